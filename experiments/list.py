@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments import errors
 from experiments.command_line import console, flags
 from experiments.errors import UserError
 from experiments.runs import directory, metrics_log, reading
@@ -67,9 +68,9 @@ def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:
     moved = [file.stat().st_mtime for file in files if file.exists()]
     age = time.time() - max(moved)
     try:
-        run = reading.read_run(path)
+        run = reading.read_run(path, keep_rows=False)
     except UserError as error:
-        return age, f'damaged: {error}', None, None, '', path
+        return age, f'damaged: {errors.line(error)}', None, None, '', path
     step = run.result.get('step')
     steps = run.config.get('train.steps') or None
     return age, run.status, step, steps, _score(run), path

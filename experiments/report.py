@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import storage
+from experiments import errors, storage
 from experiments.command_line import flags, screen
 from experiments.errors import UserError
 from experiments.reports import analysis, arms, scores, tables
@@ -158,7 +158,7 @@ def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
         try:
             runs.append(reading.read_run(path))
         except UserError as error:
-            notes.append(f'left out: {error}')
+            notes.append(f'left out: {errors.line(error)}')
             print(notes[-1], file=sys.stderr)
     if not runs:
         raise UserError(

@@ -1,15 +1,18 @@
 """Files that are complete or absent, whenever the process or the machine stops."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import platform
+import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from experiments.errors import UserError, warn
 
@@ -20,7 +23,9 @@ except ImportError:  # Windows, where nothing keeps two processes apart
 
 SUMS = 'SHA256SUMS'  # the sums of a folder's files, as `sha256sum` writes them
 _BYTE_ORDER_MARK = '\ufeff'
-_SUM = 64  # characters of one
+# A line of them: a sum, and the name of a file beside the list.
+_SUM = re.compile(r'([0-9a-f]{64})  (?!\.{1,2}$)([^/\0]{1,255})')
+_DEEPEST = 100  # levels of JSON
 
 
 class InUse(UserError):
@@ -132,19 +137,83 @@ def json_sha256(value: Any) -> str:
     return hashlib.sha256(json_text(value).encode()).hexdigest()
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file to read it.
+
+    Raises:
+      OSError: it can't be read, or isn't a regular file: a pipe waits for a writer.
+    """
+    return open(path, 'rb', opener=_open_regular)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Returns the content of a file; raises OSError as `open_regular` does."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, 'O_NONBLOCK', 0))
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # Python refuses folders
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, 'Not a regular file')
+    return descriptor
+
+
 def read_json(path: Path) -> Any:
     """The value of a JSON file; raises UserError if it cannot be read or is no JSON."""
     with as_user_error('read', path):
-        data = path.read_bytes()
+        data = read_bytes(path)
     try:
-        return json.loads(data)
+        return parse_json(data)
     except ValueError as error:
         raise UserError(f'{path} is not JSON: {error}') from error
 
 
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Returns the value of a JSON text; `options` are those of `json.loads`.
+
+    Raises:
+      ValueError: the text isn't JSON, or nests deeper than any file of this project.
+    """
+    try:
+        value = json.loads(text, **options)
+        is_deep = _nests_deeper(value, _DEEPEST)
+    except RecursionError:
+        is_deep = True
+    if is_deep:
+        raise ValueError(f'it nests deeper than {_DEEPEST} levels')
+    return value
+
+
+def _nests_deeper(value: Any, levels: int) -> bool:
+    """Returns whether arrays and objects of JSON nest deeper than some levels."""
+    nested = [value]
+    for _ in range(levels + 1):
+        nested = [child for parent in nested for child in _children(parent)]
+    return bool(nested)
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a file with their line feeds, one at a time.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    with as_user_error('read', path), open_regular(path) as file:
+        yield from file
+
+
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hex; raises UserError if it cannot be read."""
-    with as_user_error('read', path), path.open('rb') as file:
+    with as_user_error('read', path), open_regular(path) as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
@@ -155,12 +224,16 @@ def write_sums(sums: Path, paths: Iterable[Path]) -> None:
 
 
 def read_sums(sums: Path) -> dict[str, str]:
-    """Name → sum of the files of a list; of none where there is no list."""
+    """Name → sum of the files of a list, without damaged lines; {} without a list."""
+    found = filter(None, map(_SUM.fullmatch, _sum_lines(sums)))
+    return {match[2]: match[1] for match in found}
+
+
+def _sum_lines(sums: Path) -> list[str]:
     if not exists(sums):
-        return {}
+        return []
     with as_user_error('read', sums):
-        lines = sums.read_bytes().decode(errors='replace').splitlines()
-    return {line[_SUM + 2 :]: line[:_SUM] for line in lines}
+        return read_bytes(sums).decode(errors='replace').split('\n')[:-1]
 
 
 def damage(sums: Path) -> str:
@@ -169,13 +242,15 @@ def damage(sums: Path) -> str:
     Raises UserError if one of them is there and cannot be read now.
     """
     expected = read_sums(sums)
+    if len(expected) < len(_sum_lines(sums)):
+        return f'{sums.name} holds a line that is not a sum'
     for name, total in expected.items():
         path = sums.with_name(name)
         if not exists(path):
             return f'{name} is missing'
         if sha256(path) != total:
             return f'{name} is not what was written'
-    return '' if expected else f'{sums.name} is missing'
+    return '' if expected else f'{sums.name} is missing or empty'
 
 
 def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:

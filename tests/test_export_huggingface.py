@@ -207,3 +207,14 @@ def test_the_tokenizer_of_transformers_is_ours(tmp_path, vocabulary):
     assert [theirs(text)['input_ids'] for text in texts] == expected
     decoded = theirs.batch_decode(expected[:50], skip_special_tokens=True)
     assert decoded == vocabulary.decode(expected[:50])
+
+
+def test_arrays_that_the_disk_does_not_take_are_one_line(tmp_path):
+    resource = pytest.importorskip('resource')
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(UserError, match='cannot write .*model.safetensors: '):
+            huggingface._save(tmp_path, {}, {'a': jnp.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -288,6 +288,26 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert process.wait() == 1
 
 
+@pytest.mark.skipif(not os.path.exists('/dev/full'), reason='needs a full disk')
+@pytest.mark.parametrize('unbuffered', ['', '1'])
+@pytest.mark.parametrize('size', [3, 100_000])
+def test_output_on_a_full_disk_is_one_line(unbuffered, size):
+    code = (
+        'from experiments.command_line import flags\n'
+        f'flags.main(lambda: print("x" * {size}))\n'
+    )
+    with open('/dev/full', 'w') as full:
+        done = subprocess.run(
+            [sys.executable, '-c', code],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=os.environ | {'PYTHONUNBUFFERED': unbuffered},
+            text=True,
+        )
+    said = 'error: cannot write standard output: No space left on device\n'
+    assert (done.returncode, done.stderr) == (2, said)
+
+
 def test_a_directory_is_a_path_on_a_disk(monkeypatch):
     parser = flags.Parser('test')
     parser.add_argument('--workdir', type=Path)

@@ -113,11 +113,14 @@ def test_rows_that_are_not_those_of_a_checkpoint_are_noticed(tmp_path, harm):
 @pytest.mark.parametrize(
     ('line', 'message'),
     [
-        ('{"step": "1", "kind": "train"}', 'line 2: not a row of metrics'),
-        ('{"step": 1, "kind": []}', 'line 2: not a row of metrics'),
+        (
+            '{"step": "1", "kind": "train"}',
+            'line 2: step must be a whole number',
+        ),
+        ('{"step": 1, "kind": []}', 'line 2: kind must be a string'),
         ('nonsense', 'line 2: not a row of metrics'),
-        ('[]', 'line 2: not a row of metrics'),
-        ('{"kind": "train"}', 'line 2: not a row of metrics'),
+        ('[]', 'line 2: the content must be an object'),
+        ('{"kind": "train"}', 'line 2: step is missing'),
     ],
 )
 def test_a_row_that_cannot_be_is_one_line(tmp_path, line, message):

@@ -1,11 +1,13 @@
 """What became of a run, read from its directory; what is damaged is named."""
 
 import json
+import os
 
 import pytest
 from made_runs import REFERENCES, SOURCES, fail, make, translate
 
 from experiments import storage
+from experiments.data import tokenizers
 from experiments.errors import UserError
 from experiments.runs import directory, reading
 
@@ -24,9 +26,9 @@ def test_each_state_of_a_run_is_known(tmp_path):
     assert reading.read_outcome(tmp_path / 'none').status == 'not begun'
 
 
-RESULT = ' is not the result of a run, for .*: restore it, or remove it'
-ROW = ': delete this line'
-ENVIRONMENT = ' does not tell what a run ran on, for .*: move it away'
+RESULT = ' must be an object, not .*[.] Restore the file, or remove it'
+ROW = ', line 1: step is missing[.] Delete this line'
+ENVIRONMENT = ' must be an object, not .*[.] Move the file away'
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,95 @@ def test_a_damaged_file_is_one_line_with_its_path(tmp_path, name, content, words
     with pytest.raises(UserError, match=words) as error:
         reading.read_run(path)
     assert str(path / name) in str(error.value)
+
+
+ROWS = [(6, 'eval', {'set': 'val', 'bleu': 1.5, 'bleu_signature': 'x', 'loss': 1.0})]
+
+
+@pytest.mark.parametrize(
+    ('name', 'field', 'value'),
+    [
+        ('config.json', 'tokenizer', '((('),
+        ('config.json', 'tokenizer', [1]),
+        ('config.json', 'model', 3),
+        ('config.json', 'train.seed', [1]),
+        ('config.json', 'batch.tokens', 10**400),
+        ('result.json', 'step', '20'),
+        ('result.json', 'evaluations', []),
+        ('result.json', 'evaluations.test', []),
+        ('result.json', 'evaluations.test.bleu', [30.0]),
+        ('result.json', 'evaluations.test.bleu', 10**400),
+        ('result.json', 'evaluations.test.bleu_signature', 5),
+        ('result.json', 'evaluations.test.lower_is_better', 'bleu'),
+        ('result.json', 'train_seconds', 'long'),
+        ('result.json', 'train_seconds', float('inf')),
+        ('result.json', 'averaged_steps', [[20]]),
+        ('metrics.jsonl', 'time', 'noon'),
+        ('metrics.jsonl', 'bleu', []),
+        ('metrics.jsonl', 'loss', {}),
+        ('metrics.jsonl', 'set', 7),
+        ('environment.json', 'devices', [1]),
+        ('environment.json', 'git', 'abc'),
+        ('failure.json', 'status', 5),
+        ('failure.json', 'message', []),
+    ],
+)
+def test_an_entry_of_another_kind_is_named_with_its_file(tmp_path, name, field, value):
+    bleu = 30.0 if name == 'result.json' else None
+    environment = {'devices': {'cpu': 1}, 'git': None}
+    path = make(tmp_path / 'run', bleu, rows=ROWS, environment=environment)
+    if name == 'failure.json':
+        fail(path)
+    content = json.loads((path / name).read_text('utf-8'))
+    *parents, last = field.split('.')
+    entry = content
+    for parent in parents:
+        entry = entry[parent]
+    entry[last] = value
+    (path / name).write_text(json.dumps(content) + '\n')
+    with pytest.raises(UserError, match=f'{name}.*: {field}[: ].*(must be|is not)'):
+        reading.read_run(path)
+
+
+@pytest.mark.parametrize('levels', [200, 50_000])
+@pytest.mark.parametrize(
+    'name', ['config.json', 'result.json', 'metrics.jsonl', 'environment.json']
+)
+def test_json_that_nests_deeply_is_damage(tmp_path, name, levels):
+    path = make(tmp_path / 'run', 30.0, environment={})
+    (path / name).write_text('{"x": ' + '[' * levels + ']' * levels + '}\n')
+    with pytest.raises(UserError, match=f'{name}.*nests deeper than 100 levels'):
+        reading.read_run(path)
+
+
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='has no pipes by name')
+@pytest.mark.parametrize(
+    'name', ['config.json', 'result.json', 'metrics.jsonl', 'environment.json']
+)
+def test_a_pipe_in_place_of_a_file_is_refused(tmp_path, name):
+    path = make(tmp_path / 'run', 30.0, environment={})
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(UserError, match=f'cannot read .*{name}: Not a regular file'):
+        reading.read_run(path)
+
+
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='has no pipes by name')
+def test_a_pipe_in_place_of_a_tokenizer_is_refused(tmp_path):
+    path = tmp_path / 'tokenizer.model'
+    os.mkfifo(path)
+    with pytest.raises(UserError, match='cannot be read .*: .*Not a regular file'):
+        tokenizers.open_saved('bytes', path)
+    path.with_name('tokenizer.model.sha256').write_text(f'{"0" * 64}  {path.name}\n')
+    with pytest.raises(UserError, match='cannot read .*: Not a regular file'):
+        tokenizers.open_saved('bytes', path)
+
+
+def test_the_rows_of_a_run_can_be_left_out(tmp_path):
+    path = make(tmp_path / 'run', rows=ROWS)
+    whole, without = reading.read_run(path), reading.read_run(path, keep_rows=False)
+    assert whole.rows and not without.rows
+    assert whole.result == without.result and without.result['step'] == 6
 
 
 def test_translations_are_read_with_their_sources(tmp_path):

@@ -151,11 +151,24 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-1])
 
 
+def written(content):
+    return lambda path: path.write_bytes(content)
+
+
+SUM = b'0' * 64
+NOT_SUMS = [
+    *(b'', b'a', b'\n', b'garbage\n', SUM + b'\n', SUM + b'  \n', SUM + b'  .\n'),
+    *(SUM + b'  \0\n', SUM + b'  ../a\n', b'\xff' * 80 + b'\n', b'x' * 9000 + b'\n'),
+    *(SUM + b'  ' + b'x' * 5000 + b'\n', SUM[1:] + b'z  a\n'),
+]
+
+
 @pytest.mark.parametrize(
     ('name', 'harm'),
     [
         *(('a', flip), ('a', cut), ('a', Path.unlink)),
         *((storage.SUMS, flip), (storage.SUMS, Path.unlink)),
+        *((storage.SUMS, written(content)) for content in NOT_SUMS),
     ],
 )
 def test_a_damaged_folder_of_a_cache_is_named_and_made_again(

@@ -129,6 +129,9 @@ def test_a_run_opens_what_it_saved(name, spec, tmp_path):
     path.write_bytes(path.read_bytes() + b' ')
     with pytest.raises(UserError, match='tokenizer.model is damaged'):
         tokenizers.open_saved(spec, path)
+    path.with_name('tokenizer.model.sha256').write_text('not a sum\n')
+    with pytest.raises(UserError, match='damaged .*sha256 holds a line that is not a'):
+        tokenizers.open_saved(spec, path)
 
 
 @pytest.mark.parametrize('model_type', ['bpe', 'unigram'])

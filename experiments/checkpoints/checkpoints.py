@@ -400,9 +400,9 @@ def _read_content(folder: Path) -> dict[str, Any]:
       Damaged: it is not what was written.
       OSError: it cannot be read.
     """
-    data = (folder / 'metadata' / 'metadata').read_bytes()
+    data = storage.read_bytes(folder / 'metadata' / 'metadata')
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        content = json.loads(data)
+        content = storage.parse_json(data)
         if content.pop('sha256') == _seal(content):
             return content
     raise Damaged('metadata is not what was written')

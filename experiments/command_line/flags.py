@@ -1,6 +1,7 @@
 """The command line: a config file, overrides `--config.a.b=value`, one-line errors."""
 
 import argparse
+import contextlib
 import importlib.util
 import io
 import os
@@ -9,7 +10,7 @@ import runpy
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -125,15 +126,55 @@ def _names(field: str) -> list[str]:
 def main(run: Callable[[], None]) -> None:
     """Runs a command; a UserError is one line on stderr and exit status 2."""
     _use_utf8()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = _Output(sys.stdout)
     try:
-        run()
+        try:
+            run()
+        finally:
+            if sys.stdout is not None:  # it is None where a shell has closed it
+                sys.stdout.flush()
     except UserError as error:
         print('error:', line(error), file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:
-        # `| head` has seen enough; the exit's own flush shall find no pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `| head` has seen enough
         sys.exit(1)
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output. Raises UserError if it cannot be written: the disk is full.
+
+    After an error it writes to nothing, so that the flush at exit succeeds.
+    """
+
+    def __init__(self, stream: io.TextIOWrapper):
+        super().__init__(
+            stream.buffer,
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+
+    def write(self, text: str, /) -> int:
+        with self._errors():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._errors():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise UserError(
+                f'cannot write standard output: {error.strerror}'
+            ) from error
 
 
 def add_trust_code(parser: Parser) -> None:

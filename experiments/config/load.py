@@ -12,8 +12,14 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from experiments import storage
-from experiments.config.schema import ExperimentConfig, Field, fields, sections
-from experiments.errors import UserError, user_errors
+from experiments.config.schema import (
+    ExperimentConfig,
+    Field,
+    fields,
+    part_fields,
+    sections,
+)
+from experiments.errors import UserError, named, user_errors
 from flaxformer_lite import ranges
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Dataclass
@@ -168,11 +174,16 @@ def read_stored(file: Path) -> dict[str, Any]:
     """The config that a run has stored, nested, with every field of this version.
 
     Raises:
-      UserError: it is none, or of a version that cannot be read; names the file.
+      UserError: it is none, or of a version that cannot be read, or a field of it has a
+        value that cannot be; names the file.
     """
     config = storage.read_json(file)
     if not isinstance(config, dict) or not config:
         raise UserError(f'{file} is not the config of a run')
+    for name in sections():
+        if not isinstance(config.get(name, {}), dict):
+            value = ranges.shown(config[name])
+            raise UserError(f'{file}: {name} must be a section, not {value}')
     version = config.pop(VERSION_FIELD, None)
     latest = FIRST_VERSION + len(ADDED)
     if type(version) is not int or not FIRST_VERSION <= version <= latest:
@@ -181,14 +192,30 @@ def read_stored(file: Path) -> dict[str, Any]:
             f'reads those from {FIRST_VERSION} to {latest}: use the commit that its '
             'environment.json names'
         )
-    for added in ADDED[version - FIRST_VERSION :]:
-        for name, value in added.items():
-            section, _, key = name.rpartition('.')
-            part = config.setdefault(section, {}) if section else config
-            part.setdefault(key, value)
-    if version < latest:
-        _in_words_of_now(config)
+    with named(file), user_errors():
+        for added in ADDED[version - FIRST_VERSION :]:
+            for name, value in added.items():
+                section, _, key = name.rpartition('.')
+                part = config.setdefault(section, {}) if section else config
+                part.setdefault(key, value)
+        if version < latest:
+            _in_words_of_now(config)
+        _check_stored(flatten(config))
     return config
+
+
+def _check_stored(values: Mapping[str, Any]) -> None:
+    """Raises ValueError if a field of the schema has a value that it cannot have."""
+    for name, field in fields().items():
+        if name in values:
+            ranges.check(name, field.kind, values[name])
+    for name in part_fields():
+        value = values.get(name)
+        is_off = value is None or (name == 'train.hooks' and value in ('', '[]'))
+        if not is_off:
+            for entry in spec.entries(value):
+                with user_errors(f'{name}: '):
+                    spec.parse(entry)
 
 
 def _passes_window_on(model: Mapping[str, Any]) -> bool:
@@ -213,15 +240,15 @@ def _in_words_of_now(config: dict[str, Any]) -> None:
         model['cross_attention'] = model['attention']
     tokenizer = config.get('tokenizer')
     if isinstance(tokenizer, dict):
-        is_own = tokenizer['kind'] == 'trained'
+        is_own = tokenizer.get('kind') == 'trained'
         name = 'sentencepiece' if is_own else 'huggingface'
-        config['tokenizer'] = f'{name}(vocab_size={tokenizer["vocab_size"]})'
+        config['tokenizer'] = f'{name}(vocab_size={tokenizer.get("vocab_size")})'
     evaluation = config.get('evaluation', {})
     arguments = []
     for field, name in _OF_DECODE.items():
         if field in evaluation:
             value = evaluation.pop(field)
-            if name == evaluation['decode']:
+            if name == evaluation.get('decode'):
                 arguments.append(f'{field}={value!r}')
     if arguments:
         evaluation['decode'] += f'({", ".join(arguments)})'

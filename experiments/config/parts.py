@@ -177,7 +177,7 @@ def _copies(path: Path) -> dict[str, bytes]:
 
 def _contents(file: Path) -> bytes:
     with storage.as_user_error('read', file):
-        return file.read_bytes()
+        return storage.read_bytes(file)
 
 
 def _package_of(file: str) -> str:

@@ -114,12 +114,17 @@ def _save(
     folder: Path, documents: Mapping[str, Any], arrays: Mapping[str, jax.Array]
 ) -> None:
     """Writes the JSON files of a checkpoint, by name, and its arrays."""
+    from safetensors import SafetensorError
     from safetensors.flax import save_file
 
     arrays = {**arrays, **tables_of_positions(documents[CONFIG])}
     for name, value in documents.items():
         storage.write_json(folder / name, value)
-    save_file(arrays, folder / 'model.safetensors', metadata={'format': 'pt'})
+    file = folder / 'model.safetensors'
+    try:
+        save_file(arrays, file, metadata={'format': 'pt'})
+    except SafetensorError as error:
+        raise UserError(f'cannot write {file}: {error}') from None
 
 
 def tables_of_positions(config: Mapping[str, Any]) -> dict[str, jax.Array]:
@@ -288,7 +293,8 @@ def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
     steps = [decoders.Replace(_SPACE, ' '), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
     fast.decoder = decoders.Sequence(steps)
     fast.add_special_tokens(special)
-    fast.save(str(folder / 'tokenizer.json'))
+    # Its own `save` raises an Exception where the disk is full.
+    storage.write(folder / 'tokenizer.json', fast.to_str(pretty=True))
     settings = {
         'tokenizer_class': 'PreTrainedTokenizerFast',
         'pad_token': pieces[PAD],

@@ -65,7 +65,7 @@ def table(results: dict[str, Scores]) -> str:
     columns = ('sentences', *OF_MODELS, *signatures, 'direction')
     rows = []
     for name, result in results.items():
-        cells = [result[column] for column in columns]
+        cells = [result.get(column) for column in columns]
         rows.append([name, *cells])
     lines = [console.table(['set', *columns], rows, scores=signatures)]
     lines += [f'{metric}: {signature}' for metric, signature in signatures.items()]

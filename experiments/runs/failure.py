@@ -9,7 +9,7 @@ from typing import Any
 from experiments import errors, storage
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
-from experiments.runs import directory
+from experiments.runs import directory, entries
 
 NAME = 'failure.json'
 # Written ahead, for on a full disk files can still be renamed.
@@ -75,8 +75,12 @@ def read_failure(path: Path) -> dict[str, Any] | None:
     """What was written, or None where training did not end by an error.
 
     Raises:
-      UserError: the file cannot be read.
+      UserError: the file cannot be read, or an entry is of another kind.
     """
-    if not storage.exists(path / NAME):
+    file = path / NAME
+    if not storage.exists(file):
         return None
-    return storage.read_json(path / NAME)
+    entry = storage.read_json(file)
+    fix = 'Remove the file, and start the run again to resume it'
+    entries.check(file, fix, entry, entries.FAILURE, entries.FAILURE_OPTIONAL)
+    return entry

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from experiments import metrics, storage
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.metrics.base import Metric
+from experiments.runs import entries
 
 NAME = 'metrics.jsonl'
 BEFORE = 'metrics.before.jsonl'  # rows of attempts whose checkpoints are not there
@@ -81,18 +82,23 @@ class MetricsLog:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a run; not a last line that a kill cut short.
+    """Returns the rows of a run, without a last line that a kill cut short.
 
     Raises:
-      UserError: the file cannot be read, or a line is not a row.
+      UserError: The file cannot be read, or a line isn't a row.
     """
+    return list(iterate_rows(path))
+
+
+def iterate_rows(path: Path) -> Iterator[Row]:
+    """Yields the rows as `read_rows` does, and holds one of them at a time."""
     file = path / NAME
     if not storage.exists(file):
-        return []
-    with storage.as_user_error('read', file):
+        return
+    for number, line in enumerate(storage.lines(file), 1):
         # What follows the last line end is not a row yet.
-        *lines, _ = file.read_bytes().split(b'\n')
-    return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines, 1)]
+        if line.endswith(b'\n'):
+            yield _row(line, f'{file}, line {number}')
 
 
 def _kept(rows: Iterable[Row], step: int) -> list[Row]:
@@ -148,14 +154,12 @@ def dev_scores(path: Path, metric: Metric) -> dict[int, float]:
 
 
 def _row(line: bytes, where: str) -> Row:
+    fix = 'Delete this line'
     try:
-        row = json.loads(line)
-        if not isinstance(row['step'], int) or not isinstance(row['kind'], str):
-            raise TypeError('step is a whole number, kind a text')
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f'{where}: not a row of metrics ({error}): delete this line'
-        ) from error
+        row = storage.parse_json(line)
+    except ValueError as error:
+        raise UserError(f'{where}: not a row of metrics ({error}). {fix}') from None
+    entries.check(where, fix, row, entries.ROW, entries.OPTIONAL)
     return row
 
 

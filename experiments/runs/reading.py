@@ -1,6 +1,6 @@
 """What became of a run, read from the files of its directory; nothing is written.
 
-A file that is damaged is a UserError of one line with its path.
+A damaged file raises a UserError: `FILE: field: problem`, on one line.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import glob
 import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,7 @@ from experiments import errors, metrics, storage
 from experiments.config.load import flatten
 from experiments.config.schema import fields
 from experiments.errors import UserError
-from experiments.metrics.base import OF_MODELS
-from experiments.runs import directory, failure, metrics_log
+from experiments.runs import directory, entries, failure, metrics_log
 
 NOT_BEGUN = 'not begun'
 RUNNING = 'running'  # a process uses the directory
@@ -35,21 +34,13 @@ _FILES = 'files'
 _SEAL = 'sha256'
 Entries = dict[str, Any]  # of a JSON file, or of a row of metrics
 
-# What a result, and the scores of a set, must have.
-_RESULT_ENTRIES = (
-    *('step', 'parameters', 'train_seconds', 'tokens_per_second', 'evaluations'),
-)
-_SCORE_ENTRIES = (*OF_MODELS, 'direction', 'sentences')
 # Where a folder of runs has them: by itself, or of an arm, a sweep, several sweeps.
 _PLACES = ('*', '*/seed=*', '*/*/seed=*', '*/*/*/seed=*')
-_NO_RESULT = (
-    '{} is not the result of a run, for {}: restore it, or remove it and start the run '
-    'again to have it scored anew'
+_RESTORE = (
+    'Restore the file, or remove it and start the run again to have it scored again'
 )
-_NO_SCORES = '{} holds no scores, for {}: score them again by experiments.evaluate'
-_NO_ENVIRONMENT = (
-    '{} does not tell what a run ran on, for {}: move it away, and a new one is written'
-)
+_SCORE_AGAIN = 'Score the run again with experiments.evaluate'
+_MOVE_AWAY = 'Move the file away, and a new one is written'
 
 
 class Outcome(NamedTuple):
@@ -175,20 +166,23 @@ def runs_in(folder: Path) -> list[Path]:
     return found
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path, keep_rows: bool = True) -> Run:
     """What is known of the run in a directory, finished or not.
+
+    Args:
+      path: the directory.
+      keep_rows: False leaves `rows` empty, so that a long log takes no memory.
 
     Raises:
       UserError: this is not the directory of a run, or a file of it is damaged.
     """
-    config = flatten(directory.read_config(path))
-    rows = metrics_log.read_rows(path)
+    config = _read_config(path)
+    rows = metrics_log.read_rows(path) if keep_rows else []
+    result = _result_so_far(rows or metrics_log.iterate_rows(path))
     status, message = read_outcome(path)
     if status == FINISHED:
         result = read_result(path)
         _check_file(path, path / metrics_log.NAME, result)
-    else:
-        result = _result_so_far(rows)
     if directory.is_converted(config):
         status = CONVERTED
         result['evaluations'] = _scores_beside_translations(path, result['step'])
@@ -221,9 +215,12 @@ def read_result(path: Path) -> Entries:
     """
     file = path / directory.RESULT
     result = storage.read_json(file)
-    _check_entries(file, result, _RESULT_ENTRIES, _NO_RESULT)
-    for scores in result['evaluations'].values():
-        _check_entries(file, scores, _SCORE_ENTRIES, _NO_RESULT)
+    optional = entries.RESULT_OPTIONAL
+    entries.check(file, _RESTORE, result, entries.RESULT, optional)
+    for name, scores in result['evaluations'].items():
+        within = f'evaluations.{name}'
+        optional = entries.OPTIONAL
+        entries.check(file, _RESTORE, scores, entries.SCORES, optional, within)
     unsealed = {name: value for name, value in result.items() if name != _SEAL}
     seal = storage.json_sha256(unsealed)
     if result.get(_SEAL, seal) != seal:
@@ -269,29 +266,23 @@ def read_environment(path: Path) -> Entries:
     if not storage.exists(file):
         return {}
     environment = storage.read_json(file)
-    _check_entries(file, environment, (), _NO_ENVIRONMENT)
+    entries.check(file, _MOVE_AWAY, environment, {}, entries.ENVIRONMENT_OPTIONAL)
     return environment
 
 
-def _check_entries(
-    file: Path, values: Any, required: Sequence[str], message: str
-) -> None:
-    """Refuses what is no JSON object, or lacks an entry.
-
-    The error's message has places for the file and the reason.
-    """
-    if not isinstance(values, dict):
-        raise UserError(message.format(file, f'it is {type(values).__name__}'))
-    for name in required:
-        if name not in values:
-            raise UserError(message.format(file, f'{name} is missing'))
+def _read_config(path: Path) -> Entries:
+    """Returns the flat config of a run."""
+    config = flatten(directory.read_config(path))
+    with errors.named(path / directory.CONFIG):
+        metrics.by_name(config.get('evaluation.metrics', 'bleu'))
+    return config
 
 
-def _result_so_far(rows: Sequence[Entries]) -> Entries:
+def _result_so_far(rows: Iterable[Entries]) -> Entries:
     """The part of a result that the metrics of an unfinished run give."""
-    step = rows[-1]['step'] if rows else 0
-    result: Entries = {'step': step, 'evaluations': {}}
+    result: Entries = {'step': 0, 'evaluations': {}}
     for row in rows:
+        result['step'] = row['step']
         if row['kind'] == 'train' and 'tokens_per_second' in row:
             result['tokens_per_second'] = row['tokens_per_second']
         if row['kind'] == 'eval' and 'set' in row:
@@ -305,7 +296,8 @@ def _scores_beside_translations(path: Path, step: int) -> Entries:
     found = {}
     for file in sorted(pattern.parent.glob(pattern.name)):
         scores = storage.read_json(file)
-        _check_entries(file, scores, ['set'], _NO_SCORES)
+        required = {'set': entries.TEXT}
+        entries.check(file, _SCORE_AGAIN, scores, required, entries.OPTIONAL)
         found[file.name.partition('.step=')[0]] = scores
     return found
 
@@ -357,7 +349,7 @@ def _read_columns(files: Sequence[Path]) -> list[list[str]]:
     columns = []
     for file in files:
         with storage.as_user_error('read', file):
-            columns.append(file.read_text(encoding='utf-8').split('\n')[:-1])
+            columns.append(storage.read_bytes(file).decode().split('\n')[:-1])
         if len(columns[-1]) != len(columns[0]):
             raise UserError(
                 f'{file} has not as many lines as the sources beside it: score the run '

@@ -37,7 +37,7 @@ def flops_per_token(config: ExperimentConfig, model: Model) -> int | None:
 def summary(path: Path, result: dict[str, Any]) -> str:
     """What a finished run prints: its scores, its speed and where its files are."""
     lines = []
-    if result['stopped_early']:
+    if result.get('stopped_early') and result.get('averaged_steps'):
         best = ', '.join(map(str, result['averaged_steps']))
         lines.append(f'stopped early: the dev score rises no more; best at step {best}')
     lines += [

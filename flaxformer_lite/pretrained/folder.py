@@ -50,7 +50,7 @@ def read_config(folder: PathLike) -> dict[str, Any]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text('utf-8'))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f'{path} cannot be read: {error}') from None
     if not isinstance(value, dict):
         raise ValueError(f'{path} holds no JSON object')

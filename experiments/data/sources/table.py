@@ -1,11 +1,11 @@
 """Columns of tables: `table(train="a.tsv", val="b.tsv", source="en", target="de")`."""
 
 import csv
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments import storage
 from experiments.data.digest import hex_digest, of_file
 from experiments.data.sources._files import lines, same_content
 from experiments.data.sources.base import (
@@ -190,7 +190,7 @@ def _jsonl(file: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line, object_pairs_hook=_object)
+            row = storage.parse_json(line, object_pairs_hook=_object)
         except ValueError as error:
             raise UserError(f'data: {file}, line {number}: {error}') from None
         if not isinstance(row, dict):

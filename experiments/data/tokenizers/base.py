@@ -133,7 +133,7 @@ class Tokenizer(Checked):
 
     def open(self, path: Path) -> Self:
         """As `opened`, with the file that `save` wrote, which is known to be whole."""
-        return self.opened(path.read_bytes())
+        return self.opened(storage.read_bytes(path))
 
 
 def sums_file(path: Path) -> Path:

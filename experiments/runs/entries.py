@@ -1,0 +1,133 @@
+"""The schema of the JSON files of a run, checked where a file is read."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from experiments.command_line import console
+from experiments.errors import UserError
+from experiments.metrics.base import OF_MODELS
+from flaxformer_lite.ranges import shown
+
+
+class Kind(NamedTuple):
+    """The values that an entry may have.
+
+    Attributes:
+      words: A description for messages.
+      holds: Returns whether a value is of this kind.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+
+    @property
+    def or_null(self) -> 'Kind':
+        return Kind(f'{self.words} or null', lambda x: x is None or self.holds(x))
+
+    @property
+    def array(self) -> 'Kind':
+        def holds(value: Any) -> bool:
+            return isinstance(value, list) and all(map(self.holds, value))
+
+        return Kind(f'an array, each entry {self.words}', holds)
+
+
+Schema = Mapping[str, Kind]  # by name
+
+# JSON has whole numbers of any length, and Python reads NaN and Infinity.
+NUMBER = Kind(
+    'a finite number',
+    lambda x: console.is_number(x) and abs(x) <= sys.float_info.max,
+)
+COUNT = Kind('a whole number', lambda x: isinstance(x, int) and NUMBER.holds(x))
+TEXT = Kind('a string', lambda x: isinstance(x, str))
+OBJECT = Kind('an object', lambda x: isinstance(x, dict))
+
+RESULT = {
+    'step': COUNT,
+    'parameters': NUMBER,
+    'train_seconds': NUMBER,
+    'tokens_per_second': NUMBER,
+    'evaluations': OBJECT,
+}
+RESULT_OPTIONAL = {
+    'averaged_steps': COUNT.array,
+    'left_out_steps': COUNT.array,
+    'flops_per_token': NUMBER.or_null,
+    'peak_memory_bytes': NUMBER.or_null,
+}
+SCORES = {
+    **dict.fromkeys(OF_MODELS, NUMBER.or_null),
+    'direction': TEXT,
+    'sentences': NUMBER,
+}
+ROW = {'step': COUNT, 'kind': TEXT}
+# Of rows and scores.
+OPTIONAL = {
+    **SCORES,
+    'step': COUNT,
+    'set': TEXT,
+    'target': TEXT,
+    'lower_is_better': TEXT.array,
+    'time': NUMBER.or_null,
+    'tokens': NUMBER.or_null,
+    'seconds': NUMBER.or_null,
+    'tokens_per_second': NUMBER.or_null,
+    'learning_rate': NUMBER.or_null,
+    'gradient_norm': NUMBER.or_null,
+}
+FAILURE = {'status': TEXT}
+FAILURE_OPTIONAL = {'step': COUNT.or_null, 'message': TEXT}
+ENVIRONMENT_OPTIONAL = {
+    'devices': OBJECT,
+    'packages': OBJECT,
+    'git': OBJECT.or_null,
+    'earlier': OBJECT.array,
+}
+_SIGNATURE = '_signature'
+
+
+def check(
+    file: object,
+    fix: str,
+    values: Any,
+    required: Schema,
+    optional: Schema | None = None,
+    within: str = '',
+) -> None:
+    """Checks the entries of a JSON object. Other entries may have any value.
+
+    Args:
+      file: Its path, for the message.
+      fix: What to do about damage, for the message.
+      values: The object.
+      required: The entries that it must have.
+      optional: The entries that it may have.
+      within: Where it is in the file, such as `evaluations.test`.
+
+    Raises:
+      UserError: It isn't an object, or an entry is missing or of another kind.
+    """
+    if not OBJECT.holds(values):
+        what = within or 'the content'
+        raise UserError(f'{file}: {what} must be an object, not {shown(values)}. {fix}')
+    required = {**_of_metrics(values), **required}
+    for name, kind in {**(optional or {}), **required}.items():
+        field = f'{within}.{name}' if within else name
+        if name not in values and name in required:
+            raise UserError(f'{file}: {field} is missing. {fix}')
+        if name in values and not kind.holds(values[name]):
+            value = shown(values[name])
+            raise UserError(f'{file}: {field} must be {kind.words}, not {value}. {fix}')
+
+
+def _of_metrics(values: Mapping[str, Any]) -> Schema:
+    """The schema of the scores of metrics, each of which has a signature."""
+    found = {}
+    for name in values:
+        if name.endswith(_SIGNATURE):
+            found |= {name.removesuffix(_SIGNATURE): NUMBER.or_null, name: TEXT}
+        elif name.startswith('loss/'):
+            found[name] = NUMBER.or_null
+    return found
