@@ -203,6 +203,7 @@ def test_the_tokenizer_of_transformers_is_ours(tmp_path, vocabulary):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
     texts = [text for pair in Grammar(pairs=600).train() for text in pair]
     texts += ['  a\tb\x1c c\u3000', 'cafe\u0301 ▁ x', '日本 a', '']
+    texts += ['</s>', 'a <s> b', 'The <pad>red</s> cat', '<unk>a']
     expected = [[*ids, tokenizer.EOS] for ids in vocabulary.encode(texts)]
     assert [theirs(text)['input_ids'] for text in texts] == expected
     decoded = theirs.batch_decode(expected[:50], skip_special_tokens=True)

@@ -283,6 +283,27 @@ def test_variables_in_bfloat16_are_trained(name, tmp_path):
     np.testing.assert_allclose(metrics.gradient_norm, expected.gradient_norm, rtol=0.02)
 
 
+@pytest.mark.parametrize('is_zero', [True, False])
+def test_training_keeps_the_start_embedding_of_marian_at_zero(is_zero):
+    model, variables = flaxformer_lite.from_pretrained(GOLDENS / 'marian')
+    start = model.special_tokens.start
+    table_VD = variables['params']['embedding']
+    if is_zero:
+        table_VD = table_VD.at[start].set(0.0)
+        variables['params']['embedding'] = table_VD
+    before_VD = np.asarray(table_VD)
+    golden = golden_of('marian')
+    batch = flaxformer_lite.make_batch(golden['source'], golden['labels'], model=model)
+    optimizer = optax.adamw(1e-2)
+    step = jax.jit(make_train_step(model, optimizer))
+    state = TrainState.create(variables, optimizer)
+    for _ in range(3):
+        state, _ = step(state, batch, jax.random.key(0))
+    moved_V = (np.asarray(state.params['embedding']) != before_VD).any(1)
+    assert moved_V[start] == (not is_zero)
+    assert np.delete(moved_V, start).all()
+
+
 @pytest.fixture
 def marian(tmp_path):
     """A copy of a checkpoint, to be changed."""

@@ -302,6 +302,8 @@ def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
         'bos_token': pieces[BOS],
         'unk_token': pieces[UNK],
         'clean_up_tokenization_spaces': False,
+        # Text may hold the names of special tokens, which are characters there.
+        'split_special_tokens': True,
         'model_input_names': ['input_ids', 'attention_mask'],
     }
     storage.write_json(folder / _TOKENIZER, settings)

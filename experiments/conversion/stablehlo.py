@@ -17,6 +17,7 @@ from jax import export
 
 from experiments import storage
 from experiments.checkpoints.digest import leaves_by_path
+from experiments.conversion import normalization
 from experiments.conversion.trained import Trained
 from experiments.errors import UserError
 from flaxformer_lite.jax_compat import InconclusiveDimensionOperation
@@ -57,7 +58,8 @@ def write(trained: Trained, folder: Path) -> None:
         ) from None
     arrays: dict[str, Any] = jax.device_get(leaves_by_path(trained.variables))
     np.savez(folder / 'parameters.npz', **arrays)
-    (folder / 'tokenizer.model').write_bytes(trained.tokenizer.model)
+    tokenizer = normalization.self_normalizing(trained.tokenizer.model)
+    (folder / 'tokenizer.model').write_bytes(tokenizer)
     manifest = _MANIFEST | {
         'vocab_size': model.vocab_size,
         'special_tokens': dataclasses.asdict(model.special_tokens),

@@ -219,9 +219,27 @@ def make_train_step(
             function = sum_over_data(of_batch)
         scale = _scale_of(model, state)
         output, batch_stats = function((state.variables, key, loss, scale), batch)
+        gradients = _without_zero_start(model, output.gradients, state.params)
+        output = output._replace(gradients=gradients)
         return _update(optimizer, state, output, batch_stats, frozen)
 
     return train_step
+
+
+def _without_zero_start(model: Model, gradients: Any, params: Any) -> Any:
+    """Returns gradients that keep a zero start embedding at zero.
+
+    Marian starts each target from zero: its start token is padding, whose embedding is
+    zero. CTranslate2 has no weights for that token.
+    """
+    tokens = model.special_tokens
+    if tokens.start != tokens.padding or 'embedding' not in gradients:
+        return gradients
+    is_zero = ~jnp.any(params['embedding'][tokens.start])
+    gradients_VD = gradients['embedding']
+    row_D = jnp.where(is_zero, 0, gradients_VD[tokens.start])
+    gradients_VD = gradients_VD.at[tokens.start].set(row_D)
+    return {**gradients, 'embedding': gradients_VD}
 
 
 def _scale_of(model: Model, state: TrainState) -> jax.Array | float:
