@@ -26,6 +26,7 @@ def main() -> None:
         '--metrics', default='', help="in place of those of the run's config"
     )
     parser.add_argument('--decode', default='', help=flags.DECODE_HELP)
+    flags.add_step(parser)
     flags.add_trust_code(parser)
     args = parser.parse_args()
     # These import JAX, so they come after the flags: a mistake is answered at once.
@@ -37,7 +38,7 @@ def main() -> None:
     memory.keep_freed()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
-        run = OpenedRun(args.workdir, args.trust_code)
+        run = OpenedRun(args.workdir, args.trust_code, args.step)
         source = run.data
         chosen = sets.chosen(source.evaluation(), args.set, '--set')
         usual = run.config.evaluation
