@@ -42,7 +42,10 @@ def _open(args: Any) -> 'list[Explainer]':
 
         memory.keep_freed()
         compilation.use_cache()
-        runs = [Explainer(OpenedRun(x, args.trust_code)) for x in args.workdir]
+        runs = [
+            Explainer(OpenedRun(path, args.trust_code, args.step))
+            for path in args.workdir
+        ]
         shown.begin('compiling')
         for run in runs:
             run.explain('a', run.strategy(BEAMS[2]))
@@ -64,5 +67,6 @@ def _parser() -> flags.Parser:
         default=8017,
         help='of this machine on which the page is; 0 for one that is free',
     )
+    flags.add_step(parser)
     flags.add_trust_code(parser)
     return parser

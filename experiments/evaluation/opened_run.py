@@ -32,6 +32,7 @@ class OpenedRun:
       path: the run's directory.
       trust_code: whether code in that directory may be run, where the run has modules
         that cannot be imported from here.
+      step: selects the checkpoint of one step; by default the config decides.
 
     Attributes:
       path: the run's directory.
@@ -39,23 +40,31 @@ class OpenedRun:
       config, tokenizer, model: those of `trained`.
 
     Raises:
-      UserError: as `trained_run.open_trained`.
+      UserError: as `trained_run.open_trained`, or the run keeps no checkpoint of
+        `step`.
     """
 
-    def __init__(self, path: Path | str, trust_code: bool = False):
+    def __init__(
+        self, path: Path | str, trust_code: bool = False, step: int | None = None
+    ):
         accelerators.check()
         self.path = Path(path)
         self.trained = trained_run.open_trained(self.path, trust_code)
         self.config, self.tokenizer, self.model, _ = self.trained
+        self._step = step
+        if step is not None:
+            trained_run.check_step(self.trained.checkpoints, step)
 
     @functools.cached_property
     def mean(self) -> Mean:
-        """The mean of the checkpoints that its config wants scored.
+        """The mean of the checkpoints that its config wants scored, or one of a step.
 
         Raises:
           UserError: as `trained_run.average`.
         """
-        return trained_run.average(self.config, self.trained.checkpoints, self.model)
+        return trained_run.average(
+            self.config, self.trained.checkpoints, self.model, step=self._step
+        )
 
     @property
     def variables(self) -> Any:
