@@ -3,8 +3,8 @@
 python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
 python -m experiments.evaluate --workdir=runs/wmt_small --source=in.en --reference=in.de
 
-The scores of sets are saved with their translations, and reports show them. Scores of
-files, and those with another --decode than the run's, are only printed.
+The scores of sets are saved with their translations, and reports show them. With files,
+or with another --decode than the run's, the scores are only printed.
 """
 
 # PYTHON_ARGCOMPLETE_OK
