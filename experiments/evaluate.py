@@ -3,7 +3,8 @@
 python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
 python -m experiments.evaluate --workdir=runs/wmt_small --source=in.en --reference=in.de
 
-The scores of sets are saved with their translations, those of files are only printed.
+The scores of sets are saved with their translations, and reports show them. With files,
+or with another --decode than the run's, the scores are only printed.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -46,11 +47,12 @@ def main() -> None:
             decode=args.decode or usual.decode,
             metrics=args.metrics or usual.metrics,
         )
+        saves = not args.source and evaluation.decode == usual.decode
         evaluator = Evaluator(
             run.model,
             run.tokenizer,
             dataclasses.replace(run.config, evaluation=evaluation),
-            None if args.source else args.workdir,
+            args.workdir if saves else None,
             (source.source, source.target),
             on_progress=shown.count,
         )
@@ -60,6 +62,8 @@ def main() -> None:
     steps = ', '.join(map(str, mean.steps))
     print(f'{args.workdir}, mean of the checkpoints {steps}')
     print(scores.table(found))
+    if evaluation.decode != usual.decode:
+        print(f'not saved: the run decodes by {usual.decode}')
 
 
 def _parser() -> flags.Parser:

@@ -11,8 +11,9 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from experiments.errors import UserError, warn
 
@@ -137,7 +138,7 @@ def json_sha256(value: Any) -> str:
     return hashlib.sha256(json_text(value).encode()).hexdigest()
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Opens a file to read it.
 
     Raises:

@@ -593,6 +593,15 @@ def test_one_step_is_scored_and_translated_and_the_final_scores_stay(
     assert [file.read_bytes() for file in final] == before
 
 
+def test_scores_by_another_search_leave_the_run_s_own(whole, monkeypatch, capsys):
+    workdir, _ = whole
+    before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+    flags = [f'--workdir={workdir}', '--set=news', '--decode=greedy']
+    command(monkeypatch, evaluate, *flags)
+    assert 'not saved: the run decodes by beam(beams=2)' in capsys.readouterr().out
+    assert {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()} == before
+
+
 def test_two_files_are_scored_as_a_set_is_and_nothing_is_written(
     whole, text, tmp_path, monkeypatch, capsys
 ):

@@ -57,7 +57,7 @@ class OpenedRun:
 
     @functools.cached_property
     def mean(self) -> Mean:
-        """The mean of the checkpoints that its config wants scored, or one of a step.
+        """The average that its config asks for, or the checkpoint of `step`.
 
         Raises:
           UserError: as `trained_run.average`.

@@ -67,7 +67,8 @@ class Run:
       config: its fields, flat.
       status: as `Outcome`.
       message: of the error that ended it, if one did.
-      result: its `result.json`, or the part of it that the metrics give so far.
+      result: its `result.json`, or the part of it that the metrics give so far; with
+        the scores of sets that were evaluated later.
       rows: of its metrics.
       environment: its `environment.json`; empty where there is none.
     """
@@ -119,7 +120,7 @@ class Run:
 
     @property
     def evaluations(self) -> dict[str, Entries]:
-        """Scores by set."""
+        """Scores by set, with those that `experiments.evaluate` has added."""
         return self.result['evaluations']
 
     @property
@@ -183,9 +184,13 @@ def read_run(path: Path, keep_rows: bool = True) -> Run:
     if status == FINISHED:
         result = read_result(path)
         _check_file(path, path / metrics_log.NAME, result)
+    final = result.get('averaged_steps', [])
     if directory.is_converted(config):
         status = CONVERTED
-        result['evaluations'] = _scores_beside_translations(path, result['step'])
+        final = [result['step']]
+    if final:
+        for name, scores in _scores_beside_translations(path, final).items():
+            result['evaluations'].setdefault(name, scores)
     return Run(path, config, status, message, result, rows, read_environment(path))
 
 
@@ -290,9 +295,13 @@ def _result_so_far(rows: Iterable[Entries]) -> Entries:
     return result
 
 
-def _scores_beside_translations(path: Path, step: int) -> Entries:
-    """Scores by set, of a run that nothing but `experiments.evaluate` has scored."""
-    pattern = outputs_path(path, '*', step).with_suffix('.json')
+def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
+    """Returns the saved scores by set, for the average of some checkpoints.
+
+    `experiments.evaluate` adds sets that the run itself has not scored.
+    """
+    outputs = outputs_path(path, '*', max(steps), len(steps))
+    pattern = outputs.with_suffix('.json')
     found = {}
     for file in sorted(pattern.parent.glob(pattern.name)):
         scores = storage.read_json(file)
