@@ -431,7 +431,12 @@ def _restore_arrays(folder: Path, abstract: Any) -> Any:
         abstract, restore_args=restore_args, partial_restore=True
     )
     with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-        return handler.restore(epath.Path(folder), args=args)
+        state = handler.restore(epath.Path(folder), args=args)
+    # Orbax leaves the shape of an array that its list of arrays doesn't name.
+    for path, leaf in digest.leaves_by_path(state).items():
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise Damaged(f'{path} is missing')
+    return state
 
 
 def _damage(folder: Path, error: Exception) -> str:
