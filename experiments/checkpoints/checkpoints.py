@@ -229,7 +229,7 @@ class Checkpoints:
             return True  # it turns out when it is read
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """What was saved with a state; empty if it cannot be read."""
+        """Returns the metadata of a checkpoint; empty if it cannot be read."""
         try:
             return _read_content(self.directory / str(step))['metadata']
         except (Damaged, OSError):
@@ -253,7 +253,7 @@ class Checkpoints:
 
         Raises:
           UserError: all are damaged, one cannot be read now, or they are of another
-            model. Nothing is renamed then.
+            model. No folder is renamed.
         """
         self.wait()
         damaged: list[int] = []
