@@ -266,6 +266,18 @@ def test_an_array_that_is_not_what_was_written_is_named(tmp_path, monkeypatch):
     ]
 
 
+def test_an_array_whose_name_is_damaged_is_missing(tmp_path, warnings):
+    save(tmp_path, 1, 2)
+    names = tmp_path / '2' / 'state' / '_METADATA'
+    names.write_bytes(names.read_bytes().replace(b'bias', b'bjas'))
+    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+        abstract = {'params': ABSTRACT.params}
+        assert checkpoints.restore(abstract, warnings.append).step == 1
+    assert warnings == [
+        'the checkpoint of step 2 is damaged: params/dense/bias is missing'
+    ]
+
+
 def test_what_a_damaged_checkpoint_was_is_saved_again(tmp_path, warnings):
     save(tmp_path, 10, 20)
     (tmp_path / '30').mkdir()

@@ -226,7 +226,7 @@ class Checkpoints:
             return True  # it turns out when it is read
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """What was saved with a state; empty if it cannot be read."""
+        """Returns the metadata of a checkpoint; empty if it cannot be read."""
         try:
             return _read_content(self.directory / str(step))['metadata']
         except (Damaged, OSError):
@@ -250,7 +250,7 @@ class Checkpoints:
 
         Raises:
           UserError: all are damaged, one cannot be read now, or they are of another
-            model. Nothing is renamed then.
+            model. No folder is renamed.
         """
         self.wait()
         damaged: list[int] = []
@@ -428,7 +428,12 @@ def _restore_arrays(folder: Path, abstract: Any) -> Any:
         abstract, restore_args=restore_args, partial_restore=True
     )
     with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-        return handler.restore(epath.Path(folder), args=args)
+        state = handler.restore(epath.Path(folder), args=args)
+    # Orbax leaves the shape of an array that its list of arrays doesn't name.
+    for path, leaf in digest.leaves_by_path(state).items():
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise Damaged(f'{path} is missing')
+    return state
 
 
 def _damage(folder: Path, error: Exception) -> str:

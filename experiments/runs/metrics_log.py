@@ -126,7 +126,7 @@ def set_aside(path: Path) -> int:
     """Moves the rows of a run that begins again to the end of `metrics.before.jsonl`.
 
     Returns:
-      The last step of these rows; 0 if there are none.
+      The last step of the moved rows, or 0 without rows.
 
     Raises:
       UserError: as `read_rows`, or the file cannot be written.

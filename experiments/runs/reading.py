@@ -245,7 +245,7 @@ def seals(path: Path, result: Entries) -> Entries:
 
 
 def changed_file(file: Path) -> str:
-    """The warning of a file that is no longer what its run has written."""
+    """Returns the warning for a file that was changed after its run wrote it."""
     return f'{file} is not what the run wrote: it was edited or damaged'
 
 
