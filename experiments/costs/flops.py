@@ -17,8 +17,9 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
     """FLOPs of matrix products by named scope: 2 n k m for n × k by k × m.
 
     Other operations are left out, also inner products of two vectors, and sums that are
-    written as products with ones. What a mask hides counts, for it is computed too; of
-    a condition the most expensive branch counts.
+    written as products with ones. What a mask hides counts, for it is computed too. Of
+    a condition, the most expensive branch counts; of versions for several platforms,
+    the cheapest that has products, since others pad their operands.
 
     Raises:
       ValueError: there are products in a `while` loop, whose number of iterations only
@@ -41,7 +42,9 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
                 f'{here}: FLOPs of a `while` loop cannot be counted; `scan` can'
             )
         if name == 'cond':
-            parts = [max(parts, key=Counter.total)]
+            by_cost = sorted(filter(None, parts), key=Counter.total)
+            is_of_platform = eqn.params['branches_platforms'] is not None
+            parts = by_cost[:1] if is_of_platform else by_cost[-1:]
         iterations = eqn.params['length'] if name == 'scan' else 1
         for part in parts:
             for scope, count in part.items():
