@@ -43,7 +43,7 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
             )
         if name == 'cond':
             by_cost = sorted(filter(None, parts), key=Counter.total)
-            is_of_platform = eqn.params['branches_platforms'] is not None
+            is_of_platform = bool(eqn.params.get('branches_platforms'))
             parts = by_cost[:1] if is_of_platform else by_cost[-1:]
         iterations = eqn.params['length'] if name == 'scan' else 1
         for part in parts:
