@@ -2,8 +2,7 @@
 
     python -m experiments.sweep --config=configs/sweeps/norm_tuned.py --workers=2
 
-`norm_placement` asks the same at one rate. With two workers on two cores it takes about
-half an hour.
+With two workers on two cores it takes about half an hour.
 """
 
 RATES = [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
