@@ -145,7 +145,8 @@ def test_the_python_about_a_run_runs_beside_it(trained, monkeypatch):
 
 def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
     root = tmp_path / 'project'
-    for name in ('flaxformer_lite', 'experiments', 'configs', 'tests'):
+    packages = ('flaxformer_lite', 'parallel_grammar', 'experiments', 'configs')
+    for name in (*packages, 'tests'):
         shutil.copytree(pages.ROOT / name, root / name)
     shutil.copy(pages.ROOT / 'pyproject.toml', root)
     (code,) = [x for x in pages.snippets('README.md') if 'class Euclidean' in x]
