@@ -74,12 +74,24 @@ def nobody(tmp_path):
         return
     path = Path(tempfile.mkdtemp())  # pytest's own is closed to others
     os.chown(path, 65534, 65534)
+    # An earlier test may have turned on the compilation cache in a folder of root.
+    turn_cache(on=False)
     os.seteuid(65534)
     try:
         yield path
     finally:
         os.seteuid(0)
+        turn_cache(on=True)
         shutil.rmtree(path)
+
+
+def turn_cache(on):
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    jax.config.update('jax_enable_compilation_cache', on)
+    # JAX asks once, at its first program, whether there is a cache.
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope='module')

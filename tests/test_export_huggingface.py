@@ -216,6 +216,7 @@ def test_arrays_that_the_disk_does_not_take_are_one_line(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
     try:
         with pytest.raises(UserError, match='cannot write .*model.safetensors: '):
-            huggingface._save(tmp_path, {}, {'a': jnp.zeros(10_000)})
+            config = {huggingface.CONFIG: {'model_type': 'bart'}}
+            huggingface._save(tmp_path, config, {'a': jnp.zeros(10_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

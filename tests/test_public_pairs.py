@@ -44,14 +44,8 @@ def opened(name):
 
 def batch_of(model, targets):
     """The targets, each with its end token."""
-    special = model.special_tokens
-    return flaxformer_lite.make_batch(
-        [[*row, special.end] for row in SOURCES],
-        targets,
-        special.start,
-        special.padding,
-        model.vocab_size,
-    )
+    sources = [[*row, model.special_tokens.end] for row in SOURCES]
+    return flaxformer_lite.make_batch(sources, targets, model=model)
 
 
 def a_batch(model):

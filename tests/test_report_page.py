@@ -20,6 +20,7 @@ from experiments.reports.tables import Difference, Interval, PValue, Table
 from experiments.runs.reading import read_run
 
 HOSTILE = '<script>document.title = "taken"</script> & <b>bold</b> </script> {{ 1 }}'
+DATA = f'parallel_text(train_source={HOSTILE!r})'
 ROWS = [
     row
     for step in (5, 10, 15, 20)
@@ -44,14 +45,14 @@ def runs(folder):
     for number, first in ((4, 30.0), (8, 35.0)):
         for seed in range(3):
             path = folder / f'run,heads={number},train.seed={seed}'
-            fields = {'model__num_heads': number, 'train__seed': seed, 'data': HOSTILE}
+            fields = {'model__num_heads': number, 'train__seed': seed, 'data': DATA}
             paths.append(make(path, first + seed * number / 4, rows=ROWS, **fields))
             outputs = [f'{REFERENCES[0]} {HOSTILE}', *REFERENCES[1:]]
             sources = [HOSTILE, *SOURCES[1:]]
             translate(
                 path, outputs[: 3 - (number == 8)] + ['x'] * (number == 8), sources
             )
-    paths.append(fail(make(folder / 'bad', rows=ROWS[:2], train__seed=9, data=HOSTILE)))
+    paths.append(fail(make(folder / 'bad', rows=ROWS[:2], train__seed=9, data=DATA)))
     return paths
 
 

@@ -772,7 +772,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
             dict(evaluation__average_of='best', checkpoint__keep_best=0),
             'evaluation.average=2 .*checkpoint.keep_best=0',
         ),
-        (dict(model__dtype='float16'), 'model.dtype must be one of float32, bfloat16'),
+        (
+            dict(model__dtype='float64'),
+            'model.dtype must be one of float32, bfloat16, float16',
+        ),
         (dict(model__layers=3), 'field model.layers of the config; did you mean'),
         (dict(train__steps='many'), 'train.steps'),
         (dict(train__steps=0), 'train.steps=0 and train.epochs=0'),

@@ -10,6 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def hangups_end_processes():
+    """Under `nohup`, processes started by a test would ignore SIGHUP, too."""
+    if os.name != 'posix':
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 BEGINS = """
 import hashlib, os, signal, sys, time
 from experiments.command_line import stopping
@@ -88,18 +101,16 @@ print('goes on')
 
 @needs_sighup
 def test_a_terminal_that_is_gone_keeps_nobody_from_saving(tmp_path):
-    import fcntl
-    import termios
-
+    # Not by `preexec_fn`, which forks, and JAX's threads may be there already.
+    controls = 'import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)'
     saved = tmp_path / 'saved'
     saves = f"print('saving', flush=True); open({str(saved)!r}, 'w').close()"
     ours, theirs = os.openpty()
     with subprocess.Popen(
-        [sys.executable, '-c', BEGINS + ASKED.format(saves)],
+        [sys.executable, '-c', f'{controls}\n{BEGINS}{ASKED.format(saves)}'],
         **dict.fromkeys(('stdin', 'stdout', 'stderr'), theirs),
         cwd=ROOT,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     ) as process:
         os.close(theirs)
         with open(ours, 'rb', buffering=0) as terminal:
