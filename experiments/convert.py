@@ -7,8 +7,7 @@ python -m experiments.convert runs/wmt_small --to=huggingface --out=wmt_small_hf
 Other commands take the directory of the first as any run: translate, evaluate, report,
 demo; and run takes it as --config.init_from. The last writes what a run has trained as
   huggingface: a folder that Transformers opens;
-  ctranslate2: a model of CTranslate2;
-  stablehlo: programs that JAX alone runs.
+  ctranslate2: a model of CTranslate2.
 What a setting stands in the way of is named before anything is written.
 """
 
@@ -24,7 +23,7 @@ from pathlib import Path
 from experiments.command_line import console, flags, screen
 from experiments.config.schema import ExperimentConfig
 
-FORMATS = ('ctranslate2', 'huggingface', 'stablehlo')
+FORMATS = ('ctranslate2', 'huggingface')
 
 
 def main() -> None:

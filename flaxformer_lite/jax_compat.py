@@ -16,11 +16,6 @@ except AttributeError:
     # Newer versions, which pyright sees, lack it.
     from jax.experimental import enable_x64  # noqa: F401 # pyright: ignore[reportAttributeAccessIssue]
 
-try:  # 0.10.1 moved it out of `jax.core`
-    from jax.errors import InconclusiveDimensionOperation  # noqa: F401
-except ImportError:
-    from jax.core import InconclusiveDimensionOperation  # noqa: F401
-
 try:  # new in 0.10.0
     jaxprs_in_params = core.jaxprs_in_params
 except AttributeError:

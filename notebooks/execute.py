@@ -34,6 +34,7 @@ NAMES = (
 # What a notebook needs of a checkout: `pretrained` opens one of the tests' checkpoints.
 _COPIED = (
     'flaxformer_lite',
+    'parallel_grammar',
     'experiments',
     'configs',
     'notebooks',

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-COPIED = ('flaxformer_lite', 'experiments', 'configs', 'tests', 'pyproject.toml')
+COPIED = (
+    'flaxformer_lite',
+    'parallel_grammar',
+    'experiments',
+    'configs',
+    'tests',
+    'pyproject.toml',
+)
 PASSED, FAILED = 0, 1  # statuses of pytest
 
 

@@ -15,21 +15,17 @@ from experiments.errors import UserError
 
 @pytest.fixture
 def formats(monkeypatch):
-    """Formats that write a file, that refuse, and that fail while they write."""
+    """Formats that write a file, and that fail while they write."""
 
     def good(trained, folder):
         (folder / 'model').write_text('whole', 'utf-8')
 
-    def refuses(trained, folder, quantization):
-        raise UserError('model.norm=scale is not known')
-
-    def fails(trained, folder):
+    def fails(trained, folder, quantization):
         (folder / 'model').write_text('half', 'utf-8')
         raise UserError('no space')
 
     monkeypatch.setattr(export.huggingface, 'write', good)
-    monkeypatch.setattr(export.to_ctranslate2, 'write', refuses)
-    monkeypatch.setattr(export.stablehlo, 'write', fails)
+    monkeypatch.setattr(export.to_ctranslate2, 'write', fails)
     monkeypatch.setattr(export.flags, 'require_packages', lambda *_: None)
     trained = Trained(None, SentencePiece(), None, None)
     monkeypatch.setattr(export, 'OpenedRun', lambda *arguments: trained)
@@ -61,8 +57,7 @@ def test_a_folder_that_is_there_is_never_touched(tmp_path, formats, monkeypatch)
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [
-        (['--to=ctranslate2'], 'model.norm=scale'),
-        (['--to=stablehlo'], 'no space'),
+        (['--to=ctranslate2'], 'no space'),
         (
             ['--to=huggingface', '--quantization=int8'],
             '--quantization=int8 is for --to=ctranslate2',
@@ -80,8 +75,8 @@ def test_what_fails_leaves_nothing(tmp_path, formats, monkeypatch, arguments, wo
     [
         (),
         ('--out=x',),
-        ('--to=stablehlo',),
-        ('--to=stablehlo', '--out=x', '--workdir=y'),
+        ('--to=huggingface',),
+        ('--to=huggingface', '--out=x', '--workdir=y'),
         ('--workdir=y', '--quantization=int8'),
     ],
 )

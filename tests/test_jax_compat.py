@@ -37,11 +37,3 @@ def test_inner_jaxprs_are_those_of_loops_and_branches():
     branches = jax_compat.jaxprs_in_params(body.eqns[-1].params)
     names = {eqn.primitive.name for jaxpr in branches for eqn in jaxpr.eqns}
     assert names == {'sin', 'cos'}
-
-
-def test_a_length_that_is_not_known_is_an_error_of_this_kind():
-    from jax import export
-
-    (size,) = export.symbolic_shape('s')
-    with pytest.raises(jax_compat.InconclusiveDimensionOperation):
-        bool(size > 5)

@@ -69,7 +69,7 @@ for example in examples:
 assert names['logits'].shape == (2, 3, 8_000)
 assert 'site-packages' in flaxformer_lite.__file__, flaxformer_lite.__file__
 assert metadata.version('flaxformer-lite') == flaxformer_lite.__version__
-for name in ('experiments', 'configs'):
+for name in ('experiments', 'configs', 'parallel_grammar'):
     assert importlib.util.find_spec(name) is None, name
 """
 

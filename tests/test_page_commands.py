@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pages
 import published_tokenizers
 import pytest
@@ -132,20 +133,50 @@ def test_the_commands_of_a_page_run(page, trained, tmp_path):
         assert status == (2 if command.startswith('$ ') else 0), (command, printed)
 
 
-def test_the_python_about_a_run_runs_beside_it(trained, monkeypatch):
-    page = 'docs/guides/looking_inside.md'
-    (code,) = [x for name, x in pages.FENCE.findall(pages.text(page)) if name == 'py']
+def about_a_run(page):
+    """The Python of a page that opens the run of README."""
+    return [x for name, x in pages.FENCE.findall(pages.text(page)) if name == 'py']
+
+
+@pytest.fixture
+def beside_a_run(trained, monkeypatch):
+    """The working directory holds the run of README."""
     monkeypatch.chdir(trained)
     monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(trained.parent / 'cache'))
+
+
+@pytest.mark.usefixtures('beside_a_run')
+def test_the_python_about_a_run_runs_beside_it():
+    page = 'docs/guides/looking_inside.md'
+    (code,) = about_a_run(page)
     names = {}
     exec(compile(code, page, 'exec'), names)
     found = names['looking'].alignment(*map(names.get, ('run', 'text', 'translation')))
     assert list(found) == ['layer 0']
 
 
+@pytest.mark.usefixtures('beside_a_run')
+def test_an_exported_program_translates_with_jax_alone():
+    page = 'docs/guides/export.md'
+    exporting, calling = about_a_run(page)
+    names = {}
+    exec(compile(exporting, page, 'exec'), names)
+    calling += """
+import sys
+assert not {'flax', 'flaxformer_lite', 'experiments'} & sys.modules.keys()
+np.savez('called.npz', source=source_BS, tokens=tokens_BT)
+"""
+    subprocess.run([sys.executable, '-W', 'error', '-c', calling], check=True)
+    with np.load('called.npz') as called:
+        expected = names['generate'](called['source'])
+        np.testing.assert_array_equal(called['tokens'], expected)
+    assert expected[0].any()
+
+
 def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
     root = tmp_path / 'project'
-    for name in ('flaxformer_lite', 'experiments', 'configs', 'tests'):
+    packages = ('flaxformer_lite', 'parallel_grammar', 'experiments', 'configs')
+    for name in (*packages, 'tests'):
         shutil.copytree(pages.ROOT / name, root / name)
     shutil.copy(pages.ROOT / 'pyproject.toml', root)
     (code,) = [x for x in pages.snippets('README.md') if 'class Euclidean' in x]

@@ -155,8 +155,9 @@ def make_run(path, attention, **files):
 def test_code_that_the_config_does_not_name_is_never_run(world):
     here = world('here')
     names = ['sentencepiece', 'optax', 'json', 'wandb', 'my_other', 'experiments']
+    names.append('parallel_grammar')
     hostile = {f'{name}.py': 'raise AssertionError' for name in names}
-    named = '[softmax, optax.X, json.X, experiments.X, __main__.X]'
+    named = '[softmax, optax.X, json.X, experiments.X, parallel_grammar.X, __main__.X]'
     path = make_run(here / 'run', named, **hostile)
     before = [*sys.path], [*sys.meta_path]
     said = []

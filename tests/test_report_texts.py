@@ -10,6 +10,7 @@ from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.reports import arms, texts
 from experiments.runs.reading import read_run as read
+from parallel_grammar import english, german
 
 BLEU = metrics.deciding('bleu', '')
 
@@ -107,8 +108,6 @@ def test_only_the_grammars_own_sentences_have_phenomena(grammar):
 
 
 def test_trees_belong_to_their_pairs(grammar):
-    from experiments.data.grammar import english, german
-
     for name, trees in grammar.trees().items():
         read_from = [(english.sentence(tree), german.sentence(tree)) for tree in trees]
         assert read_from == grammar.evaluation()[name]

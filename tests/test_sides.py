@@ -123,7 +123,7 @@ def test_a_run_of_both_trains_translates_and_is_refused_by_other_formats(
     ((*_, end),) = run.score([('a bee', 'eine Biene')])
     assert end.token == '</s>' and np.isfinite(end.log_p)
     monkeypatch.setattr(flags, 'require_packages', lambda *_: None)
-    for to in ('huggingface', 'stablehlo', 'ctranslate2'):
+    for to in ('huggingface', 'ctranslate2'):
         with pytest.raises(UserError, match=r'this run has tokenizer=\[characters, '):
             export(tmp_path / 'run', to, tmp_path / to)
         assert not (tmp_path / to).exists()

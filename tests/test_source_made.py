@@ -1,5 +1,6 @@
 """The source `made`: each task by its rule, and which lengths are trained on."""
 
+import hashlib
 import re
 import statistics
 
@@ -62,6 +63,13 @@ def test_a_target_is_what_the_rule_says(task):
     answers = [target for _, target in train]
     assert max(answers.count(x) for x in set(answers)) < 0.6 * len(answers)
     testing.require(contracts.source_findings(data), task)
+
+
+def test_the_text_is_the_same_everywhere():
+    """If you change the pairs on purpose, put in the digest that the failure shows."""
+    pairs = [pair for task in RULES for pair in Made(task=task, pairs=100).train()]
+    text = '\n'.join('\t'.join(pair) for pair in pairs)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == '71d04cc60c4186a3'
 
 
 def test_other_seeds_draw_other_pairs():

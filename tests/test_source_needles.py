@@ -1,5 +1,6 @@
 """The source `needles`: each target word is made from so many words of the source."""
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -45,6 +46,12 @@ def test_sets_and_training_share_no_source():
     held_out = [source for pairs in sets.values() for source, _ in pairs]
     sources_ = [source for source, _ in data.train()] + held_out
     assert len(set(sources_)) == len(sources_)
+
+
+def test_the_text_is_the_same_everywhere():
+    """If you change the pairs on purpose, put in the digest that the failure shows."""
+    text = '\n'.join('\t'.join(pair) for pair in Needles(pairs=100).train())
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == 'd72298a25892cd01'
 
 
 def test_it_is_the_same_each_time_and_by_its_arguments():

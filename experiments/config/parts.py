@@ -21,7 +21,8 @@ from flaxformer_lite.config import spec
 
 FOLDER = 'parts'
 # `contrib` is optax's.
-_NOT_USERS = {'__main__', 'experiments', 'flaxformer_lite', 'contrib'}
+_NOT_USERS = {'__main__', 'experiments', 'flaxformer_lite', 'parallel_grammar'}
+_NOT_USERS |= {'contrib'}
 _NOT_USERS |= sys.stdlib_module_names
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from experiments import storage
 from experiments.command_line import flags
-from experiments.conversion import huggingface, stablehlo, to_ctranslate2
+from experiments.conversion import huggingface, to_ctranslate2
 from experiments.conversion.trained import Trained
 from experiments.data.tokenizers.huggingface import Huggingface
 from experiments.data.tokenizers.sentencepiece import SentencePiece
@@ -16,7 +16,6 @@ from experiments.runtime import compilation
 _NEEDED = {
     'ctranslate2': ('ctranslate2', 'ctranslate2'),
     'huggingface': ('safetensors', 'export'),
-    'stablehlo': ('flatbuffers', 'export'),
 }
 
 
@@ -31,7 +30,7 @@ def export(
 
     Args:
       workdir: the run's directory.
-      to: 'ctranslate2', 'huggingface' or 'stablehlo'.
+      to: 'ctranslate2' or 'huggingface'.
       out: a folder that is not there yet.
       quantization: of matrices, 'int8' or 'float32'; of ctranslate2 alone.
       trust_code: as `OpenedRun`.
@@ -61,8 +60,6 @@ def export(
         folder.mkdir()
         if to == 'ctranslate2':
             to_ctranslate2.write(trained, folder, quantization)
-        elif to == 'stablehlo':
-            stablehlo.write(trained, folder)
         elif isinstance(trained.tokenizer, Huggingface):
             huggingface.write_published(trained, folder)
         else:

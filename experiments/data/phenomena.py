@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from experiments.data import sources
-from experiments.data.grammar.held_out import POSSESSIVES
-from experiments.data.grammar.syntax import (
+from experiments.data.sources.base import Pair
+from experiments.data.sources.grammar import Grammar
+from parallel_grammar.held_out import POSSESSIVES
+from parallel_grammar.syntax import (
     INFINITIVES,
     Both,
     Clause,
@@ -18,8 +20,6 @@ from experiments.data.grammar.syntax import (
     Pronoun,
     Sentence,
 )
-from experiments.data.sources.base import Pair
-from experiments.data.sources.grammar import Grammar
 
 OF_OWNER = 'of an owner'  # in the place of a case
 

@@ -7,6 +7,7 @@ import types
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from random import Random
 from typing import Any, TypeVar
 
 from experiments.data.digest import code_of, hex_digest
@@ -104,6 +105,14 @@ def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
         if source not in seen:
             seen.add(source)
             yield source, target
+
+
+def pick(rng: Random, items: Sequence[T]) -> T:
+    """Returns a random item, the same on every platform and Python version.
+
+    Python guarantees only the sequence of `Random.random`, so `Random.choice` won't do.
+    """
+    return items[int(rng.random() * len(items))]
 
 
 def taken(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.digest import hex_digest
-from experiments.data.grammar import english, german
-from experiments.data.grammar.held_out import is_held_out
-from experiments.data.grammar.rng import Rng
-from experiments.data.grammar.sample_sentences import long_sentence, sentence
-from experiments.data.grammar.syntax import Sentence
 from experiments.data.sources.base import OfRule, Pair, taken
 from flaxformer_lite.ranges import Range
+from parallel_grammar import (
+    Rng,
+    Sentence,
+    english,
+    german,
+    is_held_out,
+    long_sentence,
+    sentence,
+)
 
 Drawn = tuple[Sentence, Pair]  # a pair, and what it was read from
 SHORTEST, LONGEST = 3, 20  # words of a sentence to train on, in either language
@@ -25,12 +29,12 @@ SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
 
 @dataclass(frozen=True)
 class Grammar(OfRule):
-    """Pairs drawn from the grammar of `data/grammar/`, all distinct, in both languages.
+    """Pairs drawn from `parallel_grammar`, all distinct, in both languages.
 
     Evaluation sets: `val` and `test` are drawn like the training pairs; `long` joins
     and nests the same constructions to sentences longer than any of these; each
     sentence of `compositional` has a word in a construction in which training never
-    shows it (`grammar/held_out.py`).
+    shows it (`parallel_grammar/held_out.py`).
 
     Attributes:
       seed: other seeds draw other sentences; the pairs held out of training are the

@@ -9,10 +9,10 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import filterfalse, islice
+from random import Random
 from typing import Annotated, ClassVar
 
-from experiments.data.grammar.rng import Rng
-from experiments.data.sources.base import OfRule, Pair, distinct, taken
+from experiments.data.sources.base import OfRule, Pair, distinct, pick, taken
 from flaxformer_lite.ranges import Choices, Range
 
 SIZES = {'val': 200, 'test': 500, 'longer': 500}
@@ -22,25 +22,25 @@ BRACKETS = {'(': ')', '[': ']'}
 _SHORTEST = 4
 
 
-def _copy(length: int, rng: Rng) -> Pair:
+def _copy(length: int, rng: Random) -> Pair:
     text = _drawn(LETTERS, length, rng)
     return text, text
 
 
-def _reverse(length: int, rng: Rng) -> Pair:
+def _reverse(length: int, rng: Random) -> Pair:
     text = _drawn(LETTERS, length, rng)
     return text, text[::-1]
 
 
-def _sort(length: int, rng: Rng) -> Pair:
+def _sort(length: int, rng: Random) -> Pair:
     text = _drawn(LETTERS, length, rng)
     return text, ' '.join(sorted(text.split()))
 
 
-def _addition(length: int, rng: Rng) -> Pair:
+def _addition(length: int, rng: Random) -> Pair:
     """Of two numbers, whose digits and sign are so many."""
     digits = length - 1
-    longer = digits // 2 + rng.pick(range(digits // 2))
+    longer = digits // 2 + pick(rng, range(digits // 2))
     one = _drawn(DIGITS, longer, rng)
     other = _drawn(DIGITS, digits - longer, rng)
     total = _number(one) + _number(other)
@@ -51,20 +51,20 @@ def _number(digits: str) -> int:
     return int(digits.replace(' ', ''))
 
 
-def _parity(length: int, rng: Rng) -> Pair:
+def _parity(length: int, rng: Random) -> Pair:
     text = _drawn('01', length, rng)
     return text, str(text.count('1') % 2)
 
 
-def _dyck(length: int, rng: Rng) -> Pair:
+def _dyck(length: int, rng: Random) -> Pair:
     """The beginning of a balanced word of two kinds, and the brackets that close it."""
     word, opened = [], []
     for _ in range(length):
         # At the end one is open, so that there is something to write.
-        if len(opened) > 1 and rng.chance(0.5):
+        if len(opened) > 1 and rng.random() < 0.5:
             word.append(opened.pop())
         else:
-            bracket = rng.pick(list(BRACKETS))
+            bracket = pick(rng, list(BRACKETS))
             word.append(bracket)
             opened.append(BRACKETS[bracket])
     return ' '.join(word), ' '.join(reversed(opened))
@@ -78,30 +78,30 @@ _OPERATORS: dict[str, Callable[[list[int]], int]] = {
 }
 
 
-def _listops(length: int, rng: Rng) -> Pair:
+def _listops(length: int, rng: Random) -> Pair:
     """Nested operations on digits (Nangia and Bowman 2018), with the lower median."""
     words, value = _expression(length, rng)
     return ' '.join(words), str(value)
 
 
-def _expression(length: int, rng: Rng) -> tuple[list[str], int]:
+def _expression(length: int, rng: Random) -> tuple[list[str], int]:
     """An expression of so many words, and its value: a digit, or an operation on some.
 
     An operation has two words beside its operands: `[MAX` and `]`.
     """
     if length < 3:
-        value = rng.pick(range(10))
+        value = pick(rng, range(10))
         return [str(value)] * length, value
-    operator = rng.pick(list(_OPERATORS))
+    operator = pick(rng, list(_OPERATORS))
     words = [f'[{operator}']
     values = []
     rest = length - 2
     while rest:
         size = 1
-        if rng.chance(0.5):
+        if rng.random() < 0.5:
             # A digit, or so many words that they are an operation.
             longest = min(rest, length // 2)
-            size = rng.pick([1, *range(3, longest + 1)])
+            size = pick(rng, [1, *range(3, longest + 1)])
         operand, value = _expression(size, rng)
         words += operand
         values.append(value)
@@ -110,7 +110,7 @@ def _expression(length: int, rng: Rng) -> tuple[list[str], int]:
     return words, _OPERATORS[operator](values)
 
 
-_TASKS: dict[str, Callable[[int, Rng], Pair]] = {
+_TASKS: dict[str, Callable[[int, Random], Pair]] = {
     'copy': _copy,
     'reverse': _reverse,
     'sort': _sort,
@@ -170,14 +170,14 @@ class Made(OfRule):
 
     def _drawn(self, seed: int, shortest: int, longest: int) -> Iterator[Pair]:
         """Pairs whose sources have so many words, endlessly."""
-        rng = Rng(seed)
+        rng = Random(seed)
         while True:
-            length = shortest + rng.pick(range(longest - shortest + 1))
+            length = shortest + pick(rng, range(longest - shortest + 1))
             yield _TASKS[self.task](length, rng)
 
 
-def _drawn(symbols: str, length: int, rng: Rng) -> str:
-    return ' '.join(rng.pick(symbols) for _ in range(length))
+def _drawn(symbols: str, length: int, rng: Random) -> str:
+    return ' '.join(pick(rng, symbols) for _ in range(length))
 
 
 def _is_held_out(pair: Pair) -> bool:

@@ -3,10 +3,10 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
 from typing import Annotated, ClassVar
 
-from experiments.data.grammar.rng import Rng
-from experiments.data.sources.base import OfRule, Pair, distinct, taken
+from experiments.data.sources.base import OfRule, Pair, distinct, pick, taken
 from flaxformer_lite.ranges import Range
 
 SIZES = {'val': 200, 'test': 500}
@@ -58,29 +58,29 @@ class Needles(OfRule):
         return taken(dict.fromkeys(SIZES, self._distinct()), SIZES)
 
     def _distinct(self) -> Iterator[Pair]:
-        rng = Rng(self.seed)
+        rng = Random(self.seed)
         return distinct(self._draw(rng) for _ in itertools.count())
 
-    def _draw(self, rng: Rng) -> Pair:
+    def _draw(self, rng: Random) -> Pair:
         words = []
         target = []
         for place in PLACES[: self.length]:
             digits = ''
             for letter in LETTERS[: self.count]:
-                value = rng.pick(range(self.values))
+                value = pick(rng, range(self.values))
                 words.append(place + letter + VALUES[value])
                 digits += str(value)
             target.append(digits)
         for _ in range(self.fillers):
-            words.append(f'u{rng.pick(FILLERS)}')
+            words.append(f'u{pick(rng, FILLERS)}')
         return ' '.join(_shuffled(words, rng)), ' '.join(target)
 
 
-def _shuffled(words: list[str], rng: Rng) -> list[str]:
+def _shuffled(words: list[str], rng: Random) -> list[str]:
     """The words in a random order, each order as likely as the others."""
     rest = list(words)
     order = []
     while rest:
-        place = rng.pick(range(len(rest)))
+        place = pick(rng, range(len(rest)))
         order.append(rest.pop(place))
     return order

@@ -6,7 +6,7 @@ learnt.
 
 from collections.abc import Iterator
 
-from experiments.data.grammar.syntax import (
+from parallel_grammar.syntax import (
     Both,
     Clause,
     Nominal,

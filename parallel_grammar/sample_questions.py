@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
-from experiments.data.grammar.lexemes import Adverb, Noun, Verb
-from experiments.data.grammar.lexicon import DETERMINERS, DIRECTIONS, PLACES
-from experiments.data.grammar.rng import Rng
-from experiments.data.grammar.sample_clauses import ACTIONS, ALL_VERBS, clause
-from experiments.data.grammar.sample_phrases import is_none, noun_phrase
-from experiments.data.grammar.sample_relations import (
+from parallel_grammar.lexemes import Adverb, Noun, Verb
+from parallel_grammar.lexicon import DETERMINERS, DIRECTIONS, PLACES
+from parallel_grammar.rng import Rng
+from parallel_grammar.sample_clauses import ACTIONS, ALL_VERBS, clause
+from parallel_grammar.sample_phrases import is_none, noun_phrase
+from parallel_grammar.sample_relations import (
     HUMAN_VERBS,
     RECIPIENT_VERBS,
     infinitive,
 )
-from experiments.data.grammar.sample_states import being
-from experiments.data.grammar.syntax import (
+from parallel_grammar.sample_states import being
+from parallel_grammar.syntax import (
     PERSONS,
     Clause,
     Interrogative,

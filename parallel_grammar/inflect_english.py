@@ -2,7 +2,7 @@
 
 import re
 
-from experiments.data.grammar.lexemes import EnglishVerb
+from parallel_grammar.lexemes import EnglishVerb
 
 _DOUBLES = {
     'begin',

@@ -1,7 +1,7 @@
 """Realises a tree in German: clauses; `german_phrases` realises their phrases."""
 
-from experiments.data.grammar import inflect_german
-from experiments.data.grammar.german_phrases import (
+from parallel_grammar import inflect_german
+from parallel_grammar.german_phrases import (
     adverbial,
     indefinite,
     negated,
@@ -10,7 +10,7 @@ from experiments.data.grammar.german_phrases import (
     prepositional,
     reflexive,
 )
-from experiments.data.grammar.syntax import (
+from parallel_grammar.syntax import (
     INFINITIVES,
     Both,
     Clause,
@@ -21,7 +21,7 @@ from experiments.data.grammar.syntax import (
     Sentence,
     Subordinate,
 )
-from experiments.data.grammar.words import CONJUNCTIONS
+from parallel_grammar.words import CONJUNCTIONS
 
 _HAVE = inflect_german.verb('haben', 'gehabt', past='hatte')
 _BE = inflect_german.verb('sein', 'gewesen', past='war')

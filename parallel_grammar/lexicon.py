@@ -2,14 +2,14 @@
 
 import re
 
-from experiments.data.grammar import (
+from parallel_grammar import (
     inflect_english,
     inflect_german,
     nouns,
     verbs,
     words,
 )
-from experiments.data.grammar.lexemes import (
+from parallel_grammar.lexemes import (
     Adjective,
     Adverb,
     Determiner,
@@ -20,7 +20,7 @@ from experiments.data.grammar.lexemes import (
     Preposition,
     Verb,
 )
-from experiments.data.grammar.syntax import Name
+from parallel_grammar.syntax import Name
 
 
 def _lines(table: str) -> list[list[str]]:

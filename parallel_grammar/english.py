@@ -1,8 +1,8 @@
 """Realises a tree in English."""
 
-from experiments.data.grammar import inflect_english
-from experiments.data.grammar.lexemes import Adjective, Adverb
-from experiments.data.grammar.syntax import (
+from parallel_grammar import inflect_english
+from parallel_grammar.lexemes import Adjective, Adverb
+from parallel_grammar.syntax import (
     INFINITIVES,
     PERSONS,
     THIRD_PLURAL,

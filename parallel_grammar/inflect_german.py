@@ -2,7 +2,7 @@
 
 import re
 
-from experiments.data.grammar.lexemes import GermanVerb
+from parallel_grammar.lexemes import GermanVerb
 
 _PRESENT = {
     'sein': ('bin', 'bist', 'ist', 'sind', 'sind'),

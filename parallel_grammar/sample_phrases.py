@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
-from experiments.data.grammar import lexicon
-from experiments.data.grammar.lexemes import Adverb, Determiner, Noun, Verb
-from experiments.data.grammar.lexicon import (
+from parallel_grammar import lexicon
+from parallel_grammar.lexemes import Adverb, Determiner, Noun, Verb
+from parallel_grammar.lexicon import (
     ADJECTIVES,
     DETERMINERS,
     FREQUENCIES,
@@ -15,8 +15,8 @@ from experiments.data.grammar.lexicon import (
     TIMES,
     Place,
 )
-from experiments.data.grammar.rng import Rng
-from experiments.data.grammar.syntax import (
+from parallel_grammar.rng import Rng
+from parallel_grammar.syntax import (
     FIRST,
     FIRST_PLURAL,
     PERSONS,

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from experiments.data.grammar.lexemes import Adjective, Adverb, Noun
-from experiments.data.grammar.lexicon import (
+from parallel_grammar.lexemes import Adjective, Adverb, Noun
+from parallel_grammar.lexicon import (
     BE,
     DETERMINERS,
     NOUNS,
@@ -12,8 +12,8 @@ from experiments.data.grammar.lexicon import (
     WEATHER,
     nouns_of,
 )
-from experiments.data.grammar.rng import Rng
-from experiments.data.grammar.sample_phrases import (
+from parallel_grammar.rng import Rng
+from parallel_grammar.sample_phrases import (
     DESCRIBING,
     may_be_negated,
     noun_of,
@@ -23,7 +23,7 @@ from experiments.data.grammar.sample_phrases import (
     subject_of,
     time_for,
 )
-from experiments.data.grammar.syntax import (
+from parallel_grammar.syntax import (
     PERSONS,
     THIRD,
     Clause,

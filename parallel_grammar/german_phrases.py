@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import TypeGuard
 
-from experiments.data.grammar.lexemes import Adjective, Adverb, Determiner
-from experiments.data.grammar.syntax import (
+from parallel_grammar.lexemes import Adjective, Adverb, Determiner
+from parallel_grammar.syntax import (
     Both,
     Comparison,
     Expletive,

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from experiments.data.grammar.lexemes import Noun, Verb
-from experiments.data.grammar.lexicon import DETERMINERS, NOUNS, SITES, nouns_of
-from experiments.data.grammar.rng import Rng
-from experiments.data.grammar.sample_clauses import ALL_VERBS, clause, has_past
-from experiments.data.grammar.sample_phrases import DESCRIBING, noun_of
-from experiments.data.grammar.sample_states import being
-from experiments.data.grammar.syntax import (
+from parallel_grammar.lexemes import Noun, Verb
+from parallel_grammar.lexicon import DETERMINERS, NOUNS, SITES, nouns_of
+from parallel_grammar.rng import Rng
+from parallel_grammar.sample_clauses import ALL_VERBS, clause, has_past
+from parallel_grammar.sample_phrases import DESCRIBING, noun_of
+from parallel_grammar.sample_states import being
+from parallel_grammar.syntax import (
     PERSONS,
     THIRD,
     THIRD_PLURAL,

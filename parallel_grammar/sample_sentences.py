@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from experiments.data.grammar.rng import Rng
-from experiments.data.grammar.sample_clauses import clause
-from experiments.data.grammar.sample_complex import (
+from parallel_grammar.rng import Rng
+from parallel_grammar.sample_clauses import clause
+from parallel_grammar.sample_complex import (
     complement,
     intention,
     joined,
@@ -13,10 +13,10 @@ from experiments.data.grammar.sample_complex import (
     short_clause,
     subordinate,
 )
-from experiments.data.grammar.sample_questions import question, request, yes_or_no
-from experiments.data.grammar.sample_relations import with_relative
-from experiments.data.grammar.sample_states import being, there_is, weather
-from experiments.data.grammar.syntax import Clause, Sentence, Subordinate
+from parallel_grammar.sample_questions import question, request, yes_or_no
+from parallel_grammar.sample_relations import with_relative
+from parallel_grammar.sample_states import being, there_is, weather
+from parallel_grammar.syntax import Clause, Sentence, Subordinate
 
 # ---- Statements ----------------------------------------------------------------------
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from experiments.data.grammar.lexicon import BE, CLAUSE_VERBS, VERBS
-from experiments.data.grammar.rng import Rng
-from experiments.data.grammar.sample_clauses import ACTIONS, clause
-from experiments.data.grammar.sample_phrases import subject_of
-from experiments.data.grammar.sample_relations import (
+from parallel_grammar.lexicon import BE, CLAUSE_VERBS, VERBS
+from parallel_grammar.rng import Rng
+from parallel_grammar.sample_clauses import ACTIONS, clause
+from parallel_grammar.sample_phrases import subject_of
+from parallel_grammar.sample_relations import (
     HUMAN_VERBS,
     about,
     antecedents,
@@ -14,8 +14,8 @@ from experiments.data.grammar.sample_relations import (
     infinitive,
     pronoun_for,
 )
-from experiments.data.grammar.sample_states import being, weather
-from experiments.data.grammar.syntax import Clause, Sentence, Subordinate
+from parallel_grammar.sample_states import being, weather
+from parallel_grammar.syntax import Clause, Sentence, Subordinate
 
 _PURPOSES = (
     'go, come, drive, travel, run, hurry, get up, come back, stay, wait, '

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.data.grammar.lexemes import Adverb, Verb
-from experiments.data.grammar.lexicon import (
+from parallel_grammar.lexemes import Adverb, Verb
+from parallel_grammar.lexicon import (
     DIRECTIONS,
     MANNERS,
     MODALS,
@@ -12,8 +12,8 @@ from experiments.data.grammar.lexicon import (
     PREPOSITIONS,
     VERBS,
 )
-from experiments.data.grammar.rng import Rng
-from experiments.data.grammar.sample_phrases import (
+from parallel_grammar.rng import Rng
+from parallel_grammar.sample_phrases import (
     PEOPLE,
     is_none,
     noun_phrase,
@@ -22,7 +22,7 @@ from experiments.data.grammar.sample_phrases import (
     subject_of,
     time_for,
 )
-from experiments.data.grammar.syntax import Clause, Nominal, Prepositional, Pronoun
+from parallel_grammar.syntax import Clause, Nominal, Prepositional, Pronoun
 
 ALL_VERBS = tuple(VERBS.values())
 ACTIONS = [

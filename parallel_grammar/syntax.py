@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from experiments.data.grammar.lexemes import (
+from parallel_grammar.lexemes import (
     Adjective,
     Adverb,
     Determiner,

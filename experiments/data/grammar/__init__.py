@@ -1,1 +1,0 @@
-"""A synchronous grammar: one tree a sentence, realised by `english` and `german`."""

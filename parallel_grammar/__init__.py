@@ -1,0 +1,44 @@
+"""A synchronous grammar of English and German: sentences with their translations.
+
+The grammar draws a syntax tree, and each language renders the same tree:
+
+    >>> from parallel_grammar import Rng, english, german, sentence
+    >>> rng = Rng(0)
+    >>> tree = sentence(rng)
+    >>> english.sentence(tree)
+    'My doctor forgets to close my useful box.'
+    >>> german.sentence(tree)
+    'Mein Arzt vergisst, meine nützliche Kiste zuzumachen.'
+
+A seed gives the same sentences on every platform and Python version. The sentences
+need agreement, cases, separable verbs, relative clauses and the word orders of German.
+`long_sentence` joins and nests several clauses. `is_held_out` tells whether a tree
+combines a word with a construction that `HELD_OUT` reserves for evaluation.
+
+The package needs only the standard library. Its modules, in the order of the data flow:
+
+* `words`, `nouns`, `verbs`: tables of words in both languages.
+* `inflect_english`, `inflect_german`: inflection.
+* `lexemes`, `lexicon`: the inflected words, by their English base form.
+* `syntax`: the classes of a tree. You can also build a tree by hand.
+* `sample_*`: random trees. `rng` is the random number generator.
+* `english`, `german`, `german_phrases`: a tree as text.
+* `held_out`: which trees are reserved for evaluation.
+"""
+
+from parallel_grammar import english, german
+from parallel_grammar.held_out import HELD_OUT, is_held_out
+from parallel_grammar.rng import Rng
+from parallel_grammar.sample_sentences import long_sentence, sentence
+from parallel_grammar.syntax import Sentence
+
+__all__ = [
+    'HELD_OUT',
+    'Rng',
+    'Sentence',
+    'english',
+    'german',
+    'is_held_out',
+    'long_sentence',
+    'sentence',
+]
