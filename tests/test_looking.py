@@ -184,6 +184,12 @@ assert state() == before
 """
 
 
+def test_variables_can_be_read_first_while_a_function_is_traced(trained):
+    run = experiments.open_run(trained)
+    found = jax.jit(lambda: run.variables)()
+    jax.tree.map(np.testing.assert_array_equal, found, run.variables)
+
+
 def test_opening_a_run_changes_nothing_in_the_process(trained):
     command = [sys.executable, '-c', NOTHING_CHANGES, str(trained)]
     done = subprocess.run(command, capture_output=True, text=True)

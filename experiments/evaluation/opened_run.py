@@ -62,9 +62,11 @@ class OpenedRun:
         Raises:
           UserError: as `trained_run.average`.
         """
-        return trained_run.average(
-            self.config, self.trained.checkpoints, self.model, step=self._step
-        )
+        # A user's jitted function may be the first to ask. Arrays are read, not traced.
+        with jax.ensure_compile_time_eval():
+            return trained_run.average(
+                self.config, self.trained.checkpoints, self.model, step=self._step
+            )
 
     @property
     def variables(self) -> Any:
