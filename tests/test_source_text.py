@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import storage
 from experiments.contracts import source_findings
 from experiments.data import sources
 from experiments.data.sources.text import Text
@@ -169,7 +170,11 @@ def test_bad_arguments_are_one_line_of_the_field(arguments, message):
     assert str(raised.value).startswith('data') and str(raised.value).isprintable()
 
 
-@pytest.mark.parametrize('forbidden', ['iterdir', 'open'])
+@pytest.mark.parametrize(
+    'forbidden',
+    [(Path, 'iterdir'), (storage, '_open_regular')],
+    ids=['iterdir', 'open'],
+)
 def test_a_folder_or_file_without_permission_is_named(folder, monkeypatch, forbidden):
     # As the system refuses it; the owner of the tests may be allowed everything.
     def refuse(self, *_):
@@ -181,7 +186,7 @@ def test_a_folder_or_file_without_permission_is_named(folder, monkeypatch, forbi
         text.evaluation()
 
     read()
-    monkeypatch.setattr(Path, forbidden, refuse)
+    monkeypatch.setattr(*forbidden, refuse)
     with pytest.raises(UserError, match=rf'{folder}.*: Permission denied$'):
         read()
 

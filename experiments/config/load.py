@@ -211,11 +211,11 @@ def _check_stored(values: Mapping[str, Any]) -> None:
             ranges.check(name, field.kind, values[name])
     for name in part_fields():
         value = values.get(name)
-        is_off = value is None or (name == 'train.hooks' and value in ('', '[]'))
-        if not is_off:
-            for entry in spec.entries(value):
-                with user_errors(f'{name}: '):
-                    spec.parse(entry)
+        if value is None or (name == 'train.hooks' and value in ('', '[]')):
+            continue
+        for entry in spec.entries(value):
+            with user_errors(f'{name}: '):
+                spec.parse(entry)
 
 
 def _passes_window_on(model: Mapping[str, Any]) -> bool:
