@@ -29,7 +29,7 @@ def main() -> None:
     with Server(args.port) as server:
         runs = _open(args)
         print(f'http://{server.hosts[0]}/ (Ctrl-C ends it)', flush=True)
-        server.serve(runs)
+        server.serve(runs, runs[0].example())
 
 
 def _open(args: Any) -> 'list[Explainer]':
@@ -38,9 +38,14 @@ def _open(args: Any) -> 'list[Explainer]':
         # These import JAX, so they come after the flags: a mistake is answered at once.
         from experiments.evaluation.explainer import Explainer
         from experiments.evaluation.opened_run import OpenedRun
+        from experiments.runtime import compilation
 
         memory.keep_freed()
-        runs = [Explainer(OpenedRun(x, args.trust_code)) for x in args.workdir]
+        compilation.use_cache()
+        runs = [
+            Explainer(OpenedRun(path, args.trust_code, args.step))
+            for path in args.workdir
+        ]
         shown.begin('compiling')
         for run in runs:
             run.explain('a', run.strategy(BEAMS[2]))
@@ -62,5 +67,6 @@ def _parser() -> flags.Parser:
         default=8017,
         help='of this machine on which the page is; 0 for one that is free',
     )
+    flags.add_step(parser)
     flags.add_trust_code(parser)
     return parser

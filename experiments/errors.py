@@ -40,6 +40,18 @@ def named(what: object) -> Iterator[None]:
         raise UserError(f'{what}: {error}') from None
 
 
+def check_list(name: str, items: object) -> None:
+    """Refuses one text where a list is expected: it would be a list of letters.
+
+    Raises:
+      UserError: names the argument.
+    """
+    if isinstance(items, str):
+        raise UserError(
+            f'{name}: a single text was given. Pass a list, such as [{items[:50]!r}].'
+        )
+
+
 def reason(error: object) -> str:
     """What another package says, on one short line."""
     return textwrap.shorten(str(error) or repr(error), 250, placeholder=' …')

@@ -1,6 +1,10 @@
 """Scores a trained run on whole sets: its loss, and its translations.
 
 python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
+python -m experiments.evaluate --workdir=runs/wmt_small --source=in.en --reference=in.de
+
+The scores of sets are saved with their translations, and reports show them. With files,
+or with another --decode than the run's, the scores are only printed.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -11,44 +15,44 @@ if __name__ == '__main__':
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from experiments.command_line import flags, screen
+from experiments.errors import UserError
 from experiments.runtime import memory
+
+if TYPE_CHECKING:
+    from experiments.data.sources.base import Source
+    from experiments.evaluation.sets import Pairs
 
 
 def main() -> None:
-    parser = flags.Parser(__doc__)
-    parser.add_argument('--workdir', type=Path, required=True, help='of the run')
-    parser.add_argument(
-        '--set', default='', help='comma-separated; all of the data without it'
-    )
-    parser.add_argument(
-        '--metrics', default='', help="in place of those of the run's config"
-    )
-    parser.add_argument('--decode', default='', help=flags.DECODE_HELP)
-    flags.add_trust_code(parser)
-    args = parser.parse_args()
+    args = _parser().parse_args()
+    _check_files(args)
     # These import JAX, so they come after the flags: a mistake is answered at once.
-    from experiments.evaluation import scores, sets
+    from experiments.evaluation import scores
     from experiments.evaluation.evaluator import Evaluator
     from experiments.evaluation.opened_run import OpenedRun
+    from experiments.runtime import compilation
 
     memory.keep_freed()
+    compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
-        run = OpenedRun(args.workdir, args.trust_code)
+        run = OpenedRun(args.workdir, args.trust_code, args.step)
         source = run.data
-        chosen = sets.chosen(source.evaluation(), args.set, '--set')
+        chosen = _chosen(args, source)
         usual = run.config.evaluation
         evaluation = dataclasses.replace(
             usual,
             decode=args.decode or usual.decode,
             metrics=args.metrics or usual.metrics,
         )
+        saves = not args.source and evaluation.decode == usual.decode
         evaluator = Evaluator(
             run.model,
             run.tokenizer,
             dataclasses.replace(run.config, evaluation=evaluation),
-            args.workdir,
+            args.workdir if saves else None,
             (source.source, source.target),
             on_progress=shown.count,
         )
@@ -58,3 +62,51 @@ def main() -> None:
     steps = ', '.join(map(str, mean.steps))
     print(f'{args.workdir}, mean of the checkpoints {steps}')
     print(scores.table(found))
+    if evaluation.decode != usual.decode:
+        print(f'not saved: the run decodes by {usual.decode}')
+
+
+def _parser() -> flags.Parser:
+    parser = flags.Parser(__doc__)
+    parser.add_argument('--workdir', type=Path, required=True, help='of the run')
+    parser.add_argument(
+        '--set', default='', help='comma-separated; all of the data without it'
+    )
+    parser.add_argument(
+        '--source', type=Path, help='file to translate and score instead, a line each'
+    )
+    parser.add_argument(
+        '--reference',
+        type=Path,
+        action='append',
+        default=[],
+        help='file of the translations of --source; repeat it for more references',
+    )
+    parser.add_argument(
+        '--metrics', default='', help="in place of those of the run's config"
+    )
+    parser.add_argument('--decode', default='', help=flags.DECODE_HELP)
+    flags.add_step(parser)
+    flags.add_trust_code(parser)
+    return parser
+
+
+def _check_files(args: Any) -> None:
+    """Raises UserError unless the flags name a source and a reference, or neither."""
+    if args.source and not args.reference:
+        raise UserError('--source: has no reference. Add --reference=FILE.')
+    if args.reference and not args.source:
+        raise UserError('--reference: has no source. Add --source=FILE.')
+    if args.source and args.set:
+        raise UserError('--set: has no effect with --source. Leave one of them out.')
+
+
+def _chosen(args: Any, data: 'Source') -> 'dict[str, Pairs]':
+    """Returns the pairs to score by the name of their set or file."""
+    from experiments.data.sources import text
+    from experiments.evaluation import sets
+
+    if args.source:
+        pairs = text.read_set(args.source, args.reference)
+        return sets.chosen({args.source.name: pairs}, '', '--source')
+    return sets.chosen(data.evaluation(), args.set, '--set')

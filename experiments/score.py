@@ -38,8 +38,10 @@ def main() -> None:
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.scorer import Scorer
     from experiments.evaluation.translator import LONGEST
+    from experiments.runtime import compilation
 
     memory.keep_freed()
+    compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         run = OpenedRun(args.workdir, args.trust_code)
         tokens = run.config.evaluation.batch_tokens

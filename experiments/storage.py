@@ -12,6 +12,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -137,7 +138,12 @@ def json_text(value: Any) -> str:
     return json.dumps(finite, indent=2, sort_keys=True, ensure_ascii=False) + '\n'
 
 
-def open_regular(path: Path) -> io.BufferedReader:
+def json_sha256(value: Any) -> str:
+    """The SHA-256 of a value's `json_text`, in hex."""
+    return hashlib.sha256(json_text(value).encode()).hexdigest()
+
+
+def open_regular(path: Path) -> BufferedReader:
     """Opens a file to read it.
 
     Raises:

@@ -16,7 +16,7 @@ if __name__ == '__main__':
 import functools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from experiments.command_line import console, flags, stopping
@@ -35,10 +35,13 @@ def main() -> None:
         _work(sweep, *args.worker)
         return
     _check_runs(sweep)
+    idle = _idle_factors(sweep)
     _check_sets(sweep, args.dry_run)
     if args.dry_run:
-        print(progress.heading(sweep), progress.plan(sweep), _power(sweep), sep='\n')
+        facts = [progress.heading(sweep), *idle, progress.plan(sweep), _power(sweep)]
+        print(*facts, sep='\n')
     else:
+        print(*idle, sep='\n', end='\n' if idle else '')
         _make_here(sweep, args.config, args.workers)
 
 
@@ -78,9 +81,33 @@ def _check_runs(sweep: Sweep) -> None:
         directory.check_directory(run.path, run.config.to_dict())
     for run in {(run.arm, run.value): run for run in runs}.values():
         with named(f'arm {run.arm!r}'):
-            check.check_overrides(run.config, run.overrides)
+            check.check_overrides(run.config, run.asked)
             check.check_config(run.config)
             check.build_model(run.config)
+
+
+def _idle_factors(sweep: Sweep) -> list[str]:
+    """Returns a line for each arm in which a crossed factor has no effect.
+
+    Raises:
+      UserError: A factor has no effect in any arm.
+    """
+    from experiments.config import check
+
+    first = {run.arm: run for run in reversed(sweep.all_runs)}
+    lines = []
+    effective = set()
+    for run in first.values():
+        unused = check.unused_fields(run.config)
+        effective |= sweep.crossed - unused.keys()
+        for field in sorted(unused.keys() & run.overrides.keys() & sweep.crossed):
+            value = run.overrides[field]
+            reason = unused[field]
+            lines.append(f'{run.arm}: {field}={value} has no effect where {reason}')
+    for field in sorted(sweep.crossed - effective):
+        if first:
+            raise UserError(f'factors: {field} has no effect in any arm. Leave it out.')
+    return lines
 
 
 def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
@@ -140,6 +167,7 @@ def _power(sweep: Sweep) -> str:
 
 def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
     """Makes runs as one of several workers."""
+    workers.stop_with_parent()
     try:
         workers.make_all(sweep, index, workers_in_all)
     except Stopped as stopped:
@@ -152,7 +180,7 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
 
     A stop is passed on to the workers, and ends this process when all have saved.
     """
-    folder = directory.RUNS / '.sweeps' / sweep.name
+    folder = _logs(sweep)
     print(progress.heading(sweep))
     print(f'logs: {folder}/', flush=True)
     workers.forget_failures(sweep)
@@ -160,25 +188,60 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
     runs = sweep.all_runs
     said = {run.path for run in runs if planning.has_ended(run)}
     if said:
-        number = progress.number_of_runs(sweep)
-        print(f'{len(said)} of {number} runs have ended before', flush=True)
+        in_all = progress.number_of_runs(sweep)
+        print(f'{len(said)} of {in_all} runs have ended before', flush=True)
     with stopping.asked() as stop:
-        processes = workers.start_here(config, number, folder)
-        try:
-            while None in [process.poll() for process in processes]:
-                if stop():
-                    break
-                time.sleep(0.5)
-                sweep = progress.say_ended(sweep, said)
-        finally:
-            for process in processes:
-                process.terminate()
-            for process in processes:
-                process.wait()
+        is_open = True
+        while is_open and not stop():
+            sweep = _use_workers(sweep, said, config, number, stop)
+            is_open = _wait_for_others(sweep, stop)
         sweep = progress.say_ended(sweep, said)
     print(progress.summary(sweep))
     _exit_unless_finished(sweep.all_runs, folder)
     console.say_next(f'python -m experiments.report --sweep={config} --out=report')
+
+
+def _use_workers(
+    sweep: Sweep, said: set[Path], config: str, number: int, stop: Callable[[], bool]
+) -> Sweep:
+    """Starts workers and waits for them; a stop is passed on to them."""
+    processes = workers.start_here(config, number, _logs(sweep))
+    try:
+        while None in [process.poll() for process in processes]:
+            if stop():
+                break
+            time.sleep(0.5)
+            sweep = progress.say_ended(sweep, said)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.communicate()  # closes its standard input, too
+    return sweep
+
+
+def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
+    """Waits for runs of other processes, and returns whether there were any.
+
+    They may be workers of a sweep that was killed, which are about to stop.
+    """
+    was_running = False
+    while not stop() and _is_running(sweep):
+        if not was_running:
+            print('waiting for runs that other processes make', flush=True)
+        was_running = True
+        time.sleep(0.5)
+    return was_running
+
+
+def _is_running(sweep: Sweep) -> bool:
+    statuses = [planning.outcome(run).status for run in sweep.all_runs]
+    return reading.RUNNING in statuses
+
+
+def _logs(sweep: Sweep) -> Path:
+    """The folder of what workers print."""
+    return directory.RUNS / '.sweeps' / sweep.name
 
 
 def _exit_unless_finished(runs: Sequence[PlannedRun], folder: Path) -> None:

@@ -28,8 +28,8 @@ from experiments.errors import UserError, warn
 from experiments.runtime import memory
 
 if TYPE_CHECKING:
+    from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import Hypothesis
-    from experiments.runs.trained_run import TrainedRun
     from flaxformer_lite.decoding.strategies.base import Strategy
 
 _MOST_SENTENCES = 20  # of a page
@@ -43,15 +43,16 @@ def main() -> None:
 
     # These import JAX, so they come after the flags: a mistake is answered at once.
     from experiments.config import search
+    from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import LONGEST, Translator
-    from experiments.runs import trained_run
-    from experiments.runtime import compilation
+    from experiments.runtime import accelerators, compilation
 
     memory.keep_freed()
+    accelerators.check()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
-        runs = [trained_run.open_trained(x, args.trust_code) for x in args.workdir]
-        _check_tokenizers(args.workdir, runs)
+        runs = [OpenedRun(x, args.trust_code, args.step) for x in args.workdir]
+        _check_tokenizers(runs)
         usual = runs[0].config.evaluation
         settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
         strategy = search.make(settings).strategy
@@ -96,7 +97,7 @@ def main() -> None:
             )
         if args.html:
             shown.begin('looking inside')
-            _write_page(args.html, args.workdir[0], sentences, strategy)
+            _write_page(args.html, runs[0], sentences, strategy)
 
 
 def _parser() -> flags.Parser:
@@ -125,6 +126,7 @@ def _parser() -> flags.Parser:
         help=f'write a page that shows how the first {_MOST_SENTENCES} came about, too',
     )
     parser.add_argument('--seed', type=int, default=0, help='of sampling')
+    flags.add_step(parser)
     flags.add_trust_code(parser)
     return parser
 
@@ -138,26 +140,24 @@ def _check_html(path: Path) -> None:
         raise UserError(f'--html={path} cannot be written: {reason}. Give another file')
 
 
-def _model_of(runs: Sequence['TrainedRun']) -> tuple[Any, Any]:
+def _model_of(runs: 'Sequence[OpenedRun]') -> tuple[Any, Any]:
     """The model of one run or of an ensemble, and its averaged variables."""
-    from experiments.runs import trained_run
     from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
     models = [run.model for run in runs]
-    means = [trained_run.average(x.config, x.checkpoints, x.model) for x in runs]
-    variables = [mean.variables for mean in means]
+    variables = [run.variables for run in runs]
     if len(runs) == 1:
         return models[0], variables[0]
     return ensemble(models), ensemble_variables(variables)
 
 
-def _check_tokenizers(paths: Sequence[Path], runs: 'Sequence[TrainedRun]') -> None:
+def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
     """Refuses an ensemble of runs that mean other pieces by their ids."""
-    for path, run in zip(paths, runs, strict=True):
+    for run in runs:
         if run.tokenizer.digest != runs[0].tokenizer.digest:
             raise UserError(
-                f'--workdir={path}: its tokenizer is another than that of {paths[0]}, '
-                'and only runs that share one can be an ensemble'
+                f'--workdir={run.path}: its tokenizer is another than that of '
+                f'{runs[0].path}, and only runs that share one can be an ensemble'
             )
 
 
@@ -180,14 +180,13 @@ def _show(hypotheses: 'Sequence[Hypothesis]', n_best: int, scores: bool) -> None
 
 
 def _write_page(
-    path: Path, workdir: Path, sentences: Sequence[str], strategy: 'Strategy'
+    path: Path, run: 'OpenedRun', sentences: Sequence[str], strategy: 'Strategy'
 ) -> None:
     """Writes the page; a sentence that is too long is left out."""
     from experiments.browser import page
     from experiments.evaluation.explainer import Explainer
-    from experiments.evaluation.opened_run import OpenedRun
 
-    explainer = Explainer(OpenedRun(workdir))
+    explainer = Explainer(run)
     answers = []
     for text in sentences:
         try:

@@ -6,12 +6,16 @@ trained on; `init_state` and `make_train_step` train it; `generate` decodes.
 """
 # ruff: noqa: F403, F405 (type checkers follow the star)
 
+import re
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flaxformer_lite.public import *
 
 __version__ = '0.3.0'
+
+OLDEST_JAX = '0.7.2'
 
 __all__ = [
     'Record',
@@ -38,6 +42,27 @@ __all__ = [
     'sharding',
     'to_pretrained',
 ]
+
+
+def _check_jax_version() -> None:
+    """Raises ImportError if JAX is too old. Reads its metadata, as JAX loads slowly."""
+    try:
+        found = metadata.version('jax')
+    except metadata.PackageNotFoundError:
+        return  # JAX is missing, or built from source
+    if _release(found) < _release(OLDEST_JAX):
+        raise ImportError(
+            f'jax: version {found} is too old. '
+            f"Install a newer one: pip install -U 'jax>={OLDEST_JAX}' flax.",
+            name='jax',
+        )
+
+
+def _release(version: str) -> list[int]:
+    return [int(number) for number in re.findall('[0-9]+', version)[:3]]
+
+
+_check_jax_version()
 
 
 def __getattr__(name: str) -> Any:

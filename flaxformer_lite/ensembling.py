@@ -112,7 +112,7 @@ def ensemble(models: Sequence[Model]) -> Ensemble:
     """The models as one. One model may be in it several times, with other variables.
 
     Raises:
-      ValueError: there are no models, or their vocabularies differ.
+      ValueError: the list is empty, or the vocabularies differ.
     """
     if not models:
         raise ValueError('models: an ensemble needs at least one model. Pass a list.')

@@ -107,6 +107,9 @@ def patch(
     where a value of a clean input goes into the run of a corrupted one? (Vig et al.
     2020; Meng et al. 2022; Heimersheim and Nanda 2024.) Zeros or means ablate.
 
+    `jax.jit` compiles once for each set of names, since a name decides which operation
+    is replaced.
+
     Args:
       model, variables, batch: as `record`.
       values: named and shaped as in `Record.values`. Inputs to exchange values between
@@ -338,8 +341,9 @@ def ablation_masks(model: Model) -> dict[str, Any]:
     `masks['encoder']['layers']['self_attention']['heads'][0]` and
     `masks['encoder']['layer_drop']['keep'][0]`, or by the layers of a pattern, as
     `layers.scanned_stack.stack_layers` has them. They are arrays, so to change one
-    compiles nothing anew. Their gradient says how much each head matters (Michel et al.
-    2019).
+    compiles nothing anew. The mean over examples of the absolute gradient of each
+    example's loss ranks heads by how much they matter (Michel et al. 2019). The
+    gradient of the mean loss does not: near an optimum it is about 0.
 
         model.apply(variables | {'ablation_masks': masks}, source, inputs)
     """

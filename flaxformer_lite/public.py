@@ -23,6 +23,7 @@ from flaxformer_lite.scoring import log_probs as log_probs
 from flaxformer_lite.training import schedules as schedules
 from flaxformer_lite.training.batch import make_batch as make_batch
 from flaxformer_lite.training.loss import loss_sums as loss_sums
+from flaxformer_lite.training.loss_scale import LossScale as LossScale
 from flaxformer_lite.training.train_step import TrainState as TrainState
 from flaxformer_lite.training.train_step import init_state as init_state
 from flaxformer_lite.training.train_step import make_train_step as make_train_step

@@ -34,6 +34,8 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from flaxformer_lite.jax_compat import with_sharding_constraint
+
 AXES = ('data', 'fsdp', 'tensor')
 ROW_AXES = ('data', 'fsdp')
 WHOLE = PartitionSpec()
@@ -74,7 +76,7 @@ def place(x: jax.Array, letters: str) -> jax.Array:
     spec = _spec(letters, x.shape, OF_ACTIVATIONS, _sizes())
     if spec == WHOLE:
         return x
-    return jax.lax.with_sharding_constraint(x, spec)
+    return with_sharding_constraint(x, spec)
 
 
 def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
@@ -92,7 +94,7 @@ def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
         return parameter
     del sizes['fsdp']
     spec = _parameter_spec(path, parameter.shape, sizes)
-    return jax.lax.with_sharding_constraint(parameter, spec)
+    return with_sharding_constraint(parameter, spec)
 
 
 def state_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:

@@ -3,10 +3,15 @@ compiling."""
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
+
+from experiments.command_line import command
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # An array that is broadcast over axes it does not have is more often a mistake than
@@ -23,9 +28,13 @@ flags = [
     # A small program in 32 parts, each compiled alone, takes a fifth longer than whole.
     '--xla_cpu_parallel_codegen_split_count=1',
 ]
+# XLA aborts at a flag that it lacks, so each version has its own.
 if version('jaxlib').startswith('0.10.'):
-    # The other half of compiling. Later versions abort, for they have no such flag.
+    # The other half of compiling.
     flags.append('--xla_cpu_use_fusion_emitters=false')
+elif version('jaxlib').startswith('0.12.'):
+    # Up to a third of compiling. This version always has the fusion emitters.
+    flags.append('--xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE')
 os.environ['XLA_FLAGS'] = ' '.join([os.environ.get('XLA_FLAGS', ''), *flags])
 # Several devices on few cores wait for each other forever unless there are threads to
 # spare.
@@ -38,6 +47,12 @@ def pytest_collection_finish():
     gc.set_threshold(100_000, 20, 50)
 
 
+@pytest.fixture(scope='session', autouse=True)
+def silent_orbax():
+    """What every command does, of which tests call `main`."""
+    command.silence_orbax()
+
+
 @pytest.fixture(scope='module')
 def cache(tmp_path_factory):
     """A cache of the tests' own; what is compiled for one run is there for the next."""
@@ -47,6 +62,24 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('FLAXFORMER_LITE_CACHE', str(base / 'cache'))
         yield
+
+
+@pytest.fixture
+def nobody(tmp_path):
+    """A directory of a user who is not root, for whom permissions count."""
+    if os.name != 'posix':
+        pytest.skip('permissions as POSIX has them')
+    if os.geteuid() != 0:
+        yield tmp_path
+        return
+    path = Path(tempfile.mkdtemp())  # pytest's own is closed to others
+    os.chown(path, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        yield path
+    finally:
+        os.seteuid(0)
+        shutil.rmtree(path)
 
 
 @pytest.fixture(scope='module')

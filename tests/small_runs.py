@@ -120,7 +120,8 @@ def shrunk(argv: list[str]) -> list[str]:
         return _shrunk_run(argv)
     if module == 'experiments.sweep' and 'my_sweep' not in ' '.join(argv):
         return [*argv, '--dry_run'] if '--dry_run' not in argv else argv
-    return argv
+    # A run in short has other steps.
+    return [x for x in argv if not x.startswith('--step=')]
 
 
 def _shrunk_run(argv: list[str]) -> list[str]:

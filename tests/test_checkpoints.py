@@ -20,7 +20,7 @@ import optax
 import pytest
 
 from experiments import storage
-from experiments.checkpoints import digest
+from experiments.checkpoints import checkpoints, digest
 from experiments.checkpoints.checkpoints import Checkpoints, Gone
 from experiments.errors import UserError
 from experiments.runs import trained_run
@@ -266,6 +266,18 @@ def test_an_array_that_is_not_what_was_written_is_named(tmp_path, monkeypatch):
     ]
 
 
+def test_an_array_whose_name_is_damaged_is_missing(tmp_path, warnings):
+    save(tmp_path, 1, 2)
+    names = tmp_path / '2' / 'state' / '_METADATA'
+    names.write_bytes(names.read_bytes().replace(b'bias', b'bjas'))
+    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+        abstract = {'params': ABSTRACT.params}
+        assert checkpoints.restore(abstract, warnings.append).step == 1
+    assert warnings == [
+        'the checkpoint of step 2 is damaged: params/dense/bias is missing'
+    ]
+
+
 def test_what_a_damaged_checkpoint_was_is_saved_again(tmp_path, warnings):
     save(tmp_path, 10, 20)
     (tmp_path / '30').mkdir()
@@ -287,6 +299,82 @@ def test_a_run_is_not_begun_again_in_silence(tmp_path, warnings):
     with pytest.raises(UserError, match='all checkpoints in .* are damaged'):
         restore(tmp_path, warnings.append)
     assert (tmp_path / '10').exists() and len(warnings) == 1
+
+
+# What cannot be read now is not damaged.
+
+
+def without_permission(path):
+    path.chmod(0)
+
+
+def in_a_circle(path):
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+UNREADABLE = [
+    ('metadata', 'metadata/metadata', without_permission),
+    ('manifest', 'state/manifest.ocdbt', without_permission),
+    ('arrays', 'state/ocdbt.process_0/d/*', without_permission),
+    ('tree', 'state/_METADATA', without_permission),
+    ('values', 'state/ocdbt.process_0/d/*', in_a_circle),
+    ('folder', 'state', without_permission),
+    ('whole', '', without_permission),
+]
+
+
+@pytest.mark.skipif(os.name != 'posix', reason='permissions as POSIX has them')
+@pytest.mark.parametrize(
+    ('pattern', 'harm'), [x[1:] for x in UNREADABLE], ids=[x[0] for x in UNREADABLE]
+)
+def test_what_cannot_be_read_is_told_and_left_alone(nobody, pattern, harm, warnings):
+    save(nobody, 10, 20)
+    newest = nobody / '20'
+    for file in list(newest.glob(pattern)) if pattern else [newest]:
+        harm(file)
+    message = 'cannot read .*20.*: (Permission denied|Too many levels of symbolic)'
+    with pytest.raises(UserError, match=message):
+        restore(nobody, warnings.append)
+    with pytest.raises(UserError, match=message):
+        mean_of(nobody, [10, 20], warn=warnings.append)
+    assert steps_of(nobody) == [10, 20] and warnings == []
+
+
+def raising(error):
+    def raise_it(*_, **__):
+        raise error
+
+    return raise_it
+
+
+WITHOUT_MEMORY = jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory')
+
+
+@pytest.mark.parametrize(
+    ('owner', 'name', 'error', 'reason'),
+    [
+        (checkpoints, '_restore_arrays', OSError(5, 'Input/output error'), 'Input/ou'),
+        (checkpoints, '_restore_arrays', MemoryError(), 'MemoryError'),
+        (checkpoints, '_restore_arrays', WITHOUT_MEMORY, 'RESOURCE_EXHAUSTED: Out'),
+        (checkpoints, '_restore_arrays', ValueError('UNKNOWN: EIO'), 'UNKNOWN: EIO'),
+        (checkpoints, '_read_content', OSError(5, 'Input/output error'), 'Input/ou'),
+        (digest, 'array_facts', WITHOUT_MEMORY, 'RESOURCE_EXHAUSTED: Out'),
+    ],
+)
+def test_a_disk_or_a_memory_that_fails_is_no_damage(
+    tmp_path, monkeypatch, warnings, owner, name, error, reason
+):
+    save(tmp_path, 10, 20)
+    wrapped = Exception('Orbax: cannot read')
+    wrapped.__cause__ = error
+    for raised in (error, wrapped) if owner is checkpoints else (error,):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, raising(raised))
+            with pytest.raises(UserError, match=f'cannot read .*20: .*{reason}'):
+                restore(tmp_path, warnings.append)
+    assert steps_of(tmp_path) == [10, 20] and warnings == []
+    assert restore(tmp_path).step == 20
 
 
 # Means, and readers of a run that trains.
@@ -445,6 +533,8 @@ def test_all_is_on_disk_before_it_gets_its_name(tmp_path, monkeypatch):
 # way.
 FULL = """
 import resource
+from experiments.command_line import command
+command.silence_orbax()
 checkpoints = Checkpoints(Path(sys.argv[1]), keep=1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:

@@ -6,7 +6,6 @@ import random
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
@@ -84,7 +83,7 @@ OTHERS = {
     'merged_attention': (False, False, True),
     'decoder_d_model': (None, None, 10),
     'scale_embeddings': (False, True),
-    'dtype': ('float32', 'bfloat16'),
+    'dtype': ('float32', 'bfloat16', 'float16'),
     'd_v': (3, 4),
     'decoder_num_layers': (None, 2),
     'decoder_num_heads': (None, 1, 4),
@@ -195,11 +194,11 @@ FLOAT32_MAPS = {
 }
 
 
-def in_bfloat16(overrides):
+def in_dtype(dtype, overrides):
     """The model, and its parameters, which are float32."""
     fields = dict(num_layers=1) | overrides
     variables = tiny.all_variables(tiny.model(**fields))
-    return tiny.model(**fields, dtype='bfloat16'), variables
+    return tiny.model(**fields, dtype=dtype), variables
 
 
 # Norms and residual connections multiply no matrices.
@@ -208,32 +207,34 @@ WITH_PRODUCTS = [
 ]
 
 
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
 @pytest.mark.parametrize('overrides', WITH_PRODUCTS)
-def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
+def test_products_of_16_bits_are_summed_in_float32(overrides, dtype):
     """Forward and backward."""
-    products = forms.products(*in_bfloat16(overrides))
+    products = forms.products(*in_dtype(dtype, overrides))
     require([forms.float32_sums(products)], str(overrides))
     operands = {dtype for product in products for dtype in product.operands}
-    assert 'bfloat16' in operands
+    assert dtype in operands
     has_float32_maps = any(
         value in FLOAT32_MAPS.get(field, ()) for field, value in overrides.items()
     )
     assert ('float32' in operands) == has_float32_maps
 
 
+@pytest.mark.parametrize(('dtype', 'fraction'), [('bfloat16', 8), ('float16', 11)])
 @pytest.mark.parametrize(
     'overrides', [{}, {'attention': 'linear'}, {'feed_forward': 'mixture'}], ids=str
 )
-def test_bfloat16_rounds_operands_and_leaves_logits_float32(overrides):
-    model, variables = in_bfloat16(overrides)
+def test_16_bits_round_operands_and_leave_logits_float32(overrides, dtype, fraction):
+    model, variables = in_dtype(dtype, overrides)
     model_in_float32 = tiny.model(num_layers=1, **overrides)
     found = models.examine(model, variables, quick=True).logits
     exact = models.examine(model_in_float32, variables, quick=True).logits
-    assert (found != np.float32(jnp.bfloat16(found))).any()
+    assert (found != np.float32(found.astype(dtype))).any()
     row = 0, rows.PLAIN
     error = np.abs(found - exact)[row].max() / np.std(exact[row])
-    # 8 bits of fraction, and some ten roundings between tokens and logits.
-    assert 0 < error < 10 * 2**-8 * 4
+    # Some ten roundings between tokens and logits.
+    assert 0 < error < 10 * 2**-fraction * 4
 
 
 @every_variant

@@ -1,6 +1,7 @@
 """The demo: its server, its command, and its page in a real browser."""
 
 import contextlib
+import html
 import http.client
 import json
 import re
@@ -19,10 +20,11 @@ import pytest
 import small_runs
 from test_explainer import explainer_of
 
-from experiments import translate
+from experiments import storage, translate
 from experiments.browser import page, server
 from experiments.browser.server import Server
 from experiments.errors import UserError
+from experiments.evaluation.explainer import Explainer
 
 CHROMIUM = Path('/usr/bin/chromium')
 HOSTILE = '</script><b>x</b>'
@@ -217,6 +219,19 @@ def test_a_port_that_is_taken_is_one_line(running):
         Server(running.server_port)
     with pytest.raises(UserError, match='--port=99999 cannot be used'):
         Server(99_999)
+
+
+def test_the_page_begins_with_an_example():
+    text = page.html([explainer()], f'"{HOSTILE}', beams=[1])
+    (value,) = re.findall(r'<input type="text" id="text" value="(.*?)"', text)
+    assert html.unescape(value) == f'"{HOSTILE}' and HOSTILE not in text
+
+
+def test_the_example_is_the_first_source_that_was_scored(tmp_path):
+    run: Any = SimpleNamespace(run=SimpleNamespace(path=tmp_path))
+    assert Explainer.example(run) == ''
+    storage.write(tmp_path / 'translations' / 'val.source.txt', 'My dog.\nA cat.\n')
+    assert Explainer.example(run) == 'My dog.'
 
 
 def test_the_page_is_one_file_that_asks_nobody_else():

@@ -2,9 +2,11 @@
 
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace as Namespace
 
 import pytest
 import small_runs
@@ -13,7 +15,7 @@ from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import flags
 from experiments.errors import UserError
 from experiments.evaluation import evaluator
-from experiments.runs import directory, metrics_log
+from experiments.runs import directory, metrics_log, trained_run
 from experiments.training.metrics import Progress, stops_early
 from flaxformer_lite.ops.loss_of_logits import LossSums
 from flaxformer_lite.training.train_step import Metrics
@@ -46,7 +48,7 @@ def same_end(path, other):
     """The results and metrics of two runs are the same, but for clocks."""
     clocks = (
         *('train_seconds', 'tokens_per_second', 'time', 'seconds'),
-        'peak_memory_bytes',
+        *('peak_memory_bytes', 'files', 'sha256'),
     )
 
     def plain(row):
@@ -85,6 +87,59 @@ def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(
     assert 'finished: step 8' in capsys.readouterr().out
     with pytest.raises(UserError, match='train.steps is 8, not 4'):
         start(data, longer)
+
+
+@pytest.fixture(scope='module')
+def whole(data, tmp_path_factory):
+    """A run that has finished."""
+    path = tmp_path_factory.mktemp('runs') / 'whole'
+    start(data, path)
+    return path
+
+
+def test_edited_scores_are_told_where_a_run_resumes_and_where_they_decide(
+    data, whole, tmp_path, capsys
+):
+    path = tmp_path / 'run'
+    shutil.copytree(whole, path)
+    (path / 'result.json').unlink()
+    file = path / metrics_log.NAME
+    said = f'warning: {file} is not what the run wrote: it was edited or damaged\n'
+    capsys.readouterr()
+    evaluation = dict(average=1, average_of='best', metrics='[bleu, chrf]', best='')
+    config = Namespace(evaluation=Namespace(**evaluation), train=Namespace(patience=0))
+    scores = trained_run._dev_scores(path, config)
+    assert list(scores) == [2, 4] and capsys.readouterr().err == ''
+    file.write_text(file.read_text().replace('"chrf": ', '"chrf": 9'))
+    assert trained_run._dev_scores(path, config).keys() == scores.keys()
+    assert capsys.readouterr().err == said
+    start(data, path)
+    out = capsys.readouterr().out
+    assert out.count(said) == 1 and 'resuming at step 4' in out
+
+
+def test_a_run_whose_checkpoints_were_deleted_begins_again_and_says_so(
+    data, whole, tmp_path, capsys
+):
+    path = tmp_path / 'run'
+    assert not (whole / metrics_log.BEFORE).exists()
+    shutil.copytree(whole, path)
+    shutil.rmtree(path / 'checkpoints')
+    (path / 'result.json').unlink()
+    before = (path / metrics_log.NAME).read_bytes()
+    capsys.readouterr()
+    start(data, path)
+    said = [x for x in capsys.readouterr().out.splitlines() if 'no checkpoint' in x]
+    assert said == [
+        f'no checkpoint in {path}/checkpoints: beginning again at step 0; the metrics '
+        'up to step 4 are now in metrics.before.jsonl'
+    ]
+    assert (path / metrics_log.BEFORE).read_bytes() == before
+    same_end(whole, path)
+    # A second time adds to them.
+    after = (path / metrics_log.NAME).read_bytes()
+    assert metrics_log.set_aside(path) == 4 and metrics_log.read_rows(path) == []
+    assert (path / metrics_log.BEFORE).read_bytes() == before + after
 
 
 def test_more_steps_are_refused_where_the_learning_rates_go_by_them(data, tmp_path):

@@ -18,12 +18,18 @@ from experiments.runs import reading
 PAIRS = [('a b', ('x y',)), ('c', ('z',))]
 
 
+class Positionless:
+    """All that is asked of the model: its positions have no limit."""
+
+    max_length = None
+
+
 @pytest.fixture
 def evaluator(tmp_path, monkeypatch):
     """One whose model is not asked; `translated` counts what it is to translate."""
     told = []
     evaluator = Evaluator(
-        None,
+        Positionless(),
         SimpleNamespace(forced_first=None),
         ExperimentConfig(evaluation=EvaluationConfig(metrics='[bleu, ter]')),
         tmp_path,

@@ -143,6 +143,14 @@ def test_weights_and_probabilities_are_those_of_the_pair_alone(told):
 
     weights, logits_BTV = recorded(variables, batch)
     assert answer['attention'].keys() == weights.keys()
+    # A row is named by the piece that is written there, a column by what is read.
+    written = [token['piece'] for token in answer['tokens']]
+    start = Letters().pieces([model.special_tokens.start])
+    of_decoder = answer['attention']['decoder']
+    assert of_decoder['queries'][-len(written) :] == written
+    assert of_decoder['keys'][-len(written) :] == start + written[:-1]
+    cross = answer['attention'].get('decoder cross')
+    assert cross is None or cross['queries'] == written
     for kind, layers in weights.items():
         shown = answer['attention'][kind]
         for weights_HTS, wanted_BHTS in zip(shown['weights'], layers, strict=True):

@@ -32,7 +32,7 @@ def formats(monkeypatch):
     monkeypatch.setattr(export.stablehlo, 'write', fails)
     monkeypatch.setattr(export.flags, 'require_packages', lambda *_: None)
     trained = Trained(None, SentencePiece(), None, None)
-    monkeypatch.setattr(export, 'OpenedRun', lambda path: trained)
+    monkeypatch.setattr(export, 'OpenedRun', lambda *arguments: trained)
 
 
 def convert_to(monkeypatch, *arguments):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sentencepiece
 import small_runs
 
 import flaxformer_lite
@@ -184,6 +185,16 @@ def test_scores_and_greedy_tokens_are_ours(tmp_path, vocabulary, name):
         # At the most tokens we end a sentence, and CTranslate2 breaks off.
         length = len(ids) + (len(ids) < 23)
         np.testing.assert_allclose(result.scores[0], row[:length].sum(), atol=1e-3)
+
+
+@pytest.mark.slow
+def test_the_tokenizer_normalizes_as_the_run_does(tmp_path, vocabulary):
+    package = pytest.importorskip('ctranslate2')
+    opened(package, trained(vocabulary), tmp_path / 'out')
+    model = tmp_path / 'out' / 'tokenizer.model'
+    pieces = sentencepiece.SentencePieceProcessor(str(model))
+    text = ' The  red\tcat\r'
+    assert pieces.encode(text) == vocabulary.encode([text])[0]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_runs
+from published import GOLDENS, weights_of
 
 import flaxformer_lite
 from experiments.config.schema import (
@@ -88,6 +89,16 @@ def batch(vocabulary):
     return source, inputs
 
 
+def test_tables_of_positions_are_those_that_transformers_saved():
+    path = GOLDENS / 'pegasus'
+    config = json.loads((path / 'config.json').read_text('utf-8'))
+    tables = huggingface.tables_of_positions(config)
+    assert len(tables) == 2
+    stored = weights_of(path)
+    for name, table_TD in tables.items():
+        np.testing.assert_array_equal(table_TD, stored[name], strict=True)
+
+
 @pytest.mark.parametrize(
     'name',
     ['marian', *(pytest.param(x, marks=pytest.mark.slow) for x in [*CASES][1:])],
@@ -105,6 +116,10 @@ def test_the_folder_is_read_to_the_bit_and_gives_our_logits(tmp_path, vocabulary
         )
     assert len(expected) == len(jax.tree.leaves(variables))
 
+    if name in ('marian', 'pegasus'):
+        config = json.loads((tmp_path / 'config.json').read_text('utf-8'))
+        tables = huggingface.tables_of_positions(config)
+        assert tables.keys() <= weights_of(tmp_path).keys()
     arrays = [jnp.asarray(x) for x in batch(vocabulary)]
     logits = tiny.apply(model, variables, *arrays)
     own = tiny.apply(ours.model, ours.variables, *arrays)
@@ -188,6 +203,7 @@ def test_the_tokenizer_of_transformers_is_ours(tmp_path, vocabulary):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
     texts = [text for pair in Grammar(pairs=600).train() for text in pair]
     texts += ['  a\tb\x1c c\u3000', 'cafe\u0301 ▁ x', '日本 a', '']
+    texts += ['</s>', 'a <s> b', 'The <pad>red</s> cat', '<unk>a']
     expected = [[*ids, tokenizer.EOS] for ids in vocabulary.encode(texts)]
     assert [theirs(text)['input_ids'] for text in texts] == expected
     decoded = theirs.batch_decode(expected[:50], skip_special_tokens=True)

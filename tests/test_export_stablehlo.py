@@ -4,15 +4,17 @@ import json
 import subprocess
 import sys
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sentencepiece
+import small_runs
+from jax import export
 
 from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.conversion import stablehlo
 from experiments.conversion.trained import Trained
-from experiments.data.tokenizers.sentencepiece import SentencePiece
+from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig
@@ -25,10 +27,11 @@ EXTRA = 4
 _PROGRAM = """
 import json, sys
 import jax, numpy as np
+from jax import export
 
 def load(name):
     with open(f'{sys.argv[1]}/{name}.stablehlo', 'rb') as file:
-        return jax.export.deserialize(bytearray(file.read())).call
+        return export.deserialize(bytearray(file.read())).call
 
 with np.load(f'{sys.argv[1]}/parameters.npz') as file:
     parameters = dict(file)
@@ -50,13 +53,19 @@ CASES = [
 ]
 
 
-def trained(**fields):
+@pytest.fixture(scope='module')
+def tokenizer(tmp_path_factory):
+    pairs = Grammar(pairs=200)
+    return small_runs.train_tokenizer(pairs, 200, tmp_path_factory.mktemp('cache'))
+
+
+def trained(tokenizer, **fields):
     config = ModelConfig.of(tiny.SIZES | dict(num_layers=1) | fields)
     model = build.model(config, tiny.VOCAB)
     evaluation = EvaluationConfig(extra_length=EXTRA)
     return Trained(
         ExperimentConfig(model=config, evaluation=evaluation),
-        SentencePiece(model=b'tokenizer'),
+        tokenizer,
         model,
         tiny.all_variables(model),
     )
@@ -87,8 +96,8 @@ def logits_elsewhere(folder):
     ],
     ids=str,
 )
-def test_a_process_with_jax_alone_gives_our_logits(tmp_path, fields):
-    ours = trained(**fields)
+def test_a_process_with_jax_alone_gives_our_logits(tmp_path, tokenizer, fields):
+    ours = trained(tokenizer, **fields)
     stablehlo.write(ours, tmp_path)
     expected = []
     for source, inputs in CASES:
@@ -99,13 +108,15 @@ def test_a_process_with_jax_alone_gives_our_logits(tmp_path, fields):
     manifest = json.loads((tmp_path / 'manifest.json').read_text('utf-8'))
     assert manifest['special_tokens'] == {'padding': 0, 'start': 2, 'end': 1}
     assert manifest['extra_length'] == EXTRA
-    assert (tmp_path / 'tokenizer.model').read_bytes() == b'tokenizer'
+    pieces = sentencepiece.SentencePieceProcessor(str(tmp_path / 'tokenizer.model'))
+    text = ' The  red\tcat\r'
+    assert pieces.encode(text) == tokenizer.encode([text])[0]
     with open(tmp_path / 'step.stablehlo', 'rb') as file:
-        program = jax.export.deserialize(bytearray(file.read()))
+        program = export.deserialize(bytearray(file.read()))
     assert program.platforms == ('cpu', 'cuda', 'tpu')
 
 
-def test_what_needs_known_lengths_is_refused(tmp_path):
-    ours = trained(attention='blockwise', residual='pre_norm')
+def test_what_needs_known_lengths_is_refused(tmp_path, tokenizer):
+    ours = trained(tokenizer, attention='blockwise', residual='pre_norm')
     with pytest.raises(UserError, match='needs lengths that are known, as blockwise'):
         stablehlo.write(ours, tmp_path)

@@ -1,5 +1,6 @@
 """The command line: configs, their overrides, `--help` and mistakes in one line."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -270,6 +271,27 @@ def test_flags_and_help_are_read_without_what_takes_long_to_import():
         text=True,
     )
     assert found.stderr.split() == names
+
+
+def test_the_package_lists_every_command_and_its_summary():
+    command = [sys.executable, '-X', 'importtime', '-m', 'experiments']
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    _, _, *rows = done.stdout.splitlines()
+    listed = dict(re.split('  +', row, maxsplit=1) for row in rows)
+    surface = Path(flags.PROJECT, 'tests/surface.txt').read_text('utf-8')
+    names = re.findall('^command ([a-z]+)$', surface, re.MULTILINE)
+    assert list(listed) == [f'python -m experiments.{name}' for name in names]
+    for name in names:
+        module = importlib.import_module(f'experiments.{name}')
+        assert listed[f'python -m experiments.{name}'] == module.__doc__.splitlines()[0]
+    assert not re.search(r'\| +jax$', done.stderr, re.MULTILINE)
+
+
+def test_the_package_is_no_command_with_subcommands():
+    command = [sys.executable, '-m', 'experiments', 'run']
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert 'run, as in python -m experiments.run' in done.stderr
 
 
 @pytest.mark.skipif(os.name != 'posix', reason='pipes end otherwise')

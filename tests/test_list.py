@@ -6,12 +6,12 @@ import sys
 import time
 
 import pytest
-from made_runs import fail, make
+from made_runs import REFERENCES, fail, make
 
 from experiments import list as listing
 from experiments import storage
 from experiments.errors import UserError
-from experiments.runs import directory
+from experiments.runs import directory, reading
 
 
 def age(path, seconds):
@@ -49,6 +49,40 @@ def test_a_damaged_run_is_named_among_the_others(runs):
     (damaged,) = [row for row in rows_of(runs) if row[-1] == f'{runs}/done']
     assert damaged[1] == 'damaged:' and f'{runs}/done/result.json' in damaged
     assert len(rows_of(runs)) == 3
+
+
+def seal(path):
+    file = path / directory.RESULT
+    result = storage.read_json(file)
+    storage.write_json(file, result | reading.seals(path, result))
+
+
+@pytest.mark.parametrize(
+    ('name', 'old', 'new'),
+    [
+        ('result.json', '"bleu": 1.49', '"bleu": 9.49'),
+        ('metrics.jsonl', '"bleu": 1.5', '"bleu": 9.5'),
+        ('translations/test.step=20.txt', 'Katze', 'Kuh'),
+    ],
+)
+def test_a_file_that_was_edited_is_told_once_and_read(tmp_path, capsys, name, old, new):
+    rows = [(20, 'eval', {'set': 'val', 'bleu': 1.5, 'loss': 9.0})]
+    path = make(tmp_path / 'run', 1.49, outputs=REFERENCES, rows=rows)
+
+    def read():
+        run = reading.read_run(path)
+        assert reading.read_translations(run, 'test')
+        return len(rows_of(path)), capsys.readouterr().err
+
+    assert read() == (1, '')  # as a run of a version before has no seals
+    seal(path)
+    assert read() == (1, '')
+    text = (path / name).read_text('utf-8')
+    assert old in text
+    (path / name).write_text(text.replace(old, new), 'utf-8')
+    said = f'{path / name} is not what the run wrote: it was edited or damaged'
+    assert read() == (1, f'warning: {said}\n')
+    assert read() == (1, '')
 
 
 def test_what_holds_no_run_is_refused(tmp_path):

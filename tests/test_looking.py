@@ -1,5 +1,7 @@
 """The functions that notebooks look into a run with."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,7 +61,7 @@ def test_an_alignment_is_the_mean_over_heads_of_the_weights_that_write_a_piece(r
 def test_a_row_of_an_alignment_is_the_piece_that_is_written(monkeypatch):
     two_heads = [[[0.2, 0.8, 0], [1, 0, 0]], [[0.6, 0.2, 0.2], [0.4, 0.1, 0.5]]]
     layers = [np.array(two_heads)]
-    seen = {'decoder cross': Attended(['<s>', 'x'], ['a', 'b', 'c'], layers)}
+    seen = {'decoder cross': Attended(['x', '</s>'], ['a', 'b', 'c'], layers)}
     monkeypatch.setattr(looking, 'attended', lambda *arguments: seen)
     run: Any = None
     ((name, chart),) = looking.alignment(run, 's', 't').items()
@@ -83,7 +85,8 @@ def test_a_notebook_has_each_figure_as_a_chart(run):
 def test_what_is_given_is_what_the_decoder_writes(run):
     sentence = looking.attended(run, TEXT, TARGET)
     pieces = run.tokenizer.pieces(run.tokenizer.encode([TARGET])[0])
-    assert sentence['decoder'].queries == ['<s>', *pieces]
+    assert sentence['decoder'].queries == [*pieces, '</s>']
+    assert sentence['decoder'].keys == ['<s>', *pieces]
 
 
 class Letters(Tokenizer):
@@ -114,16 +117,18 @@ def test_each_weight_has_the_pieces_that_it_joins(architecture):
     model = tiny.model(dropout=0.0, architecture=architecture)
     found = looking.attended(opened(model), 'abc', 'de')
     read = ['a', 'b', 'c', '<s>']  # as the end is written here
-    written = ['<s>', 'd', 'e']
-    own = {'encoder': read, 'decoder': written, 'decoder cross': written}
+    fed, written = ['<s>', 'd', 'e'], ['d', 'e', '</s>']
+    own = {
+        'encoder': (read, read),
+        'decoder': (written, fed),
+        'decoder cross': (written, read),
+    }
     if architecture == 'decoder_only':
-        own = {'decoder': read + written}
-    assert {kind: of.queries for kind, of in found.items()} == own
-    for kind, of in found.items():
-        keys = read if kind == 'decoder cross' else own[kind]
-        assert of.keys == keys
+        own = {'decoder': (read + written, read + fed)}
+    assert {kind: (of.queries, of.keys) for kind, of in found.items()} == own
+    for of in found.values():
         for layer_HTS in of.layers:
-            assert layer_HTS.shape == (2, len(own[kind]), len(keys))
+            assert layer_HTS.shape == (2, len(of.queries), len(of.keys))
             np.testing.assert_allclose(layer_HTS.sum(-1), 1, rtol=1e-5)
 
 
@@ -154,3 +159,32 @@ def test_what_holds_no_weights_is_left_out_and_the_rest_is_shown(case):
     shown = [title for kind, title in looking.KINDS.items() if kind in there]
     assert list(looking.attention(run, 'abc', 'de')) == shown
     assert bool(looking.alignment(run, 'abc', 'de')) == ('decoder cross' in there)
+
+
+NOTHING_CHANGES = """
+import logging, signal, sys, warnings
+import jax
+
+def state():
+    loggers = [logging.getLogger(name) for name in ('absl', 'asyncio')]
+    return (
+        sys.unraisablehook,
+        sys.excepthook,
+        list(warnings.filters),
+        [(logger.level, list(logger.filters)) for logger in loggers],
+        [signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)],
+        dict(jax.config.values),
+    )
+
+before = state()
+import experiments
+assert state() == before
+experiments.open_run(sys.argv[1]).translate(['Tom sleeps.'])
+assert state() == before
+"""
+
+
+def test_opening_a_run_changes_nothing_in_the_process(trained):
+    command = [sys.executable, '-c', NOTHING_CHANGES, str(trained)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

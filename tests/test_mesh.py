@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 
 from experiments.errors import UserError
 from experiments.runtime import compilation, mesh
-from flaxformer_lite import testing
+from flaxformer_lite import sharding, testing
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.generation import generate
@@ -150,6 +150,19 @@ def test_weights_are_cast_before_they_are_gathered():
     constraints = re.findall(r'sdy.sharding_constraint .*', program.as_text())
     heads = [line for line in constraints if '12x4x' in line]
     assert heads and all('xbf16>' in line for line in heads)
+
+
+def test_activations_can_be_placed_within_a_map_over_data():
+    """There the axis `data` is manual, and `tensor` is not."""
+    x_BTHK = np.arange(4 * 3 * 2 * 2.0).reshape(4, 3, 2, 2)
+    rows = sharding.rows_spec
+
+    def place(x_BTHK):
+        return sharding.place(2 * x_BTHK, 'BTHK')
+
+    with jax.set_mesh(mesh.of(**TENSOR).mesh):
+        mapped = sharding.by_device(place, rows(), rows(), axes=('data',))
+        np.testing.assert_array_equal(jax.jit(mapped)(x_BTHK), 2 * x_BTHK)
 
 
 def test_each_device_holds_its_part_of_parameters_and_moments():

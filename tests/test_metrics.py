@@ -380,3 +380,15 @@ def test_a_metric_may_be_of_ones_own(tmp_path, monkeypatch):
     assert list(found) == ['MyMetric', 'bleu']
     assert found['MyMetric'].score(['ab', ''], [('x',)] * 2, ['abc', 'a']) == 100.0
     assert found['MyMetric'].signature([('x',)]) == 'nrefs:1|weight:2'
+
+
+def test_one_text_is_no_list_of_letters():
+    (metric,) = metrics.make('chrf').values()
+    for ask in (metric.score, metric.sentence_scores):
+        for arguments, name in (
+            (('Ein Hund.', [('Ein Hund.',)], ['A dog.']), 'outputs'),
+            ((['Ein Hund.'], ['Ein Hund.'], ['A dog.']), 'references of a sentence'),
+            ((['Ein Hund.'], [('Ein Hund.',)], 'A dog.'), 'sources'),
+        ):
+            with pytest.raises(UserError, match=f'^{name}: a single text was given'):
+                ask(*arguments)

@@ -99,7 +99,7 @@ def test_the_install_table_says_of_each_extra_whether_a_wheel_has_what_it_is_for
         named[has_it] |= set(re.findall(r'\w+', quoted)) & extras().keys()
     assert named['yes'] | named['no'] == extras().keys()
     # What is of the library asks for nothing of the runner's.
-    assert named['yes'] == {'cuda', 'tpu', 'pretrained'}
+    assert named['yes'] == {'cuda12', 'cuda13', 'tpu', 'pretrained'}
     for name in named['yes']:
         assert not any('flaxformer-lite[' in package for package in extras()[name])
 

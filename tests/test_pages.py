@@ -12,10 +12,13 @@ import subprocess
 import sys
 import tokenize
 import tomllib
+from pathlib import Path
 
+import jax
 import numpy as np
 import pages
 import pytest
+from test_sweep_schema import write_sweep
 
 from experiments.command_line import flags
 from experiments.config import check, load
@@ -47,7 +50,8 @@ def after_looking_inside(names):
         assert set(figures) <= named('docs/guides/looking_inside.md')
     assert names['logits'].shape == (2, 3, 100)
     heads = names['importance']['encoder']['layer_0']['self_attention']['heads']
-    assert heads.shape == (4,)
+    # Michel et al. (2019) average absolute values: a signed mean is about 0.
+    assert heads.shape == (4,) and (heads > 0).all()
 
 
 def named(page):
@@ -56,7 +60,34 @@ def named(page):
     return {name for cell in cells for name in re.findall(r'`([\w.]+)`', cell)}
 
 
+def after_evidence(names):
+    """The fields that the page shows are those of a sweep."""
+    contrasts, margin = names['contrasts'], names['margin']
+    arms = {arm: {} for pair in contrasts for arm in pair}
+    for shown in (
+        dict(arms=arms, base=next(iter(arms)), contrasts=contrasts, margin=margin),
+        dict(arms=..., base='pre, two', factors=names['factors']),
+        dict(tune=names['tune']),
+    ):
+        schema.load(write_sweep(Path(), **shown))
+
+
+def after_nnx(names):
+    """NNX trains the same parameters, and its attention is that of `jax.nn`."""
+
+    def compare(found, expected):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+    jax.tree.map(compare, names['trained'], names['state'].params)
+    module, x_BTD = names['attention'], names['x_BTD']
+    projected = (project(x_BTD) for project in (module.query, module.key, module.value))
+    y_BTHU = jax.nn.dot_product_attention(*projected, is_causal=True)
+    compare(names['y_BTD'], module.out(y_BTHU))
+
+
 CHECKS = {
+    'docs/guides/evidence.md': after_evidence,
+    'docs/linen_and_nnx.md': after_nnx,
     'README.md': after_readme,
     'docs/guides/looking_inside.md': after_looking_inside,
 }

@@ -115,7 +115,7 @@ def tolerance(gradient):
 
 @pytest.mark.parametrize('name', ['m2m100', 't5'])
 def test_padding_on_the_left_changes_nothing(name):
-    """As in Transformers: M2M100 counts tokens, and T5 goes by distances."""
+    """In Transformers, M2M100 counts tokens and T5 takes distances."""
     model, variables = flaxformer_lite.from_pretrained(GOLDENS / name)
     golden = golden_of(name)
     source, inputs = golden['source'], golden['inputs']
@@ -281,6 +281,27 @@ def test_variables_in_bfloat16_are_trained(name, tmp_path):
     assert state.skipped == 0
     assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(state.params))
     np.testing.assert_allclose(metrics.gradient_norm, expected.gradient_norm, rtol=0.02)
+
+
+@pytest.mark.parametrize('is_zero', [True, False])
+def test_training_keeps_the_start_embedding_of_marian_at_zero(is_zero):
+    model, variables = flaxformer_lite.from_pretrained(GOLDENS / 'marian')
+    start = model.special_tokens.start
+    table_VD = variables['params']['embedding']
+    if is_zero:
+        table_VD = table_VD.at[start].set(0.0)
+        variables['params']['embedding'] = table_VD
+    before_VD = np.asarray(table_VD)
+    golden = golden_of('marian')
+    batch = flaxformer_lite.make_batch(golden['source'], golden['labels'], model=model)
+    optimizer = optax.adamw(1e-2)
+    step = jax.jit(make_train_step(model, optimizer))
+    state = TrainState.create(variables, optimizer)
+    for _ in range(3):
+        state, _ = step(state, batch, jax.random.key(0))
+    moved_V = (np.asarray(state.params['embedding']) != before_VD).any(1)
+    assert moved_V[start] == (not is_zero)
+    assert np.delete(moved_V, start).all()
 
 
 @pytest.fixture

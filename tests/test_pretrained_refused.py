@@ -264,5 +264,18 @@ def test_an_array_that_is_there_twice_has_to_be_the_same(marian):
         stored['lm_head.weight'][3, 3] += 1
 
     change_weights(marian, differ)
-    words = 'lm_head.weight is not model.shared.weight, and the config ties'
-    assert words in refusal(marian)
+    words = 'lm_head.weight is not model.shared.weight, and the config ties them'
+    assert refusal(marian).endswith(words)
+
+
+def test_a_t5_with_an_output_matrix_that_its_config_ties_says_what_to_set(tmp_path):
+    path = shutil.copytree(GOLDENS / 't5_untied', tmp_path / 't5')
+
+    def without_shared(stored):
+        stored['decoder.embed_tokens.weight'] = stored.pop('shared.weight')
+
+    change_weights(path, without_shared)
+    change_config(path, tie_word_embeddings=True, scale_decoder_outputs=...)
+    assert refusal(path).endswith('set tie_word_embeddings to false in config.json')
+    change_config(path, tie_word_embeddings=False)
+    flaxformer_lite.from_pretrained(path)

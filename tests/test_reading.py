@@ -4,11 +4,14 @@ import json
 import os
 
 import pytest
-from made_runs import REFERENCES, SOURCES, fail, make, translate
+from made_runs import REFERENCES, SIGNATURE, SOURCES, fail, make, translate
 
 from experiments import storage
 from experiments.data import tokenizers
 from experiments.errors import UserError
+from experiments.report import overview
+from experiments.reports import arms, findings
+from experiments.reports.arms import Arm
 from experiments.runs import directory, reading
 
 
@@ -159,6 +162,31 @@ def test_translations_are_read_with_their_sources(tmp_path):
         (path / 'translations' / name).write_bytes(content)
         with pytest.raises(UserError, match=f'{name}.*{words}|{words}.*{name}'):
             reading.read_translations(run, 'test')
+
+
+def test_scores_that_were_added_later_are_those_of_the_final_checkpoints(tmp_path):
+    path = make(tmp_path / 'run', 30.0, result={'averaged_steps': [15, 20]})
+    for file, name, bleu in (
+        ('news.step=20,mean_of=2', 'news', 12.5),
+        ('test.step=20,mean_of=2', 'test', 29.0),  # the result has its own
+        ('other.step=20', 'other', 1.0),  # of one checkpoint
+        ('other.step=15,mean_of=2', 'other', 2.0),
+    ):
+        scores = {'set': name, 'bleu': bleu, 'bleu_signature': SIGNATURE}
+        storage.write_json(path / 'translations' / f'{file}.json', scores)
+    run = reading.read_run(path)
+    assert {name: x['bleu'] for name, x in run.evaluations.items()} == {
+        'test': 30.0,
+        'news': 12.5,
+    }
+    table = overview([Arm('run', (run,))], ())
+    assert dict(zip(table.columns, table.rows[0], strict=True))['news bleu'] == 12.5
+    study = arms.study([run], None, '', 'news bleu')
+    assert [row[:2] for row in findings.scores(study).rows] == [
+        ('test', study.base.name),
+        ('news', study.base.name),
+    ]
+    assert study.base.spread(study.measure).mean == 12.5
 
 
 def test_an_unfinished_run_has_what_its_metrics_tell(tmp_path):

@@ -1,6 +1,9 @@
 """The tables of docs/guides/sweeps.md and table3.md are those of the code."""
 
+import ast
 import dataclasses
+import importlib
+import pkgutil
 import re
 
 import pages
@@ -27,6 +30,60 @@ def section(text, heading):
 
 def code_in(cell_list):
     return {name for cell in cell_list for name in re.findall(r'`([^`]+)`', cell)}
+
+
+# What argparse, absl and TFDS say.
+OF_OTHERS = {
+    'the following arguments are required',
+    'as in python -m',  # put together of the command's own docstring
+    "Unknown command line flag 'noconfig.",
+    'not found. Did you mean',
+}
+
+
+def texts_in_code():
+    """The strings of the code, on lines of their own, with … for what goes in."""
+    found = []
+    for folder in ('experiments', 'flaxformer_lite'):
+        for file in (pages.ROOT / folder).rglob('*.py'):
+            for node in ast.walk(ast.parse(file.read_text('utf-8'))):
+                parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+                if all(isinstance(x, ast.Constant | ast.FormattedValue) for x in parts):
+                    values = [getattr(x, 'value', None) for x in parts]
+                    found.append(
+                        ''.join(x if isinstance(x, str) else '…' for x in values)
+                    )
+    return re.sub(r'\{[^}\n]*\}', '…', '\n'.join(found))
+
+
+def test_the_page_of_errors_quotes_what_the_code_says():
+    code = texts_in_code()
+    quoted, unknown = set(), set()
+    for row in re.findall(
+        r'^\| (`.*?) \| ', pages.text('docs/errors.md'), re.MULTILINE
+    ):
+        for message in re.findall(r'`([^`]+)`', row):
+            # Several texts make one message, such as a field and its problem.
+            quoted.update(re.split('…|: |; |=|, (?=but |as in )', message))
+    for words in map(str.strip, quoted - OF_OTHERS):
+        if len(words.split()) > 2 and words not in OF_OTHERS and words not in code:
+            unknown.add(words)
+    assert not unknown
+    assert len(quoted) > 200  # it has read the tables
+
+
+def test_the_page_of_the_library_lists_members_that_there_are():
+    page = pages.text('docs/api.md')
+    listed = re.findall(
+        r'^::: (\S+)\n(?:    .*\n)*?.*members: \[(.*)\]', page, re.MULTILINE
+    )
+    for module, members in listed:
+        for member in members.split(', '):
+            assert hasattr(importlib.import_module(module), member), member
+    modules = [module for module, _ in listed]
+    assert 'flaxformer_lite.decoding' in modules and len(modules) > 3
+    for name in set(re.findall(r'^::: (\S+)$', page, re.MULTILINE)) - set(modules):
+        assert pkgutil.resolve_name(name)
 
 
 def test_the_guide_of_sweeps_names_every_field():

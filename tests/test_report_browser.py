@@ -70,6 +70,21 @@ def test_a_figure_is_drawn_when_it_comes_into_view(tab, report):
     drawn(tab, last.get_attribute('data-figure'))
 
 
+def test_a_print_has_each_figure_and_whole_tables(browser, report):
+    tab = browser.new_page()
+    open_page(tab, report)
+    last = tab.locator('.plot').last
+    assert last.evaluate('plot => plot.childElementCount') == 0
+    tab.emulate_media(media='print')
+    tab.evaluate('dispatchEvent(new Event("beforeprint"))')
+    for plot in tab.locator('.plot').all():
+        assert plot.evaluate('plot => plot.querySelector("canvas").width') > 0
+    for table in tab.locator('.wide:visible').all():
+        assert table.evaluate('table => getComputedStyle(table).overflow') == 'visible'
+        assert table.evaluate('table => table.scrollWidth <= table.clientWidth')
+    tab.close()
+
+
 def test_a_value_is_told_where_it_is_pointed_at(tab, report):
     open_page(tab, report)
     chart = drawn(tab, 'loss')

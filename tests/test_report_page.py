@@ -334,7 +334,12 @@ def test_latex_uses_booktabs_and_escapes():
     assert r'30.13 $\pm$ 0.50' in text
     assert r'$-$1.50' in text
     assert r'100\%' in text and r'\$f\$' in text and r'\& |' in text
-    assert not re.search(r'[^\\]%', text)
+    first, rest = text.split('\n', 1)
+    assert first == r'% In the preamble: \usepackage{booktabs}'
+    assert not re.search(r'[^\\]%', rest)
+    names = ('arm', 'test bleu', 'dev chrf', 'bleuet')
+    head = tables.latex(Table('a', 'A', names, [('a', 1, 2, 3)]))
+    assert 'arm & test BLEU & dev chrF & bleuet' in re.sub(' +', ' ', head)
 
 
 def test_markdown_shows_markup_as_text():

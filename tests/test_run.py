@@ -23,6 +23,7 @@ from terminals import Terminal
 
 import experiments
 from experiments import (
+    demo,
     describe,
     evaluate,
     metrics,
@@ -516,6 +517,13 @@ def test_an_opened_run_does_what_the_commands_do(whole, text, monkeypatch, capsy
     (tokens,) = opened.score([(sources[0], references[0][0])])
     seen = opened.record(sources[0], references[0][0])
     assert seen.values['decoder/layer_0/before'].shape == (1, len(tokens), 16)
+    for ask, name in (
+        (lambda: opened.translate(sources[0]), 'lines'),
+        (lambda: opened.score(sources[0]), 'pairs'),
+        (lambda: opened.score(('ab', 'cd')), 'pairs'),
+    ):
+        with pytest.raises(UserError, match=f'^{name}: a single text was given'):
+            ask()
 
 
 def test_lines_before_one_that_cannot_be_translated_are_translated(
@@ -557,6 +565,88 @@ def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
         UserError, match="--set: there is no set 'test'; there is val, news"
     ):
         command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=test')
+
+
+def test_one_step_is_scored_and_translated_and_the_final_scores_stay(
+    whole, text, monkeypatch, capsys
+):
+    workdir, _ = whole
+    final = [workdir / 'result.json', *workdir.glob('translations/*mean_of=2.*')]
+    before = [file.read_bytes() for file in final]
+    # The run has scored the checkpoint of its last step, and the mean of two.
+    command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=val', '--step=12')
+    assert 'checkpoints 12\n' in capsys.readouterr().out
+    recorded = storage.read_json(workdir / 'translations/val.step=12.json')
+    (last,) = [r for r in figures(workdir) if (r['kind'], r['step']) == ('eval', 12)]
+    assert recorded['loss'] == pytest.approx(last['loss'], rel=1e-6)
+    assert recorded['loss'] != result(workdir)['evaluations']['val']['loss']
+
+    command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news', '--step=8')
+    outputs = (workdir / 'translations/news.step=8.txt').read_text().splitlines()
+    sources = (text / 'news.en').read_text()
+    # The model is too young to translate otherwise, but its scores differ.
+    usual = translated(monkeypatch, capsys, workdir, sources, '--scores')
+    flags = ('--scores', '--step=8')
+    lines = translated(monkeypatch, capsys, workdir, sources, *flags)
+    assert [line.split('\t')[1] for line in lines] == outputs
+    assert lines != usual
+    assert [file.read_bytes() for file in final] == before
+
+
+def test_scores_by_another_search_leave_the_run_s_own(whole, monkeypatch, capsys):
+    workdir, _ = whole
+    before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+    flags = [f'--workdir={workdir}', '--set=news', '--decode=greedy']
+    command(monkeypatch, evaluate, *flags)
+    assert 'not saved: the run decodes by beam(beams=2)' in capsys.readouterr().out
+    assert {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()} == before
+
+
+def test_two_files_are_scored_as_a_set_is_and_nothing_is_written(
+    whole, text, tmp_path, monkeypatch, capsys
+):
+    workdir, _ = whole
+    for language in ('en', 'de'):
+        shutil.copy(text / f'news.{language}', tmp_path / f'val.{language}')
+    before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+    files = [f'--{side}={tmp_path}/val' for side in ('source', 'reference')]
+    flags = [f'--workdir={workdir}', f'{files[0]}.en', f'{files[1]}.de']
+    command(monkeypatch, evaluate, *flags)
+    header, _, _, row, *_ = capsys.readouterr().out.splitlines()
+    assert header.endswith('checkpoints 8, 12')
+    scores = result(workdir)['evaluations']['news']
+    assert row.split()[:3] == ['val.en', '3', console.cell(scores['loss'])]
+    assert console.score(scores['bleu']) in row.split()
+
+    command(monkeypatch, evaluate, *flags, f'{files[1]}.de')
+    assert 'nrefs:2' in capsys.readouterr().out
+    assert {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()} == before
+    (tmp_path / 'val.de').write_text('eins\n')
+    with pytest.raises(UserError, match=r'val.en has 3 lines and .*val.de has 1;'):
+        command(monkeypatch, evaluate, *flags)
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        (['--source=a'], '--source: has no reference. Add --reference=FILE.'),
+        (['--reference=a'], '--reference: has no source. Add --source=FILE.'),
+        (['--source=a', '--reference=b', '--set=val'], '--set: has no effect with'),
+    ],
+)
+def test_flags_of_files_belong_together(flags, message, monkeypatch):
+    with pytest.raises(UserError, match=message):
+        command(monkeypatch, evaluate, '--workdir=none', *flags)
+
+
+@pytest.mark.parametrize('program', [demo, evaluate, translate])
+def test_a_step_that_is_not_kept_is_refused_with_those_that_are(
+    program, whole, monkeypatch
+):
+    flags = [f'--workdir={whole[0]}', '--step=7']
+    flags += ['--port=0'] if program is demo else []
+    with pytest.raises(UserError, match=r'^step: .*whole.*step 7\. .* 6, 8, 12\.$'):
+        command(monkeypatch, program, *flags)
 
 
 def test_a_terminal_shows_what_is_done_beside_a_result(

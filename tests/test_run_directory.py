@@ -2,10 +2,9 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
+import types
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from experiments import storage
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
-from experiments.runs import directory, environment, failure
+from experiments.runs import directory, environment, failure, reading
 
 CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1, 2)}}
 
@@ -114,24 +113,6 @@ def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / 'file').write_text('mine')
     with pytest.raises(UserError, match='file is not a directory; name .*--workdir'):
         directory.check_directory(tmp_path / 'file' / 'run', CONFIG)
-
-
-@pytest.fixture
-def nobody(tmp_path):
-    """A directory of a user who is not root, for whom permissions count."""
-    if os.name != 'posix':
-        pytest.skip('permissions as POSIX has them')
-    if os.geteuid() != 0:
-        yield tmp_path
-        return
-    path = Path(tempfile.mkdtemp())  # pytest's own is closed to others
-    os.chown(path, 65534, 65534)
-    os.seteuid(65534)
-    try:
-        yield path
-    finally:
-        os.seteuid(0)
-        shutil.rmtree(path)
 
 
 def test_a_protected_directory_is_refused_before_anything_is_done(nobody):
@@ -238,6 +219,27 @@ def test_an_error_is_recorded_and_raised(tmp_path, error, entry):
     assert failure.read_failure(tmp_path) is None
 
 
+@pytest.mark.skipif(os.name != 'posix', reason='limits as POSIX has them')
+def test_a_run_that_fails_on_a_full_disk_has_failed(tmp_path):
+    import resource
+
+    with directory.open_run(tmp_path, CONFIG):
+        pass
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(UserError, match='File too large'):
+            with failure.recorded(tmp_path):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+                storage.write(tmp_path / 'checkpoint', 'x')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    unwritten = 'failure.json could not be written'
+    assert reading.read_outcome(tmp_path) == (reading.FAILED, unwritten)
+    with failure.recorded(tmp_path):
+        assert reading.read_outcome(tmp_path).status == reading.STOPPED
+    assert not list(tmp_path.glob('*failure*'))
+
+
 @pytest.mark.parametrize('stop', [Stopped('saved'), KeyboardInterrupt()])
 def test_a_stop_is_no_failure(tmp_path, stop):
     with pytest.raises(type(stop)), failure.recorded(tmp_path):
@@ -246,18 +248,21 @@ def test_a_stop_is_no_failure(tmp_path, stop):
 
 
 @pytest.mark.parametrize(
-    ('platform', 'flags', 'expected'),
+    ('platform', 'capability', 'flags', 'expected'),
     [
-        ('cpu', 'fma avx512f', False),
-        ('cpu', 'fma avx512f avx512_bf16', True),
-        ('cpu', 'amx_bf16', True),
-        ('gpu', 'fma', True),
+        ('cpu', None, 'fma avx512f', 'float32'),
+        ('cpu', None, 'fma avx512f avx512_bf16', 'bfloat16'),
+        ('cpu', None, 'amx_bf16', 'bfloat16'),
+        ('gpu', '7.5', 'fma', 'float16'),  # T4
+        ('gpu', '9.0', 'fma', 'bfloat16'),
+        ('tpu', None, 'fma', 'bfloat16'),
     ],
 )
-def test_bfloat16_is_told_where_it_is_faster(
-    tmp_path, monkeypatch, platform, flags, expected
+def test_the_fastest_dtype_depends_on_the_units_of_a_device(
+    tmp_path, monkeypatch, platform, capability, flags, expected
 ):
     cpuinfo = tmp_path / 'cpuinfo'
     cpuinfo.write_text(f'model name\t: A\nflags\t\t: {flags}\n', encoding='utf-8')
     monkeypatch.setattr(environment, 'CPUINFO', cpuinfo)
-    assert environment.multiplies_bfloat16(platform) is expected
+    device = types.SimpleNamespace(platform=platform, compute_capability=capability)
+    assert environment.fastest_dtype(device) == expected

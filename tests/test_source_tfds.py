@@ -3,9 +3,11 @@
 import itertools
 import shutil
 import struct
+import sys
 
 import pytest
 import tensorflow_datasets as tfds
+from google.protobuf.runtime_version import VersionError
 from tensorflow_datasets.core import decode
 
 from experiments.data import sources
@@ -185,6 +187,19 @@ def test_errors_name_what_is_there(folder, arguments, message):
 def test_bad_arguments(arguments, message):
     with pytest.raises(UserError, match=message):
         sources.load(f'tfds({arguments})')
+
+
+def test_a_protobuf_that_is_too_old_is_one_line(monkeypatch, tmp_path):
+    class Refuses:
+        def find_spec(self, name, path=None, target=None):
+            if name == 'tensorflow_datasets':
+                raise VersionError('gencode 6.31.1 runtime 5.29.6')
+
+    monkeypatch.delitem(sys.modules, 'tensorflow_datasets')
+    monkeypatch.setattr(sys, 'meta_path', [Refuses(), *sys.meta_path])
+    source = Tfds('wmt14_translate/de-en', 'en', 'de', data_dir=str(tmp_path))
+    with pytest.raises(UserError, match='^data: tfds .* pip install -U protobuf$'):
+        source._find()
 
 
 @pytest.mark.parametrize('content', [None, b'', b'\xff' * 131072])

@@ -60,6 +60,55 @@ def test_whoever_asks_may_save_before_the_end(number):
     assert stopped(ASKED.format(saves), number) == (128 + number, 'saved\n')
 
 
+needs_sighup = pytest.mark.skipif(os.name != 'posix', reason='has no SIGHUP')
+
+
+@needs_sighup
+def test_a_hangup_counts_as_sigterm():
+    saves = ASKED.format("stopping.end(lambda: 'saved')")
+    assert stopped('wait()', signal.SIGHUP) == (143, 'nothing was lost\n')
+    assert stopped(saves, signal.SIGHUP) == (143, 'saved\n')
+
+
+@needs_sighup
+def test_nohup_keeps_a_process_from_a_hangup():
+    code = """
+print('ready', flush=True)
+sys.stdin.readline()
+print('goes on')
+"""
+    command = ['nohup', sys.executable, '-c', BEGINS + code]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+        assert process.stdout.readline() == 'ready\n'
+        process.send_signal(signal.SIGHUP)
+        out, _ = process.communicate('\n', timeout=20)
+    assert (process.returncode, out) == (0, 'goes on\n')
+
+
+@needs_sighup
+def test_a_terminal_that_is_gone_keeps_nobody_from_saving(tmp_path):
+    import fcntl
+    import termios
+
+    saved = tmp_path / 'saved'
+    saves = f"print('saving', flush=True); open({str(saved)!r}, 'w').close()"
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, '-c', BEGINS + ASKED.format(saves)],
+        **dict.fromkeys(('stdin', 'stdout', 'stderr'), theirs),
+        cwd=ROOT,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    ) as process:
+        os.close(theirs)
+        with open(ours, 'rb', buffering=0) as terminal:
+            while b'ready' not in terminal.read(1000):
+                pass
+        assert process.wait(timeout=20) == 143
+    assert saved.exists()
+
+
 def test_whoever_asked_and_goes_on_is_ended():
     code = ASKED.format('print("saved", flush=True)') + "print('goes on')"
     assert stopped(code, signal.SIGTERM) == (143, 'saved\nnothing was lost\n')

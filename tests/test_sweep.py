@@ -1,5 +1,6 @@
 """A sweep's workers, what it shows, and the whole of it as the command line runs it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from experiments import storage, sweep
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
 from experiments.reports import analysis
-from experiments.runs import metrics_log
+from experiments.runs import directory, metrics_log
 from experiments.sweeps import planning, progress, workers
 from experiments.training import loop
 
@@ -105,6 +106,72 @@ def test_an_error_stops_no_other_run(planned, made, monkeypatch, error, capsys):
     assert ''.join(made) == 'acdef'
     is_said = str(error) in capsys.readouterr().out
     assert is_said == (type(error) is not storage.InUse)
+
+
+WORKER = """
+import os, sys, time
+from experiments.command_line import stopping
+from experiments.sweeps import workers
+stopping.watch()
+workers.stop_with_parent()
+print('ready', flush=True)
+time.sleep(float(sys.argv[1]))
+print('made')
+"""
+
+
+def worker(seconds, is_started_here):
+    mark = {workers._STARTED_HERE: '1'} if is_started_here else {}
+    return subprocess.Popen(
+        [sys.executable, '-c', WORKER, str(seconds)],
+        cwd=ROOT,
+        env=os.environ | mark,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(os.name != 'posix', reason='signals as POSIX has them')
+def test_a_worker_stops_with_the_process_that_started_it():
+    with worker(60, is_started_here=True) as process:
+        process.stdout.readline()
+        process.stdin.close()  # as by the death of who holds it
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    # One of an array of jobs has whatever input there is.
+    with worker(0.5, is_started_here=False) as process:
+        process.stdin.close()
+        assert process.stdout.read() == 'ready\nmade\n'
+
+
+def test_a_sweep_that_goes_on_has_as_many_workers_as_asked_for(
+    folder, monkeypatch, capsys
+):
+    file = write_small(folder, {'base': {}})
+    for run in planning.load(file).runs:
+        with directory.open_run(run.path, run.config.to_dict()):
+            finish(run.path)
+    numbers = []
+
+    def start_here(config, number, logs):
+        numbers.append(number)
+        return []
+
+    monkeypatch.setattr(workers, 'start_here', start_here)
+    monkeypatch.setattr(progress, 'summary', lambda planned: '')
+    assert run_sweep(monkeypatch, file, '--workers=1') == 0
+    assert numbers == [1] and '2 of 2 runs have ended' in capsys.readouterr().out
+
+
+def test_runs_of_others_are_waited_for(planned, monkeypatch, capsys):
+    path = planned.runs[0].path
+    path.mkdir(parents=True)
+    with contextlib.ExitStack() as others:
+        assert not sweep._wait_for_others(planned, lambda: False)
+        others.enter_context(storage.locked(path / '.lock'))
+        monkeypatch.setattr(time, 'sleep', lambda seconds: others.close())
+        assert sweep._wait_for_others(planned, lambda: False)
+    assert capsys.readouterr().out == 'waiting for runs that other processes make\n'
 
 
 def test_progress_says_what_has_ended_and_how_long_it_took(planned, capsys):
@@ -333,6 +400,30 @@ def test_a_dry_run_downloads_nothing(folder, monkeypatch, capsys):
         assert 'price: ' in capsys.readouterr().out
 
 
+def test_a_crossed_factor_may_have_no_effect_in_an_arm(folder, monkeypatch, capsys):
+    factors = {
+        'model.norm': ['layer', 'rms'],
+        'model.residual': ['pre_norm', 'rezero'],
+    }
+    overrides = small_runs.SHORT | {'data': small_runs.source('text')}
+    fields = dict(arms={}, overrides=overrides, measure='val loss')
+    file = write_sweep(folder, factors=factors, base='layer, pre_norm', **fields)
+    assert run_sweep(monkeypatch, file, '--dry_run') == 0
+    out = capsys.readouterr().out
+    assert out.count('has no effect') == 1  # of `layer`, which is the default
+    reason = 'model.architecture=encoder_decoder and model.residual=rezero'
+    assert f'rms, rezero: model.norm=rms has no effect where {reason}\n' in out
+    runs = planning.load(file).runs
+    given = []
+    monkeypatch.setattr(loop, 'run', lambda config, path, asked, _: given.append(asked))
+    workers.make_runs(runs[-1:], 0, 1)
+    assert given[0]['train.seed'] == 3 and 'model.norm' not in given[0]
+    factors['model.residual'] = ['rezero', 'none']
+    file = write_sweep(folder, factors=factors, base='layer, rezero', **fields)
+    with pytest.raises(UserError, match='model.norm has no effect in any arm'):
+        run_sweep(monkeypatch, file, '--dry_run')
+
+
 @pytest.mark.slow
 def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys):
     file = write_small(folder, {'base': {}}, **{'train.steps': 400})
@@ -355,3 +446,28 @@ def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys
     assert '[2/2]' in capsys.readouterr().out
     for path in paths:
         assert json.loads((path / 'result.json').read_text('utf-8'))['step'] == 400
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != 'posix', reason='kills as POSIX does')
+def test_workers_of_a_killed_sweep_stop_and_the_next_sweep_makes_their_runs(
+    folder, monkeypatch, capsys
+):
+    long = {'train.steps': 400, 'checkpoint.every': 100}
+    file = write_small(folder, {'base': {}}, **long)
+    paths = [folder / run.path for run in planning.load(file).runs]
+    command = [sys.executable, '-m', 'experiments.sweep', f'--config={file}']
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen([*command, '--workers=2'], cwd=folder, **pipes)
+    end = time.monotonic() + 300
+    while not all(metrics_log.read_rows(path) for path in paths):
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    assert run_sweep(monkeypatch, file, '--workers=2') == 0
+    assert '[2/2]' in capsys.readouterr().out
+    for number, path in enumerate(paths):
+        assert json.loads((path / 'result.json').read_text('utf-8'))['step'] == 400
+        log = folder / f'runs/.sweeps/heads/worker{number}.log'
+        assert 'stopped and saved at step' in log.read_text('utf-8')

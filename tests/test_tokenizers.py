@@ -56,6 +56,16 @@ def test_ours_keep_the_contracts(name, spec):
     testing.require(tokenizer_findings(tokenizers.make(spec), TEXTS), name)
 
 
+@every_tokenizer
+def test_one_text_is_no_list_of_letters(name, spec, tmp_path):
+    trained = train(spec, tmp_path)
+    message = r"^texts: a single text was given\. Pass a list, such as \['A dog\.'\]\.$"
+    for encode in (trained.encode, trained.encode_target):
+        with pytest.raises(UserError, match=message):
+            encode('A dog.')
+        assert encode([]) == []
+
+
 class _Careless(Tokenizer):
     """The code points of a text, with a mistake for each contract."""
 

@@ -13,6 +13,7 @@ import tiny
 from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.loss import loss_and_grads, loss_sums
+from flaxformer_lite.training.loss_scale import LossScale
 from flaxformer_lite.training.train_step import init_state, make_train_step
 
 RATE = 1e-2
@@ -154,6 +155,47 @@ def test_an_update_that_is_not_finite_is_not_made_and_is_counted():
     again, metrics = step(after, batch(), jax.random.key(1))
     assert np.isfinite(metrics.sums.loss) and again.skipped == 1
     assert (np.asarray(again.params['embedding']) != before.params['embedding']).any()
+
+
+def test_an_update_that_overflows_float16_halves_the_scale_and_is_not_made():
+    step, _ = make(dtype='float16')
+    state = compiled_init(dtype='float16')(jax.random.key(0))
+    state = state.replace(loss_scale=LossScale(jnp.float32(2.0**22), jnp.int32(7)))
+    before = copy(state)
+
+    after, metrics = step(state, batch(), jax.random.key(1))
+    assert np.isfinite(metrics.sums.loss) and not np.isfinite(metrics.gradient_norm)
+    same(copy(after.params), before.params)
+    assert after.skipped == 1 and after.loss_scale.scale == 2.0**21
+    assert after.loss_scale.finite_updates == 0
+
+
+def test_the_scale_doubles_after_two_thousand_finite_updates():
+    scale = LossScale(jnp.float32(8), jnp.int32(1998))
+    scale = scale.adjusted(jnp.bool(True))
+    assert (scale.scale, scale.finite_updates) == (8, 1999)
+    scale = scale.adjusted(jnp.bool(True))
+    assert (scale.scale, scale.finite_updates) == (16, 0)
+    assert LossScale(jnp.float32(1), jnp.int32(3)).adjusted(jnp.bool(False)).scale == 1
+
+
+def test_float16_makes_the_update_of_float32_whatever_the_scale():
+    exact, _ = make(dropout=0.0)[0](start(), batch(), jax.random.key(1))
+    for scale in (1.0, 2.0**10):
+        state = compiled_init(dtype='float16')(jax.random.key(0))
+        state = state.replace(loss_scale=LossScale(jnp.float32(scale), jnp.int32(0)))
+        step, _ = make(dtype='float16', dropout=0.0)
+        found, metrics = step(state, batch(), jax.random.key(1))
+        # 11 bits of fraction, and some ten roundings.
+        close(tiny.first_gradient(found), tiny.first_gradient(exact), 10 * 2.0**-11)
+        assert metrics.sums.loss.dtype == jnp.float32
+
+
+def test_a_float16_model_needs_a_loss_scale():
+    state = compiled_init(dtype='float16')(jax.random.key(0))
+    step, _ = make(dtype='float16')
+    with pytest.raises(ValueError, match=r'state\.loss_scale: a float16 model needs'):
+        step(state.replace(loss_scale=None), batch(), jax.random.key(1))
 
 
 def close(one, other, atol):

@@ -15,6 +15,7 @@ feed-forward network is GELU's, and there is no dropout.
 """
 
 import functools
+import re
 
 import jax
 import numpy as np
@@ -96,7 +97,11 @@ def test_no_tuned_version_is_left():
     assert all(name in programs() for name in tuning)
     with use_reference():
         reference = programs()
-    assert not any(name in reference for name in (*tuning, 'custom_'))
+    assert not any(name in reference for name in tuning)
+    # JAX 0.12 differentiates `erfc` by a rule of its own.
+    rules = re.findall(r'custom_jvp_call\[\s*name=(\w+)', reference)
+    assert set(rules) <= {'exp_neg_sq'}
+    assert reference.count('custom_') == len(rules)
 
 
 def test_a_compiled_function_follows_the_switch():

@@ -92,10 +92,14 @@ class Server(ThreadingHTTPServer):
         self._times: deque[float] = deque([0.0] * MOST_QUESTIONS, MOST_QUESTIONS)
         self._answering = threading.Lock()
 
-    def serve(self, runs: 'Sequence[Explainer]') -> None:
-        """Answers questions about runs until the process ends."""
+    def serve(self, runs: 'Sequence[Explainer]', example: str = '') -> None:
+        """Answers questions about runs until the process ends.
+
+        Args:
+          example: the sentence that the page translates first.
+        """
         self._runs = runs
-        self.page = page.html(runs, beams=BEAMS).encode()
+        self.page = page.html(runs, example[:MOST_CHARACTERS], beams=BEAMS).encode()
         self.serve_forever()
 
     def answer(self, asked: bytes) -> dict[str, Any]:

@@ -9,11 +9,9 @@ import contextlib
 import functools
 import hashlib
 import json
-import logging
 import os
-import sys
+import re
 import textwrap
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,15 +26,27 @@ from experiments import storage
 from experiments.checkpoints import digest
 from experiments.errors import UserError
 from experiments.runtime import processes
+from flaxformer_lite.jax_compat import enable_x64
 
 _REMOVED = 'removed'  # the folder of those that are being removed
 # In which the slowest process has to have written its part, after the quickest one.
 _WRITTEN_SECONDS = 300
 _LONGEST = 500  # characters of what is said of an error
+# What Orbax raises for files that are missing or do not parse. It raises `Exception`
+# from an error of TensorStore.
+_PARSE_ERRORS = (
+    *(ValueError, LookupError, TypeError, AttributeError, AssertionError),
+    *(StopIteration, FileNotFoundError, NotADirectoryError),
+)
+# TensorStore raises ValueError for any failure; most messages begin with a status.
+_PARSE_STATUSES = (
+    *('DATA_LOSS', 'FAILED_PRECONDITION', 'INVALID_ARGUMENT'),
+    *('NOT_FOUND', 'OUT_OF_RANGE'),
+)
 
 
-class Damaged(Exception):
-    """A checkpoint cannot be read, or is not what was written."""
+class Damaged(ValueError):
+    """A checkpoint was read and is not what was written."""
 
 
 class Gone(Exception):
@@ -89,7 +99,6 @@ class Checkpoints:
         self._keep = keep
         self._keep_best = keep_best
         self._is_due = is_due
-        _silence_orbax()
         self._manager: ocp.CheckpointManager | None = None
 
     def _open(self) -> ocp.CheckpointManager:
@@ -216,6 +225,13 @@ class Checkpoints:
         except (Damaged, OSError):
             return True  # it turns out when it is read
 
+    def metadata(self, step: int) -> dict[str, Any]:
+        """Returns the metadata of a checkpoint; empty if it cannot be read."""
+        try:
+            return _read_content(self.directory / str(step))['metadata']
+        except (Damaged, OSError):
+            return {}  # it turns out when the state is read
+
     def best_steps(self, number: int) -> list[int]:
         """The steps of the highest scores, best first; of equal scores the latest."""
         return self._best(self.steps())[:number]
@@ -233,7 +249,8 @@ class Checkpoints:
           warn: is told of each damaged checkpoint.
 
         Raises:
-          UserError: all are damaged, or they are of another model.
+          UserError: all are damaged, one cannot be read now, or they are of another
+            model. No folder is renamed.
         """
         self.wait()
         damaged: list[int] = []
@@ -278,7 +295,7 @@ class Checkpoints:
           warn: is told of each damaged checkpoint, which is left out.
 
         Raises:
-          UserError: none is good, or one is of another model.
+          UserError: none is good, one cannot be read now, or is of another model.
           Gone: one was removed before it could be read.
         """
         good: list[int] = []
@@ -307,7 +324,7 @@ class Checkpoints:
 
         Raises:
           Damaged, Gone: as they say.
-          UserError: it is of another model.
+          UserError: it cannot be read now, or is of another model.
         """
         folder = self.directory / str(step)
         reason = state = content = None
@@ -318,15 +335,19 @@ class Checkpoints:
         except UserError:
             raise
         except Exception as error:
-            if not folder.exists():
+            if not storage.exists(folder):
                 raise Gone from error
-            reason = _reason(error)
+            reason = _damage(folder, error)
         # Each process reads its devices' part: what one cannot read, none uses.
         reasons = [text for text in processes.gather(reason) if text is not None]
         if reasons or content is None:
             raise Damaged(reasons[0])
+        try:
+            found = digest.array_facts(state)
+        except jax.errors.JaxRuntimeError as error:  # out of memory
+            raise UserError(f'cannot read {folder}: {_reason(error)}') from error
         # Orbax restores a random key as integers where it finds no description of it.
-        for path, facts in digest.array_facts(state).items():
+        for path, facts in found.items():
             if facts != content['arrays'][path]:
                 raise Damaged(f'{path} is not what was written')
         return Restored(step, state, content['metadata'])
@@ -343,7 +364,7 @@ def average(trees: Iterable[Any]) -> Any:
     number = 0
     for tree in trees:
         dtypes = jax.tree.map(lambda x: x.dtype, tree)
-        with jax.enable_x64(True):
+        with enable_x64(True):
             sums = _float64(tree) if sums is None else _add(sums, tree)
             # Or the next tree would be there before this one goes.
             jax.block_until_ready(sums)
@@ -355,7 +376,7 @@ def average(trees: Iterable[Any]) -> Any:
     def divided(sums, number):
         return jax.tree.map(lambda x, dtype: (x / number).astype(dtype), sums, dtypes)
 
-    with jax.enable_x64(True):
+    with enable_x64(True):
         return divided(sums, np.float64(number))
 
 
@@ -407,31 +428,53 @@ def _restore_arrays(folder: Path, abstract: Any) -> Any:
         abstract, restore_args=restore_args, partial_restore=True
     )
     with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-        return handler.restore(epath.Path(folder), args=args)
+        state = handler.restore(epath.Path(folder), args=args)
+    # Orbax leaves the shape of an array that its list of arrays doesn't name.
+    for path, leaf in digest.leaves_by_path(state).items():
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise Damaged(f'{path} is missing')
+    return state
+
+
+def _damage(folder: Path, error: Exception) -> str:
+    """Returns what is damaged, by an error that reading a checkpoint raised.
+
+    Raises:
+      UserError: the checkpoint cannot be read now, for lack of permission, of memory or
+        of a healthy disk.
+    """
+    _check_readable(folder)
+    cause: BaseException | None = error
+    while cause is not None:
+        status = re.match('([A-Z_]+): ', str(cause))
+        is_known = isinstance(cause, _PARSE_ERRORS) or type(cause) is Exception
+        if not is_known or (status and status[1] not in _PARSE_STATUSES):
+            raise UserError(f'cannot read {folder}: {_reason(cause)}') from error
+        cause = cause.__cause__ or cause.__context__
+    return _reason(error)
+
+
+def _check_readable(folder: Path) -> None:
+    """Raises UserError if a file of a folder cannot be read; none has to be there.
+
+    Orbax takes files in a directory without permission for missing.
+    """
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed meanwhile
+            raise error
+
+    with storage.as_user_error('read', folder):
+        for parent, _, names in os.walk(folder, onerror=refuse):
+            for path in map(Path(parent).joinpath, names):
+                with (
+                    storage.as_user_error('read', path),
+                    contextlib.suppress(FileNotFoundError),
+                    path.open('rb') as file,
+                ):
+                    hashlib.file_digest(file, 'sha256')
 
 
 def _reason(error: BaseException) -> str:
     """What an error says, on one line."""
     return textwrap.shorten(str(error) or type(error).__name__, _LONGEST)
-
-
-@functools.cache
-def _silence_orbax() -> None:
-    """Keeps Orbax's threads from printing: what matters is raised as an error."""
-    logging.getLogger('absl').addFilter(lambda line: 'orbax' not in line.pathname)
-    late = 'exception was never retrieved'
-    logging.getLogger('asyncio').addFilter(lambda line: late not in line.getMessage())
-    # Its event loops end with the first error; what was to be read next never begins.
-    unread = r'coroutine .* was never awaited'
-    warnings.filterwarnings('ignore', unread, category=RuntimeWarning)
-    printing = sys.unraisablehook
-
-    def print_others(unraisable):
-        # Where one array cannot be read, nobody waits for the others any more: they
-        # find that their event loop has ended, or are ended by Python themselves.
-        error = unraisable.exc_value
-        is_late = str(error) == 'Event loop is closed'
-        if not is_late and not isinstance(error.__cause__, GeneratorExit):
-            printing(unraisable)
-
-    sys.unraisablehook = print_others

@@ -186,6 +186,16 @@ def add_trust_code(parser: Parser) -> None:
     )
 
 
+def add_step(parser: Parser) -> None:
+    """Adds the flag that selects one checkpoint of a run."""
+    parser.add_argument(
+        '--step',
+        type=whole_number,
+        help='use the checkpoint of this step; default: the average that the config '
+        'asks for',
+    )
+
+
 def whole_number(text: str, least: int = 0) -> int:
     """The type of a flag that counts something."""
     if not text.isdecimal() or int(text) < least:

@@ -5,6 +5,8 @@ runs while that thread compiles or waits for a device. So a thread of its own he
 signals, by a socket to which the interpreter writes the number of each. As a rule it
 ends the process, as a kill would. Only where steps of training are not saved yet
 (`asked`) it leaves that to whoever asks.
+
+SIGHUP, as from a closed ssh session, counts as SIGTERM. Under `nohup` it stays ignored.
 """
 
 import contextlib
@@ -13,10 +15,11 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_HANGUP: signal.Signals | None = getattr(signal, 'SIGHUP', None)  # not on Windows
 _GRACE = 1.0  # seconds in which the last line is printed
 
 # Without a reference to both ends, Python closes them and nothing is heard.
@@ -42,10 +45,12 @@ def watch() -> None:
     receiver, sender = _sockets
     sender.setblocking(False)
     signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
-    for number in _SIGNALS:
+    for number in _watched():
         # Python tells the socket only of signals that have a handler.
         signal.signal(number, lambda number, frame: None)
-    threading.Thread(target=_hear, args=[receiver], daemon=True).start()
+    terminals = [number for number in (1, 2) if os.isatty(number)]
+    listening = threading.Thread(target=_hear, args=[receiver, terminals], daemon=True)
+    listening.start()
     if hasattr(os, 'register_at_fork'):  # not on Windows, which has no fork
         os.register_at_fork(after_in_child=_unwatch)
 
@@ -116,10 +121,23 @@ def end(line: Callable[[], str] | None = None) -> NoReturn:
         os._exit(status)
 
 
-def _hear(receiver: socket.socket) -> None:
+def _watched() -> list[signal.Signals]:
+    """Returns the signals to watch: SIGHUP is among them unless it is ignored."""
+    if _HANGUP is None or signal.getsignal(_HANGUP) == signal.SIG_IGN:
+        return [*_SIGNALS]
+    return [*_SIGNALS, _HANGUP]
+
+
+def _hear(receiver: socket.socket, terminals: Sequence[int]) -> None:
     global _received
     while True:
         number = receiver.recv(1)[0]
+        if number == _HANGUP:
+            # Printing on a terminal that is gone would fail before the state is saved.
+            for terminal in terminals:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
+            # Of several processes JAX asks all to stop after a SIGTERM.
+            os.kill(os.getpid(), signal.SIGTERM)
         if number not in _SIGNALS:
             continue
         is_second = _received is not None
@@ -134,5 +152,5 @@ def _hear(receiver: socket.socket) -> None:
 def _unwatch() -> None:
     """A forked process shares the socket: its signals are not to end this one."""
     signal.set_wakeup_fd(-1)
-    for number in _SIGNALS:
+    for number in _watched():
         signal.signal(number, signal.SIG_DFL)

@@ -185,7 +185,7 @@ def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
     Raises:
       UserError: names the field, and those that make it unused.
     """
-    unused = _unused_fields(config)
+    unused = unused_fields(config)
     values = flatten(config.to_dict())
     for field in sorted(unused.keys() & set(overrides)):
         raise UserError(
@@ -194,7 +194,7 @@ def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
         )
 
 
-def _unused_fields(config: ExperimentConfig) -> dict[str, str]:
+def unused_fields(config: ExperimentConfig) -> dict[str, str]:
     """The fields that change nothing → what makes them so."""
     unused = {}
     with user_errors():

@@ -211,15 +211,15 @@ def _check_stored(values: Mapping[str, Any]) -> None:
             ranges.check(name, field.kind, values[name])
     for name in part_fields():
         value = values.get(name)
-        if value is None or (name == 'train.hooks' and value in ('', '[]')):
-            continue
-        for entry in spec.entries(value):
-            with user_errors(f'{name}: '):
-                spec.parse(entry)
+        is_off = name == 'train.hooks' and value in ('', '[]')
+        if value is not None and not is_off:
+            for entry in spec.entries(value):
+                with user_errors(f'{name}: '):
+                    spec.parse(entry)
 
 
 def _passes_window_on(model: Mapping[str, Any]) -> bool:
-    """Whether an empty `cross_attention` meant `local`, as it did before version 14."""
+    """Returns whether an empty `cross_attention` means `local`, before version 14."""
     has_cross = model.get('architecture', 'encoder_decoder') == 'encoder_decoder'
     if not has_cross or model.get('merged_attention') or model.get('cross_attention'):
         return False

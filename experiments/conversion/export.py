@@ -10,6 +10,7 @@ from experiments.data.tokenizers.huggingface import Huggingface
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
+from experiments.runtime import compilation
 
 # The package that writes a format, and the extra that has it.
 _NEEDED = {
@@ -47,6 +48,7 @@ def export(
         )
     package, extra = _NEEDED[to]
     flags.require_packages(f'--to={to}', [package], extra)
+    compilation.use_cache()
     run = OpenedRun(workdir, trust_code)
     trained = Trained(run.config, run.tokenizer, run.model, run.variables)
     if to != 'huggingface' and not isinstance(trained.tokenizer, SentencePiece):

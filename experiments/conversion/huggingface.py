@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import sentencepiece
 
 from experiments import storage
@@ -115,13 +117,26 @@ def _save(
     from safetensors import SafetensorError
     from safetensors.flax import save_file
 
+    arrays = {**arrays, **tables_of_positions(documents[CONFIG])}
     for name, value in documents.items():
         storage.write_json(folder / name, value)
     file = folder / 'model.safetensors'
     try:
-        save_file(dict(arrays), file, metadata={'format': 'pt'})
+        save_file(arrays, file, metadata={'format': 'pt'})
     except SafetensorError as error:
         raise UserError(f'cannot write {file}: {error}') from None
+
+
+def tables_of_positions(config: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """The sinusoids that Transformers keeps as arrays of a model of this config."""
+    if config['model_type'] not in ('marian', 'pegasus'):
+        return {}
+    d_model = config['d_model']
+    position = np.arange(config['max_position_embeddings'])[:, None]
+    angle = position / 10000 ** (np.arange(0, d_model, 2)[None] / d_model)
+    table_TD = np.concatenate([np.sin(angle), np.cos(angle)], 1, dtype=np.float32)
+    stacks = 'model.encoder', 'model.decoder'
+    return {f'{x}.embed_positions.weight': jnp.asarray(table_TD) for x in stacks}
 
 
 def find_family(trained: Trained) -> FamilyModel:
@@ -287,6 +302,8 @@ def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
         'bos_token': pieces[BOS],
         'unk_token': pieces[UNK],
         'clean_up_tokenization_spaces': False,
+        # Text may hold the names of special tokens, which are characters there.
+        'split_special_tokens': True,
         'model_input_names': ['input_ids', 'attention_mask'],
     }
     storage.write_json(folder / _TOKENIZER, settings)

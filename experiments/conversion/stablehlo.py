@@ -17,8 +17,10 @@ from jax import export
 
 from experiments import storage
 from experiments.checkpoints.digest import leaves_by_path
+from experiments.conversion import normalization
 from experiments.conversion.trained import Trained
 from experiments.errors import UserError
+from flaxformer_lite.jax_compat import InconclusiveDimensionOperation
 from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
@@ -48,7 +50,7 @@ def write(trained: Trained, folder: Path) -> None:
             exporter = export.export(jax.jit(function), platforms=PLATFORMS)
             program = exporter(*shapes).serialize()
             (folder / f'{name}.stablehlo').write_bytes(program)
-    except (jax.errors.InconclusiveDimensionOperation, TypeError, ValueError) as error:
+    except (InconclusiveDimensionOperation, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
             '--to=stablehlo: a part of this model needs lengths that are known, as '
@@ -56,7 +58,8 @@ def write(trained: Trained, folder: Path) -> None:
         ) from None
     arrays: dict[str, Any] = jax.device_get(leaves_by_path(trained.variables))
     np.savez(folder / 'parameters.npz', **arrays)
-    (folder / 'tokenizer.model').write_bytes(trained.tokenizer.model)
+    tokenizer = normalization.self_normalizing(trained.tokenizer.model)
+    (folder / 'tokenizer.model').write_bytes(tokenizer)
     manifest = _MANIFEST | {
         'vocab_size': model.vocab_size,
         'special_tokens': dataclasses.asdict(model.special_tokens),

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.conversion import rewrite
+from experiments.conversion import normalization, rewrite
 from experiments.conversion.trained import Trained, draw_tokens, logits
 from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.errors import UserError
@@ -79,7 +79,8 @@ def write(trained: Trained, folder: Path, quantization: str | None = None) -> No
     check_scores(folder, trained)
     if quantization == 'int8':
         _save(_described(trained, own.config), folder, quantization)
-    (folder / 'tokenizer.model').write_bytes(trained.tokenizer.model)
+    tokenizer = normalization.self_normalizing(trained.tokenizer.model)
+    (folder / 'tokenizer.model').write_bytes(tokenizer)
 
 
 def _save(described: Any, folder: Path, quantization: str) -> None:

@@ -10,13 +10,16 @@ from typing import Any
 
 from jax.extend import core
 
+from flaxformer_lite.jax_compat import jaxprs_in_params
+
 
 def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
     """FLOPs of matrix products by named scope: 2 n k m for n × k by k × m.
 
     Other operations are left out, also inner products of two vectors, and sums that are
-    written as products with ones. What a mask hides counts, for it is computed too; of
-    a condition the most expensive branch counts.
+    written as products with ones. What a mask hides counts, for it is computed too. Of
+    a condition, the most expensive branch counts; of versions for several platforms,
+    the cheapest that has products, since others pad their operands.
 
     Raises:
       ValueError: there are products in a `while` loop, whose number of iterations only
@@ -33,13 +36,15 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
             if filled.isdisjoint(eqn.invars):
                 total[here] += _product(eqn)
             continue
-        parts = [flops(inner, here) for inner in core.jaxprs_in_params(eqn.params)]
+        parts = [flops(inner, here) for inner in jaxprs_in_params(eqn.params)]
         if name == 'while' and any(parts):
             raise ValueError(
                 f'{here}: FLOPs of a `while` loop cannot be counted; `scan` can'
             )
         if name == 'cond':
-            parts = [max(parts, key=Counter.total)]
+            by_cost = sorted(filter(None, parts), key=Counter.total)
+            is_of_platform = bool(eqn.params.get('branches_platforms'))
+            parts = by_cost[:1] if is_of_platform else by_cost[-1:]
         iterations = eqn.params['length'] if name == 'scan' else 1
         for part in parts:
             for scope, count in part.items():

@@ -44,7 +44,7 @@ class Evaluator:
       model: the Transformer.
       tokenizer: of both languages.
       config: the run's: by which metrics, how to decode, and what to make of pairs.
-      path: the run's directory, where translations are saved.
+      path: the run's directory, where translations are saved; None saves nothing.
       languages: the codes of source and target.
       devices: divide the rows of batches; by default all that there are.
       on_progress: is told how many sentences of a set are translated, how many it has,
@@ -59,7 +59,7 @@ class Evaluator:
         model: Model,
         tokenizer: Tokenizer,
         config: ExperimentConfig,
-        path: Path,
+        path: Path | None,
         languages: tuple[str, str],
         devices: DeviceMesh | None = None,
         on_progress: Callable[[int, int, str], None] = lambda done, total, unit: None,
@@ -105,12 +105,13 @@ class Evaluator:
         if key not in self._evaluated:
             found = self._evaluate(variables, name, pairs)
             self._evaluated[key] = found
+            if self._path is None or not processes.is_first():
+                return found
             file = outputs_path(self._path, name, step, mean_of)
             try:
-                if processes.is_first():
-                    _write_translations(file, name, pairs, found.outputs)
-                    about = found.scores | {'set': name, 'step': step}
-                    storage.write_json(file.with_suffix('.json'), about)
+                _write_translations(file, name, pairs, found.outputs)
+                about = found.scores | {'set': name, 'step': step}
+                storage.write_json(file.with_suffix('.json'), about)
             except UserError as error:
                 warn(f'translations and scores are not saved: {error}')
         return self._evaluated[key]

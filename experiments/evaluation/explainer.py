@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from experiments import storage
 from experiments.config import search
 from experiments.data.packing import power_of_two
 from experiments.errors import UserError
@@ -72,6 +73,16 @@ class Explainer:
         ]
         self._inspect = compilation.Program(jax.jit(self._inspected))
 
+    def example(self) -> str:
+        """The first source that the run has scored; '' if it has saved none."""
+        folder = self.run.path / 'translations'
+        for file in sorted(folder.glob('*.source.txt')):
+            with storage.as_user_error('read', file):
+                lines = file.read_text('utf-8').splitlines()
+            if lines:
+                return lines[0]
+        return ''
+
     def strategy(self, beams: int) -> Strategy:
         """A search for so many results, with the config's length penalty if it has one.
 
@@ -104,7 +115,8 @@ class Explainer:
             tokens: of the result, each with its piece, its probability, and the
               likeliest in its place with theirs.
             attention: by name, as `introspection.Record` has them: the pieces that are
-              queries and keys, and by layer and head the weights in thousandths.
+              queries and keys, and by layer and head the weights in thousandths. A
+              query of the decoder is the piece that it writes.
 
         Raises:
           UserError: the text is blank or too long, or `off` names what is not there.
@@ -209,18 +221,23 @@ class Explainer:
         for piece, p, others, p_K in zip(pieces[1:], *by_token, strict=False):
             likeliest = zip(of_target.pieces(others), p_K, strict=True)
             tokens.append({'piece': piece, 'p': p, 'likeliest': list(likeliest)})
-        attention = self._attention(weights, read, pieces[:-1], length)
+        attention = self._attention(weights, read, pieces, length)
         return {'source': read, 'tokens': tokens, 'attention': attention}
 
     def _attention(
-        self, weights: Any, read: list[str], written: list[str], length: int
+        self, weights: Any, read: list[str], target: list[str], length: int
     ) -> dict[str, Any]:
-        """The weights without padding, and the pieces that they are of."""
-        pieces = {'encoder': read, 'decoder': written}
+        """The weights without padding, and the pieces that they are of.
+
+        The decoder reads a piece of the target, start included, to write the next one.
+        """
+        pieces = {'encoder': read, 'decoder': target[:-1]}
+        written = {'encoder': read, 'decoder': target[1:]}
         places = {stack: np.arange(len(of)) for stack, of in pieces.items()}
         if list(self._model.stacks()) == ['decoder']:
             # It reads both, the target behind the padding of the source.
-            pieces['decoder'] = read + written
+            pieces['decoder'] = read + target[:-1]
+            written['decoder'] = read + target[1:]
             places['decoder'] = np.append(places['encoder'], length + places['decoder'])
         attention = {}
         for kind, layers in weights.items():
@@ -233,7 +250,7 @@ class Explainer:
                 thousandths = np.rint(1000 * weights_HTS).astype(int)
                 by_layer.append(thousandths.tolist())
             attention[kind] = {
-                'queries': pieces[queries],
+                'queries': written[queries],
                 'keys': pieces[keys],
                 'weights': by_layer,
             }

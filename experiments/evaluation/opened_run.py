@@ -11,12 +11,13 @@ from experiments.checkpoints.checkpoints import Mean
 from experiments.data import sources
 from experiments.data.sources.base import Pair, Source
 from experiments.data.tokenizers.base import Tokenizer
+from experiments.errors import check_list
 from experiments.evaluation import sets
 from experiments.evaluation.scorer import ScoredToken, Scorer
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator
 from experiments.runs import trained_run
-from experiments.runtime import compilation, mesh
+from experiments.runtime import accelerators, mesh
 from flaxformer_lite import introspection
 from flaxformer_lite.introspection import Record
 from flaxformer_lite.training.batch import Batch, make_batch
@@ -31,6 +32,7 @@ class OpenedRun:
       path: the run's directory.
       trust_code: whether code in that directory may be run, where the run has modules
         that cannot be imported from here.
+      step: selects the checkpoint of one step; by default the config decides.
 
     Attributes:
       path: the run's directory.
@@ -38,23 +40,31 @@ class OpenedRun:
       config, tokenizer, model: those of `trained`.
 
     Raises:
-      UserError: as `trained_run.open_trained`.
+      UserError: as `trained_run.open_trained`, or the run keeps no checkpoint of
+        `step`.
     """
 
-    def __init__(self, path: Path | str, trust_code: bool = False):
-        compilation.use_cache()
+    def __init__(
+        self, path: Path | str, trust_code: bool = False, step: int | None = None
+    ):
+        accelerators.check()
         self.path = Path(path)
         self.trained = trained_run.open_trained(self.path, trust_code)
         self.config, self.tokenizer, self.model, _ = self.trained
+        self._step = step
+        if step is not None:
+            trained_run.check_step(self.trained.checkpoints, step)
 
     @functools.cached_property
     def mean(self) -> Mean:
-        """The mean of the checkpoints that its config wants scored.
+        """The average that its config asks for, or the checkpoint of `step`.
 
         Raises:
           UserError: as `trained_run.average`.
         """
-        return trained_run.average(self.config, self.trained.checkpoints, self.model)
+        return trained_run.average(
+            self.config, self.trained.checkpoints, self.model, step=self._step
+        )
 
     @property
     def variables(self) -> Any:
@@ -83,8 +93,10 @@ class OpenedRun:
         """Their translations, decoded as the config says; a blank line stays blank.
 
         Raises:
-          UserError: a line has more tokens than the model has positions.
+          UserError: `lines` is one line; or a line has more tokens than the model
+            has positions.
         """
+        check_list('lines', lines)
         translator = Translator(self.model, self.tokenizer, self.config.evaluation)
         hypotheses = translator(self.variables, lines)
         return [best_first[0].text for best_first in hypotheses]

@@ -11,6 +11,7 @@ from experiments.data import collate, corpus, packing
 from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Pair
 from experiments.data.tokenizers.base import Tokenizer
+from experiments.errors import check_list
 from experiments.evaluation.translator import (
     WINDOW,
     check_lengths,
@@ -96,6 +97,9 @@ class Scorer:
           UserError: as `batches`, and those of the windows before it are scored; or a
             side has more tokens than `longest`, and those before it are scored.
         """
+        check_list('pairs', pairs)
+        for pair in pairs:
+            check_list('pairs', pair)
         for start in range(0, len(pairs), WINDOW):
             window = pairs[start : start + WINDOW]
             lengths = corpus.tokenize(list(window), self._tokenizer).lengths().max(1)

@@ -18,7 +18,7 @@ from experiments.data import packing
 from experiments.data.collate import collate_side
 from experiments.data.corpus import RaggedArray
 from experiments.data.tokenizers.base import Progress, Tokenizer, on_one_line
-from experiments.errors import UserError
+from experiments.errors import UserError, check_list
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import kv_cache
@@ -103,10 +103,11 @@ class Translator:
           on_progress: is told from time to time how many texts are translated.
 
         Raises:
-          UserError: a text has more tokens than the model has positions, and those of
-            the windows before it are translated; or more than `longest`, and those
-            before it are translated.
+          UserError: `texts` is one text; or a text has more tokens than the model has
+            positions, and those of the windows before it are translated; or more than
+            `longest`, and those before it are translated.
         """
+        check_list('texts', texts)
         for start in range(0, len(texts), WINDOW):
             window = list(texts[start : start + WINDOW])
             number = first + start

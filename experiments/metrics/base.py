@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from experiments.errors import check_list
 from flaxformer_lite.ranges import Checked
 
 # Scores that every model has, of the first reference and without a search.
@@ -62,14 +63,20 @@ class Metric(Checked):
         return 100 * numerator / denominator
 
     def score(self, outputs: Texts, references: References, sources: Texts) -> float:
-        """The score of all sentences together; arguments as `statistics`."""
+        """The score of all sentences together; arguments as `statistics`.
+
+        Raises:
+          UserError: one text is given for a list of them.
+        """
+        _check_lists(outputs, references, sources)
         rows = self.statistics(outputs, references, sources)
         return self.score_of([sum(column) for column in zip(*rows, strict=True)])
 
     def sentence_scores(
         self, outputs: Texts, references: References, sources: Texts
     ) -> list[float]:
-        """The score of each sentence by itself; arguments as `statistics`."""
+        """The score of each sentence; arguments and errors as `score`."""
+        _check_lists(outputs, references, sources)
         return list(map(self.score_of, self.statistics(outputs, references, sources)))
 
     def signature(self, references: References) -> str:
@@ -90,6 +97,14 @@ class Metric(Checked):
     def rank(self, score: float) -> float:
         """A number that is higher for a better score."""
         return score if self.higher_is_better else -score
+
+
+def _check_lists(outputs: Texts, references: References, sources: Texts) -> None:
+    check_list('outputs', outputs)
+    check_list('sources', sources)
+    check_list('references', references)
+    for of_sentence in references:
+        check_list('references of a sentence', of_sentence)
 
 
 def count_references(references: References) -> int | None:

@@ -38,7 +38,8 @@ class Attended(NamedTuple):
     """The weights of an attention for one sentence.
 
     Attributes:
-      queries, keys: the pieces on the axes.
+      queries, keys: the pieces on the axes. A query of the decoder is the piece that it
+        writes; its keys are the pieces that it has read.
       layers: of each layer, HTS.
     """
 
@@ -57,15 +58,17 @@ def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
     target_ids = batch['inputs'][0].tolist()
     of_source, of_target = run.tokenizer.sides
     read = of_source.pieces(source_ids)
-    written = of_target.pieces(target_ids)
+    fed = of_target.pieces(target_ids)
+    written = [*fed[1:], _END]
     found = {}
     for kind, layers in run.record(source, target).weights.items():
-        own = read if kind == 'encoder' else written
-        if layers[0].shape[2] == len(read) + len(written):
-            own = [*read, *written]  # one stack reads both
-        keys = read if kind == CROSS else own
+        queries, keys = (read, read) if kind == 'encoder' else (written, fed)
+        if layers[0].shape[2] == len(read) + len(fed):
+            queries, keys = [*read, *written], [*read, *fed]  # one stack reads both
+        if kind == CROSS:
+            keys = read
         weights = [np.asarray(layer[0]) for layer in layers]
-        found[kind] = Attended(own, keys, weights)
+        found[kind] = Attended(queries, keys, weights)
     return found
 
 
@@ -96,15 +99,13 @@ def alignment(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
     seen = attended(run, source, target).get(CROSS)
     if seen is None:
         return {}
-    # The step that reads a piece writes the next one.
-    written = [*seen.queries[1:], _END]
     layers = [weights_HTS.mean(0) for weights_HTS in seen.layers]
     maps = {f'layer {i}': weights_TS for i, weights_TS in enumerate(layers)}
     if len(layers) > 1:
         maps = {'mean of all layers': np.mean(layers, 0), **maps}
     charts = {}
     for name, weights_TS in maps.items():
-        charts[name] = weights_map(weights_TS, written, seen.keys)
+        charts[name] = weights_map(weights_TS, seen.queries, seen.keys)
     return charts
 
 

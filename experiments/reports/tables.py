@@ -14,6 +14,9 @@ from experiments.reports.analysis import Contrast, OverSentences, Spread
 _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
 _LATEX = {raised: f'$^{i}$' for i, raised in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹')}
 _LATEX |= {'⁻': '$^-$', '±': r'$\pm$', '−': '$-$', '≤': r'$\leq$', '×': r'$\times$'}
+_PREAMBLE = '% In the preamble: \\usepackage{booktabs}\n'
+_CAPITALS = {'bleu': 'BLEU', 'chrf': 'chrF', 'comet': 'COMET', 'ter': 'TER'}
+_METRICS = re.compile(rf'\b({"|".join(_CAPITALS)})\b')
 _BYTES = ', bytes'  # at the end of a column's name: a reader sees gigabytes
 
 
@@ -164,10 +167,15 @@ def escape_markdown(value: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """For a paper, with booktabs."""
+    """For a paper, with booktabs and the usual capitals of metrics."""
     sides = table.sides()
-    body = console.tabulated(table.names(), table.cells(), sides, 'latex_booktabs')
-    return f'{body.translate(str.maketrans(_LATEX))}\n'
+    names = [_METRICS.sub(_in_capitals, name) for name in table.names()]
+    body = console.tabulated(names, table.cells(), sides, 'latex_booktabs')
+    return f'{_PREAMBLE}{body.translate(str.maketrans(_LATEX))}\n'
+
+
+def _in_capitals(metric: re.Match[str]) -> str:
+    return _CAPITALS[metric[0]]
 
 
 def as_csv(table: Table) -> str:

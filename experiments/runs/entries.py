@@ -56,6 +56,8 @@ RESULT_OPTIONAL = {
     'left_out_steps': COUNT.array,
     'flops_per_token': NUMBER.or_null,
     'peak_memory_bytes': NUMBER.or_null,
+    'files': OBJECT,
+    'sha256': TEXT,
 }
 SCORES = {
     **dict.fromkeys(OF_MODELS, NUMBER.or_null),

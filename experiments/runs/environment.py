@@ -48,10 +48,19 @@ def _processor() -> dict[str, Any]:
     return {'name': names[0], 'vectors': sorted(vectors)}
 
 
-def multiplies_bfloat16(platform: str) -> bool:
-    """Whether products of bfloat16 are faster than those of float32."""
-    of_x86 = {'avx512_bf16', 'amx_bf16'}
-    return platform != 'cpu' or not of_x86.isdisjoint(_processor()['vectors'])
+def fastest_dtype(device: Any) -> str:
+    """Returns the `model.dtype` whose products take the least time on a `jax.Device`.
+
+    NVIDIA GPUs before Ampere (compute capability 8.0) have float16 units only.
+    """
+    if device.platform == 'cpu':
+        of_x86 = {'avx512_bf16', 'amx_bf16'}
+        has_bfloat16 = not of_x86.isdisjoint(_processor()['vectors'])
+        return 'bfloat16' if has_bfloat16 else 'float32'
+    capability = getattr(device, 'compute_capability', None)
+    if device.platform == 'gpu' and capability and float(capability) < 8:
+        return 'float16'
+    return 'bfloat16'
 
 
 def save(path: Path, devices: Sequence[str]) -> None:

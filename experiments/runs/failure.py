@@ -1,5 +1,6 @@
 """How training ended by an error: `failure.json` in a run's directory."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,8 @@ from experiments.errors import UserError
 from experiments.runs import directory, entries
 
 NAME = 'failure.json'
+# Written ahead, for on a full disk files can still be renamed.
+_RESERVE = '.failure.json'
 DIVERGED = 'diverged'
 FAILED = 'failed'
 
@@ -30,6 +33,8 @@ def recorded(path: Path) -> Iterator[None]:
     What was written before is removed: the run goes on. Of a run that has its result,
     nothing is written: the error is not its own.
     """
+    reserve = path / _RESERVE
+    storage.write_json(reserve, _entry('failure.json could not be written'))
     storage.remove(path / NAME)
     try:
         yield
@@ -37,9 +42,14 @@ def recorded(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         if not storage.exists(path / directory.RESULT):
-            with suppress(UserError):  # of a full disk, which may be the error itself
+            try:
                 write_failure(path, error)
+            except UserError:  # of a full disk, which may be the error itself
+                with suppress(OSError):
+                    os.replace(reserve, path / NAME)
         raise
+    finally:
+        storage.remove(reserve)
 
 
 def write_failure(path: Path, error: Exception) -> None:
@@ -51,13 +61,14 @@ def write_failure(path: Path, error: Exception) -> None:
     message = str(error) or type(error).__name__
     if not isinstance(error, UserError):
         message = f'{type(error).__name__}: {error}'
-    diverged = isinstance(error, Diverged)
-    entry = {
-        'status': DIVERGED if diverged else FAILED,
-        'step': error.step if diverged else None,
-        'message': errors.line(UserError(message)),
-    }
+    entry = _entry(errors.line(UserError(message)))
+    if isinstance(error, Diverged):
+        entry |= {'status': DIVERGED, 'step': error.step}
     storage.write_json(path / NAME, entry)
+
+
+def _entry(message: str) -> dict[str, Any]:
+    return {'status': FAILED, 'step': None, 'message': message}
 
 
 def read_failure(path: Path) -> dict[str, Any] | None:

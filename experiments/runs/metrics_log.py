@@ -1,9 +1,10 @@
 """A run's metrics: `metrics.jsonl`, a JSON object a line."""
 
+import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from experiments.metrics.base import Metric
 from experiments.runs import entries
 
 NAME = 'metrics.jsonl'
+BEFORE = 'metrics.before.jsonl'  # rows of attempts whose checkpoints are not there
 Row = dict[str, Any]
 
 
@@ -43,13 +45,11 @@ class MetricsLog:
     ):
         self._file = path / NAME if path else None
         self._complete = complete
+        self._count = 0
+        self._sum = hashlib.sha256()
         if path and self._file:
-            rows = [
-                row
-                for row in read_rows(path)
-                if row['step'] <= step and row['kind'] != 'final'
-            ]
-            storage.write(self._file, ''.join(map(_line, rows)))
+            rows = _kept(read_rows(path), step)
+            storage.write(self._file, ''.join(map(self._sealed_line, rows)))
 
     def write(self, step: int, kind: str, **values: Any) -> None:
         """Adds a row `{"step": …, "kind": "train", "eval", …, "time": …, **values}`.
@@ -62,7 +62,17 @@ class MetricsLog:
         row = {'step': step, 'kind': kind, 'time': round(time.time(), 3)}
         row |= {name: _plain(value) for name, value in values.items()}
         self._complete(row)
-        storage.append(self._file, _line(row).encode())
+        storage.append(self._file, self._sealed_line(row).encode())
+
+    def _sealed_line(self, row: Row) -> str:
+        line = _line(row)
+        self._count += 1
+        self._sum.update(line.encode())
+        return line
+
+    def seal(self) -> dict[str, Any]:
+        """The number of the rows so far and their SHA-256, for `is_changed`."""
+        return {'count': self._count, 'sha256': self._sum.hexdigest()}
 
     def flush(self) -> None:
         """Makes sure that all rows are on disk."""
@@ -89,6 +99,44 @@ def iterate_rows(path: Path) -> Iterator[Row]:
         # What follows the last line end is not a row yet.
         if line.endswith(b'\n'):
             yield _row(line, f'{file}, line {number}')
+
+
+def _kept(rows: Iterable[Row], step: int) -> list[Row]:
+    """The rows that stay where a run resumes from the checkpoint of a step."""
+    return [row for row in rows if row['step'] <= step and row['kind'] != 'final']
+
+
+def is_changed(path: Path, step: int, seal: Mapping[str, Any]) -> bool:
+    """Returns whether rows were changed, cut or doubled since a checkpoint.
+
+    Args:
+      path: the run's directory.
+      step: the checkpoint's.
+      seal: what the checkpoint has of the rows: of `MetricsLog.seal`.
+    """
+    rows = _kept(read_rows(path), step)
+    sealed, later = rows[: seal['count']], rows[seal['count'] :]
+    lines = ''.join(map(_line, sealed)).encode()
+    # Only the scores of its own step are written after a checkpoint.
+    is_longer = [row['kind'] for row in later] not in ([], ['eval'])
+    return is_longer or hashlib.sha256(lines).hexdigest() != seal['sha256']
+
+
+def set_aside(path: Path) -> int:
+    """Moves the rows of a run that begins again to the end of `metrics.before.jsonl`.
+
+    Returns:
+      The last step of the moved rows, or 0 without rows.
+
+    Raises:
+      UserError: as `read_rows`, or the file cannot be written.
+    """
+    rows = read_rows(path)
+    if not rows:
+        return 0
+    storage.append(path / BEFORE, ''.join(map(_line, rows)).encode())
+    storage.write(path / NAME, '')
+    return max(row['step'] for row in rows)
 
 
 def deciding_metric(config: ExperimentConfig) -> Metric:

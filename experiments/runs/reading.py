@@ -4,6 +4,7 @@ A damaged file raises a UserError: `FILE: field: problem`, on one line.
 """
 
 import dataclasses
+import functools
 import glob
 import itertools
 import math
@@ -28,6 +29,9 @@ CONVERTED = 'converted'  # it was never trained here
 # The fields in which the runs of one arm may differ.
 SEEDS = ('train.seed', 'train.init_seed', 'train.data_seed', 'train.dropout_seed')
 ENVIRONMENT = 'environment.json'
+# Entries of a result that runs of earlier versions do not have.
+_FILES = 'files'
+_SEAL = 'sha256'
 Entries = dict[str, Any]  # of a JSON file, or of a row of metrics
 
 # Where a folder of runs has them: by itself, or of an arm, a sweep, several sweeps.
@@ -63,7 +67,8 @@ class Run:
       config: its fields, flat.
       status: as `Outcome`.
       message: of the error that ended it, if one did.
-      result: its `result.json`, or the part of it that the metrics give so far.
+      result: its `result.json`, or the part of it that the metrics give so far; with
+        the scores of sets that were evaluated later.
       rows: of its metrics.
       environment: its `environment.json`; empty where there is none.
     """
@@ -115,7 +120,7 @@ class Run:
 
     @property
     def evaluations(self) -> dict[str, Entries]:
-        """Scores by set."""
+        """Scores by set, with those that `experiments.evaluate` has added."""
         return self.result['evaluations']
 
     @property
@@ -178,9 +183,14 @@ def read_run(path: Path, keep_rows: bool = True) -> Run:
     status, message = read_outcome(path)
     if status == FINISHED:
         result = read_result(path)
+        _check_file(path, path / metrics_log.NAME, result)
+    final = result.get('averaged_steps', [])
     if directory.is_converted(config):
         status = CONVERTED
-        result['evaluations'] = _scores_beside_translations(path, result['step'])
+        final = [result['step']]
+    if final:
+        for name, scores in _scores_beside_translations(path, final).items():
+            result['evaluations'].setdefault(name, scores)
     return Run(path, config, status, message, result, rows, read_environment(path))
 
 
@@ -216,7 +226,39 @@ def read_result(path: Path) -> Entries:
         within = f'evaluations.{name}'
         optional = entries.OPTIONAL
         entries.check(file, _RESTORE, scores, entries.SCORES, optional, within)
+    unsealed = {name: value for name, value in result.items() if name != _SEAL}
+    seal = storage.json_sha256(unsealed)
+    if result.get(_SEAL, seal) != seal:
+        _warn_once(changed_file(file))
     return result
+
+
+def seals(path: Path, result: Entries) -> Entries:
+    """The last entries of a result: digests of files that belong to it, and its own."""
+    steps = result['averaged_steps']
+    files = [path / metrics_log.NAME]
+    for name in result['evaluations']:
+        files.append(outputs_path(path, name, max(steps), len(steps)))
+    there = filter(storage.exists, files)
+    sums = {str(file.relative_to(path)): storage.sha256(file) for file in there}
+    return {_FILES: sums, _SEAL: storage.json_sha256({**result, _FILES: sums})}
+
+
+def changed_file(file: Path) -> str:
+    """Returns the warning for a file that was changed after its run wrote it."""
+    return f'{file} is not what the run wrote: it was edited or damaged'
+
+
+def _check_file(path: Path, file: Path, result: Entries) -> None:
+    """Warns of a file that is not what it was when the result was written."""
+    total = result.get(_FILES, {}).get(str(file.relative_to(path)))
+    if total and not (storage.exists(file) and storage.sha256(file) == total):
+        _warn_once(changed_file(file))
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    errors.warn(message)
 
 
 def read_environment(path: Path) -> Entries:
@@ -253,9 +295,13 @@ def _result_so_far(rows: Iterable[Entries]) -> Entries:
     return result
 
 
-def _scores_beside_translations(path: Path, step: int) -> Entries:
-    """Scores by set, of a run that nothing but `experiments.evaluate` has scored."""
-    pattern = outputs_path(path, '*', step).with_suffix('.json')
+def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
+    """Returns the saved scores by set, for the average of some checkpoints.
+
+    `experiments.evaluate` adds sets that the run itself has not scored.
+    """
+    outputs = outputs_path(path, '*', max(steps), len(steps))
+    pattern = outputs.with_suffix('.json')
     found = {}
     for file in sorted(pattern.parent.glob(pattern.name)):
         scores = storage.read_json(file)
@@ -284,6 +330,8 @@ def read_translations(run: Run, name: str) -> Translations | None:
     if not steps:
         return None
     outputs = outputs_path(run.path, name, max(steps), len(steps))
+    if storage.exists(outputs):
+        _check_file(run.path, outputs, run.result)
     folder = outputs.parent
     there = len(list(folder.glob(f'{glob.escape(name)}.reference*.txt')))
     columns = _read_columns([*pair_paths(folder, name, there), outputs])

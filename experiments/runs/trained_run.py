@@ -90,20 +90,26 @@ def average(
     model: Model,
     warn: Callable[[str], None] = warn,
     devices: DeviceMesh | None = None,
+    step: int | None = None,
 ) -> Mean:
     """The mean of the checkpoints that are to be scored; the run may still be training.
 
     Args:
       warn: is told of each damaged checkpoint, which is left out.
       devices: where the parameters go; by default whole on all that there are.
+      step: selects one checkpoint instead.
 
     Raises:
-      UserError: none is good, or they cannot be read.
+      UserError: none is good, they cannot be read, or the run keeps none of `step`.
     """
     abstract = mesh.abstract_variables(model, devices)
     for _ in range(_ATTEMPTS):
         try:
-            steps = average_steps(config, checkpoints)
+            if step is None:
+                steps = average_steps(config, checkpoints)
+            else:
+                check_step(checkpoints, step)
+                steps = [step]
             return checkpoints.average(steps, abstract, warn)
         except Gone:
             checkpoints.scores = _dev_scores(checkpoints.directory.parent, config)
@@ -113,12 +119,27 @@ def average(
     )
 
 
+def check_step(checkpoints: Checkpoints, step: int) -> None:
+    """Raises UserError if the run keeps no checkpoint of a step."""
+    kept = checkpoints.steps()
+    if step not in kept:
+        raise UserError(
+            f'step: {checkpoints.directory} has no checkpoint of step {step}. Choose '
+            f'one of {", ".join(map(str, kept))}.'
+        )
+
+
 def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
     """What says which checkpoints are best, where the best ones are scored."""
     if not takes_best(config):
         return {}
-    from experiments.runs import metrics_log  # which the last ones do not take
+    from experiments.runs import metrics_log, reading  # which the last ones do not take
 
+    saved = Checkpoints(path / CHECKPOINTS)
+    for step in saved.steps()[-1:]:
+        seal = saved.metadata(step).get('rows')
+        if seal and metrics_log.is_changed(path, step, seal):
+            warn(reading.changed_file(path / metrics_log.NAME))
     return metrics_log.dev_scores(path, metrics_log.deciding_metric(config))
 
 

@@ -11,6 +11,7 @@ import jax
 
 from experiments.errors import UserError
 from experiments.runtime import memory
+from flaxformer_lite.jax_compat import compile_with
 
 # XLA on CPU: the order of operations that keeps few arrays alive takes a fifth less
 # memory than the order for many cores, and is no slower on a few.
@@ -90,7 +91,7 @@ def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.C
     """
     with _mesh_in_context(arguments):
         lowered = function.lower(*arguments)
-    program = lowered.compile(compiler_options=_options(once))
+    program = compile_with(lowered, _options(once))
     memory.release_freed()
     return program
 

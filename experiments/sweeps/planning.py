@@ -267,7 +267,9 @@ def _planned_run(
     if value is not None:
         path /= directory.folder_name(str(value))
     path /= f'seed={seed}'
-    return PlannedRun(arm, seed, changed, path, config, sweep.measure, value)
+    return PlannedRun(
+        arm, seed, changed, path, config, sweep.measure, value, sweep.crossed
+    )
 
 
 def _settings(sweep: Sweep, overrides: Overrides) -> flags.Settings:

@@ -45,6 +45,7 @@ class PlannedRun(NamedTuple):
       config: with the overrides in it.
       measure: the set and the score that are looked at.
       value: of what is tuned; None where nothing is.
+      crossed: Fields of crossed factors, which may have no effect in an arm.
     """
 
     arm: str
@@ -54,6 +55,12 @@ class PlannedRun(NamedTuple):
     config: ExperimentConfig
     measure: str
     value: Any = None
+    crossed: frozenset[str] = frozenset()
+
+    @property
+    def asked(self) -> Fields:
+        """The overrides that must have an effect."""
+        return {k: v for k, v in self.overrides.items() if k not in self.crossed}
 
     @property
     def title(self) -> str:
@@ -196,6 +203,14 @@ class Sweep:
         if self.equal != 'steps':
             found.add('train.steps')
         return found
+
+    @property
+    def crossed(self) -> frozenset[str]:
+        """The fields of factors that are combined with each other."""
+        if len(self.factors) < 2:
+            return frozenset()
+        levels = itertools.chain(*(x.values() for x in self.factors.values()))
+        return frozenset(itertools.chain(*levels))
 
     @property
     def factor_of_data(self) -> str | None:

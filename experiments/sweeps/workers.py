@@ -8,8 +8,10 @@ apart.
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -22,6 +24,9 @@ from experiments.errors import UserError, line
 from experiments.runs import failure, reading
 from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
+
+# Set for workers whose standard input is closed when the sweep's own process dies.
+_STARTED_HERE = 'FLAXFORMER_LITE_STARTED_HERE'
 
 
 def make_all(sweep: Sweep, index: int, workers: int) -> None:
@@ -71,7 +76,7 @@ def _make_run(run: PlannedRun) -> None:
 
     try:
         with contextlib.closing(Screen()) as screen:
-            loop.run(run.config, run.path, run.overrides, screen)
+            loop.run(run.config, run.path, run.asked, screen)
     except Stopped:
         raise
     except storage.InUse:
@@ -101,6 +106,9 @@ def start_here(
       config: the sweep's file.
       workers: how many.
       folder: gets what they print.
+
+    Returns:
+      Their processes. They stop when these objects or this process are gone.
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, '-m', 'experiments.sweep', f'--config={config}']
@@ -109,8 +117,8 @@ def start_here(
         with open(folder / f'worker{index}.log', 'ab') as log:
             process = subprocess.Popen(
                 [*command, '--worker', f'{index}', f'{workers}'],
-                env=os.environ | _environment(index, workers),
-                stdin=subprocess.DEVNULL,
+                env=os.environ | _environment(index, workers) | {_STARTED_HERE: '1'},
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 process_group=0,  # Ctrl-C is passed on by who waits for them
@@ -118,6 +126,17 @@ def start_here(
         _use_share_of_cores(process.pid, index, workers)
         processes.append(process)
     return processes
+
+
+def stop_with_parent() -> None:
+    """Has a worker of `start_here` stop, as by SIGTERM, once its parent has died."""
+    if _STARTED_HERE in os.environ:
+        threading.Thread(target=_wait_for_end_of_input, daemon=True).start()
+
+
+def _wait_for_end_of_input() -> None:
+    os.read(sys.stdin.fileno(), 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _use_share_of_cores(process: int, index: int, workers: int) -> None:

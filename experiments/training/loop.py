@@ -179,6 +179,7 @@ class Run:
         to_restore = eval_params.to_restore(abstract)
         restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
         if restored is None:
+            self._set_rows_aside()
             self.progress = Progress(setup.pairs.digest)
             taken = setup.initial.variables if setup.initial else {}
             arguments = self._key('init_seed'), taken
@@ -191,6 +192,7 @@ class Run:
                 compiling.result()
             taken.clear()  # which frees their memory
         else:
+            self._check_rows(restored.step, restored.metadata.pop('rows', None))
             self.progress = Progress(**restored.metadata)
             if self.progress.text != setup.pairs.digest:
                 raise UserError(
@@ -206,6 +208,29 @@ class Run:
             # With this checkpoint nothing asks for the source any more.
             self._save()
         self._wait_for_checkpoint()
+
+    def _check_rows(self, step: int, seal: dict[str, Any] | None) -> None:
+        """Says if the rows of metrics are not those that a checkpoint was saved with.
+
+        Args:
+          step: the checkpoint's.
+          seal: of the rows; None in a checkpoint of an earlier version.
+        """
+        if not seal or not processes.is_first():
+            return
+        if metrics_log.is_changed(self.path, step, seal):
+            said = reading.changed_file(self.path / metrics_log.NAME)
+            self.screen.say(f'warning: {said}')
+
+    def _set_rows_aside(self) -> None:
+        """Keeps rows of metrics whose checkpoint is not there, and says so."""
+        last = metrics_log.set_aside(self.path) if processes.is_first() else 0
+        if last:
+            self.screen.say(
+                f'no checkpoint in {self._checkpoints.directory}: beginning again at '
+                f'step 0; the metrics up to step {last:,} are now in '
+                f'{metrics_log.BEFORE}'
+            )
 
     def _open_log(self) -> None:
         """Begins or goes on with the rows of metrics, and starts the hooks."""
@@ -274,7 +299,8 @@ class Run:
         self._wait_for_checkpoint()
         self._log.flush()
         tree = eval_params.to_save(self.state)
-        self._checkpoints.save(self.step, tree, self.progress.metadata())
+        metadata = {**self.progress.metadata(), 'rows': self._log.seal()}
+        self._checkpoints.save(self.step, tree, metadata)
         self._untold = self.step
 
     def _wait_for_checkpoint(self) -> None:
@@ -334,6 +360,7 @@ class Run:
             'evaluations': evaluations,
         }
         if processes.is_first():
+            found |= reading.seals(self.path, found)
             storage.write_json(self.path / directory.RESULT, found)
             self._hooks.end(found)
         self.screen.say(result.summary(self.path, found))

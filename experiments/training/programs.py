@@ -14,6 +14,7 @@ from experiments.runtime.mesh import DeviceMesh
 from experiments.training import teacher
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import as_loss
+from flaxformer_lite.training.loss_scale import LossScale
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 
@@ -49,7 +50,8 @@ def first_state(kind: Kind) -> tuple[Any, TrainState]:
 
     def make(key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
         variables = mesh.first_variables(kind.model)(key, given)
-        return TrainState.create(variables, update, held)
+        scale = LossScale.for_model(kind.model)
+        return TrainState.create(variables, update, held, scale)
 
     key = mesh.abstract_key(kind.devices)
     state = jax.eval_shape(make, key, {})

@@ -24,7 +24,7 @@ from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
 from experiments.runs import environment, initial, trained_run
 from experiments.runs.initial import Initial
-from experiments.runtime import compilation, mesh
+from experiments.runtime import accelerators, compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from experiments.training import programs
 from experiments.training.result import count_parameters
@@ -71,6 +71,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     Raises:
       UserError: a field, a file or a text that cannot be worked with.
     """
+    accelerators.check()
     cache = compilation.use_cache()
     check.check_config(config)
     optimizer.check_rates(config)
@@ -148,8 +149,9 @@ def describe(setup: RunSetup, path: Path) -> str:
     kind = jax.devices()[0].device_kind
     devices = f'{jax.device_count()} × {kind}'
     dtype = setup.config.model.dtype
-    if dtype == 'float32' and environment.multiplies_bfloat16(jax.default_backend()):
-        dtype += ' (--config.model.dtype=bfloat16 is faster here)'
+    fastest = environment.fastest_dtype(jax.devices()[0])
+    if fastest not in (dtype, 'float32'):
+        dtype += f' (--config.model.dtype={fastest} is faster here)'
     epochs = setup.steps / batches.batches_per_epoch
     variables = mesh.abstract_variables(setup.model, setup.devices)
     taken = {}
@@ -170,6 +172,7 @@ def describe(setup: RunSetup, path: Path) -> str:
             'batch': f'{shapes}; {batches.target_tokens_per_batch:,.0f} target tokens, '
             f'{batches.padding_share:.1%} padding',
             'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',
+            'loss': f'{setup.config.train.loss} (evaluation: without label smoothing)',
             'devices': f'{devices} {setup.devices.describe()}'.rstrip(),
             'dtype': dtype,
             **taken,

@@ -148,7 +148,7 @@ class ModelConfig:
     ] = None
     dtype: Annotated[
         str,
-        Choices('float32', 'bfloat16'),
+        Choices('float32', 'bfloat16', 'float16'),
         'of the operands of products; sums are float32',
     ] = 'float32'
 

@@ -39,6 +39,10 @@ CHUNK_ELSEWHERE = 4096
 VOCAB_MULTIPLE_ON_CPU = 1
 VOCAB_MULTIPLE_ELSEWHERE = 128
 
+# Probabilities of most tokens are too small for float16. A power of two rounds nothing,
+# and a loss whose gradient by a logit is at most 255 does not overflow.
+FLOAT16_FACTOR = 2.0**8
+
 
 class LossSums(struct.PyTreeNode):
     """Sums over the labels that count, float32 scalars.
@@ -271,9 +275,11 @@ def _of_chunk(settings, table_PD, bias_V, vocab_size, hidden_BCD, targets):
         gradient_NV *= 1 - jnp.square(logits_NV / settings.cap)
     bias_gradient_V = None if bias_V is None else sum_rows(gradient_NV)
     padding = len(table_PD) - vocab_size
-    gradient_NP = jnp.pad(gradient_NV.astype(dtype), ((0, 0), (0, padding)))
-    hidden_gradient_ND = matmul(gradient_NP, table_PD)
-    table_gradient_PD = weight_gradient(gradient_NP, hidden_ND)
+    factor = FLOAT16_FACTOR if dtype == jnp.float16 else 1.0
+    gradient_NP = (factor * gradient_NV).astype(dtype)
+    gradient_NP = jnp.pad(gradient_NP, ((0, 0), (0, padding)))
+    hidden_gradient_ND = matmul(gradient_NP, table_PD) / factor
+    table_gradient_PD = weight_gradient(gradient_NP, hidden_ND) / factor
     hidden_gradient_BCD = hidden_gradient_ND.reshape(hidden_BCD.shape)
     return sums, hidden_gradient_BCD, (table_gradient_PD, bias_gradient_V)
 

@@ -2,8 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+from jax.lax import DotAlgorithmPreset
 
 from flaxformer_lite.ops.choose import choose
+
+_SUMS_IN_FLOAT32 = {
+    jnp.dtype('bfloat16'): DotAlgorithmPreset.BF16_BF16_F32,
+    jnp.dtype('float16'): DotAlgorithmPreset.F16_F16_F32,
+}
 
 
 def reference(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
@@ -47,10 +53,14 @@ def input_gradient_reference(g_NF: jax.Array, w_DF: jax.Array) -> jax.Array:
 def input_gradient_on_gpu(g_NF: jax.Array, w_DF: jax.Array) -> jax.Array:
     """Returns the same from a product that writes rounded sums itself.
 
-    cuBLAS adds in float32 either way. A float32 result would take twice the memory
-    traffic, and another pass to round it.
+    It sums in float32 as well. A float32 result would take twice the memory traffic,
+    and another pass to round it.
     """
-    return jnp.einsum('nf,df->nd', g_NF, w_DF, preferred_element_type=g_NF.dtype)
+    dtype = g_NF.dtype
+    algorithm = _SUMS_IN_FLOAT32.get(dtype)
+    return jnp.einsum(
+        'nf,df->nd', g_NF, w_DF, precision=algorithm, preferred_element_type=dtype
+    )
 
 
 input_gradient = choose(input_gradient_reference, input_gradient_on_gpu, only_on='cuda')

@@ -95,15 +95,29 @@ def from_pretrained(
             table = arrays.as_in_files(table, weights.shapes)
             arrays.check_names(family, table, weights.shapes)
             variables = arrays.to_variables(
-                table, lambda array: _read(array, weights, dtype, mesh)
+                table, lambda array: _read(array, family, weights, dtype, mesh)
             )
         except ValueError as error:
             raise ValueError(f'{path}: {error}') from None
     return model, variables
 
 
+def _tied_arrays_differ(family: type[Family], one: str, other: str) -> str:
+    message = f'{one} is not {other}, and the config ties them'
+    if 'output' not in family.arrays or one != family.arrays['output']:
+        return message
+    return (
+        f'{message}. If the checkpoint has an output matrix of its own, set '
+        'tie_word_embeddings to false in config.json'
+    )
+
+
 def _read(
-    array: arrays.Array, weights: folder.Weights, dtype: str, mesh: Mesh | None
+    array: arrays.Array,
+    family: type[Family],
+    weights: folder.Weights,
+    dtype: str,
+    mesh: Mesh | None,
 ) -> jax.Array:
     """One parameter, where it is to be; all that its names hold must be the same."""
     names = [n for n in (array.name, *array.aliases) if n in weights.shapes]
@@ -113,7 +127,7 @@ def _read(
         theirs = jnp.zeros(array.their_shape)
     for other in names[1:]:
         if (weights.read(other) != theirs).any():
-            raise ValueError(f'{other} is not {names[0]}, and the config ties them')
+            raise ValueError(_tied_arrays_differ(family, other, names[0]))
     ours = array.to_ours(theirs.astype(jnp.dtype(dtype), copy=False))
     if mesh is None:
         return jnp.asarray(ours)

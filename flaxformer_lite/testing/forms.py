@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
-from jax.extend import core
 from jax.sharding import AxisType
 
+from flaxformer_lite.jax_compat import jaxprs_in_params
 from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
@@ -63,11 +63,11 @@ def examine_scanned(model: Model, variables: Any) -> Examined:
 
 
 class Product(NamedTuple):
-    """A product of a program: its kind, and the types of operands and result."""
+    """A product of a program: its kind, and the dtypes of operands and sums."""
 
     kind: str
     operands: frozenset[str]
-    result: str
+    sums: str
 
 
 def products(model: Model, variables: Any) -> set[Product]:
@@ -83,17 +83,25 @@ def products(model: Model, variables: Any) -> set[Product]:
         Product(
             equation.primitive.name,
             frozenset(str(x.aval.dtype) for x in equation.invars),
-            str(equation.outvars[0].aval.dtype),
+            _dtype_of_sums(equation),
         )
         for equation in _equations(traced.jaxpr)
         if equation.primitive.name in _PRODUCTS
     }
 
 
+def _dtype_of_sums(product: Any) -> str:
+    """Returns what the product states, or else the dtype of its result."""
+    algorithm = product.params.get('precision')
+    if isinstance(algorithm, jax.lax.DotAlgorithmPreset):
+        return jnp.dtype(algorithm.accumulation_type).name
+    return str(product.outvars[0].aval.dtype)
+
+
 def _equations(jaxpr: Any) -> Iterator[Any]:
     for equation in jaxpr.eqns:
         yield equation
-        for inner in core.jaxprs_in_params(equation.params):
+        for inner in jaxprs_in_params(equation.params):
             yield from _equations(inner)
 
 
@@ -101,9 +109,9 @@ def float32_sums(found: set[Product]) -> Finding:
     """That products are summed in float32 whatever their operands are."""
     contract = 'products are summed in float32'
     for product in sorted(found, key=str):
-        if product.result != 'float32':
+        if product.sums != 'float32':
             operands = ' and '.join(sorted(product.operands))
-            detail = f'a {product.kind} of {operands} gives {product.result}'
+            detail = f'a {product.kind} of {operands} gives {product.sums}'
             return Finding(contract, False, detail)
     return Finding(contract, True)
 

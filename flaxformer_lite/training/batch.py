@@ -14,11 +14,13 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 
 # The arrays of a batch, int32 (rows, length) each. A row may hold several pairs of a
-# source and a target (packing). - source, inputs, labels: tokens or padding; the
-# inputs are the labels shifted right behind a start token. A source may be vectors,
-# float32 (rows, length, features), where zeros are padding. - source_segments,
-# target_segments: count the pairs of a row from 1; 0 for padding. - source_positions,
-# target_positions: of each token in its own sentence, from 0.
+# source and a target (packing).
+# - source, inputs, labels: tokens or padding. The inputs are the labels, shifted right
+#   behind a start token. A source may be vectors, float32 (rows, length, features); an
+#   all-zero vector is padding.
+# - source_segments, target_segments: the number of the pair in its row, from 1; 0 for
+#   padding.
+# - source_positions, target_positions: of each token in its own sentence, from 0.
 Batch = Mapping[str, jax.Array]
 BATCH_ARRAYS = (
     'source',
@@ -52,8 +54,8 @@ def make_batch(
     Args:
       source, target: as many rows each, of the tokens that the model reads and writes,
         end tokens included. A source may be vectors, an array (length, features). In
-        arrays, padding of a target comes behind its tokens; that of a source may be
-        anywhere, and changes nothing.
+        arrays, put a target's padding behind its tokens. A source's padding may be
+        anywhere.
       bos: the start token, which stands before each target in `inputs`. Defaults to
         the model's, and without a model to `SpecialTokens.start`, 2.
       padding: the token that is none. Defaults to the model's, and without a model to

@@ -94,6 +94,7 @@ def loss_and_grads(
     loss: Spec = DEFAULT_LOSS,
     dropout_key: jax.Array | None = None,
     frozen: Set[str] = frozenset(),
+    scale: jax.Array | float = 1.0,
 ) -> tuple[StepOutput, Any]:
     """The loss of a batch with its gradients, and the new running statistics.
 
@@ -101,6 +102,8 @@ def loss_and_grads(
       model, variables, batch, loss, dropout_key: as `loss_sums`.
       frozen: paths of parameters that have no gradient, as `freezing.split` takes them.
         What only their gradients would need is not computed.
+      scale: the factor of the loss whose gradients are computed. The sums are those of
+        the loss itself.
     """
     trained, held = freezing.split(variables['params'], frozen)
     loss = as_loss(loss)
@@ -111,7 +114,7 @@ def loss_and_grads(
         total = sums.loss
         for addition in jax.tree.leaves(written.get('losses', {})):
             total += sums.tokens * addition.sum()  # over layers, if they are scanned
-        return total, (sums, written)
+        return scale * total, (sums, written)
 
     grad = jax.grad(total_loss, has_aux=True)
     gradients, (sums, written) = grad(trained)

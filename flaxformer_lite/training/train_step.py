@@ -23,6 +23,7 @@ from flaxformer_lite.training.loss import (
     depends_on_other_rows,
     loss_and_grads,
 )
+from flaxformer_lite.training.loss_scale import LossScale
 
 
 class TrainState(struct.PyTreeNode):
@@ -34,6 +35,7 @@ class TrainState(struct.PyTreeNode):
       opt_state: the optimizer's state, of the parameters that are trained.
       skipped: int32, how many updates were not finite, and so were not made.
       batch_stats: running statistics of norms over a batch; {} without one.
+      loss_scale: the scale of the loss of a float16 model; None for other dtypes.
     """
 
     step: jax.Array
@@ -41,6 +43,7 @@ class TrainState(struct.PyTreeNode):
     opt_state: optax.OptState
     skipped: jax.Array
     batch_stats: Any = struct.field(default_factory=dict)
+    loss_scale: LossScale | None = None
 
     @classmethod
     def create(
@@ -48,6 +51,7 @@ class TrainState(struct.PyTreeNode):
         variables: Any,
         optimizer: optax.GradientTransformation,
         frozen: Set[str] = frozenset(),
+        loss_scale: LossScale | None = None,
     ) -> 'TrainState':
         """The state in which training begins with variables that are there.
 
@@ -57,12 +61,14 @@ class TrainState(struct.PyTreeNode):
           optimizer: updates the parameters.
           frozen: paths of parameters that are not trained: the optimizer keeps nothing
             of them.
+          loss_scale: `LossScale.for_model(model)`. A float16 model needs it.
         """
         trained, _ = freezing.split(variables['params'], frozen)
         state = cls(
             step=jnp.zeros((), jnp.int32),
             skipped=jnp.zeros((), jnp.int32),
             opt_state=optimizer.init(trained),
+            loss_scale=loss_scale,
             **variables,
         )
         return _without_sharing(state)
@@ -137,7 +143,9 @@ def init_state(
       frozen: paths of parameters that are not trained: the optimizer keeps nothing of
         them.
     """
-    return TrainState.create(init_variables(model, key, given), optimizer, frozen)
+    variables = init_variables(model, key, given)
+    loss_scale = LossScale.for_model(model)
+    return TrainState.create(variables, optimizer, frozen, loss_scale)
 
 
 def _without_sharing(state: TrainState) -> TrainState:
@@ -185,16 +193,19 @@ def make_train_step(
     Raises:
       ValueError: there is no such loss or `remat`, or the model has no blocks; when the
         step is traced, if the batch lacks an array, `accumulate` does not divide its
-        rows, or `frozen` names no parameter.
+        rows, `frozen` names no parameter, or the state of a float16 model has no
+        `loss_scale`.
     """
     model = model.with_remat(remat)
     loss = as_loss(loss)
 
     def of_batch(whole, batch):
-        variables, key, loss = whole
+        variables, key, loss, loss_scale = whole
 
         def of_part(variables, batch, key):
-            return loss_and_grads(model, variables, batch, loss, key, frozen)
+            return loss_and_grads(
+                model, variables, batch, loss, key, frozen, loss_scale
+            )
 
         if accumulate == 1:
             return of_part(variables, batch, key)
@@ -206,10 +217,41 @@ def make_train_step(
         function = of_batch
         if _sums_over_devices_once(model, accumulate, state.variables, batch, key):
             function = sum_over_data(of_batch)
-        output, batch_stats = function((state.variables, key, loss), batch)
+        scale = _scale_of(model, state)
+        output, batch_stats = function((state.variables, key, loss, scale), batch)
+        gradients = _without_zero_start(model, output.gradients, state.params)
+        output = output._replace(gradients=gradients)
         return _update(optimizer, state, output, batch_stats, frozen)
 
     return train_step
+
+
+def _without_zero_start(model: Model, gradients: Any, params: Any) -> Any:
+    """Returns gradients that keep a zero start embedding at zero.
+
+    Marian starts each target from zero: its start token is padding, whose embedding is
+    zero. CTranslate2 has no weights for that token.
+    """
+    tokens = model.special_tokens
+    if tokens.start != tokens.padding or 'embedding' not in gradients:
+        return gradients
+    is_zero = ~jnp.any(params['embedding'][tokens.start])
+    gradients_VD = gradients['embedding']
+    row_D = jnp.where(is_zero, 0, gradients_VD[tokens.start])
+    gradients_VD = gradients_VD.at[tokens.start].set(row_D)
+    return {**gradients, 'embedding': gradients_VD}
+
+
+def _scale_of(model: Model, state: TrainState) -> jax.Array | float:
+    """Returns the factor of the loss whose gradients the step computes."""
+    if state.loss_scale is not None:
+        return state.loss_scale.scale
+    if model.dense.dtype == jnp.float16:
+        raise ValueError(
+            'state.loss_scale: a float16 model needs one. Begin with init_state, or '
+            'pass loss_scale=LossScale.for_model(model) to TrainState.create.'
+        )
+    return 1.0
 
 
 def _sums_over_devices_once(
@@ -232,7 +274,9 @@ def _update(
     """Applies the mean gradient of a token, if it is finite."""
     trained, held = freezing.split(state.params, frozen)
     tokens = jnp.maximum(output.sums.tokens, 1)
-    gradients = jax.tree.map(lambda g: g / tokens, output.gradients)
+    loss_scale = state.loss_scale
+    divisor = tokens if loss_scale is None else tokens * loss_scale.scale
+    gradients = jax.tree.map(lambda g: g / divisor, output.gradients)
     norm = optax.tree.norm(gradients)
     is_finite = jnp.isfinite(output.sums.loss) & jnp.isfinite(norm)
     # The optimizer's state has the dtypes of the parameters.
@@ -250,6 +294,8 @@ def _update(
     # before it writes the new one in its place, which takes twice its memory.
     kept = jax.lax.cond(is_finite, updated, lambda: state)
     kept = kept.replace(step=state.step + 1, skipped=state.skipped + ~is_finite)
+    if loss_scale is not None:
+        kept = kept.replace(loss_scale=loss_scale.adjusted(is_finite))
     return kept, Metrics(output.sums, norm, output.aux_metrics)
 
 

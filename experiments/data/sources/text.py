@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.data.digest import hex_digest, of_file
@@ -118,20 +118,9 @@ class Text(Source):
 
     def _with_references(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
         """Each source of a set with all its references."""
-        columns = list(zip(*self._pairs(name), strict=True))
-        size = len(columns[0])
-        for file in self._further_references(name):
-            further = tuple(lines(file))
-            if len(further) != size:
-                raise UserError(
-                    f'data: {file} has {len(further):,} lines and the set '
-                    f'{size:,}; line n must translate line n of the source'
-                )
-            columns.append(further)
-        found = []
-        for source, target, *others in zip(*columns, strict=True):
-            found.append((source, (target, *filter(str.strip, others))))
-        return found
+        source = self._file(name, self.source)
+        target = self._file(name, self.target)
+        return read_set(source, [target, *self._further_references(name)])
 
     def _further_references(self, name: str) -> list[Path]:
         """The files `<name>.<target>.<number>` in the order of their numbers."""
@@ -160,18 +149,53 @@ class Text(Source):
     def _pairs(self, name: str) -> Iterator[Pair]:
         source = self._file(name, self.source)
         target = self._file(name, self.target)
-        # All lines are counted before the first pair is given out: text whose lines are
-        # shifted must train nothing.
-        source_lines = _count_lines(source)
-        target_lines = _count_lines(target)
-        if source_lines != target_lines:
+        yield from _pairs(source, target)
+
+
+def read_set(
+    source: Path, references: Sequence[Path]
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Reads an evaluation set: each source with its references.
+
+    Args:
+      source: a file with a sentence a line, plain or `.gz`.
+      references: files with its translations. A blank line in the second or a later
+        one means that the sentence has no such reference.
+
+    Raises:
+      UserError: a file is missing, empty or not UTF-8, or has another number of lines.
+    """
+    first, *others = references
+    columns = list(zip(*_pairs(source, first), strict=True))
+    size = len(columns[0])
+    for file in others:
+        further = tuple(lines(file))
+        if len(further) != size:
             raise UserError(
-                f'data: {source} has {source_lines:,} lines and {target} has '
-                f'{target_lines:,}; line n of one must translate line n of the other'
+                f'data: {file} has {len(further):,} lines and the set '
+                f'{size:,}; line n must translate line n of the source'
             )
-        if not source_lines:
-            raise UserError(f'data: {source} and {target} are empty')
-        yield from zip(lines(source), lines(target), strict=True)
+        columns.append(further)
+    found = []
+    for text, target, *further in zip(*columns, strict=True):
+        found.append((text, (target, *filter(str.strip, further))))
+    return found
+
+
+def _pairs(source: Path, target: Path) -> Iterator[Pair]:
+    """Yields the lines of two files, side by side."""
+    # All lines are counted before the first pair is given out: text whose lines are
+    # shifted must train nothing.
+    source_lines = _count_lines(source)
+    target_lines = _count_lines(target)
+    if source_lines != target_lines:
+        raise UserError(
+            f'data: {source} has {source_lines:,} lines and {target} has '
+            f'{target_lines:,}; line n of one must translate line n of the other'
+        )
+    if not source_lines:
+        raise UserError(f'data: {source} and {target} are empty')
+    yield from zip(lines(source), lines(target), strict=True)
 
 
 def _count_lines(path: Path) -> int:

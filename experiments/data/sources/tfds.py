@@ -98,12 +98,21 @@ class Tfds(OfSplits):
 
     def _find(self) -> Any:
         import absl.logging
-        import tensorflow_datasets as tfds
+        from google.protobuf.runtime_version import VersionError
 
-        # It registers the translation sets.
-        import tensorflow_datasets.translate  # noqa: F401
+        try:
+            import tensorflow_datasets as tfds
+
+            # It registers the translation sets.
+            import tensorflow_datasets.translate  # noqa: F401
+        except VersionError as error:  # as on Colab's CPU and GPU runtimes
+            raise UserError(
+                'data: tfds cannot be imported: protobuf is too old for '
+                'tensorflow-metadata. Upgrade it and restart: pip install -U protobuf'
+            ) from error
 
         # What it warns of is no more than the error that follows says in one line.
+        verbosity = absl.logging.get_verbosity()
         absl.logging.set_verbosity(absl.logging.ERROR)
         try:
             builder = tfds.builder(self.name, data_dir=self.data_dir)
@@ -118,6 +127,8 @@ class Tfds(OfSplits):
             raise UserError(
                 f'data: tfds(name={self.name!r}): {_line(error)}'
             ) from error
+        finally:
+            absl.logging.set_verbosity(verbosity)
 
     def _prepare(self, builder: Any) -> None:
         try:

@@ -13,7 +13,7 @@ from experiments.data.tokenizers.base import (
     normalize,
     text_ids,
 )
-from experiments.errors import UserError
+from experiments.errors import UserError, check_list
 from flaxformer_lite.ranges import Range, Size
 
 SPECIAL = ('<pad>', '</s>', '<s>', '<unk>')  # by their ids
@@ -76,6 +76,7 @@ class Counted(Tokenizer):
         return {unit: i for i, unit in units if i >= len(SPECIAL)}
 
     def encode(self, texts):
+        check_list('texts', texts)
         rows = []
         for text in texts:
             units = self.split(normalize(text))

@@ -14,7 +14,7 @@ import numpy as np
 from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError
+from experiments.errors import UserError, check_list
 from flaxformer_lite import ranges
 
 
@@ -89,6 +89,7 @@ class Arrays(Tokenizer):
           UserError: there is no array of that name, it is not as it has to be, or the
             file is not the one that `train` has seen.
         """
+        check_list('texts', texts)
         if json.loads(self.model)['sha256'] != self._sum:
             raise UserError(
                 f'tokenizer: arrays: {self.path} is not what the run was trained with: '

@@ -89,7 +89,11 @@ class Tokenizer(Checked):
         return dataclasses.replace(self, model=model)  # pyright: ignore
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The ids of each source, without `source_end`; a blank text has none."""
+        """The ids of each source, without `source_end`; a blank text has none.
+
+        Raises:
+          UserError: `texts` is one text.
+        """
         raise NotImplementedError
 
     def with_end(self, row: Any) -> Any:

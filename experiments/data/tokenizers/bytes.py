@@ -4,6 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from experiments.data.tokenizers.base import UNK, Tokenizer, normalize, text_ids
+from experiments.errors import check_list
 
 _FIRST = UNK + 1  # the id of byte 0
 
@@ -20,6 +21,7 @@ class Bytes(Tokenizer):
         return b''
 
     def encode(self, texts):
+        check_list('texts', texts)
         rows = [normalize(text).encode() for text in texts]
         return [[_FIRST + byte for byte in row] for row in rows]
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer, until
-from experiments.errors import UserError, reason
+from experiments.errors import UserError, check_list, reason
 from flaxformer_lite.ranges import Range
 from flaxformer_lite.special_tokens import SpecialTokens
 
@@ -170,6 +170,7 @@ class Huggingface(Tokenizer):
         return [before + row if row else [] for row in rows]
 
     def _rows(self, texts: list[str], side: str = 'text') -> list[list[int]]:
+        check_list('texts', texts)
         if not texts:
             return []
         rows = self.theirs(**{side: texts}, add_special_tokens=False).input_ids

@@ -28,7 +28,7 @@ from experiments.data.tokenizers.base import (
     normalize,
     text_ids,
 )
-from experiments.errors import UserError, reason
+from experiments.errors import UserError, check_list, reason
 from flaxformer_lite import ranges
 from flaxformer_lite.ranges import Choices, Range
 
@@ -162,6 +162,7 @@ class SentencePiece(Tokenizer):
 
     def encode(self, texts):
         """The ids of each text, without BOS and EOS; a blank text has none."""
+        check_list('texts', texts)
         return self._processor.encode([_plain(text) for text in texts])
 
     @property

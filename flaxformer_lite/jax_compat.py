@@ -1,0 +1,64 @@
+"""Differences between the supported JAX versions.
+
+Each entry names the version that made it unnecessary. Remove an entry when
+`flaxformer_lite.OLDEST_JAX` reaches that version.
+"""
+
+import re
+from typing import Any
+
+import jax
+from jax.extend import core
+
+try:  # 0.8.0 moved it out of `jax.experimental`
+    enable_x64 = jax.enable_x64
+except AttributeError:
+    # Newer versions, which pyright sees, lack it.
+    from jax.experimental import enable_x64  # noqa: F401 # pyright: ignore[reportAttributeAccessIssue]
+
+try:  # 0.10.1 moved it out of `jax.core`
+    from jax.errors import InconclusiveDimensionOperation  # noqa: F401
+except ImportError:
+    from jax.core import InconclusiveDimensionOperation  # noqa: F401
+
+try:  # new in 0.10.0
+    jaxprs_in_params = core.jaxprs_in_params
+except AttributeError:
+
+    def jaxprs_in_params(params: Any) -> Any:
+        """Yields the jaxprs in an equation's parameters."""
+        for value in params.values():
+            for inner in value if isinstance(value, tuple) else (value,):
+                if isinstance(inner, core.ClosedJaxpr):
+                    yield inner.jaxpr
+                elif isinstance(inner, core.Jaxpr):
+                    yield inner
+
+
+def with_sharding_constraint(x: jax.Array, spec: jax.P) -> jax.Array:
+    """`jax.lax.with_sharding_constraint`, as a hint to XLA.
+
+    Until 0.8.0 JAX cannot check a spec that leaves an axis of the mesh whole inside a
+    `shard_map` over another axis. Without the hint XLA divides the array as it likes.
+    """
+    try:
+        return jax.lax.with_sharding_constraint(x, spec)
+    except NotImplementedError:
+        if jax.__version_info__ >= (0, 8):
+            raise
+        return x
+
+
+def compile_with(lowered: jax.stages.Lowered, options: dict[str, Any]) -> Any:
+    """Compiles a program, without the compile options that this XLA lacks.
+
+    `xla_cpu_scheduler_type` is new in jaxlib 0.9.1.
+    """
+    while True:
+        try:
+            return lowered.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            unknown = re.search(r"No such compile option: '(\w+)'", str(error))
+            if not unknown:
+                raise
+            options = {k: v for k, v in options.items() if k != unknown[1]}

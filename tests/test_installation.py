@@ -1,0 +1,151 @@
+"""What is said of an installation that cannot work: an old JAX, a GPU without JAX."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import jax
+import pytest
+
+import flaxformer_lite
+from experiments.errors import UserError
+from experiments.runtime import accelerators
+
+ROOT = Path(__file__).parents[1]
+JAXLIB = '0.9.1'
+
+
+def start(path, *command):
+    """Runs Python with packages of a folder first; returns its output."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=os.environ | {'PYTHONPATH': f'{path}:{ROOT}'},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def install(folder, name, version):
+    """Writes the metadata of a distribution."""
+    info = folder / f'{name.replace("-", "_")}-{version}.dist-info'
+    info.mkdir()
+    (info / 'METADATA').write_text(f'Name: {name}\nVersion: {version}\n', 'utf-8')
+
+
+@pytest.mark.parametrize('version', ['0.6.2', '0.7.1', '0.7.2', '0.12.0.1', '1.0'])
+def test_an_old_jax_is_one_line_at_import(version, tmp_path):
+    install(tmp_path, 'jax', version)
+    code = 'import flaxformer_lite.shapes'
+    status, _, error = start(tmp_path, '-c', code)
+    if version in ('0.6.2', '0.7.1'):
+        message = (
+            f'jax: version {version} is too old. '
+            "Install a newer one: pip install -U 'jax>=0.7.2' flax."
+        )
+        assert error.splitlines()[-1] == f'ImportError: {message}'
+        command = '-m', 'experiments.run', '--config=configs/wmt_tiny.py'
+        assert start(tmp_path, *command) == (2, '', f'error: {message}\n')
+    else:
+        assert (status, error) == (0, '')
+
+
+def test_the_oldest_jax_is_that_of_pyproject():
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text('utf-8'))['project']
+    floor = f'>={flaxformer_lite.OLDEST_JAX}'
+    extras = project['optional-dependencies']
+    found = [*project['dependencies'], *extras['tpu']]
+    found += [*extras['cuda12'], *extras['cuda13']]
+    wanted = ['jax', 'jax[tpu]', 'jax[cuda12]', 'jax[cuda13]']
+    assert [x for x in found if x.startswith('jax')] == [x + floor for x in wanted]
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A machine with an NVIDIA GPU, whose plugins and driver are given."""
+
+    def make(driver='580.82.07', devices=('nvidia0', 'nvidiactl'), **plugins):
+        versions = {f'jax-{name}-plugin': x for name, x in plugins.items()}
+        versions['jaxlib'] = JAXLIB
+
+        def version(name):
+            if name not in versions:
+                raise metadata.PackageNotFoundError(name)
+            return versions[name]
+
+        text = f'NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Thu\n'
+        (tmp_path / 'version').write_text(text, 'utf-8')
+        (tmp_path / 'dev').mkdir()
+        for name in devices:
+            (tmp_path / 'dev' / name).touch()
+        monkeypatch.setattr(accelerators.metadata, 'version', version)
+        monkeypatch.setattr(accelerators, '_DRIVER', tmp_path / 'version')
+        monkeypatch.setattr(accelerators, '_DEVICES', tmp_path / 'dev')
+
+    before = jax.config.jax_platforms
+    jax.config.update('jax_platforms', None)
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'cpu')
+    yield make
+    jax.config.update('jax_platforms', before)
+
+
+def test_nothing_is_said_where_jax_uses_the_gpu_or_there_is_none(machine, monkeypatch):
+    machine(devices=('accel0', 'nvidiactl'))
+    assert accelerators.unused_gpu() is None
+    (accelerators._DEVICES / 'nvidia0').touch()
+    assert accelerators.unused_gpu()
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+    assert accelerators.unused_gpu() is None
+
+
+def test_a_choice_of_the_cpu_is_not_questioned(machine):
+    machine()
+    jax.config.update('jax_platforms', 'cpu')
+    assert accelerators.unused_gpu() is None
+
+
+@pytest.mark.parametrize(
+    ('driver', 'plugins', 'message'),
+    [
+        ('580.82.07', {}, 'Install one: pip install -U "jax[cuda13]==0.9.1"'),
+        ('550.54.15', {}, 'Install one: pip install -U "jax[cuda12]==0.9.1"'),
+        (
+            '580.82.07',
+            {'cuda12': '0.7.2'},
+            'the cuda12 plugin has version 0.7.2, jaxlib 0.9.1. '
+            'Install equal versions: pip install -U "jax[cuda12]==0.9.1"',
+        ),
+        ('580.82.07', {'cuda12': JAXLIB}, 'the cuda12 plugin cannot use the GPU'),
+    ],
+)
+def test_a_gpu_that_jax_does_not_use_is_a_warning(
+    driver, plugins, message, machine, capsys
+):
+    machine(driver, **plugins)
+    accelerators.check()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith('warning: jax: ')
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ('driver', 'cuda12', 'cuda13', 'removed'),
+    [
+        ('580.82.07', '0.7.2', JAXLIB, 'cuda12'),
+        ('580.82.07', JAXLIB, '0.12.0', 'cuda13'),
+        ('580.82.07', JAXLIB, JAXLIB, 'cuda12'),
+        ('550.54.15', JAXLIB, JAXLIB, 'cuda13'),
+        ('550.54.15', '0.7.2', '0.7.2', 'cuda13'),
+    ],
+)
+def test_two_plugins_are_refused_with_the_one_to_uninstall(
+    driver, cuda12, cuda13, removed, machine
+):
+    machine(driver, cuda12=cuda12, cuda13=cuda13)
+    uninstall = f'pip uninstall jax-{removed}-plugin jax-{removed}-pjrt'
+    with pytest.raises(UserError, match=f'both installed. Uninstall one: {uninstall}'):
+        accelerators.check()
