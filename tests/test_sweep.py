@@ -133,6 +133,17 @@ def worker(seconds, is_started_here):
 
 
 @pytest.mark.skipif(os.name != 'posix', reason='signals as POSIX has them')
+@pytest.mark.parametrize('worker', [(0, 0), (2, 2), (3, 2)])
+def test_a_worker_is_one_of_all(tmp_path, monkeypatch, worker):
+    file = write_sweep(tmp_path)
+    argv = ['sweep', f'--config={file}', '--worker', *map(str, worker)]
+    monkeypatch.setattr(sys, 'argv', argv)
+    number, of = worker
+    message = f'^--worker: NUMBER must be less than OF, not {number} {of}'
+    with pytest.raises(UserError, match=message):
+        sweep.main()
+
+
 def test_a_worker_stops_with_the_process_that_started_it():
     with worker(60, is_started_here=True) as process:
         process.stdout.readline()

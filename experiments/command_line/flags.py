@@ -18,6 +18,7 @@ from absl import flags
 from ml_collections import config_dict, config_flags
 
 from experiments import kinds, storage
+from experiments.command_line import stopping
 from experiments.config import load, parts, schema
 from experiments.config.load import flatten
 from experiments.errors import UserError, line, named
@@ -338,16 +339,20 @@ def evaluate(file: Path) -> Any:
     """What the function get_config() of a file returns; None where it has none.
 
     Raises:
-      UserError: the file fails; names the last of its lines that did.
+      UserError: the file fails or exits; names the last of its lines that did.
+      KeyboardInterrupt: Ctrl-C was pressed.
     """
     try:
         return runpy.run_path(str(file)).get('get_config', lambda: None)()
-    except Exception as error:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not stopping.is_watching():
+            raise
         where = str(file)
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == str(file):
                 where = f'{file}:{frame.lineno}'
-        raise UserError(f'{where}: {type(error).__name__}: {error}') from error
+        message = f'{where}: {type(error).__name__}: {error}'
+        raise UserError(message.removesuffix(': ')) from error
 
 
 def _load(file: Path) -> config_dict.ConfigDict:
