@@ -21,7 +21,7 @@ from experiments import kinds, storage
 from experiments.command_line import stopping
 from experiments.config import load, parts, schema
 from experiments.config.load import flatten
-from experiments.errors import UserError, line, named
+from experiments.errors import UserError, component_error, line, named
 from flaxformer_lite.config import variants
 from flaxformer_lite.ranges import nearest, shown
 
@@ -125,7 +125,10 @@ def _names(field: str) -> list[str]:
 
 
 def main(run: Callable[[], None]) -> None:
-    """Runs a command; a UserError is one line on stderr and exit status 2."""
+    """Runs a command; a UserError is one line on stderr and exit status 2.
+
+    An error of a user's own component is a line, its traceback and exit status 1.
+    """
     _use_utf8()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout = _Output(sys.stdout)
@@ -140,6 +143,13 @@ def main(run: Callable[[], None]) -> None:
         sys.exit(2)
     except BrokenPipeError:  # `| head` has seen enough
         sys.exit(1)
+    except (Exception, SystemExit) as error:
+        found = component_error(error)
+        if found is None:
+            raise
+        message, trace = found
+        print(f'error: {message}\n{trace}', end='', file=sys.stderr)
+        sys.exit(1 if trace else 2)
 
 
 class _Output(io.TextIOWrapper):
