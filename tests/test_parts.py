@@ -33,6 +33,7 @@ from experiments.command_line import flags
 from experiments.config import load, parts, schema
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
+from experiments.optimizers import optax_specs
 from experiments.runtime import mesh
 from flaxformer_lite.attention.base import Attention
 from flaxformer_lite.config import results, variants
@@ -468,6 +469,13 @@ def test_a_method_without_a_return_is_one_line(base, world):
     count = arguments.count(',')
     with pytest.raises(results.ResultError, match=message):
         getattr(made, method)(*[1.0] * count)
+
+
+def test_an_optimizer_that_is_none_is_one_line(world):
+    (world('here') / 'my_parts.py').write_text('def sgd(learning_rate):\n    pass\n')
+    message = '^my_parts.sgd: returned None. Return GradientTransformation.$'
+    with pytest.raises(results.ResultError, match=message):
+        optax_specs.make('my_parts.sgd', {}, lambda count: 0.1, lambda params: params)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ my_parts.Rows.evaluation: returned None. Return Mapping[str, …].
 import collections.abc
 import functools
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -87,8 +88,14 @@ def _checked_items(items: Any, title: str, returned: Any) -> Iterator[Any]:
 
 
 def _error(title: str, wrong: str, returned: Any) -> ResultError:
-    kind = inspect.formatannotation(returned).replace('collections.abc.', '')
+    kind = re.sub(r'(\w+\.)+', '', inspect.formatannotation(returned))
     return ResultError(f'{title}: returned {wrong}. Return {kind}.')
+
+
+def check_type(title: str, value: Any, kind: type) -> None:
+    """Raises ResultError if what a function returned isn't an instance of a type."""
+    if not isinstance(value, kind):
+        raise _error(title, _named(value), kind)
 
 
 def _mismatch(kind: Any, value: Any) -> str:
