@@ -198,7 +198,9 @@ def _nests_deeper(value: Any, levels: int) -> bool:
     nested = [value]
     for _ in range(levels + 1):
         nested = [child for parent in nested for child in _children(parent)]
-    return bool(nested)
+        if not nested:
+            return False
+    return True
 
 
 def _children(value: Any) -> Iterable[Any]:
