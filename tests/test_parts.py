@@ -36,7 +36,7 @@ from experiments.errors import UserError
 from experiments.optimizers import optax_specs
 from experiments.runtime import mesh
 from flaxformer_lite.attention.base import Attention
-from flaxformer_lite.config import results, variants
+from flaxformer_lite.config import results, spec, variants
 
 EXAMPLE = pages.files('docs/extend.md')['my_parts.py']
 FIELDS = small_runs.FIELDS | {
@@ -60,6 +60,7 @@ def world(tmp_path, monkeypatch):
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, 'path', [str(folder), *paths])
         monkeypatch.setattr(sys, 'meta_path', list(finders))
+        monkeypatch.setattr(spec, '_elsewhere', set())
         for module in [x for x in sys.modules if x.startswith('my_')]:
             monkeypatch.delitem(sys.modules, module)
         importlib.invalidate_caches()
