@@ -20,11 +20,17 @@ import inspect
 import pkgutil
 import re
 import traceback
+import types
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import ranges
+from flaxformer_lite.config.results import check_results
+
+
+class ModuleError(ImportError):
+    """A module from elsewhere cannot be imported; the cause says why."""
 
 
 @runtime_checkable
@@ -106,6 +112,8 @@ class Folder:
                 f'{name} is no {self.base}: derive it from '
                 f'{base.__module__}.{self.base}'
             )
+        for part in filter(_is_own, cls.__mro__):
+            check_results(part, base)
         return cls, arguments
 
     def make(self, spec: Spec, /, **given: Any) -> Any:
@@ -338,15 +346,35 @@ def is_of_part(error: BaseException) -> bool:
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [frame.f_globals.get('__name__', '') for frame in frames]
-    packages = {module.partition('.')[0] for module in modules}
-    return __name__ not in modules and not packages.isdisjoint(_elsewhere)
+    return __name__ not in modules and own_traceback(error) is not None
+
+
+def own_traceback(error: BaseException) -> types.TracebackType | None:
+    """Returns the traceback from the first frame of code from elsewhere, if any."""
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        is_generated = frame.f_code.co_filename == '<string>'  # as of a dataclass
+        if _is_elsewhere(frame.f_globals.get('__name__', '')) and not is_generated:
+            return trace
+        trace = trace.tb_next
+    return None
+
+
+def _is_own(cls: type) -> bool:
+    return _is_elsewhere(cls.__module__)
+
+
+def _is_elsewhere(module: str) -> bool:
+    return module.partition('.')[0] in _elsewhere
 
 
 def imported(name: str) -> Any:
-    """The class or function of a dotted name. What its module raises passes.
+    """The class or function of a dotted name.
 
     Raises:
       ValueError: there is no such module, or nothing in it that can be called.
+      ModuleError: the module raises an error, which is the cause.
     """
     module_name, _, class_name = name.rpartition('.')
     package, _, _ = name.partition('.')
@@ -359,8 +387,11 @@ def imported(name: str) -> Any:
             f'{name}: there is no module {error.name}, neither in the working '
             'directory nor installed'
         ) from None
-    except ValueError as error:  # which would be taken for what is wrong with the name
-        raise ImportError(f'{module_name} cannot be imported') from error
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        what = f'{type(error).__name__}: {error}'.removesuffix(': ')
+        raise ModuleError(f'{module_name} cannot be imported: {what}') from error
     found = getattr(module, class_name, None)
     if not callable(found):
         there = [key for key, value in vars(module).items() if callable(value)]
