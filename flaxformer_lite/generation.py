@@ -228,9 +228,7 @@ def decode_inputs(
 ) -> decoding.DecodeInputs:
     """Returns the search inputs of `decode_rows`, for callers that run the search.
 
-    Args:
-      model, settings, variables, source_BS, max_len_B: as `decode_rows`.
-      keys_B: a PRNG key per row, for sampling strategies.
+    `keys_B` has a PRNG key per row, for sampling strategies.
     """
     length = settings.length
     if model.max_length is not None:

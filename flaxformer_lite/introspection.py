@@ -248,9 +248,8 @@ def attention_stats(
     """Computes statistics of each head, (layers, heads), and layer, (layers,).
 
     Args:
-      model, variables, batch: as `record`.
-      loss: loss for the gradients; as `loss_sums`.
-      missing_ok: as `record`.
+      model, variables, batch, missing_ok: as `record`.
+      loss: the loss of the gradients; as `loss_sums`.
 
     Returns:
       For each attention, named as in `Record.weights`, means over non-padding queries:
@@ -300,7 +299,6 @@ def attention_stats(
 
 
 def _gradients(model, variables, batch, loss):
-    """Returns the gradients of the mean loss per token."""
 
     def mean_loss(params):
         with_params = variables | {'params': params}

@@ -131,7 +131,6 @@ def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
 
 
 def _as_kept(x: jax.Array) -> jax.Array:
-    """Casts to the dtype of the cache's slots."""
     if x.dtype == jnp.bfloat16 and _are_float32.value:
         return x.astype(jnp.float32)
     return x

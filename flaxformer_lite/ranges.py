@@ -218,7 +218,6 @@ def _ratio(one: str, other: str) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _limited(cls: type) -> tuple[tuple[str, Any], ...]:
-    """Returns the attributes of a dataclass that have a limit."""
     found = [(field.name, field.type) for field in dataclasses.fields(cls)]
     return tuple((name, kind) for name, kind in found if limit_of(kind) is not None)
 

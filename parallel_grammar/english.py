@@ -182,7 +182,6 @@ def _objects(clause: Clause) -> dict[str, list[str]]:
 
 
 def _parts(clause: Clause) -> dict[str, list[str]]:
-    """Returns everything after the verbs, in order."""
     parts = _objects(clause)
     if clause.predicate:
         parts['predicate'] = _predicate(clause.predicate)

@@ -139,7 +139,6 @@ def _adverbials(clause: Clause) -> dict[str, list[str]]:
 
 
 def _relative(nominal: object) -> list[str]:
-    """Returns the relative clause of a phrase, between commas."""
     if isinstance(nominal, NounPhrase) and nominal.relative:
         return [',', *_last(nominal.relative), ',']
     return []
@@ -181,7 +180,6 @@ def _infinitive(clause: Clause) -> list[str]:
 
 
 def _tail(part: Subordinate | None) -> list[str]:
-    """Returns a subordinate clause between commas."""
     if not part:
         return []
     if part.conjunction in INFINITIVES:

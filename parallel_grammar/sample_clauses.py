@@ -121,7 +121,6 @@ def has_past(verb: Verb) -> bool:
 
 
 def _tense(rng: Rng, verb: Verb, given: str) -> dict[str, Any]:
-    """Samples the clause's tense and modal verb."""
     if 'state' in verb.notes:
         return {'tense': given or rng.draw(_STATE_TENSES)}
     tense = given or rng.draw(_TENSES)

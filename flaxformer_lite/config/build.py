@@ -275,7 +275,6 @@ class Parts:
         return Dropout(self.config.head_dropout, (1, 3))
 
     def _make(self, kind: str, role: str, **given: Any) -> Any:
-        """Builds the variant that a kind's deciding field names."""
         field = self.config.deciding_field(kind, role)
         return variants.make(field, getattr(self.config, field), **given)
 

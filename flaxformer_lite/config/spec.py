@@ -6,9 +6,9 @@ its module: `'my_parts.Local(window=64)'`. In Python you can also pass a class o
 object of it. All imports by name happen in this module.
 
     LOSSES = Folder('flaxformer_lite.losses', 'Loss')
-    loss = LOSSES.make('smoothed(rate=0.1)')       # of losses/smoothed.py
-    loss = LOSSES.make('my_parts.Focal(gamma=2)')  # of my_parts.py, or a package
-    loss = LOSSES.make(Focal(gamma=2))             # Focal: a class of Python
+    loss = LOSSES.make('smoothed(rate=0.1)')       # from losses/smoothed.py
+    loss = LOSSES.make('my_parts.Focal(gamma=2)')  # from my_parts.py, or a package
+    loss = LOSSES.make(Focal(gamma=2))             # Focal is a Python class
 """
 
 import ast
@@ -158,10 +158,7 @@ def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
 def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> str:
     """Returns a one-line message about an unknown component.
 
-    Args:
-      part: its spec.
-      folders: the folders of all kinds.
-      refused: the error message of each folder.
+    `refused` has the error message of each folder.
     """
     reasons = set(refused)
     if len(reasons) == 1:
@@ -264,7 +261,6 @@ def _correction(spec: str) -> str:
 
 
 def _quoted(match: re.Match[str]) -> str:
-    """Returns an argument's value with quotes around its words."""
     for name in ('word', 'words'):
         if match[name] is not None:
             words = [_as_literal(word.strip()) for word in match[name].split(',')]
@@ -273,7 +269,6 @@ def _quoted(match: re.Match[str]) -> str:
 
 
 def _as_literal(word: str) -> str:
-    """Quotes a word unless it is a literal, such as a number."""
     try:
         ast.literal_eval(_parsed(word))
     except _UNREADABLE:
@@ -372,7 +367,6 @@ def imported(name: str) -> Any:
 
 
 def _only_class(module_name: str) -> type:
-    """Returns the one public class that a module defines."""
     module = importlib.import_module(module_name)
     public = [
         v

@@ -137,10 +137,7 @@ def find(config: ModelConfig, field: str) -> type:
 def make(field: str, text: Spec, **given: Any) -> Any:
     """Builds the object of a spec in a field.
 
-    Args:
-      field: its name, for error messages.
-      text: the spec, with the user's arguments.
-      given: arguments that every class of this kind takes.
+    `given` are arguments that every class of this kind takes.
 
     Raises:
       ValueError: as `Folder.make`; the message names the field.
@@ -168,7 +165,6 @@ def unused_fields(config: ModelConfig) -> set[str]:
 
 
 def _unused_fields(config: ModelConfig) -> set[str]:
-    """Returns the unused fields of one layer, whose config has no patterns."""
     architecture = find(config, 'architecture')
     unused = set(architecture.unused_fields)
     # If a field has no effect, neither has the decoder's version of it.

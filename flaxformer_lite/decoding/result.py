@@ -66,7 +66,6 @@ def first(count: int, hypotheses: DecodeResult) -> tuple[DecodeResult, jax.Array
 
 
 def _gather(hypotheses: DecodeResult, index_BM: jax.Array) -> DecodeResult:
-    """Selects hypotheses by index."""
 
     def gather(x_BN):
         return gather_beams(x_BN, index_BM)

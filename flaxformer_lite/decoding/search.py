@@ -307,7 +307,6 @@ class Search:
 
     @property
     def _width(self) -> int:
-        """Hypotheses per group."""
         return self.beams // self.groups
 
     def _by_group(self, arrays: Any) -> Any:

@@ -15,7 +15,6 @@ class Copy:
     """A field that equals one of theirs, or several of theirs that must be equal."""
 
     def __init__(self, *names: str):
-        """Creates the entry from their names."""
         self.names = names
 
     def read(self, theirs: Theirs) -> Any:

@@ -18,12 +18,9 @@ _ACTIVATIONS = {
 
 
 def switches(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns legacy fields, from when these families were one class.
+    """Returns legacy fields, from when these families were one class, for a table.
 
     Each family supports one value of them; configs with another value are rejected.
-
-    Args:
-      fields: the family's table.
     """
     is_pre_norm = fields['residual'] == 'pre_norm'
     return {

@@ -69,11 +69,7 @@ class Family:
 
     @classmethod
     def read(cls, theirs: Theirs, names: Collection[str]) -> Described:
-        """Converts their config.
-
-        Args:
-          theirs: the config.
-          names: names of the arrays in the checkpoint.
+        """Converts their config, with the names of the arrays in the checkpoint.
 
         Raises:
           ValueError: a field is missing or has an unsupported value; names the field.
@@ -99,11 +95,7 @@ class Family:
 
     @classmethod
     def write(cls, described: Described, names: Collection[str]) -> dict[str, Any]:
-        """Converts a description to their config.
-
-        Args:
-          described: a result of `read`.
-          names: names of the arrays in the checkpoint.
+        """Inverts `read`.
 
         Raises:
           ValueError: the family doesn't support a field of the `model` config.

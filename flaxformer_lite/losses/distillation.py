@@ -66,5 +66,4 @@ class Distillation(Loss):
 
 
 def _cross_entropy(logits_BTV: jax.Array, teacher_log_p_BTV: jax.Array) -> jax.Array:
-    """Computes −Σ_v q(v) log p(v)."""
     return -(jnp.exp(teacher_log_p_BTV) * jax.nn.log_softmax(logits_BTV)).sum(-1)

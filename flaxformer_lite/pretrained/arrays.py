@@ -90,11 +90,6 @@ class Array(NamedTuple):
 def table(family: type[Family], config: ModelConfig, model: Model) -> list[Array]:
     """Returns all parameters of a model, with their names in a family.
 
-    Args:
-      family: the family.
-      config: the model's config.
-      model: the model.
-
     Raises:
       ValueError: the family has no array for a parameter, or the model has variables
         other than parameters.
@@ -132,7 +127,6 @@ def _separate_variables(model: Model) -> Any:
 
 
 def _their_name(family: type[Family], patterns: Mapping[str, str], path: str) -> str:
-    """Returns the family's name of a parameter, by its path or its module's path."""
     module, _, leaf = path.rpartition('/')
     for ours, theirs in patterns.items():
         pattern = _pattern(ours)
@@ -153,13 +147,7 @@ def _pattern(entry: str) -> re.Pattern[str]:
 
 
 def as_in_files(arrays: list[Array], names: Iterable[str]) -> list[Array]:
-    """Removes the model prefix from names if the files lack it.
-
-    Args:
-      arrays: the result of `table`.
-      names: names in the files. If any has the prefix of a whole model, nothing
-        changes.
-    """
+    """Removes the whole-model prefix from names if no name in the files has it."""
     if any(name.startswith(_PREFIX) for name in names):
         return arrays
     return [
@@ -176,12 +164,7 @@ def check_names(
     arrays: Iterable[Array],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """Checks that a checkpoint holds exactly the model's arrays.
-
-    Args:
-      family: the family of the checkpoint.
-      arrays: the model's arrays, from `table`.
-      shapes: name → shape in the checkpoint.
+    """Checks that a checkpoint's shapes, by name, are those of the model's arrays.
 
     Raises:
       ValueError: arrays are missing, left over or of the wrong shape; names the first

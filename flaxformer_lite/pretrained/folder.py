@@ -124,7 +124,6 @@ def _is_map_of_names(value: Any) -> TypeGuard[dict[str, str]]:
 
 
 def _convert(folder: Path) -> str:
-    """Returns the command that makes Transformers convert pickled weights."""
     program = (
         'import sys; from transformers import AutoModelForSeq2SeqLM as M; '
         'M.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])'
@@ -154,7 +153,6 @@ def _opened(path: Path, stack: ExitStack) -> Any:
 
 
 def _is_pointer(path: Path) -> bool:
-    """Returns whether the file is a Git LFS pointer."""
     try:
         with path.open('rb') as file:
             return file.read(len(_POINTER)) == _POINTER

@@ -49,7 +49,6 @@ def describe_pretrained(path: folder.PathLike) -> Described:
 def _open(
     path: folder.PathLike, stack: ExitStack
 ) -> tuple[type[Family], Described, folder.Weights]:
-    """Returns a checkpoint's family, description and arrays."""
     config = folder.read_config(path)
     try:
         family = family_of(config.get('model_type'))

@@ -31,12 +31,8 @@ def broken(findings: Iterable[Finding]) -> list[Finding]:
 def require(findings: Sequence[Finding], of: str) -> Sequence[Finding]:
     """Returns the findings if no contract is broken.
 
-    Args:
-      findings: the findings of one component.
-      of: its name.
-
     Raises:
-      BrokenContract: a contract is broken.
+      BrokenContract: a contract is broken; the message names the component, `of`.
     """
     lines = [f'{finding.contract}: {finding.detail}' for finding in broken(findings)]
     if lines:

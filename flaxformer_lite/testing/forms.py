@@ -25,13 +25,7 @@ _PRODUCTS = ('dot_general', 'conv_general_dilated')
 
 
 def exchange(module: nn.Module, base: type, new: Callable[[Any], Any]) -> Any:
-    """Returns a copy of a module with all submodules of a class replaced.
-
-    Args:
-      module: an unbound module.
-      base: the class to replace, at any depth.
-      new: returns the replacement of a submodule.
-    """
+    """Returns a copy of an unbound module with submodules of class `base` replaced."""
 
     def exchanged(value):
         if isinstance(value, base):
@@ -119,10 +113,7 @@ def float32_sums(found: set[Product]) -> Finding:
 def same_on_devices(model: Model, variables: Any, sizes: Mapping[str, int]) -> Finding:
     """Tests that a training step with dropout is the same on a mesh as on one device.
 
-    Args:
-      model: any.
-      variables: the initial variables.
-      sizes: number of devices per mesh axis, such as 2; see `sharding.AXES`.
+    `sizes` maps mesh axes, from `sharding.AXES`, to their number of devices.
     """
     axis_types = (AxisType.Auto,) * len(sizes)
     mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=axis_types)

@@ -27,8 +27,7 @@ def loss_findings(
     Args:
       loss: an object or a class of `losses.base.Loss`, or a spec. A `teacher` argument
         receives the model.
-      model: the model. Defaults to a small one.
-      variables: the model's variables.
+      model, variables: the model and its variables. Default to a small model.
 
     Raises:
       ValueError: the loss is unknown.
@@ -57,7 +56,6 @@ def loss_findings(
 
 
 def _compiled(loss: Any, model: Model, variables: Any) -> Callable[[Batch], Any]:
-    """Returns batch → (sum of the loss, gradients)."""
 
     def learned(batch):
         output, _ = loss_and_grads(model, variables, batch, loss)
@@ -73,7 +71,6 @@ def _compiled(loss: Any, model: Model, variables: Any) -> Callable[[Batch], Any]
 
 
 def _padded(pairs: list[list[rows.Pair]]) -> Batch:
-    """Pads the rows to the shape of all batches."""
     batch = rows.batch_of([*pairs, *[[]] * (ROWS - len(pairs))])
     return {
         name: jnp.pad(x, [(0, 0), (0, COLUMNS - x.shape[1])])

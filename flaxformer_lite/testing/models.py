@@ -72,11 +72,8 @@ def first_values(model: Model) -> Finding:
 def examine(model: Model, variables: Any, quick: bool = False) -> Examined:
     """Computes the results that the contracts compare.
 
-    Args:
-      model: a model with at least `rows.VOCAB_SIZE` tokens and the default special
-        tokens.
-      variables: variables for `model.apply`.
-      quick: skip gradients and cached decoding.
+    The model needs at least `rows.VOCAB_SIZE` tokens and the default special tokens.
+    `quick` skips gradients and cached decoding.
     """
     program = _logits if quick else _everything
     with exact_products():

@@ -113,7 +113,6 @@ def _random_lists(rng: random.Random, shape: Sequence[int]) -> Any:
 
 
 def _pasts() -> dict[tuple[int, int, int], _Past]:
-    """Returns pasts by step, sentence and hypothesis."""
     rng = random.Random(0)
     pasts = {}
     for i, j, k in HYPOTHESES:
@@ -127,7 +126,6 @@ def _pasts() -> dict[tuple[int, int, int], _Past]:
 
 
 def _columns(rows: Sequence[Sequence[Pair]]) -> dict[str, list[list[int]]]:
-    """Returns the arrays of rows as lists, padded to the longest."""
     columns: dict[str, list[list[int]]] = {}
 
     def add(name, values):

@@ -86,7 +86,6 @@ def _after_updates(update: optax.GradientTransformation, params: Any) -> Any:
 
 
 def _plain(tree: Any) -> Any:
-    """Converts random keys in a tree to numbers."""
 
     def of_leaf(x: Any) -> Any:
         is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)

@@ -139,7 +139,6 @@ def depends_on_other_rows(
 
 
 def _means_by_name(metrics: Any) -> dict[str, jax.Array]:
-    """Averages each reported metric over layers."""
     by_name: dict[str, list[jax.Array]] = {}
     by_path: Any = traverse_util.flatten_dict(metrics)
     for path, (value,) in by_path.items():

@@ -34,7 +34,7 @@ class TrainState(struct.PyTreeNode):
       params: the parameters.
       opt_state: optimizer state of the trained parameters.
       skipped: int32, number of updates skipped because they were not finite.
-      batch_stats: running statistics of batch normalization; {} without it.
+      batch_stats: running statistics of norms over a batch; {} without them.
       loss_scale: loss scale of a float16 model; None for other dtypes.
     """
 
@@ -301,7 +301,6 @@ def _update(
 def _sum_over_parts(
     of_part: Callable, count: int, variables: Any, batch: Batch, key: jax.Array
 ) -> tuple[StepOutput, Any]:
-    """Returns the sums and gradients of a batch, processed in `count` microbatches."""
     batches = jax.tree.map(lambda x_BT: _split_rows(x_BT, count), batch)
     keys = jax.random.split(key, count)
     parts = batches, keys

@@ -80,8 +80,7 @@ class Strategy(Checked):
 
         Args:
           inputs: the inputs of the search.
-          n_best: number of results that are final. A longer search might improve the
-            others.
+          n_best: number of final results. A longer search might improve the others.
 
         Raises:
           ValueError: n_best is not in 1 … N.
@@ -90,9 +89,6 @@ class Strategy(Checked):
 
     def search(self, inputs: DecodeInputs, n_best: int = 1) -> Search:
         """Returns the search that a call runs; its `trace` records each step.
-
-        Args:
-          inputs, n_best: as in a call.
 
         Raises:
           ValueError: n_best is not in 1 … N.
