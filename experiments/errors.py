@@ -2,10 +2,12 @@
 
 import sys
 import textwrap
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flaxformer_lite.config import spec
+from flaxformer_lite.config.results import ResultError
 
 LONGEST = 1000  # characters of a line
 
@@ -62,7 +64,32 @@ def warn(message: str) -> None:
     print('warning:', message, file=sys.stderr, flush=True)
 
 
-def line(error: UserError) -> str:
+def component_error(error: BaseException) -> tuple[str, str] | None:
+    """Describes an error of a user's own component; None for any other error.
+
+    Returns:
+      A line that names the component, and the traceback of its code. The traceback is
+      empty if the component raised nothing, but returned a wrong result.
+    """
+    if isinstance(error, ResultError):
+        return line(error), ''
+    cause = error
+    if isinstance(error, spec.ModuleError) and error.__cause__:
+        cause = error.__cause__
+    trace = spec.own_traceback(cause)
+    if cause is not error:
+        first = str(error)
+    elif trace is None:
+        return None
+    else:
+        frame = trace.tb_frame
+        name = f'{frame.f_globals["__name__"]}.{frame.f_code.co_qualname}'
+        first = f'{name} raised {type(error).__name__}: {error}'.removesuffix(': ')
+    lines = traceback.format_exception(type(cause), cause, trace)
+    return line(first), ''.join(lines)
+
+
+def line(error: object) -> str:
     """The message as one line that a terminal can show; a very long one is cut."""
     text = ' '.join(str(error).splitlines())
     if len(text) > LONGEST:

@@ -37,13 +37,16 @@ def main() -> None:
     # These import JAX, so they come after the flags: a mistake is answered at once.
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.scorer import Scorer
+    from experiments.evaluation.translator import LONGEST
     from experiments.runtime import compilation
 
     memory.keep_freed()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         run = OpenedRun(args.workdir, args.trust_code)
-        score = Scorer(run.model, run.tokenizer, run.config.evaluation.batch_tokens)
+        tokens = run.config.evaluation.batch_tokens
+        longest = max(LONGEST, tokens)
+        score = Scorer(run.model, run.tokenizer, tokens, longest=longest)
         shown.begin('scoring')
         for number, tokens in enumerate(score(run.variables, pairs), 1):
             shown.count(number, len(pairs), 'pairs')

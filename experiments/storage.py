@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import platform
@@ -27,6 +28,7 @@ _BYTE_ORDER_MARK = '\ufeff'
 # A line of them: a sum, and the name of a file beside the list.
 _SUM = re.compile(r'([0-9a-f]{64})  (?!\.{1,2}$)([^/\0]{1,255})')
 _DEEPEST = 100  # levels of JSON
+LONGEST_LINE = 2**24  # bytes; readers hold no more of one that is longer
 
 
 class InUse(UserError):
@@ -67,8 +69,11 @@ def decode_line(line: bytes) -> str:
     A file that was joined from several has such marks in its middle, too.
 
     Raises:
-      ValueError: the line isn't UTF-8. The message says why, without a subject.
+      ValueError: the line isn't UTF-8, or is longer than `LONGEST_LINE`. The message
+        says why, without a subject.
     """
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f'is longer than {LONGEST_LINE:,} bytes; split it')
     reason = 'zero bytes, as UTF-16 has' if b'\0' in line else ''
     text = ''
     try:
@@ -193,7 +198,9 @@ def _nests_deeper(value: Any, levels: int) -> bool:
     nested = [value]
     for _ in range(levels + 1):
         nested = [child for parent in nested for child in _children(parent)]
-    return bool(nested)
+        if not nested:
+            return False
+    return True
 
 
 def _children(value: Any) -> Iterable[Any]:
@@ -209,7 +216,16 @@ def lines(path: Path) -> Iterator[bytes]:
       UserError: the file cannot be read.
     """
     with as_user_error('read', path), open_regular(path) as file:
-        yield from file
+        for number, line in enumerate(bounded_lines(file), 1):
+            if len(line) > LONGEST_LINE:
+                where = f'{path}, line {number}'
+                raise UserError(f'{where}: longer than {LONGEST_LINE:,} bytes')
+            yield line
+
+
+def bounded_lines(file: io.BufferedIOBase) -> Iterator[bytes]:
+    """Yields the lines of a file. A longer one than `LONGEST_LINE` comes in pieces."""
+    return iter(lambda: file.readline(LONGEST_LINE + 1), b'')
 
 
 def sha256(path: Path) -> str:

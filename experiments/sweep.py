@@ -29,6 +29,7 @@ from experiments.sweeps.schema import PlannedRun, Sweep
 
 def main() -> None:
     args = _parser().parse_args()
+    _check_worker(args.worker)
     sweep = planning.load(args.config)
     stopping.at_end(lambda: 'stopped; the same command goes on from there')
     if args.worker is not None:
@@ -67,6 +68,16 @@ def _parser() -> flags.Parser:
         help='be one of several workers, counted from 0, as in an array of jobs',
     )
     return parser
+
+
+def _check_worker(worker: Sequence[int] | None) -> None:
+    """Raises UserError unless the number of a worker is below the number of all."""
+    if worker is not None and worker[0] >= worker[1]:
+        number, of = worker
+        raise UserError(
+            f'--worker: NUMBER must be less than OF, not {number} {of}. Workers are '
+            'counted from 0: of two, give 0 2 and 1 2.'
+        )
 
 
 def _check_runs(sweep: Sweep) -> None:

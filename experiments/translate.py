@@ -44,7 +44,7 @@ def main() -> None:
     # These import JAX, so they come after the flags: a mistake is answered at once.
     from experiments.config import search
     from experiments.evaluation.opened_run import OpenedRun
-    from experiments.evaluation.translator import Translator
+    from experiments.evaluation.translator import LONGEST, Translator
     from experiments.runtime import accelerators, compilation
 
     memory.keep_freed()
@@ -64,7 +64,12 @@ def main() -> None:
             )
         model, variables = _model_of(runs)
         translate = Translator(
-            model, runs[0].tokenizer, settings, seed=args.seed, n_best=args.n_best
+            model,
+            runs[0].tokenizer,
+            settings,
+            seed=args.seed,
+            n_best=args.n_best,
+            longest=max(LONGEST, settings.batch_tokens),
         )
         shown.begin('translating')
         if sys.stdin.isatty():

@@ -1,8 +1,8 @@
 """The Transformer of "Attention Is All You Need" and its variants, in JAX and Flax.
 
-`build.model` makes a model of a config; `make_batch` makes the arrays that it is
-trained on; `init_state` and `make_train_step` train it; `generate` decodes.
-`from_pretrained` reads a published checkpoint.
+`build.model` builds a model from a config and `make_batch` makes training batches.
+`init_state` and `make_train_step` train the model; `generate` decodes.
+`from_pretrained` loads a published checkpoint.
 """
 # ruff: noqa: F403, F405 (type checkers follow the star)
 
@@ -45,7 +45,10 @@ __all__ = [
 
 
 def _check_jax_version() -> None:
-    """Raises ImportError if JAX is too old. Reads its metadata, as JAX loads slowly."""
+    """Raises ImportError if JAX is too old.
+
+    It reads the package metadata, because importing JAX is slow.
+    """
     try:
         found = metadata.version('jax')
     except metadata.PackageNotFoundError:
@@ -66,7 +69,7 @@ _check_jax_version()
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the public names when the first is used: a config is read without JAX."""
+    """Imports the public names on first use, so configs can be read without JAX."""
     if name not in __all__:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     from flaxformer_lite import public

@@ -1,4 +1,4 @@
-"""Several models of one vocabulary decode as one: the mean of probabilities."""
+"""Ensembles of models that share a vocabulary."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,41 +18,42 @@ class EnsembleState(NamedTuple):
     states: tuple[DecodeState, ...]
 
     def allocate(self, hypotheses: int, tokens: int) -> 'EnsembleState':
-        """Makes room for so many tokens of each hypothesis of a sentence."""
+        """Extends every cache to `tokens` tokens per hypothesis."""
         return EnsembleState(
             tuple(state.allocate(hypotheses, tokens) for state in self.states)
         )
 
 
 class Ensemble(nn.Module):
-    """p(y_t | y_<t, x) = 1/M Σ_m p_m(y_t | y_<t, x): logits are the log of that mean.
+    """A model that averages the probabilities of several models.
 
-    You can call it, `generate` with it and take its `log_probs`, as with a `Model`.
+    The logits are log p(y_t | y_<t, x), with p = 1/M Σ_m p_m. You can call an ensemble
+    and pass it to `generate` and `log_probs`, as you would a `Model`.
 
     Attributes:
-      models: each an object of its own.
+      models: the models; each must be a separate object.
     """
 
     models: Sequence[Model]
 
     @property
     def special_tokens(self) -> SpecialTokens:
-        """Those of the models, which have one vocabulary."""
+        """The special tokens, which all models share."""
         return self.models[0].special_tokens
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens that each model chooses from."""
+        """The size of the shared target vocabulary."""
         return self.models[0].vocab_size
 
     @property
     def source_vocab_size(self) -> int | None:
-        """The size of the source's own vocabulary; None if it has none."""
+        """The size of a separate source vocabulary, or None."""
         return self.models[0].source_vocab_size
 
     @property
     def max_length(self) -> int | None:
-        """The smallest limit of the models."""
+        """The smallest maximum length among the models, or None."""
         limits = [model.max_length for model in self.models]
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -63,12 +64,12 @@ class Ensemble(nn.Module):
             'models; an ensemble can be called, generate and give log_probs.'
         )
 
-    # What training and introspection ask of a model.
+    # Attributes that training and introspection read from a model.
     logit_factors = scans_layers = stacks = with_remat = _needs_one_model
 
     @nn.nowrap
     def members(self, variables: Any) -> list[tuple[Model, Any]]:
-        """The opposite of `ensemble_variables`: each model with its variables."""
+        """Returns each model with its variables, as `ensemble_variables` takes them."""
         return [
             (
                 model.copy(parent=None, name=None),
@@ -82,17 +83,17 @@ class Ensemble(nn.Module):
         ]
 
     def __call__(self, source: Tokens, inputs: Tokens) -> jax.Array:
-        """Teacher-forced log of the mean probability, BTV; as a `Model` is called."""
+        """Returns the log of the mean probability with teacher forcing, BTV."""
         return log_mean([model(source, inputs) for model in self.models])
 
     def prefill(self, source_BS: jax.Array) -> EnsembleState:
-        """Each model reads the source once."""
+        """Encodes the source with each model."""
         return EnsembleState(tuple(model.prefill(source_BS) for model in self.models))
 
     def decode_step(
         self, token_BN: jax.Array, state: EnsembleState, beam: BeamState
     ) -> tuple[jax.Array, EnsembleState]:
-        """The next token of each hypothesis → log of the mean probability, BNV."""
+        """Returns the log of the mean probability, BNV, and the new state."""
         logits_MBNV = []
         states = []
         for model, model_state in zip(self.models, state.states, strict=True):
@@ -103,13 +104,13 @@ class Ensemble(nn.Module):
 
 
 def log_mean(logits_MBTV: Sequence[jax.Array]) -> jax.Array:
-    """The log of the mean of the models' probabilities."""
+    """Returns the log of the mean of the models' probabilities."""
     log_p_MBTV = jnp.stack([jax.nn.log_softmax(x_BTV) for x_BTV in logits_MBTV])
     return jax.nn.logsumexp(log_p_MBTV, axis=0) - jnp.log(len(logits_MBTV))
 
 
 def ensemble(models: Sequence[Model]) -> Ensemble:
-    """The models as one. One model may be in it several times, with other variables.
+    """Combines models into one. A model may occur repeatedly, with other variables.
 
     Raises:
       ValueError: the list is empty, or the vocabularies differ.
@@ -128,7 +129,7 @@ def ensemble(models: Sequence[Model]) -> Ensemble:
 
 
 def ensemble_variables(of_models: Sequence[Any]) -> Any:
-    """The ensemble's variables, from those of its models in order."""
+    """Returns the ensemble's variables, given those of its models in order."""
     collections: dict[str, Any] = {}
     for number, variables in enumerate(of_models):
         for name, tree in variables.items():

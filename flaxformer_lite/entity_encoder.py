@@ -1,4 +1,4 @@
-"""Encodes a set of entities, for reinforcement learning (Zambaldi et al. 2019)."""
+"""Set encoder for reinforcement learning (Zambaldi et al. 2019)."""
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,12 @@ from flaxformer_lite.masks import AttentionContext
 
 
 class EntityEncoder(nn.Module):
-    """Encodes each entity of a set in view of the others.
+    """Encoder of a set of entities that attend to each other.
 
-    The order of the entities means nothing: permuting them permutes the result.
+    It is permutation-equivariant: permuting the entities permutes the result.
 
     Attributes:
-      embedding: features to d_model.
+      embedding: projects features to d_model.
       encoder: a stack without positions.
     """
 
@@ -26,11 +26,11 @@ class EntityEncoder(nn.Module):
         """Encodes sets of up to T entities.
 
         Args:
-          features_BTF: float, the features of each entity.
-          present_BT: bool, which entities are there.
+          features_BTF: float features of each entity.
+          present_BT: bool, False for absent entities.
 
         Returns:
-          float32 BTD, zeros for entities that are not there.
+          float32 BTD, with zeros for absent entities.
         """
         context = AttentionContext(
             positions_BT=jnp.zeros(present_BT.shape, jnp.int32),

@@ -1,4 +1,4 @@
-"""Sources to targets with a model, in one call."""
+"""Decodes targets from sources in one call."""
 
 import dataclasses
 import functools
@@ -22,14 +22,14 @@ from flaxformer_lite.sharding import map_rows
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import Sources, check_variables, pad_source
 
-# How much longer than its source a target may become (paper §6.1).
+# Default maximum target length, in tokens beyond the source length (paper §6.1).
 EXTRA_LENGTH = 50
 
 
 class Settings(NamedTuple):
-    """What `decode_rows` is told beside arrays: `generate` has the same.
+    """Static arguments of `decode_rows`; see `generate`.
 
-    `length` is the most tokens of any target; learned positions limit it.
+    `length` is the maximum length of any target. Learned positions limit it.
     """
 
     strategy: Strategy
@@ -40,19 +40,20 @@ class Settings(NamedTuple):
 
 
 def as_strategy(strategy: Spec) -> Strategy:
-    """The strategy that a spec names, `'beam(beams=8)'`; a class or an object, too.
+    """Returns the strategy of a spec such as `'beam(beams=8)'`, a class or an object.
 
     Raises:
-      ValueError: there is no such strategy or argument, or a value that cannot be.
+      ValueError: the strategy or an argument is unknown, or a value is invalid.
     """
     return STRATEGIES.make(strategy)
 
 
 def as_processors(processors: Spec | None) -> tuple[Processor, ...]:
-    """Those of a list, `'[no_repeat_ngram(size=3), min_length(length=5)]'`, in order.
+    """Returns the processors of a list of specs, in order.
 
     Args:
-      processors: the list, or one without brackets; nothing for none.
+      processors: such as `'[no_repeat_ngram(size=3), min_length(length=5)]'`, or one
+        spec without brackets. Empty or None returns no processors.
 
     Raises:
       ValueError: as `as_strategy`.
@@ -74,36 +75,36 @@ def generate(
     n_best: int = 1,
     key: jax.Array | None = None,
 ) -> decoding.DecodeResult:
-    """Decodes the targets of sources: tokens, scores, and which of them exist.
+    """Decodes the targets of sources.
 
-    It compiles for each shape of the source: give sources of like length, in batches of
-    one size. Devices that share the rows, as `sharding` says, decode each its own.
+    It compiles once per source shape, so batch sources of similar length, with a fixed
+    number of rows. On a mesh, each device decodes its own rows (see `sharding`).
 
     Args:
       model: the model, or an ensemble.
-      variables: what `model.apply` takes: {'params': …}.
-      source: lists of tokens, or an array (rows, length) with padding; with end tokens,
-        if the model was trained with them. Or vectors: lists of arrays (length,
-        features), or one (rows, length, features) where zeros are padding. A row of
-        nothing has no target.
-      strategy: a spec of `decoding/strategies`, such as 'beam(beams=8, alpha=1.0)' or
-        'sample(top_p=0.9)'; also a class or an object of one.
-      max_length: the most tokens of a target, its end token counted; None for 50 more
-        than its source has. Learned positions limit it to their number.
-      bos, eos: the start and the end token; None for the model's.
-      forced_first: the token that every target begins with, such as the language that
-        M2M100 is to write; None for any. It is given, and adds nothing to the score.
-      processors: what changes logits: specs of `decoding/processors`, as
+      variables: variables for `model.apply`: {'params': …}.
+      source: lists of tokens, or a padded array (rows, length). Include end tokens if
+        the model was trained with them. For vector inputs, lists of arrays (length,
+        features), or one array (rows, length, features); an all-zero vector is padding.
+        An empty row has no target.
+      strategy: a spec from `decoding/strategies`, such as 'beam(beams=8, alpha=1.0)' or
+        'sample(top_p=0.9)'; also a class or an object.
+      max_length: maximum target length, including the end token. Defaults to the source
+        length + 50. The number of learned positions limits it.
+      bos, eos: the start and end tokens. Default to the model's.
+      forced_first: the first token of every target, such as the target language of
+        M2M100. It doesn't count toward the score. Defaults to no forced token.
+      processors: specs from `decoding/processors` that modify the logits, such as
         '[no_repeat_ngram(size=3), min_length(length=5)]'.
-      n_best: how many results of a beam search must be final.
-      key: of strategies that draw; what a row draws depends on it and the row's
-        number alone.
+      n_best: the beam search stops when this many results per row are final.
+      key: PRNG key for sampling strategies. A row's samples depend only on the key and
+        the row index.
 
     Returns:
       The hypotheses of each source, best first.
 
     Raises:
-      ValueError: an argument that cannot work, or sources that are too long.
+      ValueError: an argument is invalid, or a source is too long.
     """
     check_variables(variables)
     special_tokens = _special_tokens(model, bos, eos)
@@ -130,7 +131,7 @@ def generate(
 
 
 def _special_tokens(model, bos, eos):
-    """The model's, but for what is given."""
+    """Returns the model's special tokens, with `bos` and `eos` replaced if given."""
     given = {'start': bos, 'end': eos}
     given = {name: token for name, token in given.items() if token is not None}
     special_tokens = dataclasses.replace(model.special_tokens, **given)
@@ -139,14 +140,17 @@ def _special_tokens(model, bos, eos):
 
 
 def forced_prefix(first: int | None) -> tuple[Processor, ...]:
-    """What has every target begin with a token; nothing for None."""
+    """Returns a processor that forces the first token; empty for None."""
     if first is None:
         return ()
     return (PROCESSORS.make('forced_prefix', tokens=(first,)),)
 
 
 def _shortest_limit(model, source_length_B, max_length):
-    """The most tokens of the shortest target; traced lengths are not known."""
+    """Returns the maximum length of the shortest target.
+
+    Traced lengths are unknown, so they count as 1.
+    """
     if max_length is None:
         shortest = 1
         if not isinstance(source_length_B, Tracer):
@@ -164,7 +168,7 @@ def _check(model, source_length_B, strategy, key):
         )
     if strategy.draws and key is None:
         raise ValueError('sampling needs a key, such as key=jax.random.key(0)')
-    # The lengths of traced arrays are not known.
+    # Traced lengths are unknown.
     if model.max_length is None or isinstance(source_length_B, Tracer):
         return
     longest = int(source_length_B.max(initial=0))
@@ -175,10 +179,10 @@ def _check(model, source_length_B, strategy, key):
         )
 
 
-# What listens to the model's calls is part of its program.
+# Interceptors change the traced program, so they are part of the cache key.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _generate(model, settings, listeners, variables, key, source_BS, max_len_B):
-    # By a row's number in the whole batch.
+    # The row index in the whole batch.
     rows_B = jnp.arange(len(source_BS))
     return decode_rows(model, settings, variables, key, source_BS, max_len_B, rows_B)
 
@@ -192,17 +196,17 @@ def decode_rows(
     max_len_B: jax.Array,
     numbers_B: jax.Array,
 ) -> decoding.DecodeResult:
-    """What `generate` computes, to be traced by one who compiles it.
+    """Computes the result of `generate`; for callers that compile it themselves.
 
     Args:
       model: the model, or an `Ensemble`.
-      settings: what is no array.
-      variables: what `model.apply` takes.
-      key: of strategies that draw.
+      settings: the static arguments.
+      variables: variables for `model.apply`.
+      key: PRNG key for sampling strategies.
       source_BS: int32, with end tokens and padding; or vectors, float32 BSF.
-      max_len_B: int32, the most tokens of each target, its end token counted; 0 for a
-        row of nothing.
-      numbers_B: int32; what a row draws depends on the key and its number alone.
+      max_len_B: int32, maximum length of each target, including the end token; 0 for an
+        empty row.
+      numbers_B: int32 row index. A row's samples depend only on it and the key.
     """
     keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers_B)
     decode = functools.partial(_decode, model, settings)
@@ -222,11 +226,9 @@ def decode_inputs(
     max_len_B: jax.Array,
     keys_B: jax.Array | None = None,
 ) -> decoding.DecodeInputs:
-    """What a search is given by `decode_rows`, for one who runs it otherwise.
+    """Returns the search inputs of `decode_rows`, for callers that run the search.
 
-    Args:
-      model, settings, variables, source_BS, max_len_B: as of `decode_rows`.
-      keys_B: a key for each row, of strategies that draw.
+    `keys_B` has a PRNG key per row, for sampling strategies.
     """
     length = settings.length
     if model.max_length is not None:

@@ -1,4 +1,4 @@
-"""What a model does inside: recorded, replaced, summed up, or switched off."""
+"""Records, patches, summarizes and ablates a model's internal values."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -18,9 +18,9 @@ from flaxformer_lite.remat import NONE
 from flaxformer_lite.training.batch import Batch, check_variables, source_and_inputs
 from flaxformer_lite.training.loss import DEFAULT_LOSS, loss_sums
 
-# What an attention is called in a record: the stack's name and this.
+# Suffix of an attention's name in a record, after the name of the stack.
 ATTENTION_SUFFIXES = {'self_attention': '', 'cross_attention': ' cross'}
-# The parts of a layer that give one of `Record.values`, and the method that does.
+# Submodules of a layer that produce one of `Record.values`, with the method.
 _GIVES_VALUE = {
     **dict.fromkeys([*ATTENTION_SUFFIXES, 'feed_forward'], '__call__'),
     **dict.fromkeys(['residual_1', 'residual_2', 'residual_3'], 'after'),
@@ -28,23 +28,23 @@ _GIVES_VALUE = {
 
 
 class Record(NamedTuple):
-    """What a forward pass computed, layer by layer, float32.
+    """Values that a forward pass computed, by layer; float32 unless stated otherwise.
 
     Attributes:
-      weights: the weights of each attention, BHTS, by its name: 'encoder', 'decoder' or
-        'decoder cross'; of the layers that have it.
-      heads: each head's result before the output projection, BTHU, by the same names.
-      norms: the length of the residual stream before the first layer and after each
-        layer, BT, by stack.
+      weights: attention weights, BHTS, one entry per layer that has the attention. Keys
+        are 'encoder', 'decoder' or 'decoder cross'.
+      heads: each head's output before the output projection, BTHU, with the same keys.
+      norms: norm of the residual stream before the first layer and after each layer,
+        BT, by stack.
       positions: int32 BT, by stack.
       valid: bool BT, False for padding, by stack.
-      values: what `patch` can replace, by the path of the part that gives it, as the
-        parameters have it. Of layer 1 of the decoder:
+      values: values that `patch` can replace, by module path as in the parameters. For
+        layer 1 of the decoder:
         decoder/layer_1/before: the residual stream before the layer, BTD.
         decoder/layer_1/residual_2: the stream after its second sublayer, BTD.
-        decoder/layer_1/cross_attention, …/self_attention, …/feed_forward: what the
-          sublayer gives the stream, BTD.
-        decoder/layer_1/cross_attention/head_3: a head's result, BTU.
+        decoder/layer_1/cross_attention, …/self_attention, …/feed_forward: the output of
+          the sublayer, BTD.
+        decoder/layer_1/cross_attention/head_3: the output of one head, BTU.
     """
 
     weights: dict[str, tuple[jax.Array, ...]]
@@ -58,21 +58,21 @@ class Record(NamedTuple):
 def record(
     model: Model, variables: Any, batch: Batch, missing_ok: bool = False
 ) -> Record:
-    """What happens inside when a batch goes through the model, without dropout.
+    """Records the internal values of a forward pass without dropout.
 
     Args:
       model: the model.
-      variables: what `model.apply` takes: {'params': …}.
+      variables: variables for `model.apply`: {'params': …}.
       batch: the arrays of `training.batch.BATCH_ARRAYS`.
-      missing_ok: whether `weights` has no entry for an attention that does not hold
-        its weights, instead of an error.
+      missing_ok: if True, `weights` omits attentions that don't materialize their
+        weights instead of raising an error.
 
     Raises:
-      ValueError: an attention does not hold its weights (`softmax` does, with the same
-        parameters); or `variables` are parameters alone.
+      ValueError: an attention doesn't materialize its weights (use `softmax`, which has
+        the same parameters), or `variables` lacks the 'params' level.
     """
     model, variables = _with_separate_layers(model, variables)
-    # What is computed again would be taken out of the function that does it.
+    # With rematerialization, values would leak out of `jax.checkpoint`.
     model = model.with_remat(NONE)
     found = Record({}, {}, {}, {}, {}, {})
 
@@ -101,26 +101,26 @@ def record(
 def patch(
     model: Model, variables: Any, batch: Batch, values: Mapping[str, jax.Array]
 ) -> jax.Array:
-    """The logits of a batch, of which some values inside are replaced by others.
+    """Returns the logits of a batch with some internal values replaced.
 
-    With values that another input gave it is activation patching: what is restored
-    where a value of a clean input goes into the run of a corrupted one? (Vig et al.
-    2020; Meng et al. 2022; Heimersheim and Nanda 2024.) Zeros or means ablate.
+    Values from another input give activation patching: which values of a clean run
+    restore the result of a corrupted run (Vig et al. 2020; Meng et al. 2022;
+    Heimersheim and Nanda 2024)? Zeros or means give ablation.
 
-    `jax.jit` compiles once for each set of names, since a name decides which operation
-    is replaced.
+    `jax.jit` compiles once per set of names, since a name selects the operation that is
+    replaced.
 
     Args:
       model, variables, batch: as `record`.
-      values: named and shaped as in `Record.values`. Inputs to exchange values between
-        are as long as each other, as `make_batch(…, length=)` makes them.
+      values: replacements, with the names and shapes of `Record.values`. Use
+        `make_batch(…, length=)` to give both inputs the same length.
 
     Returns:
-      Logits as `model.apply` gives them, float32 BTV.
+      The logits of `model.apply`, float32 BTV.
 
     Raises:
-      ValueError: the model has no such value, or of another shape; or `variables` are
-        parameters alone.
+      ValueError: a value is unknown or has the wrong shape, or `variables` lacks the
+        'params' level.
     """
     model, variables = _with_separate_layers(model, variables)
     shapes = {}
@@ -150,7 +150,7 @@ def patch(
 def _values_through(
     take: Callable[[str, jax.Array], jax.Array],
 ) -> AbstractContextManager[None]:
-    """Has models go on with take(name, value) in place of each of `Record.values`."""
+    """Replaces each of `Record.values` with take(name, value)."""
 
     def intercept(of, args, kwargs, context):
         path = context.module.path
@@ -159,7 +159,7 @@ def _values_through(
             x_BTD, *others = args
             return of(take(f'{name}/before', x_BTD), *others, **kwargs)
         result = of(*args, **kwargs)
-        if len(path) != 3:  # no part of a layer: those are stack/layer/part
+        if len(path) != 3:  # a layer's submodules are stack/layer/name
             return result
         if context.method_name == 'attend_by_head':
             heads = jnp.moveaxis(result, 2, 0)
@@ -173,7 +173,7 @@ def _values_through(
 
 
 def _with_separate_layers(model: Model, variables: Any) -> tuple[Model, Any]:
-    """What each layer does is its own, also where it shares its parameters."""
+    """Unrolls scanned layers and copies shared ones, so each layer has its own path."""
     check_variables(variables)
     if model.scans_layers:
         variables = unstack_layers(variables)
@@ -199,9 +199,9 @@ def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None
 
 
 def _split_merged(found: Record, name: str) -> None:
-    """Takes the weights of the source from those of a merged attention.
+    """Splits off the source part of merged attention weights.
 
-    Those of the source and of its own tokens sum to 1 together.
+    The weights over source and target together sum to 1.
     """
     weights = found.weights[name]
     of_source = found.positions['encoder'].shape[1]
@@ -210,7 +210,7 @@ def _split_merged(found: Record, name: str) -> None:
 
 
 def _add_recurrent_decoder(found: Record, inside: Any, batch: Batch) -> None:
-    """Its only attention is to the source, recorded token by token."""
+    """Adds the decoder's only attention, over the source, recorded per token."""
     weights_BTHNS = inside['cross_attention']['weights'][0]
     found.weights['decoder cross'] = (jnp.moveaxis(weights_BTHNS[:, :, :, 0], 1, 2),)
     source, inputs = source_and_inputs(batch)
@@ -231,7 +231,7 @@ def _weights(attention: Any, name: str) -> jax.Array:
     (weights_BGTS,) = attention['core_attention']['weights']
     (heads_BTHU,) = attention['heads']
     batch, length, num_heads, _ = heads_BTHU.shape
-    # In grouped-query attention the queries of a group come as those of one head.
+    # Grouped-query attention computes the queries of a group as one head.
     _, groups, _, keys = weights_BGTS.shape
     weights_BGTRS = weights_BGTS.reshape(batch, groups, length, -1, keys)
     weights_BGRTS = jnp.swapaxes(weights_BGTRS, 2, 3)
@@ -245,26 +245,24 @@ def attention_stats(
     loss: Spec = DEFAULT_LOSS,
     missing_ok: bool = False,
 ) -> dict[str, dict[str, jax.Array]]:
-    """Figures of each head, (layers, heads), and of each layer, (layers,).
+    """Computes statistics of each head, (layers, heads), and layer, (layers,).
 
     Args:
-      model, variables, batch: as `record`.
-      loss: whose gradient is taken; as `loss_sums` takes it.
-      missing_ok: as `record`.
+      model, variables, batch, missing_ok: as `record`.
+      loss: the loss of the gradients; as `loss_sums`.
 
     Returns:
-      By attention, named as in `Record.weights`, means over the queries that are
-      tokens:
+      For each attention, named as in `Record.weights`, means over non-padding queries:
         entropy: of the weights, in nats.
         largest: the largest weight.
         distance: Σ w |key's position − query's position|, in tokens.
-        diagonal, previous: the weight of the query's own position, and of the one
-          before.
+        diagonal, previous: the weight of the query's own position and of the preceding
+          one.
         padding: the weight of padding. It must be 0.
-      By stack:
-        gradient_norm: of the mean loss of a token, without dropout, over the parameters
-          of a layer.
-        norm: the mean length of the residual stream after a layer.
+      For each stack:
+        gradient_norm: norm of the gradient of the mean loss per token with respect to a
+          layer's parameters, without dropout.
+        norm: mean norm of the residual stream after a layer.
 
     Raises:
       ValueError: as `record`.
@@ -301,7 +299,6 @@ def attention_stats(
 
 
 def _gradients(model, variables, batch, loss):
-    """Of the mean loss of a token, by the parameters."""
 
     def mean_loss(params):
         with_params = variables | {'params': params}
@@ -315,7 +312,7 @@ def _head_stats(weights_BHTS, positions_BT, valid_BT, key_positions_BS, key_vali
     offset_BTS = key_positions_BS[:, None] - positions_BT[..., None]
     offset_B1TS = offset_BTS[:, None]
     surprise_BHTS = -jnp.log(jnp.where(weights_BHTS > 0, weights_BHTS, 1.0))
-    # Of each key, what the weights are to be multiplied by and summed.
+    # Statistics per key, to be averaged with the attention weights.
     factors = {
         'entropy': surprise_BHTS,
         'distance': jnp.abs(offset_B1TS),
@@ -333,19 +330,22 @@ def _mean_over_tokens(x_BHT, valid_BT):
 
 
 def ablation_masks(model: Model) -> dict[str, Any]:
-    """A mask for each head and each layer, all on: a collection for `model.apply`.
-
-    `masks['encoder']['layer_0']['self_attention']['heads']` has what the result of each
-    head is multiplied by. Where `masks['encoder']['layer_drop_0']['keep']` is 0, the
-    layer is skipped. Those of a model that scans its layers have all of them in one:
-    `masks['encoder']['layers']['self_attention']['heads'][0]` and
-    `masks['encoder']['layer_drop']['keep'][0]`, or by the layers of a pattern, as
-    `layers.scanned_stack.stack_layers` has them. They are arrays, so to change one
-    compiles nothing anew. The mean over examples of the absolute gradient of each
-    example's loss ranks heads by how much they matter (Michel et al. 2019). The
-    gradient of the mean loss does not: near an optimum it is about 0.
+    """Returns masks of ones for all heads and layers: a collection for `model.apply`.
 
         model.apply(variables | {'ablation_masks': masks}, source, inputs)
+
+    `masks['encoder']['layer_0']['self_attention']['heads']` scales the output of each
+    head. Setting `masks['encoder']['layer_drop_0']['keep']` to 0 skips the layer.
+
+    A model that scans its layers stacks the masks:
+    `masks['encoder']['layers']['self_attention']['heads'][0]` and
+    `masks['encoder']['layer_drop']['keep'][0]`. For patterns of layers, see
+    `layers.scanned_stack.stack_layers`.
+
+    Masks are arrays, so changing one doesn't recompile. To rank heads by importance,
+    take the mean over examples of the absolute gradient of each example's loss (Michel
+    et al. 2019). The gradient of the mean loss is about 0 near an optimum and doesn't
+    rank them.
     """
     masks = {name: _stack_masks(stack) for name, stack in model.stacks().items()}
     if model.scans_layers:
@@ -356,7 +356,7 @@ def ablation_masks(model: Model) -> dict[str, Any]:
 def _stack_masks(stack: Stack) -> dict[str, Any]:
     masks: dict[str, Any] = {}
     for i in range(stack.num_layers):
-        # Arrays of its own for each layer: whoever changes one leaves the others alone.
+        # Separate arrays per layer, so in-place edits don't affect other layers.
         masks[f'layer_{i}'] = _head_masks(stack.template(i))
         masks[f'layer_drop_{i}'] = {'keep': jnp.ones(())}
     return masks

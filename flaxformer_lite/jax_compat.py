@@ -45,7 +45,7 @@ def with_sharding_constraint(x: jax.Array, spec: jax.P) -> jax.Array:
 
 
 def compile_with(lowered: jax.stages.Lowered, options: dict[str, Any]) -> Any:
-    """Compiles a program, without the compile options that this XLA lacks.
+    """Compiles a program, ignoring compile options that this XLA lacks.
 
     `xla_cpu_scheduler_type` is new in jaxlib 0.9.1.
     """

@@ -1,9 +1,9 @@
-"""Keys and values as attention reads them, and the cache that decoding keeps of them.
+"""Keys and values of attention, and the key/value cache for decoding.
 
-A cache is a value: `append` returns a new one. It is append-only. What the N hypotheses
-of a sentence are fed at step i goes to the slots i·N … i·N + N − 1 and is never moved;
-a visibility mask says which slots belong to the past of which hypothesis. So beams are
-reordered by changing a mask of booleans, and no keys or values are gathered.
+A cache is immutable and append-only; `append` returns a new one. At step i, the keys
+and values of a sentence's N hypotheses go to slots i·N … i·N + N − 1 and never move. A
+visibility mask selects the slots that belong to each hypothesis. Reordering beams only
+changes this boolean mask; no keys or values are gathered.
 """
 
 import contextlib
@@ -13,22 +13,22 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-# What one layer carries from step to step: a `Cache`, or anything with its `append` and
+# The decoding state of one layer: a `Cache`, or an object with the same `append` and
 # `allocate`, such as the running sums of `attention/linear.py`.
 CacheState = Any
 
 
-# The position of a key that has none, and is near every query.
+# The position of a key without one. Local attention always attends to such keys.
 NO_POSITION = -(2**30)
 
 
 class KeyValues(struct.PyTreeNode):
-    """Keys and values in the compute dtype, with the int32 positions of their tokens.
+    """Keys and values in the compute dtype, with int32 positions.
 
-    Those of a cache may be float32 instead, which holds the same values.
+    A cache may hold bfloat16 values as float32 (see `float32_slots`).
 
-    The length is the last axis, so that both products of attention read memory in
-    order. On CPU this makes a decoding step several times faster.
+    The length is the last axis, so that both matrix products of attention read
+    contiguous memory. On CPU this makes a decoding step several times faster.
     """
 
     key_BGKS: jax.Array
@@ -36,17 +36,17 @@ class KeyValues(struct.PyTreeNode):
     positions_BS: jax.Array
 
     def followed_by(self, others: 'KeyValues') -> 'KeyValues':
-        """These and then the others, as those of one text."""
+        """Concatenates two sets of keys and values of the same text."""
         return jax.tree.map(lambda *x: jnp.concatenate(x, -1), self, others)
 
 
 class BeamState(struct.PyTreeNode):
-    """Which past each of the N hypotheses of a sentence has, at one decoding step.
+    """The visible past of each of a sentence's N hypotheses at one decoding step.
 
     Attributes:
-      step: int32 scalar, the position of the tokens that are fed now.
-      parent_BN: int32, the hypothesis of the step before that each one continues.
-      visible_BNS: bool, the slots of its own past and of itself, for each hypothesis.
+      step: int32 scalar, the position of the current tokens.
+      parent_BN: int32, the previous step's hypothesis that each hypothesis continues.
+      visible_BNS: bool, the slots that each hypothesis attends to, including its own.
     """
 
     step: jax.Array
@@ -58,18 +58,18 @@ class BeamState(struct.PyTreeNode):
         return self.visible_BNS.shape[1]
 
     def slot_positions(self) -> jax.Array:
-        """The step at which each slot was written, int32 (1, slots)."""
+        """Returns the step at which each slot was written, int32 (1, slots)."""
         slots = self.visible_BNS.shape[2]
         return jnp.arange(slots, dtype=jnp.int32)[None] // self.num_hypotheses
 
 
 class Cache(struct.PyTreeNode):
-    """The keys and values that one attention layer keeps while it decodes.
+    """The key/value cache of one attention layer.
 
     Attributes:
-      prefix: of the tokens that all hypotheses of a sentence begin with. In an
-        encoder-decoder there are none.
-      generated: of the tokens generated so far, in the slots that `BeamState`
+      prefix: keys and values of the shared prefix of all hypotheses; empty in an
+        encoder-decoder.
+      generated: keys and values of the generated tokens, in the slots that `BeamState`
         describes.
     """
 
@@ -78,7 +78,7 @@ class Cache(struct.PyTreeNode):
 
     @classmethod
     def starting_with(cls, prefix: KeyValues) -> Self:
-        """A cache of a prefix, with no slots yet."""
+        """Returns a cache with a prefix and no slots."""
         prefix = jax.tree.map(_as_kept, prefix)
         return cls(prefix, jax.tree.map(lambda x: x[..., :0], prefix))
 
@@ -86,7 +86,7 @@ class Cache(struct.PyTreeNode):
         """Writes the N new tokens to the slots of their step.
 
         Returns:
-          The new cache, and all keys and values in it: the prefix, then the slots.
+          The new cache, and all of its keys and values: the prefix, then the slots.
         """
         slot = beam.step * beam.num_hypotheses
 
@@ -104,7 +104,7 @@ class Cache(struct.PyTreeNode):
         return self.replace(generated=generated), everything
 
     def allocate(self, hypotheses: int, tokens: int) -> Self:
-        """Adds empty slots, up to so many tokens of each hypothesis."""
+        """Adds empty slots for up to `tokens` tokens per hypothesis."""
 
         def extend(x):
             *others, slots = x.shape
@@ -115,38 +115,38 @@ class Cache(struct.PyTreeNode):
         return self.replace(generated=jax.tree.map(extend, self.generated))
 
 
-# As in `ops/choose.py`: JAX traces a function again where this has changed.
+# As in `ops/choose.py`: part of JAX's cache key, so a change retraces functions.
 _are_float32 = jax.make_user_context(False)
 
 
 def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
-    """Within it, a cache that begins holds bfloat16 as float32: the same values.
+    """Context in which new caches hold bfloat16 values as float32 (same values).
 
-    For a CPU's programs. XLA cannot write bfloat16 in place there: at each step it
-    would convert all slots to float32 and back, for longer than bfloat16's products
-    save. It decides when a function is traced, for that does not know its platform.
+    Use it for CPU programs. XLA can't update bfloat16 in place on CPU. It would convert
+    all slots to float32 and back in each step, which costs more time than bfloat16
+    products save. The context must be open during tracing, because a traced function
+    doesn't know its platform.
     """
     return _are_float32(are)
 
 
 def _as_kept(x: jax.Array) -> jax.Array:
-    """In the dtype of a cache's slots."""
     if x.dtype == jnp.bfloat16 and _are_float32.value:
         return x.astype(jnp.float32)
     return x
 
 
 class LayersCache(struct.PyTreeNode):
-    """The caches of all layers of a stack as one.
+    """The stacked caches of all layers of a stack.
 
     Attributes:
-      caches: a layer's, whose arrays have an axis of layers behind that of sentences.
+      caches: a layer's cache, with an axis of layers after the batch axis.
     """
 
     caches: CacheState
 
     def allocate(self, hypotheses: int, tokens: int) -> Self:
-        """Adds empty slots to each layer's, up to so many tokens of each hypothesis."""
+        """Adds empty slots to each layer, for up to `tokens` tokens per hypothesis."""
 
         def extend(cache):
             return cache.allocate(hypotheses, tokens)
@@ -160,8 +160,8 @@ def gather_beams(x_BN: jax.Array, index_BM: jax.Array) -> jax.Array:
 
 
 def tile_beams(hypotheses: int, tree: Any) -> Any:
-    """Repeats a state that all hypotheses of a sentence start from: B1… → BN….
+    """Repeats a state shared by a sentence's hypotheses: B1… → BN….
 
-    What is there for each hypothesis already stays as it is.
+    Arrays that already have N hypotheses are unchanged.
     """
     return jax.tree.map(lambda x: jnp.repeat(x, hypotheses // x.shape[1], 1), tree)

@@ -1,6 +1,6 @@
-"""Rows of tokens, and which tokens may attend to which (paper §3.2.3).
+"""Token batches and attention masks (paper §3.2.3).
 
-Masks are bool, True = may attend.
+Masks are bool; True means "may attend".
 """
 
 import contextlib
@@ -13,12 +13,12 @@ import jax.numpy as jnp
 
 
 class TokenBatch(NamedTuple):
-    """Rows of tokens, int32 BT each. A row may hold several sentences (packing).
+    """Rows of tokens, int32 BT. A row may hold several packed sentences.
 
     Attributes:
-      tokens_BT: ids; or vectors in their place, float BTF.
-      segments_BT: counts the sentences of a row from 1; 0 for padding.
-      positions_BT: the position of each token in its own sentence, from 0.
+      tokens_BT: token ids, or vectors, float BTF.
+      segments_BT: the sentence's number in its row, from 1; 0 for padding.
+      positions_BT: the token's position in its sentence, from 0.
     """
 
     tokens_BT: jax.Array
@@ -29,11 +29,11 @@ class TokenBatch(NamedTuple):
     def from_tokens(
         cls, tokens_BT: 'jax.Array | TokenBatch', padding: int = 0
     ) -> 'TokenBatch':
-        """Takes each row as one sentence and the token `padding` as none.
+        """Creates a batch with one sentence per row.
 
-        Of vectors the one of zeros is none. Padding gets position 0, which every model
-        has: rows may be padded beyond the length of a `learned` table. A `TokenBatch`
-        is returned as it is.
+        A token equal to `padding` or an all-zero vector is padding. Padding gets
+        position 0, which every model has, so rows may be longer than a `learned` table.
+        A `TokenBatch` is returned unchanged.
         """
         if isinstance(tokens_BT, TokenBatch):
             return tokens_BT
@@ -45,9 +45,9 @@ class TokenBatch(NamedTuple):
     def from_inputs(
         cls, tokens_BT: 'jax.Array | TokenBatch', padding: int = 0
     ) -> 'TokenBatch':
-        """As `from_tokens`, but a row's first token, the start token, is no padding.
+        """Like `from_tokens`, but the first token of a row is never padding.
 
-        So it may have the number of padding: T5 and Marian start with padding.
+        T5 and Marian use the padding token as the start token.
         """
         if isinstance(tokens_BT, TokenBatch):
             return tokens_BT
@@ -58,7 +58,7 @@ class TokenBatch(NamedTuple):
     @classmethod
     def _with_valid(cls, tokens_BT, valid_BT):
         segments_BT = valid_BT.astype(jnp.int32)
-        # Tokens are counted: padding may be anywhere in a row.
+        # Counts tokens, because padding may be anywhere in a row.
         count_BT = jnp.cumsum(segments_BT, axis=1)
         return cls(tokens_BT, segments_BT, segments_BT * (count_BT - 1))
 
@@ -68,41 +68,41 @@ class TokenBatch(NamedTuple):
         return self.segments_BT != 0
 
     def segment_mask(self, keys: Self) -> jax.Array:
-        """Every token to the keys of the same sentence, B1TS. Nothing sees padding."""
+        """Returns the mask of keys in the query's sentence, B1TS; excludes padding."""
         query_segment = self.segments_BT[:, None, :, None]
         key_segment = keys.segments_BT[:, None, None, :]
         return (query_segment == key_segment) & (key_segment != 0)
 
     def causal_mask(self) -> jax.Array:
-        """Every token to itself and those before it in the same sentence, B1TT."""
+        """Returns the mask of keys up to the query in its sentence, B1TT."""
         query_position = self.positions_BT[:, None, :, None]
         key_position = self.positions_BT[:, None, None, :]
         return self.segment_mask(self) & (key_position <= query_position)
 
     def prefix_mask(self, length: int) -> jax.Array:
-        """As `causal_mask`, but all tokens see the first so many of the row, B1TT."""
+        """Like `causal_mask`, but all tokens see the first `length` tokens, B1TT."""
         is_prefix_S = jnp.arange(self.segments_BT.shape[1]) < length
         of_prefix = self.segment_mask(self) & is_prefix_S[None, None, None]
         return self.causal_mask() | of_prefix
 
     def following(self, source: Self) -> Self:
-        """The same tokens, with positions that go on where those of a source end."""
+        """Shifts the positions so that they continue those of a source."""
         length_BT = self.segment_mask(source)[:, 0].sum(-1)
         positions_BT = jnp.where(self.valid_BT, self.positions_BT + length_BT, 0)
         return self._replace(positions_BT=positions_BT)
 
 
 class AttentionContext(NamedTuple):
-    """Everything that attention needs to know of the tokens beside their vectors.
+    """Masks and positions that attention needs in addition to its inputs.
 
     Attributes:
-      positions_BT: int32, of the tokens that attend.
-      mask_BHTS: self-attention: which keys each token may attend to.
-      cross_mask_BHTS: the same for attention over the source; None without a source.
-      valid_BT: False for padding; None where no token is padding.
-      key_positions_BS: int32, of the keys of self-attention; None where the keys are
-        those of the tokens themselves.
-      bias_BHTS: what positions add to the scores of self-attention; None for nothing.
+      positions_BT: int32, positions of the queries.
+      mask_BHTS: mask of self-attention.
+      cross_mask_BHTS: mask of cross-attention; None without a source.
+      valid_BT: False for padding; None without padding.
+      key_positions_BS: int32, positions of the keys of self-attention; None if they
+        equal the queries' positions.
+      bias_BHTS: positional bias of the self-attention scores, or None.
     """
 
     positions_BT: jax.Array
@@ -114,15 +114,15 @@ class AttentionContext(NamedTuple):
 
     @property
     def cross(self) -> 'AttentionContext':
-        """The context of attention over the source: its mask, and no bias."""
+        """The context of cross-attention: its mask, and no bias."""
         assert self.cross_mask_BHTS is not None
         return AttentionContext(self.positions_BT, self.cross_mask_BHTS)
 
     @property
     def merged(self) -> 'AttentionContext':
-        """The context of one attention over keys of the source, then those of its own.
+        """The context of one attention over the source's keys, then the target's.
 
-        Positions add nothing to the scores of the source.
+        Source keys get no positional bias.
         """
         assert self.cross_mask_BHTS is not None
         masks = self.cross_mask_BHTS, self.mask_BHTS
@@ -144,13 +144,13 @@ _valid: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def padding_known(valid_BT: jax.Array | None) -> Iterator[None]:
-    """Within it, `padding_mask` returns this mask.
+    """Context in which `padding_mask` returns `valid_BT`.
 
-    Only two modules ask whether a token is padding: batch normalisation and the mixture
-    of experts, whose results depend on all tokens of a batch. Like a dropout key, the
-    mask reaches them through the scope they run in, and not through the signature of
-    every layer between. A stack opens the scope where it calls a layer, with the
-    argument of that call: what is traced inside reads an array of the same trace.
+    Only batch normalization and mixture of experts need the padding mask, because their
+    results depend on all tokens of a batch. The mask reaches them through this context,
+    like a dropout key, rather than through every layer's signature. A stack opens the
+    context around each layer's call with that call's argument, so the array belongs to
+    the trace that reads it.
     """
     token = _valid.set(valid_BT)
     try:
@@ -160,7 +160,7 @@ def padding_known(valid_BT: jax.Array | None) -> Iterator[None]:
 
 
 def padding_mask(shape: tuple[int, ...]) -> jax.Array:
-    """bool BT of this shape, False for padding; all True where nothing is known."""
+    """Returns a bool BT mask, False for padding; all True outside of a context."""
     valid_BT = _valid.get()
     if valid_BT is None:
         return jnp.ones(shape, bool)

@@ -1,6 +1,6 @@
-"""What `import flaxformer_lite` offers by name; see the package's own docstring.
+"""The public names of `flaxformer_lite`; see the package's docstring.
 
-A name that is imported as itself is exported, for type checkers.
+`import X as X` marks a name as re-exported for type checkers.
 """
 
 from flaxformer_lite import decoding as decoding

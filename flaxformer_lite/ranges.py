@@ -1,10 +1,11 @@
-"""What a value may be: said in its annotation, and checked here.
+"""Validation of values by limits in their annotations.
 
     window: Annotated[int, Range(at_least=1)] = 16
     cell: Annotated[str, Choices('gru', 'lstm')] = 'gru'
 
-A class that is `Checked` refuses other values when it is made, and a `checked` function
-when it is called; `check` is for a value by itself, such as a field of a config.
+A `Checked` class validates its attributes when it is created, and a `checked` function
+its arguments when it is called. `check` validates a single value, such as a config
+field.
 """
 
 import dataclasses
@@ -21,18 +22,18 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
-LARGEST_INT = 2**31 - 1  # JAX's whole numbers are int32
-SMALLEST_FLOAT = 2.0**-126  # what is nearer to 0 counts as 0 on most devices
-LONGEST_SHOWN = 80  # characters of a value in a message
+LARGEST_INT = 2**31 - 1  # JAX integers are int32
+SMALLEST_FLOAT = 2.0**-126  # most devices flush smaller numbers to 0
+LONGEST_SHOWN = 80  # characters of a value in an error message
 
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Numbers that lie between bounds, of which any may be left out.
+    """Optional bounds of a number.
 
-    Whole numbers without an upper bound must fit int32. Others are compared as the
-    float32 that they become, and must be finite as such: 1e-50 is not above 0, nor
-    0.999999999 below 1.
+    Integers without an upper bound must fit int32. Floats are compared after rounding
+    to float32 and must be finite there: 1e-50 is not above 0, and 0.999999999 is not
+    below 1.
     """
 
     at_least: float | None = None
@@ -41,7 +42,7 @@ class Range:
     below: float | None = None
 
     def check(self, name: str, value: Any, whole: bool) -> None:
-        """Raises ValueError for a number out of range, or no integer where `whole`."""
+        """Raises ValueError if a number is out of range; compares integers exactly."""
         number = value if whole else _float32(value)
         allowed = []
         refused = False
@@ -59,7 +60,7 @@ class Range:
             raise ValueError(f'{name} must be {words}, not {shown(value)}')
 
     def words(self) -> str:
-        """The bounds in words: `from 1 to 8`, `at least 0 and below 1`."""
+        """Returns the bounds in words: `from 1 to 8`, `at least 0 and below 1`."""
         if self.at_least is not None and self.at_most is not None:
             return f'from {self.at_least} to {self.at_most}'
         bounds = {bound: getattr(self, bound) for bound in _BOUNDS}
@@ -70,8 +71,8 @@ class Range:
         )
 
     def _fitting(self, value: Any, whole: bool) -> str:
-        """What a number must be for JAX to hold it; nothing where it is that."""
-        # In the place of a float too, JAX reads a whole number as one.
+        """Returns what JAX requires of the number, or '' if it fits."""
+        # JAX treats an integer as an integer even where a float is expected.
         if not isinstance(value, numbers.Integral):
             return '' if math.isfinite(_float32(value)) else 'finite in float32'
         has_upper_bound = self.at_most is not None or self.below is not None
@@ -90,7 +91,7 @@ _BOUNDS = {
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Choices:
-    """One of a few words."""
+    """A fixed set of allowed words."""
 
     words: tuple[str, ...]
 
@@ -98,7 +99,7 @@ class Choices:
         object.__setattr__(self, 'words', words)
 
     def check(self, name: str, value: Any) -> None:
-        """Raises ValueError where the value is none of them."""
+        """Raises ValueError if the value isn't one of the words."""
         if value not in self.words:
             known = ', '.join(self.words)
             raise ValueError(f'{name} must be one of {known}, not {shown(value)}')
@@ -106,10 +107,10 @@ class Choices:
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """A regular expression, which is searched for in some text; '' is none."""
+    """A regular expression for `re.search`; '' disables it."""
 
     def check(self, name: str, value: Any) -> None:
-        """Raises ValueError where the value cannot be one."""
+        """Raises ValueError if the value isn't a valid regular expression."""
         try:
             re.compile(value)
         except (re.error, OverflowError, RecursionError) as error:
@@ -118,20 +119,20 @@ class Pattern:
             ) from None
 
 
-# Annotations that many arguments share.
+# Shared annotations.
 Size = Annotated[int, Range(at_least=1)]
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(at_least=0)]
-Epsilon = Annotated[float, Range(above=0, at_most=1)]  # added to what is divided by
-Rate = Annotated[float, Range(at_least=0, below=1)]  # of what is dropped, or kept
+Epsilon = Annotated[float, Range(above=0, at_most=1)]  # added to a divisor
+Rate = Annotated[float, Range(at_least=0, below=1)]  # a fraction dropped or kept
 Regex = Annotated[str, Pattern()]
 
 
 def check(name: str, annotation: Any, value: Any) -> None:
-    """Refuses a value of another type than annotated, or beyond its limit.
+    """Checks a value against the type and limit of its annotation.
 
     Raises:
-      ValueError: names the argument, the value and what it may be.
+      ValueError: names the argument, the value and the allowed values.
     """
     kinds = types_of(annotation)
     if not any(_is(value, kind) for kind in kinds):
@@ -145,7 +146,7 @@ def check(name: str, annotation: Any, value: Any) -> None:
 
 
 def limit_of(annotation: Any) -> Range | Choices | Pattern | None:
-    """The Range, Choices or Pattern that stands in an annotation."""
+    """Returns the Range, Choices or Pattern of an annotation, or None."""
     for note in getattr(annotation, '__metadata__', ()):
         if isinstance(note, (Range, Choices, Pattern)):
             return note
@@ -153,12 +154,12 @@ def limit_of(annotation: Any) -> Range | Choices | Pattern | None:
 
 
 def is_literal(annotation: Any) -> bool:
-    """Whether an argument takes numbers, words or switches: what a spec can hold."""
+    """Returns whether an argument takes numbers, strings or booleans, as in a spec."""
     return bool({int, float, str, bool} & set(types_of(annotation)))
 
 
 class Checked:
-    """A dataclass or module whose attributes are checked by their annotations."""
+    """Mixin for dataclasses and modules that validates annotated attributes."""
 
     def __post_init__(self):
         for name, annotation in _limited(type(self)):
@@ -169,7 +170,7 @@ class Checked:
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with arguments checked by annotations as in a `Checked` class."""
+    """Wraps a function to validate its arguments as a `Checked` class does."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -184,10 +185,10 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it, cut where it is long."""
+    """Returns the repr of a value for an error message, shortened if long."""
     try:
         text = repr(value)
-    except ValueError:  # Python does not write out integers of more than 4,300 digits
+    except ValueError:  # Python refuses to print integers of more than 4,300 digits
         return 'a number of thousands of digits'
     if len(text) <= LONGEST_SHOWN:
         return text
@@ -195,10 +196,10 @@ def shown(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What to add to a message where one of the known names may have been meant.
+    """Returns a "did you mean" suffix for an error message, or ''.
 
-    Names are compared by their last word: of `model.dropuot` it is `dropuot`. Sections
-    are alike for many names that are not meant.
+    Names are compared by their last component (`dropuot` in `model.dropuot`), because
+    unrelated names share the same section.
     """
 
     def likeness(candidate: str) -> tuple[float, float]:
@@ -217,13 +218,12 @@ def _ratio(one: str, other: str) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _limited(cls: type) -> tuple[tuple[str, Any], ...]:
-    """The attributes of a dataclass that have a limit."""
     found = [(field.name, field.type) for field in dataclasses.fields(cls)]
     return tuple((name, kind) for name, kind in found if limit_of(kind) is not None)
 
 
 def types_of(annotation: Any) -> tuple[Any, ...]:
-    """The types of an annotation: of `Annotated[int | None, …]`, int and None's."""
+    """Returns an annotation's types: int, None for `Annotated[int | None, …]`."""
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     if isinstance(annotation, types.UnionType):
@@ -232,7 +232,7 @@ def types_of(annotation: Any) -> tuple[Any, ...]:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type; integers are numbers, True and False are not."""
+    """Returns whether a value has a type: an integer is a float, True isn't an int."""
     if not isinstance(kind, type) or kind in (Any, inspect.Parameter.empty):
         return True
     if isinstance(value, bool):

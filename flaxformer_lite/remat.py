@@ -1,18 +1,18 @@
-"""What the backward pass keeps of a layer, and what it computes again.
+"""Options for rematerialization (gradient checkpointing).
 
-Rematerialisation, or gradient checkpointing (Chen et al. 2016, "Training Deep Nets with
-Sublinear Memory Cost"), takes time for memory and changes no result. This file only
-names the choices: a config is read without JAX.
+Rematerialization trades compute for memory without changing results (Chen et al. 2016,
+"Training Deep Nets with Sublinear Memory Cost"). This module only names the options, so
+a config can be read without JAX.
 """
 
 from typing import Annotated
 
 from flaxformer_lite.ranges import Choices
 
-NONE = 'none'  # everything is kept that the backward pass reads
-BLOCKS = 'blocks'  # the inputs of each layer are kept
-# What policies of this name in `jax.checkpoint_policies` save is kept too. From the
-# least to the most.
+NONE = 'none'  # saves everything that the backward pass reads
+BLOCKS = 'blocks'  # saves only the inputs of each layer
+# Policies of `jax.checkpoint_policies`, which save more than the layers' inputs. In
+# ascending order of memory.
 POLICIES = (
     'nothing_saveable',
     'dots_with_no_batch_dims_saveable',

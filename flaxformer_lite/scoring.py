@@ -1,4 +1,4 @@
-"""What a model holds of given targets: the probability of each of their tokens."""
+"""Per-token scores of given targets under a model."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,17 +13,17 @@ from flaxformer_lite.ops.loss_of_logits import logits_of
 from flaxformer_lite.training.batch import Batch, check_variables
 from flaxformer_lite.training.forward import forward
 
-_ROWS = 1024  # of logits in memory at a time
+_ROWS = 1024  # of logits in memory at once
 
 
 class TokenScores(NamedTuple):
-    """Of each label of a batch, BT; 0 for padding.
+    """Scores of each label of a batch, BT; 0 for padding.
 
     Attributes:
-      log_p: float32, log p(label | source, labels before it), in nats. Its sum over a
-        sentence is the sentence's.
-      rank: int32, 1 + how many tokens are likelier than the label.
-      entropy: float32, of the distribution that the label is one of, in nats.
+      log_p: float32, log p(label | source, previous labels), in nats. The sum over a
+        sentence is its log-probability.
+      rank: int32, 1 + the number of tokens more likely than the label.
+      entropy: float32, entropy of the predicted distribution, in nats.
     """
 
     log_p: jax.Array
@@ -32,18 +32,18 @@ class TokenScores(NamedTuple):
 
 
 def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenScores:
-    """The log-probability, rank and entropy of each label of a batch, without dropout.
+    """Computes each label's log-probability, rank and entropy, without dropout.
 
-    The logits are those of teacher forcing, so −`log_p` sums to `loss_sums(…).nll`.
-    Those of all tokens are never in memory at once.
+    It uses teacher forcing, so −`log_p` sums to `loss_sums(…).nll`. The full logits are
+    never materialized.
 
     Args:
       model: the model, or an ensemble.
-      variables: what `model.apply` takes: {'params': …}.
+      variables: variables for `model.apply`: {'params': …}.
       batch: the arrays of `training.batch.BATCH_ARRAYS`; rows may be packed.
 
     Raises:
-      ValueError: `variables` are parameters alone, or the batch lacks an array.
+      ValueError: `variables` lacks the 'params' level, or the batch lacks an array.
     """
     check_variables(variables)
     is_ensemble = isinstance(model, Ensemble)
@@ -84,7 +84,7 @@ def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenSco
 
         return jax.tree.map(or_zero, found)
 
-    # Along T, so that a batch that is divided among devices stays so.
+    # Map over T, so that the batch axis stays sharded.
     by_position = hidden, batch['labels'].T
     size = max(1, _ROWS // len(batch['labels']))
     scores = jax.lax.map(of_position, by_position, batch_size=size)

@@ -1,7 +1,6 @@
-"""The shape key: how arrays are named after their axes.
+"""The shape suffixes: array names end in the letters of their axes.
 
-An array's name ends in the letters of its axes: `x_BTD` is batch × query length ×
-d_model.
+`x_BTD` has the shape batch × query length × d_model.
 
 | letter | axis | letter | axis |
 |---|---|---|---|
@@ -12,7 +11,7 @@ d_model.
 | F | d_ff | V | vocabulary |
 | N | rows of any kind: tokens, or the hypotheses of a sentence | L | decoded length |
 
-Einsum letters are the same in lower case: `'bthk,bshk->bhts'`.
+Einsum strings use the same letters in lower case: `'bthk,bshk->bhts'`.
 """
 
 import jax
@@ -22,10 +21,10 @@ import jax.numpy as jnp
 def split_into_blocks(
     x: jax.Array, axis: int, size: int, filling: int | None = 0
 ) -> jax.Array:
-    """Cuts an axis into blocks, which become the first axis: (blocks, …, block, …).
+    """Splits an axis into blocks, which become the first axis: (blocks, …, block, …).
 
-    The axis is padded with `filling` to the next multiple of the number of blocks;
-    blocks are of equal length, at most `size`. None repeats the last element.
+    Blocks have equal length, at most `size`. The axis is padded with `filling` to a
+    multiple of the number of blocks; None repeats the last element.
     """
     *before, length = x.shape[: axis + 1]
     after = x.shape[axis + 1 :]

@@ -1,30 +1,30 @@
-"""How arrays are divided among the devices of a mesh.
+"""Sharding of arrays over the devices of a mesh.
 
-A mesh has some of these axes, whose sizes multiply to the number of devices:
+A mesh has one or more of the axes below; their sizes multiply to the number of devices:
 
-| axis | what its devices divide |
+| axis | sharded over it |
 |---|---|
-| data | the rows of a batch; each has all parameters |
-| fsdp | the rows of a batch, and parameters, which are gathered where they are used |
-| tensor | heads, d_ff and the vocabulary: parameters, and products of them |
+| data | the rows of a batch; parameters are replicated |
+| fsdp | the rows of a batch, and parameters, which are gathered for use |
+| tensor | heads, d_ff and the vocabulary, in parameters and activations |
 
-What is traced in the context of a mesh finds it there:
+Set the mesh around the call; functions find it when they are traced:
 
     axis_types = (jax.sharding.AxisType.Auto,) * 3
     mesh = jax.make_mesh((2, 2, 2), ('data', 'fsdp', 'tensor'), axis_types=axis_types)
     with jax.set_mesh(mesh):
         state, metrics = step(state, batch, key)
 
-The batch's rows should be divided over `data` and `fsdp`, and the state as
-`state_shardings` says. Results are those of one device, but for rounding. Without a
-mesh in context nothing is divided here. Gradients are summed over `data` once a step.
+Shard the rows of the batch over `data` and `fsdp`, and the state by `state_shardings`.
+Results equal those of one device up to rounding. Without a mesh, arrays stay whole.
+Gradients are summed over `data` once per step.
 
-Rules go by the letters of axes (`shapes`), for activations and parameters alike. A
-dimension that the devices of its axis do not divide evenly stays whole.
+Rules apply to the letters of axes (see `shapes`), for activations and parameters alike.
+A dimension stays whole if the mesh axis doesn't divide it evenly.
 
 Sources: Rajbhandari et al. 2020 ("ZeRO") for `fsdp`; Shoeybi et al. 2019
-("Megatron-LM") for `tensor`; Xu et al. 2021 ("GSPMD") for how XLA completes what is
-said here.
+("Megatron-LM") for `tensor`; Xu et al. 2021 ("GSPMD") for how XLA propagates these
+shardings.
 """
 
 import math
@@ -40,7 +40,7 @@ AXES = ('data', 'fsdp', 'tensor')
 ROW_AXES = ('data', 'fsdp')
 WHOLE = PartitionSpec()
 
-# The letter of a dimension → the axes of the mesh that divide it.
+# The letter of a dimension → the mesh axes that shard it.
 _OVER_TENSOR: dict[str, tuple[str, ...]] = dict.fromkeys('HGFV', ('tensor',))
 OF_ACTIVATIONS = {'B': ROW_AXES, **_OVER_TENSOR}
 OF_PARAMETERS = {'D': ('fsdp',), **_OVER_TENSOR}
@@ -67,10 +67,10 @@ LETTERS = {
 
 
 def place(x: jax.Array, letters: str) -> jax.Array:
-    """The same activation, divided as the letters of its axes say.
+    """Shards an activation by the letters of its axes.
 
     Args:
-      x: one dimension for each letter.
+      x: has one dimension per letter.
       letters: such as 'BTHK'.
     """
     spec = _spec(letters, x.shape, OF_ACTIVATIONS, _sizes())
@@ -80,10 +80,10 @@ def place(x: jax.Array, letters: str) -> jax.Array:
 
 
 def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
-    """The same parameter, no longer divided over `fsdp`: what a product needs.
+    """Gathers a parameter over `fsdp` before a matrix product.
 
-    Without this XLA might gather the activations instead, which are larger. Give it the
-    parameter in the compute dtype: half as much to send, if that is bfloat16.
+    Otherwise XLA might gather the activations, which are larger. Cast the parameter to
+    the compute dtype first; bfloat16 halves the communication.
 
     Args:
       parameter: any.
@@ -98,11 +98,11 @@ def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
 
 
 def state_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
-    """Where each array of a tree of parameters is, or of a tree made of such trees.
+    """Returns shardings for a tree of parameters, or a tree that contains such trees.
 
-    So an optimizer's moments are where their parameters are. Arrays in no table are
-    divided over `fsdp` along their largest dimension, unless they have one dimension
-    or none. A dimension in front, of several runs or of layers, stays whole.
+    Optimizer moments are sharded like their parameters. Arrays that no rule covers are
+    sharded over `fsdp` along their largest dimension, if they have at least two.
+    A leading dimension, of runs or layers, stays whole.
 
     Args:
       tree: of arrays, or of shapes and dtypes.
@@ -145,7 +145,7 @@ def _spec(
     rules: Mapping[str, tuple[str, ...]],
     sizes: Mapping[str, int],
 ) -> PartitionSpec:
-    """The axes that divide each dimension; `WHOLE` where none does."""
+    """Returns the mesh axes of each dimension; `WHOLE` if no dimension is sharded."""
     divided = []
     for letter, length in zip(letters, shape, strict=True):
         axes = tuple(axis for axis in rules.get(letter, ()) if sizes.get(axis, 1) > 1)
@@ -158,9 +158,9 @@ def _spec(
 
 
 def _sizes() -> dict[str, int]:
-    """Axes of the mesh in context that divide anything → their numbers of devices.
+    """Returns the context mesh's axes larger than 1, with their sizes.
 
-    Within `by_device` those that it divides by are none of them.
+    It excludes axes that an enclosing `by_device` divides by.
     """
     mesh = jax.sharding.get_abstract_mesh()
     found = {}
@@ -171,19 +171,19 @@ def _sizes() -> dict[str, int]:
 
 
 def row_axes() -> tuple[str, ...]:
-    """The axes of the mesh in context that divide the rows of a batch."""
+    """Returns the axes of the context mesh that shard the rows of a batch."""
     return tuple(axis for axis in ROW_AXES if axis in _sizes())
 
 
 def rows_spec() -> PartitionSpec:
-    """Of an array whose first dimension is the rows."""
+    """Returns the spec of an array whose first dimension is the rows."""
     return PartitionSpec(row_axes())
 
 
 def is_divided(rows: int) -> bool:
-    """Whether devices of the mesh in context share so many rows evenly.
+    """Returns whether the devices of the context mesh divide `rows` evenly.
 
-    It is not so within `by_device`, where a device has its rows already.
+    False within `by_device`, where a device already sees only its own rows.
     """
     sizes = _sizes()
     parts = math.prod(sizes[axis] for axis in row_axes())
@@ -196,31 +196,31 @@ def by_device(
     out_specs: Any,
     axes: tuple[str, ...] = ROW_AXES,
 ) -> Callable:
-    """A function that each device runs for its own part.
+    """Returns a function that each device runs on its own shard.
 
-    Devices with different parts exchange nothing, unless the function itself does it
-    over `axes`. So they may go through its loops a different number of times. Over the
-    other axes XLA goes on to divide what is in it.
+    Devices don't communicate unless the function does so over `axes`, so their loops
+    may run for different numbers of steps. XLA still partitions the function over the
+    other axes.
 
     Args:
       function: of arrays, or of trees of arrays.
-      in_specs: `rows_spec` or `WHOLE` of each argument.
-      out_specs: the same of each result; what is `WHOLE` has to be equal on all
+      in_specs: `rows_spec` or `WHOLE` for each argument.
+      out_specs: the same for each result; a `WHOLE` result must be equal on all
         devices.
-      axes: those of the mesh that divide the parts.
+      axes: the mesh axes that shard the arguments.
     """
     mesh = jax.sharding.get_abstract_mesh()
     dividing = _sizes()
     by = set(axes) & set(dividing)
     if by == set(dividing):
-        # Nobody divides what is in it, so that those of one device go along.
+        # No axis is left for XLA to partition, so axes of size 1 become manual, too.
         by = {
             axis
             for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
             if kind == AxisType.Auto
         }
-    # Without the check, for it asks that a loop's first values be marked as different
-    # from device to device, which zeros are not.
+    # check_vma requires a loop's initial values to be marked as varying over devices,
+    # and zeros aren't.
     return jax.shard_map(
         function,
         in_specs=in_specs,
@@ -231,16 +231,16 @@ def by_device(
 
 
 def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
-    """function(*whole, *divided), by each device for its own rows where several do it.
+    """Calls function(*whole, *divided); each device handles its own rows if possible.
 
     Args:
-      function: of arrays, or of trees of arrays. What it makes of a row must not depend
-        on other rows; the rows are the first axis of each result.
-      whole: arguments that all devices have alike. What is divided over `fsdp` is
-        gathered.
+      function: of arrays, or of trees of arrays. Rows must be independent, and must be
+        the first axis of each result.
+      whole: arguments that all devices receive whole. Arrays sharded over `fsdp`
+        are gathered.
       divided: arguments whose first axis is the rows.
     """
-    # Not `len`: in a program for any number of rows it is no whole number.
+    # Not `len`: with a symbolic batch size it isn't an integer.
     rows = jax.tree.leaves(divided)[0].shape[0]
     if is_divided(rows):
         specs = (*[WHOLE] * len(whole), *[rows_spec()] * len(divided))
@@ -248,29 +248,28 @@ def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
     return function(*whole, *divided)
 
 
-# Among how many devices `sum_over_data` has divided the rows. JAX keys its caches by
-# it: a layer that was traced outside is traced anew within.
+# Number of devices among which `sum_over_data` divides the rows. It is part of JAX's
+# cache key, so a layer traced outside `sum_over_data` is traced again inside it.
 _shares_of_rows = jax.make_user_context(1)
 
 
 def is_divided_by_data(rows: int) -> bool:
-    """Whether the axis `data` of the mesh in context divides so many rows evenly."""
+    """Returns whether the axis `data` of the context mesh divides `rows` evenly."""
     shares = _sizes().get('data', 1)
     return shares > 1 and rows % shares == 0
 
 
 def sum_over_data(function: Callable) -> Callable:
-    """The sum of what a function makes of each device's rows along the axis `data`.
+    """Returns a function that sums `function` over the devices' rows along `data`.
 
-    It is summed once, when all of it is there. XLA by itself sums a gradient wherever
-    one is made: in each turn of a loop, and for each use of a parameter. Over `fsdp` it
-    goes on to do so, for there no device has room for whole gradients.
+    It sums once, at the end. XLA alone would sum each gradient where it is computed: in
+    every loop iteration and for every use of a parameter. XLA still does so over
+    `fsdp`, where no device has memory for whole gradients.
 
     Args:
-      function: (whole, divided) → a tree of sums over the rows, which are the first
-        axis of what is divided; `is_divided_by_data` says whether they can be. What it
-        makes of a row must not depend on other rows. Dropout draws what it does without
-        this.
+      function: (whole, divided) → a tree of sums over the rows, the first axis of
+        `divided`; check `is_divided_by_data` first. Rows must be independent. Dropout
+        masks are unchanged.
     """
     shares = _sizes()['data']
 
@@ -282,12 +281,12 @@ def sum_over_data(function: Callable) -> Callable:
 
 
 def all_rows(own: int) -> int:
-    """How many rows a batch has of which a device sees so many in `sum_over_data`."""
+    """Returns the batch's number of rows, given a device's in `sum_over_data`."""
     return own * _shares_of_rows.value
 
 
 def first_row(own: int) -> jax.Array | int:
-    """The number in the batch of the first of so many rows that a device sees."""
+    """Returns the index in the batch of the first row that a device sees."""
     if _shares_of_rows.value == 1:
         return 0
     return jax.lax.axis_index('data') * own

@@ -1,4 +1,4 @@
-"""The sizes of a stack, which a model's parts are given by name."""
+"""The sizes of a stack, which components receive by name."""
 
 import dataclasses
 from typing import Literal
@@ -8,20 +8,20 @@ Role = Literal['encoder', 'decoder', 'decoder_only', 'prefix_only', 'encoder_onl
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Sizes of one stack and of its attention; the defaults are the paper's base model.
+    """Sizes of one stack and its attention. Default to the paper's base model.
 
     Attributes:
-      d_model: the width of the residual stream.
-      num_heads: query heads.
-      num_kv_heads: key and value heads, a divisor of `num_heads`.
-      d_k: the width of one head's queries and keys.
-      d_v: the width of one head's values; free of d_k and of d_model.
-      d_ff: the inner width of the feed-forward network.
-      d_k_derived: whether d_k is d_model / num_heads, and so grows with d_model.
-      role: which stack it is: the 'encoder' or 'decoder' of a pair, or one alone, of
-        which 'prefix_only' is a decoder that sees all of the source.
-      encoder_layers: the encoder's depth; 0 where there is none.
-      decoder_layers: the decoder's depth; 0 where there is none.
+      d_model: width of the residual stream.
+      num_heads: number of query heads.
+      num_kv_heads: number of key and value heads, a divisor of `num_heads`.
+      d_k: width of one head's queries and keys.
+      d_v: width of one head's values; independent of d_k and d_model.
+      d_ff: inner width of the feed-forward network.
+      d_k_derived: whether d_k is d_model / num_heads, so that it grows with d_model.
+      role: 'encoder' or 'decoder' of an encoder-decoder, or a single stack.
+        'prefix_only' is a decoder that sees the whole source.
+      encoder_layers: depth of the encoder; 0 without one.
+      decoder_layers: depth of the decoder; 0 without one.
     """
 
     d_model: int = 512
@@ -44,5 +44,5 @@ class Sizes:
 
     @property
     def causal(self) -> bool:
-        """Whether a token sees only those before it."""
+        """True if tokens attend only to themselves and earlier tokens."""
         return self.role.startswith('decoder')

@@ -1,4 +1,4 @@
-"""The tokens that are no text: a tokenizer, or a checkpoint, says which they are."""
+"""Special token ids, which come from a tokenizer or a checkpoint."""
 
 import dataclasses
 from typing import Annotated
@@ -10,18 +10,18 @@ Token = Annotated[int, Range(at_least=0)]
 
 @dataclasses.dataclass(frozen=True)
 class SpecialTokens(Checked):
-    """Numbers of tokens with a meaning; the defaults are those of our tokenizers.
+    """Ids of the special tokens. Default to those of this project's tokenizers.
 
-    Two of them may be one: the start is padding in T5 and Marian, and the end token in
-    BART and M2M100.
+    Two ids may be equal: the start token is padding in T5 and Marian, and the end token
+    in BART and M2M100.
 
     Attributes:
-      padding: what stands where a row has no token. It is never chosen.
-      start: what stands before each target.
-      end: what each target ends with. It is a word, and so no padding.
+      padding: fills rows. Decoding never chooses it.
+      start: precedes each target.
+      end: ends each target. It must differ from padding.
 
     Raises:
-      ValueError: a number below 0, or an end token that is padding.
+      ValueError: an id is negative, or the end token is padding.
     """
 
     padding: Token = 0
@@ -36,7 +36,7 @@ class SpecialTokens(Checked):
             )
 
     def check_within(self, vocab_size: int) -> None:
-        """Refuses tokens that a vocabulary of so many does not have.
+        """Checks that the ids are within a vocabulary.
 
         Raises:
           ValueError: names the token.
@@ -49,5 +49,5 @@ class SpecialTokens(Checked):
                 )
 
 
-# Those of the tokenizers that are made here.
+# The ids of this project's tokenizers.
 DEFAULT_TOKENS = SpecialTokens()

@@ -1,4 +1,4 @@
-"""Realises a tree in English."""
+"""Renders a tree in English."""
 
 from parallel_grammar import inflect_english
 from parallel_grammar.lexemes import Adjective, Adverb
@@ -28,7 +28,7 @@ _OBJECTS = {'I': 'me', 'he': 'him', 'she': 'her', 'we': 'us', 'they': 'them'}
 
 
 def sentence(tree: Sentence) -> str:
-    """The sentence as it is written: 'The dog is sleeping.'"""
+    """Returns the written sentence: 'The dog is sleeping.'"""
     words: list[str] = []
     for clause, joint in zip(tree.clauses, ('', *tree.joints), strict=True):
         comma = [','] if joint and not clause.elided else []
@@ -44,7 +44,7 @@ def sentence(tree: Sentence) -> str:
 
 
 def phrase(nominal: Nominal, role: str = 'object') -> list[str]:
-    """The words of a noun phrase.
+    """Returns the words of a noun phrase.
 
     Args:
       role: subject, object or, after a preposition, other.
@@ -91,10 +91,9 @@ def _possessive(owner: Nominal) -> list[str]:
 
 
 def _finite(clause: Clause, emphatic: bool) -> tuple[str, list[str], bool]:
-    """The finite verb, the verbs after it, and whether it is an auxiliary.
+    """Returns the finite verb, the verbs after it, and whether it is an auxiliary.
 
-    `emphatic` asks for an auxiliary, as questions and 'not' do: 'does … buy' for
-    'buys'.
+    `emphatic` requires an auxiliary, for questions and 'not': 'does … buy' for 'buys'.
     """
     head = clause.verb.english
     rest = []
@@ -122,7 +121,7 @@ def _finite(clause: Clause, emphatic: bool) -> tuple[str, list[str], bool]:
 
 
 def _verbs(clause: Clause, inverted: bool) -> tuple[str, list[str]]:
-    """In questions the word before the subject; the verbs with 'not' and adverb."""
+    """Returns the inverted verb of a question, and the verbs with 'not' and adverb."""
     finite, rest, auxiliary = _finite(clause, inverted or clause.negative)
     middle = [clause.time.english] if clause.time and clause.time.middle else []
     if clause.front == 'time':
@@ -158,7 +157,7 @@ def _predicate(part: Adjective | Comparison | NounPhrase) -> list[str]:
 
 
 def _objects(clause: Clause) -> dict[str, list[str]]:
-    """What follows the verb of objects, by part of the clause, in order."""
+    """Returns objects and particle by part of the clause, in order."""
     verb = clause.verb
     thing = clause.object
     person = clause.recipient
@@ -183,7 +182,6 @@ def _objects(clause: Clause) -> dict[str, list[str]]:
 
 
 def _parts(clause: Clause) -> dict[str, list[str]]:
-    """Everything after the verbs, in order."""
     parts = _objects(clause)
     if clause.predicate:
         parts['predicate'] = _predicate(clause.predicate)
@@ -198,7 +196,7 @@ def _parts(clause: Clause) -> dict[str, list[str]]:
 
 
 def _base(clause: Clause) -> list[str]:
-    """The clause without subject or tense, as 'to' and requests take it."""
+    """Returns the clause without subject and tense, for infinitives and requests."""
     rest = [word for words in _parts(clause).values() for word in words]
     return [clause.verb.english.base, *rest, *_tail(clause.tail)]
 
@@ -211,7 +209,7 @@ def _tail(part: Subordinate | None) -> list[str]:
 
 
 def _clause(clause: Clause, inverted: bool = False) -> list[str]:
-    """Front, subject, verbs and the rest.
+    """Returns the front, the subject, the verbs and the rest.
 
     Args:
       inverted: whether the subject follows a verb, as in questions.

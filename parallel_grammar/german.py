@@ -1,4 +1,4 @@
-"""Realises a tree in German: clauses; `german_phrases` realises their phrases."""
+"""Renders the clauses of a tree in German; `german_phrases` renders their phrases."""
 
 from parallel_grammar import inflect_german
 from parallel_grammar.german_phrases import (
@@ -29,16 +29,16 @@ _BECOME = inflect_german.verb('werden', 'geworden')
 
 
 def sentence(tree: Sentence) -> str:
-    """The sentence as it is written: 'Der Hund schläft.'"""
+    """Returns the written sentence: 'Der Hund schläft.'"""
     words: list[str] = []
     for clause, joint in zip(tree.clauses, ('', *tree.joints), strict=True):
-        # None before 'und', unless a clause ends there.
+        # No comma before 'und', unless a clause ends there.
         comma = [','] if joint == 'but' else []
         words += [*comma, CONJUNCTIONS.get(joint, ''), *_main(clause, tree.mood)]
     if tree.please:
         words.insert(0, 'bitte')
     text = ' '.join(filter(None, words))
-    # Each subordinate clause brings the comma before and after it.
+    # Each subordinate clause adds a comma before and after it.
     while ' , ,' in text:
         text = text.replace(' , ,', ' ,')
     text = text.replace(' ,', ',').rstrip(',')
@@ -49,7 +49,7 @@ def sentence(tree: Sentence) -> str:
 
 
 def _verbs(clause: Clause) -> tuple[str, list[str]]:
-    """The finite verb and the rest, which closes the clause: ('hat', ['angerufen'])."""
+    """Returns the finite verb and the clause-final rest: ('hat', ['angerufen'])."""
     verb = clause.verb.german
     person = clause.subject.person
     infinitive = [verb.prefix + verb.infinitive]
@@ -68,7 +68,7 @@ def _verbs(clause: Clause) -> tuple[str, list[str]]:
 
 
 def _verbs_last(clause: Clause) -> list[str]:
-    """'anruft', 'angerufen hat': at the end a prefix is written with its verb."""
+    """Returns clause-final verbs, with the prefix attached: 'anruft'."""
     finite, rest = _verbs(clause)
     if rest == [clause.verb.german.prefix]:
         return [rest[0] + finite]
@@ -79,7 +79,7 @@ def _verbs_last(clause: Clause) -> list[str]:
 
 
 def _objects(clause: Clause) -> dict[str, list[str]]:
-    """Recipient and object; an object that is a pronoun comes first: 'es ihm'."""
+    """Returns recipient and object; a pronoun object comes first: 'es ihm'."""
     thing, person = clause.object, clause.recipient
     parts = {'recipient': phrase(person, 'dat')} if person else {}
     if not thing or clause.verb.preposition:
@@ -91,9 +91,11 @@ def _objects(clause: Clause) -> dict[str, list[str]]:
 
 
 def _middle(clause: Clause) -> dict[str, list[str]]:
-    """What the verbs enclose, by part: pronouns, time, nouns, not, how, where, rest.
+    """Returns the middle field by part.
 
-    German says 'kein' for 'nicht ein'.
+    Order: pronouns, time, nouns, not, manner, place, rest.
+
+    German uses 'kein' for 'nicht ein'.
     """
     parts = _subject(clause)
     objects = _objects(clause)
@@ -110,7 +112,7 @@ def _middle(clause: Clause) -> dict[str, list[str]]:
 
 
 def _subject(clause: Clause) -> dict[str, list[str]]:
-    """With the reflexive pronoun, which comes first unless the subject is a pronoun."""
+    """Returns reflexive and subject; the subject comes first if it is a pronoun."""
     subject = []
     if not clause.elided:
         subject = [*phrase(clause.subject, 'nom'), *_relative(clause.subject)]
@@ -137,17 +139,16 @@ def _adverbials(clause: Clause) -> dict[str, list[str]]:
 
 
 def _relative(nominal: object) -> list[str]:
-    """The relative clause of a phrase, between commas."""
     if isinstance(nominal, NounPhrase) and nominal.relative:
         return [',', *_last(nominal.relative), ',']
     return []
 
 
 def _after(clause: Clause) -> list[str]:
-    """What follows the closing verb: a relative clause (not the subject's), the tail.
+    """Returns the words after the clause-final verb: a relative clause, then the tail.
 
     'Er hat das Buch gekauft, das …' is easier to read than with the verb after the
-    relative clause.
+    relative clause. The subject's relative clause stays with the subject.
     """
     last = clause.direction or clause.place or clause.companion or clause.object
     described = last.phrase if isinstance(last, Prepositional) else last
@@ -162,14 +163,14 @@ def _flat(parts: dict[str, list[str]]) -> list[str]:
 
 
 def _last(clause: Clause) -> list[str]:
-    """The verbs last, as in subordinate and relative clauses."""
+    """Returns a verb-final clause: subordinate or relative."""
     parts = _middle(clause)
     front = [] if clause.front == 'subject' else parts.pop(clause.front)
     return [*front, *_flat(parts), *_verbs_last(clause), *_after(clause)]
 
 
 def _infinitive(clause: Clause) -> list[str]:
-    """'die Tür aufzumachen': no subject, and zu between prefix and verb."""
+    """Returns an infinitive clause, 'die Tür aufzumachen', with zu after the prefix."""
     parts = _middle(clause) | {'subject': []}
     verb = clause.verb.german
     zu = ['zu', verb.infinitive]
@@ -179,7 +180,6 @@ def _infinitive(clause: Clause) -> list[str]:
 
 
 def _tail(part: Subordinate | None) -> list[str]:
-    """A subordinate clause between commas."""
     if not part:
         return []
     if part.conjunction in INFINITIVES:
@@ -192,7 +192,7 @@ def _tail(part: Subordinate | None) -> list[str]:
 
 
 def _main(clause: Clause, mood: str) -> list[str]:
-    """The finite verb second, or first in requests and in questions for yes or no."""
+    """Returns a main clause: verb second, or first in requests and yes-no questions."""
     parts = _middle(clause)
     finite, rest = _verbs(clause)
     if mood == 'request':

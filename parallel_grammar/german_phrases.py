@@ -1,4 +1,4 @@
-"""Realises the parts of a clause in German: noun phrases in a case, predicates."""
+"""Renders the phrases of a clause in German: noun phrases in a case, and predicates."""
 
 from dataclasses import replace
 from typing import TypeGuard
@@ -21,7 +21,7 @@ _CASES = ('nom', 'acc', 'dat', 'gen')
 
 
 def _table(text: str) -> dict[tuple[str, str], str]:
-    """(gender or 'pl', case) → ending or word, from a line a gender; '-' is none."""
+    """Parses lines, one per gender, to (gender or 'pl', case) → form; '-' is empty."""
     return {
         (gender, case): form.strip('-')
         for gender, line in zip(
@@ -68,7 +68,7 @@ es es em en
 e e en er
 """)
 _NONE = dict.fromkeys(_DER, '')
-# The endings of the determiner and of the adjective after it.
+# Endings of the determiner, and of the adjective after it.
 _PATTERNS = {
     'der': (_DER, _WEAK),
     'dieser': (_DIESER, _WEAK),
@@ -84,7 +84,7 @@ die die denen deren
 """)
 _WHO: dict[str, str] = dict(zip(_CASES, ('wer', 'wen', 'wem', 'wessen'), strict=True))
 
-# By the English pronoun or, for the third person singular, by gender.
+# By the English pronoun, or by gender in the third person singular.
 _PRONOUNS = {
     'I': 'ich mich mir',
     'you': 'du dich dir',
@@ -107,9 +107,9 @@ _NO = Determiner('no', 'no', 'kein', 'ein')
 
 
 def phrase(nominal: Nominal, case: str) -> list[str]:
-    """The words of a noun phrase in a case.
+    """Returns the words of a noun phrase in a case.
 
-    Its relative clause is left out: `german` places it.
+    Omits its relative clause, which `german` places.
     """
     match nominal:
         case Expletive():
@@ -133,7 +133,7 @@ def _agreement(nominal: NounPhrase | RelativePronoun) -> str:
 
 
 def _noun_phrase(np: NounPhrase, case: str) -> list[str]:
-    """Article, adjective and noun; an owner without an article replaces the article."""
+    """Returns article, adjective and noun; a possessive replaces the article."""
     cell = _agreement(np), case
     determiner = np.determiner.german
     pattern = np.determiner.pattern
@@ -159,14 +159,14 @@ def _possessive(owner: Name | RelativePronoun) -> str:
 
 
 def indefinite(nominal: object) -> TypeGuard[NounPhrase]:
-    """Whether it is negated with 'kein': a noun with 'ein' or without any article."""
+    """Returns whether 'kein' negates it: a noun with 'ein' or without an article."""
     if not isinstance(nominal, NounPhrase) or nominal.owner:
         return False
     return nominal.determiner.english in ('a', '')
 
 
 def negated(np: NounPhrase) -> NounPhrase:
-    """'kein Hund' of 'ein Hund'."""
+    """Returns 'kein Hund' for 'ein Hund'."""
     return replace(np, determiner=_NO)
 
 
@@ -175,7 +175,7 @@ def reflexive(person: int) -> str:
 
 
 def adverbial(part: Prepositional | Adverb, case: str) -> list[str]:
-    """Where, where to, with whom."""
+    """Returns an adverbial of place, direction or company."""
     if isinstance(part, Adverb):
         return [part.german]
     return prepositional(
@@ -184,7 +184,7 @@ def adverbial(part: Prepositional | Adverb, case: str) -> list[str]:
 
 
 def prepositional(preposition: str, nominal: Nominal, case: str) -> list[str]:
-    """A preposition contracts with an article, not before a relative clause: im."""
+    """Returns preposition and phrase; contracts (im) unless a relative follows."""
     words = [preposition, *phrase(nominal, case)]
     if (
         isinstance(nominal, NounPhrase)

@@ -1,7 +1,7 @@
-"""Pairs of a word and a construction that training sees, but never together.
+"""Combinations of a word and a construction that are held out from training.
 
-`compositional` sentences each hold such a pair: what is asked is whether the parts were
-learnt.
+Training has each word and each construction, but never together. Each sentence of
+`compositional` has such a pair and so tests compositional generalization.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from parallel_grammar.syntax import (
     Sentence,
 )
 
-# Construction: nouns or (base forms of) verbs that it is never trained with.
+# Construction → nouns or verbs (base forms) that never occur in it in training.
 HELD_OUT = {
     'adjective in the dative': 'painter singer brother woman grandmother pig bear cow '
     'table garden',
@@ -36,7 +36,7 @@ POSSESSIVES = frozenset(('my', 'your', 'his', 'her', 'its', 'our', 'their'))
 
 
 def constructions(tree: Sentence) -> Iterator[tuple[str, str]]:
-    """The pairs (construction, English word) of a sentence, for those of `HELD_OUT`."""
+    """Yields pairs (construction, English word) for constructions in `HELD_OUT`."""
     for clause in tree.clauses:
         if tree.mood == 'question':
             yield 'question', clause.verb.english.base
@@ -80,7 +80,7 @@ def _of_phrase(phrase: Nominal, case: str) -> Iterator[tuple[str, str]]:
 
 
 def is_held_out(tree: Sentence) -> bool:
-    """Whether the sentence holds one of the pairs."""
+    """Returns whether the sentence has a held-out pair."""
     return any(
         word in _HELD_OUT[construction] for construction, word in constructions(tree)
     )

@@ -1,4 +1,4 @@
-"""The forms of one English word, by rule."""
+"""English inflection by rule."""
 
 import re
 
@@ -23,7 +23,7 @@ _IRREGULAR = {
 
 
 def with_s(word: str) -> str:
-    """The plural of a noun, or a verb's third person: box → boxes, city → cities."""
+    """Returns the plural of a noun or the third person of a verb: boxes, cities."""
     if re.search('[^aeiou]y$', word):
         return word[:-1] + 'ies'
     return word + ('es' if re.search('(s|x|ch|sh|z|[^aeiou]o)$', word) else 's')
@@ -46,11 +46,11 @@ def _past(base: str) -> str:
 
 
 def verb(base: str, past: str = '', participle: str = '') -> EnglishVerb:
-    """All forms of a verb.
+    """Returns all forms of a verb.
 
     Args:
       past: empty for the regular form.
-      participle: empty where it is the same as the past.
+      participle: empty if it equals the past.
     """
     past = past or _past(base)
     present = _IRREGULAR.get(base, (base, base, with_s(base), base, base))
@@ -59,6 +59,6 @@ def verb(base: str, past: str = '', participle: str = '') -> EnglishVerb:
 
 
 def article(word: str) -> str:
-    """'a' or 'an', by how the next word sounds."""
+    """Returns 'a' or 'an', depending on the sound of the next word."""
     vowel = re.match('[aeiou]|hour|honest', word) and not re.match('uni|use', word)
     return 'an' if vowel else 'a'

@@ -1,4 +1,4 @@
-"""The forms of one German word, by rule."""
+"""German inflection by rule."""
 
 import re
 
@@ -9,7 +9,7 @@ _PRESENT = {
     'haben': ('habe', 'hast', 'hat', 'haben', 'haben'),
     'werden': ('werde', 'wirst', 'wird', 'werden', 'werden'),
 }
-# Stems that -st and -t cannot follow: wart-, öffn-.
+# Stems that need -e- before -st and -t: wart-, öffn-.
 _NEEDS_E = '([td]|(ch|[^lrmnhaeiouäöü])[mn])$'
 _KEEPS_E = {
     'danken',
@@ -23,13 +23,13 @@ _KEEPS_E = {
 def noun_forms(
     noun: str, gender: str, plural: str, weak: bool = False, genitive: str = ''
 ) -> dict[tuple[bool, str], str]:
-    """(is plural, case) → form.
+    """Returns (is plural, case) → form.
 
-    A weak noun has its plural's form in all cases but the nominative.
+    Weak nouns have the form of the plural in all cases but the nominative.
 
-    In the genitive, a noun of one syllable or one that ends in a hissing sound takes
-    -es, any other masculine or neuter -s; `genitive` is for those that do not keep to
-    that. `plural` may be empty.
+    In the genitive, monosyllabic nouns and those that end in a sibilant take -es; other
+    masculine and neuter nouns take -s. `genitive` is for exceptions. `plural` may be
+    empty.
     """
     oblique = plural if weak else noun
     if not genitive:
@@ -55,14 +55,14 @@ def _genitive_ending(noun: str) -> str:
 
 
 def adjective_stem(adjective: str) -> str:
-    """The stem of an adjective: dunkel → dunkl-, müde → müd-, hoch → hoh-."""
+    """Returns the stem of an adjective: dunkel → dunkl-, müde → müd-, hoch → hoh-."""
     if adjective == 'hoch':
         return 'hoh'
     return re.sub('e(?=l$)|(?<=u)e(?=r$)|e$', '', adjective)
 
 
 def _present(infinitive: str, third: str) -> tuple[str, ...]:
-    """The five persons; `third` is given where it is irregular: gibt, schläft, weiß."""
+    """Returns the five persons; `third` is an irregular form: gibt, schläft, weiß."""
     if infinitive in _PRESENT:
         return _PRESENT[infinitive]
     stem = re.sub('e?n$', '', infinitive)
@@ -83,7 +83,7 @@ def _present(infinitive: str, third: str) -> tuple[str, ...]:
 
 
 def _past(first: str) -> tuple[str, ...]:
-    """The preterite's five persons: hatte, hattest, …; war, warst, …"""
+    """Returns the preterite's five persons: hatte, hattest, …; war, warst, …"""
     if not first:
         return ()
     plural = first + ('n' if first.endswith('e') else 'en')
@@ -91,7 +91,7 @@ def _past(first: str) -> tuple[str, ...]:
 
 
 def _imperative(present: tuple[str, ...]) -> str:
-    """The imperative: gib, komm, warte. Of the changed stems only e → i stays."""
+    """Returns the imperative: gib, komm, warte. Only the stem change e → i applies."""
     first, _, third, infinitive, _ = present
     stem = re.sub('e?n$', '', infinitive)
     if 'e' in stem and re.search('i', third) and not re.search('i', stem):
@@ -111,7 +111,7 @@ def verb(
     prefix: str = '',
     reflexive: bool = False,
 ) -> GermanVerb:
-    """All forms; `infinitive` and `third` lack the prefix, `participle` has it."""
+    """Returns all forms; only `participle` includes the prefix."""
     present = _present(infinitive, third)
     return GermanVerb(
         infinitive,

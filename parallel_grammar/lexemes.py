@@ -1,4 +1,4 @@
-"""Words: what each language must know of them. Made once, by `lexicon`."""
+"""Classes of words, with the forms in both languages. `lexicon` creates the words."""
 
 from typing import NamedTuple
 
@@ -7,10 +7,10 @@ class Noun(NamedTuple):
     english: str
     english_plural: str
     german: dict[tuple[bool, str], str]  # (is plural, case) → form
-    gender: str  # of the German word: m, f, n
-    kind: str  # what it is, for what may be said of it: man, pet, drink, …
+    gender: str  # gender of the German word: m, f, n
+    kind: str  # semantic class: man, pet, drink, …
     pronoun: str  # he, she, it
-    mass: bool  # has no plural and no 'a': water
+    mass: bool  # no plural and no 'a': water
 
 
 class Adjective(NamedTuple):
@@ -18,7 +18,7 @@ class Adjective(NamedTuple):
     english_more: str
     german: str
     german_more: str
-    stem: str  # what German endings are added to: teuer → teur-
+    stem: str  # before German endings: teuer → teur-
     kinds: frozenset[str]
 
 
@@ -31,7 +31,7 @@ class Preposition(NamedTuple):
 class Adverb(NamedTuple):
     english: str
     german: str
-    middle: bool = False  # English puts it before the verb: often, never
+    middle: bool = False  # before the verb in English: often, never
     tenses: frozenset[str] = frozenset()
 
 
@@ -39,7 +39,7 @@ class Determiner(NamedTuple):
     english: str
     english_plural: str
     german: str
-    # Which endings it has and its adjective gets: der, dieser, ein, viele, none.
+    # The pattern of its and its adjective's endings: der, dieser, ein, viele, none.
     pattern: str
 
 
@@ -59,7 +59,7 @@ class GermanVerb(NamedTuple):
     ]  # the preterite, where German prefers it to the perfect; else empty
     participle: str
     auxiliary: str  # haben or sein
-    prefix: str  # what separates: an in anrufen
+    prefix: str  # separable: an in anrufen
     reflexive: bool
     imperative: str
 
@@ -68,10 +68,10 @@ class Verb(NamedTuple):
     english: EnglishVerb
     german: GermanVerb
     particle: str  # 'up' of 'wake up'
-    link: str  # English preposition before the object, or that the recipient must have
+    link: str  # English preposition before the object or an obligatory recipient
     preposition: str  # German preposition before the object
-    case: str  # that the German verb or its preposition asks of the object
-    recipient: bool  # has a second object, a person in the dative
+    case: str  # of the object, as the German verb or its preposition requires
+    recipient: bool  # takes a second object, a person in the dative
     subjects: tuple[Noun, ...]
     objects: tuple[Noun, ...]
     notes: tuple[str, ...]
@@ -79,6 +79,6 @@ class Verb(NamedTuple):
 
 class Modal(NamedTuple):
     english: EnglishVerb
-    link: tuple[str, ...]  # between it and the base form: 'to' of 'want to'
-    auxiliary: bool  # stands in questions and before 'not' without 'do'
+    link: tuple[str, ...]  # before the base form: 'to' of 'want to'
+    auxiliary: bool  # needs no 'do' in questions and before 'not'
     german: GermanVerb

@@ -1,4 +1,4 @@
-"""Makes the words from the tables: dictionaries by the English word."""
+"""Builds the words from the tables: dictionaries by English word."""
 
 import re
 
@@ -24,7 +24,7 @@ from parallel_grammar.syntax import Name
 
 
 def _lines(table: str) -> list[list[str]]:
-    """The fields of each line: what stands between `: ` and `;`."""
+    """Splits each line of a table at `: ` and `;`."""
     joined = table.replace('\n    ', ' ')
     return [
         [f.strip() for f in re.split(': |;', line)]
@@ -60,7 +60,7 @@ NOUNS = {
     for noun in (_noun(entry, kind) for entry in table.split(','))
 }
 
-# The preposition of being there that is the noun's own: on the street, auf der Straße.
+# The locative preposition specific to a noun: on the street, auf der Straße.
 SITES = {
     name: Preposition(*site.split())
     for site, names in _lines(words.SITES)
@@ -73,7 +73,7 @@ _GROUPS = verbs.GROUPS | {
 
 
 def nouns_of(text: str) -> tuple[Noun, ...]:
-    """The nouns that a text of groups, kinds and nouns names, each once."""
+    """Returns the distinct nouns named by groups, kinds and nouns."""
     names = set(' '.join(_GROUPS.get(word, word) for word in text.split()).split())
     unknown = names - set(NOUNS) - set(nouns.NOUNS)
     if unknown:
@@ -137,7 +137,7 @@ ADVERBS_OF_PLACE = {
     e: Adverb(e, german) for e, german in _lines(words.ADVERBS_OF_PLACE)
 }
 
-# Towns have no article, and prepositions of their own: to Rome, nach Rom.
+# Towns have no article, and their own prepositions: to Rome, nach Rom.
 TOWN_PREPOSITIONS = {
     'in': PREPOSITIONS['in'],
     'to': Preposition('to', 'nach', 'dat'),
@@ -148,7 +148,7 @@ Place = Adverb | tuple[Preposition, Noun | Name]
 
 
 def _alternatives(text: str) -> list[Place]:
-    """What one alternative of a place names; an adverb counts as three nouns."""
+    """Returns the places of one alternative; an adverb weighs like three nouns."""
     if text in ADVERBS_OF_PLACE:
         return [ADVERBS_OF_PLACE[text]] * 3
     if text.endswith(' towns'):
@@ -179,7 +179,7 @@ DIRECTIONS = _places(words.DIRECTIONS)
 
 
 def _english(text: str) -> tuple[EnglishVerb, str, str]:
-    """'look (+forward to)' → the forms of look, 'forward', 'to'."""
+    """Parses 'look (+forward to)' to the forms of look, 'forward', 'to'."""
     forms, _, linked = text.rstrip(')').partition(' (')
     parts = linked.split()
     particle = ' '.join(part[1:] for part in parts if part[0] == '+')
@@ -188,7 +188,7 @@ def _english(text: str) -> tuple[EnglishVerb, str, str]:
 
 
 def _german(text: str) -> tuple[GermanVerb, str, str]:
-    """'warten gewartet auf:acc' → the forms of warten, 'auf', 'acc'."""
+    """Parses 'warten gewartet auf:acc' to the forms of warten, 'auf', 'acc'."""
     past = ''.join(re.findall(r' past=(\w+)', text))
     preposition, case = (re.findall(r' (\w+):(\w+)', text) or [('', '')])[0]
     case = case or ('dat' if text.endswith(' dat') else 'acc')
@@ -230,7 +230,7 @@ def _verb(
 
 
 def _verbs(table: str) -> dict[str, Verb]:
-    """By base form with what links it: 'wait for', 'look forward to'."""
+    """Returns verbs by base form, particle and link: 'wait for', 'look forward to'."""
     made = (_verb(*line) for line in _lines(table))
     return {
         ' '.join(filter(None, (v.english.base, v.particle, v.link))): v for v in made
@@ -249,7 +249,7 @@ def _auxiliary(present: str, past: str = '') -> EnglishVerb:
 
 
 def _subjunctive(infinitive: str, first: str) -> GermanVerb:
-    """Has what is by its form a past in the place of the present: sollte, möchte."""
+    """Returns a verb whose present is formed like a past: sollte, möchte."""
     verb = inflect_german.verb(infinitive, past=first)
     return verb._replace(present=verb.past, past=())
 

@@ -1,7 +1,7 @@
 """The nouns by kind: English, German article, noun and plural.
 
-'man/men' gives an irregular English plural; a plural '-' marks what is not counted; a
-star marks the weak masculines; 'Bus/Busses' gives a genitive that the rule would not.
+'man/men' has an irregular English plural. A plural '-' marks mass nouns, and a star
+weak masculines. 'Bus/Busses' has an irregular genitive.
 """
 
 NOUNS = {

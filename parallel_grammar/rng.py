@@ -1,4 +1,4 @@
-"""Random choices that come out the same on every platform and Python version."""
+"""Random choices that are identical on every platform and Python version."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,10 @@ T = TypeVar('T')
 
 
 class Rng:
-    """Uses `Random.random` alone, the only method whose sequence Python guarantees."""
+    """Random number generator.
+
+    It uses only `Random.random`, the one method whose sequence Python guarantees.
+    """
 
     def __init__(self, seed: int):
         self._random = random.Random(seed).random
@@ -20,11 +23,11 @@ class Rng:
         return items[int(self._random() * len(items))]
 
     def draw(self, weights: Mapping[T, float]) -> T:
-        """One of the keys, each as often as its weight says."""
+        """Returns a random key, with probability proportional to its weight."""
         rest = self._random() * sum(weights.values())
         for key, weight in weights.items():
             rest -= weight
             if rest < 0:
                 return key
-        # Rounding has left a little: then it is the last.
+        # Rounding may leave a positive rest.
         return list(weights)[-1]

@@ -1,4 +1,4 @@
-"""Draws clauses: a verb and what its line in the table says can go with it."""
+"""Samples clauses: a verb and the parts that its table entry allows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ from parallel_grammar.syntax import Clause, Nominal, Prepositional, Pronoun
 ALL_VERBS = tuple(VERBS.values())
 ACTIONS = [
     v for v in ALL_VERBS if 'state' not in v.notes
-]  # what one can do 'while' and 'before'
+]  # actions that may follow 'while' and 'before'
 
 _TENSES = {
     'present': 24,
@@ -50,11 +50,10 @@ def clause(
     plain: bool = False,
     **fixed: Any,
 ) -> Clause:
-    """A clause with one of the verbs. `fixed` are parts of it that are given.
+    """Samples a clause with one of the verbs; `fixed` sets some of its parts.
 
-    `tense` is 'present' or 'past' where the sentence decides it; `extras`: with what
-    need not be; `plain`: with no article that could not stand with 'not' or in a
-    question.
+    `tense` is 'present' or 'past' if the sentence determines it. `extras` allows
+    optional parts. `plain` excludes determiners that don't fit negation or questions.
     """
     verb = rng.pick(verbs)
     if tense == 'past' and not has_past(verb):
@@ -74,7 +73,7 @@ def clause(
 def _objects(
     rng: Rng, verb: Verb, subject: Nominal, determiners: str
 ) -> dict[str, Any]:
-    """Object and recipient; a verb such as 'eat' may go without an object: 'alone'."""
+    """Samples object and recipient; verbs marked 'alone' may lack an object."""
     if not verb.objects or ('alone' in verb.notes and rng.chance(0.2)):
         return {}
     if not verb.recipient:
@@ -82,7 +81,7 @@ def _objects(
     recipient = other(rng, PEOPLE, subject, 'definite')
     if rng.chance(0.08):
         return {'object': Pronoun('they'), 'recipient': recipient}
-    if isinstance(recipient, Pronoun):  # 'shows her dogs' would have two meanings
+    if isinstance(recipient, Pronoun):  # 'shows her dogs' is ambiguous
         determiners = 'definite'
     return {
         'object': noun_phrase(rng, verb.objects, determiners),
@@ -91,7 +90,7 @@ def _objects(
 
 
 def _adjuncts(rng: Rng, verb: Verb, subject: Nominal, extras: bool) -> dict[str, Any]:
-    """Place, direction, manner, company: what the verb needs, and at most one more."""
+    """Samples the required adjuncts, and at most one other if `extras`."""
     chosen = [note[:-1] for note in verb.notes if note.endswith('!')]
     optional = [note for note in verb.notes if note in _ADJUNCTS]
     if extras and optional and rng.chance(0.5):
@@ -114,19 +113,22 @@ def _adjunct(
 
 
 def has_past(verb: Verb) -> bool:
-    """Not 'read' or 'put', whose past looks like the present: they get the perfect."""
+    """Returns False for 'read' or 'put', whose past equals the present.
+
+    Such verbs use the perfect.
+    """
     return verb.english.past[0] != verb.english.base
 
 
 def _tense(rng: Rng, verb: Verb, given: str) -> dict[str, Any]:
-    """The clause's tense and modal verb."""
     if 'state' in verb.notes:
         return {'tense': given or rng.draw(_STATE_TENSES)}
     tense = given or rng.draw(_TENSES)
     if tense == 'modal' or (given and rng.chance(0.1)):
         tense = given or rng.draw(_STATE_TENSES)
         if 'chance' not in verb.notes:
-            # Not 'when he should' and 'if he would like to', which mean something else.
+            # Not 'when he should' and 'if he would like to', which have another
+            # meaning.
             always = tense == 'present' and not given
             modals = [m for m in MODALS.values() if always or m.german.past]
             return {'tense': tense, 'modal': rng.pick(modals)}
@@ -134,7 +136,7 @@ def _tense(rng: Rng, verb: Verb, given: str) -> dict[str, Any]:
 
 
 def _time(rng: Rng, verb: Verb, parts: dict[str, Any]) -> Adverb | None:
-    """States have none, but that one saw or lost something can be of a day."""
+    """Samples a time, except for states; but past states such as 'saw' may have one."""
     tense, modal = parts['tense'], parts.get('modal')
     if 'state' in verb.notes and (tense != 'past' or verb.german.past):
         return None

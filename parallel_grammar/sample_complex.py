@@ -1,4 +1,4 @@
-"""Draws sentences of two clauses."""
+"""Samples sentences of two clauses."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ _PURPOSEFUL = [VERBS[name] for name in _PURPOSES.split(', ')]
 
 
 def short_clause(rng: Rng, tense: str, lasting: bool = False) -> Clause:
-    """A short clause, so that a pronoun can speak on of what it names."""
+    """Samples a short clause, so that pronouns in the next one are unambiguous."""
     if lasting:
         return clause(
             rng, ACTIONS, None, tense, extras=False, negative=False, modal=None
@@ -49,7 +49,7 @@ def _second_clause(
 
 
 def subordinate(rng: Rng) -> Sentence:
-    """'…, because …', or the other way round: 'When …, …'."""
+    """Samples '…, because …' or the reverse order: 'When …, …'."""
     kinds = {
         'because': 30,
         'although': 16,
@@ -69,12 +69,12 @@ def subordinate(rng: Rng) -> Sentence:
 
 
 def complement(rng: Rng) -> Sentence:
-    """'says that …', 'asks whether …', 'Do you know whether …?'"""
+    """Samples 'says that …', 'asks whether …' or 'Do you know whether …?'."""
     conjunction = rng.draw({'that': 70, 'whether': 30})
     verb = rng.pick([v for v in CLAUSE_VERBS.values() if conjunction in v.notes])
     subject = subject_of(rng, verb, 'plain')
     main = Clause(subject, verb, rng.draw({'present': 60, 'past': 40}))
-    # One does not know whether …
+    # 'Does not know whether …'.
     doubtful = conjunction == 'whether' and 'that' in verb.notes
     asked = doubtful and rng.chance(0.5)
     if doubtful or (conjunction == 'that' and rng.chance(0.12)):
@@ -85,7 +85,7 @@ def complement(rng: Rng) -> Sentence:
 
 
 def _said(rng: Rng, main: Clause) -> Clause:
-    """Whoever thinks of the past thinks in the past: always right in English."""
+    """Samples a 'that' clause; past after past, which is always correct."""
     tense = 'past' if main.tense == 'past' else ''
     made = about(rng, main, tense or 'present') if rng.chance(0.3) else None
     if made or rng.chance(0.25):
@@ -94,7 +94,7 @@ def _said(rng: Rng, main: Clause) -> Clause:
 
 
 def intention(rng: Rng) -> Sentence:
-    """'tries to …'"""
+    """Samples 'tries to …'."""
     verb = rng.pick([v for v in CLAUSE_VERBS.values() if 'to' in v.notes])
     subject = subject_of(rng, verb, 'plain')
     tense = rng.draw({'present': 40, 'past': 45, 'perfect': 8, 'future': 7})
@@ -109,13 +109,13 @@ def intention(rng: Rng) -> Sentence:
 
 
 def _is_extended(what: Clause) -> bool:
-    """More than 'to dance', before which a German comma is a matter of taste."""
+    """Returns whether German requires a comma, unlike before a bare 'to dance'."""
     parts = (what.object, what.place, what.direction, what.manner, what.companion)
     return any(parts) or what.verb.german.reflexive
 
 
 def purpose(rng: Rng) -> Sentence:
-    """'… in order to …'"""
+    """Samples '… in order to …'."""
     subject = subject_of(rng, BE)
     tense = rng.pick(('present', 'past'))
     main = clause(rng, _PURPOSEFUL, subject, tense, extras=False, negative=False)
@@ -124,7 +124,7 @@ def purpose(rng: Rng) -> Sentence:
 
 
 def joined(rng: Rng) -> Sentence:
-    """Two main clauses: '…, and …'."""
+    """Samples two main clauses: '…, and …'."""
     tense = rng.pick(('present', 'past'))
     first = short_clause(rng, tense)
     second = _second_clause(rng, first, tense)
@@ -132,7 +132,7 @@ def joined(rng: Rng) -> Sentence:
 
 
 def shared(rng: Rng) -> Sentence:
-    """Two clauses with one subject: 'buys the cake and eats it', 'but does not eat'."""
+    """Samples two clauses with one subject: 'buys the cake and eats it'."""
     subject = subject_of(rng, BE, 'plain')
     tense = rng.draw({'present': 40, 'past': 45, 'future': 15})
     given = {'extras': False, 'plain': True, 'negative': False, 'modal': None}

@@ -1,4 +1,4 @@
-"""Draws noun phrases, and what a clause has of time, place and manner."""
+"""Samples noun phrases, and adverbials of time, place and manner."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ from parallel_grammar.syntax import (
 )
 
 _POSSESSIVES = {'my': 5, 'your': 3, 'his': 3, 'her': 3, 'our': 3, 'their': 2}
-# After 'not' only what can be negated without a second meaning.
+# Only determiners whose negation is unambiguous may follow 'not'.
 _PLAIN = {'the': 40, 'a': 20, 'this': 6} | _POSSESSIVES
 _SINGULAR = _PLAIN | {'every': 4, 'no': 3}
 _PLAIN_PLURAL = {'the': 40, '': 18, 'this': 6} | _POSSESSIVES
@@ -40,7 +40,7 @@ _PLURAL = _PLAIN_PLURAL | {'all': 5, 'many': 7, 'some': 6} | _NUMBERS
 _MASS = {'the': 40, '': 35, 'this': 4} | _POSSESSIVES
 _DEFINITE = {'the': 80, 'this': 8} | _POSSESSIVES
 
-# By gender, since 'its' is the one possessive that does not name it.
+# By gender, since the possessive 'its' doesn't determine it.
 _ITS = {
     gender: Determiner('its', 'its', german, 'ein')
     for gender, german in {'m': 'sein', 'f': 'ihr', 'n': 'sein'}.items()
@@ -71,7 +71,7 @@ PRONOUNS = (
     Pronoun('we'),
     Pronoun('they'),
 )
-_FIRST_PERSONS = (FIRST, FIRST_PLURAL)  # 'I' and 'we' are not each other's objects
+_FIRST_PERSONS = (FIRST, FIRST_PLURAL)  # 'I' and 'we' can't be each other's objects
 
 
 # ---- Noun phrases --------------------------------------------------------------------
@@ -83,11 +83,11 @@ def noun_phrase(
     determiners: str = 'any',
     subject: Nominal | None = None,
 ) -> NounPhrase:
-    """A noun phrase of one of the nouns.
+    """Samples a noun phrase of one of the nouns.
 
     Args:
       determiners: any, plain (may follow 'not') or definite.
-      subject: of the clause, which 'its' may refer to.
+      subject: subject of the clause, to which 'its' may refer.
     """
     noun = rng.pick(nouns)
     plural = not noun.mass and rng.chance(0.25)
@@ -124,14 +124,14 @@ def _owner(rng: Rng, subject: Nominal | None) -> Name | NounPhrase:
 
 
 def _has_its(nominal: Nominal | None) -> TypeGuard[NounPhrase]:
-    """Whether it is one animal or child, which 'its' can mean."""
+    """Returns whether it is one animal or child, to which 'its' can refer."""
     if not isinstance(nominal, NounPhrase) or nominal.plural:
         return False
     return nominal.noun.kind in ('child', 'pet', 'beast')
 
 
 def noun_of(nominal: Nominal) -> Noun:
-    """What may be said of it is what may be said of this noun."""
+    """Returns a noun that takes the same predicates."""
     if isinstance(nominal, NounPhrase | RelativePronoun):
         return nominal.noun
     female = isinstance(nominal, Name | Pronoun) and nominal.gender == 'f'
@@ -139,20 +139,20 @@ def noun_of(nominal: Nominal) -> Noun:
 
 
 def is_none(nominal: Nominal) -> bool:
-    """'no man', after which nothing is negated again."""
+    """Returns whether it is negative, as 'no man', and excludes further negation."""
     return isinstance(nominal, NounPhrase) and nominal.determiner.english == 'no'
 
 
 def may_be_negated(subject: Nominal) -> bool:
-    """Not 'every man does not', which has two meanings."""
+    """Returns whether the verb may be negated: 'every man does not' is ambiguous."""
     if not isinstance(subject, NounPhrase):
         return True
     return subject.determiner.english in _PLAIN | _PLAIN_PLURAL
 
 
 def subject_of(rng: Rng, verb: Verb, determiners: str = 'any') -> Nominal:
-    """Somebody or something that can do what the verb says."""
-    if NOUNS['woman'] in verb.subjects:  # then anybody can
+    """Samples a subject that the verb allows."""
+    if NOUNS['woman'] in verb.subjects:  # anybody can do it
         kind = rng.draw({'noun': 60, 'name': 14, 'pronoun': 20, 'both': 6})
         if kind == 'name':
             return rng.pick(NAMES)
@@ -166,7 +166,7 @@ def subject_of(rng: Rng, verb: Verb, determiners: str = 'any') -> Nominal:
 def other(
     rng: Rng, nouns: Sequence[Noun], subject: Nominal, determiners: str = 'any'
 ) -> Nominal:
-    """One of the nouns, or a name or pronoun for a person; never the subject again."""
+    """Samples a noun, or a name or pronoun for a person; never the subject."""
     noun = rng.pick(nouns)
     while len(nouns) > 1 and isinstance(subject, NounPhrase) and noun is subject.noun:
         noun = rng.pick(nouns)
@@ -186,7 +186,7 @@ def other(
 
 
 def time_for(rng: Rng, tense: str, often: bool) -> Adverb:
-    """A time that goes with the tense; `often`: it may be a frequency."""
+    """Samples a time that suits the tense; `often` also allows frequencies."""
     if often and rng.chance(0.3):
         return rng.pick(FREQUENCIES)
     return rng.pick([time for time in TIMES if not time.tenses or tense in time.tenses])
@@ -195,7 +195,7 @@ def time_for(rng: Rng, tense: str, often: bool) -> Adverb:
 def place_in(
     rng: Rng, places: Sequence[Place], subject: Nominal
 ) -> Prepositional | Adverb:
-    """One of the places, most often with 'the'."""
+    """Samples one of the places, usually with 'the'."""
     place = rng.pick(places)
     if isinstance(place, Adverb):
         return place

@@ -1,4 +1,4 @@
-"""Draws questions and requests."""
+"""Samples questions and requests."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def _with_notes(notes: set[str]) -> list[Verb]:
     return [v for v in ALL_VERBS if notes & {note.rstrip('!') for note in v.notes}]
 
 
-# Not 'What does he know?', where German would say 'wissen'.
+# Exclude 'What does he know?', for which German uses 'wissen'.
 _TRANSITIVE = [v for v in ALL_VERBS if v.objects and v.english.base != 'know']
 _PLACED = _with_notes(set(PLACES))
 _DIRECTED = _with_notes(set(DIRECTIONS) - {'whence'})
@@ -42,7 +42,7 @@ def yes_or_no(rng: Rng) -> Sentence:
 
 
 def question(rng: Rng) -> Sentence:
-    """With a question word."""
+    """Samples a question with a question word."""
     kinds = {
         _who: 22,
         _whom_or_what: 26,
@@ -62,14 +62,14 @@ def _who(rng: Rng) -> Clause:
 
 
 def _which(rng: Rng, nouns: tuple[Noun, ...]) -> NounPhrase:
-    """'which dog', 'how many dogs'."""
+    """Samples 'which dog' or 'how many dogs'."""
     phrase = replace(noun_phrase(rng, nouns), owner=None)
     word = 'how many' if phrase.plural and rng.chance(0.5) else 'which'
     return replace(phrase, determiner=DETERMINERS[word])
 
 
 def _whom_or_what(rng: Rng) -> Clause:
-    """'What' or 'whom' where German has 'was' or 'wen', else 'which': not 'worauf'."""
+    """Samples 'what' or 'whom' if German has 'was' or 'wen', else 'which'."""
     verb = rng.pick(_TRANSITIVE)
     noun = rng.pick(verb.objects)
     human = noun.kind in PERSONS
@@ -85,7 +85,7 @@ def _to_whom(rng: Rng) -> Clause:
 
 
 def _where(rng: Rng) -> Clause:
-    """German has different question words for place and direction; the verb decides."""
+    """Samples 'where' for a place (wo) or a direction (wohin)."""
     if rng.chance(0.6):
         given = {'place': Adverb('where', 'wo'), 'front': 'place'}
         return clause(rng, _PLACED, extras=False, plain=True, negative=False, **given)

@@ -1,4 +1,4 @@
-"""Draws dependent clauses: relative clauses, infinitives, continuations."""
+"""Samples dependent clauses: relative clauses, infinitives, continuations."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -44,7 +44,7 @@ _OWN = nouns_of('pet vehicle brother sister son daughter')
 
 
 def with_relative(rng: Rng, main: Clause) -> Clause:
-    """The clause with a relative clause at its last phrase, or else at its subject."""
+    """Adds a relative clause to the clause's last phrase, or else to its subject."""
     name = _last_phrase(main)
     if name and rng.chance(0.6):
         part = getattr(main, name)
@@ -59,7 +59,7 @@ def with_relative(rng: Rng, main: Clause) -> Clause:
 
 
 def _last_phrase(main: Clause) -> str:
-    """The part whose relative clause would be last in both languages, or ''."""
+    """Returns the part whose relative clause would be last in both languages, or ''."""
     time_last = main.time and not main.time.middle and main.front != 'time'
     if time_last or main.manner or main.predicate:
         return ''
@@ -88,7 +88,7 @@ def _described(rng: Rng, phrase: Nominal) -> Nominal:
 
 
 def relative(rng: Rng, noun: Noun, plural: bool) -> Clause:
-    """A clause about the noun, in which the relative pronoun has some role."""
+    """Samples a clause about the noun, with the relative pronoun in any role."""
     pronoun = RelativePronoun(noun, plural)
     human = noun.kind in PERSONS
     weights = {
@@ -130,14 +130,14 @@ def relative(rng: Rng, noun: Noun, plural: bool) -> Clause:
 
 
 class Antecedent(NamedTuple):
-    """A pronoun and the noun that it means."""
+    """A pronoun and the noun it refers to."""
 
     pronoun: Pronoun
     noun: Noun
 
 
 def antecedents(main: Clause) -> list[Antecedent]:
-    """What the next clause can call by a pronoun. 'it' must have one meaning only."""
+    """Returns the antecedents for the next clause; 'it' must be unambiguous."""
     things = [phrase for phrase, _ in main.phrases() if _is_it(phrase)]
     named = [main.subject, main.object, main.recipient]
     found = [(phrase, pronoun_for(phrase)) for phrase in named if phrase]
@@ -149,7 +149,7 @@ def antecedents(main: Clause) -> list[Antecedent]:
 
 
 def _is_it(phrase: Nominal) -> bool:
-    """Whether it, or what owns it, could be called 'it'."""
+    """Returns whether 'it' could refer to the phrase or its owner."""
     if not isinstance(phrase, NounPhrase):
         return False
     if phrase.owner and _is_it(phrase.owner):
@@ -158,7 +158,7 @@ def _is_it(phrase: Nominal) -> bool:
 
 
 def pronoun_for(nominal: Nominal) -> Pronoun | None:
-    """What can stand for it later on in both languages, if anything can."""
+    """Returns the pronoun for later references in both languages, or None."""
     if isinstance(nominal, Pronoun):
         return nominal
     if isinstance(nominal, Name):
@@ -173,13 +173,13 @@ def pronoun_for(nominal: Nominal) -> Pronoun | None:
         return Pronoun('they')
     if (
         nominal.noun.pronoun == 'she' and nominal.noun.gender == 'n'
-    ):  # Mädchen: Germans say both
+    ):  # German uses both es and sie for Mädchen
         return None
     return Pronoun(nominal.noun.pronoun, nominal.noun.gender)
 
 
 def done_to(antecedent: Antecedent, but: Verb, tense: str) -> list[Verb]:
-    """The verbs, but for one, that can have the pronoun as object: not 'auf es'."""
+    """Returns verbs that allow the pronoun as object, except `but`: not 'auf es'."""
     noun = antecedent.noun
     verbs = [
         v for v in _DONE_BY_PEOPLE[noun.english] if v is not but and not v.recipient
@@ -189,9 +189,9 @@ def done_to(antecedent: Antecedent, but: Verb, tense: str) -> list[Verb]:
 
 
 def about(rng: Rng, main: Clause, tense: str) -> Clause | None:
-    """A clause about somebody or something of the main clause, by a pronoun.
+    """Samples a clause that refers to the main clause by a pronoun.
 
-    None if there is nothing that a pronoun can mean.
+    Returns None if no pronoun is possible.
     """
     known = antecedents(main)
     if not known:
@@ -220,6 +220,6 @@ def about(rng: Rng, main: Clause, tense: str) -> Clause | None:
 
 
 def infinitive(rng: Rng, subject: Nominal) -> Clause:
-    """What somebody can plan, try or be asked to do."""
+    """Samples an action that somebody can plan, try or be asked to do."""
     given = {'tense': 'present', 'modal': None, 'negative': False, 'time': None}
     return clause(rng, _WILLED, subject, extras=rng.chance(0.4), plain=True, **given)

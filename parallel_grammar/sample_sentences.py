@@ -1,4 +1,4 @@
-"""Draws whole sentences: the kinds there are, and how often each comes."""
+"""Samples whole sentences, with a weight for each kind."""
 
 from dataclasses import replace
 
@@ -34,19 +34,19 @@ def existence(rng: Rng) -> Sentence:
 
 
 def described(rng: Rng) -> Sentence:
-    """With a relative clause."""
+    """Samples a statement with a relative clause."""
     return Sentence(
         (with_relative(rng, _time_first(clause(rng, extras=rng.chance(0.3)))),)
     )
 
 
 def _time_first(main: Clause) -> Clause:
-    """German then turns verb and subject."""
+    """Moves the time to the front, which makes German invert verb and subject."""
     return replace(main, front='time') if main.time and not main.time.middle else main
 
 
 def _with_front(rng: Rng, main: Clause) -> Clause:
-    """The clause with its time or its place first, sometimes."""
+    """Sometimes moves the time or the place to the front."""
     if main.time:
         return _time_first(main) if rng.chance(0.5) else main
     required = any(note.endswith('!') for note in main.verb.notes)
@@ -80,12 +80,12 @@ _JOINABLE = {
 
 
 def sentence(rng: Rng) -> Sentence:
-    """One of any kind."""
+    """Samples a sentence of any kind."""
     return rng.draw(KINDS)(rng)
 
 
 def long_sentence(rng: Rng) -> Sentence:
-    """Two or three statements joined, with more subordinate clauses inside."""
+    """Samples two or three joined statements with nested subordinate clauses."""
     parts = [_statement(rng) for _ in range(rng.pick((2, 2, 3)))]
     clauses, joints = parts[0].clauses, parts[0].joints
     for part in parts[1:]:
@@ -105,7 +105,7 @@ def _statement(rng: Rng) -> Sentence:
 
 
 def _deepened(rng: Rng, main: Clause) -> Clause:
-    """With a reason at the end of its last subordinate clause."""
+    """Adds a reason at the end of its last subordinate clause."""
     if main.tail:
         inner = _deepened(rng, main.tail.clause)
         return replace(main, tail=main.tail._replace(clause=inner))

@@ -1,4 +1,4 @@
-"""Draws clauses of what something is, of what there is, and of the weather."""
+"""Samples clauses of description, existence and weather."""
 
 from dataclasses import replace
 
@@ -52,9 +52,9 @@ def being(
     noun: Noun | None = None,
     tense: str = '',
 ) -> Clause:
-    """'is tired', 'is older than the teacher', 'is not a rich doctor'.
+    """Samples 'is tired', 'is older than the teacher' or 'is not a rich doctor'.
 
-    `noun` is what the subject means where that is a pronoun.
+    `noun` is the noun that a pronoun subject refers to.
     """
     subject = subject or _described(rng)
     noun = noun or noun_of(subject)
@@ -101,7 +101,7 @@ def _comparison(
 
 
 def _worker(rng: Rng, subject: Nominal) -> NounPhrase | None:
-    """'a good doctor', of a person of known sex: German has a word for either sex."""
+    """Samples 'a good doctor'; the German word depends on the person's sex."""
     noun = noun_of(subject)
     if subject.person != THIRD or noun.kind not in _WORKERS:
         return None
@@ -122,7 +122,7 @@ _SITES = [place for place in PLACES['anywhere'] if not isinstance(place, Adverb)
 
 
 def there_is(rng: Rng) -> Clause:
-    """'There is a dog in the garden': German says 'es gibt', with an object."""
+    """Samples 'There is a dog in the garden': German uses 'es gibt' with an object."""
     seen = noun_phrase(rng, _SEEN)
     weights = _MASS if seen.noun.mass else _SEVERAL if seen.plural else _SINGLE
     seen = replace(seen, determiner=DETERMINERS[rng.draw(weights)], owner=None)
@@ -136,7 +136,7 @@ def there_is(rng: Rng) -> Clause:
 
 
 def weather(rng: Rng, tense: str = '') -> Clause:
-    """'It is raining in Rome.'"""
+    """Samples 'It is raining in Rome.'"""
     verb = rng.pick(tuple(WEATHER.values()))
     tense = tense or rng.draw({'progressive': 50, 'past': 30, 'future': 20})
     place = (

@@ -1,7 +1,6 @@
-"""Trees that belong to neither language: both sides of a pair are read from one tree.
+"""Language-independent syntax trees: both languages render the same tree.
 
-Grammatical number, case and word order are no part of a tree: each language works them
-out.
+A tree holds no agreement, case or word order; each language derives them.
 """
 
 from collections.abc import Iterator
@@ -18,29 +17,29 @@ from parallel_grammar.lexemes import (
     Verb,
 )
 
-# The persons a verb agrees with, as indices into its forms: I, you, he/she/it, we,
+# Persons for verb agreement, as indices into a verb's forms: I, you, he/she/it, we,
 # they.
 FIRST, SECOND, THIRD, FIRST_PLURAL, THIRD_PLURAL = range(5)
 
-PERSONS = ('man', 'woman', 'child')  # the kinds of noun that 'who' asks for
+PERSONS = ('man', 'woman', 'child')  # kinds of nouns that 'who' asks for
 INFINITIVES = (
     'to',
     'in order to',
-)  # the conjunctions whose clause has no subject of its own
+)  # conjunctions whose clause has no subject
 
 
 # ---- Noun phrases --------------------------------------------------------------------
 
 
 class Expletive(NamedTuple):
-    """The subject that stands for nothing: 'it' rains, 'there' is a dog."""
+    """A subject without a referent: 'it' rains, 'there' is a dog."""
 
     english: str
     person: int = THIRD
 
 
 class Pronoun(NamedTuple):
-    """`gender` is that of the German noun meant, which is what German agrees with."""
+    """A pronoun. `gender` is that of the German noun it refers to."""
 
     english: str
     gender: str = ''
@@ -54,19 +53,19 @@ class Pronoun(NamedTuple):
 class Name(NamedTuple):
     name: str
     gender: str
-    german: str  # cities have German names of their own
+    german: str  # cities have German names
     person: int = THIRD
 
 
 class Interrogative(NamedTuple):
-    """'who', or 'what' where no person is asked for."""
+    """'who', or 'what' for anything but persons."""
 
     human: bool
     person: int = THIRD
 
 
 class RelativePronoun(NamedTuple):
-    """Stands in a relative clause for the noun that the clause describes."""
+    """A pronoun for the noun that the relative clause describes."""
 
     noun: Noun
     plural: bool
@@ -110,7 +109,7 @@ class Prepositional(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """'bigger than the dog', or 'as big as the dog' where `equal`."""
+    """'bigger than the dog', or 'as big as the dog' if `equal`."""
 
     adjective: Adjective
     phrase: Nominal
@@ -118,7 +117,7 @@ class Comparison(NamedTuple):
 
 
 class Subordinate(NamedTuple):
-    """`conjunction` is the English word."""
+    """A subordinate clause. `conjunction` is the English word."""
 
     conjunction: str
     clause: 'Clause'
@@ -126,7 +125,7 @@ class Subordinate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One verb and what belongs to it. `front` names the part that is said first."""
+    """One verb and its parts. `front` names the part in first position."""
 
     subject: Nominal
     verb: Verb
@@ -144,10 +143,10 @@ class Clause:
     lead: Subordinate | None = None  # before the main clause
     tail: Subordinate | None = None  # after it
     front: str = 'subject'
-    elided: bool = False  # its subject is said in the clause before: 'and eats it'
+    elided: bool = False  # no subject of its own: 'and eats it'
 
     def phrases(self) -> Iterator[tuple[Nominal, str]]:
-        """Its noun phrases, each with its German case."""
+        """Yields its noun phrases, each with its German case."""
         yield self.subject, 'nom'
         if self.object:
             yield self.object, self.verb.case

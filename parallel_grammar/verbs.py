@@ -1,15 +1,16 @@
-"""The verbs, a line each: English; German; to what; with what else; who does it.
+"""The verbs, one per line: English; German; objects; adjuncts and notes; subjects.
 
-English: base, past and participle where they are irregular, and in brackets +particle
-and preposition before the object. German: infinitive (· after what separates), third
-person if irregular, participle (after `ist` where the perfect takes sein), then the
-object's case or preposition; `past=` where the preterite is the usual past. What and
-who are kinds of noun, groups of kinds or single nouns; who is by default a person.
+English: base form, and past and participle if irregular. In brackets: +particle, and
+the preposition before the object. German: infinitive (· after a separable prefix),
+third person if irregular, participle (after `ist` if the perfect uses sein), then the
+object's case or preposition. `past=` gives the preterite if it is the usual past.
+Objects and subjects are kinds of nouns, groups of kinds, or single nouns. Subjects
+default to persons.
 
-With what else: places, directions and manners by their names in `words` (! where it
-must have one); `with` and `for` somebody; `alone`, the object may be left out;
-`person`, it is done for somebody in the dative; `state`, never progressive; `chance`,
-not done at will, so neither requested nor under a modal verb.
+Adjuncts: places, directions and manners by their names in `words` (! if required), and
+`with` or `for` somebody. Notes: `alone`, the object is optional; `person`, a recipient
+in the dative; `state`, never progressive; `chance`, not intentional, so neither in
+requests nor with modal verbs.
 """
 
 GROUPS = {
@@ -136,7 +137,7 @@ put put put; legen gelegt; text key ring coin knife spoon pencil photo garment; 
 place; stellen gestellt; bottle glass cup lamp basket chair box suitcase; down! care
 """
 
-# What takes a clause: with that, with whether, or an infinitive with to.
+# Verbs that take a clause: with that, with whether, or an infinitive with to.
 CLAUSE_VERBS = """
 know knew known; wissen weiß gewusst past=wusste; ; that whether state
 say said; sagen gesagt; ; that

@@ -1,7 +1,7 @@
-"""Words that are neither noun nor verb, and the prepositional phrases of verbs."""
+"""Words other than nouns and verbs, and the prepositional phrases of verbs."""
 
-# English (/comparative, else 'more …'; /- has none), German (/comparative, else -er):
-# the nouns it suits.
+# English (/comparative, or else 'more …'; /- if it has none), German (/comparative, or
+# else -er): the nouns that it suits.
 ADJECTIVES = """
 old/older alt/älter: person animal goods text building landscape plant
 young/younger jung/jünger: person animal
@@ -65,7 +65,7 @@ useful nützlich: thing machine book answer
 empty/- leer: bottle glass box basket street room
 """
 
-# English: German; the tenses that it goes with, all if none is named.
+# English: German; the tenses that it suits, or nothing for all.
 TIMES = """
 today: heute
 now: jetzt; present progressive
@@ -97,7 +97,7 @@ MANNERS = {
     'hour': 'early früh, late spät',
 }
 
-# English, German and, where place and direction do not decide it, the case.
+# English, German and the case, unless it depends on place or direction.
 PREPOSITIONS = """
 in: in
 into: in
@@ -125,8 +125,7 @@ at home: zu Hause
 home: nach Hause
 """
 
-# Where one can be: English and German preposition, which each of the nouns has of its
-# own.
+# Locations: the English and German prepositions that each noun requires.
 SITES = """
 in in: kitchen cellar office house school church hotel restaurant shop hospital museum library
     bakery castle cinema garden city village park forest
@@ -135,9 +134,9 @@ on auf: street bridge meadow island mountain
 at auf: market
 """
 
-# What a verb can have with it, by the name its line gives: English preposition and what
-# it goes before, or an adverb. 'site' is each noun's own preposition; 'inside' are
-# those that it is in.
+# Adjuncts of verbs, by the name in the verb's line: an English preposition and its
+# nouns, or an adverb. 'site' uses each noun's own preposition, and 'inside' only nouns
+# with 'in'.
 PLACES = """
 anywhere: site building landscape kitchen office; here; there; outside; at home
 outdoors: site landscape; outside
@@ -159,8 +158,7 @@ onto: onto table chair sofa bench wall; over wall
 down: on table bed chair bench; under table bed chair; next to lamp mirror bed; in front of door
 """
 
-# English (/plural), German stem, the pattern of its endings and of those it asks of the
-# adjective.
+# English (/plural), German stem, and the pattern of its and its adjective's endings.
 DETERMINERS = """
 the: - der
 a: ein ein

@@ -1,5 +1,7 @@
 """Vectors of a file in place of a source's text: stored, batched, trained on."""
 
+import zipfile
+
 import numpy as np
 import pytest
 import small_runs
@@ -101,12 +103,80 @@ def test_a_run_reads_the_names_of_arrays():
         (np.array([['a'] * FEATURES]), "'train/7' is <U1"),
         (np.zeros((2, FEATURES)), "'train/7' has a vector that .* all zeros"),
         (np.full((1, FEATURES), np.inf), "'train/7' has a vector that is not finite"),
+        (np.array(3.0), r"'train/7' is float64 \(\); it must be of numbers"),
     ],
 )
 def test_an_array_that_cannot_be_is_refused(array, message, folder):
     np.savez('frames.npz', **ARRAYS | {'train/7': array})
     with pytest.raises(UserError, match=message):
         corpus.prepare(sources.load(DATA), trained(folder), folder)
+
+
+def member(header):
+    """A .npy file that ends after its header."""
+    data = header.encode()
+    return b'\x93NUMPY\x01\x00' + len(data).to_bytes(2, 'little') + data
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        (b'', 'is not an array'),
+        (b'text', 'is not an array'),
+        (member('garbage {{{'), 'cannot be read'),
+        (member('(' * 5000), 'cannot be read'),
+        (
+            member(
+                "{'descr': '<f4', 'fortran_order': False, "
+                f"'shape': ({10**12}, {FEATURES})}}"
+            ),
+            'cannot be read',
+        ),
+        (
+            member(
+                "{'descr': '<f4', 'fortran_order': False, "
+                f"'shape': ({10**30}, {FEATURES})}}"
+            ),
+            'cannot be read',
+        ),
+    ],
+)
+@pytest.mark.parametrize('name', ['a', 'z'])  # the first array says how wide all are
+def test_a_damaged_array_is_refused_by_name(content, message, name, folder):
+    with zipfile.ZipFile('frames.npz', 'a') as archive:
+        archive.writestr(f'{name}.npy', content)
+    (folder / 'val.tsv').write_text(f'frames\tword\n{name}\tabc\n', 'utf-8')
+    with pytest.raises(
+        UserError, match=f"frames.npz(:|,) array '{name}':? .*{message}"
+    ):
+        trained(folder).encode([name])
+
+
+def test_any_bit_of_an_archive_may_be_wrong(folder):
+    np.savez_compressed('frames.npz', a=np.eye(FEATURES), b=np.eye(FEATURES))
+    data = (folder / 'frames.npz').read_bytes()
+    drawn = np.random.default_rng(0).integers(0, 8 * len(data), 500).tolist()
+    refused = 0
+    for bit in drawn:
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (folder / 'frames.npz').write_bytes(damaged)
+        try:
+            trained(folder).source.encode(['a', 'b'])
+        except UserError:
+            refused += 1
+    assert refused > 250
+
+
+@pytest.mark.parametrize('method', [1, 99])
+def test_a_compression_that_zipfile_cannot_undo_is_refused(method, folder):
+    np.savez('frames.npz', a=np.eye(FEATURES))
+    data = bytearray((folder / 'frames.npz').read_bytes())
+    for header, offset in ((b'PK\x03\x04', 8), (b'PK\x01\x02', 10)):
+        data[data.find(header) + offset] = method
+    (folder / 'frames.npz').write_bytes(data)
+    with pytest.raises(UserError, match="frames.npz, array 'a': cannot be read: That"):
+        trained(folder)
 
 
 @pytest.mark.parametrize('content', [b'', b'PK\x03\x04 and no more', None])

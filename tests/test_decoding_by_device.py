@@ -11,7 +11,8 @@ from small_runs import Numbers
 
 from experiments.config import search
 from experiments.config.schema import EvaluationConfig
-from experiments.evaluation import translator
+from experiments.errors import UserError
+from experiments.evaluation import scorer, translator
 from experiments.runtime import compilation, mesh
 from flaxformer_lite.generation import as_strategy, generate
 
@@ -86,3 +87,28 @@ def test_a_sample_does_not_depend_on_the_window(monkeypatch):
     assert expected[:2] != expected[2:]
     monkeypatch.setattr(translator, 'WINDOW', 2)
     assert drawn() == expected
+
+
+def test_a_text_with_too_many_tokens_is_named_after_those_before_it(monkeypatch):
+    settings = EvaluationConfig(decode='greedy', extra_length=5)
+    translate = translator.Translator(MODEL, Numbers(), settings, longest=4)
+    monkeypatch.setattr(translator, 'WINDOW', 2)
+    texts = ['3 4', '', '5', '3 4 5 6', '3']
+    found = translate(tiny.all_variables(MODEL), texts)
+    assert len([next(found) for _ in range(3)]) == 3
+    with pytest.raises(UserError, match='line 4 has 5 tokens, more than 4: split it'):
+        next(found)
+
+
+def test_a_pair_with_too_many_tokens_is_named_after_those_before_it():
+    class Pieces(Numbers):
+        vocab_size = tiny.VOCAB
+
+        def pieces(self, ids):
+            return list(map(str, ids))
+
+    score = scorer.Scorer(MODEL, Pieces(), 64, longest=4)
+    found = score(tiny.all_variables(MODEL), [('3', '4'), ('3', '4 5 6 7')])
+    assert len(next(found)) == 2
+    with pytest.raises(UserError, match='line 2 has 5 tokens, more than 4: split it'):
+        next(found)

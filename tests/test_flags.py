@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.command_line import flags
+from experiments.command_line import flags, stopping
 from experiments.config import schema
 from experiments.config.load import flatten
 from experiments.errors import UserError
@@ -194,6 +194,21 @@ def test_the_project_s_configs_are_found_from_anywhere(tmp_path, monkeypatch):
         ),
         ('def get_config(:\n', 'bad.py: SyntaxError.*line 1'),
         ('import nowhere\n', 'bad.py:1: ModuleNotFoundError.*nowhere'),
+        ('raise SystemExit(3)\n', 'bad.py:1: SystemExit: 3'),
+        ('raise BaseException("odd")\n', 'bad.py:1: BaseException: odd'),
+        (
+            'from ml_collections import ConfigDict\n'
+            'def get_config():\n    return ConfigDict({1: 2})\n',
+            'bad.py: 1: a field name must be text, not int',
+        ),
+        (
+            'from ml_collections import ConfigDict\n'
+            'def get_config():\n'
+            '    config = ConfigDict()\n'
+            '    config.model = config\n'
+            '    return config\n',
+            'bad.py: model.model.*: nests deeper than 10 levels',
+        ),
         ('config = {}\n', 'function get_config'),
         ('def get_config():\n    return {}\n', 'returns a ConfigDict'),
     ],
@@ -202,6 +217,18 @@ def test_a_config_file_that_fails_is_named_with_the_line(tmp_path, code, message
     (tmp_path / 'bad.py').write_text(code)
     with pytest.raises(UserError, match=message):
         parse(tmp_path / 'bad.py')
+
+
+@pytest.mark.parametrize('is_watching', [True, False])
+def test_a_keyboard_interrupt_is_the_file_s_only_if_signals_raise_none(
+    tmp_path, monkeypatch, is_watching
+):
+    monkeypatch.setattr(stopping, 'is_watching', lambda: is_watching)
+    (tmp_path / 'bad.py').write_text('\nraise KeyboardInterrupt\n')
+    error = UserError if is_watching else KeyboardInterrupt
+    with pytest.raises(error) as caught:
+        parse(tmp_path / 'bad.py')
+    assert str(caught.value).endswith('bad.py:2: KeyboardInterrupt') is is_watching
 
 
 @pytest.mark.parametrize('given', [[], ['--config=wmt_small']], ids=['alone', 'config'])

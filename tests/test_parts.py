@@ -29,12 +29,14 @@ from experiments import (
     storage,
     translate,
 )
+from experiments.command_line import flags
 from experiments.config import load, parts, schema
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
+from experiments.optimizers import optax_specs
 from experiments.runtime import mesh
 from flaxformer_lite.attention.base import Attention
-from flaxformer_lite.config import variants
+from flaxformer_lite.config import results, spec, variants
 
 EXAMPLE = pages.files('docs/extend.md')['my_parts.py']
 FIELDS = small_runs.FIELDS | {
@@ -58,6 +60,7 @@ def world(tmp_path, monkeypatch):
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, 'path', [str(folder), *paths])
         monkeypatch.setattr(sys, 'meta_path', list(finders))
+        monkeypatch.setattr(spec, '_elsewhere', set())
         for module in [x for x in sys.modules if x.startswith('my_')]:
             monkeypatch.delitem(sys.modules, module)
         importlib.invalidate_caches()
@@ -366,6 +369,199 @@ def test_an_error_of_a_module_keeps_its_traceback(world):
     with pytest.raises(ImportError, match='^my_parts cannot be imported') as caught:
         train(here / 'run', data=data)
     assert "int() with base 10: 'of mine'" in str(caught.value.__cause__)
+
+
+COMPONENT = """
+import dataclasses
+
+from experiments.data.filters.base import Filter
+from experiments.data.objectives.base import Objective
+from experiments.data.sources.base import Source
+from experiments.data.tokenizers.characters import Characters
+from experiments.metrics.base import Metric
+from flaxformer_lite.init.base import Init
+from flaxformer_lite.norms.base import Norm
+from flaxformer_lite.training.schedules.base import Schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class Component({base}):
+    def {method}:
+        {code}
+"""
+PAIRS = r'Iterator\[tuple\[str, str\]\]'
+ROWS = r'list\[list\[int\]\]'
+TEXTS = ['Tom sleeps.', 'Tom works.']
+
+
+def component(folder, base, method, code):
+    text = COMPONENT.format(base=base, method=method, code=code)
+    if base in ('Norm', 'Schedule'):  # they make dataclasses of their own
+        text = text.replace('@dataclasses.dataclass(frozen=True)\n', '')
+    (folder / 'my_parts.py').write_text(text)
+    return 'my_parts.Component'
+
+
+@pytest.mark.parametrize(
+    ('code', 'wrong'),
+    [
+        ('pass', f'returned None. Return {PAIRS}.'),
+        ('return 3', f'returned 3. Return {PAIRS}.'),
+        ('yield None', 'returned an iterator with None. '),
+        ('yield "ab"', "returned an iterator with 'ab'. "),
+        ('yield "a", "b"; yield "a", 3', 'returned an iterator with a tuple with 3. '),
+        ('yield "a", "b", "c"', 'returned an iterator with a tuple of 3 items. '),
+    ],
+)
+def test_wrong_training_pairs_are_one_line(code, wrong, world):
+    name = component(world('here'), 'Source', 'train(self)', code)
+    message = f'^my_parts.Component.train: {wrong}'
+    with pytest.raises(results.ResultError, match=message):
+        list(kinds.SOURCES.make(name).train())
+
+
+@pytest.mark.parametrize(
+    ('code', 'wrong'),
+    [
+        ('pass', 'returned None. '),
+        ('yield "val", []', 'returned a generator. '),
+        ('return {"val": None}', 'returned a dict with None. '),
+        ('return {"val": iter([])}', 'returned a dict with a list_iterator. '),
+        ('return {"val": [("a",)]}', 'with a list with a tuple of 1 items. '),
+        ('return {"val": [("a", (1,))]}', 'with a list with a tuple with a tuple. '),
+    ],
+)
+def test_wrong_evaluation_sets_are_one_line(code, wrong, world):
+    name = component(world('here'), 'Source', 'evaluation(self)', code)
+    message = f'^my_parts.Component.evaluation: .*{wrong}Return Mapping'
+    with pytest.raises(results.ResultError, match=message):
+        kinds.SOURCES.make(name).evaluation()
+
+
+@pytest.mark.parametrize(
+    ('code', 'wrong'),
+    [
+        ('pass', f'returned None. Return {ROWS}.'),
+        ('return "ab"', f"returned 'ab'. Return {ROWS}."),
+        ('return ([5] for _ in texts)', f'returned a generator. Return {ROWS}.'),
+        ('return [[5]]', f'returned 1 items for 2. Return {ROWS}.'),
+        ('return [[5], None]', 'returned a list with None. '),
+        ('return [[5], ["a"]]', "returned a list with a list with 'a'. "),
+    ],
+)
+def test_wrong_ids_are_one_line(code, wrong, world):
+    name = component(world('here'), 'Characters', 'encode(self, texts)', code)
+    message = f'^my_parts.Component.encode: {wrong}'
+    with pytest.raises(results.ResultError, match=message):
+        kinds.TOKENIZERS.make(name, model=b'[]').encode(TEXTS)
+
+
+@pytest.mark.parametrize('base', ['Norm', 'Init', 'Schedule', 'Filter', 'Objective'])
+def test_a_method_without_a_return_is_one_line(base, world):
+    folder, method, arguments, given = {
+        'Norm': (variants.FOLDERS['norm'], 'normalize', 'self, x', {}),
+        'Init': (variants.FOLDERS['init'], 'lr_multiplier', 'self, path', {}),
+        'Schedule': (variants.SCHEDULES, '__call__', 'self, count', {}),
+        'Filter': (kinds.FILTERS, 'keeps', 'self, source, target', {}),
+        'Objective': (kinds.OBJECTIVES, 'example', 'self, row, rng', {'pieces': ()}),
+    }[base]
+    name = component(world('here'), base, f'{method}({arguments})', 'pass')
+    made = folder.make(name, **given)
+    message = f'^my_parts.Component.{method}: returned None. Return '
+    count = arguments.count(',')
+    with pytest.raises(results.ResultError, match=message):
+        getattr(made, method)(*[1.0] * count)
+
+
+def test_an_optimizer_that_is_none_is_one_line(world):
+    (world('here') / 'my_parts.py').write_text('def sgd(learning_rate):\n    pass\n')
+    message = '^my_parts.sgd: returned None. Return GradientTransformation.$'
+    with pytest.raises(results.ResultError, match=message):
+        optax_specs.make('my_parts.sgd', {}, lambda count: 0.1, lambda params: params)
+
+
+@pytest.mark.parametrize(
+    'code',
+    [
+        'return iter(())',
+        'return [["a", "b"]]',
+        'yield "a", "b"',
+        'return super().train() if 0 else []',
+    ],
+)
+def test_other_results_are_as_the_component_returns_them(code, world):
+    name = component(world('here'), 'Source', 'train(self)', code)
+    assert list(map(tuple, kinds.SOURCES.make(name).train())) in ([], [('a', 'b')])
+
+
+def test_arrays_of_ids_are_rows(world):
+    code = 'import numpy as np; return [np.arange(3) for _ in texts]'
+    name = component(world('here'), 'Characters', 'encode(self, texts)', code)
+    rows = kinds.TOKENIZERS.make(name, model=b'[]').encode(TEXTS)
+    assert [row.tolist() for row in rows] == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize(
+    ('code', 'error'),
+    [
+        ('raise RuntimeError("of mine")', 'RuntimeError: of mine'),
+        ('raise ValueError("of mine")', 'ValueError: of mine'),
+        ('raise KeyError("x")', "KeyError: 'x'"),
+        ('raise SystemExit(3)', 'SystemExit: 3'),
+    ],
+)
+def test_a_command_names_the_component_above_its_traceback(code, error, world, capsys):
+    here = world('here')
+    name = component(here, 'Source', 'train(self)', code)
+    line = (here / 'my_parts.py').read_text().splitlines().index(f'        {code}') + 1
+    with pytest.raises(SystemExit) as exit:
+        flags.main(lambda: list(kinds.SOURCES.make(name).train()))
+    assert exit.value.code == 1
+    assert capsys.readouterr().err == (
+        f'error: my_parts.Component.train raised {error}\n'
+        'Traceback (most recent call last):\n'
+        f'  File "{here}/my_parts.py", line {line}, in train\n'
+        f'    {code}\n'
+        f'{error}\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ('code', 'error'),
+    [
+        ('raise RuntimeError("of mine")', 'RuntimeError: of mine'),
+        ('raise SystemExit(3)', 'SystemExit: 3'),
+        ('raise BaseException', 'BaseException'),
+        ('def x(:', r'SyntaxError: invalid syntax \(my_parts.py, line 1\)'),
+    ],
+)
+def test_a_command_names_a_module_that_fails_above_its_traceback(
+    code, error, world, capsys
+):
+    (world('here') / 'my_parts.py').write_text(f'{code}\n')
+    with pytest.raises(SystemExit) as exit:
+        flags.main(lambda: kinds.SOURCES.make('my_parts.Component'))
+    assert exit.value.code == 1
+    first, *others = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(f'error: my_parts cannot be imported: {error}', first)
+    assert others[0] == 'Traceback (most recent call last):' or 'Syntax' in error
+    assert 'my_parts.py", line 1' in others[-3] + others[-2] + others[-4:][0]
+    assert not any('flaxformer_lite' in x for x in others)
+
+
+def test_a_run_names_the_component_and_its_error(world, capsys):
+    here = world('here')
+    name = component(here, 'Characters', 'decode(self, ids)', 'return ids[:1]')
+    data = small_runs.source(small_runs.write_text(here, val=4))
+    changes = dict(data=data, tokenizer=name, model__attention='softmax')
+    with pytest.raises(SystemExit) as exit:
+        flags.main(lambda: train(here / 'run', **changes))
+    assert exit.value.code == 2
+    expected = (
+        'my_parts.Component.decode: returned a list with a list. Return list[str].'
+    )
+    assert capsys.readouterr().err == f'error: {expected}\n'
+    assert json.loads((here / 'run/failure.json').read_text())['message'] == expected
 
 
 def test_what_a_part_refuses_is_one_line(world):

@@ -111,6 +111,7 @@ def set_field(**fields):
 DAMAGES = {
     'no config': (remove('config.json'), 'is no checkpoint: it holds no config.json'),
     'config no JSON': (write('config.json', '{'), 'config.json cannot be read'),
+    'deep config': (write('config.json', '[' * 10**5), 'config.json cannot be read'),
     'no weights': (
         remove('model.safetensors'),
         'holds no weights: neither model.safetensors nor',

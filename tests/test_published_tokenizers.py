@@ -193,6 +193,15 @@ def test_what_is_of_two_checkpoints_is_refused(tmp_path):
     refuses(pegasus, 'token 114, and the model 17 rows: they are of two')
 
 
+@pytest.mark.parametrize('value', ['x', None, 2.5])
+def test_an_id_that_is_no_number_is_refused(tmp_path, value):
+    theirs = checkpoint('marian', tmp_path / 'marian')
+    file = theirs / 'vocab.json'
+    ids = json.loads(file.read_text('utf-8')) | {'odd': value}
+    file.write_text(json.dumps(ids), encoding='utf-8')
+    refuses(theirs, f'the vocabulary has {value!r} as the id of a token')
+
+
 def test_tokens_that_are_no_text_are_shown_by_names(read):
     source, target = golden_of('mbart')['languages']
     tokenizer = read('mbart')

@@ -64,7 +64,14 @@ def declared(folder):
     return findings.answer(study, findings.declared(study))
 
 
-@pytest.mark.parametrize('folder', FOLDERS, ids=lambda folder: folder.name)
+# Three at each commit, all of them each night.
+@pytest.mark.parametrize(
+    'folder',
+    [
+        pytest.param(folder, marks=[pytest.mark.slow] * (i >= 3), id=folder.name)
+        for i, folder in enumerate(FOLDERS)
+    ],
+)
 def test_a_report_says_what_its_scores_say_of_the_question(folder):
     text = (folder / 'report.md').read_text('utf-8')
     for sentence in declared(folder):

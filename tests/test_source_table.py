@@ -154,6 +154,12 @@ def test_memory_does_not_grow_with_the_file(kind, tmp_path):
         ),
         ('a.jsonl', '[1]\n', 'line 1, is no JSON object'),
         ('a.jsonl', '{"word": \n', 'line 1: Expecting value'),
+        ('a.jsonl', '[' * 10**5, 'line 1: it nests deeper than 100 levels'),
+        (
+            'a.jsonl',
+            f'{{"word": "a", "sounds": "b", "c": {"[" * 500}{"]" * 500}}}\n',
+            'line 1: it nests deeper than 100 levels',
+        ),
         ('a.tsv', 'word\tsounds\n', 'a.tsv has no rows'),
         ('a.tsv', '', 'a.tsv has no rows'),
     ],

@@ -20,6 +20,7 @@ from experiments.reports import analysis
 from experiments.runs import directory, metrics_log
 from experiments.sweeps import planning, progress, workers
 from experiments.training import loop
+from flaxformer_lite.config.results import ResultError
 
 ROOT = Path(__file__).parents[1]
 DIVERGED = {'status': 'diverged', 'step': 3, 'message': 'not finite'}
@@ -91,7 +92,13 @@ def test_what_has_ended_or_is_in_use_is_left_alone(planned, made):
 
 
 @pytest.mark.parametrize(
-    'error', [UserError('no text'), ZeroDivisionError('by zero'), storage.InUse('now')]
+    'error',
+    [
+        UserError('no text'),
+        ZeroDivisionError('by zero'),
+        storage.InUse('now'),
+        ResultError('my_parts.Rows.train: returned None.'),
+    ],
 )
 def test_an_error_stops_no_other_run(planned, made, monkeypatch, error, capsys):
     make = loop.run
@@ -104,8 +111,9 @@ def test_an_error_stops_no_other_run(planned, made, monkeypatch, error, capsys):
     monkeypatch.setattr(loop, 'run', fail)
     workers.make_runs(planned.runs, 0, 1)
     assert ''.join(made) == 'acdef'
-    is_said = str(error) in capsys.readouterr().out
-    assert is_said == (type(error) is not storage.InUse)
+    out = capsys.readouterr().out
+    assert (str(error) in out) == (type(error) is not storage.InUse)
+    assert ('Traceback' in out) == (type(error) is ZeroDivisionError)
 
 
 WORKER = """
@@ -133,6 +141,17 @@ def worker(seconds, is_started_here):
 
 
 @pytest.mark.skipif(os.name != 'posix', reason='signals as POSIX has them')
+@pytest.mark.parametrize('worker', [(0, 0), (2, 2), (3, 2)])
+def test_a_worker_is_one_of_all(tmp_path, monkeypatch, worker):
+    file = write_sweep(tmp_path)
+    argv = ['sweep', f'--config={file}', '--worker', *map(str, worker)]
+    monkeypatch.setattr(sys, 'argv', argv)
+    number, of = worker
+    message = f'^--worker: NUMBER must be less than OF, not {number} {of}'
+    with pytest.raises(UserError, match=message):
+        sweep.main()
+
+
 def test_a_worker_stops_with_the_process_that_started_it():
     with worker(60, is_started_here=True) as process:
         process.stdout.readline()

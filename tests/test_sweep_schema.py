@@ -104,6 +104,28 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
         ({'contrasts': [('base', 'heads')]}, "there is no arm 'heads'"),
         ({'contrasts': [('base', 'base')]}, r"\('base', 'base'\) is not a pair of two"),
         ({'contrasts': ['base']}, "contrasts: 'base' is not a pair of two arms"),
+        ({'contrasts': [(['base'], 'rate')]}, "'base'.* is not a pair of two arms"),
+        ({'contrasts': [({}, 'rate')]}, 'contrasts: .* is not a pair of two arms'),
+        ({'overrides': {None: 2}}, 'overrides: None: a field name must be text, not'),
+        ({'arms': {'base': {1: 2}}}, r"arms\['base'\]: 1: a field name must be text"),
+        (
+            {'arms': {'base': {'model': {1: 2}}}},
+            r"arms\['base'\]: model.1: a field name must be text, not int",
+        ),
+        ({'arms': {'base': {}, 3: {}}}, 'arms: the name 3 must be text, not int'),
+        ({'published': {'base': {1: 2}}}, r"published\['base'\]: 1: a field name"),
+        (
+            {'arms': ..., 'factors': {1: {'base': {}, 'b': {}}}},
+            'factors: the name 1 must be text, not int',
+        ),
+        (
+            {'arms': ..., 'factors': {'x': {'base': {}, None: {}}}},
+            r"factors\['x'\]: the name None must be text, not NoneType",
+        ),
+        (
+            {'tune': {'field': 'model.d_ff', 'values': [8, 9], 'seeds': [[1]]}},
+            r"train.seed must be int, .*, not '\[1\]'",
+        ),
         ({'margin': -1.0}, 'margin must be at least 0, not -1.0'),
         ({'seeds': []}, 'seeds is missing: give it'),
         ({'seeds': [-1]}, 'train.seed must be at least 0'),
@@ -131,6 +153,24 @@ def test_what_cannot_be_is_refused_by_name(tmp_path, changes, message):
     with pytest.raises(UserError, match=message) as error:
         planning.load(write_sweep(tmp_path, **changes))
     assert 'heads' in str(error.value)  # the sweep's
+
+
+@pytest.mark.parametrize('field', ['overrides', 'arms', 'factors', 'published'])
+def test_fields_that_contain_themselves_are_refused_by_name(tmp_path, field):
+    file = tmp_path / 'heads.py'
+    file.write_text(f"""
+def get_config():
+    fields = {FIELDS!r}
+    nested = {{}}
+    nested['model'] = nested['train'] = nested
+    fields['{field}'] = nested
+    if '{field}' == 'factors':
+        del fields['arms']
+    return fields
+""")
+    message = f'heads.py: {field}.*: model.model.*nests deeper than 10 levels'
+    with pytest.raises(UserError, match=message):
+        planning.load(file)
 
 
 def test_what_is_no_file_of_a_sweep_is_refused(tmp_path):

@@ -16,7 +16,14 @@ def first_runs(sweep):
     return {run.arm: run for run in reversed(sweep.runs)}
 
 
-@pytest.mark.parametrize('name', NAMES)
+# A quarter of them at each commit, all of them each night.
+@pytest.mark.parametrize(
+    'name',
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (i % 4 > 0))
+        for i, name in enumerate(NAMES)
+    ],
+)
 def test_every_arm_can_be_built_and_scores_what_decides(name):
     sweep = planning.load(name)
     for run in first_runs(sweep).values():

@@ -119,20 +119,26 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
     whatever the locale, and byte order marks are removed.
 
     Raises:
-      UserError: a line is not UTF-8, or line ends are CR alone; the lines before it
-        were yielded.
+      UserError: a line is not UTF-8 or too long, or line ends are CR alone; the lines
+        before it were yielded.
     """
     if os.isatty(descriptor):
         print('reading lines from here; Ctrl-D ends', file=sys.stderr)
     number = 0
-    rest = b''
+    rest = []  # the blocks of a line that has not ended
     # Not by a file object, which would wait until a block is full.
     while block := os.read(descriptor, _BLOCK):
-        *lines, rest = (rest + block).split(b'\n')
-        yield from _decoded(lines, number)
-        number += len(lines)
-    if rest:
-        yield from _decoded([rest], number, is_whole=number == 0)
+        *lines, last = block.split(b'\n')
+        if lines:
+            lines[0] = b''.join([*rest, lines[0]])
+            rest.clear()
+            yield from _decoded(lines, number)
+            number += len(lines)
+        rest.append(last)
+        if sum(map(len, rest)) > storage.LONGEST_LINE:
+            break  # `decode_line` refuses it
+    if line := b''.join(rest):
+        yield from _decoded([line], number, is_whole=number == 0)
 
 
 def _decoded(

@@ -18,9 +18,10 @@ from absl import flags
 from ml_collections import config_dict, config_flags
 
 from experiments import kinds, storage
+from experiments.command_line import stopping
 from experiments.config import load, parts, schema
 from experiments.config.load import flatten
-from experiments.errors import UserError, line, named
+from experiments.errors import UserError, component_error, line, named
 from flaxformer_lite.config import variants
 from flaxformer_lite.ranges import nearest, shown
 
@@ -124,7 +125,10 @@ def _names(field: str) -> list[str]:
 
 
 def main(run: Callable[[], None]) -> None:
-    """Runs a command; a UserError is one line on stderr and exit status 2."""
+    """Runs a command; a UserError is one line on stderr and exit status 2.
+
+    An error of a user's own component is a line, its traceback and exit status 1.
+    """
     _use_utf8()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout = _Output(sys.stdout)
@@ -139,6 +143,13 @@ def main(run: Callable[[], None]) -> None:
         sys.exit(2)
     except BrokenPipeError:  # `| head` has seen enough
         sys.exit(1)
+    except (Exception, SystemExit) as error:
+        found = component_error(error)
+        if found is None:
+            raise
+        message, trace = found
+        print(f'error: {message}\n{trace}', end='', file=sys.stderr)
+        sys.exit(1 if trace else 2)
 
 
 class _Output(io.TextIOWrapper):
@@ -338,16 +349,20 @@ def evaluate(file: Path) -> Any:
     """What the function get_config() of a file returns; None where it has none.
 
     Raises:
-      UserError: the file fails; names the last of its lines that did.
+      UserError: the file fails or exits; names the last of its lines that did.
+      KeyboardInterrupt: Ctrl-C was pressed.
     """
     try:
         return runpy.run_path(str(file)).get('get_config', lambda: None)()
-    except Exception as error:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not stopping.is_watching():
+            raise
         where = str(file)
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == str(file):
                 where = f'{file}:{frame.lineno}'
-        raise UserError(f'{where}: {type(error).__name__}: {error}') from error
+        message = f'{where}: {type(error).__name__}: {error}'
+        raise UserError(message.removesuffix(': ')) from error
 
 
 def _load(file: Path) -> config_dict.ConfigDict:

@@ -55,6 +55,11 @@ def watch() -> None:
         os.register_at_fork(after_in_child=_unwatch)
 
 
+def is_watching() -> bool:
+    """Returns whether `watch` handles Ctrl-C, so it raises no KeyboardInterrupt."""
+    return _sockets is not None
+
+
 def at_end(line: Callable[[], str | None]) -> None:
     """What is done and printed last where a signal ends the process.
 

@@ -23,8 +23,10 @@ from experiments.errors import UserError, named, user_errors
 from flaxformer_lite import ranges
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Dataclass
+from flaxformer_lite.ranges import shown
 
 CONFIG = 'config.json'  # in the directory of a run
+_DEEPEST = 10  # levels of nested fields
 VERSION_FIELD = 'schema_version'
 # Of what the first release stores; what was stored before it cannot be read.
 FIRST_VERSION = 8
@@ -72,9 +74,20 @@ REPLACED = {
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-    """`{'model': {'d_ff': 8}}` → `{'model.d_ff': 8}`."""
+    """`{'model': {'d_ff': 8}}` → `{'model.d_ff': 8}`.
+
+    Raises:
+      UserError: a key isn't text, or the mappings nest too deep.
+    """
+    if prefix.count('.') > _DEEPEST:  # a mapping may contain itself
+        raise UserError(f'{prefix[:40]}…: nests deeper than {_DEEPEST} levels')
     flat = {}
     for key, value in nested.items():
+        if not isinstance(key, str):
+            raise UserError(
+                f'{prefix}{shown(key)}: a field name must be text, not '
+                f'{type(key).__name__}. Write it as in model.dropout.'
+            )
         if isinstance(value, Mapping):
             flat |= flatten(value, f'{prefix}{key}.')
         else:

@@ -12,7 +12,12 @@ from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Pair
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import check_list
-from experiments.evaluation.translator import WINDOW, check_lengths
+from experiments.evaluation.translator import (
+    WINDOW,
+    check_lengths,
+    check_longest,
+    count_fitting,
+)
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.models.base import Model
@@ -36,6 +41,7 @@ class Scorer:
       tokenizer: of both languages.
       batch_tokens: of each side, for each device.
       devices: divide the rows of batches; by default all that there are.
+      longest: how many tokens a side may have; None: any number.
     """
 
     def __init__(
@@ -44,7 +50,9 @@ class Scorer:
         tokenizer: Tokenizer,
         batch_tokens: int,
         devices: DeviceMesh | None = None,
+        longest: int | None = None,
     ):
+        self._longest = longest
         self._model = model
         self._tokenizer = tokenizer
         self._batch_tokens = batch_tokens
@@ -86,20 +94,31 @@ class Scorer:
         """The tokens of each target with its end, in the order of the pairs.
 
         Raises:
-          UserError: as `batches`; those of the windows before it are scored.
+          UserError: as `batches`, and those of the windows before it are scored; or a
+            side has more tokens than `longest`, and those before it are scored.
         """
         check_list('pairs', pairs)
         for pair in pairs:
             check_list('pairs', pair)
         for start in range(0, len(pairs), WINDOW):
             window = pairs[start : start + WINDOW]
-            results: list[list[ScoredToken]] = [[] for _ in window]
-            for part, batch in self.batches(window):
-                scores = self._log_probs(variables, batch)
-                tokens = self._tokens(batch, scores)
-                for pair, found in zip(part, tokens, strict=True):
-                    results[pair] = found
-            yield from results
+            lengths = corpus.tokenize(list(window), self._tokenizer).lengths().max(1)
+            fitting = count_fitting(lengths, self._longest)
+            yield from self._score_window(variables, window[:fitting])
+            check_longest(lengths, self._longest, start)
+
+    def _score_window(
+        self, variables: Any, window: Sequence[Pair]
+    ) -> list[list[ScoredToken]]:
+        results: list[list[ScoredToken]] = [[] for _ in window]
+        if not window:
+            return results
+        for part, batch in self.batches(window):
+            scores = self._log_probs(variables, batch)
+            tokens = self._tokens(batch, scores)
+            for pair, found in zip(part, tokens, strict=True):
+                results[pair] = found
+        return results
 
     def _tokens(self, batch: Any, scores: TokenScores) -> Iterator[list[ScoredToken]]:
         """The tokens of each pair of a batch, one pair after the other."""

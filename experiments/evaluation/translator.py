@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from experiments.metrics.base import Metric
 
 WINDOW = 4096  # sentences that are read ahead, to be sorted by length
+# Tokens of a line that commands read: attention takes memory with the square of them.
+LONGEST = 8192
 _MOST_THREADS = 4  # that decode at the same time
 
 
@@ -50,6 +52,7 @@ class Translator:
       n_best: how many hypotheses of a search must be final; of one that draws, how
         many are drawn, unless it says that itself.
       devices: divide the rows of batches; by default all that there are.
+      longest: how many tokens a text may have; None: any number.
 
     Raises:
       UserError: as `search.make`; or what a utility needs is not installed.
@@ -63,8 +66,10 @@ class Translator:
         seed: int = 0,
         n_best: int = 1,
         devices: DeviceMesh | None = None,
+        longest: int | None = None,
     ):
         self._model = model
+        self._longest = longest
         self._tokenizer = tokenizer
         self._settings = settings
         self._seed = seed
@@ -99,25 +104,35 @@ class Translator:
 
         Raises:
           UserError: `texts` is one text; or a text has more tokens than the model has
-            positions; those of the windows before it are translated.
+            positions, and those of the windows before it are translated; or more than
+            `longest`, and those before it are translated.
         """
         check_list('texts', texts)
         for start in range(0, len(texts), WINDOW):
             window = list(texts[start : start + WINDOW])
             number = first + start
-            yield from self._translate_window(variables, window, number, on_progress)
+            side, _ = self._tokenizer.sides
+            rows = side.encode(window)
+            lengths = [len(row) + 1 for row in rows]
+            fitting = count_fitting(lengths, self._longest)
+            if fitting:
+                yield from self._translate_window(
+                    variables, window[:fitting], rows[:fitting], number, on_progress
+                )
+            check_longest(lengths, self._longest, number)
 
     def _translate_window(
         self,
         variables: Any,
         texts: list[str],
+        rows: Any,
         first: int,
         on_progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of texts that are sorted by length together."""
+        """The hypotheses of texts, given with their ids, sorted by length together."""
         side, _ = self._tokenizer.sides
         dtype = side.dtype if side.reads_vectors else 'uint32'
-        sentences = RaggedArray.from_rows(side.encode(texts), dtype)
+        sentences = RaggedArray.from_rows(rows, dtype)
         lengths = sentences.lengths() + 1
         check_lengths(self._model, lengths)
         tokens = max(1, self._settings.batch_tokens // self._strategy.hypotheses)
@@ -278,6 +293,32 @@ def _count_threads() -> int:
     if jax.default_backend() == 'cpu' and jax.device_count() == 1:
         return min(os.cpu_count() or 1, _MOST_THREADS)
     return 1
+
+
+def check_longest(lengths: Sequence[int], most: int | None, first: int = 0) -> None:
+    """Refuses lines of text with too many tokens for memory.
+
+    Args:
+      lengths: The tokens of each line, with EOS.
+      most: The limit; None disables it.
+      first: How many lines came before these.
+
+    Raises:
+      UserError: A line has more tokens than the limit; names the first.
+    """
+    fitting = count_fitting(lengths, most)
+    if fitting < len(lengths):
+        raise UserError(
+            f'line {first + fitting + 1:,} has {lengths[fitting]:,} tokens, more than '
+            f'{most:,}: split it into sentences'
+        )
+
+
+def count_fitting(lengths: Sequence[int], most: int | None) -> int:
+    """Returns how many lines come before the first of more than `most` tokens."""
+    if most is None:
+        return len(lengths)
+    return next((i for i, x in enumerate(lengths) if x > most), len(lengths))
 
 
 def check_lengths(model: Model | Ensemble, lengths: Iterable[int]) -> None:

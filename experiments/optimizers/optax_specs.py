@@ -11,7 +11,7 @@ import optax
 
 from experiments.errors import UserError, user_errors
 from flaxformer_lite import testing
-from flaxformer_lite.config import spec
+from flaxformer_lite.config import results, spec
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.ranges import nearest
 
@@ -87,6 +87,7 @@ def make(
     ours = {argument: x for argument, x in ours.items() if argument in takes}
     try:
         update = maker(**ours, **given)
+        results.check_type(name, update, optax.GradientTransformation)
         _try(update)
     except Exception as error:  # whatever optax and JAX say to a value of a wrong kind
         if name not in of_optax:

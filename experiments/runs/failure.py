@@ -61,6 +61,7 @@ def write_failure(path: Path, error: Exception) -> None:
     message = str(error) or type(error).__name__
     if not isinstance(error, UserError):
         message = f'{type(error).__name__}: {error}'
+        message, _ = errors.component_error(error) or (message, '')
     entry = _entry(errors.line(UserError(message)))
     if isinstance(error, Diverged):
         entry |= {'status': DIVERGED, 'step': error.step}

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.command_line import flags
 from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
-from experiments.errors import UserError, user_errors
+from experiments.errors import UserError, named, user_errors
 from flaxformer_lite import ranges
 from flaxformer_lite.config import spec
 from flaxformer_lite.ranges import (
@@ -287,7 +287,8 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
         values |= _factors(values)
     for field in ('arms', 'published'):
         values[field] = _flat(field, values.get(field, {}))
-    values['overrides'] = flatten(values.get('overrides', {}))
+    with named('overrides'):
+        values['overrides'] = flatten(values.get('overrides', {}))
     return Sweep(**values)
 
 
@@ -319,6 +320,7 @@ def _factors(values: Fields) -> Fields:
         raise UserError('give factors or arms, not both')
     factors = {}
     for name, levels in values['factors'].items():
+        _check_name('factors', name)
         if isinstance(levels, list | tuple):
             levels = {str(value): {name: value} for value in levels}
         ranges.check(f'factors[{name!r}]', dict, levels)
@@ -340,9 +342,20 @@ def _flat(field: str, by_name: Fields) -> Fields:
     """By name dictionaries by dotted field, of some that may be nested."""
     found = {}
     for name, overrides in by_name.items():
+        _check_name(field, name)
         ranges.check(f'{field}[{name!r}]', dict, overrides)
-        found[name] = flatten(overrides)
+        with named(f'{field}[{name!r}]'):
+            found[name] = flatten(overrides)
     return found
+
+
+def _check_name(field: str, name: Any) -> None:
+    """Raises UserError if an arm, a factor or a level has a name that isn't text."""
+    if not isinstance(name, str):
+        raise UserError(
+            f'{field}: the name {shown(name)} must be text, not '
+            f'{type(name).__name__}. Write it in quotes.'
+        )
 
 
 def _check_arms(sweep: Sweep) -> None:
@@ -352,6 +365,7 @@ def _check_arms(sweep: Sweep) -> None:
             raise UserError(f'{name} is missing: give it')
     for pair in sweep.contrasts:
         is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+        is_pair = is_pair and all(isinstance(arm, str) for arm in pair)
         if not is_pair or pair[0] == pair[1]:
             raise UserError(f'contrasts: {shown(pair)} is not a pair of two arms')
     compared = itertools.chain(*sweep.contrasts)
@@ -378,7 +392,7 @@ def _check_tuning(sweep: Sweep) -> None:
     are_different = len(set(map(str, tune.values))) == number
     if number < 2 or None in tune.values or not are_different:
         raise UserError(f'tune: values={shown(tune.values)}: give two or more others')
-    if not tune.seeds or set(tune.seeds) & set(sweep.seeds):
+    if not tune.seeds or any(seed in sweep.seeds for seed in tune.seeds):
         raise UserError(
             f'tune: seeds={shown(tune.seeds)}: give seeds that are not among those of '
             'the sweep, which are reported'

@@ -20,7 +20,7 @@ from pathlib import Path
 from experiments import storage
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
-from experiments.errors import UserError, line
+from experiments.errors import UserError, component_error, line
 from experiments.runs import failure, reading
 from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -83,8 +83,13 @@ def _make_run(run: PlannedRun) -> None:
         pass  # another worker has begun it at this moment
     except UserError as error:
         print('error:', line(error), flush=True)
-    except Exception:
-        traceback.print_exc(file=sys.stdout)
+    except Exception as error:
+        found = component_error(error)
+        if found is None:
+            traceback.print_exc(file=sys.stdout)
+        else:
+            message, trace = found
+            print(f'error: {message}\n{trace}', end='', flush=True)
 
 
 def forget_failures(sweep: Sweep) -> None:

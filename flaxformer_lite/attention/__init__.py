@@ -1,1 +1,1 @@
-"""Attention of heads: queries, keys and values in, one output a query (§3.2.1)."""
+"""Attention variants: map queries, keys and values of heads to outputs (§3.2.1)."""

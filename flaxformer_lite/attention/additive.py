@@ -1,4 +1,4 @@
-"""Additive attention (Bahdanau et al. 2015), a small network for each head."""
+"""Additive attention (Bahdanau et al. 2015), with a small network per head."""
 
 from typing import Annotated
 
@@ -10,12 +10,12 @@ from flaxformer_lite.ranges import Range
 
 
 class Additive(Attention):
-    """softmax(vᵀ tanh(W q + U k)).
+    """Additive attention: softmax(vᵀ tanh(W q + U k)).
 
-    Its cost grows with the width of the hidden layer for every pair of query and key.
+    Time and memory per query-key pair grow with the width of the hidden layer.
 
     Attributes:
-      width: of the hidden layer; 0 for d_k.
+      width: Width of the hidden layer. 0 uses d_k.
     """
 
     per_head = True
@@ -38,7 +38,7 @@ class Additive(Attention):
         return jnp.einsum('bhtsa,ha->bhts', hidden_BHTSA, energy_HA)
 
     def _parameters(self, num_heads, query_width, key_width):
-        """W, U and v of each head; a recurrent decoder's queries have another width."""
+        """Returns W, U and v of each head; query and key widths may differ."""
         width = self.width or query_width
         matrix_init = nn.initializers.xavier_uniform(
             in_axis=1, out_axis=2, batch_axis=0

@@ -1,4 +1,4 @@
-"""What attentions share: scores, weights over keys, a weighted sum of values."""
+"""Base classes of attention: scores, weights over keys, weighted sums of values."""
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -19,34 +19,33 @@ if TYPE_CHECKING:
 
 
 def dot_products(q_BTHK: jax.Array, key_BHKS: jax.Array) -> jax.Array:
-    """q · k for each pair of a query and a key, float32 BHTS."""
+    """Returns q · k for every query-key pair, float32 BHTS."""
     return einsum('bthk,bhks->bhts', q_BTHK, key_BHKS)
 
 
 def weighted_sum(
     weights_BHTS: jax.Array, value_BHUS: jax.Array, dtype: DTypeLike
 ) -> jax.Array:
-    """Σ_s w_s v_s, float32 BTHU, of weights that are rounded to the compute dtype."""
+    """Returns Σ_s w_s v_s, float32 BTHU, with weights rounded to `dtype`."""
     return einsum('bhts,bhus->bthu', weights_BHTS.astype(dtype), value_BHUS)
 
 
 def append_one(value_BHUS: jax.Array) -> jax.Array:
-    """[v, 1]: one sum Σ w [v, 1] then holds what `divide_by_last` divides by."""
+    """Appends 1 to each value, so that Σ w [v, 1] also holds the divisor Σ w."""
     return jnp.pad(value_BHUS, [(0, 0), (0, 0), (0, 1), (0, 0)], constant_values=1)
 
 
 def divide_by_last(y_BTHU: jax.Array) -> jax.Array:
-    """Σ w v / Σ w, of Σ w [v, 1]; zeros where Σ w is 0."""
+    """Returns Σ w v / Σ w, given Σ w [v, 1]; zeros where Σ w is 0."""
     total_BTH1 = y_BTHU[..., -1:]
     divisor_BTH1 = jnp.where(total_BTH1 > 0, total_BTH1, 1.0)
     return y_BTHU[..., :-1] / divisor_BTH1
 
 
 def refuse_positions(name: str, *given: Any) -> None:
-    """Refuses positions that act on scores, in an attention that holds no scores.
+    """Raises ValueError if any of `given`, biases or relative positions, is not None.
 
-    Raises:
-      ValueError: any of `given`, biases or relative positions, is not None.
+    For attention variants without scores that positions could act on.
     """
     if any(value is not None for value in given):
         raise ValueError(
@@ -56,34 +55,37 @@ def refuse_positions(name: str, *given: Any) -> None:
 
 
 class Attention(Checked, nn.Module):
-    """Σ_s w_s v_s with w = softmax(q · k_s / √d_k + bias). A variant overrides a part.
+    """Attention: Σ_s w_s v_s with w = softmax(q · k_s / √d_k + bias).
 
-    A query that may attend to no key gets zeros. There are always as many heads of
-    queries as of keys. In grouped-query attention the queries of a group come as more
-    queries of one head; but if an attention has parameters for each head, or mixes
-    heads, it sets `per_head`, and keys and values are repeated for each query head.
+    Variants override `scores`, `weights` or `__call__`. Queries that may attend to no
+    key get zeros.
+
+    Query and key heads match one to one: grouped-query attention folds groups into the
+    query axis. Variants that mix heads or have per-head parameters set `per_head`,
+    which repeats keys and values instead.
     """
 
     per_head: ClassVar[bool] = False
-    # Whether the distance from the query decides which keys are visible. Such a pattern
-    # is for one text: cross-attention has it only if `cross_attention` names it.
+    # Whether the mask depends on the distance between query and key. Distances across
+    # two texts mean nothing, so cross-attention uses such a variant only if
+    # `cross_attention` names it.
     by_distance: ClassVar[bool] = False
 
     def normalize_query(self, q_BTHK: jax.Array) -> jax.Array:
-        """Projected queries, before positions turn them."""
+        """Normalizes projected queries, before positions rotate them."""
         return q_BTHK
 
     def normalize_key(self, key_BSGK: jax.Array) -> jax.Array:
-        """Projected keys, before positions turn them."""
+        """Normalizes projected keys, before positions rotate them."""
         return key_BSGK
 
     def scores(self, q_BTHK: jax.Array, kv: KeyValues) -> jax.Array:
-        """How well each key fits each query, float32 BHTS."""
+        """Returns the score of each query-key pair, float32 BHTS."""
         scale = q_BTHK.shape[-1] ** -0.5
         return dot_products(q_BTHK * scale, kv.key_BGKS)
 
     def weights(self, scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
-        """The weight of each key, float32 BHTS; 0 where the mask is False."""
+        """Returns the weight of each key, float32 BHTS; 0 where the mask is False."""
         return masked_softmax(scores_BHTS, mask_BHTS)
 
     def __call__(
@@ -99,20 +101,19 @@ class Attention(Checked, nn.Module):
         """Attends from the queries to the keys.
 
         Args:
-          q_BTHK: queries in the compute dtype.
-          kv: keys and values.
-          positions_BT: int32, of the queries.
+          q_BTHK: Queries in the compute dtype.
+          kv: Keys and values.
+          positions_BT: int32 positions of the queries.
           mask_BHTS: bool, True = may attend.
-          bias_BHTS: added to the scores.
-          relative_positions: a module of `positions/` that adds to the scores by the
-            queries, and to the result by the weights.
+          bias_BHTS: Added to the scores.
+          relative_positions: A module of `positions/` that adds query-dependent terms
+            to the scores and weight-dependent terms to the output.
 
         Returns:
           float32 BTHU.
 
         Raises:
-          ValueError: a bias or relative positions that this attention has no scores
-            for.
+          ValueError: This attention has no scores to which it could add them.
         """
         scores_BHTS = self.scores(q_BTHK, kv)
         if relative_positions is not None:
@@ -131,31 +132,32 @@ class Attention(Checked, nn.Module):
         return y_BTHU
 
     def init_cache(self, prefix: KeyValues, valid_BS: jax.Array) -> CacheState:
-        """The cache that decoding begins with.
+        """Returns the initial cache for decoding.
 
         Args:
-          prefix: keys and values that all hypotheses of a sentence share; may be empty.
+          prefix: Keys and values shared by all hypotheses of a sentence; may be empty.
           valid_BS: bool, False for padding in the prefix.
         """
         return Cache.starting_with(prefix)
 
 
 class ScaledDotProduct(Attention):
-    """softmax((cap(q · k_s · scale) + bias) / T), the softmax in float32.
+    """Softmax attention in float32: softmax((cap(q · k_s · scale) + bias) / T).
 
     Attributes:
       scale: True for 1 / √d_k, False for 1, or a number.
-      temperature: T; 0 gives all weight to the keys of the highest score, ties evenly.
-      cap: scores s become cap · tanh(s / cap) (Gemma Team 2024); 0 leaves them.
-      dropout: of the weights, each by itself; the paper has none.
-      query_key_norm: whether the queries and keys of each head are divided by their
-        root mean square and multiplied by a gain γ = c + w (Gemma Team 2025).
-      query_key_offset: c, a constant; w is learned, and γ is 1 at first.
-      unsupported: the attributes that a variant has to leave at their defaults; of
-        `temperature` it is 0 alone.
+      temperature: T. 0 puts all weight on the highest-scoring keys, evenly for ties.
+      cap: Soft cap: scores s become cap · tanh(s / cap) (Gemma Team 2024). 0 disables
+        it.
+      dropout: Dropout rate of the attention weights. The paper uses none.
+      query_key_norm: Whether to RMS-normalize queries and keys per head, with gain γ =
+        c + w (Gemma Team 2025).
+      query_key_offset: The constant c. w is learned, and γ starts at 1.
+      unsupported: Attributes that a variant fixes at their defaults, of `temperature`
+        only 0.
 
     Raises:
-      ValueError: an attribute is out of its range, or unsupported.
+      ValueError: An attribute is out of range or unsupported.
     """
 
     unsupported: ClassVar[tuple[str, ...]] = ()
@@ -199,7 +201,7 @@ class ScaledDotProduct(Attention):
 
     @nn.nowrap
     def scale_of(self, d_k: int) -> float:
-        """What products of queries and keys so wide are multiplied by."""
+        """Returns the factor of q · k for queries and keys of width `d_k`."""
         if self.scale is True:
             return d_k**-0.5
         if self.scale is False:
@@ -208,7 +210,7 @@ class ScaledDotProduct(Attention):
 
     @nn.nowrap
     def cap_scores(self, scores: jax.Array) -> jax.Array:
-        """Scaled scores, before a bias is added."""
+        """Applies the soft cap to scaled scores, before any bias is added."""
         if self.cap:
             return self.cap * jnp.tanh(scores / self.cap)
         return scores
@@ -224,7 +226,7 @@ class ScaledDotProduct(Attention):
 
 
 class _HeadNorm(nn.Module):
-    """x / √(E x² + 10⁻⁶) ⊙ (c + w) over the features of a head, float32."""
+    """x / √(E x² + 10⁻⁶) ⊙ (c + w) over the features of a head, in float32."""
 
     offset: float
 

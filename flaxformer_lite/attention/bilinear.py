@@ -1,4 +1,4 @@
-"""Bilinear attention: `general` of Luong et al. (2015), a matrix for each head."""
+"""Bilinear attention: `general` of Luong et al. (2015), with one matrix per head."""
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -7,7 +7,10 @@ from flaxformer_lite.attention.base import Attention, dot_products
 
 
 class Bilinear(Attention):
-    """softmax(qᵀ W k / √d_k). W starts as the identity: dot-product attention."""
+    """Bilinear attention: softmax(qᵀ W k / √d_k).
+
+    W is initialized to the identity, which gives dot-product attention.
+    """
 
     per_head = True
 

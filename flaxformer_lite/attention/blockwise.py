@@ -17,19 +17,19 @@ from flaxformer_lite.ops.einsum import einsum
 from flaxformer_lite.ranges import Size
 from flaxformer_lite.shapes import split_into_blocks
 
-# Below any score, and finite: −∞ − −∞ would be NaN where no key has been seen yet.
+# Below any score, but finite: −∞ − −∞ would be NaN before a query has seen a key.
 LOWEST = -1e30
 
 
 class Blockwise(ScaledDotProduct):
-    """softmax((Q Kᵀ scale + bias) / T) V, by blocks of queries and blocks of keys.
+    """Softmax attention in linear memory: softmax((Q Kᵀ scale + bias) / T) V.
 
-    No weights are stored. The softmax is online: for each block of keys, what was
-    summed before is scaled down to the highest score so far. The backward pass computes
-    each block of queries again. A mask still takes a byte for each pair, a bias four.
+    The weights are never materialized. An online softmax rescales the running sums to
+    the highest score so far. The backward pass recomputes each block of queries. The
+    mask still takes one byte per query-key pair, and a bias takes four.
 
     Attributes:
-      block: queries, and keys, in a block.
+      block: Maximum number of queries, and of keys, per block.
     """
 
     unsupported = ('temperature', 'dropout')
@@ -77,14 +77,14 @@ class Blockwise(ScaledDotProduct):
         return scores_BHTS / self.temperature
 
     def _split_pairs(self, x_BHTS, pairs):
-        """A mask or a bias by blocks of queries, then by blocks of keys."""
+        """Splits a mask or a bias into blocks of queries, then into blocks of keys."""
         x_BHTS = jnp.broadcast_to(x_BHTS, (*x_BHTS.shape[:2], *pairs))
         by_keys = split_into_blocks(x_BHTS, 3, self.block)
         return split_into_blocks(by_keys, 3, self.block)
 
 
 def _attend_from_block(scores, key_blocks, value_blocks, queries):
-    """Attends from one block of queries to all blocks of keys, one after the other."""
+    """Attends from one block of queries to each block of keys in turn."""
     q_BTHK, mask_blocks, bias_blocks = queries
     batch, length, num_heads, _ = q_BTHK.shape
     width = value_blocks.shape[3]
@@ -104,17 +104,17 @@ def _attend_from_block(scores, key_blocks, value_blocks, queries):
 
 
 def _add_block(highest_BHT, sum_BTHU, scores_BHTS, value_BHUS, dtype):
-    """Adds exp(scores) · [values, 1] of a block of keys to the sums so far.
+    """Adds exp(scores) · [values, 1] of one block of keys to the running sums.
 
-    Both the sums and what is added are relative to exp(the highest score so far).
+    Both the sums and the new terms are divided by exp(highest score so far).
     """
     new_highest_BHT = jnp.maximum(highest_BHT, scores_BHTS.max(-1))
     new_highest_BHT = jax.lax.stop_gradient(new_highest_BHT)
     shrink_BHT = jnp.exp(highest_BHT - new_highest_BHT)
     shrink_BTH = jnp.swapaxes(shrink_BHT, 1, 2)
     exp_BHTS = jnp.exp(scores_BHTS - new_highest_BHT[..., None])
-    # The gradients of Σ w v and of Σ w cancel where one key has all the weight. If each
-    # were rounded separately, the rounding errors would be all that is left.
+    # The gradients of Σ w v and of Σ w cancel where one key has all the weight.
+    # Rounding them separately would leave only rounding errors.
     new_sum_BTHU = einsum(
         'bhts,bhus->bthu', exp_BHTS.astype(dtype), value_BHUS, exact=True
     )

@@ -9,17 +9,19 @@ from flaxformer_lite.ranges import Positive
 
 
 def unit_vector(x: jax.Array, axis: int) -> jax.Array:
-    """x / ‖x‖ in float32; 0 of 0, with finite gradients there."""
+    """Returns x / ‖x‖ in float32; for x = 0, zeros with finite gradients."""
     x = x.astype(jnp.float32)
     square = jnp.square(x).sum(axis, keepdims=True)
     return x * jax.lax.rsqrt(square + 1e-12)
 
 
 class Cosine(Attention):
-    """softmax(g · q / ‖q‖ · k / ‖k‖), g learned for each head; scores are in [−g, g].
+    """Cosine attention: softmax(g · q / ‖q‖ · k / ‖k‖), with g learned for each head.
+
+    Scores lie in [−g, g].
 
     Attributes:
-      start: every g at first.
+      start: Initial value of every g.
     """
 
     per_head = True

@@ -1,4 +1,4 @@
-"""Fused attention on NVIDIA GPUs (Dao et al. 2022), by cuDNN."""
+"""Fused attention on NVIDIA GPUs through cuDNN (Dao et al. 2022)."""
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +8,15 @@ from flaxformer_lite.ops.fused_attention import fused_attention
 
 
 class Flash(ScaledDotProduct):
-    """softmax((Q Kᵀ scale + bias) / T) V by blocks on the chip; anywhere: `blockwise`.
+    """Fused softmax attention on NVIDIA GPUs: softmax((Q Kᵀ scale + bias) / T) V.
 
-    You can trace it on any machine, and lower it for NVIDIA GPUs only.
+    You can trace it on any machine, but lower it only for NVIDIA GPUs. `blockwise`
+    computes the same function on any hardware.
 
     Raises:
-      ValueError: the dtype is float32, which cuDNN does not support; d_k is not a
-        multiple of 8, differs from d_v, or is not supported by this GPU's cuDNN;
-        positions act on scores by queries; or it is lowered for another platform.
+      ValueError: The dtype is not bfloat16. `d_k` is not a multiple of 8, differs from
+        d_v, or is unsupported by this GPU's cuDNN. `relative_positions` is given.
+        Lowering targets another platform.
     """
 
     unsupported = ('temperature', 'cap', 'dropout')
@@ -66,9 +67,9 @@ class Flash(ScaledDotProduct):
 
 
 def _to_even(x: jax.Array, axis: int) -> jax.Array:
-    """Pads an axis with one zero, or False, if its length is odd.
+    """Pads an axis of odd length with one zero, or False.
 
-    In a backward pass with a mask cuDNN takes even lengths alone.
+    With a mask, cuDNN's backward pass supports only even lengths.
     """
     padding = [(0, 0)] * x.ndim
     padding[axis] = (0, x.shape[axis] % 2)

@@ -13,19 +13,18 @@ from flaxformer_lite.attention.base import (
 )
 from flaxformer_lite.kv_cache import BeamState, KeyValues, gather_beams, tile_beams
 
-# Scaled features with a smaller product have nothing in common; its inverse is a
-# number.
+# Smaller products of scaled features count as 0. The inverse is finite in float32.
 SMALLEST_PRODUCT = 1e-30
-# The logarithm of a scale below that of any feature.
+# A log scale below that of any feature.
 LOWEST = -1e30
 
 
 def scaled_feature(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    """φ(x) = elu(x) + 1 (equation 7) as exp(m) φ' → φ', m; φ' is at most 1 where m < 0.
+    """Computes φ(x) = elu(x) + 1 (equation 7) as exp(m) φ' and returns (φ', m).
 
-    Far below 0, φ(x) = exp(x) would be rounded to 0. With the largest value along
-    `axis` taken out, the others keep their ratios to it. m is a constant to gradients,
-    for a scale cancels in the attention.
+    Far below 0, φ(x) = exp(x) would underflow. Factoring out the largest value along
+    `axis` keeps the ratios. If m < 0, φ' is at most 1. Gradients treat m as a constant,
+    because it cancels in the attention.
     """
     x = x.astype(jnp.float32)
     largest = jnp.minimum(x.max(axis, keepdims=True), 0.0)
@@ -36,11 +35,11 @@ def scaled_feature(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
 
 
 class _RunningSums(struct.PyTreeNode):
-    """All that N hypotheses have seen, in a size that does not grow with their length.
+    """Decoding state of N hypotheses; its size does not grow with their length.
 
     Attributes:
       sum_BNHKU: exp(−m) Σ φ(k) [v, 1]ᵀ.
-      log_scale_BNH: m, the largest of all keys.
+      log_scale_BNH: m, the largest over all keys.
     """
 
     sum_BNHKU: jax.Array
@@ -49,7 +48,7 @@ class _RunningSums(struct.PyTreeNode):
     def append(
         self, new: KeyValues, beam: BeamState
     ) -> tuple['_RunningSums', '_RunningSums']:
-        """Adds each hypothesis' new token to the sums of its parent."""
+        """Adds the new token of each hypothesis to the sums of its parent."""
         key_BHKN, log_scale_BH1N = scaled_feature(new.key_BGKS, axis=2)
         new_log_scale_BNH = jnp.moveaxis(log_scale_BH1N[:, :, 0], 2, 1)
         old_log_scale_BNH = gather_beams(self.log_scale_BNH, beam.parent_BN)
@@ -67,20 +66,19 @@ class _RunningSums(struct.PyTreeNode):
         return sums, sums
 
     def allocate(self, hypotheses: int, tokens: int) -> '_RunningSums':
-        """The same sums for every hypothesis."""
+        """Repeats the sums for every hypothesis."""
         return tile_beams(hypotheses, self)
 
 
 class Linear(Attention):
-    """φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k) over the keys that the mask shows.
+    """Linear attention: φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k) over the visible keys.
 
-    Decoding carries the sums from token to token. In training, where packing hides keys
-    in any pattern, it is computed pair by pair, as softmax(log φ(q) · φ(k)), which is
-    the same.
+    Decoding carries the sums from token to token. Training computes softmax(log φ(q) ·
+    φ(k)) for all pairs, which is equivalent and supports the masks of packing.
     """
 
     def scores(self, q_BTHK, kv):
-        # The scale of a query is the same for all keys, and falls out.
+        # The scale of a query is the same for all keys and cancels.
         q_BTHK, _ = scaled_feature(q_BTHK, axis=3)
         key_BHKS, log_scale_BH1S = scaled_feature(kv.key_BGKS, axis=2)
         product_BHTS = dot_products(q_BTHK, key_BHKS)
@@ -97,7 +95,7 @@ class Linear(Attention):
             return super().__call__(q_BTHK, kv, **others)
         batch, beams, num_heads, d_k, width = kv.sum_BNHKU.shape
         q_BTHK, _ = scaled_feature(q_BTHK, axis=3)
-        # Grouped-query attention has several queries for each hypothesis.
+        # Grouped-query attention has several queries per hypothesis.
         q_BNRHK = q_BTHK.reshape(batch, beams, -1, num_heads, d_k)
         y_BNRHU = jnp.einsum('bnrhk,bnhku->bnrhu', q_BNRHK, kv.sum_BNHKU)
         y_BTHU = y_BNRHU.reshape(batch, -1, num_heads, width)
@@ -113,5 +111,5 @@ class Linear(Attention):
         value_BHUS = append_one(prefix.value_BGUS)
         sum_BHKU = jnp.einsum('bhks,bhus->bhku', key_BHKS, value_BHUS)
         largest_BH = largest_BH11[:, :, 0, 0]
-        # One hypothesis of each sentence so far.
+        # Decoding starts with one hypothesis per sentence.
         return _RunningSums(sum_BHKU[:, None], largest_BH[:, None])

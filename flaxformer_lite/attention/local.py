@@ -1,4 +1,4 @@
-"""Attention to a window of near tokens (Luong et al. 2015, §3.2; Child et al. 2019)."""
+"""Sliding-window attention (Luong et al. 2015, §3.2; Child et al. 2019)."""
 
 from typing import Annotated
 
@@ -11,8 +11,8 @@ class Local(ScaledDotProduct):
     """Scaled dot-product attention to the keys near the query.
 
     Attributes:
-      window: keys must be less than so many positions away.
-      window_after: the same for keys after the query; None for `window`.
+      window: Keys must be fewer than `window` positions away.
+      window_after: The same limit for keys after the query. Defaults to `window`.
     """
 
     by_distance = True

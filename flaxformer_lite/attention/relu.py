@@ -7,7 +7,7 @@ from flaxformer_lite.attention.base import Attention
 
 
 class Relu(Attention):
-    """max(0, q · k / √d_k) / n, no softmax; n is how many keys a query may see."""
+    """ReLU attention: max(0, q · k / √d_k) / n, with n the number of visible keys."""
 
     def weights(self, scores_BHTS, mask_BHTS):
         n_BHT1 = jnp.maximum(mask_BHTS.sum(-1, keepdims=True), 1)

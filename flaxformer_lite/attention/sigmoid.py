@@ -7,9 +7,10 @@ from flaxformer_lite.attention.base import Attention
 
 
 class Sigmoid(Attention):
-    """σ(q · k / √d_k − log n); n is how many keys a query may see. Keys do not compete.
+    """Sigmoid attention: σ(q · k / √d_k − log n), with n the number of visible keys.
 
-    With the bias −log n the weights of a query sum to about 1 at first, as a softmax's.
+    Keys do not compete. The bias −log n makes the weights of a query sum to about 1 at
+    initialization, like those of a softmax.
     """
 
     def weights(self, scores_BHTS, mask_BHTS):

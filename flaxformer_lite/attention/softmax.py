@@ -4,4 +4,4 @@ from flaxformer_lite.attention.base import ScaledDotProduct
 
 
 class Softmax(ScaledDotProduct):
-    """softmax(Q Kᵀ · scale / T) V: what they all share, and nothing else."""
+    """Scaled dot-product attention: softmax((Q Kᵀ scale + bias) / T) V."""

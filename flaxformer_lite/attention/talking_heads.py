@@ -9,9 +9,9 @@ from flaxformer_lite.ops.masked_softmax import masked_softmax
 
 
 class TalkingHeads(Attention):
-    """P' · softmax(P · scores): P and P' mix heads and are learned.
+    """Talking-heads attention: P' · softmax(P · scores), where P and P' mix heads.
 
-    Both start near the identity, where heads do not talk to each other.
+    Both matrices are learned and initialized near the identity, which mixes no heads.
     """
 
     per_head = True

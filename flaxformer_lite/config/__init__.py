@@ -1,1 +1,1 @@
-"""A model's config: its fields, their spec strings, and the modules made of it."""
+"""The `model` config: its fields, spec strings, and the modules built from them."""

@@ -1,4 +1,4 @@
-"""A config → modules: the strings of a config become parts here, and nowhere else."""
+"""Builds modules from a config; only this module resolves config strings."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -26,16 +26,16 @@ def model(
     vocab_size: int,
     special_tokens: SpecialTokens = DEFAULT_TOKENS,
 ) -> Model:
-    """The model that a `model` config describes; source and target share a vocabulary.
+    """Builds the model of a `model` config. Source and target share a vocabulary.
 
     Args:
-      config: the fields; those that it lacks have their defaults.
-      vocab_size: tokens of the vocabulary.
-      special_tokens: which of them are no text. They are the tokenizer's, as the size
-        is, and so no field of the config.
+      config: the fields; omitted fields have their defaults.
+      vocab_size: size of the vocabulary.
+      special_tokens: ids of the special tokens. They come from the tokenizer, as the
+        vocabulary size does, so they aren't part of the config.
 
     Raises:
-      ValueError: a value that cannot be built; the message names the field.
+      ValueError: a value is invalid; the message names the field.
     """
     config = ModelConfig.of(config)
     variants.check(config)
@@ -51,7 +51,7 @@ def model(
 
 
 def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
-    """The encoder that a `model` config describes, of a set: without positions.
+    """Builds the set encoder of a `model` config, without positions.
 
     Raises:
       ValueError: as `model`.
@@ -64,10 +64,10 @@ def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
 
 
 class Parts:
-    """The parts that a config describes; an architecture asks for those it needs.
+    """Components of a config, for architectures to assemble.
 
     Attributes:
-      config: the first layer's, in which no field is a pattern.
+      config: the config of the first layer, in which no field is a pattern.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Parts:
         self.special_tokens = special_tokens
 
     def embeddings(self, role: Role, sizes: Sizes | None = None) -> dict[str, Any]:
-        """The attributes that all models have, but for the size of the vocabulary."""
+        """Returns the attributes that all models share, except the vocabulary size."""
         return dict(
             d_model=self.config.value('d_model', role),
             tie=self.config.tie,
@@ -91,10 +91,11 @@ class Parts:
         )
 
     def stack(self, role: Role) -> Stack:
-        """All layers of an encoder or decoder.
+        """Returns all layers of an encoder or decoder.
 
-        The role 'decoder' has an encoder beside it, and attends to it; 'encoder_only'
-        and 'decoder_only' stand alone, as 'prefix_only' does: `models/prefix_lm.py`.
+        The role 'decoder' belongs to an encoder-decoder and includes cross-attention.
+        The roles 'encoder_only', 'decoder_only' and 'prefix_only' are single stacks;
+        see `models/prefix_lm.py`.
         """
         config = self.config
         sizes = config.sizes(role)
@@ -104,7 +105,7 @@ class Parts:
         if shared:
             field = config.deciding_field('share_layers', role)
             _check_shared(field, distinct, role, sizes.num_layers, len(blocks))
-            # What is shared is a period.
+            # The shared layers form the period.
             blocks *= distinct // len(blocks)
         kind = Stack
         if config.scan_layers:
@@ -121,16 +122,17 @@ class Parts:
         )
 
     def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:
-        """The layers of a period, of which each is a template; as few as describe it.
+        """Returns the shortest period of layer templates.
 
-        A pattern of another stack, or one of equal entries, makes no period here.
+        A pattern of another stack, or one of equal entries, doesn't lengthen the
+        period.
         """
         layers = self._of_layers[: sizes.num_layers]
         blocks = tuple(Parts(layer)._block(role, sizes) for layer in layers)
         return blocks[: period_of(blocks)]
 
     def _stack_positions(self, role: Role, sizes: Sizes) -> Any:
-        """The positions that act outside of the layers: on embeddings, or as a bias."""
+        """Returns the positions that act on embeddings or as a bias of all layers."""
         field = self.config.deciding_field('positions', role)
         specs = [getattr(x, field) for x in self._of_layers[: sizes.num_layers]]
         layers = [variants.make(field, text, sizes=sizes) for text in specs]
@@ -145,7 +147,7 @@ class Parts:
                     'cannot stand in a pattern beside others: rotary, shaw, '
                     'transformer_xl and none can'
                 )
-        # They act in each attention, and leave nothing for the stack to do.
+        # They act inside each attention, so the stack needs none.
         return variants.make('positions', 'none', sizes=sizes)
 
     def _embedding_norm(self, role: Role) -> Any:
@@ -154,11 +156,11 @@ class Parts:
         return variants.make('norm', 'identity')
 
     def dropout(self) -> Dropout:
-        """Of embeddings and of the output of sublayers."""
+        """Returns the dropout of embeddings and sublayer outputs."""
         return Dropout(self.config.dropout, DROPOUT_AXES[self.config.dropout_kind])
 
     def dense(self, role: Role, sizes: Sizes | None = None) -> Dense:
-        """The template of a stack's matrices, whose first values go by the sizes."""
+        """Returns the template of a stack's matrices, with their initializer."""
         init = self.config.init
         if init is None:
             init = self._default_init(role)
@@ -168,11 +170,11 @@ class Parts:
         return Dense(dtype=getattr(jnp, self.config.dtype), kernel_init=kernel_init)
 
     def additive_attention(self) -> Any:
-        """The attention of a recurrent decoder (Bahdanau et al. 2015)."""
+        """Returns the attention of a recurrent decoder (Bahdanau et al. 2015)."""
         return variants.make('attention', 'additive')
 
     def _default_init(self, role: Role) -> str:
-        """What the residual connection asks for, where there is one."""
+        """Returns the residual's default initializer; 'xavier' without a residual."""
         architecture = variants.find(self.config, 'architecture')
         stands_alone = role.endswith('_only')
         if 'residual' in architecture.unused_fields and not stands_alone:
@@ -215,7 +217,7 @@ class Parts:
         return MultiHeadAttention(
             sizes=sizes,
             core_attention=self._make('attention', role),
-            # Not the stack's: a module in two places would share its weights.
+            # A separate object: sharing the stack's module would share its weights.
             positions=self._make('positions', role, sizes=sizes),
             dense=self.dense(role),
             head_dropout=self._head_dropout(),
@@ -242,14 +244,17 @@ class Parts:
         )
 
     def _cross_core(self) -> Any:
-        """Cross-attention's own kind, or the encoder's unless that is `by_distance`."""
+        """Returns cross-attention's kind.
+
+        Defaults to the encoder's kind, or to softmax if that is `by_distance`.
+        """
         core = self._make('attention', 'cross')
         if self.config.cross_attention is None and core.by_distance:
             return variants.make('cross_attention', 'softmax')
         return core
 
     def _check_merged(self, sizes: Sizes) -> None:
-        """Refuses what one attention to two texts cannot have."""
+        """Raises ValueError for settings that merged attention doesn't support."""
         config = self.config
         if sizes.d_model != config.d_model:
             raise ValueError(
@@ -270,13 +275,12 @@ class Parts:
         return Dropout(self.config.head_dropout, (1, 3))
 
     def _make(self, kind: str, role: str, **given: Any) -> Any:
-        """The variant that the deciding field of a kind names."""
         field = self.config.deciding_field(kind, role)
         return variants.make(field, getattr(self.config, field), **given)
 
 
 def period_of(layers: tuple[Any, ...]) -> int:
-    """The smallest length of a part that repeats to all of these."""
+    """Returns the length of the shortest prefix that repeats to all layers."""
     for length in range(1, len(layers)):
         times, rest = divmod(len(layers), length)
         if not rest and layers == layers[:length] * times:
@@ -287,7 +291,7 @@ def period_of(layers: tuple[Any, ...]) -> int:
 def _check_shared(
     field: str, distinct: int, role: Role, num_layers: int, period: int
 ) -> None:
-    """Refuses layers that would share parameters and are not alike, or not there."""
+    """Raises ValueError if layers that share parameters differ, or are too few."""
     stack, _, _ = role.partition('_')
     if distinct > num_layers:
         raise ValueError(
@@ -303,7 +307,7 @@ def _check_shared(
 
 
 def _check_turns(role: Role, num_layers: int, period: int) -> None:
-    """Refuses a loop whose last turn would lack layers."""
+    """Raises ValueError if the period doesn't divide the number of scanned layers."""
     if num_layers % period:
         stack, _, _ = role.partition('_')
         raise ValueError(

@@ -1,7 +1,7 @@
-"""The fields of a `model` config: of each its type, default, range and meaning, once.
+"""The fields of a `model` config: type, default, range and help of each.
 
-Checks, errors, `--help` and the documentation's table are made from these annotations:
-`Annotated[type, Range or Choices, help]`.
+Validation, error messages, `--help` and the table in the documentation are generated
+from these annotations: `Annotated[type, Range or Choices, help]`.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.ranges import Choices, Range, Rate
 from flaxformer_lite.sizes import Role, Sizes
 
-# What is dropped together: axes of x_BTD.
+# Axes of x_BTD along which dropout masks are shared.
 DROPOUT_AXES = {'elements': (), 'tokens': (-1,)}
 
-# More is mistyped; and each layer takes a tenth of a second to trace.
+# Larger values are typos. Each layer takes 0.1 seconds to trace.
 WIDTH = Range(at_least=1, at_most=2**24)
 DEPTH = Range(at_least=1, at_most=1000)
 HEADS = Range(at_least=1, at_most=2**16)
@@ -24,7 +24,11 @@ HEADS = Range(at_least=1, at_most=2**16)
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A model; the defaults are the paper's base model; None: as another field."""
+    """Config of a model.
+
+    The defaults are the paper's base model. A field of None falls back to another
+    field.
+    """
 
     architecture: Annotated[Spec, 'a file of models/'] = 'encoder_decoder'
 
@@ -154,10 +158,10 @@ class ModelConfig:
 
     @classmethod
     def of(cls, config: 'Mapping[str, Any] | ModelConfig') -> 'ModelConfig':
-        """A checked config from a mapping; fields that it lacks have their defaults.
+        """Returns a validated config from a mapping; omitted fields get defaults.
 
         Raises:
-          ValueError: an unknown field, or a value that cannot work; names the field.
+          ValueError: a field is unknown, or a value is invalid; names the field.
         """
         if isinstance(config, ModelConfig):
             return config
@@ -174,16 +178,17 @@ class ModelConfig:
             ranges.check(f'model.{field.name}', field.type, getattr(self, field.name))
 
     def deciding_field(self, name: str, role: str) -> str:
-        """Which field decides something for a stack: 'decoder_norm' or 'norm', say.
+        """Returns the field that applies to a stack, such as 'decoder_norm' or 'norm'.
 
-        All fallbacks are here and nowhere else. The decoder beside an encoder takes its
-        own field, `decoder_…`, else the plain one. Cross-attention takes `cross_…`;
-        else its sizes are the decoder's and its kind of attention is the plain field's.
-        `build.Parts` makes an exception for an attention that is `by_distance`.
+        All fallbacks are defined here. The decoder of an encoder-decoder uses its own
+        field, `decoder_…`, or else the plain one. Cross-attention uses `cross_…`.
+        Otherwise its sizes are the decoder's, and its kind of attention is the plain
+        field's. `build.Parts` makes an exception for an attention that is
+        `by_distance`.
 
         Args:
           name: a plain field.
-          role: 'encoder', 'decoder', 'cross', or a stack alone.
+          role: 'encoder', 'decoder', 'cross', or the role of a single stack.
         """
         prefixes = _FALLBACKS.get(role, [])
         if role == 'cross' and name in ('attention', 'positions'):
@@ -195,11 +200,11 @@ class ModelConfig:
         return name
 
     def value(self, name: str, role: str) -> Any:
-        """The value of the deciding field."""
+        """Returns the value of the deciding field."""
         return getattr(self, self.deciding_field(name, role))
 
     def sizes(self, role: Role) -> Sizes:
-        """The sizes of a stack."""
+        """Returns the sizes of a stack."""
         encoder_layers = self.num_layers
         decoder_layers = self.num_layers
         if role == 'encoder_only':
@@ -218,7 +223,7 @@ class ModelConfig:
         )
 
     def cross_sizes(self) -> Sizes:
-        """The decoder's sizes, with those of the attention to the source."""
+        """Returns the decoder's sizes, with those of cross-attention."""
         return dataclasses.replace(
             self.sizes('decoder'), **self._attention_sizes('cross')
         )
@@ -238,6 +243,6 @@ class ModelConfig:
         )
 
 
-# Before the name of a field: which prefixes come first, for the decoder beside an
-# encoder and for its attention to the source.
+# Prefixes of a field's name, in order of precedence, for the decoder of an
+# encoder-decoder and for cross-attention.
 _FALLBACKS = {'decoder': ['decoder_'], 'cross': ['cross_', 'decoder_']}

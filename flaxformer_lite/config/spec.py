@@ -1,14 +1,14 @@
-"""Spec strings: `'local(window=64)'`, a file of a folder and its class's arguments.
+"""Spec strings such as `'local(window=64)'`: a component and its arguments.
 
-Each kind of part has a folder. A part is a file `<folder>/<name>.py` that defines one
-public class; nothing else has to know it. A part from elsewhere is named with its
-module, `'my_parts.Local(window=64)'`, wherever a name can stand. In Python a class, or
-an object of one, is as good as its name. All imports by name are here.
+Each kind of component has a folder. A component is a file `<folder>/<name>.py` that
+defines one public class; you don't need to register it. To use a class of your own, add
+its module: `'my_parts.Local(window=64)'`. In Python you can also pass a class or an
+object of it. All imports by name happen in this module.
 
     LOSSES = Folder('flaxformer_lite.losses', 'Loss')
-    loss = LOSSES.make('smoothed(rate=0.1)')       # of losses/smoothed.py
-    loss = LOSSES.make('my_parts.Focal(gamma=2)')  # of my_parts.py, or a package
-    loss = LOSSES.make(Focal(gamma=2))             # Focal: a class of Python
+    loss = LOSSES.make('smoothed(rate=0.1)')       # from losses/smoothed.py
+    loss = LOSSES.make('my_parts.Focal(gamma=2)')  # from my_parts.py, or a package
+    loss = LOSSES.make(Focal(gamma=2))             # Focal is a Python class
 """
 
 import ast
@@ -20,50 +20,56 @@ import inspect
 import pkgutil
 import re
 import traceback
+import types
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import ranges
+from flaxformer_lite.config.results import check_results
+
+
+class ModuleError(ImportError):
+    """A module from elsewhere cannot be imported; the cause says why."""
 
 
 @runtime_checkable
 class Dataclass(Protocol):
-    """An object of a dataclass, as Flax's modules are."""
+    """An object of a dataclass, such as a Flax module."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-# What names a part: a string; in Python also a class, or an object of one.
+# A component's name; in Python also its class, or an object of it.
 Spec = str | type | Dataclass
 
-# The packages and modules from elsewhere that specs have named.
+# User packages and modules that specs have named.
 _elsewhere: set[str] = set()
-# What Python raises for text that it cannot read. Text that nests too deep raises one
-# of the last two, by the version of Python.
+# Exceptions that Python raises for text it can't parse. Deeply nested text raises one
+# of the last two, depending on the Python version.
 _UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
-# A text in quotes, a list of words without them, or one such word.
+# A quoted text, a list of unquoted words, or one such word.
 _VALUES = re.compile(
     r""""[^"]*"|'[^']*'|=\s*\[(?P<words>[^"'\[\](){}=]+)\]"""
     r"""|[=:]\s*(?P<word>[^\s"'\[\](){},=]+)(?=\s*[,)\]}])"""
 )
-_OF_FLAX = ('parent', 'name')  # which Flax adds to the attributes of every module
+_OF_FLAX = ('parent', 'name')  # attributes that Flax adds to every module
 
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """The parts of a kind: the files of a package, and classes from elsewhere.
+    """The components of one kind: the files of a package, and user classes.
 
     Attributes:
-      package: whose files they are, but `base` and `_…`. It imports none of them.
-      base: the class of `<package>/base.py` from which every part derives.
+      package: package whose files are components, except `base` and `_…`.
+      base: name of the class in `<package>/base.py` from which components derive.
     """
 
     package: str
     base: str
 
     def names(self) -> list[str]:
-        """The names of the files; neither they nor the package are imported."""
+        """Returns the names of the files, without importing them or the package."""
         package = importlib.util.find_spec(self.package)
         assert package, self.package
         files = pkgutil.iter_modules(package.submodule_search_locations)
@@ -71,10 +77,10 @@ class Folder:
         return sorted(names - {'base'})
 
     def check_name(self, spec: Spec) -> None:
-        """Refuses a name without a module that no file has; imports none of them.
+        """Checks that a name without a module has a file. Imports nothing.
 
         Raises:
-          ValueError: the spec cannot be read, or the message lists the names.
+          ValueError: the spec is malformed, or the name is unknown.
         """
         name, _ = parse(spec)
         if '.' in name or name in self.names():
@@ -86,11 +92,12 @@ class Folder:
         )
 
     def find(self, spec: Spec) -> tuple[type, dict[str, Any]]:
-        """The class that a spec names, and the arguments that it gives.
+        """Returns the class that a spec names, and the spec's arguments.
 
         Raises:
-          ValueError: the spec cannot be read, there is no such file, module or class,
-            the file does not define one public class, or the class is not of this kind.
+          ValueError: the spec is malformed, the file, module or class doesn't exist,
+            the file doesn't define exactly one public class, or the class is of another
+            kind.
         """
         self.check_name(spec)
         name, arguments = parse(spec)
@@ -106,18 +113,20 @@ class Folder:
                 f'{name} is no {self.base}: derive it from '
                 f'{base.__module__}.{self.base}'
             )
+        for part in filter(_is_own, cls.__mro__):
+            check_results(part, base)
         return cls, arguments
 
     def make(self, spec: Spec, /, **given: Any) -> Any:
-        """The object that a spec names.
+        """Builds the object that a spec names.
 
         Args:
-          spec: the name, and arguments that the user gives.
-          given: arguments that every class of this kind takes, which no spec may give.
+          spec: the name and the user's arguments.
+          given: arguments that every class of this kind takes, which a spec can't set.
 
         Raises:
-          ValueError: as `find`; an argument is unknown, missing, of another type or out
-            of its range; and what the class itself raises.
+          ValueError: as `find`; an argument is unknown, missing, of the wrong type or
+            out of range; or the class raises it.
         """
         cls, arguments = self.find(spec)
         check(parse(spec)[0], cls, arguments, given)
@@ -129,14 +138,13 @@ class Folder:
 
 
 def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
-    """`'local(window=64)'` → `('local', {'window': 64})`; values are literals.
+    """Parses `'local(window=64)'` to `('local', {'window': 64})`; values are literals.
 
-    Of a class or an object it is the class with its module, `'my_parts.Local'`, and the
-    attributes that differ from their defaults.
+    For a class or an object, returns the qualified name, such as `'my_parts.Local'`,
+    and the attributes that differ from their defaults.
 
     Raises:
-      ValueError: the text is not a name, or a name with keyword arguments that are
-        literals.
+      ValueError: the text isn't a name, optionally with literal keyword arguments.
     """
     if not isinstance(spec, str):
         cls = _class_of(spec)
@@ -156,12 +164,9 @@ def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
 
 
 def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> str:
-    """Returns one line on a part that no folder has.
+    """Returns a one-line message about an unknown component.
 
-    Args:
-      part: its spec.
-      folders: those of all kinds.
-      refused: what each folder said of the part.
+    `refused` has the error message of each folder.
     """
     reasons = set(refused)
     if len(reasons) == 1:
@@ -181,11 +186,11 @@ def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> st
 
 
 def text(spec: Spec) -> str:
-    """The spec as a file keeps it: a string by which the part can be made again.
+    """Returns a spec as a string from which the component can be rebuilt.
 
     Raises:
-      ValueError: a class cannot be imported by its name, as one of a notebook or of a
-        function, or an attribute of an object is no literal.
+      ValueError: the class can't be imported by name (it was defined in a notebook or a
+        function), or an attribute of an object isn't a literal.
     """
     if isinstance(spec, str):
         return spec
@@ -208,12 +213,12 @@ def text(spec: Spec) -> str:
 
 
 def entries(spec: Spec) -> list[Spec]:
-    """`'[local(window=64), softmax]'` → `['local(window=64)', 'softmax']`.
+    """Splits `'[local(window=64), softmax]'` into `['local(window=64)', 'softmax']`.
 
-    A spec without brackets is the only entry.
+    A spec without brackets is a single entry.
 
     Raises:
-      ValueError: the brackets hold nothing, or what cannot be read.
+      ValueError: the brackets are empty or malformed.
     """
     if not isinstance(spec, str) or not spec.lstrip().startswith('['):
         return [spec]
@@ -227,7 +232,7 @@ def entries(spec: Spec) -> list[Spec]:
 
 
 def _entries(spec: str) -> list[str]:
-    """The texts between the brackets; raises one of `_UNREADABLE`."""
+    """Splits a bracketed list; raises one of `_UNREADABLE`."""
     node = _parsed(spec)
     if not isinstance(node, ast.List) or not node.elts:
         raise ValueError('no list')
@@ -236,14 +241,14 @@ def _entries(spec: str) -> list[str]:
 
 def _parsed(text: str) -> ast.expr:
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # of Python's style, such as an unknown escape
+        warnings.simplefilter('ignore')  # about style, such as an unknown escape
         return ast.parse(text.strip(), mode='eval').body
 
 
 def _correction(spec: str) -> str:
-    """Returns how to write a spec that cannot be read; `''` if that is unknown.
+    """Returns how to correct a malformed spec, or `''` if unknown.
 
-    Shells take quotes away, and a backslash of Windows begins an escape.
+    Shells remove quotes, and a backslash in a Windows path starts an escape.
     """
     hints = []
     corrected = spec.strip()
@@ -264,7 +269,6 @@ def _correction(spec: str) -> str:
 
 
 def _quoted(match: re.Match[str]) -> str:
-    """Returns an argument's value with quotes around its words."""
     for name in ('word', 'words'):
         if match[name] is not None:
             words = [_as_literal(word.strip()) for word in match[name].split(',')]
@@ -273,7 +277,6 @@ def _quoted(match: re.Match[str]) -> str:
 
 
 def _as_literal(word: str) -> str:
-    """The word, in quotes unless it is a literal such as a number."""
     try:
         ast.literal_eval(_parsed(word))
     except _UNREADABLE:
@@ -302,7 +305,7 @@ def _check_escapes(node: ast.expr) -> None:
 
 
 def _name(node: ast.expr) -> str:
-    """`local`, or `my_parts.Local`."""
+    """Returns a name such as `local` or `my_parts.Local`."""
     name = ast.unparse(node)
     is_name = isinstance(node, ast.Name | ast.Attribute)
     if not is_name or not all(part.isidentifier() for part in name.split('.')):
@@ -320,7 +323,7 @@ def _class_of(spec: type | Dataclass) -> type:
 
 
 def _attributes(spec: type | Dataclass) -> dict[str, Any]:
-    """Those of an object that its class was given, but for those it has by default."""
+    """Returns an object's constructor arguments that differ from their defaults."""
     if isinstance(spec, type):
         return {}
     found = {}
@@ -332,21 +335,41 @@ def _attributes(spec: type | Dataclass) -> dict[str, Any]:
 
 
 def is_of_part(error: BaseException) -> bool:
-    """Whether an error was raised by a part from elsewhere that was at work.
+    """Returns whether a user's component raised an error while it ran.
 
-    What such a part refuses while it is made is not: that is about a config's field.
+    Errors raised while a component is built don't count; they concern a config field.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [frame.f_globals.get('__name__', '') for frame in frames]
-    packages = {module.partition('.')[0] for module in modules}
-    return __name__ not in modules and not packages.isdisjoint(_elsewhere)
+    return __name__ not in modules and own_traceback(error) is not None
+
+
+def own_traceback(error: BaseException) -> types.TracebackType | None:
+    """Returns the traceback from the first frame of code from elsewhere, if any."""
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        is_generated = frame.f_code.co_filename == '<string>'  # as of a dataclass
+        if _is_elsewhere(frame.f_globals.get('__name__', '')) and not is_generated:
+            return trace
+        trace = trace.tb_next
+    return None
+
+
+def _is_own(cls: type) -> bool:
+    return _is_elsewhere(cls.__module__)
+
+
+def _is_elsewhere(module: str) -> bool:
+    return module.partition('.')[0] in _elsewhere
 
 
 def imported(name: str) -> Any:
-    """The class or function of a dotted name. What its module raises passes.
+    """Returns the class or function of a dotted name.
 
     Raises:
-      ValueError: there is no such module, or nothing in it that can be called.
+      ValueError: the module doesn't exist, or lacks the callable.
+      ModuleError: the module raises an error, which is the cause.
     """
     module_name, _, class_name = name.rpartition('.')
     package, _, _ = name.partition('.')
@@ -359,8 +382,11 @@ def imported(name: str) -> Any:
             f'{name}: there is no module {error.name}, neither in the working '
             'directory nor installed'
         ) from None
-    except ValueError as error:  # which would be taken for what is wrong with the name
-        raise ImportError(f'{module_name} cannot be imported') from error
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        what = f'{type(error).__name__}: {error}'.removesuffix(': ')
+        raise ModuleError(f'{module_name} cannot be imported: {what}') from error
     found = getattr(module, class_name, None)
     if not callable(found):
         there = [key for key, value in vars(module).items() if callable(value)]
@@ -370,7 +396,6 @@ def imported(name: str) -> Any:
 
 
 def _only_class(module_name: str) -> type:
-    """The one public class that a module defines."""
     module = importlib.import_module(module_name)
     public = [
         v
@@ -388,7 +413,7 @@ def _only_class(module_name: str) -> type:
 
 
 def numbers_in(value: Any) -> Iterator[complex]:
-    """The numbers of a literal, however deep they stand in it."""
+    """Yields the numbers of a literal, at any depth."""
     if isinstance(value, dict):
         value = (*value.keys(), *value.values())
     if isinstance(value, (tuple, list, set)):
@@ -399,7 +424,7 @@ def numbers_in(value: Any) -> Iterator[complex]:
 
 
 def parameters(function: Callable[..., Any]) -> dict[str, Any]:
-    """What a class or function takes: name → annotation."""
+    """Returns the parameters of a class or function: name → annotation."""
     signature = inspect.signature(function)
     found = {name: p.annotation for name, p in signature.parameters.items()}
     if 'parent' in found:
@@ -413,17 +438,17 @@ def check(
     arguments: dict[str, Any],
     given: Collection[str] = (),
 ) -> None:
-    """Refuses arguments that a class or function does not take or lacks, or values.
+    """Checks the arguments for a class or function.
 
     Args:
-      name: of the class or function, for messages.
-      function: the class or function; its docstring may show an example, `name(…)`.
-      arguments: what the user gives.
-      given: the arguments that are not the user's to give.
+      name: name of the class or function, for error messages.
+      function: the class or function; its docstring may contain an example, `name(…)`.
+      arguments: the user's arguments.
+      given: arguments that the user can't set.
 
     Raises:
-      ValueError: names the argument and what there is, what it may be, or what is
-        missing.
+      ValueError: an argument is unknown, missing or invalid; names it and the allowed
+        values.
     """
     takes = {n: kind for n, kind in parameters(function).items() if n not in given}
     for argument, value in arguments.items():

@@ -1,4 +1,4 @@
-"""The fields of a `model` config that name a file, and what those files need."""
+"""Config fields that name a component, and what the components require."""
 
 import contextlib
 import dataclasses
@@ -10,7 +10,7 @@ from flaxformer_lite.config import spec
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Folder, Spec
 
-# The folder whose files each kind of field names, and the class that all of them are.
+# The folder and the base class of each kind of field.
 FOLDERS = {
     'architecture': Folder('flaxformer_lite.models', 'Model'),
     'attention': Folder('flaxformer_lite.attention', 'Attention'),
@@ -21,17 +21,17 @@ FOLDERS = {
     'block': Folder('flaxformer_lite.layers.blocks', 'Block'),
     'init': Folder('flaxformer_lite.init', 'Init'),
 }
-# Of no model's config: what a training step takes, and what decodes.
+# Not part of a `model` config: components of training and decoding.
 SCHEDULES = Folder('flaxformer_lite.training.schedules', 'Schedule')
 LOSSES = Folder('flaxformer_lite.losses', 'Loss')
 STRATEGIES = Folder('flaxformer_lite.decoding.strategies', 'Strategy')
 PROCESSORS = Folder('flaxformer_lite.decoding.processors', 'Processor')
 
-# Of these there is one for all layers, so that they take no pattern.
+# One object serves all layers, so these fields can't have patterns.
 _OF_ALL_LAYERS = ('architecture', 'init')
 
 
-# What `build` gives every class of a kind. Its other arguments are the user's to give.
+# Arguments that `build` passes to every class of a kind. Others are the user's.
 GIVEN = {
     'attention': (),
     'positions': ('sizes',),
@@ -50,34 +50,34 @@ GIVEN = {
 
 
 def folder(field: str) -> Folder:
-    """Of `'decoder_norm'` that of `'norm'`."""
+    """Returns the folder of a field: that of `'norm'` for `'decoder_norm'`."""
     return FOLDERS[_plain(field)]
 
 
 def fields() -> list[str]:
-    """All fields that name a file."""
+    """Returns all fields that name a component."""
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     return [name for name in names if _plain(name) in FOLDERS]
 
 
 def _plain(field: str) -> str:
-    """`'decoder_norm'` and `'cross_norm'` → `'norm'`."""
+    """Strips the prefix: `'decoder_norm'` and `'cross_norm'` → `'norm'`."""
     return field.removeprefix('decoder_').removeprefix('cross_')
 
 
 def _own_fields() -> list[str]:
-    """The fields of the decoder alone, and of its attention to the source."""
+    """Returns the fields specific to the decoder or to cross-attention."""
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     return [name for name in names if _plain(name) != name]
 
 
 def names(field: str) -> list[str]:
-    """The files that a field may name."""
+    """Returns the components that a field may name."""
     return folder(field).names()
 
 
 def arguments(kind: str, name: str) -> dict[str, Any]:
-    """The arguments that a spec may give a file of a kind: name → annotation."""
+    """Returns the arguments that a spec may set: name → annotation."""
     cls, _ = FOLDERS[kind].find(name)
     takes = spec.parameters(cls)
     if kind == 'architecture':
@@ -86,15 +86,15 @@ def arguments(kind: str, name: str) -> dict[str, Any]:
 
 
 def of_layers(config: ModelConfig) -> list[ModelConfig]:
-    """The config of each layer of a period, in which no field is a pattern.
+    """Returns the config of each layer of a period, in which no field is a pattern.
 
-    A field `'[a, b]'` repeats over the layers: that of layer i is its entry i mod 2.
-    Where fields have patterns of other lengths, the period is their least common
-    multiple; layers that no stack has are left out.
+    A pattern `'[a, b]'` repeats over the layers: layer i uses entry i mod 2. If
+    patterns have different lengths, the period is their least common multiple, limited
+    to the depth.
 
     Raises:
-      ValueError: a pattern that cannot be read, or of a field that decides for all
-        layers; the message names the field.
+      ValueError: a pattern is malformed, or its field applies to all layers; names the
+        field.
     """
     patterns = {}
     for field in fields():
@@ -124,7 +124,7 @@ def _entries(field: str, text: Spec) -> list[Spec]:
 
 
 def find(config: ModelConfig, field: str) -> type:
-    """The class that a field names, which is no pattern.
+    """Returns the class that a field names. The field must not be a pattern.
 
     Raises:
       ValueError: as `Folder.find`; the message names the field.
@@ -135,12 +135,9 @@ def find(config: ModelConfig, field: str) -> type:
 
 
 def make(field: str, text: Spec, **given: Any) -> Any:
-    """The object that a spec in a field names.
+    """Builds the object of a spec in a field.
 
-    Args:
-      field: named in errors.
-      text: the spec; its arguments are the user's.
-      given: arguments that every class of this kind takes.
+    `given` are arguments that every class of this kind takes.
 
     Raises:
       ValueError: as `Folder.make`; the message names the field.
@@ -151,7 +148,7 @@ def make(field: str, text: Spec, **given: Any) -> Any:
 
 @contextlib.contextmanager
 def naming(field: str):
-    """Puts the field's name before the message of a ValueError."""
+    """Prefixes the message of a ValueError with the field's name."""
     try:
         yield
     except ValueError as error:
@@ -159,19 +156,18 @@ def naming(field: str):
 
 
 def unused_fields(config: ModelConfig) -> set[str]:
-    """The fields that change nothing, because of what other fields name.
+    """Returns the fields that have no effect, given the other fields.
 
     Raises:
-      ValueError: there is no such architecture or residual.
+      ValueError: the architecture or residual is unknown.
     """
     return set.intersection(*map(_unused_fields, of_layers(config)))
 
 
 def _unused_fields(config: ModelConfig) -> set[str]:
-    """Those of one layer, in whose config no field is a pattern."""
     architecture = find(config, 'architecture')
     unused = set(architecture.unused_fields)
-    # Of a field that changes nothing, the decoder's own changes nothing either.
+    # If a field has no effect, neither has the decoder's version of it.
     unused |= {name for name in _own_fields() if _plain(name) in unused}
     if 'residual' in unused:
         return unused
@@ -182,7 +178,7 @@ def _unused_fields(config: ModelConfig) -> set[str]:
         unused |= {name for name in _own_fields() if name.startswith('cross_')}
     decoder_field = config.deciding_field('residual', 'decoder')
     decoder_unused = _unused_with(config, decoder_field)
-    # What the encoder leaves alone, the decoder may use.
+    # The decoder may use fields that the encoder ignores.
     in_both = {
         name
         for name in encoder_unused
@@ -192,17 +188,17 @@ def _unused_fields(config: ModelConfig) -> set[str]:
 
 
 def _unused_with(config: ModelConfig, field: str) -> set[str]:
-    """The fields that a residual connection leaves unused."""
+    """Returns the fields that a residual connection doesn't use."""
     unused = set(find(config, field).unused_fields)
-    # Embeddings have their norm with any of them.
+    # The norm of embeddings is used with any residual connection.
     return unused - {'norm'} if config.norm_embeddings else unused
 
 
 def check(config: ModelConfig) -> None:
-    """Refuses sizes that do not fit each other, by name and before anything is made.
+    """Checks that sizes fit each other, before anything is built.
 
     Raises:
-      ValueError: names the fields, their values and the mend.
+      ValueError: names the fields, their values and the fix.
     """
     config = of_layers(config)[0]
     architecture = find(config, 'architecture')
@@ -223,7 +219,7 @@ def check(config: ModelConfig) -> None:
 
 
 def _check_tie(config: ModelConfig, roles: list[str]) -> None:
-    """One matrix for source and target asks for one width of both."""
+    """Raises ValueError if source and target share a matrix but differ in width."""
     width = config.value('d_model', roles[-1])
     if config.tie not in ('decoder', 'none') and width != config.d_model:
         raise ValueError(
@@ -253,7 +249,7 @@ def _check_heads(config: ModelConfig, role: str) -> None:
 
 
 def _check_no_projections(config: ModelConfig, roles: list[str]) -> None:
-    """Without projections a head of self-attention is a slice of d_model."""
+    """Raises ValueError for sizes that conflict with heads as slices of d_model."""
     for role in roles:
         if role == 'cross':
             continue

@@ -1,20 +1,20 @@
-"""Decoding by strategies, one file each. Nothing here knows what a model is.
+"""Decoding strategies, one file each, independent of models.
 
-A decoding step is `(token_BN, state, beam) → (logits_BNV, state)`: from the token at
-position `beam.step` of each of the N hypotheses of a sentence to the logits of the next
-token. What is in `state` only the step knows. It is a tree of arrays with the sentences
-on the first axis of each, so that those that are finished can leave the batch; and it
-has a method `allocate(hypotheses, tokens)`, which makes room for that many tokens.
+A decoding step is a function `(token_BN, state, beam) → (logits_BNV, state)`. It takes
+the token at position `beam.step` of each of a sentence's N hypotheses and returns the
+logits of the next token. `state` is an opaque tree of arrays whose first axis is the
+sentences, so that finished sentences can leave the batch. Its method
+`allocate(hypotheses, tokens)` reserves space for that many tokens.
 
-A search has loops that end with the last sentence, and takes the finished ones out of
-the batch. So devices that divide the sentences should each have a search of their own:
+A search loops until the last sentence is finished, and removes finished sentences from
+the batch. On a mesh, each device should therefore run its own search; see
 `sharding.map_rows`.
 
-Neither padding nor the start token is ever chosen, unless it is the end token, too;
-though scores are log-probabilities among all tokens.
+Padding and the start token are never chosen, unless one of them is also the end token.
+Scores are nevertheless log-probabilities over all tokens.
 """
 
-# ruff: noqa: F401 (type checkers read them)
+# ruff: noqa: F401 (for type checkers)
 
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports JAX when the first name is used: those of strategies are read without."""
+    """Imports JAX on first use, so the names of strategies can be read without it."""
     if name not in __all__:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     from flaxformer_lite.decoding import filtering, search

@@ -1,4 +1,4 @@
-"""Which tokens sampling draws from."""
+"""Temperature, top-k and top-p filters for sampling."""
 
 import jax
 import jax.numpy as jnp
@@ -7,16 +7,15 @@ import jax.numpy as jnp
 def filter_logits(
     logits_BV: jax.Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> jax.Array:
-    """Logits / temperature, −inf outside the k likeliest and outside the nucleus.
+    """Returns logits / temperature, with −inf outside of the top k and the nucleus.
 
-    The nucleus is the smallest set of likeliest tokens whose mass reaches p (Holtzman
-    et al. 2020), counted among the k likeliest. Of equally likely tokens the first go
-    first.
+    The nucleus is the smallest set of the most likely tokens whose probability reaches
+    p (Holtzman et al. 2020), among the top k. Ties go to the lower token id.
 
     Args:
       logits_BV: float32.
       temperature: above 0.
-      top_k: k; 0 for all.
+      top_k: k; 0 disables the limit.
       top_p: p, in (0, 1].
 
     Raises:
@@ -37,7 +36,8 @@ def filter_logits(
     if top_p < 1:
         sorted_BV = jnp.take_along_axis(logits_BV, order_BV, -1)
         p_BV = jax.nn.softmax(jnp.where(keep_BV, sorted_BV, -jnp.inf), -1)
-        # A token is in if the mass before it is below p; the likeliest always is.
+        # A token is kept if the mass before it is below p, so the most likely always
+        # is.
         mass_before_BV = jnp.cumsum(p_BV, -1) - p_BV
         keep_BV &= mass_before_BV < top_p
     keep_BV = jnp.put_along_axis(keep_BV, order_BV, keep_BV, -1, inplace=False)

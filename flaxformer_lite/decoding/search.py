@@ -1,4 +1,4 @@
-"""The loop over positions that strategies share."""
+"""The search loop that strategies share."""
 
 import dataclasses
 import functools
@@ -19,32 +19,31 @@ from flaxformer_lite.decoding.result import (
 )
 from flaxformer_lite.kv_cache import BeamState, gather_beams
 
-# A cache begins with room for so many tokens and grows by this factor. Most
-# translations are short, and do not pay for the room that the longest may need.
+# The cache's initial capacity in tokens, and its growth factor. Most translations are
+# short and don't pay for the capacity that the longest may need.
 FIRST_ROOM = 32
 GROWTH = 4
-# Once at most these shares of the sentences are unfinished, the others leave the batch.
-# A third share would make decoding no faster, and the program a quarter larger. Batches
-# of fewer rows than the last number are not worth making smaller.
+# When at most these fractions of the sentences are unfinished, the others leave the
+# batch. A third fraction doesn't speed up decoding and makes the program 25% larger.
+# Batches below SMALLEST_BATCH rows aren't worth shrinking.
 SHRINK_AT = (1 / 2, 1 / 6)
 SMALLEST_BATCH = 8
 
 
 class DecodeInputs(NamedTuple):
-    """What is decoded, and with what.
+    """Inputs of a search.
 
     Attributes:
-      decode_step: the model's step, as the package describes it.
-      state: what decoding begins with, without room for generated tokens.
-      max_len_B: int32, the most tokens of each sentence, its end token counted; at most
-        `length`. A sentence at its limit ends there, with the end token. 0 for a row
-        that is padding.
-      bos, eos: the start token and the end token, which may be one.
-      length: the longest result, static.
-      padding: the token that stands behind the end of a result.
-      processors: what changes logits, one after another.
-      keys_B: a key for each row, for strategies that draw: what a row draws does not
-        depend on the other rows.
+      decode_step: the model's step; see the package's docstring.
+      state: initial decoding state, without space for generated tokens.
+      max_len_B: int32, maximum length of each result, including the end token; at most
+        `length`. A sentence at its limit ends with the end token. 0 for a padding row.
+      bos, eos: the start and end tokens; may be equal.
+      length: maximum length of all results, static.
+      padding: the token that fills results after the end.
+      processors: logits processors, applied in order.
+      keys_B: a PRNG key per row, for sampling strategies, so that a row's samples don't
+        depend on other rows.
     """
 
     decode_step: Callable[[jax.Array, Any, BeamState], tuple[jax.Array, Any]]
@@ -59,15 +58,15 @@ class DecodeInputs(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """What the loop carries from step to step, of the sentences still in the batch.
+    """Loop state of a search, for the sentences still in the batch.
 
     Attributes:
-      beam: the next step, before its own slots are made visible.
-      row_B: int32, the row of each sentence in the whole batch.
-      max_len_B: int32, the most tokens of each.
-      keys_B: a key of each, where keys are given.
+      beam: the next step; its own slots are not visible yet.
+      row_B: int32, index of each sentence in the whole batch.
+      max_len_B: int32, maximum length of each result.
+      keys_B: a PRNG key per sentence, or None.
       live: the unfinished hypotheses, scored by log-probability.
-      finished: the best finished ones.
+      finished: the best finished hypotheses.
       model: the model's state.
     """
 
@@ -84,12 +83,11 @@ class SearchTrace(NamedTuple):
     """A search, step by step.
 
     Attributes:
-      result: what it found.
-      steps: int32 scalar, how many it took.
-      live: the unfinished hypotheses after each step, scored by log-probability; its
-        arrays have an axis of `length` steps before the others, of zeros where a step
-        was not taken.
-      finished: likewise the best finished ones, scored as in the result.
+      result: the result.
+      steps: int32 scalar, number of steps taken.
+      live: the unfinished hypotheses after each step, scored by log-probability. A
+        leading axis of `length` steps is added; steps not taken are zeros.
+      finished: the best finished hypotheses after each step, scored as in the result.
     """
 
     result: DecodeResult
@@ -98,11 +96,11 @@ class SearchTrace(NamedTuple):
     finished: DecodeResult
 
     def hypotheses(self, eos: int, row: int = 0) -> dict[tuple[int, ...], float]:
-        """All that were kept at some step for a sentence: their scores by their tokens.
+        """Returns every hypothesis kept at any step of a sentence: tokens → score.
 
-        It is the tree of the search: what a hypothesis continues comes before it, and
-        () is the first. One that ends with `eos` has the score of a result, any other
-        its log-probability.
+        It is the tree of the search: each hypothesis follows its prefix, and () is the
+        first. The score is that of a result for hypotheses that end in `eos`, and the
+        log-probability for others.
         """
         found: dict[tuple[int, ...], float] = {(): 0.0}
         for step in range(int(self.steps)):
@@ -113,25 +111,25 @@ class SearchTrace(NamedTuple):
         return found
 
 
-# (state, logits_BNV, total_BNV) → index_BM of M of the N · V continuations of a
-# sentence, group by group, and of each group the best first
+# (state, logits_BNV, total_BNV) → index_BM: M of a sentence's N · V continuations,
+# ordered by group, best first within each group.
 Choose = Callable[[SearchState, jax.Array, jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Decodes until every sentence is finished; each step keeps the best candidates.
+    """Decodes until every sentence is finished, keeping the best candidates per step.
 
     Attributes:
-      inputs: what is decoded.
-      choose: M ≥ N candidates, M / groups of each group, by the logits of the next
-        token and by the log-probability of all tokens with it; both are −inf for a
-        token that may not come.
-      length_penalty: length → what log-probabilities of results are divided by.
-      beams: N, the hypotheses of a sentence.
-      n_best: how many results of each sentence must be final.
-      groups: of N / groups hypotheses each, which stand side by side. Only those of one
-        group take each other's place.
+      inputs: the inputs.
+      choose: returns M ≥ N candidates, M / groups per group. It receives the logits of
+        the next token and the log-probability of the continued hypothesis; both are
+        −inf for tokens that aren't allowed.
+      length_penalty: length → divisor of the log-probability of a result.
+      beams: N, hypotheses per sentence.
+      n_best: number of results per sentence that must be final.
+      groups: number of groups of N / groups hypotheses. Hypotheses compete only within
+        their group.
     """
 
     inputs: DecodeInputs
@@ -148,13 +146,13 @@ class Search:
         smaller = [int(batch * share) for share in SHRINK_AT]
         smaller = [rows for rows in smaller if rows >= SMALLEST_BATCH]
 
-        # All sentences, with more room each time, until few enough are unfinished.
+        # All sentences, with increasing capacity, until few are unfinished.
         stops = [*smaller, 0]
         for room in _rooms(self.inputs.length):
             state = self._allocate(state, room)
             state = self._run(state, room, stops[0])
         result = state.finished
-        # The unfinished ones alone, in smaller and smaller batches.
+        # Only the unfinished sentences, in ever smaller batches.
         for rows, stop in itertools.pairwise(stops):
             state = self._keep_unfinished(state, rows)
             state = self._run(state, self.inputs.length, stop)
@@ -164,10 +162,10 @@ class Search:
         return result
 
     def trace(self) -> SearchTrace:
-        """Runs the search and tells what was there after each of its steps.
+        """Runs the search and records each step.
 
-        Finished sentences stay in the batch, so it is for few of them. The result is
-        that of a call.
+        The result is that of a call. Finished sentences stay in the batch, so use it
+        for small batches.
         """
         state = self._first_state()
         steps = self.inputs.length
@@ -207,7 +205,7 @@ class Search:
             scores_BN=jnp.full(shape, -jnp.inf),
             exists_BN=jnp.zeros(shape, bool),
         )
-        # All hypotheses begin alike, so only the first one of a group exists.
+        # All hypotheses start equal, so only the first of each group exists.
         first_ones = slice(0, None, self._width) if self.groups > 1 else 0
         live = DecodeResult(
             tokens_BNL=nothing.tokens_BNL,
@@ -230,7 +228,7 @@ class Search:
         )
 
     def _allocate(self, state: SearchState, room: int) -> SearchState:
-        """Makes room for so many tokens of each hypothesis."""
+        """Reserves space for `room` tokens per hypothesis."""
         slots = state.beam.visible_BNS.shape[2]
         padding = [(0, 0), (0, 0), (0, room * self.beams - slots)]
         visible_BNS = jnp.pad(state.beam.visible_BNS, padding)
@@ -240,7 +238,7 @@ class Search:
         )
 
     def _run(self, state: SearchState, room: int, stop: int) -> SearchState:
-        """Steps until at most `stop` sentences are unfinished, or room runs out."""
+        """Steps until at most `stop` sentences are unfinished or the cache is full."""
 
         def goes_on(state):
             return self._goes_on(state, room, stop)
@@ -252,7 +250,7 @@ class Search:
         return has_room & (self._is_unfinished(state).sum() > stop)
 
     def _keep_unfinished(self, state: SearchState, rows: int) -> SearchState:
-        """The state of so many sentences, the unfinished ones among them."""
+        """Returns the state of `rows` sentences, including all unfinished ones."""
         stay_B = jnp.argsort(~self._is_unfinished(state))[:rows]
 
         def of_those(x):
@@ -263,13 +261,14 @@ class Search:
         return jax.tree.map(of_those, state)
 
     def _is_unfinished(self, state: SearchState) -> jax.Array:
-        """Whether a live hypothesis can still come among its group's best, bool B."""
+        """Returns whether a live hypothesis can enter its group's best, bool B."""
         live = self._by_group(state.live)
         finished = self._by_group(state.finished)
         max_len_B = state.max_len_B
         if self.groups > 1:
             max_len_B = jnp.repeat(max_len_B, self.groups)
-        # Log-probabilities only fall, so a live hypothesis can reach at most this.
+        # Log-probabilities never rise, so this is the best score a live hypothesis can
+        # reach.
         penalty_B = self.length_penalty(max_len_B)
         reachable_B = live.scores_BN.max(-1) / penalty_B
         last = min(self.n_best, self._width) - 1
@@ -283,7 +282,7 @@ class Search:
         return is_open_B
 
     def _advance(self, state: SearchState) -> SearchState:
-        """One step: feeds the last tokens, and keeps the best of what may follow."""
+        """Feeds the last tokens and keeps the best continuations."""
         beam, model, logits_BNV = self._feed(state)
         candidates, parent_BM = self._candidates(state, logits_BNV)
         length = beam.step + 1
@@ -308,11 +307,10 @@ class Search:
 
     @property
     def _width(self) -> int:
-        """Hypotheses of a group."""
         return self.beams // self.groups
 
     def _by_group(self, arrays: Any) -> Any:
-        """Arrays BM as rows of one group each: (B · groups, M / groups)."""
+        """Reshapes arrays BM to one row per group: (B · groups, M / groups)."""
 
         def divided(x_BM):
             _, candidates, *others = x_BM.shape
@@ -321,7 +319,7 @@ class Search:
         return jax.tree.map(divided, arrays)
 
     def _whole(self, arrays: Any) -> Any:
-        """The opposite of `_by_group`."""
+        """Inverts `_by_group`."""
 
         def joined(x_BM):
             _, candidates, *others = x_BM.shape
@@ -354,7 +352,7 @@ class Search:
     def _candidates(
         self, state: SearchState, logits_BNV: jax.Array
     ) -> tuple[DecodeResult, jax.Array]:
-        """The chosen continuations, and the hypothesis that each one continues."""
+        """Returns the chosen continuations and their parents' indices."""
         live = state.live
         batch, _, vocab_size = logits_BNV.shape
         allowed_BV = self._may_follow(state, jnp.arange(vocab_size)[None])
@@ -364,7 +362,7 @@ class Search:
         logits_BNV = self._processed(state, logits_BNV)
         total_BNV = logits_BNV + offset_BN[..., None]
         if self.inputs.processors:
-            # `_is_unfinished` needs log-probabilities that never rise.
+            # `_is_unfinished` requires log-probabilities that never rise.
             total_BNV = jnp.minimum(total_BNV, live.scores_BN[..., None])
         total_BNV = jnp.where(allowed_B1V, total_BNV, -jnp.inf)
         logits_BNV = jnp.where(allowed_B1V, logits_BNV, -jnp.inf)
@@ -374,7 +372,8 @@ class Search:
         token_BM = index_BM % vocab_size
         total_BC = total_BNV.reshape(batch, -1)
         scores_BM = jnp.take_along_axis(total_BC, index_BM, 1)
-        # What continues no hypothesis, may not follow or has no probability is none.
+        # Drop candidates with a nonexistent parent, a disallowed token or zero
+        # probability.
         exists_BM = gather_beams(live.exists_BN, parent_BM)
         exists_BM &= jnp.isfinite(scores_BM)
         exists_BM &= self._may_follow(state, token_BM)
@@ -383,7 +382,7 @@ class Search:
         return DecodeResult(tokens_BML, scores_BM, exists_BM), parent_BM
 
     def _processed(self, state: SearchState, logits_BNV: jax.Array) -> jax.Array:
-        """The logits that the processors make; at the limit they are as they were."""
+        """Applies the processors, except to sentences at their limit."""
         if not self.inputs.processors:
             return logits_BNV
         found_BNV = logits_BNV
@@ -395,11 +394,11 @@ class Search:
         return jnp.where(is_last_B11, logits_BNV, found_BNV)
 
     def _is_last(self, state: SearchState) -> jax.Array:
-        """Whether a sentence is at its limit, bool B."""
+        """Returns whether the next token reaches a sentence's limit, bool B."""
         return state.beam.step + 1 >= state.max_len_B
 
     def _may_follow(self, state: SearchState, token_BM: jax.Array) -> jax.Array:
-        """No padding, no start token, and at the limit the end token alone."""
+        """Allows no padding or start token; at the limit, only the end token."""
         is_last_B1 = self._is_last(state)[:, None]
         is_end = token_BM == self.inputs.eos
         is_text = (token_BM != self.inputs.padding) & (token_BM != self.inputs.bos)
@@ -407,7 +406,7 @@ class Search:
 
 
 def _rooms(length: int) -> list[int]:
-    """The tokens that the cache has room for, each time that it has grown."""
+    """Returns the successive cache capacities, in tokens."""
     rooms = []
     room = FIRST_ROOM
     while room < length:
@@ -417,5 +416,5 @@ def _rooms(length: int) -> list[int]:
 
 
 def length_penalty(length: jax.Array | int, alpha: float) -> jax.Array | float:
-    """((5 + length) / 6)^α (Wu et al. 2016, equation 14); the end token counts."""
+    """Computes ((5 + length) / 6)^α (Wu et al. 2016, eq. 14), end token included."""
     return ((5.0 + length) / 6.0) ** alpha

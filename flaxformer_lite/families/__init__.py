@@ -1,1 +1,1 @@
-"""Families of published checkpoints: their configs and the names of their arrays."""
+"""Families of published checkpoints: their configs and array names."""

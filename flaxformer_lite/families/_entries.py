@@ -1,4 +1,4 @@
-"""How a field of a `model` config goes by fields of a family's, in both directions."""
+"""Table entries that map `model` config fields to a family's fields and back."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,17 +12,16 @@ Theirs = Mapping[str, Any]
 
 
 class Copy:
-    """A field that is one of theirs, or several of theirs that have to be equal."""
+    """A field that equals one of theirs, or several of theirs that must be equal."""
 
     def __init__(self, *names: str):
-        """The table's entry, of their names."""
         self.names = names
 
     def read(self, theirs: Theirs) -> Any:
-        """Our value.
+        """Returns our value.
 
         Raises:
-          ValueError: theirs differ, and ours is one.
+          ValueError: their fields differ.
         """
         values = [theirs[name] for name in self.names]
         if any(value != values[0] for value in values):
@@ -31,16 +30,16 @@ class Copy:
         return values[0]
 
     def write(self, value: Any, theirs: Theirs) -> dict[str, Any]:
-        """Their fields."""
+        """Returns their fields."""
         return dict.fromkeys(self.names, value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A field whose value goes by one of theirs.
+    """A field whose value depends on one of theirs.
 
     Attributes:
-      name: theirs.
+      name: name of their field.
       values: their value → ours.
     """
 
@@ -48,19 +47,19 @@ class Choice:
     values: Mapping[Any, Any]
 
     def read(self, theirs: Theirs) -> Any:
-        """Our value.
+        """Returns our value.
 
         Raises:
-          ValueError: theirs is none that is computed here.
+          ValueError: their value is unsupported.
         """
         value = theirs[self.name]
-        if value not in list(self.values):  # which a list may be looked for in, too
+        if value not in list(self.values):  # a list: it may be unhashable
             known = ', '.join(map(repr, self.values))
             raise ValueError(f'{self.name} must be one of {known}, not {shown(value)}')
         return self.values[value]
 
     def write(self, value: Any, theirs: Theirs) -> dict[str, Any]:
-        """Their fields; none where they have no such value."""
+        """Returns their fields, or {} if they have no such value."""
         for their_value, ours in self.values.items():
             if ours == value:
                 return {self.name: their_value}
@@ -68,20 +67,21 @@ class Choice:
 
 
 class Spec:
-    """A field that names a variant, some of whose arguments are fields of theirs."""
+    """A field that names a variant whose arguments may be fields of theirs."""
 
     def __init__(self, entry: 'str | Choice', **arguments: str):
-        """The table's entry.
+        """Creates the entry.
 
         Args:
-          entry: the spec, or which one it is; with the arguments that are fixed.
-          arguments: of the variant → their names. What is 0 is left out.
+          entry: the spec with its fixed arguments, or a choice of specs.
+          arguments: argument of the variant → name of their field. Values of 0 are
+            omitted.
         """
         self.entry = entry
         self.arguments = arguments
 
     def read(self, theirs: Theirs) -> str:
-        """Our spec."""
+        """Returns our spec."""
         text = self.entry if isinstance(self.entry, str) else self.entry.read(theirs)
         name, given = spec.parse(text)
         for argument, their_name in self.arguments.items():
@@ -90,7 +90,7 @@ class Spec:
         return written(name, given)
 
     def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
-        """Their fields."""
+        """Returns their fields."""
         name, given = spec.parse(value)
         found = {
             their_name: given.pop(argument)
@@ -102,32 +102,32 @@ class Spec:
         return found
 
     def is_of(self, text: str) -> bool:
-        """Whether a spec names the variant that this one names."""
+        """Returns whether a spec names the same variant."""
         if not isinstance(self.entry, str):
             return False
         return spec.parse(text)[0] == spec.parse(self.entry)[0]
 
 
 class Pattern:
-    """A field with a spec for each kind of layer, of which theirs has a list."""
+    """A field with a spec for each kind of layer, for which they have a list."""
 
     def __init__(self, name: str, kinds: Mapping[str, Spec], depth: str):
-        """The table's entry.
+        """Creates the entry.
 
         Args:
-          name: of their list.
-          kinds: each word that it may hold → what it stands for.
-          depth: the name of their number of layers, written before the list.
+          name: name of their list.
+          kinds: each word that the list may hold → its spec.
+          depth: name of their number of layers, which must be written before the list.
         """
         self.name = name
         self.kinds = kinds
         self.depth = depth
 
     def read(self, theirs: Theirs) -> str:
-        """Our pattern.
+        """Returns our pattern.
 
         Raises:
-          ValueError: there is a kind of layer that is not computed here.
+          ValueError: a kind of layer is unsupported.
         """
         for kind in theirs[self.name]:
             if kind not in list(self.kinds):
@@ -138,7 +138,7 @@ class Pattern:
         return pattern([self.kinds[kind].read(theirs) for kind in theirs[self.name]])
 
     def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
-        """Their fields; the first field that is written says which layers are which."""
+        """Returns their fields; the first pattern written fixes the kinds of layers."""
         period: list[Any] = spec.entries(value)
         # A period may itself begin with a shorter one, so write out every layer.
         texts = [period[i % len(period)] for i in range(theirs[self.depth])]
@@ -149,7 +149,7 @@ class Pattern:
         return found
 
     def _kind_of(self, text: str) -> str:
-        """Which kind a layer is; the first where it is none that they have."""
+        """Returns the kind of a layer, or the first kind if none matches."""
         kinds = [kind for kind, entry in self.kinds.items() if entry.is_of(text)]
         return (kinds or list(self.kinds))[0]
 
@@ -158,7 +158,7 @@ Entry = Copy | Choice | Spec | Pattern
 
 
 def written(name: str, arguments: Mapping[str, Any]) -> str:
-    """`local(window=64)` of its parts, in one order."""
+    """Formats a spec such as `local(window=64)`, with sorted arguments."""
     if not arguments:
         return name
     inner = ', '.join(f'{key}={arguments[key]!r}' for key in sorted(arguments))
@@ -166,13 +166,13 @@ def written(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def pattern(texts: Sequence[str]) -> str:
-    """The shortest pattern over layers that gives each its spec."""
+    """Returns the shortest pattern that gives each layer its spec."""
     texts = texts[: shortest_period(texts)]
     return texts[0] if len(texts) == 1 else f'[{", ".join(texts)}]'
 
 
 def shortest_period(layers: Sequence[Any]) -> int:
-    """The smallest n by which layer i is as layer i mod n."""
+    """Returns the smallest n for which layer i equals layer i mod n."""
     return next(
         n
         for n in range(1, len(layers) + 1)

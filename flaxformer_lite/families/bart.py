@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020), whose layout M2M100, Marian, mBART and Pegasus share."""
+"""BART (Lewis et al. 2020). M2M100, Marian, mBART and Pegasus share its layout."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,12 +18,9 @@ _ACTIVATIONS = {
 
 
 def switches(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Switches that configs still have from when these families were one class.
+    """Returns legacy fields, from when these families were one class, for a table.
 
-    Each family has one value of them, and a config with another is refused.
-
-    Args:
-      fields: the family's table.
+    Each family supports one value of them; configs with another value are rejected.
     """
     is_pre_norm = fields['residual'] == 'pre_norm'
     return {
@@ -31,13 +28,13 @@ def switches(fields: Mapping[str, Any]) -> dict[str, Any]:
         'normalize_before': is_pre_norm,
         'normalize_embedding': fields['norm_embeddings'],
         'add_final_layer_norm': is_pre_norm,
-        # A table writes sinusoids as plain text, and learned positions as an entry.
+        # Tables write sinusoids as plain text, and learned positions as an entry.
         'static_position_embeddings': not isinstance(fields['positions'], Spec),
     }
 
 
 class Bart(Family):
-    """Post-norm, a norm of the embeddings, positions learned from row 2, biases."""
+    """Post-norm with embedding norms, biases and learned positions with offset 2."""
 
     model_types = ('bart',)
     architecture = 'BartForConditionalGeneration'
@@ -108,9 +105,9 @@ class Bart(Family):
         ),
         '{stack}/final/norm': 'model.{stack}.layer_norm',
     }
-    # What fairseq wrote, of which converted files may still have a number.
+    # fairseq's version numbers, which converted files may still hold.
     computed = (r'model\.(encoder|decoder)\.version',)
-    # The model without its head has none.
+    # Absent without the head.
     zeros = ('output_bias',)
     aliases = {
         'embedding': (

@@ -1,8 +1,8 @@
-"""What families have in common: two tables, each read in both directions.
+"""Base class of families: two tables, each used in both directions.
 
-One says which field of a `model` config each field of the family's own `config.json`
-is, and one where each of its arrays goes. A family states the tables; what reads them
-is here and in `pretrained/`.
+One table maps fields of the family's `config.json` to fields of a `model` config; the
+other maps its arrays to our parameters. A family only states the tables. This module
+and `pretrained/` interpret them.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ from flaxformer_lite.special_tokens import SpecialTokens
 
 
 class Described(NamedTuple):
-    """What a family's config says, in our terms.
+    """A family's config in our terms.
 
     Attributes:
       config: the `model` config.
-      vocab_size: of source and target.
-      special_tokens: which tokens are no text.
+      vocab_size: size of the shared vocabulary.
+      special_tokens: ids of the special tokens.
     """
 
     config: ModelConfig
@@ -33,23 +33,22 @@ class Described(NamedTuple):
 
 
 class Family:
-    """A published architecture, as its tables say. A file of `families/` defines one.
+    """A published architecture, defined by tables; one per file of `families/`.
 
     Attributes:
-      model_types: the words of `model_type` in config.json.
-      architecture: the class of Transformers that computes it.
-      fields: field of ours → where it stands in theirs, or the value that it always
-        has.
-      defaults: what a field of theirs is where config.json has none.
-      expected: fields of theirs that, where they are there, have this value only.
+      model_types: values of `model_type` in config.json.
+      architecture: name of the class in Transformers.
+      fields: our field → an entry for theirs, or a constant value.
+      defaults: values of their fields that config.json omits.
+      expected: their fields → the only supported value, if present.
       arrays: our parameter's path → the name of their array. `{stack}` is encoder or
-        decoder, `{layer}` a layer's number; an entry for a module stands for its
+        decoder, and `{layer}` is the layer's index. An entry for a module covers its
         arrays.
-      aliases: names under which files may hold an array once more, by our path.
-      computed: arrays that files may hold and that nothing here reads.
-      zeros: paths of our parameters that are 0 where files have no array.
-      rotates_halves: whether rotary positions turn the features i and i + d_k / 2, and
-        not 2i and 2i + 1: then the columns of queries and keys stand in another order.
+      aliases: our path → alternative names of the array in files.
+      computed: arrays in files that are ignored.
+      zeros: paths of our parameters that are 0 if files lack them.
+      rotates_halves: whether rotary positions pair features i and i + d_k / 2 instead
+        of 2i and 2i + 1. If so, the columns of queries and keys are permuted.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()
@@ -65,20 +64,15 @@ class Family:
 
     @classmethod
     def arrays_of(cls, config: ModelConfig) -> Mapping[str, str]:
-        """The table `arrays` for a model; some names go by its parts."""
+        """Returns the table `arrays` for a model, whose components affect names."""
         return cls.arrays
 
     @classmethod
     def read(cls, theirs: Theirs, names: Collection[str]) -> Described:
-        """What their config says.
-
-        Args:
-          theirs: the config.
-          names: of the arrays that come with it.
+        """Converts their config, with the names of the arrays in the checkpoint.
 
         Raises:
-          ValueError: a field is not there, or has a value that is not computed here;
-            names the field.
+          ValueError: a field is missing or has an unsupported value; names the field.
         """
         given = _Given({**cls.defaults, **theirs})
         for name, value in cls.expected.items():
@@ -101,14 +95,10 @@ class Family:
 
     @classmethod
     def write(cls, described: Described, names: Collection[str]) -> dict[str, Any]:
-        """Their config, of what is described.
-
-        Args:
-          described: what `read` gives.
-          names: of the arrays that go with it.
+        """Inverts `read`.
 
         Raises:
-          ValueError: a field of the `model` config that the family cannot have.
+          ValueError: the family doesn't support a field of the `model` config.
         """
         config = described.config
         tokens = described.special_tokens
@@ -144,13 +134,12 @@ class Family:
 def in_layers(
     theirs: str, names: Mapping[str, str], stack: str = '{stack}'
 ) -> dict[str, str]:
-    """Entries of a table `arrays` for what each layer of a stack has.
+    """Returns entries of a table `arrays` for the arrays of each layer.
 
     Args:
-      theirs: what the names of a layer's arrays begin with, with `{stack}` and
-        `{layer}`.
-      names: path of ours in a layer → what follows in theirs.
-      stack: where only one has it, which; else it is both.
+      theirs: prefix of a layer's array names, with `{stack}` and `{layer}`.
+      names: our path within a layer → rest of their name.
+      stack: the stack that has these arrays; both by default.
     """
     theirs = theirs.replace('{stack}', stack)
     return {
@@ -158,19 +147,19 @@ def in_layers(
     }
 
 
-# They change no result but for rounding, or only what parameters are at first.
+# They change results only by rounding, or only the initial parameters.
 _NOT_OF_A_CHECKPOINT = ('dtype', 'init', 'scan_layers')
 
 
 class _Given(dict[str, Any]):
-    """Their config; what is not there is refused by name."""
+    """Their config; a missing field raises ValueError with its name."""
 
     def __missing__(self, name: str) -> Any:
         raise ValueError(f'there is no {name}')
 
 
 def _end_token(given: Any) -> Any:
-    """The end token, of a config that may have a list of them."""
+    """Returns the end token of a config, which may be a list."""
     if not isinstance(given, list):
         return given
     if len(given) != 1:
@@ -182,7 +171,7 @@ def _end_token(given: Any) -> Any:
 
 
 def _values(config: ModelConfig) -> dict[str, Any]:
-    """Each field's value, with what an empty one stands for, and specs in one form."""
+    """Returns each field's value, with fallbacks resolved and specs normalized."""
     values = {}
     for field in dataclasses.fields(config):
         role, _, plain = field.name.partition('_')
@@ -207,6 +196,6 @@ def _values(config: ModelConfig) -> dict[str, Any]:
 
 
 def _in_one_form(text: str, num_layers: int) -> str:
-    """A spec or a pattern as the shortest pattern over so many layers."""
+    """Normalizes a spec or pattern to the shortest pattern over the layers."""
     texts = [_entries.written(*spec.parse(entry)) for entry in spec.entries(text)]
     return _entries.pattern([texts[i % len(texts)] for i in range(num_layers)])

@@ -4,7 +4,7 @@ from flaxformer_lite.families.bart import Bart, switches
 
 
 class M2m100(Bart):
-    """Pre-norm, sinusoids as tensor2tensor has them from position 2, no output bias."""
+    """Pre-norm, sinusoids of tensor2tensor from position 2, no output bias."""
 
     model_types = ('m2m_100',)
     architecture = 'M2M100ForConditionalGeneration'
@@ -21,6 +21,6 @@ class M2m100(Bart):
         'scale_embedding': True,
         'max_position_embeddings': 1024,
     }
-    # The first position is padding's number and one.
+    # The first position is the padding id + 1.
     expected = {**switches(fields), 'pad_token_id': 1}
     computed = (r'model\.(encoder|decoder)\.embed_positions\.weights?',)

@@ -1,10 +1,10 @@
-"""Marian (Junczys-Dowmunt et al. 2018), the models of OPUS-MT."""
+"""Marian (Junczys-Dowmunt et al. 2018), the architecture of OPUS-MT."""
 
 from flaxformer_lite.families.bart import Bart, switches
 
 
 class Marian(Bart):
-    """Post-norm, sinusoids with the sines first, and a bias of the logits."""
+    """Post-norm, sinusoids with the sines first, and a logit bias."""
 
     model_types = ('marian',)
     architecture = 'MarianMTModel'

@@ -4,7 +4,7 @@ from flaxformer_lite.families.t5 import T5
 
 
 class Mt5(T5):
-    """T5 v1.1 with a vocabulary of a hundred languages."""
+    """T5 v1.1 with a multilingual vocabulary (101 languages)."""
 
     model_types = ('mt5',)
     architecture = 'MT5ForConditionalGeneration'

@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020): the first version, and v1.1 with its gated network."""
+"""T5 (Raffel et al. 2020): the original, and v1.1 with gated feed-forward networks."""
 
 from flaxformer_lite.config import spec
 from flaxformer_lite.families._entries import Choice, Copy, Spec
@@ -10,15 +10,16 @@ _NETWORKS = {
     'gated-silu': 'swiglu',
 }
 _LAYER = '{stack}.block.{layer}.layer.'
-# What stands in the place of the encoder's and of the decoder's feed-forward network.
+# Index of the feed-forward sublayer in each stack.
 _PLACES = {'encoder': 1, 'decoder': 2}
 
 
 class T5(Family):
-    """Pre-norm by root mean squares, relative biases, no other bias, scores unscaled.
+    """Pre-norm with RMSNorm, relative position biases only, and unscaled scores.
 
-    The first version divides hidden states by √d_model before the logits. Transformers
-    drops of the output of each stack, too, which is not done here.
+    The original version divides hidden states by √d_model before the logits.
+    Transformers also applies dropout to the output of each stack; this implementation
+    doesn't.
     """
 
     model_types = ('t5',)
@@ -88,7 +89,7 @@ class T5(Family):
             'lm_head.weight',
         )
     }
-    # Files of the first version hold it, and nothing reads it.
+    # Files of the original version hold it, but it is unused.
     computed = (
         r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
     )
@@ -110,8 +111,8 @@ class T5(Family):
 
     @classmethod
     def read(cls, theirs, names):
-        # What is not scaled has an output matrix of its own, if one is there. Configs
-        # say the two by turns, and by one word.
+        # Models with unscaled logits have their own output matrix, if the file has one.
+        # Configs state either property, or only one of them.
         is_tied = theirs.get('tie_word_embeddings', True)
         is_scaled = theirs.get('scale_decoder_outputs', is_tied)
         theirs = {

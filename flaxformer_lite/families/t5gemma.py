@@ -18,7 +18,7 @@ _NUMBERS = {
     'sliding_window': Annotated[int | None, Range(at_least=1)],
 }
 LAYER = 'model.{stack}.layers.{layer}.'
-# What a stack's config means where it lacks a field.
+# Defaults of fields that a stack's config omits.
 _MODULE = {
     'num_hidden_layers': 26,
     'query_pre_attn_scalar': 256,
@@ -42,7 +42,7 @@ def _attention(stack: str, kind: str = 'softmax', **arguments: str) -> Spec:
 
 
 def _by_layer(stack: str) -> Pattern:
-    """Attention to all tokens, or to those near the query."""
+    """Returns the pattern of global and local attention."""
     near = _attention(stack, 'local', window=f'{stack}.window')
     kinds = {'full_attention': _attention(stack), 'sliding_attention': near}
     return Pattern(f'{stack}.layer_types', kinds, f'{stack}.num_hidden_layers')
@@ -53,7 +53,7 @@ def _network(stack: str) -> Spec:
 
 
 def norms(stack: str, *sublayers: str) -> dict[str, str]:
-    """Entries of `arrays` for the norms before and after each sublayer of a layer."""
+    """Returns entries of `arrays` for the norms before and after each sublayer."""
     names = {}
     for i, sublayer in enumerate(sublayers, 1):
         names[f'residual_{i}/norm'] = f'pre_{sublayer}_layernorm'
@@ -62,11 +62,12 @@ def norms(stack: str, *sublayers: str) -> dict[str, str]:
 
 
 class T5Gemma(Family):
-    """Two stacks of Gemma 2: norms before and after, rotation, caps, GEGLU, windows.
+    """Two Gemma 2 stacks: pre- and post-norms, RoPE, soft caps, GEGLU, local attention.
 
-    A stack's fields are written `encoder.hidden_size` in the tables. `sliding_window`
-    is how far away the encoder's keys may be, and in the decoder one more than that.
-    Transformers drops of the output of each stack, too, which is not done here.
+    In the tables, a stack's fields are written as `encoder.hidden_size`. In the
+    encoder, `sliding_window` is the maximum distance of a key; in the decoder, the
+    maximum distance is one less. Transformers also applies dropout to the output of
+    each stack; this implementation doesn't.
     """
 
     model_types = ('t5gemma',)
@@ -156,7 +157,7 @@ class T5Gemma(Family):
 
     @classmethod
     def read_stack(cls, stack: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a stack's config, and what is computed of them."""
+        """Returns the fields of a stack's config, and values derived from them."""
         found = {**_MODULE, **fields}
         check_numbers(stack, found)
         found |= section(f'{stack}.rope_parameters', found.get('rope_parameters'))
@@ -182,7 +183,7 @@ class T5Gemma(Family):
 
     @classmethod
     def write_stack(cls, stack: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """A stack's config, of what `read_stack` gives."""
+        """Inverts `read_stack`."""
         theta = fields.pop('rope_theta')
         fields['rope_parameters'] = {'rope_type': 'default', 'rope_theta': theta}
         window = fields.pop('window', None)
@@ -192,10 +193,10 @@ class T5Gemma(Family):
 
 
 def section(name: str, value: Any) -> Mapping[str, Any]:
-    """A section of their config; where it is null it is empty.
+    """Returns a section of their config; {} for null.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it isn't a mapping.
     """
     if value is None:
         return {}
@@ -205,7 +206,7 @@ def section(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that may stand in the decoder's config only."""
+    """Returns token fields that only the decoder's config may hold."""
     names = {
         'vocab_size': 'vocab_size',
         'pad_token_id': 'pad_token_id',
@@ -217,7 +218,7 @@ def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_numbers(stack: str, fields: Mapping[str, Any]) -> None:
-    """Refuses what nothing can be computed of."""
+    """Raises ValueError for numbers out of range."""
     for name, kind in _NUMBERS.items():
         ranges.check(f'{stack}.{name}', kind, fields[name])
 
@@ -225,10 +226,10 @@ def check_numbers(stack: str, fields: Mapping[str, Any]) -> None:
 def kinds_given(
     stack: str, fields: Mapping[str, Any], turns: Sequence[str]
 ) -> list[str]:
-    """The kind of each layer of a stack: by its config, or by turns.
+    """Returns the kind of each layer: from the config, or by repeating `turns`.
 
     Raises:
-      ValueError: there are more or fewer kinds than layers.
+      ValueError: the number of kinds differs from the number of layers.
     """
     kinds = fields.get('layer_types')
     layers = fields['num_hidden_layers']
@@ -243,7 +244,7 @@ def kinds_given(
 
 
 def _scalar_of(scale: float) -> float:
-    """What was whole is whole again."""
+    """Returns scale^−2, as an integer if it was one."""
     scalar = scale**-2
     whole = round(scalar)
     return whole if whole**-0.5 == scale else scalar

@@ -1,4 +1,4 @@
-"""T5Gemma 2 (Zhang et al. 2025), its text part."""
+"""The text model of T5Gemma 2 (Zhang et al. 2025)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from flaxformer_lite.families.t5gemma import (
 from flaxformer_lite.ranges import shown
 
 _STACKS = ('encoder', 'decoder')
-# Which layers there are, and what is of a kind where a config does not say it.
+# The kinds of layers, and defaults of fields that a config omits.
 _THETA = {'full_attention': 1_000_000.0, 'sliding_attention': 10_000.0}
 _TURNS = (*['sliding_attention'] * 5, 'full_attention')
 _MODULE = {
@@ -51,11 +51,10 @@ def _positions(stack: str) -> Pattern:
 
 
 class T5Gemma2(T5Gemma):
-    """Two stacks of Gemma 3, the decoder with one attention to itself and the source.
+    """Two Gemma 3 stacks; the decoder merges self- and cross-attention.
 
-    The encoder's window of w tokens has ⌈w / 2⌉ − 1 of them before the query and
-    ⌊w / 2⌋ after it. What sees images, and the embedding of the token that ends one,
-    are left in the files: nothing here reads them.
+    The encoder's window of w tokens has ⌈w / 2⌉ − 1 tokens before the query and ⌊w / 2⌋
+    after it. The vision tower and the end-of-image embedding in the files are ignored.
     """
 
     model_types = ('t5gemma2',)
@@ -81,7 +80,7 @@ class T5Gemma2(T5Gemma):
         'tie_word_embeddings': True,
         **{f'{stack}.attention_bias': False for stack in _STACKS},
         **{f'{stack}.attn_logit_softcapping': None for stack in _STACKS},
-        # The norms of queries and keys have it, too.
+        # The query and key norms use it, too.
         **{f'{stack}.rms_norm_eps': 1e-6 for stack in _STACKS},
     }
     arrays = {
@@ -130,7 +129,7 @@ class T5Gemma2(T5Gemma):
 
 
 def _rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The wavelength and the scale of each kind of layer, of the section so called."""
+    """Returns the RoPE wavelength and scale of each kind of layer."""
     found = {}
     for kind, theta in _THETA.items():
         rope = {'rope_type': 'default', 'rope_theta': theta}
@@ -149,7 +148,7 @@ def _rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rope_of(fields: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Their parameters of a kind of layer, taken out of the fields."""
+    """Removes a layer kind's fields and returns them as RoPE parameters."""
     theta = fields.pop(f'{kind}.rope_theta', _THETA[kind])
     factor = fields.pop(f'{kind}.factor', None)
     if factor is None:

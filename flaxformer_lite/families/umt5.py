@@ -6,7 +6,7 @@ from flaxformer_lite.families.t5 import T5
 
 
 class Umt5(T5):
-    """T5 v1.1 with relative biases of each layer's own."""
+    """T5 v1.1 with separate relative biases in each layer."""
 
     model_types = ('umt5',)
     architecture = 'UMT5ForConditionalGeneration'

@@ -1,1 +1,1 @@
-"""What happens within one position, each by itself (paper §3.3)."""
+"""Position-wise feed-forward networks (paper §3.3)."""

@@ -1,4 +1,4 @@
-"""What feed-forward networks have in common: up, an activation, down (paper §3.3)."""
+"""Base classes of feed-forward networks: up, activation, down (paper §3.3)."""
 
 from typing import Annotated, Any
 
@@ -12,14 +12,14 @@ from flaxformer_lite.sizes import Sizes
 
 
 class FeedForward(Checked, nn.Module):
-    """Dropout(f(x W₁ + b₁)) W₂ + b₂. A variant says what f is.
+    """Dropout(f(x W₁ + b₁)) W₂ + b₂. Variants define f.
 
     Attributes:
-      sizes: of the stack.
-      dense: the template of the matrices.
-      d_ff: the inner width; 0 for that of the stack.
-      bias: whether b₁ and b₂ are there.
-      dropout: of what goes into W₂; the paper has none.
+      sizes: Sizes of the stack.
+      dense: Template of the matrices.
+      d_ff: Inner width. 0 uses that of the stack.
+      bias: Whether to add b₁ and b₂.
+      dropout: Dropout rate of the input of W₂. The paper uses none.
     """
 
     sizes: Sizes = Sizes()
@@ -30,20 +30,20 @@ class FeedForward(Checked, nn.Module):
 
     @property
     def width(self) -> int:
-        """The inner width."""
+        """Inner width."""
         return self.d_ff or self.sizes.d_ff
 
     def matrix(self, width: int, name: str, **others: Any) -> Dense:
-        """One of the network's matrices."""
+        """Returns one of the network's linear layers."""
         bias = others.pop('bias', self.bias)
         return self.dense.copy(features=(width,), name=name, bias=bias, **others)
 
     def project_down(self, h_BTF: jax.Array, width: int) -> jax.Array:
-        """The network's result, so wide, of what its activation gave."""
+        """Projects activations to `width`, after dropout."""
         return self.matrix(width, 'down')(Dropout(self.dropout)(h_BTF))
 
     def activation(self, h_BTF: jax.Array) -> jax.Array:
-        """f, element by element."""
+        """Applies f elementwise."""
         raise NotImplementedError
 
     @nn.compact
@@ -56,8 +56,8 @@ class FeedForward(Checked, nn.Module):
 class Gated(FeedForward):
     """Dropout(f(x W) ⊙ x V) W₂, by default without biases (Shazeer 2020).
 
-    It has three matrices where the others have two: for the same number of parameters,
-    give it 2/3 of d_ff.
+    It has three matrices instead of two. Use 2/3 of d_ff for the same number of
+    parameters.
     """
 
     bias: bool = False

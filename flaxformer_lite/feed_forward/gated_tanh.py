@@ -1,4 +1,4 @@
-"""The gated tanh network of AlgoPerf's WMT workload (Dahl et al. 2023, `glu`)."""
+"""Gated tanh network of AlgoPerf's WMT workload (Dahl et al. 2023, `glu`)."""
 
 import jax.numpy as jnp
 
@@ -6,7 +6,7 @@ from flaxformer_lite.feed_forward.base import Gated
 
 
 class GatedTanh(Gated):
-    """(tanh(x W + b) ⊙ (x V + c)) W₂ + b₂: a gated network with biases."""
+    """(tanh(x W + b) ⊙ (x V + c)) W₂ + b₂."""
 
     bias: bool = True
 

@@ -1,4 +1,4 @@
-"""The gated feed-forward network with GELU (Shazeer 2020, equation 6)."""
+"""Gated feed-forward network with GELU (Shazeer 2020, equation 6)."""
 
 import jax
 
@@ -6,10 +6,10 @@ from flaxformer_lite.feed_forward.base import Gated
 
 
 class Geglu(Gated):
-    """(GELU(x W) ⊙ x V) W₂, GELU(x) = x Φ(x).
+    """(GELU(x W) ⊙ x V) W₂, with GELU(x) = x Φ(x).
 
     Attributes:
-      tanh: its approximation by tanh, as in T5 v1.1 and Gemma.
+      tanh: Whether to use the tanh approximation, as T5 v1.1 and Gemma do.
     """
 
     tanh: bool = False

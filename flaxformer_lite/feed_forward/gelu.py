@@ -1,4 +1,4 @@
-"""The feed-forward network with GELU (Hendrycks and Gimpel 2016)."""
+"""Feed-forward network with GELU (Hendrycks and Gimpel 2016)."""
 
 import jax
 
@@ -6,10 +6,10 @@ from flaxformer_lite.feed_forward.base import FeedForward
 
 
 class Gelu(FeedForward):
-    """GELU(x W₁ + b₁) W₂ + b₂, GELU(x) = x Φ(x).
+    """GELU(x W₁ + b₁) W₂ + b₂, with GELU(x) = x Φ(x).
 
     Attributes:
-      tanh: the approximation x (1 + tanh(√(2 / π) (x + 0.044715 x³))) / 2.
+      tanh: Whether to approximate it by x (1 + tanh(√(2 / π) (x + 0.044715 x³))) / 2.
     """
 
     tanh: bool = False

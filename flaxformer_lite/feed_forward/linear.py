@@ -1,4 +1,4 @@
-"""A feed-forward network without a nonlinearity: one matrix of low rank."""
+"""Feed-forward network without nonlinearity: one low-rank matrix."""
 
 from flaxformer_lite.feed_forward.base import FeedForward
 

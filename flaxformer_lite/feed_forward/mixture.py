@@ -15,22 +15,21 @@ from flaxformer_lite.ranges import NotNegative, Size
 class Mixture(FeedForward):
     """Σ_e p_e FFN_e(x) over the `top` likeliest of E experts, with p = softmax(x W).
 
-    The weights p of the chosen experts are divided by their sum if there is more than
-    one of them. Training adds `balance` · E Σ_e f_e P_e to the loss of a token (Fedus
-    et al. 2022, equation 4): f_e is the share of choices that fell on expert e, P_e the
-    mean of p_e. It reports this sum, and the share of choices that were dropped, as
-    metrics.
+    With several chosen experts, their weights p are divided by their sum. Training adds
+    `balance` · E Σ_e f_e P_e to the loss per token (Fedus et al. 2022, equation 4).
+    Here, f_e is the share of choices routed to expert e and P_e the mean of p_e. It
+    reports this sum, without `balance`, and the share of dropped choices as metrics.
 
     Attributes:
       experts: E.
-      top: experts a token goes to.
-      capacity: while training, an expert takes at most so many times its even share of
-        the choices and drops the rest, second choices first; 0 is no limit. There is
-        none in evaluation and decoding, so that no sentence depends on others.
-      balance: the weight of the balance loss.
+      top: Number of experts per token.
+      capacity: Maximum load of an expert in training, relative to an even share of
+        choices. Excess choices are dropped, second choices first. 0 disables the limit.
+        Evaluation and decoding have no limit, so that sentences stay independent.
+      balance: Weight of the balance loss.
 
     Raises:
-      ValueError: top is more than experts.
+      ValueError: `top` exceeds `experts`.
     """
 
     experts: Size = 4
@@ -64,23 +63,23 @@ class Mixture(FeedForward):
         return y_ND.reshape(x_BTD.shape)
 
     def slots_per_expert(self, tokens: int, trains: bool) -> int:
-        """How many tokens an expert can take."""
+        """Returns the maximum number of tokens per expert."""
         if not trains or self.capacity == 0:
             return tokens
         even_share = self.top * tokens / self.experts
         return min(tokens, math.ceil(self.capacity * even_share))
 
     def _route(self, x_ND, valid_N):
-        """→ p of all experts; of the K chosen ones their weights and numbers.
+        """Returns p of all experts, and weights and indices of the K chosen ones.
 
-        The number of a padding token's expert is E, which does not exist.
+        Padding tokens get the nonexistent expert E.
         """
         gate = self.matrix(self.experts, 'gate', bias=False, dtype=jnp.float32)
         p_NE = jax.nn.softmax(gate(x_ND), -1)
         weight_NK, expert_NK = jax.lax.top_k(p_NE, self.top)
         weight_KN = weight_NK.T
         expert_KN = expert_NK.T
-        if self.top > 1:  # a weight alone would be 1, and W would get no gradient
+        if self.top > 1:  # normalizing a single weight would give 1, and W no gradient
             weight_KN = weight_KN / weight_KN.sum(0, keepdims=True)
         expert_KN = jnp.where(valid_N[None], expert_KN, self.experts)
         return p_NE, weight_KN, expert_KN
@@ -117,21 +116,21 @@ class Mixture(FeedForward):
 
 
 def _one_hot(expert_KN, experts):
-    """Every first choice, then every second choice, …: int32 (K N, E)."""
+    """Returns int32 (K N, E): all first choices, then all second choices, …."""
     return jax.nn.one_hot(expert_KN.reshape(-1), experts, dtype=jnp.int32)
 
 
 def _slots(expert_KN, experts):
-    """The place of each choice among those of its expert, first choices first."""
+    """Returns the index of each choice within its expert, first choices first."""
     chosen_PE = _one_hot(expert_KN, experts)
     before_PE = jnp.cumsum(chosen_PE, 0) - 1
     return (before_PE * chosen_PE).sum(-1).reshape(expert_KN.shape)
 
 
 def _dispatch(x_ND, expert_KN, slot_KN, shape):
-    """The tokens of each expert, in their slots: (E, capacity, D), zeros in free slots.
+    """Gathers each expert's tokens into slots, (E, capacity, D); free slots are zero.
 
-    What has a slot beyond the capacity, or an expert that does not exist, is dropped.
+    Choices beyond the capacity or of a nonexistent expert are dropped.
     """
     number_of_tokens = len(x_ND)
     free = jnp.full(shape, number_of_tokens)
@@ -141,6 +140,6 @@ def _dispatch(x_ND, expert_KN, slot_KN, shape):
 
 
 def _combine(y_ECD, weight_KN, expert_KN, slot_KN):
-    """Each token's weighted sum over its experts; a dropped choice adds zero."""
+    """Returns each token's weighted sum over its experts; dropped choices add zero."""
     y_KND = y_ECD.at[expert_KN, slot_KN].get(mode='fill', fill_value=0)
     return (y_KND * weight_KN[..., None]).sum(0)

@@ -1,4 +1,4 @@
-"""The paper's feed-forward network (§3.3, equation 2)."""
+"""Feed-forward network with ReLU, the paper's (§3.3, equation 2)."""
 
 from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.ops.relu import relu
@@ -8,5 +8,6 @@ class Relu(FeedForward):
     """max(0, x W₁ + b₁) W₂ + b₂."""
 
     def activation(self, h_BTF):
-        # Rounded first, which gives the same: so it is what W₂ takes and keeps.
+        # Rounding before ReLU gives the same result, and the residual already has the
+        # dtype that W₂ takes.
         return relu(h_BTF.astype(self.dense.dtype))

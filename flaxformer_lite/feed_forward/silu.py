@@ -1,4 +1,4 @@
-"""The feed-forward network with SiLU (Elfwing et al. 2018), also called Swish."""
+"""Feed-forward network with SiLU (Elfwing et al. 2018), also called Swish."""
 
 import jax
 
@@ -6,7 +6,7 @@ from flaxformer_lite.feed_forward.base import FeedForward
 
 
 class Silu(FeedForward):
-    """SiLU(x W₁ + b₁) W₂ + b₂, SiLU(x) = x σ(x)."""
+    """SiLU(x W₁ + b₁) W₂ + b₂, with SiLU(x) = x σ(x)."""
 
     def activation(self, h_BTF):
         return jax.nn.silu(h_BTF)

@@ -1,4 +1,4 @@
-"""The feed-forward network with squared ReLU (So et al. 2021, "Primer")."""
+"""Feed-forward network with squared ReLU (So et al. 2021, "Primer")."""
 
 import jax
 

@@ -1,4 +1,4 @@
-"""The gated feed-forward network with Swish (Shazeer 2020, equation 6)."""
+"""Gated feed-forward network with Swish (Shazeer 2020, equation 6)."""
 
 import jax
 

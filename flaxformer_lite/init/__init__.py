@@ -1,1 +1,1 @@
-"""What parameters are at first."""
+"""Parameter initializers."""

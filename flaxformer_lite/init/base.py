@@ -1,4 +1,4 @@
-"""What initialisations have in common."""
+"""Base class of initializers."""
 
 import dataclasses
 
@@ -11,35 +11,31 @@ from flaxformer_lite.sizes import Sizes
 
 @dataclasses.dataclass(frozen=True)
 class Init(Checked):
-    """First values: embeddings N(0, 1 / d_model); a variant says what matrices are.
+    """Initializer with embeddings from N(0, 1 / d_model). Variants define matrices.
 
-    The embeddings are to be multiplied by √d_model (§3.4).
+    Models multiply these embeddings by √d_model (§3.4).
 
     Attributes:
-      sizes: of the stack whose parameters are initialised.
+      sizes: Sizes of the stack to initialize.
     """
 
     sizes: Sizes = Sizes()
 
     @property
     def logit_scale(self) -> float:
-        """What the logits are multiplied by."""
+        """Factor of the logits."""
         return 1.0
 
     def lr_multiplier(self, path: tuple[str, ...]) -> float:
-        """What a parameter's learning rate is multiplied by.
-
-        Args:
-          path: the parameter's, such as ('embedding',).
-        """
+        """Returns the learning-rate multiplier of the parameter at `path`."""
         return 1.0
 
     def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:
-        """A matrix, float32 (fan_in, fan_out), of a layer `name`: query, up, …"""
+        """Returns a float32 matrix (fan_in, fan_out) for layer `name`: query, up, …"""
         raise NotImplementedError
 
     def embedding(self, key: jax.Array, vocab_size: int, d_model: int) -> jax.Array:
-        """float32 (vocab_size, d_model)."""
+        """Returns float32 embeddings (vocab_size, d_model)."""
         standard_normal = jax.random.normal(key, (vocab_size, d_model), jnp.float32)
         return d_model**-0.5 * standard_normal
 
@@ -47,6 +43,6 @@ class Init(Checked):
 def uniform_with_variance(
     key: jax.Array, fan_in: int, fan_out: int, variance: float
 ) -> jax.Array:
-    """float32 (fan_in, fan_out), uniform in ±√(3 variance)."""
+    """Samples a float32 matrix (fan_in, fan_out) uniformly from ±√(3 variance)."""
     limit = (3 * variance) ** 0.5
     return jax.random.uniform(key, (fan_in, fan_out), jnp.float32, -limit, limit)

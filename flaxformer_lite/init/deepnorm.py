@@ -1,4 +1,4 @@
-"""Initialisation for `residual/deepnorm.py` (Wang et al. 2022, "DeepNet", figure 2)."""
+"""Initializer for `residual/deepnorm.py` (Wang et al. 2022, "DeepNet", figure 2)."""
 
 import dataclasses
 
@@ -10,10 +10,10 @@ from flaxformer_lite.init.base import Init
 
 @dataclasses.dataclass(frozen=True)
 class Deepnorm(Init):
-    """Xavier, times β for what flows into the stream: values, outputs, feed-forward.
+    """Xavier, scaled by β for all matrices except queries and keys.
 
     β = 0.87 (N⁴ M)^(−1/16) in an encoder of N layers and (12 M)^(−1/4) in a decoder of
-    M layers. In a stack alone, of N layers, β = (8 N)^(−1/4).
+    M layers. In a single stack of N layers, β = (8 N)^(−1/4).
     """
 
     def matrix(self, key, fan_in, fan_out, name):
@@ -23,7 +23,7 @@ class Deepnorm(Init):
         return std * jax.random.normal(key, (fan_in, fan_out), jnp.float32)
 
     def beta(self) -> float:
-        """The factor of the matrices that flow into the stream."""
+        """Returns β, the factor of matrices that feed the residual stream."""
         encoder = self.sizes.encoder_layers
         decoder = self.sizes.decoder_layers
         if self.sizes.role == 'encoder':

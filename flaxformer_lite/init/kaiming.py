@@ -1,4 +1,4 @@
-"""Kaiming initialisation (He et al. 2015, equation 10)."""
+"""Kaiming initializer (He et al. 2015, equation 10)."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from flaxformer_lite.init.base import Init
 
 @dataclasses.dataclass(frozen=True)
 class Kaiming(Init):
-    """N(0, 2 / fan_in), which keeps the mean square through a ReLU."""
+    """N(0, 2 / fan_in), which preserves the mean square through a ReLU."""
 
     def matrix(self, key, fan_in, fan_out, name):
         std = (2 / fan_in) ** 0.5

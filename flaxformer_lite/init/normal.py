@@ -11,7 +11,7 @@ from flaxformer_lite.ranges import Positive
 
 @dataclasses.dataclass(frozen=True)
 class Normal(Init):
-    """N(0, std²) whatever the shape."""
+    """N(0, std²) for every shape."""
 
     std: Positive = 0.02
 

@@ -1,4 +1,4 @@
-"""Xavier initialisation (Glorot and Bengio 2010, equation 16), as in tensor2tensor."""
+"""Xavier initializer (Glorot and Bengio 2010, equation 16), as in tensor2tensor."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from flaxformer_lite.init.base import Init, uniform_with_variance
 
 @dataclasses.dataclass(frozen=True)
 class Xavier(Init):
-    """Uniform with variance 2 / (fan_in + fan_out), all heads counted as one matrix."""
+    """Uniform with variance 2 / (fan_in + fan_out); all heads count as one matrix."""
 
     def matrix(self, key, fan_in, fan_out, name):
         variance = 2 / (fan_in + fan_out)

@@ -1,1 +1,1 @@
-"""What every model is built of: blocks, stacks of them, attention heads, matrices."""
+"""Modules shared by all models: stacks, blocks, attention heads, linear layers."""

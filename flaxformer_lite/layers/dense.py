@@ -1,4 +1,4 @@
-"""Linear maps: operands in the compute dtype, sums and results in float32."""
+"""Linear layers: operands in the compute dtype, sums and results in float32."""
 
 import math
 
@@ -14,17 +14,17 @@ from flaxformer_lite.sharding import gather
 
 
 class Dense(nn.Module):
-    """y = x W + b, over the last `input_axes` axes of x, to the axes `features`.
+    """Linear layer y = x W + b over the last `input_axes` axes of x.
 
-    A model has one of these as a template, with its dtype and its initialisation; each
-    matrix is a copy of it with features of its own (`flax.linen.Module.copy`).
+    Models use one instance as a template for dtype and initializer. Each matrix is a
+    copy with its own `features` (`flax.linen.Module.copy`).
 
     Attributes:
-      features: the output's axes, such as (heads, d_k). They count as one fan-out.
-      input_axes: how many trailing axes of x are contracted.
-      bias: whether b is there; it starts at 0.
-      dtype: what x and W are rounded to; parameters and the result are float32.
-      kernel_init: the first values of W.
+      features: Output axes, such as (heads, d_k), counted as one fan-out.
+      input_axes: Number of contracted trailing axes of x.
+      bias: Whether to add b, initialized to 0.
+      dtype: Compute dtype of x and W. Parameters and results are float32.
+      kernel_init: Initializer of W.
     """
 
     features: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Dropout (paper §5.4), on exactly when a dropout key is given."""
+"""Dropout (paper §5.4), active exactly when a dropout key is given."""
 
 import functools
 
@@ -10,27 +10,28 @@ from flaxformer_lite.ops.random_bits import random_bits
 from flaxformer_lite.ranges import Checked, Rate
 
 
-# Traced once for each shape and rate.
+# Traced once per shape and rate.
 @functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=True)
 def keep_mask(
     key: jax.Array, shape: tuple[int, ...], rate: float, of_rows: bool = False
 ) -> jax.Array:
-    """bool, each True with probability 1 − rate; `of_rows` as in `random_bits`."""
+    """Returns bools, True with probability 1 − rate; `of_rows` as in `random_bits`."""
     return random_bits(key, shape, of_rows) >= jnp.uint32(round(rate * 2**32))
 
 
 class Dropout(Checked, nn.Module):
-    """Each element is 0 with probability `rate`, else divided by 1 − rate.
+    """Dropout: zeroes elements with probability `rate`, divides the others by 1 − rate.
 
-    The first axis of x is the rows of a batch, by whose numbers it draws.
+    The first axis of x holds the rows of the batch. The mask of a row does not depend
+    on how the batch is sharded.
 
     Attributes:
-      rate: in [0, 1).
-      shared_axes: along these, elements are dropped together: (-1,) for whole tokens of
-        x_BTD, (1, 3) for whole heads of y_BTHU.
+      rate: In [0, 1).
+      shared_axes: Axes that share a mask: (-1,) drops whole tokens of x_BTD, (1, 3)
+        whole heads of y_BTHU.
 
     Raises:
-      ValueError: the rate is not in [0, 1).
+      ValueError: The rate is outside [0, 1).
     """
 
     rate: Rate
@@ -48,10 +49,10 @@ class Dropout(Checked, nn.Module):
 
 
 class LayerDrop(Checked, nn.Module):
-    """Skips a whole layer (Fan et al. 2020): its input x instead of its output y.
+    """LayerDrop (Fan et al. 2020): replaces the output y of a layer by its input x.
 
-    It does so with probability `rate` where a dropout key is given, the same for all of
-    a batch; and wherever the collection `ablation_masks` says so.
+    With a dropout key, it skips the layer with probability `rate`, for the whole batch
+    at once. It also skips layers that the collection `ablation_masks` disables.
     """
 
     rate: Rate = 0.0
@@ -63,9 +64,9 @@ class LayerDrop(Checked, nn.Module):
         return jnp.where(keep, y_BTD, x_BTD)
 
     def keep(self, *layers: int) -> jax.Array | None:
-        """Whether each of so many layers is kept, bool (*layers, 1, 1, 1).
+        """Returns which layers to keep, bool (*layers, 1, 1, 1), or None for all.
 
-        By default of one layer, without an axis for them. None where all are kept.
+        Without arguments it decides for one layer; the result has no layer axis.
         """
         shape = (*layers, 1, 1, 1)
         keep = None

@@ -12,23 +12,22 @@ from flaxformer_lite.sizes import Sizes
 
 
 class MultiHeadAttention(nn.Module):
-    """Concat(head_1, …, head_h) W^O, head_i = Attention(x W_i^Q, y W_i^K, y W_i^V).
+    """Multi-head attention: Concat(head_1, …, head_h) W^O.
 
-    Keys and values are an argument. `project_kv` makes them: of the same tokens in
-    self-attention, of the encoder's output in cross-attention (once a sentence); while
-    decoding, a cache holds them.
+    head_i = Attention(x W_i^Q, y W_i^K, y W_i^V). `project_kv` computes keys and
+    values, in cross-attention once per sentence. A cache holds them during decoding.
 
     Attributes:
-      sizes: d_model, num_heads, num_kv_heads, d_k and d_v are used. With fewer key and
-        value heads than query heads it is grouped-query attention (Ainslie et al.
-        2023), with one of them multi-query attention (Shazeer 2019).
-      core_attention: what happens between heads, a module of `attention/`.
-      positions: a module of `positions/`; its `rotate`, `layer_bias`, `scores` and
-        `values` are used here.
-      dense: the template of the matrices. Keys and values are kept in its dtype.
-      head_dropout: of whole heads.
-      projections: False leaves out all four matrices; a head is a slice of its input.
-      bias: whether each matrix has a bias; the paper has none.
+      sizes: d_model, num_heads, num_kv_heads, d_k and d_v apply. Fewer key-value heads
+        give grouped-query attention (Ainslie et al. 2023); one gives multi-query
+        attention (Shazeer 2019).
+      core_attention: A module of `attention/`.
+      positions: A module of `positions/`, used for `rotate`, `layer_bias`, `scores` and
+        `values`.
+      dense: Template of the matrices; its dtype is also that of stored keys and values.
+      head_dropout: Dropout of whole heads.
+      projections: False omits all four matrices and slices the input into heads.
+      bias: Whether matrices have biases. The paper uses none.
     """
 
     sizes: Sizes
@@ -57,11 +56,11 @@ class MultiHeadAttention(nn.Module):
         return x_BTD.reshape(*x_BTD.shape[:2], self.sizes.num_heads, self.sizes.d_k)
 
     def project_kv(self, x_BSD: jax.Array, positions_BS: jax.Array | None) -> KeyValues:
-        """The keys and values of these tokens, in the compute dtype.
+        """Computes keys and values in the compute dtype.
 
         Args:
-          x_BSD: the tokens' vectors.
-          positions_BS: int32; None for keys that no positions act on.
+          x_BSD: Token vectors.
+          positions_BS: int32; None for keys without positions.
         """
         if self.projections:
             key_BSGK = self.key(x_BSD)
@@ -84,7 +83,7 @@ class MultiHeadAttention(nn.Module):
     def __call__(
         self, x_BTD: jax.Array, kv: KeyValues, context: AttentionContext
     ) -> jax.Array:
-        """Attends from x_BTD to `kv`, which holds what a cache makes of `project_kv`.
+        """Attends from x_BTD to `kv`, the result of `project_kv` or of a cache.
 
         Returns:
           float32 BTD.
@@ -103,7 +102,7 @@ class MultiHeadAttention(nn.Module):
     def attend_by_head(
         self, q_BTHK: jax.Array, kv: KeyValues, context: AttentionContext
     ) -> jax.Array:
-        """Each head's result, BTHU; `introspection` may put another in its place."""
+        """Returns the output of each head, BTHU. `introspection` may replace it."""
         y_BTHU = self._attend(q_BTHK, kv, context)
         if self.has_variable('ablation_masks', 'heads'):
             masks_H = self.get_variable('ablation_masks', 'heads')
@@ -111,12 +110,10 @@ class MultiHeadAttention(nn.Module):
         return y_BTHU
 
     def _attend(self, q_BTHK, kv, context):
-        """The core attention, with as many heads of queries as of keys.
+        """Applies the core attention, with as many query heads as key heads.
 
-        Where a group of query heads shares one head of keys, the group's queries become
-        that many queries of one head: groups are folded into the query axis. Where the
-        core attention or the positions have parameters for each head, keys and values
-        are repeated instead.
+        Queries that share a key head are folded into the query axis. If core attention
+        or positions have per-head parameters, keys and values are repeated instead.
         """
         bias_BHTS = self._bias(kv, context)
         group_size = self.sizes.num_heads // self.sizes.num_kv_heads
@@ -138,17 +135,17 @@ class MultiHeadAttention(nn.Module):
         return _unfold_groups(y_BTHU, group_size)
 
     def _bias(self, kv, context):
-        """What positions add to the scores, of the stack or of this layer."""
+        """Returns the positional bias, of the stack or of this layer."""
         if not self.positions.has_layer_bias:
             return context.bias_BHTS
         bias_BHTS = self.positions.layer_bias(context.positions_BT, kv.positions_BS)
-        # Of merged attention the source's keys have no positions.
+        # In merged attention, source keys have no positions and get no bias.
         has_position_BS = kv.positions_BS != NO_POSITION
         return jnp.where(has_position_BS[:, None, None], bias_BHTS, 0.0)
 
 
 def _fold_groups(q_BTHK, group_size):
-    """(B, T, H, K) → (B, T · group size, H / group size, K)."""
+    """Reshapes (B, T, H, K) to (B, T · group size, H / group size, K)."""
     b, t, h, k = q_BTHK.shape
     g = h // group_size
     q_BTGRK = q_BTHK.reshape(b, t, g, group_size, k)
@@ -157,7 +154,7 @@ def _fold_groups(q_BTHK, group_size):
 
 
 def _unfold_groups(y_BTHU, group_size):
-    """What `_fold_groups` did, undone."""
+    """Inverts `_fold_groups`."""
     b, folded, g, u = y_BTHU.shape
     t = folded // group_size
     y_BTRGU = y_BTHU.reshape(b, t, group_size, g, u)
@@ -166,7 +163,7 @@ def _unfold_groups(y_BTHU, group_size):
 
 
 def _fold_pairs(x_BHTS, group_size):
-    """A mask or a bias for queries whose groups are folded."""
+    """Reshapes a mask or a bias to match `_fold_groups`."""
     if x_BHTS is None or group_size == 1:
         return x_BHTS
     if x_BHTS.shape[1] > 1:

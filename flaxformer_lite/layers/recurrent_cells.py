@@ -7,16 +7,16 @@ from flax import linen as nn
 from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.ops.matmul import matmul
 
-# A GRU's state is one array, an LSTM's are two: the memory cell and the output.
+# One array in a GRU; in an LSTM two, the memory cell and the output.
 CellState = jax.Array | tuple[jax.Array, jax.Array]
 
 
 class Cell(nn.Module):
-    """What cells have in common: a first state, and W x + b of several gates at once.
+    """Recurrent cell that computes the products of all gates at once.
 
     Attributes:
-      d_model: the width of the state.
-      dense: the template of matrices: their dtype and first values.
+      d_model: Width of the state.
+      dense: Template of the matrices, with their dtype and initializer.
     """
 
     d_model: int
@@ -24,16 +24,16 @@ class Cell(nn.Module):
 
     @nn.nowrap
     def first_state(self, h: jax.Array) -> CellState:
-        """The state with these values, wherever the cell keeps values."""
+        """Returns a state in which each array is h."""
         raise NotImplementedError
 
     def from_input(self, x: jax.Array, names: str, biased: str) -> list[jax.Array]:
-        """W x + b for each gate, float32; W starts as other matrices do.
+        """Computes W x + b for each gate, float32; W has the template's initializer.
 
         Args:
-          x: the input, (…, features).
-          names: a letter for each gate.
-          biased: the gates that have b.
+          x: Input, (…, features).
+          names: One letter per gate.
+          biased: Gates that have b.
         """
 
         def init(key, shape):
@@ -43,7 +43,7 @@ class Cell(nn.Module):
         return self._products(x, 'i', names, biased, init)
 
     def from_state(self, h: jax.Array, names: str, biased: str) -> list[jax.Array]:
-        """U h + b for each gate, float32; U starts as an orthogonal matrix."""
+        """Computes U h + b for each gate, float32; U is initialized orthogonally."""
 
         def init(key, shape):
             return nn.initializers.orthogonal()(key, shape, jnp.float32)
@@ -69,7 +69,7 @@ class Cell(nn.Module):
 
 
 class _Gate(nn.Module):
-    """The parameters of one gate; its bias is constant 0 where it has none."""
+    """Kernel and bias of one gate; the bias is a constant 0 unless `biased`."""
 
     features: int
     kernel_init: nn.initializers.Initializer
@@ -84,9 +84,10 @@ class _Gate(nn.Module):
 
 
 class GRU(Cell):
-    """h ← (1 − z) n + z h, n = tanh(W x + r ⊙ (U h + b)) (Cho et al. 2014).
+    """Gated recurrent unit (Cho et al. 2014): h ← (1 − z) n + z h.
 
-    As in cuDNN, the reset gate r acts after the product U h.
+    n = tanh(W x + r ⊙ (U h + b)). The reset gate r acts after the product U h, as in
+    cuDNN.
     """
 
     @nn.nowrap
@@ -95,7 +96,7 @@ class GRU(Cell):
 
     @nn.compact
     def __call__(self, h: jax.Array, x: jax.Array) -> tuple[CellState, jax.Array]:
-        """One token: → the new state, the output."""
+        """Returns the new state and the output."""
         reset_x, update_x, new_x = self.from_input(x, 'rzn', biased='rzn')
         reset_h, update_h, new_h = self.from_state(h, 'rzn', biased='n')
         reset = jax.nn.sigmoid(reset_x + reset_h)
@@ -106,7 +107,10 @@ class GRU(Cell):
 
 
 class LSTM(Cell):
-    """c ← f c + i g, h ← o tanh(c) (Hochreiter and Schmidhuber 1997; Gers 2000)."""
+    """LSTM cell: c ← f c + i g, h ← o tanh(c).
+
+    Sources: Hochreiter and Schmidhuber (1997); Gers (2000).
+    """
 
     @nn.nowrap
     def first_state(self, h):
@@ -114,7 +118,7 @@ class LSTM(Cell):
 
     @nn.compact
     def __call__(self, state: CellState, x: jax.Array) -> tuple[CellState, jax.Array]:
-        """One token: → the new state, the output."""
+        """Returns the new state and the output."""
         c, h = state
         of_x = self.from_input(x, 'ifgo', biased='')
         of_h = self.from_state(h, 'ifgo', biased='ifgo')

@@ -1,9 +1,7 @@
-"""A stack whose layers are one loop, so that its program does not grow with its depth.
+"""Stack that scans over its layers, so that program size does not grow with depth.
 
-Where layers differ by a pattern, a turn of the loop runs a period of them.
-
-Its parameters are those of `Stack` with the layers in an axis of their own, as
-`stack_layers` has them.
+If the layers follow a pattern, each iteration runs one period of it. Parameters are
+those of `Stack` with a leading layer axis (see `stack_layers`).
 """
 
 import operator
@@ -20,7 +18,7 @@ from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.sharding import place
 
-# What each layer has of its own; in the arrays of all layers the first axis is theirs.
+# Per-layer collections and their layer axis.
 _OF_A_LAYER: dict[Any, Any] = {
     'params': 0,
     'batch_stats': 0,
@@ -28,13 +26,13 @@ _OF_A_LAYER: dict[Any, Any] = {
     'metrics': 0,
     'ablation_masks': 0,
 }
-# What the layers of a `Stack` are called, without their numbers, and what all of them
-# are here.
+# Names of the layers in a `Stack`, without their numbers, and of their stacked
+# variables.
 _STACKED = {'layer': 'layers', 'layer_drop': 'layer_drop'}
 
 
 class _Turn(nn.Module):
-    """Layers that differ, of which a turn of the loop runs one after the other."""
+    """One period of different layers, run in one iteration of the scan."""
 
     blocks: tuple[Block, ...]
 
@@ -43,20 +41,19 @@ class _Turn(nn.Module):
 
 
 def _layers(turn: nn.Module) -> list[Any]:
-    """The layers of a turn, which are one or the list of a `_Turn`."""
+    """Returns the layers that one iteration of the scan runs."""
     if isinstance(turn, _Turn):
         return turn.layer
     return [turn]
 
 
 class ScannedStack(Stack):
-    """The same blocks as in a `Stack`, run by `nn.scan`.
+    """A `Stack` that runs its blocks with `nn.scan`.
 
-    Where `Stack` has a tuple with keys and values or a cache of each layer, this has a
-    tuple with those of each layer of a period, for all turns of the loop: arrays with
-    the turns in the axis behind that of the sentences. Most stacks have a period of
-    one, and each layer is a turn; layers that are shared are read in every turn.
-    Dropout draws other numbers than in a `Stack`, and as independent ones.
+    Tuples of caches, or of keys and values, have one entry per layer of a period
+    instead of per layer. Axis 1, after the batch, stacks the iterations. Most stacks
+    have a period of one, so each layer is one iteration. Dropout draws different but
+    equally independent numbers.
     """
 
     in_a_loop: ClassVar[bool] = True
@@ -74,7 +71,7 @@ class ScannedStack(Stack):
 
     @property
     def num_turns(self) -> int:
-        """The turns of the loop."""
+        """Number of iterations of the scan."""
         return self.num_layers // len(self.blocks)
 
     def cross_kv(self, encoded_BSD, positions_BS):
@@ -104,11 +101,10 @@ class ScannedStack(Stack):
 
     @nn.nowrap
     def _of_each(self, function: Callable, axis: int | None) -> Callable:
-        """A function (turn, x, y) for all turns: results have them in their axis 1.
+        """Maps `function(turn, x, y)` over all iterations; results have them in axis 1.
 
-        Args:
-          function: of one turn.
-          axis: that of the turns in x; None where it is the same for all. y is.
+        `axis` is that of the iterations in x, or None to pass all the same x. All get
+        the same y.
         """
         in_axes: Any = (axis, None)
         variable_axes = dict(_OF_A_LAYER)
@@ -118,7 +114,8 @@ class ScannedStack(Stack):
         return nn.vmap(
             function,
             variable_axes=variable_axes,
-            # Flax counts the keys of a layer by what it was first called with.
+            # Includes dropout, because Flax counts a layer's RNG keys by the call that
+            # created it.
             split_rngs={'params': not self.shared, 'dropout': True},
             in_axes=in_axes,
             out_axes=1,
@@ -127,9 +124,9 @@ class ScannedStack(Stack):
 
     @nn.nowrap
     def _of_one_turn(self, function: Callable) -> Callable:
-        """Has a function of a turn read parameters that are all turns'.
+        """Makes a function of one iteration read the parameters shared by all.
 
-        They have an axis of turns, as those of other stacks, of length 1.
+        They are stored with an iteration axis of length 1, as in other stacks.
         """
 
         def alone(params):
@@ -183,23 +180,23 @@ class ScannedStack(Stack):
 
     @nn.nowrap
     def separate(self) -> Stack:
-        """The stack of the same layers that are run one by one."""
+        """Returns the equivalent stack that runs its layers one by one."""
         attributes = ('blocks', 'num_layers', 'positions', 'embedding_norm', 'dropout')
         attributes += ('layer_drop_rate', 'remat', 'shared')
         return Stack(**{name: getattr(self, name) for name in attributes})
 
 
 def stack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> Any:
-    """Variables of a model with layers one by one → of the same one that scans them.
+    """Converts variables of separate layers to those of a model that scans them.
 
     `encoder/layer_0/…`, `encoder/layer_1/…`, … become `encoder/layers/…`, with the
     layers in the first axis. With a period of 2, layers 0, 2, … become
     `encoder/layers/layer_0/…` and layers 1, 3, … become `encoder/layers/layer_1/…`.
 
     Args:
-      variables: a tree of dictionaries.
-      periods: the layers of a turn by stack, as `Model.layer_periods` has them; 1 where
-        none is given.
+      variables: A tree of dictionaries.
+      periods: Layers per iteration of each stack, as in `Model.layer_periods`. Defaults
+        to 1.
     """
     return _stack(variables, '', periods or {})
 
@@ -222,10 +219,10 @@ def _stack(tree: Any, name: str, periods: Mapping[str, int]) -> Any:
 
 
 def _stack_turns(trees: Mapping[int, Any], period: int) -> Any:
-    """The layers of a stack by number, with the turns of the loop in the first axis."""
+    """Stacks the layers of one stack along a new first axis of iterations."""
     turns = {}
     for i in range(period):
-        # In some collections only some layers of a turn have variables.
+        # In some collections, only some layers of a period have variables.
         same = [trees[layer] for layer in sorted(trees) if layer % period == i]
         if same:
             turns[f'layer_{i}'] = jax.tree.map(lambda *x: jnp.stack(x), *same)
@@ -235,12 +232,12 @@ def _stack_turns(trees: Mapping[int, Any], period: int) -> Any:
 
 
 def unstack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> Any:
-    """The inverse of `stack_layers`; variables without such layers stay as they are.
+    """Inverts `stack_layers`; returns variables without stacked layers unchanged.
 
     Args:
-      variables: a tree of dictionaries.
-      periods: as `stack_layers` takes them. Where none are given they are read off the
-        variables, among which has to be something of every layer of a turn.
+      variables: A tree of dictionaries.
+      periods: As in `stack_layers`. Inferred by default, which requires variables of
+        every layer of a period.
     """
     if periods is None:
         periods = periods_of(variables)
@@ -271,7 +268,7 @@ def _unstack_axis(kind: str, tree: Any, first: int, period: int) -> dict[str, An
 
 
 def _by_place_in_turn(layers: Mapping[str, Any]) -> dict[int, Any]:
-    """Which layer of a turn → its variables, of a tree `layers`."""
+    """Maps the index within the period to variables of `layers`."""
     kinds = {key: key.rpartition('_') for key in layers}
     if all(kind == 'layer' and n.isdigit() for kind, _, n in kinds.values()):
         return {int(kinds[key][2]): tree for key, tree in layers.items()}
@@ -279,7 +276,7 @@ def _by_place_in_turn(layers: Mapping[str, Any]) -> dict[int, Any]:
 
 
 def periods_of(variables: Any) -> dict[str, int]:
-    """The layers of a turn by stack, of stacked variables: see `stack_layers`."""
+    """Returns the layers per iteration of each stack, given stacked variables."""
     periods: dict[str, int] = {}
     for stack, layers in _stacked_in(variables, ''):
         period = 1 + max(_by_place_in_turn(layers))

@@ -1,4 +1,4 @@
-"""A stack of blocks: the encoder, the decoder (§3.1), or a decoder alone."""
+"""Stacks of blocks: encoder, decoder (§3.1), or decoder-only."""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _Method = TypeVar('_Method', bound=Callable[..., Any])
 
 
 def _of_depths(method: _Method) -> _Method:
-    """Has a method of a stack find the parameters of every layer, also if shared."""
+    """Makes a method of a stack see parameters for every layer, even if shared."""
 
     def run(self, *arguments):
         if self.shared:
@@ -35,29 +35,30 @@ def _of_depths(method: _Method) -> _Method:
 
 
 class Stack(Checked, nn.Module):
-    """Blocks, each with weights of its own, or of the layer a period before it.
+    """Stack of blocks with separate or shared parameters.
 
     Attributes:
-      blocks: the templates of the layers of a period, which repeats over the depth:
-        layer i is a copy of number i mod n. Most stacks have one.
-      num_layers: how many.
-      positions: a module of `positions/`; its `embed` and `bias` are used here.
-      embedding_norm: of the sum of embeddings and positions; `norms/identity` for none.
-      dropout: of that sum (§5.4).
-      layer_drop_rate: how often a whole layer is skipped while training.
-      remat: what of a layer the backward pass computes again: nothing of it ('none'),
-        all but its inputs ('blocks'), or what a policy of `jax.checkpoint_policies`
-        does not save. It changes no result.
-      shared: whether the layers of one template are one layer, whose parameters are
-        used again (Dehghani et al. 2019, "Universal Transformers"; Lan et al. 2020,
-        "ALBERT"; Takase and Kiyono 2021, "cycle"). It has the parameters of the first
-        period alone. All else is each layer's own, caches and running statistics too.
+      blocks: Templates of the layers of one period. Layer i is a copy of template i mod
+        n. Most stacks have one.
+      num_layers: Number of layers.
+      positions: A module of `positions/`, used for `embed` and `bias`.
+      embedding_norm: Norm of the sum of embeddings and positions; `norms/identity` for
+        none.
+      dropout: Dropout after `embedding_norm` (§5.4).
+      layer_drop_rate: Probability of skipping a layer in training.
+      remat: Rematerialization: 'none', 'blocks' to save only the inputs of each layer,
+        or a policy in `jax.checkpoint_policies`. Results are unchanged.
+      shared: Whether layers with the same template share parameters (Dehghani et al.
+        2019, "Universal Transformers"; Lan et al. 2020, "ALBERT"; Takase and Kiyono
+        2021, "cycle"). Only the first period has parameters. Caches, running statistics
+        and other state stay per layer.
 
     Raises:
-      ValueError: there is no such `remat`.
+      ValueError: `remat` is unknown.
     """
 
-    # In a loop no compiler can find what is computed again among what was computed.
+    # Inside `lax.scan`, XLA cannot undo rematerialization by common-subexpression
+    # elimination.
     in_a_loop: ClassVar[bool] = False
 
     blocks: tuple[Block, ...]
@@ -70,7 +71,7 @@ class Stack(Checked, nn.Module):
     shared: bool = False
 
     def setup(self):
-        # Copies, for one template that is called several times would share its weights.
+        # Copies, because calling one template several times would share its weights.
         each = range(self.num_layers)
         self.layer = [self.template(i).copy(name=None) for i in each]
         self.layer_drop = [LayerDrop(self.layer_drop_rate) for _ in each]
@@ -78,17 +79,17 @@ class Stack(Checked, nn.Module):
 
     @property
     def block(self) -> Block:
-        """The first layer's template, for what is the same in all of them."""
+        """Template of the first layer, for attributes common to all layers."""
         return self.blocks[0]
 
     @property
     def d_model(self) -> int:
-        """The width of the residual stream."""
+        """Width of the residual stream."""
         return self.block.self_attention.sizes.d_model
 
     @property
     def num_positions(self) -> int | None:
-        """The least `num_positions` of its positions, those of its layers included."""
+        """Smallest `num_positions` among the positions of the stack and its layers."""
         positions = [self.positions]
         for block in self.blocks:
             attentions = block.self_attention, block.cross_attention
@@ -98,21 +99,21 @@ class Stack(Checked, nn.Module):
 
     @nn.nowrap
     def template(self, layer: int) -> Block:
-        """The template of a layer, by its number."""
+        """Returns the template of layer number `layer`."""
         return self.blocks[layer % len(self.blocks)]
 
     @nn.nowrap
     def _final(self) -> nn.Module:
-        """The residual connection whose `final_norm` follows: the last layer's kind."""
+        """Returns the residual connection of the last layer, for its `final_norm`."""
         return self.template(self.num_layers - 1).residual.copy(name=None)
 
     @nn.nowrap
     def _with_parameters(
         self, function: Callable, read: Callable, write: Callable
     ) -> Callable:
-        """The function of a module that sees read(its parameters).
+        """Wraps a module's function so that it sees `read(parameters)`.
 
-        Those that it makes itself, at first, are kept as write(parameters).
+        Parameters created during initialization are stored as `write(parameters)`.
         """
 
         def each(change):
@@ -125,7 +126,7 @@ class Stack(Checked, nn.Module):
 
     @nn.nowrap
     def of_all_layers(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The stack's own, with those of layer i mod n as those of layer i."""
+        """Returns parameters in which layer i uses those of layer i mod n."""
         layers = {
             f'layer_{i}': params.get(f'layer_{i % len(self.blocks)}', {})
             for i in range(self.num_layers)
@@ -141,7 +142,7 @@ class Stack(Checked, nn.Module):
     def cross_kv(
         self, encoded_BSD: jax.Array, positions_BS: jax.Array
     ) -> tuple[KeyValues, ...]:
-        """Each layer's keys and values of the source, projected once a sentence."""
+        """Projects the source's keys and values for each layer, once per sentence."""
         return tuple(
             layer.project_source(encoded_BSD, positions_BS) for layer in self.layer
         )
@@ -150,14 +151,14 @@ class Stack(Checked, nn.Module):
     def init_cache(
         self, prefix: tuple[KeyValues, ...], valid_BS: jax.Array
     ) -> tuple[CacheState, ...]:
-        """A cache for each layer that begins with the keys and values of a prefix."""
+        """Returns one cache per layer, starting with a prefix's keys and values."""
         return tuple(
             layer.init_cache(kept, valid_BS)
             for layer, kept in zip(self.layer, prefix, strict=True)
         )
 
     def empty_cache(self, batch: int) -> tuple[CacheState, ...]:
-        """A cache for each layer that begins with nothing."""
+        """Returns one empty cache per layer."""
         x_B0D = jnp.zeros((batch, 0, self.d_model))
         positions_B0 = jnp.zeros((batch, 0), jnp.int32)
         nothing = self._kept(x_B0D, positions_B0)
@@ -178,17 +179,17 @@ class Stack(Checked, nn.Module):
         """Runs all layers.
 
         Args:
-          x_BTD: embedded tokens.
-          context: their positions and masks; the positional bias is filled in here.
-          encoder_kv: what `cross_kv` returned, in a decoder.
-          caches: what `init_cache`, `empty_cache` or the call before returned. Without
-            them the tokens attend to each other. With them T is the number of
-            hypotheses and each token is the next of one of them.
-          beam: the step and the visible slots; with `caches`.
+          x_BTD: Embedded tokens.
+          context: Positions and masks. The stack adds the positional bias.
+          encoder_kv: Result of `cross_kv`, in a decoder.
+          caches: Result of `init_cache`, `empty_cache` or the previous call. Without
+            caches, the tokens attend to each other. With caches, T is the number of
+            hypotheses, and each token extends one of them.
+          beam: Step and visible slots; required with `caches`.
 
         Returns:
-          The output, float32 BTD, and each layer's cache; without caches, each layer's
-          keys and values.
+          The output, float32 BTD, and one cache per layer, or without caches, the keys
+            and values of each layer.
         """
         x_BTD = self.positions.embed(x_BTD, context.positions_BT)
         with padding_known(context.valid_BT):
@@ -225,14 +226,14 @@ class Stack(Checked, nn.Module):
 
     @nn.nowrap
     def separate(self) -> 'Stack':
-        """The stack of the same layers that are run one by one: itself."""
+        """Returns the equivalent stack that runs its layers one by one: itself."""
         return self
 
     @nn.nowrap
     def _run_layer(self, trains: bool) -> Callable:
-        """A function (layer, arguments…) that calls a layer, as `remat` says.
+        """Returns a function that calls a layer, with `remat` applied.
 
-        A layer with a cache, which has no backward pass, is only called.
+        Layers with a cache have no backward pass, so `remat` does not apply to them.
         """
         if self.remat == NONE or not trains:
             return _call
@@ -243,9 +244,7 @@ class Stack(Checked, nn.Module):
 
     @nn.nowrap
     def _is_unobserved(self) -> bool:
-        """Whether layers give nothing but their results, and no interceptor asks which
-        of them is called: then they differ in their arrays alone.
-        """
+        """Returns True if layers can share a trace: no state, RNG or interceptor."""
         scope = self.scope
         assert scope is not None
         gives_results_alone = not scope.mutable and not scope.rngs
@@ -259,7 +258,7 @@ class Stack(Checked, nn.Module):
         return context._replace(bias_BHTS=bias_BHTS)
 
     def _sow_stream(self, context, x_BTD):
-        """Gives `introspection` the tokens' positions and their vectors' lengths."""
+        """Sows token positions, validity and vector norms for `introspection`."""
         if self.is_mutable_collection('intermediates'):
             self.put_variable('intermediates', 'positions', context.positions_BT)
             self.put_variable('intermediates', 'valid', context.valid_BT)
@@ -267,17 +266,17 @@ class Stack(Checked, nn.Module):
 
 
 def _call(layer, x_BTD, context, *arguments):
-    # Here and not in a block: one that forgot it would count padding.
+    # Here rather than in blocks: a block could omit it and count padding.
     with padding_known(context.valid_BT):
         return layer(x_BTD, context, *arguments)
 
 
 def _traced_once() -> Callable:
-    """As `_call`, for layers of like shapes, which are traced once for all of them.
+    """Returns a `_call` that traces layers with equal shapes only once.
 
-    A search is traced for each size of its batch and of its cache, and so takes half as
-    long; so does an evaluation's loss. The trace is for one call of one stack alone:
-    what is around a call, such as `ops.choose.use_reference`, is part of it.
+    A search is traced for each batch and cache size, and this halves the time. It also
+    does for an evaluation's loss. A trace serves one call of one stack, because it
+    captures context such as `ops.choose.use_reference`.
     """
 
     @functools.partial(jax.jit, static_argnums=0)

@@ -1,4 +1,4 @@
-"""What losses have in common: a cost of each label, summed over those of a batch."""
+"""Base class of losses, and sums of losses."""
 
 import dataclasses
 import re
@@ -24,19 +24,18 @@ from flaxformer_lite.training.forward import forward
 @dataclass_transform(frozen_default=True)
 @dataclasses.dataclass(frozen=True)
 class Loss(Checked):
-    """Σ cost(label), over the labels of a batch that are no padding.
+    """Sum of token losses over the non-padding labels of a batch.
 
-    A variant says in `token_losses` what a label costs. One that needs more than
-    logits and labels says in `targets` what; one that needs another way through the
-    model overrides `__call__`. Annotated attributes are its arguments, as those of a
-    frozen dataclass: equal arguments make equal losses.
+    To add a loss, override `token_losses`. Override `targets` if it needs more than
+    logits and labels, and `__call__` if it needs a different forward pass. Annotated
+    attributes are arguments, as in a frozen dataclass; losses with equal arguments are
+    equal.
 
     Attributes:
-      arrays: the attributes that hold arrays or other losses: a loss is a pytree, whose
-        leaves they have, and so can be an argument of a compiled step.
-      passes: P, how many times the model runs on a batch, each time with dropout of its
-        own. If it is more than one, `token_losses` and `token_metrics` are given logits
-        of all, BTPV.
+      arrays: attributes that hold arrays or other losses. A loss is a pytree with them
+        as children, so it can be an argument of a compiled step.
+      passes: P, number of forward passes per batch, each with its own dropout. If P >
+        1, `token_losses` and `token_metrics` receive the logits of all passes, BTPV.
     """
 
     arrays: ClassVar[tuple[str, ...]] = ()
@@ -52,23 +51,23 @@ class Loss(Checked):
     def token_losses(
         self, logits_BTV: jax.Array, labels_BT: jax.Array, *more: jax.Array
     ) -> jax.Array:
-        """What each label costs, float32 BT, by what stands in its own place alone.
+        """Computes the loss of each label, float32 BT, independently of the others.
 
         Args:
           logits_BTV: float32.
-          labels_BT: int32; what is given for padding does not count.
-          more: what else `targets` gives.
+          labels_BT: int32. Values at padding are ignored.
+          more: additional results of `targets`.
         """
         raise NotImplementedError
 
     def token_metrics(
         self, logits_BTV: jax.Array, labels_BT: jax.Array, *more: jax.Array
     ) -> dict[str, jax.Array]:
-        """What else is to be reported of each label, float32 BT, by name."""
+        """Computes additional metrics of each label, float32 BT, by name."""
         return {}
 
     def targets(self, batch: Batch) -> tuple[jax.Array, ...]:
-        """The labels, and what else the loss goes by; each begins with the axes BT."""
+        """Returns the labels and other targets; each starts with the axes BT."""
         return (batch['labels'],)
 
     def __call__(
@@ -78,22 +77,22 @@ class Loss(Checked):
         batch: Batch,
         key: jax.Array | None = None,
     ) -> tuple[LossSums, Any]:
-        """Runs the model on a batch.
+        """Runs the model on a batch and sums the loss.
 
         Args:
-          model, variables, batch, key: as `training.forward.forward` has them.
+          model, variables, batch, key: as in `training.forward.forward`.
 
         Returns:
-          The sums, which those of the parts of a batch add up to; and what parts of the
-          model wrote, as `training.forward` gives it.
+          The sums, which add up over the parts of a batch, and the collections that the
+            model
+          wrote, as in `training.forward`.
 
         Raises:
-          ValueError: `variables` are parameters alone, or the batch lacks an array.
+          ValueError: `variables` lacks the 'params' level, or the batch lacks an array.
         """
         repeated = batch
         if self.passes > 1:
-            # The rows of a row's passes stand together: on one device, if several
-            # divide them.
+            # Adjacent passes of a row stay on one device if the rows are sharded.
             repeated = {k: jnp.repeat(x, self.passes, 0) for k, x in batch.items()}
         factors, written = forward(model, variables, repeated, key)
         hidden_BTD, table_VD, bias_V = factors
@@ -110,9 +109,9 @@ class Loss(Checked):
         return sums, written
 
     def formula(self, padding: int) -> Formula:
-        """The sums over labels, with their gradient by the logits.
+        """Returns functions for the sums over labels and their gradient.
 
-        A variant may override it for a gradient in closed form.
+        Override it to give the gradient with respect to the logits in closed form.
         """
 
         def sums(logits_NV: jax.Array, targets: tuple[jax.Array, ...]) -> LossSums:
@@ -129,7 +128,7 @@ class Loss(Checked):
                 return jnp.where(counts_BT, x_BT, 0.0).sum()
 
             loss, others = jax.tree.map(total, (losses_BT, metrics_BT))
-            # What is reported with every loss, the mean over passes.
+            # Metrics that every loss reports, averaged over passes.
             labels_BTP = jnp.repeat(labels_BT[..., None], self.passes, -1)
             plain = cross_entropy_sums(logits_NV, (labels_BTP,), 0.0, padding)
             plain = jax.tree.map(lambda x: x / self.passes, plain)
@@ -151,7 +150,7 @@ class Loss(Checked):
 
 
 def label_log_p(logits_BTV: jax.Array, labels_BT: jax.Array) -> jax.Array:
-    """log p(label), float32 BT; of other axes as well, as far as they broadcast."""
+    """Computes log p(label), float32 BT; other axes broadcast."""
     log_p_BTV = jax.nn.log_softmax(logits_BTV)
     is_label_BTV = jax.nn.one_hot(labels_BT, logits_BTV.shape[-1], dtype=bool)
     return jnp.where(is_label_BTV, log_p_BTV, 0.0).sum(-1)
@@ -160,20 +159,21 @@ def label_log_p(logits_BTV: jax.Array, labels_BT: jax.Array) -> jax.Array:
 def smoothed_cross_entropy(
     logits_BTV: jax.Array, labels_BT: jax.Array, smoothing: float
 ) -> jax.Array:
-    """−Σ_v q(v) log p(v) with q = (1 − ε) · label + ε / V, float32 BT."""
+    """Computes −Σ_v q(v) log p(v) with q = (1 − ε) · label + ε / V, float32 BT."""
     nll_BT = -label_log_p(logits_BTV, labels_BT)
     mean_BT = -jax.nn.log_softmax(logits_BTV).mean(-1)
     return (1 - smoothing) * nll_BT + smoothing * mean_BT
 
 
 class Sum(Loss):
-    """The sum of losses, which reports each of them by the name of its class.
+    """Sum of losses that also reports each loss by its class name.
 
-    Those that need logits and labels alone share a forward pass. Where several losses
-    report a metric of one name, it ends in the loss's place in the sum: `focal_1`.
+    Losses that need only logits and labels share a forward pass. If several losses
+    report a metric with the same name, the loss's position in the sum is appended:
+    `focal_1`.
 
     Attributes:
-      losses: of which it is the sum.
+      losses: the summands.
     """
 
     arrays = ('losses',)
@@ -209,12 +209,12 @@ class Sum(Loss):
 
 
 def _numbered(metrics: dict[str, jax.Array], place: int) -> dict[str, jax.Array]:
-    """The metrics of the loss in this place of a sum, by names of their own."""
+    """Appends a loss's position in the sum to the names of its metrics."""
     return {f'{name}_{place}': x for name, x in metrics.items()}
 
 
 def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """The metrics of a sum, without their places where a name is left alone."""
+    """Removes the positions from names that are unique without them."""
     count = Counter(name.rpartition('_')[0] for name in metrics)
     shortest = {}
     for name, x in metrics.items():
@@ -224,12 +224,12 @@ def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 def _needs_logits_alone(loss: Loss) -> bool:
-    """Whether it is a function of the logits of one pass, and of labels."""
+    """Returns whether a loss needs only the labels and the logits of one pass."""
     kind = type(loss)
     own_way = kind.__call__ is not Loss.__call__ or loss.passes > 1
     return not own_way and kind.targets is Loss.targets
 
 
 def _name(loss: Loss) -> str:
-    """Its class's, as files are named: `cross_entropy`."""
+    """Returns the class name in snake case: `cross_entropy`."""
     return re.sub('(?<!^)(?=[A-Z])', '_', type(loss).__name__).lower()

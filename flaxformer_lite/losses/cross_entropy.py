@@ -6,7 +6,9 @@ from flaxformer_lite.ranges import Rate
 
 
 class CrossEntropy(Loss):
-    """−Σ_v q(v) log p(v), with q = (1 − ε) · label + ε / V over the whole vocabulary.
+    """Label-smoothed cross-entropy.
+
+    −Σ_v q(v) log p(v), with q = (1 − ε) · label + ε / V over the whole vocabulary.
 
     Attributes:
       label_smoothing: ε.

@@ -11,23 +11,27 @@ from flaxformer_lite.training.batch import source_and_inputs
 
 
 class Distillation(Loss):
-    """(1 − α) CE(label) − α Σ_v q(v) log p(v), with q of a teacher without dropout.
+    """Cross-entropy with the labels and with a teacher's distribution.
 
-    All log-probabilities of the teacher are in memory, 4 B T V bytes of the part of a
-    batch that `accumulate` leaves. The sum without α is `distillation_teacher`. In a
-    compiled step its variables are constants, unless the loss is an argument of it:
+    (1 − α) CE(label) − α Σ_v q(v) log p(v), with q from the teacher without dropout.
+    The second sum, without α, is reported as `distillation_teacher`.
+
+    The teacher's log-probabilities take 4 B T V bytes per microbatch (see
+    `accumulate`). In a compiled step, the teacher's variables are constants unless you
+    pass the loss as an
+    argument:
 
         def step(state, batch, key, loss):
             return make_train_step(model, optimizer, loss=loss)(state, batch, key)
 
     Attributes:
-      teacher: a model of the same vocabulary, or an `Ensemble`.
-      teacher_variables: what its `apply` takes.
+      teacher: a model with the same vocabulary, or an `Ensemble`.
+      teacher_variables: variables for the teacher's `apply`.
       weight: α.
       label_smoothing: ε of the cross-entropy with the labels.
 
     Raises:
-      ValueError: there is no teacher.
+      ValueError: the teacher is missing.
     """
 
     arrays = ('teacher_variables',)
@@ -62,5 +66,4 @@ class Distillation(Loss):
 
 
 def _cross_entropy(logits_BTV: jax.Array, teacher_log_p_BTV: jax.Array) -> jax.Array:
-    """−Σ_v q(v) log p(v)."""
     return -(jnp.exp(teacher_log_p_BTV) * jax.nn.log_softmax(logits_BTV)).sum(-1)

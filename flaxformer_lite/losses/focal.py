@@ -7,7 +7,7 @@ from flaxformer_lite.ranges import SMALLEST_FLOAT, NotNegative
 
 
 class Focal(Loss):
-    """−(1 − p)^γ log p, with p of the label: what the model is sure of counts less.
+    """−(1 − p)^γ log p, with p of the label: down-weights confident predictions.
 
     Attributes:
       gamma: γ; 0 gives the cross-entropy.
@@ -17,6 +17,6 @@ class Focal(Loss):
 
     def token_losses(self, logits_BTV, labels_BT, *more):
         log_p_BT = label_log_p(logits_BTV, labels_BT)
-        # Not 0, where a power below 1 has no derivative.
+        # Not 0, where a power below 1 has no finite derivative.
         rest_BT = jnp.maximum(-jnp.expm1(log_p_BT), SMALLEST_FLOAT)
         return -(rest_BT**self.gamma) * log_p_BT

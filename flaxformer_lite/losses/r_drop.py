@@ -1,4 +1,4 @@
-"""R-Drop: two passes with dropout are to agree (Liang et al. 2021, equation 4)."""
+"""R-Drop: consistency of two dropout passes (Liang et al. 2021, equation 4)."""
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,13 @@ from flaxformer_lite.ranges import NotNegative, Rate
 class RDrop(Loss):
     """CE(p₁) + CE(p₂) + α / 2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)), of two passes.
 
-    It counts a label once, so that the loss of a token is about twice the
-    cross-entropy. Both divergences together are Σ_v (p₁ − p₂) (log p₁ − log p₂); their
-    mean is reported as `r_drop_kl`.
+    Each label counts once, so the loss per token is about twice the cross-entropy. The
+    sum of both divergences is Σ_v (p₁ − p₂) (log p₁ − log p₂); their mean is reported
+    as `r_drop_kl`.
 
     Attributes:
       weight: α.
-      label_smoothing: ε of the cross-entropies, as `cross_entropy` has it.
+      label_smoothing: ε of the cross-entropies, as in `cross_entropy`.
     """
 
     passes = 2
@@ -34,7 +34,7 @@ class RDrop(Loss):
 
 
 def _divergence(logits_BTPV: jax.Array) -> jax.Array:
-    """The mean of both directions."""
+    """Computes the mean of both KL divergences."""
     log_p_BTPV = jax.nn.log_softmax(logits_BTPV)
     log_ratio_BTV = log_p_BTPV[:, :, 0] - log_p_BTPV[:, :, 1]
     p_BTPV = jnp.exp(log_p_BTPV)

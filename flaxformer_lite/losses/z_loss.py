@@ -1,4 +1,4 @@
-"""A cost of large normalisers (Mesh TensorFlow; Chowdhery et al. 2022, "PaLM", §5)."""
+"""Penalty of large normalizers (Mesh TensorFlow; Chowdhery et al. 2022, "PaLM", §5)."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,9 @@ from flaxformer_lite.ranges import NotNegative
 
 
 class ZLoss(Loss):
-    """w log² Z, with Z = Σ_v exp(z_v): beside a cross-entropy it keeps logits near 0.
+    """w log² Z, with Z = Σ_v exp(z_v).
+
+    Added to a cross-entropy, it keeps log Z near 0.
 
     Attributes:
       weight: w.

@@ -1,1 +1,1 @@
-"""Models: tokens to logits. One file an architecture."""
+"""Models: tokens to logits. One file per architecture."""

@@ -1,4 +1,4 @@
-"""What models of text have in common: embeddings, logits, and how they are decoded."""
+"""Base class of models: embeddings, logits and the interface for decoding."""
 
 import functools
 from collections.abc import Callable
@@ -25,56 +25,53 @@ if TYPE_CHECKING:
 
 TIES = ('all', 'decoder', 'source_target', 'none')
 
-# Tokens, int32 BT, or vectors of a source, float BSF; or rows that may be packed.
+# int32 tokens BT or float source vectors BSF; or rows that may be packed.
 Tokens = jax.Array | TokenBatch
 
 
 class DecodeState(NamedTuple):
-    """What a model carries from one decoding step to the next.
+    """State that a model carries between decoding steps.
 
     Attributes:
-      encoder_state: what it reads of the source, shared by a sentence's hypotheses.
-      caches: one a layer.
+      encoder_state: Source data shared by all hypotheses of a sentence.
+      caches: One per layer.
     """
 
     encoder_state: Any
     caches: tuple[CacheState, ...]
 
     def allocate(self, hypotheses: int, tokens: int) -> 'DecodeState':
-        """Makes room for so many tokens of each hypothesis of a sentence."""
+        """Extends the caches to `tokens` tokens for each hypothesis of a sentence."""
         caches = tuple(cache.allocate(hypotheses, tokens) for cache in self.caches)
         return self._replace(caches=caches)
 
 
 class Model(Checked, nn.Module):
-    """Tokens to logits.
+    """Model that maps tokens to logits.
 
-    A source may be vectors, such as frames of speech, in place of tokens: each weighs
-    the rows of the source's embeddings, so that a vector with a single 1 is a token.
-    Its features are then the source's vocabulary, and `source_vocab_size` their number.
+    Variants override `decode_hidden`, `prefill` and `step_hidden`.
 
-    A variant overrides `decode_hidden`, `prefill` and `step_hidden`.
+    Sources may be vectors instead of tokens, such as frames of speech. They weight the
+    rows of the source embedding, so a one-hot vector is a token. `source_vocab_size` is
+    the number of their features.
 
     Attributes:
-      d_model: the width of target embeddings and of the residual stream under the
-        logits.
-      vocab_size: source and target have one vocabulary, or this is the target's.
-      source_vocab_size: of a vocabulary of the source's own; `tie` then shares no
-        matrix between source and target. None: there is none.
-      tie: which embeddings share one matrix (paper §3.4): 'all' (source, target and
+      d_model: Width of target embeddings and final hidden states.
+      vocab_size: Target vocabulary size; the source's as well, unless it has its own.
+      source_vocab_size: Size of a separate source vocabulary, or None. With one, `tie`
+        must not share source and target embeddings.
+      tie: Embeddings that share a matrix (paper §3.4): 'all' (source, target and
         pre-softmax), 'decoder' (target and pre-softmax), 'source_target' or 'none'.
-      scale_embeddings: whether they are multiplied by the root of their width (§3.4).
-      output_bias: whether the logits have a bias for each token.
-      scale_logits: whether they are divided by √d_model, before the bias, as in T5.
-      logit_cap: logits z become m tanh(z / m) (Gemma Team 2024); None leaves them.
-      dense: the template of matrices. The residual stream and the logits are float32
-        whatever its dtype.
-      special_tokens: which token is padding, and what targets start and end with.
-      unused_fields: fields of a `model` config that change nothing in this
-        architecture.
-      own_arguments: attributes that a spec may give, such as recurrent(cell='lstm').
-      has_decoder_beside_encoder: whether it has two stacks, of which the decoder may
-        have fields of its own.
+      scale_embeddings: Whether to multiply embeddings by the root of their width
+        (§3.4).
+      output_bias: Whether logits have a bias.
+      scale_logits: Whether to divide logits by √d_model before the bias, as in T5.
+      logit_cap: Soft cap m, or None: logits z become m tanh(z / m) (Gemma Team 2024).
+      dense: Template of the matrices. Residual stream and logits are always float32.
+      special_tokens: Padding, start and end tokens.
+      unused_fields: Fields of `model` configs that this architecture ignores.
+      own_arguments: Attributes that a spec may set, as in recurrent(cell='lstm').
+      has_decoder_beside_encoder: Whether `decoder_*` fields apply.
     """
 
     unused_fields: ClassVar[tuple[str, ...]] = ()
@@ -92,17 +89,17 @@ class Model(Checked, nn.Module):
     source_vocab_size: Annotated[int | None, Range(at_least=1)] = None
 
     if TYPE_CHECKING:
-        # Flax makes modules hashable, by their attributes; its types do not say so.
+        # Flax makes modules hashable by their attributes, but does not annotate it.
         def __hash__(self) -> int: ...
 
     @classmethod
     def from_parts(cls, parts: 'Parts', vocab_size: int, **arguments: Any) -> Self:
-        """The model made of the parts that a config describes.
+        """Builds the model from the components that a config describes.
 
         Args:
-          parts: makes stacks and other parts on demand.
-          vocab_size: of source and target.
-          arguments: the architecture's own, from its spec.
+          parts: Builds components on demand.
+          vocab_size: Vocabulary size of source and target.
+          arguments: Arguments of the architecture, from its spec.
         """
         raise NotImplementedError
 
@@ -135,34 +132,33 @@ class Model(Checked, nn.Module):
 
     @property
     def source_d_model(self) -> int:
-        """The width of source embeddings."""
+        """Width of the source embeddings."""
         return self.d_model
 
     def lr_multiplier(self, path: tuple[str, ...]) -> float:
-        """The factor of a parameter's learning rate, which its initialisation gives.
+        """Returns the learning-rate multiplier of a parameter, set by its initializer.
 
         Args:
-          path: the parameter's, such as ('encoder', 'layer_0', 'feed_forward', 'up',
-            …).
+          path: Path of the parameter, such as ('encoder', 'layer_0', 'feed_forward',
+            'up', …).
         """
         return self.dense.kernel_init.lr_multiplier(path)
 
     @nn.nowrap
     def stacks(self) -> dict[str, Stack]:
-        """The stacks of blocks that it is made of, by name; recurrence has none."""
+        """Returns stacks by name; recurrent models have none."""
         parts = vars(self).items()
         return {name: part for name, part in parts if isinstance(part, Stack)}
 
     @nn.nowrap
     def with_remat(self, remat: Remat) -> Self:
-        """The same model, whose backward pass keeps less and computes more again.
+        """Returns the same model with a different rematerialization policy.
 
         Args:
-          remat: as `Stack.remat`. Parameters and results are those without it.
+          remat: As in `Stack.remat`. Parameters and results are unchanged.
 
         Raises:
-          ValueError: there is no such choice, or the model has no blocks to compute
-            again.
+          ValueError: `remat` is unknown, or the model has no blocks to rematerialize.
         """
         if not self.stacks():
             if remat == NONE:
@@ -175,19 +171,19 @@ class Model(Checked, nn.Module):
 
     @property
     def scans_layers(self) -> bool:
-        """Whether its layers are one loop, and their parameters stacked."""
+        """Returns True if the model scans over layers with stacked parameters."""
         return any(isinstance(x, ScannedStack) for x in self.stacks().values())
 
     @property
     def layer_periods(self) -> dict[str, int]:
-        """How many layers the pattern of each stack has, before it repeats."""
+        """Number of layers in the repeating pattern of each stack."""
         return {name: len(stack.blocks) for name, stack in self.stacks().items()}
 
     @nn.nowrap
     def with_separate_layers(self) -> Self:
-        """The same model whose layers are run one by one.
+        """Returns the same model with layers that run one by one.
 
-        Its variables are `layers.scanned_stack.unstack_layers` of this one's.
+        `layers.scanned_stack.unstack_layers` converts the variables.
         """
         if not self.scans_layers:
             return self
@@ -195,10 +191,10 @@ class Model(Checked, nn.Module):
 
     @nn.nowrap
     def unshared(self, variables: Any) -> tuple[Self, Any]:
-        """The same model whose layers share nothing, and its variables, with copies.
+        """Returns the same model without shared layers, and its variables with copies.
 
         Args:
-          variables: {'params': …} of this model, whose layers are separate.
+          variables: {'params': …} of this model, which must have separate layers.
         """
         stacks = {name: x for name, x in self.stacks().items() if x.shared}
         if not stacks:
@@ -218,21 +214,21 @@ class Model(Checked, nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """How many tokens a sentence may have; None for any number."""
+        """Maximum number of tokens per sentence; None for no limit."""
         return None
 
     def embed(self, table_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
-        """Tokens to vectors, float32 BTD; also of vectors BTV, which weigh its rows.
+        """Embeds tokens, or vectors BTV that weight the table's rows, as float32 BTD.
 
         Raises:
-          ValueError: the vectors have not as many features as the table has rows.
+          ValueError: The vectors' features differ in number from the table's rows.
         """
         table_VD = gather(table_VD, ('embedding',))
         if tokens_BT.ndim == 3:
             x_BTD = place(self._weigh(table_VD, tokens_BT), 'BTD')
         else:
-            # By device, or else XLA sends the gradients of all tokens, and not their
-            # sum.
+            # Per device. Otherwise XLA communicates the gradients of all tokens instead
+            # of their sum.
             rows_of = functools.partial(jnp.take, axis=0)
             x_BTD = place(map_rows(rows_of, (table_VD,), (tokens_BT,)), 'BTD')
         if self.scale_embeddings:
@@ -251,30 +247,30 @@ class Model(Checked, nn.Module):
         return x_ND.reshape(*vectors_BTV.shape[:-1], -1)
 
     def decode_hidden(self, source: TokenBatch, inputs: TokenBatch) -> jax.Array:
-        """The hidden states of a whole target before the output matrix: float32 BTD."""
+        """Returns the hidden states of a whole target, float32 BTD, before logits."""
         raise NotImplementedError
 
     def prefill(self, source_BS: jax.Array) -> DecodeState:
-        """Reads the source once; the caches have no room for generated tokens yet."""
+        """Reads the source once. The caches have no slots for generated tokens yet."""
         raise NotImplementedError
 
     def step_hidden(
         self, x_BND: jax.Array, state: DecodeState, beam: BeamState
     ) -> tuple[jax.Array, tuple[CacheState, ...]]:
-        """The embedded next token of each hypothesis → hidden state, new caches.
+        """Maps the embedded next token per hypothesis to hidden states and new caches.
 
-        The hypotheses of a sentence are queries of one row: the source is held and read
-        once for all of them.
+        The hypotheses of a sentence are queries of one row, so the source is stored and
+        read once for all of them.
         """
         raise NotImplementedError
 
     def logit_factors(
         self, source: Tokens, inputs: Tokens
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """What logits are made of: hidden states (BTD), output matrix (VD), bias (V).
+        """Returns the factors of logits: hidden states BTD, output matrix VD, bias V.
 
-        All are float32; the bias is None where there is none. A loss that never holds
-        all logits takes these, and `logit_cap`.
+        All are float32; the bias may be None. Losses that never materialize all logits
+        use these together with `logit_cap`.
         """
         padding = self.special_tokens.padding
         source = TokenBatch.from_tokens(source, padding)
@@ -283,12 +279,12 @@ class Model(Checked, nn.Module):
         return hidden_BTD, self.output_VD, self.bias_V
 
     def __call__(self, source: Tokens, inputs: Tokens) -> jax.Array:
-        """Teacher-forced logits, float32 BTV: row t predicts the token after input t.
+        """Returns teacher-forced logits, float32 BTV; row t predicts the next token.
 
         Args:
-          source: the source's tokens, or its vectors.
-          inputs: the target's, shifted right behind a start token. Of tokens alone, the
-            first of each row is taken as the start token, even if it is padding.
+          source: Tokens or vectors.
+          inputs: Target tokens, shifted right. In arrays, each row's first token is the
+            start token, even if it is padding.
         """
         hidden_BTD, _, _ = self.logit_factors(source, inputs)
         return self._logits(hidden_BTD)
@@ -296,7 +292,7 @@ class Model(Checked, nn.Module):
     def decode_step(
         self, token_BN: jax.Array, state: DecodeState, beam: BeamState
     ) -> tuple[jax.Array, DecodeState]:
-        """The next token of each hypothesis → logits of the one after, float32 BNV."""
+        """Maps the next token per hypothesis to logits, float32 BNV, and new state."""
         x_BND = self.embed(self.target_VD, token_BN)
         hidden_BND, caches = self.step_hidden(x_BND, state, beam)
         logits_BNV = self._logits(self._scale_logits(hidden_BND))

@@ -1,4 +1,4 @@
-"""A decoder alone: a language model that continues the source (Radford et al. 2018)."""
+"""Decoder-only language model that continues the source (Radford et al. 2018)."""
 
 from typing import ClassVar, NamedTuple
 
@@ -12,7 +12,7 @@ from flaxformer_lite.sizes import Role
 
 
 class _Prompt(NamedTuple):
-    """What decoding knows of the source, whose keys and values are in the caches.
+    """Source data for decoding, besides keys and values in the caches.
 
     Attributes:
       valid_BS: bool, False for padding.
@@ -24,12 +24,12 @@ class _Prompt(NamedTuple):
 
 
 class DecoderOnly(Model, kw_only=True):
-    """The target follows the source as if both were one text; the loss is the target's.
+    """Decoder-only model: source and target form one text; only the target has a loss.
 
-    With sources that are all padding it is a plain language model.
+    If all sources are padding, it is a plain language model.
 
     Attributes:
-      decoder: a causal stack.
+      decoder: A causal stack.
     """
 
     unused_fields = ('continuous_positions', 'merged_attention')
@@ -47,18 +47,18 @@ class DecoderOnly(Model, kw_only=True):
 
     @property
     def max_length(self):
-        """Half of the decoder's positions: source and target share a row."""
+        """Half of the decoder's positions, because source and target share a row."""
         limit = self.decoder.num_positions
         if limit is None:
             return None
         return limit // 2
 
     def mask(self, tokens: TokenBatch, source_length: int) -> jax.Array:
-        """Which tokens each may attend to, B1TT.
+        """Returns the self-attention mask, B1TT.
 
         Args:
-          tokens: the source, and the target behind it.
-          source_length: so many of a row are the source's.
+          tokens: The source, followed by the target.
+          source_length: Number of source tokens per row.
         """
         return tokens.causal_mask()
 
@@ -74,7 +74,8 @@ class DecoderOnly(Model, kw_only=True):
         source_length = source.tokens_BT.shape[1]
         x_BSD = self.embed(self.source_VD, source.tokens_BT)
         x_BTD = self.embed(self.target_VD, inputs.tokens_BT)
-        # Of tokens their vectors are all that is read.
+        # `tokens_BT` stays the target's, because tokens are read only through their
+        # vectors.
         both = inputs._replace(
             segments_BT=jnp.concatenate([source.segments_BT, inputs.segments_BT], 1),
             positions_BT=jnp.concatenate([source.positions_BT, inputs.positions_BT], 1),

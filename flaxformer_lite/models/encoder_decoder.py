@@ -12,13 +12,13 @@ from flaxformer_lite.models.base import DecodeState, Model
 
 
 class _Encoded(NamedTuple):
-    """What decoding reads of the source.
+    """Source data for decoding.
 
     Attributes:
-      kv: each decoder layer's keys and values of the source; None where the caches
-        begin with them.
-      mask_B11S: bool, False for padding of the source.
-      start_B1: int32, the position of the first token of the target.
+      kv: Keys and values of the source for each decoder layer; None if the caches start
+        with them.
+      mask_B11S: bool, False for padding in the source.
+      start_B1: int32 position of the first target token.
     """
 
     kv: tuple[KeyValues, ...] | None
@@ -27,14 +27,15 @@ class _Encoded(NamedTuple):
 
 
 class EncoderDecoder(Model, kw_only=True):
-    """The encoder reads the source; the decoder the target so far, and the encoder.
+    """Encoder-decoder Transformer.
 
     Attributes:
-      encoder, decoder: stacks, the decoder's with attention to the source.
-      continuous_positions: whether the target's positions go on where those of the
-        source end, as if both were one text (Zhang et al. 2025, "RedLLM").
-      merged_attention: whether the decoder's attention to itself and to the source is
-        one (Zhang et al. 2025, "T5Gemma 2"); its blocks are `merged`.
+      encoder: Stack that reads the source.
+      decoder: Stack that reads the target and, by cross-attention, the encoder output.
+      continuous_positions: Whether target positions continue where those of the source
+        end (Zhang et al. 2025, "RedLLM").
+      merged_attention: Whether decoder self-attention also covers the source (Zhang et
+        al. 2025, "T5Gemma 2"). Requires `merged` decoder blocks.
     """
 
     has_decoder_beside_encoder = True
@@ -74,10 +75,7 @@ class EncoderDecoder(Model, kw_only=True):
 
     @property
     def max_length(self):
-        """The smaller number of positions, if a side has a limit.
-
-        With continuous positions, source and target share that of the decoder.
-        """
+        """Smaller limit of the two stacks; continuous positions halve the decoder's."""
         limits = []
         for stack in (self.encoder, self.decoder):
             limit = stack.num_positions
@@ -87,7 +85,7 @@ class EncoderDecoder(Model, kw_only=True):
         return min(limits, default=None)
 
     def _encode(self, source: TokenBatch) -> tuple[KeyValues, ...]:
-        """The source as each layer of the decoder reads it."""
+        """Encodes the source and projects it for each decoder layer."""
         x_BSD = self.embed(self.source_VD, source.tokens_BT)
         context = AttentionContext(
             positions_BT=source.positions_BT,

@@ -1,13 +1,13 @@
-"""A decoder alone that sees all of its source (Liu et al. 2018; Raffel et al. 2020)."""
+"""Prefix language model (Liu et al. 2018; Raffel et al. 2020)."""
 
 from flaxformer_lite.models.decoder_only import DecoderOnly
 
 
 class PrefixLm(DecoderOnly):
-    """As `decoder_only`, but tokens of the source see each other in both directions.
+    """Decoder-only model with bidirectional attention within the source.
 
-    Raffel et al. (2020, §3.2.1): a fully visible mask over the prefix, a causal one
-    over the target.
+    The mask is fully visible over the prefix and causal over the target (Raffel et al.
+    2020, §3.2.1).
     """
 
     role = 'prefix_only'

@@ -1,4 +1,4 @@
-"""The recurrent encoder-decoder with additive attention (Bahdanau et al. 2015)."""
+"""Recurrent encoder-decoder with additive attention (Bahdanau et al. 2015)."""
 
 import functools
 from typing import Annotated, NamedTuple
@@ -19,10 +19,10 @@ from flaxformer_lite.sizes import Sizes
 
 
 class _Encoded(NamedTuple):
-    """What decoding reads of the source.
+    """Source data for decoding.
 
     Attributes:
-      kv: the states at each token, as one head's keys and values.
+      kv: States at each source token, as keys and values of a single head.
       mask_B1S: bool, False for padding.
     """
 
@@ -31,24 +31,27 @@ class _Encoded(NamedTuple):
 
 
 class _CellStates(struct.PyTreeNode):
-    """The layers' states of N hypotheses: all that a recurrent decoder remembers."""
+    """States of all layers for N hypotheses: all that a recurrent decoder stores."""
 
     states: list
 
     def allocate(self, hypotheses: int, tokens: int) -> '_CellStates':
-        """The same states for every hypothesis."""
+        """Repeats the states for every hypothesis."""
         return tile_beams(hypotheses, self)
 
 
 class Recurrent(Model, kw_only=True):
-    """What the Transformer replaced: the same text, loss and decoding.
+    """Recurrent encoder-decoder, the baseline that the Transformer replaced.
+
+    Data, loss and decoding are those of other models.
 
     Attributes:
       cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
-      encoder_layers: each reads in both directions.
-      decoder_layers: of the decoder.
-      core_attention: a module of `attention/`, by which the decoder reads the source.
-      dropout: of embeddings and of each layer's output.
+      encoder_layers: Number of bidirectional encoder layers.
+      decoder_layers: Number of decoder layers.
+      core_attention: A module of `attention/` through which the decoder reads the
+        source.
+      dropout: Dropout of embeddings and layer outputs.
     """
 
     unused_fields = (
@@ -85,7 +88,7 @@ class Recurrent(Model, kw_only=True):
     @classmethod
     def from_parts(cls, parts, vocab_size, **arguments):
         config = parts.config
-        # The other sizes are those of what it does not have.
+        # The other sizes belong to components that this model lacks.
         sizes = Sizes(
             d_model=config.d_model,
             encoder_layers=config.sizes('encoder').encoder_layers,
@@ -119,7 +122,7 @@ class Recurrent(Model, kw_only=True):
         return CELLS[self.cell](self.d_model, self.dense.copy(parent=None), parent=None)
 
     def _encode(self, source: TokenBatch) -> KeyValues:
-        """h_j: the states at each source token, of both directions (equation 7)."""
+        """Returns h_j, the bidirectional states at each source token (equation 7)."""
         h_BSU = self.embed(self.source_VD, source.tokens_BT)
         h_BSU = self.dropout(h_BSU)
         for layer in self.encoder:
@@ -130,9 +133,9 @@ class Recurrent(Model, kw_only=True):
         return KeyValues(h_BGUS, h_BGUS, source.positions_BT)
 
     def _first_states(self, kv: KeyValues, mask_BNS: jax.Array) -> list:
-        """Each layer's state before the first token, from the mean of h_j.
+        """Returns each layer's initial state, computed from the mean of h_j.
 
-        The mean is Sennrich et al.'s (2017). The mask may have more axes for N.
+        The mean follows Sennrich et al. (2017). The mask may have several axes for N.
         """
         count = jnp.maximum(mask_BNS.sum(-1, keepdims=True), 1)
         h_BUS = kv.value_BGUS[:, 0].astype(jnp.float32)
@@ -147,7 +150,7 @@ class Recurrent(Model, kw_only=True):
     def decode_hidden(self, source, inputs):
         kv = self._encode(source)
         x_BTD = self.dropout(self.embed(self.target_VD, inputs.tokens_BT))
-        # Each token is the only hypothesis of its place: N = 1.
+        # Each token is the only hypothesis at its position: N = 1.
         x_BTND = x_BTD[:, :, None]
         mask_BTNS = inputs.segment_mask(source)[:, 0, :, None]
         first_states = self._first_states(kv, mask_BTNS)
@@ -175,7 +178,7 @@ class Recurrent(Model, kw_only=True):
 
 
 class _BothDirections(nn.Module):
-    """Reads each sentence of a row forwards and backwards → float32 BSU, U = 2 D."""
+    """Bidirectional layer over each sentence of a row; returns float32 BSU, U = 2 D."""
 
     forwards: Cell
     backwards: Cell
@@ -192,9 +195,9 @@ class _BothDirections(nn.Module):
 
 
 class _Decoder(nn.Module):
-    """s_i = f(s_{i−1}, y_{i−1}, c_i), c_i = Σ_j α_ij h_j, α_ij by s_{i−1} and h_j.
+    """s_i = f(s_{i−1}, y_{i−1}, c_i), c_i = Σ_j α_ij h_j, α_ij from s_{i−1} and h_j.
 
-    Bahdanau et al. (2015), appendix A.
+    Source: Bahdanau et al. (2015), appendix A.
     """
 
     cell: list[Cell]
@@ -202,7 +205,7 @@ class _Decoder(nn.Module):
     dropout: nn.Module
 
     def __call__(self, states, x_BND, mask_BNS, kv):
-        """One token of each hypothesis → new states, and what its logits depend on."""
+        """Advances one token per hypothesis; returns states and inputs of logits."""
         c_BNU = self._attend(states, x_BND, mask_BNS, kv)
         inputs_BNU = jnp.concatenate([x_BND, c_BNU], -1)
         h_BNU = inputs_BNU
@@ -214,7 +217,7 @@ class _Decoder(nn.Module):
         return new_states, jnp.concatenate([h_BNU, inputs_BNU], -1)
 
     def _attend(self, states, x_BND, mask_BNS, kv):
-        """c_i, by the last layer's state."""
+        """Returns c_i, computed from the state of the last layer."""
         query_BND = jax.tree.leaves(states[-1])[-1]
         query_BNHK = query_BND[:, :, None].astype(kv.key_BGKS.dtype)
         c_BNHU = self.cross_attention(
@@ -227,14 +230,14 @@ class _Decoder(nn.Module):
 
 
 def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
-    """Runs a layer from token to token, anew from its first state for each sentence.
+    """Scans a layer over tokens; each sentence starts from its own initial state.
 
     Args:
       layer: (state, *arrays at a token, *shared) → (state, output).
-      first_states: the state that a sentence would begin with at each token, BT….
-      segments_BT: tells where sentences begin.
-      arrays: what the layer reads at each token, BT….
-      shared: what it reads at all of them.
+      first_states: Initial state of a sentence starting at each token, BT….
+      segments_BT: Marks where sentences begin.
+      arrays: Inputs of the layer at each token, BT….
+      shared: Inputs common to all tokens.
 
     Returns:
       The outputs, BT….
@@ -245,25 +248,26 @@ def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
         choose = jax.vmap(jnp.where)
         state = jax.tree.map(functools.partial(choose, begins_B), first_state, state)
         new, output = layer(state, *arrays, *shared)
-        # Padding leaves the state alone.
+        # Padding leaves the state unchanged.
         state = jax.tree.map(functools.partial(choose, is_token_B), new, state)
         return state, output
 
     scan = nn.scan(
         step,
         variable_broadcast='params',
-        # Out alone: what parts of the layer gave before the scan has no such axis.
+        # Only `Out`: values that modules of the layer sowed before the scan lack this
+        # axis.
         variable_axes={'intermediates': Out(1)},
         split_rngs={'params': False, 'dropout': True},
         in_axes=1,
         out_axes=1,
-        # The check traces once more, which only new parameters need.
+        # The check traces again, which only new parameters need.
         check_constancy_invariants=layer.is_mutable_collection('params'),
     )
     is_token_BT = segments_BT != 0
     index_T = jnp.arange(segments_BT.shape[1])
     last_BT = jax.lax.cummax(jnp.where(is_token_BT, index_T[None], 0), axis=1)
-    # Padding belongs to the sentence before it, which goes on after a gap.
+    # Padding belongs to the sentence before it, which may continue after a gap.
     segments_BT = jnp.take_along_axis(segments_BT, last_BT, 1)
     begins_BT = jnp.diff(segments_BT, prepend=0) != 0
     start = jax.tree.map(lambda x: x[:, 0], first_states)

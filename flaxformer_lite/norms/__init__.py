@@ -1,1 +1,1 @@
-"""Normalisation of each token over its features."""
+"""Normalization layers."""

@@ -1,4 +1,4 @@
-"""What norms have in common: γ ⊙ x̂ + β, learned for each feature."""
+"""Base class of norms, with a learned gain and bias per feature."""
 
 from typing import ClassVar
 
@@ -10,20 +10,20 @@ from flaxformer_lite.ranges import Checked
 
 
 class Norm(Checked, nn.Module):
-    """x̂ ⊙ γ + β, float32. A variant says what x̂ is.
+    """x̂ ⊙ γ + β in float32. Variants define x̂.
 
     Attributes:
-      biased: whether β is there.
+      biased: Whether to add β.
     """
 
     biased: ClassVar[bool] = True
 
     def normalize(self, x_BTD: jax.Array) -> jax.Array:
-        """x̂, of x in float32."""
+        """Returns x̂ of float32 x."""
         raise NotImplementedError
 
     def gain(self, features: tuple[int, ...]) -> jax.Array:
-        """γ, of as many features; 1 at first."""
+        """Returns γ, initialized to 1."""
         return self.param('scale', nn.initializers.ones, features)
 
     @nn.compact

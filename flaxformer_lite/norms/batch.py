@@ -1,4 +1,4 @@
-"""Batch normalisation (Ioffe and Szegedy 2015), over the tokens of a batch."""
+"""Batch normalization (Ioffe and Szegedy 2015) over the tokens of a batch."""
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +9,14 @@ from flaxformer_lite.ranges import Epsilon, Rate
 
 
 class Batch(Norm):
-    """(x − μ) / √(σ² + ε) · γ + β, each feature's μ and σ² over all tokens but padding.
+    """(x − μ) / √(σ² + ε) · γ + β, with μ and σ² per feature over non-padding tokens.
 
-    Training takes the batch's own μ and σ², so that a sentence sees the others of its
-    batch, and moves the running means in the collection `batch_stats` towards them.
-    Evaluation and decoding take the running means: a sentence translates the same alone
-    as among others.
+    Training uses batch statistics, so sentences affect each other, and updates running
+    averages in the collection `batch_stats`. Evaluation and decoding use the averages,
+    so a translation does not depend on its batch.
 
     Attributes:
-      momentum: what a training step leaves of the running means.
+      momentum: Weight of the old running averages in an update.
       epsilon: ε.
     """
 
@@ -33,7 +32,8 @@ class Batch(Norm):
         trains = self.is_mutable_collection('batch_stats')
         if trains and not self.is_initializing():
             mean_D, variance_D, count = _moments(x_BTD)
-            # A batch, or a part of one, that is all padding leaves the means alone.
+            # A batch, or part of one, that is all padding leaves the averages
+            # unchanged.
             share = jnp.where(count > 0, 1 - self.momentum, 0.0)
             mean_change_D = mean_D - running_mean.value
             variance_change_D = variance_D - running_variance.value
@@ -45,7 +45,7 @@ class Batch(Norm):
 
 
 def _moments(x_BTD):
-    """Each feature's mean and variance over tokens but padding, and their number."""
+    """Returns mean and variance per feature over non-padding tokens, and the count."""
     valid_BT = padding_mask(x_BTD.shape[:2]).astype(jnp.float32)
     count = valid_BT.sum()
     weight_BT = valid_BT / jnp.maximum(count, 1.0)

@@ -8,10 +8,10 @@ from flaxformer_lite.ranges import Positive
 
 
 class DynamicTanh(Norm):
-    """tanh(α x) ⊙ γ + β, one learned α. There are no statistics.
+    """tanh(α x) ⊙ γ + β with one learned α and no statistics.
 
     Attributes:
-      alpha: α at first.
+      alpha: Initial value of α.
     """
 
     alpha: Positive = 0.5

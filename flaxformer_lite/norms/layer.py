@@ -1,4 +1,4 @@
-"""Layer normalisation (Ba et al. 2016; paper §3.1)."""
+"""Layer normalization (Ba et al. 2016; paper §3.1)."""
 
 from flaxformer_lite.norms.base import Norm
 from flaxformer_lite.ops.rms import divide_by_rms

@@ -1,4 +1,4 @@
-"""Root mean square normalisation (Zhang and Sennrich 2019)."""
+"""Root mean square normalization (Zhang and Sennrich 2019)."""
 
 from typing import Annotated
 
@@ -10,11 +10,11 @@ from flaxformer_lite.ranges import Epsilon, Range
 
 
 class Rms(Norm):
-    """x / √(E x² + ε) ⊙ (c + w) over features, in float32; c + w = γ is 1 at first.
+    """x / √(E x² + ε) ⊙ (c + w) over features, in float32.
 
     Attributes:
       epsilon: ε.
-      offset: c, a constant; w is learned. Gemma has 1, others have 0.
+      offset: c, a constant: 1 in Gemma, 0 elsewhere. w is learned; c + w starts at 1.
     """
 
     biased = False

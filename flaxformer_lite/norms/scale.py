@@ -1,4 +1,4 @@
-"""Scale normalisation (Nguyen and Salazar 2019, "Transformers without Tears")."""
+"""Scale normalization (Nguyen and Salazar 2019, "Transformers without Tears")."""
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +9,10 @@ from flaxformer_lite.ranges import Epsilon
 
 
 class Scale(Norm):
-    """g · x / ‖x‖ over features, one learned g, which starts at √d_model; in float32.
+    """g · x / ‖x‖ over features, in float32, with one learned g, initially √d_model.
 
     Attributes:
-      epsilon: added to ‖x‖² inside the root.
+      epsilon: Added to ‖x‖² inside the root.
     """
 
     epsilon: Epsilon = 1e-6

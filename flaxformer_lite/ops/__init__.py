@@ -1,15 +1,15 @@
-"""What is tuned for speed or memory, and the formula that each tuned version computes.
+"""Operations tuned for speed or memory, each with the formula that it computes.
 
 Each file defines `reference`, the formula in a few lines, then the tuned version and
-why it is faster. The public function beside them asks `choose`, the one place that
-decides which of them runs:
+why it is faster. The public function selects one of them through `choose`:
 
-- by default the tuned version; one for CPU only gives way to `reference` elsewhere;
-- within `with flaxformer_lite.ops.use_reference():` the references, everywhere.
+- By default, it runs the tuned version. Versions for one platform only fall back to
+  `reference` elsewhere.
+- Within `with flaxformer_lite.ops.use_reference():`, it always runs the reference.
 
-Tuned versions have gradients of their own, of which JAX can take no forward-mode
-derivative. The references have none. So within `use_reference` all of `jax.jvp`,
-Hessian-vector products and `jax.hessian` work, of a model's loss for example:
+Most tuned versions define custom gradients, which exclude forward mode.
+References do not, so `jax.jvp`, Hessian-vector products and `jax.hessian` work
+within `use_reference`, for example for the loss of a model:
 
     def loss(params):
         return flaxformer_lite.loss_sums(model, {'params': params}, batch).loss
@@ -17,8 +17,8 @@ Hessian-vector products and `jax.hessian` work, of a model's loss for example:
     with flaxformer_lite.ops.use_reference():
         product = jax.jvp(jax.grad(loss), (params,), (vector,))[1]
 
-Results stay the same but for rounding and for dropout, which takes other random bits.
-The references are slower and need more memory: all logits of a batch, for one.
+Results agree up to rounding, except for dropout, which draws other random bits. The
+references are slower and need more memory, such as for all logits of a batch.
 """
 
 from flaxformer_lite.ops.choose import use_reference

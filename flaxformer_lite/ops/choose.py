@@ -1,4 +1,4 @@
-"""Which version of an operation runs: the tuned one or the reference."""
+"""Selection of the tuned or the reference version of each operation."""
 
 import contextlib
 import functools
@@ -7,16 +7,16 @@ from typing import Any
 
 import jax
 
-# JAX keys its caches by a user context: a function that was traced with the tuned
-# versions is traced again within `use_reference`, and the other way round.
+# JAX includes user contexts in its cache keys: a function traced with the tuned
+# versions is traced again within `use_reference`, and vice versa.
 _reference = jax.make_user_context(False)
 
 
 def use_reference() -> contextlib.AbstractContextManager[Any]:
-    """`with use_reference():` runs every operation of `ops/` by its plain formula.
+    """Returns a context manager within which operations of `ops/` use plain formulas.
 
-    It decides when a function is traced. It has to be open around the call of what
-    `jax.jit` compiled, too: that is traced anew where the switch has changed.
+    It takes effect while a function is traced. Calls of a function compiled by
+    `jax.jit` must also be within it; they are traced again if the setting has changed.
     """
     return _reference(True)
 
@@ -24,12 +24,12 @@ def use_reference() -> contextlib.AbstractContextManager[Any]:
 def choose(
     reference: Callable, tuned: Callable, only_on: str | None = None
 ) -> Callable:
-    """A function that calls `reference` or `tuned`, which take and return the same.
+    """Returns a function that calls `reference` or `tuned`, with their signature.
 
     Args:
-      reference: the plain formula.
-      tuned: a faster version of it.
-      only_on: the platform that `tuned` is for, such as 'cpu'; None for all.
+      reference: The plain formula.
+      tuned: A faster version.
+      only_on: Platform of `tuned`, such as 'cpu'; None for all.
     """
 
     @functools.wraps(tuned)

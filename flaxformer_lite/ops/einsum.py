@@ -11,16 +11,16 @@ from flaxformer_lite.ops.choose import choose
 def einsum(
     subscripts: str, x: jax.Array, y: jax.Array, exact: bool = False
 ) -> jax.Array:
-    """The sum over letters that are not in the result, float32.
+    """Returns the float32 sum over letters that are missing in the result.
 
     Args:
-      subscripts: such as 'bthk,bhks->bhts'; each letter stands in two of the terms.
-      x, y: of one dtype, which is that of their gradients; or one of them float32.
-      exact: computes the gradient of x from the unrounded incoming gradient, by two
+      subscripts: Such as 'bthk,bhks->bhts'. Each letter occurs in two of the terms.
+      x, y: Operands of one dtype, also that of their gradients; or float32 for either.
+      exact: Whether the gradient of x uses the unrounded incoming gradient, with two
         products instead of one.
     """
     if jnp.float32 in (x.dtype, y.dtype):
-        return reference(subscripts, x, y)  # there is nothing to round
+        return reference(subscripts, x, y)  # nothing to round
     chosen = choose(
         functools.partial(reference, subscripts),
         lambda x, y: tuned(subscripts, x, y, exact),
@@ -29,7 +29,7 @@ def einsum(
 
 
 def reference(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    """The formula; its gradients are products of float32 and the operands' dtype."""
+    """Computes the formula; gradients multiply float32 by the operands' dtype."""
     return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.float32)
 
 
@@ -37,16 +37,16 @@ def reference(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
 def tuned(
     subscripts: str, x: jax.Array, y: jax.Array, exact: bool = False
 ) -> jax.Array:
-    """The same. Both gradients are products of the operands' dtype, too.
+    """Computes the same, with both gradients as products in the operands' dtype.
 
-    The incoming float32 gradient is rounded to it first, as `matmul.tuned` does. If
-    `exact`, what rounding takes away is multiplied as well.
+    It first rounds the incoming float32 gradient to that dtype, as `matmul.tuned` does.
+    With `exact`, it also multiplies the remainder of the rounding.
     """
     return reference(subscripts, x, y)
 
 
 def _forward(subscripts, x, y, exact):
-    # Not `tuned`: so a policy of `jax.checkpoint` sees that it is a product.
+    # Not `tuned`, so that a policy of `jax.checkpoint` recognizes the product.
     return reference(subscripts, x, y), (x, y)
 
 
@@ -58,7 +58,7 @@ def _backward(subscripts, exact, operands, g):
     rounded = g.astype(x.dtype)
     dx = reference(to_x, rounded, y)
     if exact:
-        # XLA may leave out a conversion and its inverse, but not `reduce_precision`.
+        # XLA may elide a conversion and its inverse, but not `reduce_precision`.
         bits = jnp.finfo(x.dtype)
         remainder = g - jax.lax.reduce_precision(g, bits.nexp, bits.nmant)
         dx += reference(to_x, remainder.astype(x.dtype), y)

@@ -1,4 +1,4 @@
-"""Softmax attention in one kernel on NVIDIA GPUs (Dao et al. 2022): cuDNN's."""
+"""Softmax attention in one cuDNN kernel on NVIDIA GPUs (Dao et al. 2022)."""
 
 import functools
 
@@ -17,14 +17,14 @@ def reference(
     mask_BHTS: jax.Array,
     scale: float,
 ) -> jax.Array:
-    """softmax(Q Kᵀ scale + bias) V over the keys that the mask shows, BTHK."""
+    """Returns softmax(Q Kᵀ scale + bias) V over the keys that the mask shows, BTHK."""
     return jax.nn.dot_product_attention(
         q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale=scale
     )
 
 
 def tuned(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale):
-    """The same on an NVIDIA GPU. Lowering it for another platform is an error."""
+    """Computes the same on NVIDIA GPUs. Lowering it for other platforms is an error."""
     arrays = q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS
     return jax.lax.platform_dependent(
         *arrays,
@@ -39,22 +39,22 @@ def _cudnn(*arrays, scale):
             *arrays, scale=scale, implementation='cudnn'
         )
     except RuntimeError as error:
-        unsupported = isinstance(error, NotImplementedError)  # a RuntimeError, too
+        unsupported = isinstance(error, NotImplementedError)  # also a RuntimeError
         if unsupported and jax.default_backend() == 'gpu':
             raise ValueError(
                 f'flash attention is not for this GPU: {error} Choose '
                 'attention=blockwise'
             ) from error
-        # JAX asks for cuDNN and for the GPU while it traces, and a plan is made without
-        # them. Shapes and FLOPs are the same.
+        # JAX looks for cuDNN and a GPU while tracing, but plans are made without them.
+        # Shapes and FLOPs are the same.
         return _not_lowered(*arrays, scale=scale)
 
 
 def _not_lowered(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale):
-    """The reference, which can be traced and counted but not lowered.
+    """Applies the reference, which can be traced and counted, but not lowered.
 
-    Its residuals are its arguments, as cuDNN's are: the program for a GPU would else
-    hold zeros in the shape of the weights.
+    Rematerialization leaves its arguments as residuals, as in cuDNN. Otherwise, a GPU
+    program would contain zeros in the shape of the weights.
     """
     attend = jax.checkpoint(functools.partial(reference, scale=scale))
     mask_BHTS = _gpu_only.bind(mask_BHTS)
@@ -68,7 +68,7 @@ def _refuse(*_):
     )
 
 
-# The identity, of a mask: it needs no derivative.
+# Identity of a mask, which needs no derivative.
 _gpu_only = Primitive('gpu_only')
 _gpu_only.def_abstract_eval(lambda mask: mask)
 _gpu_only.def_impl(_refuse)
@@ -84,10 +84,10 @@ def fused_attention(
     mask_BHTS: jax.Array,
     scale: float,
 ) -> jax.Array:
-    """`reference`, by cuDNN. The program is chosen when it is lowered.
+    """Computes `reference` with cuDNN. Lowering selects the program.
 
     Raises:
-      ValueError: this GPU's cuDNN does not support the shapes; while lowering for
+      ValueError: This GPU's cuDNN does not support the shapes, or lowering targets
         another platform.
     """
     attend = choose(

@@ -1,6 +1,6 @@
-"""A loss of logits and its gradient, in float32, without ever holding all logits.
+"""Loss of logits and its gradient in float32, without materializing all logits.
 
-The cross-entropy's is here in closed form (paper §5.4; Szegedy et al. 2016).
+The cross-entropy has a closed form (paper §5.4; Szegedy et al. 2016).
 """
 
 import functools
@@ -25,22 +25,22 @@ from flaxformer_lite.sharding import (
     rows_spec,
 )
 
-# Rows of logits that a device holds at a time. On CPU: enough to keep the matrix units
-# busy, few enough for the caches.
+# Rows of logits per chunk on a device. On CPU: enough to keep the matrix units busy,
+# but few enough for the caches.
 CHUNK_ON_CPU = 512
-# Elsewhere a chunk's products, 6 N V D operations, have to hide that the float32 V × D
-# gradient is read and written, 8 V D bytes. Accelerators make 200 to 300 bfloat16
-# operations in the time of a byte, so that N = 512 rows would wait for memory almost as
-# long as they compute; N = 4096 wait a tenth of it. Their logits take 0.6 GB at 37,000
-# words.
+# Elsewhere, a chunk's products, 6 N V D operations, must hide reading and writing the
+# float32 V × D gradient, 8 V D bytes. Accelerators do 200 to 300 bfloat16 operations
+# per byte of memory traffic. N = 512 rows would wait for memory almost as long as they
+# compute; N = 4096 rows wait a tenth of that. With a vocabulary of 37,000, the logits
+# of a chunk take 0.6 GB.
 CHUNK_ELSEWHERE = 4096
 # Accelerators multiply tiles. XLA would otherwise pad the operands of each product in a
-# kernel of its own, which for the logits' gradient is a pass over N × V values.
+# separate kernel. For the logits' gradient, this is a pass over N × V values.
 VOCAB_MULTIPLE_ON_CPU = 1
 VOCAB_MULTIPLE_ELSEWHERE = 128
 
-# Probabilities of most tokens are too small for float16. A power of two rounds nothing,
-# and a loss whose gradient by a logit is at most 255 does not overflow.
+# Most probabilities are too small for float16. A power of two adds no rounding, and a
+# loss whose gradient by a logit is at most 255 does not overflow.
 FLOAT16_FACTOR = 2.0**8
 
 
@@ -48,11 +48,11 @@ class LossSums(struct.PyTreeNode):
     """Sums over the labels that count, float32 scalars.
 
     Attributes:
-      loss: what is trained by, in nats.
-      nll: −log p(label), in nats; the exponential of its mean is the perplexity.
+      loss: Training loss in nats.
+      nll: −log p(label) in nats. The exponential of its mean is the perplexity.
       correct: 1 where no token is likelier than the label.
-      tokens: 1.
-      others: what else a loss reports, by name.
+      tokens: 1 per label.
+      others: Other metrics of the loss, by name.
     """
 
     loss: jax.Array
@@ -63,16 +63,14 @@ class LossSums(struct.PyTreeNode):
 
 
 class Formula(NamedTuple):
-    """A loss as a function of logits, float32 NV, and of targets.
+    """Loss as a function of float32 logits NV and targets.
 
-    Targets are a tuple of arrays that begin with the axes BT, of which the first has
-    the labels. There are N = B T rows of logits; or N = B T P, if the hidden states
-    have one more axis P.
+    Targets are a tuple of arrays with leading axes BT; the first holds the labels. N =
+    B T, or B T P if hidden states have another axis P.
 
     Attributes:
       sums: (logits, targets) → sums over the labels that count.
-      sums_and_gradient: (logits, targets) → the same sums, and the gradient of the loss
-        by the logits.
+      sums_and_gradient: The same, with the gradient of the loss by the logits.
     """
 
     sums: Callable[[jax.Array, Any], LossSums]
@@ -80,7 +78,7 @@ class Formula(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What of the loss is no array; as `loss_of_logits` has it."""
+    """Static arguments of `loss_of_logits`."""
 
     formula: Formula
     dtype: DTypeLike = jnp.float32
@@ -94,30 +92,28 @@ def loss_of_logits(
     targets: tuple[jax.Array, ...],
     settings: Settings,
 ) -> LossSums:
-    """The sums of a formula over logits = hidden tableᵀ + bias.
+    """Returns the sums of a formula over logits = hidden tableᵀ + bias.
 
     Only `loss` has a gradient; the other sums are metrics.
 
     Args:
-      hidden_BTD: the decoder's output, float32; or BTPD.
-      output: the output matrix, VD, and the bias, V or None for none. Their gradients
-        have their dtypes.
-      targets: as `Formula`; they have no gradient.
-      settings: of these, `formula` says what the loss is, and `dtype` of what the
-        operands of the products are: logits and all that follows are float32. Logits z
-        become `cap` · tanh(z / `cap`); None leaves them. `padding` is the label that
-        does not count.
+      hidden_BTD: Decoder output, float32; or BTPD.
+      output: Output matrix VD and bias V or None. Their gradients have their dtypes.
+      targets: As in `Formula`; without gradients.
+      settings: `formula` defines the loss. `dtype` is the dtype of product operands;
+        logits and everything after them are float32. Logits z become `cap` · tanh(z /
+        `cap`) unless `cap` is unset. `padding` is the label that does not count.
     """
     chosen = choose(
         functools.partial(reference, settings=settings),
-        # What is not to be differentiated by has to be given in its place.
+        # `custom_vjp` requires nondifferentiable arguments to be passed by position.
         lambda *arrays: tuned(*arrays, settings),
     )
     return chosen(hidden_BTD, output, targets)
 
 
 def reference(hidden_BTD, output, targets, settings: Settings) -> LossSums:
-    """The formula, with all logits in memory at once."""
+    """Computes the formula with all logits in memory at once."""
     hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
     logits_NV = logits_of(hidden_ND, output, settings.dtype, settings.cap)
     return settings.formula.sums(logits_NV, targets)
@@ -129,7 +125,7 @@ def logits_of(
     dtype: DTypeLike,
     cap: float | None,
 ) -> jax.Array:
-    """The logits of these rows, float32 NV; arguments as `loss_of_logits` has them."""
+    """Returns the logits of rows, float32 NV; arguments as in `loss_of_logits`."""
     table_VD, bias_V = output
     logits_NV = jnp.einsum(
         'nd,vd->nv',
@@ -143,14 +139,14 @@ def logits_of(
 def finish_logits(
     logits_NV: jax.Array, bias_V: jax.Array | None, cap: float | None
 ) -> jax.Array:
-    """m tanh((z + b) / m), of z = hidden tableᵀ; z + b without a cap m.
+    """Returns m tanh((z + b) / m) for z = hidden tableᵀ, or z + b without a cap m.
 
-    Source: the cap is of the Gemma Team (2024).
+    The cap follows the Gemma Team (2024).
 
     Args:
       logits_NV: z, float32.
-      bias_V: b, float32; None for none.
-      cap: m, above 0; None for none.
+      bias_V: b, float32, or None.
+      cap: m, above 0, or None.
     """
     if bias_V is not None:
         logits_NV += bias_V[None]
@@ -161,19 +157,18 @@ def finish_logits(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def tuned(hidden_BTD, output, targets, settings: Settings) -> LossSums:
-    """The same, with logits made a chunk of rows at a time and never stored.
+    """Computes the same from one chunk of logits at a time, which it never stores.
 
-    The gradient of a chunk is computed along with its loss, while its logits are there:
-    the backward pass only scales it. Where no gradient is asked for, nothing reads it,
-    and the compiler leaves it out.
+    Each chunk's loss and gradient are computed together, and the backward pass only
+    scales the gradient. XLA removes unused gradients as dead code.
 
-    Devices that divide the rows go through chunks of their own rows, and sum once.
+    Devices that shard the rows process chunks of their own rows and sum once.
     """
     return _forward(hidden_BTD, output, targets, settings)[0]
 
 
 def _forward(hidden_BTD, output, targets, settings):
-    """→ sums, and the gradients of the loss by `hidden_BTD` and by `output`."""
+    """Returns the sums, and the gradients of the loss by `hidden_BTD` and `output`."""
 
     def in_chunks(size, vocab_multiple):
         return functools.partial(_in_chunks, size, vocab_multiple, settings)
@@ -194,9 +189,9 @@ def _as_dtypes_of(primals, gradients):
 
 
 def _summed_over_devices(forward):
-    """The same function; each device runs it for its own rows.
+    """Runs the same function on each device for its own rows, then sums.
 
-    Without this XLA would sum the gradient by the table over devices in each turn of
+    Without this, XLA would sum the table's gradient over devices in each iteration of
     the loop that carries it.
     """
     axes = row_axes()
@@ -213,9 +208,9 @@ def _summed_over_devices(forward):
 
 
 def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets):
-    """Returns what `_forward` does, from `chunk_size` rows of logits at a time.
+    """Returns the result of `_forward`, using `chunk_size` rows of logits at a time.
 
-    Products see a table that is padded to a multiple of `vocab_multiple` rows.
+    The table is padded to a multiple of `vocab_multiple` rows for the products.
     """
     batch, length, *features = hidden_BTD.shape
     table_VD, bias_V = output
@@ -230,15 +225,15 @@ def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets
         carry = jax.tree.map(jnp.add, carry, (new_sums, new_gradient))
         return carry, hidden_gradient_BCD
 
-    # Along T, so that a batch that is divided among devices stays so.
+    # Splits T, so that the sharding of the batch axis remains.
     size = max(chunk_size // batch, 1)
     labels_BT, *others = targets
     chunks = (
         split_into_blocks(hidden_BTD, 1, size),
         (
             split_into_blocks(labels_BT, 1, size, settings.padding),
-            # Zero times a gradient that is not finite is NaN, even where the label is
-            # padding. Copies of real targets are as safe as the targets themselves.
+            # A non-finite gradient times zero is NaN, even for padding labels. Copies
+            # of real targets are as safe as the targets themselves.
             *(split_into_blocks(x, 1, size, None) for x in others),
         ),
     )
@@ -264,14 +259,14 @@ def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets
 def _of_chunk(settings, table_PD, bias_V, vocab_size, hidden_BCD, targets):
     """Returns the sums, and the gradients by the hidden states, table and bias.
 
-    `table_PD` has zeros behind its first `vocab_size` rows; so has its gradient.
+    `table_PD` and its gradient have zeros after the first `vocab_size` rows.
     """
     dtype = settings.dtype
     hidden_ND = hidden_BCD.reshape(-1, hidden_BCD.shape[-1]).astype(dtype)
     logits_NP = logits_of(hidden_ND, (table_PD, None), dtype, None)
     logits_NV = finish_logits(logits_NP[:, :vocab_size], bias_V, settings.cap)
     sums, gradient_NV = settings.formula.sums_and_gradient(logits_NV, targets)
-    if settings.cap is not None:  # m tanh(z / m) grows as 1 − tanh²(z / m)
+    if settings.cap is not None:  # derivative of m tanh(z / m)
         gradient_NV *= 1 - jnp.square(logits_NV / settings.cap)
     bias_gradient_V = None if bias_V is None else sum_rows(gradient_NV)
     padding = len(table_PD) - vocab_size
@@ -294,11 +289,11 @@ tuned.defvjp(_forward, _backward)
 
 
 def cross_entropy(smoothing: float, padding: int) -> Formula:
-    """−Σ_v q(v) log p(v), with q = (1 − ε) · label + ε / V over the whole vocabulary.
+    """Returns −Σ_v q(v) log p(v), with q = (1 − ε) · label + ε / V over all V tokens.
 
     Args:
       smoothing: ε, in [0, 1).
-      padding: the label that does not count.
+      padding: Label that does not count.
     """
     options = dict(smoothing=smoothing, padding=padding)
     return Formula(
@@ -317,12 +312,12 @@ def cross_entropy_sums(
     smoothing: float,
     padding: int,
 ) -> LossSums:
-    """−(1 − ε) log p(label) − ε / V Σ_v log p(v), and what else is counted.
+    """Returns −(1 − ε) log p(label) − ε / V Σ_v log p(v), and the other sums.
 
     Args:
       logits_NV: float32.
-      targets: the labels, of which there are N; what follows them is not read.
-      smoothing, padding: as `cross_entropy`.
+      targets: The first holds N labels; others are ignored.
+      smoothing, padding: As in `cross_entropy`.
     """
     statistics = softmax_statistics(logits_NV)
     return _cross_entropy_sums(logits_NV, statistics, targets, smoothing, padding)
@@ -338,7 +333,7 @@ def _cross_entropy_sums(logits_NV, statistics, targets, smoothing, padding):
     correct_N = (label_logit_N >= statistics.highest_N).astype(jnp.float32)
     counts_N = (labels_N != padding).astype(jnp.float32)
     return LossSums(
-        # Not `counts_N @ loss_N`: of a product an accelerator rounds the operands.
+        # Not `counts_N @ loss_N`: accelerators round the operands of products.
         loss=jnp.sum(counts_N * loss_N),
         nll=jax.lax.stop_gradient(jnp.sum(counts_N * nll_N)),
         correct=jnp.sum(counts_N * correct_N),
@@ -347,7 +342,7 @@ def _cross_entropy_sums(logits_NV, statistics, targets, smoothing, padding):
 
 
 def _cross_entropy_sums_and_gradient(logits_NV, targets, smoothing, padding):
-    """Returns the sums, and p − q: 0 for padding."""
+    """Returns the sums and the gradient p − q, which is 0 for padding."""
     statistics = softmax_statistics(logits_NV)
     sums = _cross_entropy_sums(logits_NV, statistics, targets, smoothing, padding)
     labels_N = targets[0].reshape(-1)

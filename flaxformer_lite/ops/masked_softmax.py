@@ -7,22 +7,22 @@ from flaxformer_lite.ops.choose import choose
 
 
 def reference(scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
-    """exp(s) / Σ exp(s) over the keys with mask True; zeros where there is none."""
+    """Returns exp(s) / Σ exp(s) over keys with mask True; zeros if a row has no key."""
     scores_BHTS = jnp.where(mask_BHTS, scores_BHTS, -jnp.inf)
     highest_BHT1 = jax.lax.stop_gradient(scores_BHTS.max(-1, keepdims=True))
-    # A row without keys has −∞ here; −∞ − −∞ would be NaN.
+    # Rows without keys have −∞ here; −∞ − −∞ would be NaN.
     highest_BHT1 = jnp.where(jnp.isfinite(highest_BHT1), highest_BHT1, 0.0)
     exp_BHTS = jnp.exp(scores_BHTS - highest_BHT1)
     sum_BHT1 = exp_BHTS.sum(-1, keepdims=True)
-    # Such a row sums to 0. Divided by a tiny number, it would have tangents of 0 · ∞.
+    # Such rows sum to 0; dividing by a tiny number would give tangents of 0 · ∞.
     return exp_BHTS / jnp.where(sum_BHT1 > 0, sum_BHT1, 1.0)
 
 
 @jax.custom_vjp
 def tuned(scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
-    """The same. Its gradient, w ⊙ (g − Σ w g), needs the weights w alone.
+    """Computes the same. The gradient w ⊙ (g − Σ w g) needs only the weights w.
 
-    The backward pass so keeps one array instead of three.
+    The backward pass therefore stores one array instead of three.
     """
     return reference(scores_BHTS, mask_BHTS)
 

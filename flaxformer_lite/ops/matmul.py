@@ -13,22 +13,22 @@ _SUMS_IN_FLOAT32 = {
 
 
 def reference(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
-    """x w, float32, of operands of one dtype."""
+    """Returns x w, float32, for operands of one dtype."""
     return jnp.matmul(x_ND, w_DF, preferred_element_type=jnp.float32)
 
 
 @jax.custom_vjp
 def tuned(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
-    """The same. Both gradients are products of this kind, too.
+    """Computes the same; both gradients are also products of low-precision operands.
 
-    The incoming float32 gradient is rounded to the operands' dtype first, so that all
+    It first rounds the incoming float32 gradient to the operands' dtype, so that all
     three products of a layer run on the fast bfloat16 units.
     """
     return reference(x_ND, w_DF)
 
 
 def _forward(x_ND, w_DF):
-    # Not `tuned`: so a policy of `jax.checkpoint` sees that it is a product.
+    # Not `tuned`, so that a policy of `jax.checkpoint` recognizes the product.
     return reference(x_ND, w_DF), (x_ND, w_DF)
 
 
@@ -51,10 +51,10 @@ def input_gradient_reference(g_NF: jax.Array, w_DF: jax.Array) -> jax.Array:
 
 
 def input_gradient_on_gpu(g_NF: jax.Array, w_DF: jax.Array) -> jax.Array:
-    """Returns the same from a product that writes rounded sums itself.
+    """Computes the same with a product that writes rounded sums itself.
 
-    It sums in float32 as well. A float32 result would take twice the memory traffic,
-    and another pass to round it.
+    It also sums in float32. A float32 result would double the memory traffic and need
+    another pass for rounding.
     """
     dtype = g_NF.dtype
     algorithm = _SUMS_IN_FLOAT32.get(dtype)
@@ -67,15 +67,15 @@ input_gradient = choose(input_gradient_reference, input_gradient_on_gpu, only_on
 
 
 def weight_gradient_reference(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
-    """xᵀ g, float32: the gradient of w in x w."""
+    """Returns xᵀ g, float32, the gradient of w in x w."""
     return jnp.einsum('nd,nf->df', x_ND, g_NF, preferred_element_type=jnp.float32)
 
 
 def weight_gradient_on_cpu(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
-    """The same, with the narrower operand transposed in memory before the product.
+    """Computes the same after transposing the narrower operand in memory.
 
-    XLA's fast CPU kernels want the summed axis last on the left. Otherwise XLA converts
-    bfloat16 to float32 and takes a slow kernel: a third of the speed in bfloat16, two
+    XLA's fast CPU kernels need the summed axis last on the left. Otherwise, it converts
+    bfloat16 to float32 and uses a kernel with a third of the speed in bfloat16, two
     thirds in float32.
     """
     if x_ND.shape[1] <= g_NF.shape[1]:
@@ -85,8 +85,8 @@ def weight_gradient_on_cpu(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
 
 
 def _transposed_in_memory(x: jax.Array) -> jax.Array:
-    # Without the barrier XLA folds the transposition into the product again. The extra
-    # axis hides that the array began as a transpose, by which XLA chooses the kernel.
+    # Without the barrier, XLA folds the transposition into the product again. XLA
+    # chooses the kernel by whether the operand is a transpose; the extra axis hides it.
     return jax.lax.optimization_barrier(x.T[None])[0]
 
 

@@ -10,13 +10,14 @@ from flaxformer_lite.sharding import all_rows, first_row
 def random_bits(
     key: jax.Array, shape: tuple[int, ...], of_rows: bool = False
 ) -> jax.Array:
-    """uint32 words, uniform over all 2³², by the key and the index alone.
+    """Returns uint32 words, uniform over all 2³², as a function of key and index.
 
     Args:
-      key: a random key.
-      shape: of the words.
-      of_rows: whether the first axis is the rows of a batch. A device that sees but its
-        own rows (`sharding.sum_over_data`) has their words of those of all rows.
+      key: A random key.
+      shape: Shape of the result.
+      of_rows: Whether axis 0 is the rows of a batch. A device that sees only its own
+        rows (`sharding.sum_over_data`) then draws the same words for them as without
+        sharding.
     """
     chosen = choose(
         lambda key: reference(key, shape, of_rows),
@@ -28,7 +29,7 @@ def random_bits(
 def reference(
     key: jax.Array, shape: tuple[int, ...], of_rows: bool = False
 ) -> jax.Array:
-    """JAX's own generator, threefry."""
+    """Uses threefry, JAX's default generator."""
     if not of_rows:
         return jax.random.bits(key, shape, jnp.uint32)
     own, *others = shape
@@ -37,11 +38,11 @@ def reference(
 
 
 def tuned(key: jax.Array, shape: tuple[int, ...], of_rows: bool = False) -> jax.Array:
-    """A hash of each element's index and the key: other words of the same distribution.
+    """Hashes the key and each element's index: other words of the same distribution.
 
-    Two rounds, with a word of the key before each. It fuses into the operation that
-    reads it, where threefry takes a third of a training step on CPU. It is the same on
-    every backend and under every sharding. Good for dropout, not for cryptography.
+    Two rounds each mix in one word of the key. The hash fuses into its consumer;
+    threefry takes a third of a training step on CPU. Results do not depend on backend
+    or sharding. It suits dropout, not cryptography.
     """
     first, second = jax.random.bits(key, (2,), jnp.uint32)
     index = jnp.zeros(shape, jnp.uint32)
@@ -55,9 +56,9 @@ def tuned(key: jax.Array, shape: tuple[int, ...], of_rows: bool = False) -> jax.
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """A bijection of 32-bit words: each input bit flips every output bit half the time.
+    """Maps 32-bit words one to one; each input bit flips each output bit half the time.
 
-    Its constants were found by search (Wellons, "Prospecting for Hash Functions",
+    The constants were found by search (Wellons, "Prospecting for Hash Functions",
     2018).
     """
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)

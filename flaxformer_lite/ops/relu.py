@@ -1,4 +1,4 @@
-"""The rectified linear unit (paper §3.3), with its gradient read from its result."""
+"""Rectified linear unit (paper §3.3) whose gradient depends only on its result."""
 
 import jax
 import jax.numpy as jnp
@@ -7,16 +7,16 @@ from flaxformer_lite.ops.choose import choose
 
 
 def reference(x: jax.Array) -> jax.Array:
-    """max(0, x)."""
+    """Returns max(0, x)."""
     return jax.nn.relu(x)
 
 
 @jax.custom_vjp
 def tuned(x: jax.Array) -> jax.Array:
-    """The same. Where the result is above 0, there x is.
+    """Computes the same; x is positive exactly where the result is.
 
-    The next product keeps the result for its own gradient. So nothing is kept for this
-    one, and no pass over x finds its signs.
+    The next product stores the result for its own gradient. ReLU stores nothing else
+    and needs no pass over x for its signs.
     """
     return reference(x)
 

@@ -1,4 +1,4 @@
-"""Division by the root mean square over features, which layer and RMS norms share."""
+"""Division by the root mean square over features, shared by layer norm and RMS norm."""
 
 import functools
 
@@ -9,7 +9,7 @@ from flaxformer_lite.ops.choose import choose
 
 
 def reference(x: jax.Array, epsilon: float, centered: bool) -> jax.Array:
-    """x / √(E x² + ε) over the last axis; of x − E x instead of x if `centered`."""
+    """Returns x / √(E x² + ε) over the last axis, with x − E x for x if `centered`."""
     if centered:
         x = x - x.mean(-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + epsilon)
@@ -17,10 +17,10 @@ def reference(x: jax.Array, epsilon: float, centered: bool) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def tuned(x: jax.Array, epsilon: float, centered: bool) -> jax.Array:
-    """The same. Its gradient needs the result y and the root r = 1 / √(E x² + ε) alone.
+    """Computes the same; the gradient needs only the result y and r = 1 / √(E x² + ε).
 
-    It is r (g − y E(g y)), and that less its mean if `centered`. What XLA would keep by
-    itself is twice as much.
+    The gradient is r (g − y E(g y)), minus its mean if `centered`. XLA's default stores
+    twice as much.
     """
     return _forward(x, epsilon, centered)[0]
 
@@ -36,7 +36,7 @@ def _backward(epsilon, centered, kept, g):
     y, root = kept
     dx = g - y * (g * y).mean(-1, keepdims=True)
     if centered:
-        # y has mean 0, so only the mean of g is left to be taken away.
+        # y has mean 0, so only the mean of g remains to be subtracted.
         dx = dx - g.mean(-1, keepdims=True)
     return (root * dx,)
 

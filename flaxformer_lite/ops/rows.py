@@ -1,4 +1,4 @@
-"""The sum of a matrix's rows, which is the gradient of a vector added to each."""
+"""Sum of a matrix's rows, which is the gradient of a vector added to each."""
 
 import jax
 import jax.numpy as jnp
@@ -7,16 +7,16 @@ from flaxformer_lite.ops.choose import choose
 
 
 def reference(x_ND: jax.Array) -> jax.Array:
-    """Σ_n x_nd, float32, of a float32 matrix."""
+    """Returns Σ_n x_nd, float32, of a float32 matrix."""
     return x_ND.sum(0)
 
 
 def on_cpu(x_ND: jax.Array) -> jax.Array:
-    """The same, as a product with ones.
+    """Computes the same as a product with ones.
 
-    XLA's own kernel takes 84 ms on two cores for 512 rows of 32,000, three quarters of
-    the time of the logits' product, and this one 3. For rows of a few hundred it does
-    not pay: a step of a small model takes as long with either.
+    For 512 rows of 32,000 on two cores, XLA's kernel takes 84 ms, three quarters of the
+    time of the logits' product, and this one 3 ms. For rows of a few hundred, a step of
+    a small model takes equally long.
     """
     return jax.lax.dot(jnp.ones(len(x_ND), x_ND.dtype), x_ND)
 

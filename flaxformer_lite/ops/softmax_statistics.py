@@ -1,4 +1,4 @@
-"""What a softmax cross-entropy needs to know about each row of logits."""
+"""Statistics of each row of logits for softmax cross-entropy."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ from flaxformer_lite.ops.choose import choose
 
 
 class SoftmaxStatistics(NamedTuple):
-    """Reductions over the vocabulary, float32 of N each.
+    """Reductions over the vocabulary, each float32 of shape (N,).
 
     Attributes:
-      highest_N: max_v z_v. It has no gradient.
+      highest_N: max_v z_v, without gradient.
       sum_exp_N: Σ_v exp(z_v − max).
       sum_N: Σ_v z_v.
     """
@@ -33,9 +33,9 @@ def reference(logits_NV: jax.Array) -> SoftmaxStatistics:
 def in_one_pass(logits_NV: jax.Array) -> SoftmaxStatistics:
     """Computes the same in one reduction, so that a GPU reads the logits once.
 
-    XLA compiles `reference` to three kernels, each of which reads all logits. Partial
-    sums are rescaled when a larger maximum turns up (Milakov and Gimelshein 2018,
-    "Online normalizer calculation for softmax").
+    XLA compiles `reference` to three kernels that each read all logits. Partial sums
+    are rescaled at each new maximum (Milakov and Gimelshein 2018, "Online normalizer
+    calculation for softmax").
     """
 
     def combine(x, y):

@@ -9,11 +9,11 @@ BLOCK = 64
 
 
 def top_k_indices(x_BV: jax.Array, k: int) -> jax.Array:
-    """Where the k largest of each row are, the largest first: int32 Bk.
+    """Returns indices of the k largest values per row, in descending order: int32 Bk.
 
-    Of equal values, the first comes first; −0 equals 0.
+    Among equal values, the first one in the row comes first; −0 equals 0.
     """
-    # `jax.lax.top_k` takes −0 for less than 0.
+    # `jax.lax.top_k` ranks −0 below 0.
     x_BV = jnp.where(x_BV == 0, 0.0, x_BV)
     chosen = choose(
         lambda x_BV: reference(x_BV, k), lambda x_BV: tuned(x_BV, k), only_on='cpu'
@@ -22,15 +22,15 @@ def top_k_indices(x_BV: jax.Array, k: int) -> jax.Array:
 
 
 def reference(x_BV: jax.Array, k: int) -> jax.Array:
-    """`jax.lax.top_k`'s indices."""
+    """Returns the indices of `jax.lax.top_k`."""
     return jax.lax.top_k(x_BV, k)[1]
 
 
 def tuned(x_BV: jax.Array, k: int, block: int = BLOCK) -> jax.Array:
-    """The same, several times faster on CPU, where `top_k` sorts whole rows.
+    """Computes the same several times faster on CPU, where `top_k` sorts whole rows.
 
-    The k largest values lie in the k blocks with the largest maxima, or in the rest
-    behind the last whole block. Only those are sorted.
+    The k largest values lie in the k blocks with the largest maxima or after the last
+    whole block. Only those are sorted.
     """
     batch, size = x_BV.shape
     blocks = size // block
@@ -40,18 +40,19 @@ def tuned(x_BV: jax.Array, k: int, block: int = BLOCK) -> jax.Array:
     whole_BCV = x_BV[:, :whole].reshape(batch, blocks, block)
     rest_BV = x_BV[:, whole:]
 
-    # 1. The k blocks with the largest maxima, in the order in which they stand in the
-    #    row, so that equal values keep their order.
+    # 1. Find the k blocks with the largest maxima, in the order of the row, so that
+    # equal values keep their order.
     block_maxima_BC = whole_BCV.max(-1)
     best_Bk = reference(block_maxima_BC, k)
     best_Bk = jnp.sort(best_Bk, -1)
-    # 2. Their values and the rest are the candidates.
+    # 2. Collect their values and the remainder as candidates.
     best_BkV = jnp.take_along_axis(whole_BCV, best_Bk[..., None], 1)
     best_BV = best_BkV.reshape(batch, -1)
     candidates_BV = jnp.concatenate([best_BV, rest_BV], 1)
-    # 3. The k largest candidates, and the block of each; the rest counts as the last.
+    # 3. Find the k largest candidates and their blocks; the remainder counts as the
+    # last one.
     candidate_Bk = reference(candidates_BV, k)
     block_of_candidate = jnp.pad(best_Bk, ((0, 0), (0, 1)), constant_values=blocks)
     block_Bk = jnp.take_along_axis(block_of_candidate, candidate_Bk // block, 1)
-    # 4. Back to indices into the row.
+    # 4. Convert back to indices into the row.
     return block_Bk * block + candidate_Bk % block

@@ -1,1 +1,1 @@
-"""Where a token is: in the embedding, in queries and keys, or in the scores (§3.5)."""
+"""Positions in embeddings, in queries and keys, or in attention scores (§3.5)."""

@@ -8,11 +8,11 @@ from flaxformer_lite.positions.base import Positions, distances
 
 
 class Alibi(Positions):
-    """Scores − m_h · |distance|: a key counts less the further away it is.
+    """Linear biases: scores − m_h · |distance|.
 
     The slope m_h of head h is fixed: 2^(−8 i / h) for i = 1 … h if h is a power of two.
-    For other h, as in the paper's code, the slopes are those of the power of two below,
-    then every second one of the power of two above.
+    For other h, the slopes are those of the next lower power of two, then every second
+    one of the next higher. This follows the paper's code.
     """
 
     def bias(self, query_positions_BT, key_positions_BS):
@@ -23,7 +23,7 @@ class Alibi(Positions):
         return -slopes_H[None, :, None, None] * distance_B1TS
 
     def slopes(self) -> list[float]:
-        """m_h of each head."""
+        """Returns the slope m_h of each head."""
         num_heads = self.sizes.num_heads
         power = 2 ** math.floor(math.log2(num_heads))
         exponents = [8 * i / power for i in range(1, power + 1)]

@@ -1,4 +1,4 @@
-"""The ways in which positions can enter a model; a variant overrides those it uses."""
+"""Base classes of positions. Variants override the methods they use."""
 
 from typing import Annotated, ClassVar
 
@@ -11,13 +11,12 @@ from flaxformer_lite.sizes import Sizes
 
 
 class Positions(Checked, nn.Module):
-    """Positions that do nothing. All positions are int32.
+    """Positions without effect. All positions are int32.
 
     Attributes:
-      sizes: of the attention, or of the stack, that the positions are for.
-      adds_scores: whether an attention is to call `scores` and `values`.
-      per_head: whether they have parameters for each head of queries, so that keys and
-        values are repeated for each, as `Attention.per_head` has them.
+      sizes: Sizes of the attention or stack that uses the positions.
+      adds_scores: Whether attention calls `scores` and `values`.
+      per_head: Whether each query head has its own parameters, as in `Attention`.
     """
 
     adds_scores: ClassVar[bool] = False
@@ -26,49 +25,49 @@ class Positions(Checked, nn.Module):
 
     @property
     def num_positions(self) -> int | None:
-        """The number of positions that it can tell apart, from 0; None for any.
+        """Number of distinct positions, counted from 0; None for no limit.
 
-        A class with a table overrides this, unless its attribute is called
-        `max_length`. Longer sentences are then refused: a lookup past the end of the
-        table would give NaN, or another position's row.
+        Classes with a table override this or have an attribute `max_length`. Longer
+        sentences are rejected, because lookups past the end would return NaN or another
+        row.
         """
         return getattr(self, 'max_length', None)
 
     @property
     def in_attention(self) -> bool:
-        """Whether these positions act in the attention: on queries, keys or scores."""
+        """Returns True if the positions act on queries, keys or scores."""
         return self.adds_scores or type(self).rotate is not Positions.rotate
 
     @property
     def acts_on_stack(self) -> bool:
-        """Whether they act once for all layers: on embeddings, or as a bias."""
+        """Returns True if they act once for all layers, on embeddings or as a bias."""
         methods = type(self)
         is_embedded = methods.embed is not Positions.embed
         return is_embedded or methods.bias is not Positions.bias
 
     def embed(self, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
-        """The input of the first layer, of token embeddings."""
+        """Adds positions to token embeddings, the input of the first layer."""
         return x_BTD
 
     def rotate(self, x_BTHK: jax.Array, positions_BT: jax.Array) -> jax.Array:
-        """Queries or keys as their dot product is to see them."""
+        """Applies positions to queries or keys before their dot product."""
         return x_BTHK
 
     def bias(
         self, query_positions_BT: jax.Array, key_positions_BS: jax.Array
     ) -> jax.Array | None:
-        """Added to the scores of every layer: broadcastable to BHTS, or None."""
+        """Returns the bias for every layer's scores, broadcastable to BHTS, or None."""
         return None
 
     @property
     def has_layer_bias(self) -> bool:
-        """Whether each self-attention has a bias of its own, `layer_bias`."""
+        """Returns True if each self-attention has its own `layer_bias`."""
         return False
 
     def layer_bias(
         self, query_positions_BT: jax.Array, key_positions_BS: jax.Array
     ) -> jax.Array:
-        """Added to the scores of one self-attention: as `bias`, of its own."""
+        """Returns the bias of one self-attention, in the form of `bias`."""
         raise NotImplementedError
 
     def scores(
@@ -77,7 +76,7 @@ class Positions(Checked, nn.Module):
         query_positions_BT: jax.Array,
         key_positions_BS: jax.Array,
     ) -> jax.Array:
-        """Added to the scores of one attention, BHTS; depends on its queries."""
+        """Returns query-dependent terms to add to one attention's scores, BHTS."""
         raise NotImplementedError
 
     def values(
@@ -86,18 +85,18 @@ class Positions(Checked, nn.Module):
         query_positions_BT: jax.Array,
         key_positions_BS: jax.Array,
     ) -> jax.Array | float:
-        """Added to the result of one attention, BTHU, or 0; depends on its weights."""
+        """Returns weight-dependent terms to add to an attention's output, BTHU or 0."""
         raise NotImplementedError
 
 
 class Sinusoids(Positions):
-    """Sines and cosines of angles that grow with the position.
+    """Sines and cosines of angles proportional to the position.
 
     Attributes:
-      offset: the position of the first token.
+      offset: Position of the first token.
 
     Raises:
-      ValueError: d_model is odd, so that a sine would have no cosine.
+      ValueError: d_model is odd.
     """
 
     offset: Annotated[int, Range(at_least=0, at_most=2**20)] = 0
@@ -107,22 +106,22 @@ class Sinusoids(Positions):
         super().__post_init__()
 
     def angles(self, positions_BT: jax.Array, rates: jax.Array) -> jax.Array:
-        """position · rate for each of the rates, float32 (B, T, rates)."""
+        """Returns position · rate for each rate, float32 (B, T, rates)."""
         positions_BT = (positions_BT + self.offset).astype(jnp.float32)
         return positions_BT[:, :, None] * rates[None, None]
 
 
 def check_even(d_model: int) -> None:
-    """Raises ValueError where a sine would have no cosine."""
+    """Raises ValueError if d_model is odd, because each sine needs a cosine."""
     if d_model % 2:
         raise ValueError(f'd_model must be even for sinusoids, not {d_model}')
 
 
 def sinusoid_rates(d_model: int) -> jax.Array:
-    """10000^(−2i / d_model), by which the paper's sinusoids turn at each position."""
+    """Returns the angular frequencies of the paper, 10000^(−2i / d_model)."""
     return 10000.0 ** (-jnp.arange(0, d_model, 2, dtype=jnp.float32) / d_model)
 
 
 def distances(query_positions_BT: jax.Array, key_positions_BS: jax.Array) -> jax.Array:
-    """The position of each key minus that of each query, int32 BTS."""
+    """Returns key position minus query position for each pair, int32 BTS."""
     return key_positions_BS[:, None, :] - query_positions_BT[:, :, None]

@@ -1,4 +1,4 @@
-"""A learned vector for each position, added to embeddings (§3.5; Table 3, row E)."""
+"""Learned position embeddings (§3.5; Table 3, row E)."""
 
 from typing import Annotated
 
@@ -10,14 +10,14 @@ from flaxformer_lite.ranges import Range, Size
 
 
 class Learned(Positions):
-    """x + P[pos + offset], P of shape (max_length + offset, d_model).
+    """Embeddings x + P[pos + offset], P of shape (max_length + offset, d_model).
 
-    A compiled program cannot refuse a position beyond the table. Its row is NaN, never
-    the vector of another position: check lengths before you call the model.
+    Compiled programs cannot raise errors. Positions beyond the table give NaN, never
+    another vector; check lengths before you call the model.
 
     Attributes:
-      max_length: how many tokens a sentence may have.
-      offset: rows before that of the first token, which nothing reads: BART has 2.
+      max_length: Maximum number of tokens per sentence.
+      offset: Number of unused rows before the row of the first token. BART uses 2.
     """
 
     max_length: Size = 1024

@@ -1,7 +1,7 @@
-"""No positions: a permutation of the tokens permutes the result."""
+"""No positions: permuting the tokens permutes the output."""
 
 from flaxformer_lite.positions.base import Positions
 
 
 class NoPositions(Positions):
-    """Positions that do nothing, wherever they could act."""
+    """Positions without effect."""

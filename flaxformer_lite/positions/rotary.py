@@ -9,14 +9,14 @@ from flaxformer_lite.ranges import Positive, Range
 
 
 class Rotary(Positions):
-    """Features 2i, 2i + 1 of queries and keys turn by pos / scale · λ^(−2i / d_k).
+    """Rotation of query and key features 2i, 2i + 1 by pos / scale · λ^(−2i / d_k).
 
-    The dot product of a query and a key then depends on their distance alone.
+    The dot product of a query and a key then depends only on their distance.
 
     Attributes:
       max_wavelength: λ.
-      scale: the model reads sentences that are so many times longer with the angles
-        that it knows (Chen et al. 2023, "Extending Context Window …").
+      scale: Factor by which sentences may be longer for the same range of angles (Chen
+        et al. 2023, "Extending Context Window …").
 
     Raises:
       ValueError: d_k is odd.
@@ -44,7 +44,7 @@ class Rotary(Positions):
         return pairs.reshape(x_BTHK.shape)
 
     def _angles(self, positions_BT):
-        """pos / scale · max_wavelength^(−2i / d_k), float32 (B, T, d_k / 2)."""
+        """Returns pos / scale · max_wavelength^(−2i / d_k), float32 (B, T, d_k / 2)."""
         d_k = self.sizes.d_k
         exponent = -jnp.arange(0, d_k, 2, dtype=jnp.float32) / d_k
         rate = self.max_wavelength**exponent

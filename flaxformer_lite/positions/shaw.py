@@ -11,12 +11,13 @@ from flaxformer_lite.ranges import Range
 
 
 class Shaw(Positions):
-    """Scores + q · a^K_r / √d_k and results + Σ_s w_s a^V_r, r the distance, clipped.
+    """Relative terms: scores + q · a^K_r / √d_k and outputs + Σ_s w_s a^V_r.
 
-    Each attention has vectors a of its own, which its heads share.
+    r is the clipped distance. Each attention has its own vectors a, shared by its
+    heads.
 
     Attributes:
-      max_distance: distances are clipped to ± this.
+      max_distance: Distances are clipped to ± this value.
     """
 
     adds_scores = True
@@ -29,7 +30,7 @@ class Shaw(Positions):
         self.value_RU = self.param('value', init, (number, self.sizes.d_v))
 
     def _index(self, query_positions_BT, key_positions_BS):
-        """The row of a for each pair, int32 BTS."""
+        """Returns the row of a for each pair, int32 BTS."""
         distance_BTS = distances(query_positions_BT, key_positions_BS)
         clipped = jnp.clip(distance_BTS, -self.max_distance, self.max_distance)
         return clipped + self.max_distance

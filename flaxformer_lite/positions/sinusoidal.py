@@ -1,4 +1,4 @@
-"""Sinusoids added to the embeddings (paper §3.5)."""
+"""Sinusoidal positions (paper §3.5)."""
 
 import jax.numpy as jnp
 
@@ -6,12 +6,15 @@ from flaxformer_lite.positions.base import Sinusoids, sinusoid_rates
 
 
 class Sinusoidal(Sinusoids):
-    """x + PE: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(…).
+    """Sinusoids added to embeddings: x + PE.
+
+    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i + 1) = cos(…).
 
     Attributes:
-      interleaved: False for all sines, then all cosines, as Marian has them.
-      scaled_down: PE / √d_model, beside embeddings that are not multiplied by √d_model
-        (Csordás et al. 2021): both keep the ratio that they have in the paper.
+      interleaved: Whether sines and cosines alternate. False puts all sines first, as
+        Marian does.
+      scaled_down: Whether to divide PE by √d_model. This keeps the paper's ratio if
+        embeddings are not multiplied by √d_model (Csordás et al. 2021).
     """
 
     interleaved: bool = True

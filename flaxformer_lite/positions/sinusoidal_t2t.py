@@ -1,4 +1,4 @@
-"""Sinusoids as tensor2tensor, the paper's code, lays them out: sines, then cosines."""
+"""Sinusoidal positions in the layout of tensor2tensor, the paper's code."""
 
 import jax.numpy as jnp
 
@@ -6,10 +6,10 @@ from flaxformer_lite.positions.base import Sinusoids
 
 
 class SinusoidalT2T(Sinusoids):
-    """x + [sin(pos · r_0) … sin(pos · r_n), cos(pos · r_0) …]; n = d/2 − 1.
+    """Sinusoids: x + [sin(pos · r_0) … sin(pos · r_n), cos(pos · r_0) …].
 
-    r_i = 10000^(−i / n): the last wavelength is 2π · 10000; the paper's formula ends
-    below that.
+    r_i = 10000^(−i / n) with n = d_model / 2 − 1. The last wavelength is 2π · 10000;
+    the paper's formula stops below it.
     """
 
     def embed(self, x_BTD, positions_BT):

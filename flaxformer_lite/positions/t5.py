@@ -11,21 +11,22 @@ from flaxformer_lite.ranges import Range, Size
 
 
 class T5(Positions):
-    """Scores + table[bucket(distance), head], one table for all layers of a stack.
+    """Bucketed relative biases: scores + table[bucket(distance), head].
 
-    umT5 has one for each layer (Chung et al. 2023, "UniMax", §4).
+    The layers of a stack share one table. umT5 has one per layer (Chung et al. 2023,
+    "UniMax", §4).
 
-    Half of the buckets hold one distance each. The others grow as the logarithm of the
-    distance, up to `max_distance`; all keys beyond share the last. A stack that is not
-    causal gives half of the buckets to keys before the query, half to keys after it.
+    Half of the buckets hold one distance each. The others grow logarithmically up to
+    `max_distance`; keys beyond share the last one. Non-causal stacks use half of the
+    buckets for keys after the query.
 
     Attributes:
-      buckets: rows of the table.
-      max_distance: all keys so far away or further share the last bucket.
-      per_layer: whether each layer has a table of its own.
+      buckets: Number of rows of the table.
+      max_distance: Distance from which keys share the last bucket.
+      per_layer: Whether each layer has its own table.
 
     Raises:
-      ValueError: max_distance leaves no room for far keys.
+      ValueError: max_distance is not above half of `buckets`.
     """
 
     buckets: Annotated[int, Range(at_least=4)] = 32
@@ -72,7 +73,7 @@ class T5(Positions):
         return first + self._bucket_of(jnp.abs(distance), half)
 
     def _bucket_of(self, distance, buckets):
-        """The bucket of a distance ≥ 0, among so many."""
+        """Returns the bucket of a distance ≥ 0, below `buckets`."""
         exact = buckets // 2
         octaves = jnp.log(jnp.maximum(distance, 1) / exact)
         share = octaves / math.log(self.max_distance / exact)

@@ -7,14 +7,14 @@ from flaxformer_lite.positions.base import Positions, check_even, sinusoid_rates
 
 
 class TransformerXL(Positions):
-    """Scores + (q + v) · W_R r / √d_k, r the sinusoids of query's minus key's position.
+    """Relative sinusoids: scores + (q + v) · W_R r / √d_k.
 
-    Each attention has a matrix W_R and a vector v for each of its heads. The paper's
-    vector u, which is added to q in q · k, is the bias of the queries that
-    `attention_bias` brings.
+    r are the sinusoids of query minus key position. Each attention has a matrix W_R and
+    a vector v per head. The query bias of `attention_bias` is the paper's vector u in
+    (q + u) · k.
 
     Raises:
-      ValueError: d_model is odd, so that a sine would have no cosine.
+      ValueError: d_model is odd.
     """
 
     adds_scores = True
@@ -40,8 +40,8 @@ class TransformerXL(Positions):
         sin = sin[:, None]
         cos = cos[:, None]
         sin_of_key, cos_of_key = self._sinusoids(key_positions_BS)
-        # The sine and cosine of t - s, by those of t and of s: so there is no table of
-        # distances, and none is too far.
+        # The sines and cosines of t − s follow from those of t and of s. This needs no
+        # table of distances and sets no limit on them.
         of_sin_of_key = of_cos * sin - of_sin * cos
         by_sin = jnp.einsum('bhti,bsi->bhts', of_sin_of_key, sin_of_key)
         of_cos_of_key = of_sin * sin + of_cos * cos
@@ -52,7 +52,7 @@ class TransformerXL(Positions):
         return 0.0
 
     def _sinusoids(self, positions_BT):
-        """Sines and cosines, each float32 (B, T, d_model / 2)."""
+        """Returns sines and cosines, each float32 (B, T, d_model / 2)."""
         rates = sinusoid_rates(self.sizes.d_model)
         positions_BT = positions_BT.astype(jnp.float32)
         angle = positions_BT[:, :, None] * rates[None, None]

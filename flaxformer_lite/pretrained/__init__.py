@@ -1,1 +1,1 @@
-"""Published checkpoints: read from a folder as a model and its variables, and back."""
+"""Published checkpoints: loads a folder as a model and variables, and converts back."""

@@ -1,7 +1,8 @@
-"""Our variables and a family's arrays: the same numbers under other names and shapes.
+"""Conversion between our variables and a family's arrays.
 
-PyTorch's matrices are outputs × inputs, with the heads in one axis: those are the only
-two differences of shape. Both directions go by the family's one table.
+The numbers are the same; names and shapes differ. PyTorch matrices are (outputs,
+inputs), and their heads share one axis; shapes differ in nothing else. Both directions
+use the family's table.
 """
 
 import functools
@@ -17,13 +18,13 @@ from flaxformer_lite.families.base import Family
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
 
-# Of a parameter's path the last word → the last word of theirs.
+# The last component of a parameter's path → the last component of their name.
 _LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
-# What rotary positions turn, or stands before it.
+# The parameters that rotary positions rotate, and the norms before the rotation.
 _ROTATED = re.compile('self_attention/((query|key)/|core_attention/(query|key)_norm/)')
 _FIELDS = {'stack': 'encoder|decoder', 'layer': r'\d+'}
 _MOST_NAMED = 3
-# Of names in files of a whole model; the model without its head has none.
+# Prefix of names in files of a whole model; files without the head lack it.
 _PREFIX = 'model.'
 
 
@@ -31,12 +32,13 @@ class Array(NamedTuple):
     """One parameter.
 
     Attributes:
-      path: ours, such as ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
-      shape: ours.
-      name: theirs.
-      aliases: other names that it may have.
-      halves: whether features 2i and 2i + 1 of a head are i and i + d_k / 2 there.
-      zero_where_missing: whether files may lack it.
+      path: our path, such as ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
+      shape: our shape.
+      name: their name.
+      aliases: alternative names in files.
+      halves: whether a head's features 2i and 2i + 1 are i and i + d_k / 2 in their
+        array.
+      zero_where_missing: whether the parameter is 0 if files lack it.
     """
 
     path: tuple[str, ...]
@@ -48,7 +50,7 @@ class Array(NamedTuple):
 
     @property
     def their_shape(self) -> tuple[int, ...]:
-        """Their array's shape."""
+        """The shape of their array."""
         leaf = self.path[-1]
         if leaf == 'kernel':
             inputs = self._fan_in
@@ -61,12 +63,13 @@ class Array(NamedTuple):
 
     @property
     def _fan_in(self) -> int:
-        # Of the attention's result all axes but the last are read; of x the first.
+        # The output projection contracts all axes but the last; other kernels the
+        # first.
         inputs = self.shape[:-1] if self.path[-2] == 'out_proj' else self.shape[:1]
         return math.prod(inputs)
 
     def to_ours(self, array: Any) -> Any:
-        """Their array as ours: a view, where the kind of array has views."""
+        """Converts their array to ours: a view, if the array type has views."""
         if self.path[-1] == 'kernel':
             array = array.T
         if self.halves:
@@ -75,7 +78,7 @@ class Array(NamedTuple):
         return array.reshape(self.shape)
 
     def to_theirs(self, array: Any) -> Any:
-        """Our array as theirs."""
+        """Converts our array to theirs."""
         if self.halves:
             pairs = array.reshape(*self.shape[:-1], -1, 2)
             array = pairs.swapaxes(-1, -2)
@@ -85,16 +88,11 @@ class Array(NamedTuple):
 
 
 def table(family: type[Family], config: ModelConfig, model: Model) -> list[Array]:
-    """All parameters of a model, with their names in a family.
-
-    Args:
-      family: whose names.
-      config: of the model.
-      model: made of it.
+    """Returns all parameters of a model, with their names in a family.
 
     Raises:
-      ValueError: the family has no array for a parameter, or the model keeps other
-        things than parameters.
+      ValueError: the family has no array for a parameter, or the model has variables
+        other than parameters.
     """
     variables = jax.eval_shape(lambda: _separate_variables(model))
     others = set(variables) - {'params'}
@@ -108,7 +106,7 @@ def table(family: type[Family], config: ModelConfig, model: Model) -> list[Array
     names = {path: _their_name(family, patterns, path) for path in shapes}
     arrays = []
     for path, shape in shapes.items():
-        # What repeats another array in one model may be one of its own in another.
+        # An alias in one model may be a separate array in another.
         aliases = set(family.aliases.get(path, ())) - set(names.values())
         is_rotated = _ROTATED.search(path) is not None
         arrays.append(
@@ -129,7 +127,6 @@ def _separate_variables(model: Model) -> Any:
 
 
 def _their_name(family: type[Family], patterns: Mapping[str, str], path: str) -> str:
-    """Their name of a parameter: by the entry of its path, or of its module."""
     module, _, leaf = path.rpartition('/')
     for ours, theirs in patterns.items():
         pattern = _pattern(ours)
@@ -143,19 +140,14 @@ def _their_name(family: type[Family], patterns: Mapping[str, str], path: str) ->
 
 @functools.cache
 def _pattern(entry: str) -> re.Pattern[str]:
-    """Finds the stack and the layer in a path that an entry of a table stands for."""
+    """Returns a pattern for a table entry, with groups for stack and layer."""
     groups = {name: f'(?P<{name}>{values})' for name, values in _FIELDS.items()}
     literal = re.escape(entry).replace(r'\{', '{').replace(r'\}', '}')
     return re.compile(literal.format(**groups))
 
 
 def as_in_files(arrays: list[Array], names: Iterable[str]) -> list[Array]:
-    """The same parameters, by the names that files of a model without its head have.
-
-    Args:
-      arrays: as `table` has them.
-      names: in the files; where one has the prefix of a whole model, nothing changes.
-    """
+    """Removes the whole-model prefix from names if no name in the files has it."""
     if any(name.startswith(_PREFIX) for name in names):
         return arrays
     return [
@@ -172,15 +164,11 @@ def check_names(
     arrays: Iterable[Array],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """Refuses a checkpoint that does not hold exactly what the model has.
-
-    Args:
-      family: whose checkpoint it is.
-      arrays: the model's, as `table` has them.
-      shapes: name → shape, of what the checkpoint holds.
+    """Checks that a checkpoint's shapes, by name, are those of the model's arrays.
 
     Raises:
-      ValueError: names that are missing or left over, or other shapes; names the first.
+      ValueError: arrays are missing, left over or of the wrong shape; names the first
+        few.
     """
     missing = []
     wrong = []
@@ -227,7 +215,7 @@ def _by(shape: tuple[int, ...]) -> str:
 
 
 def to_variables(arrays: Iterable[Array], read: Callable[[Array], Any]) -> Any:
-    """The variables of what `read` gives for each parameter, in our shape."""
+    """Returns variables whose parameters are `read(array)`."""
     params: dict[str, Any] = {}
     for array in arrays:
         tree = params
@@ -238,7 +226,7 @@ def to_variables(arrays: Iterable[Array], read: Callable[[Array], Any]) -> Any:
 
 
 def to_theirs(arrays: Iterable[Array], variables: Any) -> dict[str, Any]:
-    """Their arrays by name, of variables whose layers are separate."""
+    """Converts variables with separate layers to their arrays, by name."""
     theirs = {}
     for array in arrays:
         x = variables['params']

@@ -1,7 +1,6 @@
-"""A folder as Transformers saves it: config.json and safetensors files.
+"""Reads a folder saved by Transformers: config.json and safetensors files.
 
-The one file of the library that reads files, and that needs `safetensors`. Nothing is
-ever unpickled.
+Only this module of the library reads files and needs `safetensors`. It never unpickles.
 """
 
 import json
@@ -18,9 +17,9 @@ CONFIG = 'config.json'
 GENERATION = 'generation_config.json'
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
-# With what Git LFS begins the file that stands for a large one.
+# The start of a Git LFS pointer file.
 _POINTER = b'version https://git-lfs'
-# Of generation_config.json: what a model needs to know to decode.
+# Fields of generation_config.json that a model needs for decoding.
 _OF_GENERATION = (
     'pad_token_id',
     'eos_token_id',
@@ -30,10 +29,10 @@ _OF_GENERATION = (
 
 
 def read_config(folder: PathLike) -> dict[str, Any]:
-    """The config of a checkpoint, with its tokens.
+    """Reads the config of a checkpoint, including its special tokens.
 
     Raises:
-      ValueError: it is not there, or no JSON object.
+      ValueError: the file is missing or isn't a JSON object.
     """
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
@@ -58,17 +57,17 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 class Weights:
-    """The arrays of a folder's safetensors files, which stay on disk until read.
+    """The arrays of a folder's safetensors files, read on demand.
 
     Attributes:
       shapes: name → shape.
 
     Raises:
-      ValueError: there are no such files, one is missing or damaged.
+      ValueError: a file is missing or damaged.
     """
 
     def __init__(self, folder: PathLike, stack: ExitStack):
-        """Opens the files, until the stack is closed."""
+        """Opens the files until the stack is closed."""
         self._of_name: dict[str, Any] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for path in _files(Path(folder)):
@@ -78,10 +77,10 @@ class Weights:
                 self.shapes[name] = tuple(file.get_slice(name).get_shape())
 
     def read(self, name: str) -> Any:
-        """An array, in the dtype that it is stored in.
+        """Reads an array in its stored dtype.
 
         Raises:
-          ValueError: it holds what is no number.
+          ValueError: it isn't floating-point, or has NaN or infinite numbers.
         """
         array = self._of_name[name].get_tensor(name)
         if array.dtype.kind in 'biu':
@@ -92,7 +91,7 @@ class Weights:
 
 
 def _is_finite(array: Any) -> bool:
-    """Without an array of its size beside it, which `abs` would make."""
+    """Checks without a temporary array of the same size, which `abs` would allocate."""
     if (array != array).any():
         return False
     return -math.inf < array.min() and array.max() < math.inf
@@ -125,7 +124,6 @@ def _is_map_of_names(value: Any) -> TypeGuard[dict[str, str]]:
 
 
 def _convert(folder: Path) -> str:
-    """The command that has Transformers write safetensors of what it unpickles."""
     program = (
         'import sys; from transformers import AutoModelForSeq2SeqLM as M; '
         'M.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])'
@@ -155,7 +153,6 @@ def _opened(path: Path, stack: ExitStack) -> Any:
 
 
 def _is_pointer(path: Path) -> bool:
-    """Whether a clone has left out what the file holds."""
     try:
         with path.open('rb') as file:
             return file.read(len(_POINTER)) == _POINTER

@@ -1,4 +1,4 @@
-"""A folder → a model and its variables, and back to what its family would save."""
+"""Loads a checkpoint as a model and variables, and converts them back."""
 
 import dataclasses
 from contextlib import ExitStack
@@ -21,26 +21,26 @@ FAMILIES = Folder('flaxformer_lite.families', 'Family')
 
 
 def family_of(model_type: Any) -> type[Family]:
-    """The family that a config.json names.
+    """Returns the family that a config.json names.
 
     Raises:
-      ValueError: there is none of this name here; lists those that are.
+      ValueError: the family is unknown; lists the known ones.
     """
     known = {}
     for name in FAMILIES.names():
         family: Any = FAMILIES.find(name)[0]
         known |= dict.fromkeys(family.model_types, family)
-    if model_type not in list(known):  # which a list may be looked for in, too
+    if model_type not in list(known):  # a list: model_type may be unhashable
         names = ', '.join(sorted(known))
         raise ValueError(f'model_type={shown(model_type)} is not one of {names}')
     return known[model_type]
 
 
 def describe_pretrained(path: folder.PathLike) -> Described:
-    """What a checkpoint's config says: the `model` config, vocabulary, special tokens.
+    """Returns the `model` config, vocabulary and special tokens of a checkpoint.
 
     Raises:
-      ValueError, ModuleNotFoundError: as `from_pretrained`, but that no array is read.
+      ValueError, ModuleNotFoundError: as `from_pretrained`, but reads no arrays.
     """
     with ExitStack() as stack:
         return _open(path, stack)[1]
@@ -49,7 +49,6 @@ def describe_pretrained(path: folder.PathLike) -> Described:
 def _open(
     path: folder.PathLike, stack: ExitStack
 ) -> tuple[type[Family], Described, folder.Weights]:
-    """A checkpoint's family, what its config says, and its arrays."""
     config = folder.read_config(path)
     try:
         family = family_of(config.get('model_type'))
@@ -66,23 +65,24 @@ def _open(
 def from_pretrained(
     path: folder.PathLike, *, dtype: str = 'float32', mesh: Mesh | None = None
 ) -> tuple[Model, Any]:
-    """The model and the variables of a checkpoint that Transformers saved.
+    """Loads the model and variables of a checkpoint saved by Transformers.
 
-    One array after the other is read, and placed where it is to be: the machine holds
-    one of them at a time beside the devices' parts.
+    Arrays are read one at a time and placed on their devices, so host memory holds at
+    most one whole array at a time.
 
     Args:
-      path: a folder with config.json, and model.safetensors or its parts with an index.
-      dtype: of the variables and of the operands of products.
-      mesh: divides the variables, as `sharding.state_shardings` says.
+      path: a folder with config.json and model.safetensors, or its shards with an
+        index.
+      dtype: dtype of the variables and of matrix product operands.
+      mesh: shards the variables as `sharding.state_shardings` does.
 
     Returns:
-      The model and {'params': …}, as `model.apply` and `generate` take them.
+      The model and {'params': …}, for `model.apply` and `generate`.
 
     Raises:
-      ValueError: there is no checkpoint, it is damaged, of a family or with a setting
-        that is not computed here, or its arrays are not those of its config. Names the
-        file, the field or the array.
+      ValueError: the checkpoint doesn't exist or is damaged, the family or a setting is
+        unsupported, or the arrays don't match the config. Names the file, the field or
+        the array.
       ModuleNotFoundError: `safetensors` is not installed.
     """
     with ExitStack() as stack:
@@ -119,7 +119,7 @@ def _read(
     dtype: str,
     mesh: Mesh | None,
 ) -> jax.Array:
-    """One parameter, where it is to be; all that its names hold must be the same."""
+    """Reads one parameter onto its devices; all of its aliases must be equal."""
     names = [n for n in (array.name, *array.aliases) if n in weights.shapes]
     if names:
         theirs = weights.read(names[0])
@@ -141,7 +141,7 @@ def _read(
 def to_pretrained(
     described: Described, variables: Any, model_type: str
 ) -> tuple[dict[str, Any], dict[str, jax.Array]]:
-    """What a family would save of a model: its config, and its arrays by name.
+    """Converts a model to its family's config and arrays by name.
 
     Write the first as config.json and the second as model.safetensors, with
     `safetensors.flax.save_file` and metadata={'format': 'pt'}.
@@ -149,11 +149,10 @@ def to_pretrained(
     Args:
       described: the model's config, vocabulary and special tokens.
       variables: {'params': …}.
-      model_type: the family's, such as 'marian'.
+      model_type: the family's name, such as 'marian'.
 
     Raises:
-      ValueError: there is no such family, or it cannot have such a model; names the
-        field.
+      ValueError: the family is unknown, or doesn't support the model; names the field.
     """
     family = family_of(model_type)
     model = build.model(*described)

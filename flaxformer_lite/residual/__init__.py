@@ -1,1 +1,1 @@
-"""How a sublayer is joined to the stream that passes it by (paper §3.1)."""
+"""Residual connections around sublayers (paper §3.1)."""

@@ -1,4 +1,4 @@
-"""What residual connections have in common."""
+"""Base class of residual connections."""
 
 from typing import ClassVar
 
@@ -10,14 +10,14 @@ from flaxformer_lite.sizes import Sizes
 
 
 class Residual(Checked, nn.Module):
-    """x + Dropout(f(x)). A variant overrides a part; each sublayer has its own copy.
+    """x + Dropout(f(x)). Variants override methods; each sublayer has its own copy.
 
     Attributes:
-      norm: a module of `norms/`, of which a copy is made for each place.
-      dropout: of the sublayer's output (§5.4).
-      sizes: of the stack; its depth and role.
-      default_init: the `init` that a config without one gets.
-      unused_fields: fields of a `model` config that change nothing with this variant.
+      norm: A module of `norms/`, copied for each use.
+      dropout: Dropout of the sublayer output (§5.4).
+      sizes: Sizes of the stack; variants use its depth and role.
+      default_init: The `init` of configs that set none.
+      unused_fields: Fields of a `model` config that have no effect with this variant.
     """
 
     default_init: ClassVar[str] = 'xavier'
@@ -27,13 +27,13 @@ class Residual(Checked, nn.Module):
     sizes: Sizes = Sizes()
 
     def before(self, x_BTD: jax.Array) -> jax.Array:
-        """The input of the sublayer f."""
+        """Returns the input of the sublayer f."""
         return x_BTD
 
     def after(self, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:
-        """The residual stream after the sublayer, from the stream x and y = f(…)."""
+        """Returns the new residual stream, given the stream x and sublayer output y."""
         return x_BTD + self.dropout(y_BTD)
 
     def final_norm(self, x_BTD: jax.Array) -> jax.Array:
-        """The output of the stack, from the stream after the last layer."""
+        """Returns the output of the stack, given the stream after the last layer."""
         return x_BTD

@@ -4,10 +4,10 @@ from flaxformer_lite.residual.base import Residual
 
 
 class Deepnorm(Residual):
-    """LayerNorm(α x + Dropout(f(x))), with matrices as `init/deepnorm.py` starts them.
+    """LayerNorm(α x + Dropout(f(x))), for matrices initialized by `init/deepnorm.py`.
 
     α = 0.81 (N⁴ M)^(1/16) in an encoder of N layers and (3 M)^(1/4) in a decoder of M
-    layers. In a stack alone, of N layers, α = (2 N)^(1/4).
+    layers. In a single stack of N layers, α = (2 N)^(1/4).
     """
 
     default_init = 'deepnorm'
@@ -16,7 +16,7 @@ class Deepnorm(Residual):
         return self.norm(self.alpha() * x_BTD + self.dropout(y_BTD))
 
     def alpha(self) -> float:
-        """The weight of the stream."""
+        """Returns α, the weight of the residual stream."""
         encoder = self.sizes.encoder_layers
         decoder = self.sizes.decoder_layers
         if self.sizes.role == 'encoder':

@@ -1,4 +1,4 @@
-"""Pre-norm with a small gate a feature (Touvron et al. 2021, "CaiT", equation 4)."""
+"""Pre-norm with a small gate per feature (Touvron et al. 2021, "CaiT", equation 4)."""
 
 from flax import linen as nn
 
@@ -7,11 +7,10 @@ from flaxformer_lite.residual.pre_norm import PreNorm
 
 
 class LayerScale(PreNorm):
-    """x + γ ⊙ Dropout(f(LayerNorm(x))), and one more norm after the last layer.
+    """x + γ ⊙ Dropout(f(LayerNorm(x))), with another norm after the last layer.
 
     Attributes:
-      start: every entry of γ at first. The paper has 0.1 up to 18 layers, and less
-        above.
+      start: Initial value of γ. The paper uses 0.1 for up to 18 layers and less beyond.
     """
 
     start: NotNegative = 0.1

@@ -1,4 +1,4 @@
-"""No residual connection: what attention and feed-forward networks do by themselves."""
+"""No residual connection, to test attention and feed-forward networks alone."""
 
 from flaxformer_lite.residual.base import Residual
 

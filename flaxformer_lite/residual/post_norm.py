@@ -1,4 +1,4 @@
-"""The paper's residual connection: normalise the sum (§3.1, §5.4)."""
+"""Post-norm, the paper's residual connection: normalizes the sum (§3.1, §5.4)."""
 
 from flaxformer_lite.residual.base import Residual
 
@@ -7,8 +7,8 @@ class PostNorm(Residual):
     """LayerNorm(x + Dropout(f(x))).
 
     Attributes:
-      final: whether one more norm stands after the last layer, as in PyTorch's
-        `nn.Transformer`.
+      final: Whether to add a norm after the last layer, as PyTorch's `nn.Transformer`
+        does.
     """
 
     final: bool = False

@@ -1,4 +1,4 @@
-"""A gate that starts closed, and no norm (Bachlechner et al. 2020, "ReZero")."""
+"""Learned gate initialized to 0, without norm (Bachlechner et al. 2020, "ReZero")."""
 
 from flax import linen as nn
 
@@ -6,7 +6,7 @@ from flaxformer_lite.residual.base import Residual
 
 
 class Rezero(Residual):
-    """x + α · Dropout(f(x)), one learned α for each sublayer, 0 at first."""
+    """x + α · Dropout(f(x)), with one learned α per sublayer, initialized to 0."""
 
     unused_fields = ('norm',)
 

@@ -1,10 +1,10 @@
-"""Normalise before and after the sublayer (Ding et al. 2021, "CogView", §2.4)."""
+"""Norms before and after the sublayer (Ding et al. 2021, "CogView", §2.4)."""
 
 from flaxformer_lite.residual.pre_norm import PreNorm
 
 
 class Sandwich(PreNorm):
-    """x + Dropout(LayerNorm(f(LayerNorm(x)))), and a norm after the last layer."""
+    """x + Dropout(LayerNorm(f(LayerNorm(x)))), with a norm after the last layer."""
 
     def setup(self):
         self.norm_after = self.norm.copy(name=None)

@@ -1,7 +1,7 @@
-"""The contracts that every part of a model must keep, for any part: ours or a user's.
+"""Contracts that every component must satisfy, built-in or user-defined.
 
-`check(MyAttention)` holds a class, an object or a spec to them, and raises with the
-smallest example of what does not hold; `findings` returns all that was found.
+`check(MyAttention)` tests a class, an object or a spec, and raises with the smallest
+counterexample. `findings` returns all results.
 """
 
 from flaxformer_lite.testing.contracts import check as check

@@ -1,4 +1,4 @@
-"""All contracts of a part, ours or a user's."""
+"""Tests all contracts of a component."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,10 +16,10 @@ from flaxformer_lite.testing.finding import Finding, broken, require
 def check(
     part: Spec | Model, kind: str | None = None, quick: bool = False
 ) -> Sequence[Finding]:
-    """`findings`, if all contracts hold that could be tried.
+    """Returns `findings` if no contract is broken.
 
     Raises:
-      BrokenContract: one does not hold; the message has its smallest example.
+      BrokenContract: a contract is broken; the message has its smallest counterexample.
       ValueError: as `findings`.
     """
     name = type(part).__name__ if isinstance(part, Model) else parse(part)[0]
@@ -29,19 +29,19 @@ def check(
 def findings(
     part: Spec | Model, kind: str | None = None, quick: bool = False
 ) -> list[Finding]:
-    """What was found of each contract of a part, in a small model that has it.
+    """Tests each contract of a component in a small model.
 
-    What the part itself raises is not caught.
+    Exceptions that the component raises propagate.
 
     Args:
-      part: a class or an object of it; its spec, as a config names it; or a model, with
-        the default special tokens and a vocabulary of at least `rows.VOCAB_SIZE`.
-      kind: the field of a `model` config that names such parts, 'attention' or 'norm';
-        None where it is told by the base class.
-      quick: as `model_findings` takes it.
+      part: a class, an object, a spec, or a model with the default special tokens and a
+        vocabulary of at least `rows.VOCAB_SIZE`.
+      kind: the `model` config field of such components, such as 'attention' or 'norm'.
+        Defaults to the kind of the base class.
+      quick: as `model_findings`.
 
     Raises:
-      ValueError: there is no such part, or it could be of several kinds.
+      ValueError: the component is unknown, or its kind is ambiguous.
     """
     if isinstance(part, Model):
         return model_findings(part, quick)
@@ -55,19 +55,19 @@ def findings(
 
 
 def model_findings(model: Model, quick: bool = False) -> list[Finding]:
-    """The contracts of a whole model.
+    """Tests the contracts of a whole model.
 
     Args:
-      model: small. That its layers can be one loop is tried if they are one.
-      quick: only whether logits are finite and depend on what they may depend on: a
-        second or two, where all of it is some twenty.
+      model: a small model. Scanning is tested only if the model scans its layers.
+      quick: test only that logits are finite and depend only on allowed tokens. This
+        takes a second or two, compared with about twenty for all contracts.
     """
     separate = model.with_separate_layers()
     variables = models.random_variables(separate)
     found = models.examine(separate, variables, quick)
     results = models.findings(found, all_counts=not quick)
     if quick or broken(results):
-        return results  # other forms would not keep these either
+        return results  # other forms would fail as well
     results.append(models.first_values(separate))
     rounded = forms.in_bfloat16(separate)
     results.append(_in_bfloat16(rounded, variables))
@@ -83,7 +83,7 @@ def model_findings(model: Model, quick: bool = False) -> list[Finding]:
 
 
 def _in_bfloat16(rounded: Model, variables: Any) -> Finding:
-    """All of it, but that each token counts: the least of them are rounded away."""
+    """Tests all contracts but that each token counts: rounding hides small effects."""
     contract = 'the same holds in bfloat16'
     found = models.examine(rounded, variables)
     for finding in broken(models.findings(found, 'bfloat16', all_counts=False)):

@@ -1,4 +1,4 @@
-"""What must hold of every decoding strategy, and of every processor of logits."""
+"""Contracts of decoding strategies and logits processors."""
 
 import functools
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from flaxformer_lite.testing.finding import Finding, equal, without
 from flaxformer_lite.testing.parts import small_model
 from flaxformer_lite.training.batch import make_batch
 
-LENGTH = 7  # the most tokens of a target, its end token counted
-SHAPE = (3, 2, rows.VOCAB_SIZE)  # of the logits that processors are given
+LENGTH = 7  # maximum target length, including the end token
+SHAPE = (3, 2, rows.VOCAB_SIZE)  # of the processors' logits
 ROUNDING = 1e-4
 
 
 def strategy_findings(strategy: Strategy) -> list[Finding]:
-    """The contracts of a strategy, by what it finds with a small model."""
+    """Tests the contracts of a strategy with a small model."""
     model = small_model()
     variables = models.random_variables(model)
     sources = [source for source, _ in rows.PAIRS]
@@ -58,7 +58,7 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
 
 
 def _teacher_forced(model, variables, found, sources) -> list[float]:
-    """log p of each result, its end token included."""
+    """Returns log p of each result, including its end token."""
     results = list(_results(found))
     if not results:
         return []
@@ -69,7 +69,7 @@ def _teacher_forced(model, variables, found, sources) -> list[float]:
 
 
 def _results(found: DecodeResult) -> Iterator[tuple[int, int, list[int], float]]:
-    """Those that exist: sentence, rank, tokens, score."""
+    """Yields existing hypotheses: sentence, rank, tokens, score."""
     for i, hypotheses in enumerate(found.exists_BN.tolist()):
         for j, exists in enumerate(hypotheses):
             if exists:
@@ -127,10 +127,10 @@ def _changed(found: DecodeResult, alone: list[DecodeResult]) -> Iterator[str]:
 
 
 def processor_findings(processor: Processor) -> list[Finding]:
-    """The contracts of a processor, by its logits after no token, one token, …"""
+    """Tests the contracts of a processor at each step of a target."""
     keys = jax.random.split(jax.random.key(0), 3)
     logits_BNV = jax.random.normal(keys[0], SHAPE)
-    first = 3  # no special token
+    first = 3  # not a special token
     tokens = functools.partial(
         jax.random.randint, shape=(*SHAPE[:2], LENGTH), minval=first, maxval=SHAPE[2]
     )

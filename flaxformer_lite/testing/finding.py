@@ -1,4 +1,4 @@
-"""What was found of a contract: that it holds, or the smallest example against it."""
+"""Results of contract tests."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One contract, and whether a part keeps it.
+    """The result of testing one contract.
 
     Attributes:
-      contract: what must hold, in words.
-      holds: None where it could not be tried.
-      detail: the smallest example where it does not hold, or why it was not tried.
+      contract: the contract, in words.
+      holds: None if it could not be tested.
+      detail: the smallest counterexample, or the reason why it was not tested.
     """
 
     contract: str
@@ -20,23 +20,19 @@ class Finding:
 
 
 class BrokenContract(AssertionError):
-    """A part does not keep its contracts; the message has a line for each of those."""
+    """A component breaks contracts; the message has one line for each."""
 
 
 def broken(findings: Iterable[Finding]) -> list[Finding]:
-    """Those of contracts that do not hold."""
+    """Returns the findings of broken contracts."""
     return [finding for finding in findings if finding.holds is False]
 
 
 def require(findings: Sequence[Finding], of: str) -> Sequence[Finding]:
-    """The same findings, if all contracts hold that could be tried.
-
-    Args:
-      findings: of one part.
-      of: what it is called.
+    """Returns the findings if no contract is broken.
 
     Raises:
-      BrokenContract: one does not hold.
+      BrokenContract: a contract is broken; the message names the component, `of`.
     """
     lines = [f'{finding.contract}: {finding.detail}' for finding in broken(findings)]
     if lines:
@@ -45,12 +41,12 @@ def require(findings: Sequence[Finding], of: str) -> Sequence[Finding]:
 
 
 def told(contract: str, holds: bool, otherwise: str) -> Finding:
-    """Whether a contract holds, and what is so where it does not."""
+    """Returns a finding with the detail `otherwise` if the contract is broken."""
     return Finding(contract, holds, '' if holds else otherwise)
 
 
 def without(contract: str, examples: Iterable[str]) -> Finding:
-    """That there is no example against a contract; of several the first is shown."""
+    """Returns a finding that is broken by the first counterexample, if any."""
     example = next(iter(examples), '')
     return Finding(contract, not example, example)
 
@@ -58,15 +54,15 @@ def without(contract: str, examples: Iterable[str]) -> Finding:
 def equal(
     contract: str, atol: float, differences: Iterable[tuple[float, str]]
 ) -> Finding:
-    """That all differences are within a tolerance; the first that is not is shown.
+    """Returns a finding that is broken if a difference exceeds a tolerance.
 
     Args:
-      contract: what must hold.
-      atol: the most that rounding explains.
-      differences: each with the words of its example, where {} is for the number; the
-        smallest example first.
+      contract: the contract.
+      atol: tolerance for rounding.
+      differences: each with a description, where {} is the number; the smallest example
+        first.
     """
     for difference, example in differences:
-        if not difference <= atol:  # which a NaN is not
+        if not difference <= atol:  # also true for NaN
             return Finding(contract, False, example.format(f'{difference:.2g}'))
     return Finding(contract, True)

@@ -1,4 +1,4 @@
-"""The same model in other forms: rounded, as a loop, recomputed, on several devices."""
+"""Variants of a model: rounded, scanned, rematerialized, on several devices."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -25,13 +25,7 @@ _PRODUCTS = ('dot_general', 'conv_general_dilated')
 
 
 def exchange(module: nn.Module, base: type, new: Callable[[Any], Any]) -> Any:
-    """A copy of a module in which all parts of a class are others.
-
-    Args:
-      module: unbound.
-      base: the class of what is exchanged, wherever it stands in the module.
-      new: what comes in the place of one.
-    """
+    """Returns a copy of an unbound module with submodules of class `base` replaced."""
 
     def exchanged(value):
         if isinstance(value, base):
@@ -48,14 +42,14 @@ def exchange(module: nn.Module, base: type, new: Callable[[Any], Any]) -> Any:
 
 
 def in_bfloat16(model: Model) -> Model:
-    """The model whose products have operands in bfloat16."""
+    """Returns the model with bfloat16 operands in matrix products."""
     return exchange(model, Dense, lambda dense: dense.clone(dtype=jnp.bfloat16))
 
 
 def examine_scanned(model: Model, variables: Any) -> Examined:
-    """What a model whose layers are one loop makes of the variables of separate ones.
+    """Examines a model that scans its layers, given variables of separate layers.
 
-    Gradients are those of separate layers.
+    The gradients are converted to separate layers.
     """
     found = models.examine(model, stack_layers(variables, model.layer_periods))
     gradients = unstack_layers({'params': found.gradients}, model.layer_periods)
@@ -63,7 +57,7 @@ def examine_scanned(model: Model, variables: Any) -> Examined:
 
 
 class Product(NamedTuple):
-    """A product of a program: its kind, and the dtypes of operands and sums."""
+    """A matrix product in a program: its kind, and the dtypes of operands and sums."""
 
     kind: str
     operands: frozenset[str]
@@ -71,7 +65,7 @@ class Product(NamedTuple):
 
 
 def products(model: Model, variables: Any) -> set[Product]:
-    """All products of the logits and their gradients, forward and backward."""
+    """Returns all matrix products of the logits and gradients."""
     batch = {name: x[0] for name, x in rows.both_batches().items()}
 
     def loss(params):
@@ -91,7 +85,7 @@ def products(model: Model, variables: Any) -> set[Product]:
 
 
 def _dtype_of_sums(product: Any) -> str:
-    """Returns what the product states, or else the dtype of its result."""
+    """Returns the stated accumulation dtype, or else the dtype of the result."""
     algorithm = product.params.get('precision')
     if isinstance(algorithm, jax.lax.DotAlgorithmPreset):
         return jnp.dtype(algorithm.accumulation_type).name
@@ -106,7 +100,7 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def float32_sums(found: set[Product]) -> Finding:
-    """That products are summed in float32 whatever their operands are."""
+    """Tests that products accumulate in float32, whatever their operands."""
     contract = 'products are summed in float32'
     for product in sorted(found, key=str):
         if product.sums != 'float32':
@@ -117,17 +111,14 @@ def float32_sums(found: set[Product]) -> Finding:
 
 
 def same_on_devices(model: Model, variables: Any, sizes: Mapping[str, int]) -> Finding:
-    """That a training step is the same on a mesh as on one device, with dropout.
+    """Tests that a training step with dropout is the same on a mesh as on one device.
 
-    Args:
-      model: any.
-      variables: what it begins with.
-      sizes: the axes of the mesh, of `sharding.AXES`. Two devices divide them.
+    `sizes` maps mesh axes, from `sharding.AXES`, to their number of devices.
     """
     axis_types = (AxisType.Auto,) * len(sizes)
     mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=axis_types)
-    # A step is the gradient itself: Adam would make one of the rate of the least of
-    # them, rounding included.
+    # With SGD the step is the gradient itself. Adam would amplify the smallest
+    # gradients, including rounding errors, to the size of the learning rate.
     optimizer = optax.sgd(1.0)
     step = make_train_step(model, optimizer)
     state = TrainState.create(variables, optimizer)

@@ -1,4 +1,4 @@
-"""What must hold of every loss: sums over labels, which parts of a batch add up to."""
+"""Contracts of losses: sums over labels that add up over the parts of a batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,25 +13,24 @@ from flaxformer_lite.testing.parts import small_model
 from flaxformer_lite.training.batch import Batch
 from flaxformer_lite.training.loss import as_loss, loss_and_grads
 
-# The shape of all batches but one: a row and some columns are padding in each.
+# The shape of all batches but one; each has a padding row and padding columns.
 ROWS, COLUMNS = 4, 13
-# Of whole values: what is summed in another order.
+# Relative tolerance for sums in a different order.
 ROUNDING = 1e-5
 
 
 def loss_findings(
     loss: Any, model: Model | None = None, variables: Any = None
 ) -> list[Finding]:
-    """What was found of each contract of a loss, of its gradients as well.
+    """Tests each contract of a loss and its gradients.
 
     Args:
-      loss: an object or a class of `losses.base.Loss`, or a spec. A `teacher` that it
-        takes is the model.
-      model: whose loss it is; None for a small one.
-      variables: the model's.
+      loss: an object or a class of `losses.base.Loss`, or a spec. A `teacher` argument
+        receives the model.
+      model, variables: the model and its variables. Default to a small model.
 
     Raises:
-      ValueError: there is no such loss.
+      ValueError: the loss is unknown.
     """
     if model is None:
         model = small_model(architecture='decoder_only')
@@ -57,7 +56,6 @@ def loss_findings(
 
 
 def _compiled(loss: Any, model: Model, variables: Any) -> Callable[[Batch], Any]:
-    """(batch) → the sum of the loss, and its gradients by the parameters."""
 
     def learned(batch):
         output, _ = loss_and_grads(model, variables, batch, loss)
@@ -73,7 +71,6 @@ def _compiled(loss: Any, model: Model, variables: Any) -> Callable[[Batch], Any]
 
 
 def _padded(pairs: list[list[rows.Pair]]) -> Batch:
-    """Rows of these, and padding."""
     batch = rows.batch_of([*pairs, *[[]] * (ROWS - len(pairs))])
     return {
         name: jnp.pad(x, [(0, 0), (0, COLUMNS - x.shape[1])])

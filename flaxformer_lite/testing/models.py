@@ -1,7 +1,7 @@
-"""What must hold of every model, whatever it is made of.
+"""Contracts of models, independent of their components.
 
-One program gives the logits of both batches of `rows`, their gradients, and the logits
-of the second batch's targets again, token by token. All else is a comparison of these.
+One program computes the logits of both batches of `rows`, the gradients, and the logits
+of the second batch's targets by cached decoding. The contracts compare these results.
 """
 
 import contextlib
@@ -20,19 +20,18 @@ from flaxformer_lite.testing.finding import Finding, equal
 from flaxformer_lite.training.batch import Batch, source_and_inputs
 from flaxformer_lite.training.train_step import init_variables
 
-# Programs that run for milliseconds need no optimising, which is most of compiling.
+# These programs run for milliseconds, and optimization dominates compile time.
 UNOPTIMISED: Any = {'xla_backend_optimization_level': 0}
-LEAST_EFFECT = 1e-3  # of a token on its own logits, whose size is about 1
+LEAST_EFFECT = 1e-3  # of a token on its own logits, which are about 1
 
 
 class Examined(NamedTuple):
-    """What a model makes of the rows, as arrays of the host.
+    """Results of a model on the test rows, as host arrays.
 
     Attributes:
       logits: of both batches, (2, rows, target length, V).
-      steps_TBNV: of the hypotheses, token by token; None where only the quick half is
-        looked at.
-      gradients: of all parameters, as a tree; {} for the quick half.
+      steps_TBNV: logits of the hypotheses by cached decoding; None if `quick`.
+      gradients: gradients of all parameters, as a tree; {} if `quick`.
     """
 
     logits: Any
@@ -41,9 +40,10 @@ class Examined(NamedTuple):
 
 
 def random_variables(model: Model) -> Any:
-    """Random everywhere: an initialiser's zeros and ones would hide what they multiply.
+    """Returns random variables.
 
-    What is no parameter, such as a running variance, is positive.
+    Initializers' zeros and ones would hide the values that they multiply. Variables
+    that aren't parameters, such as a running variance, are positive.
     """
     rng = random.Random(0)
     shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
@@ -57,7 +57,7 @@ def random_variables(model: Model) -> Any:
 
 
 def first_values(model: Model) -> Finding:
-    """That what a model begins with is finite and float32."""
+    """Tests that initial variables are finite and float32."""
     contract = 'first values are finite and float32'
     init = functools.partial(init_variables, model)
     begin = jax.jit(init, compiler_options=UNOPTIMISED)
@@ -70,12 +70,10 @@ def first_values(model: Model) -> Finding:
 
 
 def examine(model: Model, variables: Any, quick: bool = False) -> Examined:
-    """What the contracts are about, of one model.
+    """Computes the results that the contracts compare.
 
-    Args:
-      model: of at least `rows.VOCAB_SIZE` tokens, with the default special tokens.
-      variables: what `model.apply` takes.
-      quick: without gradients, and without going token by token.
+    The model needs at least `rows.VOCAB_SIZE` tokens and the default special tokens.
+    `quick` skips gradients and cached decoding.
     """
     program = _logits if quick else _everything
     with exact_products():
@@ -84,14 +82,14 @@ def examine(model: Model, variables: Any, quick: bool = False) -> Examined:
 
 
 def exact_products() -> contextlib.AbstractContextManager[None]:
-    """Within it, products of float32 are float32's; GPUs and TPUs round operands."""
+    """Context with exact float32 products; GPUs and TPUs round operands otherwise."""
     return jax.default_matmul_precision('float32')
 
 
 def loss(
     model: Model, variables: Any, params: Any, batch: Batch
 ) -> tuple[jax.Array, jax.Array]:
-    """Σ −log p of all labels of a batch, and its logits."""
+    """Returns Σ −log p of all labels of a batch, and its logits."""
     given = variables | {'params': params}
     logits_BTV: Any = model.apply(given, *source_and_inputs(batch))
     labels_BT = batch['labels']
@@ -110,7 +108,7 @@ def _logits(model, variables, batches, steps):
 @functools.partial(jax.jit, static_argnums=0, compiler_options=UNOPTIMISED)
 def _everything(model, variables, batches, steps):
     gradient = jax.grad(functools.partial(loss, model, variables), has_aux=True)
-    # A loop: what is compiled once is run for both.
+    # A loop, so that one compiled body serves both batches.
     gradients, logits = jax.lax.map(
         lambda batch: gradient(variables['params'], batch), batches
     )
@@ -130,17 +128,17 @@ def _everything(model, variables, batches, steps):
 def findings(
     found: Examined, dtype: str = 'float32', all_counts: bool = True
 ) -> list[Finding]:
-    """Each contract of a model, as far as it was examined.
+    """Tests each contract for which `found` has results.
 
     Args:
-      found: by `examine`.
-      dtype: of the model's products.
-      all_counts: whether each token and each parameter must count. They need not where
-        a ReLU of scores is zero and no residual connection passes it by.
+      found: the result of `examine`.
+      dtype: operand dtype of the model's products.
+      all_counts: whether each token and each parameter must have an effect. It need not
+        with a ReLU of zero scores and no residual connection around it.
     """
     sound = [_finite(found), _float32(found)]
     if not sound[0].holds:
-        return sound  # nothing can be compared with what is no number
+        return sound  # NaN can't be compared
     atol = tolerance(found, dtype)
     contracts = [_future, _padding, _packing, _other_rows]
     if found.steps_TBNV is not None:
@@ -150,8 +148,7 @@ def findings(
 
 
 def tolerance(found: Examined, dtype: str = 'float32') -> float:
-    """Sums in another order differ by float32's rounding; in bfloat16 they fall on
-    either side of its."""
+    """Returns the tolerance of logits for sums in a different order."""
     precision = 4e-6 if dtype == 'float32' else 2**-5
     return precision * float(abs(found.logits).max()) + 1e-5
 
@@ -159,7 +156,7 @@ def tolerance(found: Examined, dtype: str = 'float32') -> float:
 def same(
     contract: str, found: Examined, expected: Examined, dtype: str = 'float32'
 ) -> Finding:
-    """That two forms of one model compute the same logits and gradients."""
+    """Tests that two forms of a model compute the same logits and gradients."""
     gradients = by_path(expected.gradients)
     others = by_path(found.gradients)
     if gradients.keys() != others.keys():
@@ -183,7 +180,7 @@ def same(
 
 
 def _finite(found: Examined) -> Finding:
-    """Also where a query sees nothing, and of rows without a token."""
+    """Also covers queries that attend to nothing, and empty rows."""
     contract = 'logits and gradients are finite'
     arrays = {'logits': found.logits} | by_path(found.gradients, 'the gradient of ')
     for name, x in arrays.items():
@@ -223,14 +220,14 @@ def _present(found: Examined) -> Finding:
 
 
 def _of_changed_tokens(found: Examined) -> Any:
-    """How far logits at a position change with a token: [token][position]."""
+    """Returns the change of logits by changed token and position: [token][position]."""
     changed = slice(rows.CHANGED, rows.CHANGED + rows.LENGTH)
     logits_NTV = found.logits[0, :, : rows.LENGTH]
     return abs(logits_NTV[changed] - logits_NTV[rows.PLAIN]).max(-1)
 
 
 def _padding(found: Examined, atol: float) -> Finding:
-    """Also of a source that is nothing else, which is no more than zeros."""
+    """Also covers a source of padding alone, which is equivalent to zeros."""
 
     def examples():
         for plain, noisy in ((rows.PLAIN, rows.NOISY), (rows.BLIND, rows.BLIND_NOISY)):
@@ -291,6 +288,6 @@ def _largest(found: Any, expected: Any) -> float:
 
 
 def by_path(tree: Any, before: str = '') -> dict[str, Any]:
-    """The arrays of a tree by their paths, with some words before each."""
+    """Returns the arrays of a tree by path, with a prefix."""
     found = flatten_dict(tree, sep='/')
     return {f'{before}{path}': x for path, x in found.items()}

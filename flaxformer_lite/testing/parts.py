@@ -1,4 +1,4 @@
-"""A part by itself → a small model that has it."""
+"""Builds a small model around a component."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.testing import rows
 
-# d_k, d_v and d_model / num_heads all differ, so that none can stand for another.
+# d_k, d_v and d_model / num_heads all differ, so that confusing them fails.
 SIZES: dict[str, Any] = dict(
     d_model=12, num_layers=1, num_heads=2, d_k=4, d_v=3, d_ff=16
 )
 
 
 def kind_of(part: Spec) -> str:
-    """The field of a `model` config that can name a part, by its base class.
+    """Returns the `model` config field of a component, by its base class.
 
     Raises:
-      ValueError: none can, or files of several folders have the name.
+      ValueError: no field accepts it, or the name exists in several folders.
     """
     kinds = []
     refused = []
@@ -41,10 +41,10 @@ def kind_of(part: Spec) -> str:
 
 
 def model_with(part: Spec, kind: str) -> Model:
-    """A small model with a part, whose layers are one loop if it has any.
+    """Returns a small model with a component, with scanned layers if it has any.
 
-    An attention is in all places of an encoder-decoder, what is none in a decoder
-    alone, which takes half the time.
+    An attention is tested in an encoder-decoder, in all roles. Other components are
+    tested in a decoder-only model, which takes half the time.
 
     Raises:
       ValueError: as `build.model`.
@@ -56,7 +56,7 @@ def model_with(part: Spec, kind: str) -> Model:
 
 
 def small_model(**fields: Any) -> Model:
-    """The model of these fields of a `model` config, and of small sizes.
+    """Returns a small model with the given `model` config fields.
 
     Raises:
       ValueError: as `build.model`.

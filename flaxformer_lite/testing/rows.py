@@ -1,9 +1,9 @@
-"""Rows of sentences that show most contracts of a model at once, as two batches.
+"""Test rows in two batches that cover most contracts of a model at once.
 
-The pairs of `PAIRS` stand in both batches, each in a row of its own and among other
-rows. The first batch has them packed in one row, too; a row of nothing; a target with
-no source, and one with it, in rows that differ in what stands in their padding, or in
-one token each. The second has every target that the hypotheses of a search have had.
+Both batches contain `PAIRS`, one pair per row, among different rows. The first batch
+also has the pairs packed in one row, an empty row, and a target with and without a
+source. Further rows differ from those only in their padding, or in one token each. The
+second batch has every prefix of the hypotheses of a search.
 """
 
 import itertools
@@ -24,13 +24,13 @@ PAIRS: list[Pair] = [
     ([10, 4, 1], [11, 5, 12, 6, 7, 1]),
     ([9, 1], [4, 1]),
 ]
-# The rows of the first batch behind those of PAIRS; one for each token is CHANGED.
+# Rows of the first batch after PAIRS; CHANGED has one row per token.
 PACKED, NOTHING = 3, 4
 BLIND, BLIND_NOISY, PLAIN, NOISY, CHANGED = 5, 6, 7, 8, 9
 PAIR: Pair = ([4, 5, 1], [4, 5, 6, 7, 8, 1])
 LENGTH = len(PAIR[1])
 OTHER_TOKEN = 9
-# T steps of N hypotheses of each of B sentences, which part and die as in a beam.
+# T steps of N hypotheses for each of B sentences, which fork and die as in a beam.
 SOURCES = [[4, 5, 6, 1, 0], [7, 1, 0, 0, 0]]
 PARENTS = [[[0, 0], [0, 0]], [[0, 1], [0, 1]], [[1, 1], [0, 1]], [[0, 1], [1, 0]]]
 T, B, N = 4, 2, 2
@@ -38,12 +38,12 @@ HYPOTHESES = list(itertools.product(range(T), range(B), range(N)))
 
 
 class Steps(NamedTuple):
-    """What a search feeds a model.
+    """Inputs of cached decoding.
 
     Attributes:
       source_BS: int32, two sentences.
-      tokens_TBN: int32, of each step.
-      beams: of each step.
+      tokens_TBN: int32, tokens of each step.
+      beams: beam state of each step.
     """
 
     source_BS: jax.Array
@@ -52,19 +52,19 @@ class Steps(NamedTuple):
 
 
 class _Past(NamedTuple):
-    """The tokens of a hypothesis so far, and the slots of the cache that hold them."""
+    """The tokens of a hypothesis so far, and their cache slots."""
 
     tokens: tuple[int, ...] = ()
     slots: tuple[int, ...] = ()
 
 
 def batch_of(rows: Sequence[Sequence[Pair]]) -> dict[str, jax.Array]:
-    """Rows of any number of pairs, as they are trained on: `training.batch`."""
+    """Returns a training batch, with any number of pairs per row."""
     return _as_int32(_columns(rows))
 
 
 def both_batches() -> dict[str, jax.Array]:
-    """Both batches, as the module describes them: int32 arrays (2, rows, length)."""
+    """Returns both batches: int32 arrays (2, rows, length)."""
     alone = [[pair] for pair in PAIRS]
     without_source = [([], PAIR[1])]
     blind = [without_source] * 2
@@ -88,7 +88,7 @@ def both_batches() -> dict[str, jax.Array]:
 
 
 def steps() -> Steps:
-    """The targets of the second batch, token by token."""
+    """Returns the targets of the second batch as decoding steps."""
     pasts = _pasts()
     tokens = [pasts[i].tokens[-1] for i in HYPOTHESES]
     visible = [[slot in pasts[i].slots for slot in range(T * N)] for i in HYPOTHESES]
@@ -102,7 +102,7 @@ def steps() -> Steps:
 
 
 def random_array(rng: random.Random, shape: Sequence[int]) -> jax.Array:
-    """float32, normal, of standard deviation 0.4."""
+    """Returns float32 normal numbers with standard deviation 0.4."""
     return jnp.asarray(_random_lists(rng, shape), jnp.float32)
 
 
@@ -113,7 +113,6 @@ def _random_lists(rng: random.Random, shape: Sequence[int]) -> Any:
 
 
 def _pasts() -> dict[tuple[int, int, int], _Past]:
-    """By step, sentence and hypothesis."""
     rng = random.Random(0)
     pasts = {}
     for i, j, k in HYPOTHESES:
@@ -127,7 +126,6 @@ def _pasts() -> dict[tuple[int, int, int], _Past]:
 
 
 def _columns(rows: Sequence[Sequence[Pair]]) -> dict[str, list[list[int]]]:
-    """The arrays of rows as lists, all of a name padded to the longest."""
     columns: dict[str, list[list[int]]] = {}
 
     def add(name, values):

@@ -1,4 +1,4 @@
-"""What must hold of every learning-rate schedule, and of every optimizer."""
+"""Contracts of learning-rate schedules and optimizers."""
 
 import functools
 from collections.abc import Callable
@@ -19,16 +19,16 @@ _UPDATES = 3
 def schedule_findings(
     schedule: Spec, d_model: int = D_MODEL, steps: int = STEPS
 ) -> list[Finding]:
-    """The contracts of a schedule, by rates of a training of so many steps.
+    """Tests the contracts of a schedule over a training run of `steps` steps.
 
     Raises:
-      ValueError: there is no such schedule.
+      ValueError: the schedule is unknown.
     """
     rate = schedules.make(schedule, d_model, steps)
     counts = [steps * i // 100 for i in range(101)]
     traced = jax.jit(jax.vmap(rate))(jnp.asarray(counts, jnp.int32)).tolist()
     plain = [jnp.asarray(rate(count)).item() for count in counts]
-    # By rounding, which compilers may order otherwise.
+    # Compilers may reorder operations, which changes the rounding.
     rounding = 1e-5 * max(map(abs, plain))
     wrong = []
     differs = []
@@ -47,10 +47,10 @@ def schedule_findings(
 def optimizer_findings(
     make: Callable[[], optax.GradientTransformation],
 ) -> list[Finding]:
-    """The contracts of an optimizer, by some updates of a small tree.
+    """Tests the contracts of an optimizer on a small tree.
 
     Args:
-      make: makes it anew each time.
+      make: returns a new optimizer on each call.
     """
     params = {
         'kernel': jnp.linspace(-1.0, 1.0, 12).reshape(3, 4),
@@ -74,7 +74,7 @@ def optimizer_findings(
 
 
 def _after_updates(update: optax.GradientTransformation, params: Any) -> Any:
-    """The state and the updates after some gradients, the last of which are 0."""
+    """Returns the state and updates after several gradients; the last are 0."""
     step = jax.jit(update.update)
     state = update.init(params)
     updates = params
@@ -86,7 +86,6 @@ def _after_updates(update: optax.GradientTransformation, params: Any) -> Any:
 
 
 def _plain(tree: Any) -> Any:
-    """The tree with the numbers of random keys."""
 
     def of_leaf(x: Any) -> Any:
         is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)

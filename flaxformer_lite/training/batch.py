@@ -1,4 +1,4 @@
-"""Sentences as the arrays that a model is trained on."""
+"""Batches of training arrays, made from sentences."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 
-# The arrays of a batch, int32 (rows, length) each. A row may hold several pairs of a
-# source and a target (packing).
+# The arrays of a batch, int32 (rows, length). A row may hold several packed pairs of a
+# source and a target.
 # - source, inputs, labels: tokens or padding. The inputs are the labels, shifted right
-#   behind a start token. A source may be vectors, float32 (rows, length, features); an
+#   after a start token. A source may be vectors, float32 (rows, length, features); an
 #   all-zero vector is padding.
-# - source_segments, target_segments: the number of the pair in its row, from 1; 0 for
+# - source_segments, target_segments: the pair's number in its row, from 1; 0 for
 #   padding.
-# - source_positions, target_positions: of each token in its own sentence, from 0.
+# - source_positions, target_positions: the token's position in its sentence, from 0.
 Batch = Mapping[str, jax.Array]
 BATCH_ARRAYS = (
     'source',
@@ -31,9 +31,9 @@ BATCH_ARRAYS = (
     'target_segments',
     'target_positions',
 )
-# Sentences, one a row: lists of tokens, or an array (rows, length) with padding.
+# Sentences, one per row: lists of tokens, or a padded array (rows, length).
 Sentences = Sequence[Sequence[int]] | jax.Array
-# Or vectors: arrays (length, features), one a row; or one array, all of them padded.
+# Or vectors: one array (length, features) per row, or one padded array.
 Sources = Sentences | Sequence[ArrayLike]
 
 
@@ -46,32 +46,33 @@ def make_batch(
     model: Model | None = None,
     length: int | None = None,
 ) -> dict[str, jax.Array]:
-    """The arrays of `BATCH_ARRAYS` for pairs of sentences, one pair a row.
+    """Returns the arrays of `BATCH_ARRAYS` for pairs of sentences, one pair per row.
 
-    Pass `model` for any checkpoint of others: the start token of T5 and Marian, for
-    example, is their padding.
+    Always pass `model` for pretrained checkpoints: the start token of T5 and Marian,
+    for example, is their padding token.
 
     Args:
-      source, target: as many rows each, of the tokens that the model reads and writes,
-        end tokens included. A source may be vectors, an array (length, features). In
-        arrays, put a target's padding behind its tokens. A source's padding may be
-        anywhere.
-      bos: the start token, which stands before each target in `inputs`. Defaults to
-        the model's, and without a model to `SpecialTokens.start`, 2.
-      padding: the token that is none. Defaults to the model's, and without a model to
-        `SpecialTokens.padding`, 0.
-      model: whose special tokens and vocabularies these are. A token beyond the
-        vocabulary of its side is refused; in a compiled step it could only give NaN.
-      length: of all rows, so that a step is compiled once for all batches of as many
-        rows; None: as long as the longest.
+      source, target: equally many rows of tokens, with end tokens. A source may be
+        vectors, an array (length, features). In target arrays, padding must follow the
+        tokens; in sources it may be anywhere.
+      bos: the start token, which precedes each target in `inputs`. Defaults to the
+        model's, or to `SpecialTokens.start`, 2, without a model.
+      padding: the padding token. Defaults to the model's, or to
+        `SpecialTokens.padding`, 0, without a model.
+      model: provides special tokens and vocabulary sizes. A token outside the
+        vocabulary raises an error; in a compiled step it could only give NaN.
+      length: length of all rows, so that a step compiles once for all batches with the
+        same number of rows. Defaults to the longest row.
 
     Returns:
-      int32 arrays: the source's are (rows, longest source), the others (rows, longest
-      target), or all (rows, `length`). Vectors are float32 (…, features).
+      int32 arrays: (rows, longest source) for the source, (rows, longest target) for
+        the
+      others, or (rows, `length`) for all. Vectors are float32 (…, features).
 
     Raises:
-      ValueError: these are no rows of tokens of the vocabulary, not as many sources as
-        targets, one is longer than `length`, or padding precedes a token of a target.
+      ValueError: rows aren't tokens of the vocabulary, the numbers of sources and
+        targets differ, a row is longer than `length`, or padding precedes a token of a
+        target.
     """
     tokens = model.special_tokens if model else DEFAULT_TOKENS
     bos = tokens.start if bos is None else bos
@@ -102,7 +103,7 @@ def make_batch(
 
 
 def _check_padded_behind(labels_BT: jax.Array, padding: int) -> None:
-    """Refuses padding before a token, behind which a shifted input would be padding."""
+    """Raises ValueError if padding precedes a token, whose input would be padding."""
     if isinstance(labels_BT, Tracer):
         return
     is_token_BT = labels_BT != padding
@@ -115,7 +116,7 @@ def _check_padded_behind(labels_BT: jax.Array, padding: int) -> None:
 
 
 def source_and_inputs(batch: Batch) -> tuple[TokenBatch, TokenBatch]:
-    """What a model is called with.
+    """Returns the arguments of a model's call.
 
     Raises:
       ValueError: an array of `BATCH_ARRAYS` is missing.
@@ -136,11 +137,11 @@ def pad_source(
     vocab_size: int | None = None,
     length: int | None = None,
 ) -> jax.Array:
-    """As `pad_rows`; of vectors float32 (rows, length, features), filled up with zeros.
+    """Like `pad_rows`; pads vectors with zeros to float32 (rows, length, features).
 
     Raises:
-      ValueError: as `pad_rows`; or vectors are not finite, all zeros, or not of as many
-        features each.
+      ValueError: as `pad_rows`; or a vector is not finite or all zeros, or the numbers
+        of features differ.
     """
     rows: Any = source
     if getattr(rows, 'ndim', 0) == 3:
@@ -157,21 +158,20 @@ def pad_rows(
     vocab_size: int | None = None,
     length: int | None = None,
 ) -> jax.Array:
-    """Sentences as one int32 array (rows, length), filled up with padding.
+    """Returns sentences as one padded int32 array (rows, length).
 
     Args:
       sentences: lists of tokens, or such an array.
-      name: what messages call them.
-      padding: the token that is none.
-      vocab_size: what every token is below; None to check nothing.
-      length: of the rows; None: as long as the longest.
+      name: name of the sentences in error messages.
+      padding: the padding token.
+      vocab_size: exclusive upper bound of the tokens. `None` disables the check.
+      length: length of the rows. Defaults to the longest.
 
     Raises:
-      ValueError: these are no rows of tokens of the vocabulary, or longer than
-        `length`.
+      ValueError: rows aren't tokens of the vocabulary, or are longer than `length`.
     """
     rows_BT = _with_length(_padded(sentences, name, padding), name, padding, length)
-    # The tokens of traced arrays are not known.
+    # Traced tokens are unknown.
     if vocab_size is not None and rows_BT.size and not isinstance(rows_BT, Tracer):
         largest = int(rows_BT.max())
         if largest >= vocab_size:
@@ -242,7 +242,7 @@ def _padded(sentences: Sentences, name: str, padding: int) -> jax.Array:
 
 
 def check_batch(batch: Batch) -> None:
-    """Refuses a batch that lacks one of its arrays.
+    """Checks that a batch has all of its arrays.
 
     Raises:
       ValueError: an array of `BATCH_ARRAYS` is missing.
@@ -256,10 +256,10 @@ def check_batch(batch: Batch) -> None:
 
 
 def check_variables(variables: Any) -> None:
-    """Refuses parameters alone.
+    """Checks that variables have the 'params' level.
 
     Raises:
-      ValueError: these are not what `model.init` and `TrainState.variables` give.
+      ValueError: they aren't in the form of `model.init` or `TrainState.variables`.
     """
     if not (isinstance(variables, Mapping) and 'params' in variables):
         raise ValueError(

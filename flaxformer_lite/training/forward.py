@@ -1,4 +1,4 @@
-"""The forward pass of a batch, up to what its logits are made of."""
+"""The forward pass of a batch, up to the factors of the logits."""
 
 from typing import Any
 
@@ -7,25 +7,25 @@ import jax
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import Batch, check_variables, source_and_inputs
 
-# What parts of a model may write while it trains: running statistics, which evaluation
-# reads; additions to the loss of a token; and metrics.
+# Collections that modules write during training: running statistics for evaluation,
+# auxiliary losses per token, and metrics.
 TRAINING_COLLECTIONS = ('batch_stats', 'losses', 'metrics')
 
 
 def forward(
     model: Model, variables: Any, batch: Batch, key: jax.Array | None = None
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array | None], Any]:
-    """Runs a model on a batch → what `Model.logit_factors` gives, and what parts wrote.
+    """Returns `Model.logit_factors` for a batch, and the collections written.
 
     Args:
       model: the model.
       variables: {'params': …} and running statistics.
       batch: the arrays of `training.batch.BATCH_ARRAYS`.
-      key: of dropout. Exactly when it is given the model trains: dropout is on, and
-        parts write `TRAINING_COLLECTIONS`.
+      key: PRNG key for dropout. A key selects training mode: dropout is on, and modules
+        write `TRAINING_COLLECTIONS`. `None` selects evaluation mode.
 
     Raises:
-      ValueError: `variables` are parameters alone, or the batch lacks an array.
+      ValueError: `variables` lacks the 'params' level, or the batch lacks an array.
     """
     check_variables(variables)
     trains = key is not None

@@ -1,4 +1,4 @@
-"""Parameters that stay as they are: a tree of them, parted in two and joined again."""
+"""Frozen parameters: splits a tree of parameters in two and joins it again."""
 
 from collections.abc import Mapping, Set
 from typing import Any
@@ -9,17 +9,16 @@ _SEPARATOR = '/'
 
 
 def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
-    """A tree of parameters → (those that are trained, those that are frozen).
+    """Splits parameters into (trained, frozen).
 
-    Both are trees of the same form without what is in the other, so that paths stay
-    what they were.
+    Each result omits the other's leaves and keeps the paths of its own.
 
     Args:
       params: nested dictionaries.
       frozen: paths such as 'encoder/layer_0/feed_forward/up/kernel'.
 
     Raises:
-      ValueError: there is no parameter of such a path.
+      ValueError: a path has no parameter.
     """
     if not frozen:
         return params, {}
@@ -33,17 +32,17 @@ def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
 
 
 def join(trained: Any, held: Any) -> Any:
-    """The inverse of `split`."""
+    """Joins the results of `split`."""
     if not held:
         return trained
     return from_paths({**paths(trained), **paths(held)})
 
 
 def paths(tree: Any) -> dict[str, Any]:
-    """Path → leaf of nested dictionaries: {'encoder/layer_0/…/kernel': array}."""
+    """Flattens nested dictionaries to {'encoder/layer_0/…/kernel': array}."""
     return traverse_util.flatten_dict(tree, sep=_SEPARATOR)
 
 
 def from_paths(by_path: Mapping[str, Any]) -> Any:
-    """The inverse of `paths`."""
+    """Inverts `paths`."""
     return traverse_util.unflatten_dict(by_path, sep=_SEPARATOR)

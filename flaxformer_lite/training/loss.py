@@ -1,4 +1,4 @@
-"""The loss of a batch, and its gradients."""
+"""The loss of a batch and its gradients."""
 
 from collections.abc import Set
 from typing import Any, NamedTuple
@@ -16,18 +16,18 @@ from flaxformer_lite.training import freezing
 from flaxformer_lite.training.batch import Batch
 from flaxformer_lite.training.forward import forward
 
-# The paper's, §5.4.
+# From the paper, §5.4.
 DEFAULT_LOSS = 'cross_entropy(label_smoothing=0.1)'
 
 
 class StepOutput(NamedTuple):
-    """What one batch gives.
+    """Losses, metrics and gradients of one batch.
 
     Attributes:
-      sums: of the loss over the batch's tokens.
-      aux_metrics: what parts report, by name, each the mean over layers.
-      gradients: of the sum of the loss and of what parts add to it, by the parameters
-        that are trained.
+      sums: sums of the loss over the batch's tokens.
+      aux_metrics: metrics that modules report, by name, averaged over layers.
+      gradients: gradients of the summed loss, including auxiliary losses, with respect
+        to the trained parameters.
     """
 
     sums: LossSums
@@ -36,16 +36,17 @@ class StepOutput(NamedTuple):
 
 
 def as_loss(loss: Spec, **given: Any) -> Loss:
-    """The loss that is meant.
+    """Returns the loss of a spec, a class or an object.
 
     Args:
-      loss: one, a class of one, or a spec: of several in brackets it is the sum.
-      given: arguments that no spec can say, such as the `teacher` of `distillation`:
-        each loss of a spec gets those that it takes.
+      loss: a loss, a class, or a spec. A spec with several losses in brackets gives
+        their sum.
+      given: arguments that a spec can't express, such as the `teacher` of
+        `distillation`. Each loss of a spec receives those that it accepts.
 
     Raises:
-      ValueError: a spec that cannot be read, a name or an argument that is not there,
-        or what is no loss.
+      ValueError: the spec is malformed, a name or an argument is unknown, or the object
+        isn't a loss.
     """
     losses = [_loss(entry, given) for entry in spec.entries(loss)]
     if len(losses) == 1:
@@ -68,20 +69,20 @@ def loss_sums(
     loss: Spec = DEFAULT_LOSS,
     dropout_key: jax.Array | None = None,
 ) -> LossSums:
-    """The loss of a batch.
+    """Computes the loss of a batch.
 
     Args:
       model: the model.
-      variables: what `model.apply` takes: {'params': …}.
+      variables: variables for `model.apply`: {'params': …}.
       batch: the arrays of `training.batch.BATCH_ARRAYS`.
-      loss: an object or a class of `losses.base.Loss`, or a spec: 'focal(gamma=1.0)',
-        '[cross_entropy, z_loss(weight=1e-4)]'. Whatever it is, `nll` and `correct` are
-        those of the labels, without smoothing.
-      dropout_key: the model trains, with dropout, if it is given.
+      loss: an object or a class of `losses.base.Loss`, or a spec such as
+        'focal(gamma=1.0)' or '[cross_entropy, z_loss(weight=1e-4)]'. For any loss,
+        `nll` and `correct` are those of the labels, without smoothing.
+      dropout_key: if given, the model runs in training mode, with dropout.
 
     Raises:
-      ValueError: there is no such loss, `variables` are parameters alone, or the batch
-        lacks an array.
+      ValueError: the loss is unknown, `variables` lacks the 'params' level, or the
+        batch lacks an array.
     """
     sums, _ = as_loss(loss)(model, variables, batch, dropout_key)
     return sums
@@ -96,14 +97,13 @@ def loss_and_grads(
     frozen: Set[str] = frozenset(),
     scale: jax.Array | float = 1.0,
 ) -> tuple[StepOutput, Any]:
-    """The loss of a batch with its gradients, and the new running statistics.
+    """Computes the loss of a batch, its gradients and the new running statistics.
 
     Args:
       model, variables, batch, loss, dropout_key: as `loss_sums`.
-      frozen: paths of parameters that have no gradient, as `freezing.split` takes them.
-        What only their gradients would need is not computed.
-      scale: the factor of the loss whose gradients are computed. The sums are those of
-        the loss itself.
+      frozen: paths of parameters without gradients, as in `freezing.split`. Computation
+        that only their gradients need is skipped.
+      scale: factor of the loss in the gradients. It doesn't affect the sums.
     """
     trained, held = freezing.split(variables['params'], frozen)
     loss = as_loss(loss)
@@ -113,7 +113,7 @@ def loss_and_grads(
         sums, written = loss(model, joined, batch, dropout_key)
         total = sums.loss
         for addition in jax.tree.leaves(written.get('losses', {})):
-            total += sums.tokens * addition.sum()  # over layers, if they are scanned
+            total += sums.tokens * addition.sum()  # over layers, if scanned
         return scale * total, (sums, written)
 
     grad = jax.grad(total_loss, has_aux=True)
@@ -126,9 +126,9 @@ def loss_and_grads(
 def depends_on_other_rows(
     model: Model, variables: Any, batch: Batch, dropout_key: jax.Array
 ) -> bool:
-    """Whether parts of a model see more of a batch than a row while they train.
+    """Returns whether any module's training output depends on several rows of a batch.
 
-    Those that do write what they find: running statistics, or additions to the loss.
+    Such modules write running statistics or auxiliary losses.
     """
 
     def written(variables, batch, key):
@@ -139,14 +139,13 @@ def depends_on_other_rows(
 
 
 def _means_by_name(metrics: Any) -> dict[str, jax.Array]:
-    """The mean over layers of each metric that layers report."""
     by_name: dict[str, list[jax.Array]] = {}
     by_path: Any = traverse_util.flatten_dict(metrics)
     for path, (value,) in by_path.items():
         by_name.setdefault(path[-1], []).append(value)
     means = {}
     for name, values in by_name.items():
-        # A layer's number; or those of all layers of a stack, if it scans them.
+        # A scalar of one layer, or an array over the layers of a scanned stack.
         total = values[0].sum()
         for value in values[1:]:
             total += value.sum()

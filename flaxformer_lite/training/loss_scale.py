@@ -14,10 +14,10 @@ GROWTH_INTERVAL = 2000
 
 
 class LossScale(struct.PyTreeNode):
-    """The factor of the loss whose gradients float16 can hold.
+    """Dynamic loss scale that keeps gradients in the range of float16.
 
-    An update that is not finite halves the scale; 2,000 finite ones in a row double it.
-    All scales are powers of two, so scaling rounds nothing.
+    An update that is not finite halves the scale; 2,000 finite updates in a row double
+    it. All scales are powers of two, so scaling is exact.
 
     Attributes:
       scale: float32, at least 1.
@@ -29,13 +29,13 @@ class LossScale(struct.PyTreeNode):
 
     @classmethod
     def for_model(cls, model: Model) -> 'LossScale | None':
-        """Returns the first scale of a float16 model; None for other dtypes."""
+        """Returns the initial scale for a float16 model; None for other dtypes."""
         if model.dense.dtype != jnp.float16:
             return None
         return cls(jnp.float32(INITIAL), jnp.zeros((), jnp.int32))
 
     def adjusted(self, is_finite: jax.Array) -> 'LossScale':
-        """Returns the scale after an update that was or was not finite."""
+        """Returns the scale after an update."""
         count = jnp.where(is_finite, self.finite_updates + 1, 0)
         grows = count == GROWTH_INTERVAL
         grown = jnp.where(grows, jnp.minimum(2 * self.scale, LARGEST), self.scale)

@@ -1,4 +1,4 @@
-"""The training step as a pure function of a state, a batch and a key."""
+"""The training step: a pure function of a state, a batch and a key."""
 
 from collections.abc import Callable, Mapping, Set
 from typing import Any
@@ -27,15 +27,15 @@ from flaxformer_lite.training.loss_scale import LossScale
 
 
 class TrainState(struct.PyTreeNode):
-    """All that training carries from one step to the next.
+    """The state that training carries from step to step.
 
     Attributes:
-      step: int32, updates tried so far.
+      step: int32, number of attempted updates.
       params: the parameters.
-      opt_state: the optimizer's state, of the parameters that are trained.
-      skipped: int32, how many updates were not finite, and so were not made.
-      batch_stats: running statistics of norms over a batch; {} without one.
-      loss_scale: the scale of the loss of a float16 model; None for other dtypes.
+      opt_state: optimizer state of the trained parameters.
+      skipped: int32, number of updates skipped because they were not finite.
+      batch_stats: running statistics of norms over a batch; {} without them.
+      loss_scale: loss scale of a float16 model; None for other dtypes.
     """
 
     step: jax.Array
@@ -53,15 +53,15 @@ class TrainState(struct.PyTreeNode):
         frozen: Set[str] = frozenset(),
         loss_scale: LossScale | None = None,
     ) -> 'TrainState':
-        """The state in which training begins with variables that are there.
+        """Returns the initial state for existing variables.
 
         Args:
-          variables: {'params': …}, such as those of `from_pretrained`, and running
-            statistics. A step that the state is donated to takes them, too.
+          variables: {'params': …}, for example from `from_pretrained`, and running
+            statistics. Donating the state to a step donates them, too.
           optimizer: updates the parameters.
-          frozen: paths of parameters that are not trained: the optimizer keeps nothing
-            of them.
-          loss_scale: `LossScale.for_model(model)`. A float16 model needs it.
+          frozen: paths of parameters that are not trained. They have no optimizer
+            state.
+          loss_scale: `LossScale.for_model(model)`; required for a float16 model.
         """
         trained, _ = freezing.split(variables['params'], frozen)
         state = cls(
@@ -75,20 +75,20 @@ class TrainState(struct.PyTreeNode):
 
     @property
     def variables(self) -> Any:
-        """What `model.apply` takes."""
+        """Variables for `model.apply`."""
         if not self.batch_stats:
             return {'params': self.params}
         return {'params': self.params, 'batch_stats': self.batch_stats}
 
 
 class Metrics(struct.PyTreeNode):
-    """The figures of one step.
+    """Metrics of one step.
 
     Attributes:
-      sums: of the loss.
-      gradient_norm: of the mean loss of a token by the parameters that are trained,
-        before clipping.
-      aux_metrics: what parts of the model report, by name.
+      sums: sums of the loss.
+      gradient_norm: norm of the gradient of the mean loss per token with respect to the
+        trained parameters, before clipping.
+      aux_metrics: metrics that modules report, by name.
     """
 
     sums: LossSums
@@ -102,15 +102,15 @@ TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 def init_variables(
     model: Model, key: jax.Array, given: Mapping[str, jax.Array] | None = None
 ) -> Any:
-    """The first parameters and running statistics, by the key and the model alone.
+    """Initializes the parameters and running statistics.
 
-    They do not depend on whether the model scans its layers.
+    They depend only on the key and the model, not on whether it scans its layers.
 
     Args:
       model: the model.
-      key: of the initialisation.
-      given: those that are to have other first values, by their paths where layers are
-        separate: {'params/encoder/layer_0/feed_forward/up/kernel': array}.
+      key: PRNG key for initialization.
+      given: initial values that replace others, by path. Layers are separate in paths:
+        {'params/encoder/layer_0/feed_forward/up/kernel': array}.
     """
     if model.scans_layers:
         separate = init_variables(model.with_separate_layers(), key, given)
@@ -135,13 +135,12 @@ def init_state(
     given: Mapping[str, jax.Array] | None = None,
     frozen: Set[str] = frozenset(),
 ) -> TrainState:
-    """The first state.
+    """Returns the initial state.
 
     Args:
-      model, key, given: as `init_variables` takes them.
+      model, key, given: as `init_variables`.
       optimizer: updates the parameters.
-      frozen: paths of parameters that are not trained: the optimizer keeps nothing of
-        them.
+      frozen: paths of parameters that are not trained. They have no optimizer state.
     """
     variables = init_variables(model, key, given)
     loss_scale = LossScale.for_model(model)
@@ -149,9 +148,9 @@ def init_state(
 
 
 def _without_sharing(state: TrainState) -> TrainState:
-    """One array in two places cannot be donated: one of them gets a copy.
+    """Copies arrays that occur repeatedly, because an array can be donated only once.
 
-    An optimizer may keep the first parameters, and one array twice; Prodigy does.
+    An optimizer such as Prodigy may store the initial parameters, or one array twice.
     """
     seen = set()
 
@@ -173,27 +172,27 @@ def make_train_step(
     remat: Remat = 'none',
     frozen: Set[str] = frozenset(),
 ) -> TrainStep:
-    """The training step: (state, batch, dropout key) → (state, metrics).
+    """Returns the training step: (state, batch, dropout key) → (state, metrics).
 
-    What is learnt by is the mean of the loss over the batch's tokens. An update that is
-    not finite is not made, so the state stays good; `skipped` counts it.
+    The step minimizes the mean loss per token. It skips updates that are not finite, so
+    the state stays valid; `skipped` counts them.
 
     Args:
       model: the model.
       optimizer: updates the parameters.
-      loss: as `loss_sums` takes it.
-      accumulate: the batch is worked through in so many parts, and their gradients are
-        summed: the same update in a part of the memory. Only what depends on all tokens
-        of a batch (norm `batch`, feed-forward `mixture`) sees those of a part instead.
-      remat: what of each layer the backward pass computes again instead of keeping it,
-        as `Model.with_remat` has it: the same update in less memory and more time.
-      frozen: paths of parameters that stay as they are, as `freezing.split` takes them.
-        The state is one of `init_state` with the same.
+      loss: as in `loss_sums`.
+      accumulate: number of microbatches whose gradients are summed, to save memory. The
+        update is the same, except that components that depend on all tokens of a batch
+        (norm `batch`, feed-forward `mixture`) see one microbatch.
+      remat: the rematerialization policy, as in `Model.with_remat`. It saves memory,
+        takes more time, and doesn't change the update.
+      frozen: paths of parameters that are not trained, as in `freezing.split`. Pass the
+        same paths to `init_state`.
 
     Raises:
-      ValueError: there is no such loss or `remat`, or the model has no blocks; when the
-        step is traced, if the batch lacks an array, `accumulate` does not divide its
-        rows, `frozen` names no parameter, or the state of a float16 model has no
+      ValueError: the loss or `remat` is unknown, or the model has no blocks. When the
+        step is traced: the batch lacks an array, `accumulate` doesn't divide its rows,
+        `frozen` names an unknown parameter, or the state of a float16 model has no
         `loss_scale`.
     """
     model = model.with_remat(remat)
@@ -257,7 +256,7 @@ def _scale_of(model: Model, state: TrainState) -> jax.Array | float:
 def _sums_over_devices_once(
     model: Model, accumulate: int, variables: Any, batch: Batch, key: jax.Array
 ) -> bool:
-    """Whether devices sum their gradients when they have worked through all parts."""
+    """Returns whether devices sum gradients once, after all microbatches."""
     rows = len(batch['labels'])
     if rows % accumulate or not is_divided_by_data(rows // accumulate):
         return False
@@ -271,7 +270,7 @@ def _update(
     batch_stats: Any,
     frozen: Set[str],
 ) -> tuple[TrainState, Metrics]:
-    """Applies the mean gradient of a token, if it is finite."""
+    """Applies the mean gradient per token, if it is finite."""
     trained, held = freezing.split(state.params, frozen)
     tokens = jnp.maximum(output.sums.tokens, 1)
     loss_scale = state.loss_scale
@@ -279,7 +278,7 @@ def _update(
     gradients = jax.tree.map(lambda g: g / divisor, output.gradients)
     norm = optax.tree.norm(gradients)
     is_finite = jnp.isfinite(output.sums.loss) & jnp.isfinite(norm)
-    # The optimizer's state has the dtypes of the parameters.
+    # Optimizer state has the dtypes of the parameters.
     gradients = jax.tree.map(lambda g, x: g.astype(x.dtype), gradients, trained)
 
     def updated():
@@ -290,8 +289,8 @@ def _update(
             batch_stats=batch_stats,
         )
 
-    # Not `jnp.where` of all arrays: for it the compiler copies the optimizer's state
-    # before it writes the new one in its place, which takes twice its memory.
+    # Not `jnp.where` over all arrays: XLA would copy the optimizer state before it
+    # writes the new one, which doubles its memory.
     kept = jax.lax.cond(is_finite, updated, lambda: state)
     kept = kept.replace(step=state.step + 1, skipped=state.skipped + ~is_finite)
     if loss_scale is not None:
@@ -302,7 +301,6 @@ def _update(
 def _sum_over_parts(
     of_part: Callable, count: int, variables: Any, batch: Batch, key: jax.Array
 ) -> tuple[StepOutput, Any]:
-    """The sums and gradients of a batch that is worked through in so many parts."""
     batches = jax.tree.map(lambda x_BT: _split_rows(x_BT, count), batch)
     keys = jax.random.split(key, count)
     parts = batches, keys
@@ -324,8 +322,10 @@ def _sum_over_parts(
 
 
 def _split_rows(x_BT: jax.Array, count: int) -> jax.Array:
-    """(B, T) → (count, B / count, T). Neighbours go to different parts, so that every
-    device has some rows of each part."""
+    """Splits rows into microbatches: (B, T) → (count, B / count, T).
+
+    Adjacent rows go to different microbatches, so every device has rows of each.
+    """
     rows = len(x_BT)
     if rows % count:
         raise ValueError(

@@ -40,7 +40,7 @@ def same_content(path: Path, other: Path) -> bool:
 def lines(path: Path) -> Iterator[str]:
     """The lines of a file; only `\\n` ends one: sentences may hold other separators."""
     with opened(path) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(storage.bounded_lines(file), 1):
             try:
                 if number == 1:
                     storage.check_line_ends(line)

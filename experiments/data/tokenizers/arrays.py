@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError, check_list
+from experiments.errors import UserError, check_list, reason
 from flaxformer_lite import ranges
 
 
@@ -42,7 +41,7 @@ class Arrays(Tokenizer):
         if self.model:
             return json.loads(self.model)['features']
         with self._archive() as archive:
-            return archive[min(archive)].shape[-1]
+            return self._array(archive, min(archive)).shape[1]
 
     @property
     def dtype(self):
@@ -62,20 +61,44 @@ class Arrays(Tokenizer):
 
     @contextlib.contextmanager
     def _archive(self) -> Iterator[Any]:
-        """The file, open; refused if it is not the one of `model`."""
-        try:
-            # Opened here: NumPy leaves a file open that it cannot read.
-            with self._file.open('rb') as file:
+        """Yields the open file; raises UserError if it isn't an archive of arrays."""
+        with contextlib.ExitStack() as stack:
+            with self._damage():
+                # Opened here: NumPy leaves a file open that it cannot read.
+                file = stack.enter_context(self._file.open('rb'))
                 found = np.load(file)
                 if not isinstance(found, np.lib.npyio.NpzFile) or not found.files:
                     raise ValueError('it is no .npz of several arrays')
-                with found:
-                    yield found
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-            reason = getattr(error, 'strerror', None) or error
+                stack.enter_context(found)
+            yield found
+
+    @contextlib.contextmanager
+    def _damage(self, part: str = '') -> Iterator[None]:
+        """Turns what zipfile and NumPy raise into a UserError.
+
+        A damaged file makes them raise errors of more than ten unrelated classes.
+        """
+        try:
+            yield
+        except Exception as error:
+            cause = getattr(error, 'strerror', None) or reason(error)
             raise UserError(
-                f'tokenizer: arrays: {self.path} cannot be read: {reason}'
+                f'tokenizer: arrays: {self.path}{part} cannot be read: {cause}'
             ) from None
+
+    def _array(self, archive: Any, name: str, features: int | None = None) -> Any:
+        """Returns the matrix of a name; raises UserError if it isn't one of numbers."""
+        with self._damage(f', array {name!r}:'):
+            found = archive[name]
+        is_array = isinstance(found, np.ndarray)
+        is_matrix = is_array and found.ndim == 2 and features in (None, found.shape[1])
+        if not is_matrix or not np.issubdtype(found.dtype, np.number):
+            kind = f'{found.dtype} {found.shape}' if is_array else 'not an array'
+            raise UserError(
+                f'{self.path}: array {name!r} is {kind}; it must be of numbers '
+                f'(length, {features or "features"})'
+            )
+        return found
 
     def train(self, texts):
         """Looks at the file; nothing is learnt of texts."""
@@ -104,13 +127,7 @@ class Arrays(Tokenizer):
         if name not in archive:
             hint = ranges.nearest(name, archive.files)
             raise UserError(f'{self.path} has no array {ranges.shown(name)}{hint}')
-        found = archive[name]
-        is_number = np.issubdtype(found.dtype, np.number)
-        if not is_number or found.ndim != 2 or found.shape[1] != self.vocab_size:
-            raise UserError(
-                f'{self.path}: array {name!r} is {found.dtype} {found.shape}; it must '
-                f'be of numbers (length, {self.vocab_size})'
-            )
+        found = self._array(archive, name, self.vocab_size)
         vectors = found.astype(np.float32)
         if not (np.isfinite(vectors).all() and vectors.any(1).all()):
             raise UserError(

@@ -310,6 +310,12 @@ def _check_tokens(found: Huggingface, folder: Path) -> None:
     # In place of a missing file Transformers has a space for its vocabulary, or none.
     if len(pieces) < 2:
         raise UserError(f'{folder} holds no vocabulary: {_COPY}')
+    for piece in pieces:
+        if not isinstance(piece, int):
+            raise UserError(
+                f'{folder}: the vocabulary has {piece!r:.60} as the id of a token, '
+                f'which must be a whole number: {_COPY}'
+            )
     if (theirs.pad_token_id, theirs.eos_token_id) != (special.padding, special.end):
         raise UserError(
             f'{folder} has a tokenizer with pad_token_id={theirs.pad_token_id} '

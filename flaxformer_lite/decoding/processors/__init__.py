@@ -1,1 +1,1 @@
-"""What changes logits before tokens are chosen: one file a processor."""
+"""Logits processors, one file each."""

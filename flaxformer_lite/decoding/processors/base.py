@@ -1,4 +1,4 @@
-"""What processors have in common: logits to logits, by the tokens before them."""
+"""Base class of logits processors."""
 
 import dataclasses
 from typing import Any, dataclass_transform
@@ -12,16 +12,15 @@ from flaxformer_lite.special_tokens import SpecialTokens
 @dataclass_transform(frozen_default=True)
 @dataclasses.dataclass(frozen=True)
 class Processor(Checked):
-    """Changes what tokens may come next, or how likely they are.
+    """Changes the logits of the next token, given the tokens before it.
 
-    What it adds to a logit it adds to the log-probability of the token: scores stay
-    those among all tokens, as the model has them. No logit may exceed log Σ exp(z) of
-    the model's logits z, which is probability 1. A search scores a token that exceeds
-    it as certain. At the limit of a sentence, where
-    only the end token may come, it is not asked.
+    A change of a logit changes the token's log-probability by the same amount; scores
+    are not renormalized. No logit may exceed log Σ exp(z) of the model's logits z,
+    which is probability 1. A search scores a token that exceeds it as certain. At a
+    sentence's limit, where only the end token is allowed, the search skips processors.
 
-    Annotated attributes are its arguments, as those of a frozen dataclass: a list among
-    them is written as a tuple.
+    Annotated attributes are arguments, as in a frozen dataclass. Use a tuple for a
+    list.
     """
 
     def __init_subclass__(cls, **settings: Any):
@@ -31,12 +30,12 @@ class Processor(Checked):
     def __call__(
         self, logits_BNV: jax.Array, tokens_BNL: jax.Array, step: jax.Array, end: int
     ) -> jax.Array:
-        """The logits of the next token, BNV; −inf for one that may not come.
+        """Returns the logits of the next token, BNV; −inf for disallowed tokens.
 
         Args:
           logits_BNV: float32.
-          tokens_BNL: int32, of each hypothesis; the first `step` of them are chosen.
-          step: int32, the position of the next token, from 0 on.
+          tokens_BNL: int32, tokens of each hypothesis; the first `step` are chosen.
+          step: int32, position of the next token, from 0.
           end: the end token.
         """
         raise NotImplementedError
@@ -44,12 +43,12 @@ class Processor(Checked):
     def check(
         self, vocab_size: int, special_tokens: SpecialTokens, max_length: int
     ) -> None:
-        """Refuses a vocabulary or a length that the arguments don't fit.
+        """Checks that the arguments fit the vocabulary and the length.
 
         Args:
           vocab_size: number of tokens.
-          special_tokens: the tokens that are not text.
-          max_length: the most tokens of the shortest target, end token included.
+          special_tokens: ids of the special tokens.
+          max_length: maximum length of the shortest target, including the end token.
 
         Raises:
           ValueError: names the argument.

@@ -1,4 +1,4 @@
-"""Tokens that every target begins with: `forced_prefix(tokens=(5, 9))`."""
+"""Forces the first tokens of every target: `forced_prefix(tokens=(5, 9))`."""
 
 import dataclasses
 
@@ -9,10 +9,10 @@ from flaxformer_lite.decoding.processors.base import Processor
 
 
 class ForcedPrefix(Processor):
-    """The first tokens are given, and so have probability 1.
+    """Gives the first tokens probability 1.
 
     Attributes:
-      tokens: their ids, such as that of a language.
+      tokens: token ids, such as that of a language.
     """
 
     tokens: tuple

@@ -1,4 +1,4 @@
-"""Targets of at least so many tokens: `min_length(length=5)`."""
+"""Minimum target length: `min_length(length=5)`."""
 
 import jax.numpy as jnp
 
@@ -7,10 +7,10 @@ from flaxformer_lite.ranges import Size
 
 
 class MinLength(Processor):
-    """The end token may not come before there are `length` others.
+    """Disallows the end token before `length` other tokens.
 
     Attributes:
-      length: tokens before the end token, at least.
+      length: minimum number of tokens before the end token.
     """
 
     length: Size

@@ -1,4 +1,4 @@
-"""No n tokens twice in one target: `no_repeat_ngram(size=3)`."""
+"""Forbids repeated n-grams: `no_repeat_ngram(size=3)`."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from flaxformer_lite.ranges import Size
 
 
 class NoRepeatNgram(Processor):
-    """No n-gram of tokens comes twice (Paulus et al. 2018).
+    """Disallows tokens that would repeat an n-gram (Paulus et al. 2018).
 
     Attributes:
       size: n.
@@ -19,10 +19,10 @@ class NoRepeatNgram(Processor):
     def __call__(self, logits_BNV, tokens_BNL, step, end):
         before = self.size - 1
         length = tokens_BNL.shape[2]
-        starts = length - before  # of the n-grams that there is room for
+        starts = length - before  # of the n-grams that fit
         if starts < 1:
             return logits_BNV
-        # Those n-grams that begin like the one that would come now.
+        # Find the n-grams whose first n − 1 tokens match the current ones.
         same_BNS = jnp.arange(starts)[None, None] + before < step
         for i in range(before):
             now_BN1 = jax.lax.dynamic_slice_in_dim(

@@ -1,1 +1,1 @@
-"""How continuations are chosen: one file a strategy, chosen by a spec string."""
+"""Decoding strategies, one file each, selected by a spec string."""

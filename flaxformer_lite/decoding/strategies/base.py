@@ -1,4 +1,4 @@
-"""What strategies have in common: at each step they choose continuations."""
+"""Base class of decoding strategies."""
 
 import dataclasses
 from typing import Any, ClassVar, dataclass_transform
@@ -13,15 +13,14 @@ from flaxformer_lite.ranges import Checked
 @dataclass_transform(frozen_default=True)
 @dataclasses.dataclass(frozen=True)
 class Strategy(Checked):
-    """A search that keeps N hypotheses of each sentence and chooses how they go on.
+    """A search that keeps N hypotheses per sentence and chooses their continuations.
 
-    A variant overrides `choose`; one that needs another loop, all of `__call__`.
-    Annotated attributes are its arguments, as those of a frozen dataclass: equal
-    arguments make equal strategies, for which a program is compiled once.
+    To add a strategy, override `choose`, or `__call__` for a different loop. Annotated
+    attributes are arguments, as in a frozen dataclass. Strategies with equal arguments
+    are equal and share a compiled program.
 
     Attributes:
-      draws: whether what it finds depends on a key. Its results are then samples, of
-        which others are drawn with other keys.
+      draws: whether the strategy samples with a PRNG key.
     """
 
     draws: ClassVar[bool] = False
@@ -32,36 +31,37 @@ class Strategy(Checked):
 
     @property
     def hypotheses(self) -> int:
-        """N, of each sentence."""
+        """N, the hypotheses per sentence."""
         return 1
 
     @property
     def hypothesis_groups(self) -> int:
-        """So many groups of hypotheses, side by side, search each by themselves."""
+        """Number of groups of hypotheses that are searched independently."""
         return 1
 
     @property
     def utility_spec(self) -> str:
-        """The metric of texts by which samples are ordered; '' for their scores."""
+        """The text metric that ranks samples; '' ranks by score."""
         return ''
 
     def drawn(self, n_best: int) -> int:
-        """How often a sentence is decoded, with a key each, for so many results."""
+        """Returns the number of times a sentence is decoded, each with its own key."""
         return n_best if self.draws else 1
 
     def choose(
         self, state: SearchState, logits_BNV: jax.Array, total_BNV: jax.Array
     ) -> jax.Array:
-        """M ≥ N of the N · V continuations of each sentence, the best first.
+        """Chooses M ≥ N of each sentence's N · V continuations, best first.
 
-        Of these, what ends is a result, and the first N that do not end go on. Where
-        there are groups, the first M / groups are those of the first group, and so on.
+        Continuations with the end token become results. The first N others stay live.
+        With groups, the first M / groups belong to the first group, and so on.
 
         Args:
-          state: of the search. Where the strategy draws, `state.keys_B` has a key of
-            each sentence, into which the step is to be folded.
-          logits_BNV: float32, of the next token; −inf for one that may not come.
-          total_BNV: the log-probability of all tokens with it; −inf likewise.
+          state: the search state. If the strategy draws, fold the step into
+            `state.keys_B`, which has a key per sentence.
+          logits_BNV: float32 logits of the next token; −inf for disallowed tokens.
+          total_BNV: log-probability of the continued hypothesis; −inf for disallowed
+            tokens.
 
         Returns:
           int32 BM, hypothesis · V + token.
@@ -69,9 +69,9 @@ class Strategy(Checked):
         raise NotImplementedError
 
     def length_penalty(self, length: jax.Array) -> jax.Array | float:
-        """What the log-probability of a result of so many tokens is divided by.
+        """Returns the divisor of the log-probability of a result with this length.
 
-        It must not fall as the length grows.
+        It must not decrease with the length.
         """
         return 1.0
 
@@ -79,9 +79,8 @@ class Strategy(Checked):
         """Runs the search.
 
         Args:
-          inputs: what is decoded.
-          n_best: so many of the N results are final. A longer search might have found
-            better ones than those after them.
+          inputs: the inputs of the search.
+          n_best: number of final results. A longer search might improve the others.
 
         Raises:
           ValueError: n_best is not in 1 … N.
@@ -89,10 +88,7 @@ class Strategy(Checked):
         return self.search(inputs, n_best)()
 
     def search(self, inputs: DecodeInputs, n_best: int = 1) -> Search:
-        """The search that a call runs, whose steps `trace` tells.
-
-        Args:
-          inputs, n_best: as of a call.
+        """Returns the search that a call runs; its `trace` records each step.
 
         Raises:
           ValueError: n_best is not in 1 … N.
@@ -113,5 +109,5 @@ class Strategy(Checked):
 
 
 def flat(x_BNV: jax.Array) -> jax.Array:
-    """All continuations of a sentence in one row."""
+    """Flattens the continuations of each sentence."""
     return x_BNV.reshape(len(x_BNV), -1)

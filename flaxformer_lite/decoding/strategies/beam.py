@@ -9,19 +9,19 @@ from flaxformer_lite.ranges import Range
 
 
 class Beam(Strategy):
-    """The continuations of the highest log-probability.
+    """Beam search: keeps the continuations with the highest log-probability.
 
-    The score of a finished hypothesis is its log-probability / ((5 + L) / 6)^α (Wu et
-    al. 2016, equation 14). A sentence stops when no live hypothesis can still come
-    among its `n_best`, or at its limit.
+    A finished hypothesis scores log-probability / ((5 + L) / 6)^α (Wu et al. 2016,
+    equation 14). A sentence stops at its limit, or when no live hypothesis can enter
+    its `n_best`.
 
     Attributes:
-      beams: live hypotheses, and results, of each sentence.
-      alpha: α; 0 for no penalty.
+      beams: live hypotheses and results per sentence.
+      alpha: α; 0 disables the penalty.
     """
 
     beams: Annotated[int, Range(at_least=1, at_most=10_000)] = 4
-    # Above, a long sentence's penalty is more than a float32 can be.
+    # A larger α overflows float32 for long sentences.
     alpha: Annotated[float, Range(at_least=0, at_most=10)] = 0.6
 
     @property
@@ -29,7 +29,7 @@ class Beam(Strategy):
         return self.beams
 
     def choose(self, state, logits_BNV, total_BNV):
-        # At most N of these 2 N end, so that N can go on.
+        # At most N of these 2 N end, so N can stay live.
         return top_k_indices(flat(total_BNV), 2 * self.beams)
 
     def length_penalty(self, length):

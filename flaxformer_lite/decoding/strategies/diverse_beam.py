@@ -12,26 +12,26 @@ from flaxformer_lite.ranges import Range, Size
 
 
 class DiverseBeam(Beam):
-    """Groups of beams, each of which avoids the tokens that those before it choose.
+    """Groups of beams that avoid the tokens chosen by earlier groups.
 
     At each step the groups choose in turn (algorithm 1, with the Hamming diversity of
-    §4): of the log-probability of each continuation λ is taken off for each time that
-    a group before chose its token, at this step, among its `beams / groups` best. This
-    decides what goes on, and is no part of a hypothesis' score, by which results of all
-    groups are sorted. Two groups may have one result.
+    §4). A continuation is penalized by λ for each time that an earlier group chose its
+    token in this step, among that group's `beams / groups` best. The penalty affects
+    only the choice of continuations. It isn't part of the score, which ranks the
+    results of all groups. Two groups may find the same result.
 
     Attributes:
-      beams: live hypotheses, and results, of all groups together.
-      alpha: α of the length penalty, as of `beam`.
-      groups: of equal size.
-      diversity: λ; 0 makes all groups alike.
+      beams: live hypotheses and results of all groups together.
+      alpha: α of the length penalty, as in `beam`.
+      groups: number of groups of equal size.
+      diversity: λ; 0 makes all groups equal.
 
     Raises:
-      ValueError: when made, for beams that cannot be divided among the groups.
+      ValueError: `groups` doesn't divide `beams`.
     """
 
     groups: Size = 4
-    # Above, log-probabilities beside it are lost in float32.
+    # A larger λ swamps the log-probabilities in float32.
     diversity: Annotated[float, Range(at_least=0, at_most=1_000)] = 0.5
 
     def __post_init__(self):

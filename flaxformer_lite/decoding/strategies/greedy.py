@@ -5,7 +5,7 @@ from flaxformer_lite.ops.top_k import top_k_indices
 
 
 class Greedy(Strategy):
-    """The likeliest token at each step."""
+    """The most likely token at each step."""
 
     def choose(self, state, logits_BNV, total_BNV):
         return top_k_indices(flat(logits_BNV), 1)

@@ -5,18 +5,19 @@ from flaxformer_lite.ranges import Size
 
 
 class Mbr(Sample):
-    """Of sampled translations the one that the samples are likest.
+    """The sampled translation with the highest mean utility.
 
-    That with the largest mean utility, 1/S Σ u(y, y_s), where each sample y_s stands
-    for a reference (Eikema and Aziz 2020, §5). Different texts are candidates, and one
-    that is drawn twice counts twice as a reference.
+    The mean utility is 1/S Σ u(y, y_s), with each sample y_s as a reference (Eikema and
+    Aziz 2020, §5). Distinct texts are candidates; a text drawn twice counts twice as a
+    reference.
 
-    The utility is one of texts, and of `experiments`: `generate` has none.
+    The utility compares texts, so it needs `experiments`; `generate` doesn't support
+    it.
 
     Attributes:
-      temperature, top_k, top_p: as of `sample`.
-      samples: S; 1 is `sample`.
-      utility: u, a metric as of `evaluation.metrics`, by its scores of sentences.
+      temperature, top_k, top_p: as in `sample`.
+      samples: S; 1 is equivalent to `sample`.
+      utility: u, a metric from `evaluation.metrics`, computed per sentence.
     """
 
     samples: Size = 16

@@ -1,4 +1,4 @@
-"""Sampling, from all tokens, the likeliest, or the nucleus."""
+"""Sampling from all tokens, the top k, or the nucleus."""
 
 from typing import Annotated
 
@@ -11,18 +11,17 @@ from flaxformer_lite.ranges import Range
 
 
 class Sample(Strategy):
-    """A token drawn at each step, from the logits that `filter_logits` leaves.
+    """Samples each token from the logits that `filter_logits` returns.
 
     Attributes:
-      temperature: what logits are divided by; below 1, likely tokens gain.
-      top_k: so many of the likeliest tokens are drawn from; 0: all.
-      top_p: and, of these, the likeliest that together have this probability.
+      temperature: divides the logits. Values below 1 favor likely tokens.
+      top_k: number of most likely tokens to sample from; 0 disables the limit.
+      top_p: p of the nucleus, which is applied after top k; 1 disables it.
     """
 
     draws = True
 
-    # Below, logits over it are more than a float32 can be; 0 is what greedy decoding
-    # is.
+    # A smaller temperature overflows float32; 0 would be greedy decoding.
     temperature: Annotated[float, Range(at_least=1e-6)] = 1.0
     top_k: Annotated[int, Range(at_least=0)] = 0
     top_p: Annotated[float, Range(above=0, at_most=1)] = 1.0

@@ -1,1 +1,1 @@
-"""What a layer is made of, and in which order."""
+"""Blocks: the sublayers of a layer and their order."""

@@ -1,8 +1,7 @@
-"""One layer of a stack (§3.1): what all kinds of blocks have, and how they are called.
+"""Base class of blocks, the layers of a stack (§3.1).
 
-Without a cache the tokens attend to each other. With one they are
-the next tokens of the hypotheses of each sentence, are appended to the cache, and
-attend to what it then holds.
+Without a cache, the tokens attend to each other. With a cache, each token extends a
+hypothesis: it joins the cache and attends to it.
 """
 
 from typing import Any
@@ -17,20 +16,19 @@ from flaxformer_lite.ranges import Checked
 
 
 class Block(Checked, nn.Module):
-    """What the blocks have in common. A variant overrides `__call__`.
+    """Layer of a stack. Variants override `__call__`.
 
-    One that mixes tokens by something else than `self_attention` overrides
-    `attend_to_self` instead, with `keep` and `init_cache`. What it does not call has no
-    parameters.
+    A block that mixes tokens without `self_attention` overrides `attend_to_self`,
+    `keep` and `init_cache` instead. Modules that it does not call create no parameters.
 
     Attributes:
-      self_attention: of the tokens to each other.
-      feed_forward: a module of `feed_forward/`.
-      residual: a module of `residual/`, the template of a sublayer's own.
-      cross_attention: to the source; None in what is no decoder beside an encoder, and
-        where it is merged.
-      merged: whether self-attention is to the source as well, by the same matrices and
-        in one softmax (Zhang et al. 2025, "T5Gemma 2").
+      self_attention: Attention among the tokens.
+      feed_forward: A module of `feed_forward/`.
+      residual: A module of `residual/`, copied for each sublayer.
+      cross_attention: Attention to the source. Only in decoders of an encoder-decoder,
+        unless it is merged.
+      merged: Whether self-attention also covers the source, with the same matrices and
+        softmax (Zhang et al. 2025, "T5Gemma 2").
     """
 
     self_attention: MultiHeadAttention
@@ -42,23 +40,24 @@ class Block(Checked, nn.Module):
     def project_source(
         self, encoded_BSD: jax.Array, positions_BS: jax.Array
     ) -> KeyValues:
-        """The source's keys and values, as this layer of a decoder reads them."""
+        """Computes the keys and values of the source for this decoder layer."""
         if self.cross_attention is None:  # merged
             return self.self_attention.project_kv(encoded_BSD, None)
         return self.cross_attention.project_kv(encoded_BSD, positions_BS)
 
     def keep(self, h_BTD: jax.Array, positions_BT: jax.Array) -> Any:
-        """What a cache begins with, of tokens as `attend_to_self` reads them.
+        """Returns what a cache stores of the tokens that `attend_to_self` reads.
 
-        The first axis of its arrays is the rows of the batch.
+        Axis 0 of its arrays is the batch.
         """
         return self.self_attention.project_kv(h_BTD, positions_BT)
 
     def init_cache(self, kept: Any, valid_BS: jax.Array) -> CacheState:
-        """The cache that decoding begins with: `append` and `allocate` as `Cache` has.
+        """Returns the initial cache, with `append` and `allocate` methods like `Cache`.
 
         Args:
-          kept: of what all hypotheses of a sentence share; may be of no tokens.
+          kept: Result of `keep` for the prefix shared by all hypotheses; may cover no
+            tokens.
           valid_BS: bool, False for padding.
         """
         return self.self_attention.core_attention.init_cache(kept, valid_BS)
@@ -71,10 +70,10 @@ class Block(Checked, nn.Module):
         beam: BeamState | None,
         encoder_kv: KeyValues | None = None,
     ) -> tuple[jax.Array, Any]:
-        """Self-attention → its result, and the new cache, or what `keep` gives.
+        """Returns the self-attention output, and the new cache or the result of `keep`.
 
-        Where it is merged, a cache begins with the source's keys and values, and
-        without a cache they are `encoder_kv`.
+        In merged attention, a cache starts with the source's keys and values. Without a
+        cache, the caller passes them as `encoder_kv`.
         """
         kv = self.keep(h_BTD, context.positions_BT)
         if self.merged:
@@ -91,7 +90,7 @@ class Block(Checked, nn.Module):
         context: AttentionContext,
         encoder_kv: KeyValues | None,
     ) -> jax.Array:
-        """The result of cross-attention, of a block that has one."""
+        """Applies cross-attention; the block must have one."""
         assert self.cross_attention is not None and encoder_kv is not None
         return self.cross_attention(h_BTD, encoder_kv, context.cross)
 
@@ -106,15 +105,14 @@ class Block(Checked, nn.Module):
         """Runs the layer.
 
         Args:
-          x_BTD: the residual stream, float32.
-          context: the tokens' positions, and who sees whom: which of them are of one
-            sentence, and padding.
-          encoder_kv: the source's keys and values for this layer's cross-attention.
-          cache: this layer's, while decoding.
-          beam: the step and the visible slots, while decoding.
+          x_BTD: Residual stream, float32.
+          context: Positions and masks, which cover padding and packed sentences.
+          encoder_kv: Keys and values of the source for this layer.
+          cache: Cache of this layer; only while decoding.
+          beam: Step and visible slots; only while decoding.
 
         Returns:
-          The residual stream after the layer, and the layer's new cache; without a
-          cache, what `keep` gives.
+          The residual stream after the layer and its new cache. Without a cache, the
+            second value is the result of `keep`.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Sublayers side by side (Wang and Komatsuzaki 2021, "GPT-J")."""
+"""Parallel sublayers (Wang and Komatsuzaki 2021, "GPT-J")."""
 
 from flax import linen as nn
 
@@ -6,9 +6,9 @@ from flaxformer_lite.layers.blocks.base import Block
 
 
 class Parallel(Block):
-    """All sublayers read the same h, and their sum joins the stream once.
+    """Block whose sublayers all read the same h; their sum joins the stream once.
 
-    In a decoder the attention to the source is one of them.
+    In a decoder, cross-attention is one of them.
     """
 
     @nn.compact

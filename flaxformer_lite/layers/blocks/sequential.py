@@ -1,4 +1,4 @@
-"""Sublayers one after the other (paper §3.1, figure 1)."""
+"""Sequential sublayers (paper §3.1, figure 1)."""
 
 from flax import linen as nn
 
@@ -6,9 +6,9 @@ from flaxformer_lite.layers.blocks.base import Block
 
 
 class Sequential(Block):
-    """Self-attention, attention to the source in a decoder, feed-forward.
+    """Self-attention, cross-attention in a decoder, then the feed-forward network.
 
-    Figure 1, left and right. Causal and with nothing beside it, it is a decoder alone.
+    Figure 1 shows both forms. A causal block without cross-attention is decoder-only.
     """
 
     @nn.compact

@@ -1,4 +1,4 @@
-"""Learning rates by step: one file a schedule, optax's, and classes of one's own."""
+"""Learning-rate schedules: one file each, optax's schedules, and user classes."""
 
 import math
 import re
@@ -18,17 +18,18 @@ _OPTAX = re.compile('[a-z].*_schedule')
 
 
 def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
-    """`'noam(warmup=400)'`, `'my_parts.Triangle(peak=1e-3)'`, or optax's
-    `'linear_schedule(…)'`.
+    """Returns a schedule: `'noam(warmup=400)'` or optax's `'linear_schedule(…)'`.
+
+    A spec may also name a class of your own, such as `'my_parts.Triangle(peak=1e-3)'`.
 
     Args:
       text: the spec.
-      d_model: the width of the model, for schedules that go by it.
-      steps: the length of the whole training, for those that go by that.
+      d_model: width of the model, for schedules that depend on it.
+      steps: total number of training steps, for schedules that depend on it.
 
     Raises:
-      ValueError: no schedule has that name, its arguments are wrong, or it gives no
-        number.
+      ValueError: the schedule is unknown, its arguments are invalid, or its rate isn't
+        a number.
     """
     name, arguments = spec.parse(text)
     ours = None
@@ -41,8 +42,7 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
     try:
         schedule = ours or getattr(optax.schedules, name)(**arguments)
         rate = jax.eval_shape(schedule, 0)
-    # Optax looks at few of its arguments: what its arithmetic makes of the others may
-    # be any error.
+    # Optax validates few arguments, so its arithmetic may raise any exception.
     except Exception as error:
         reason = str(error).split('\n')[0] or type(error).__name__
         raise ValueError(f'{ranges.shown(text)}: {reason}') from None
@@ -52,7 +52,7 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
 
 
 def goes_by(text: Spec, field: str) -> bool:
-    """Whether a schedule depends on `d_model`, or on the `steps` of the training."""
+    """Returns whether a schedule takes `d_model` or `steps`."""
     if _is_optax(text):
         return False
     cls, _ = SCHEDULES.find(text)
@@ -60,13 +60,17 @@ def goes_by(text: Spec, field: str) -> bool:
 
 
 def available() -> list[str]:
-    """The names that `make` knows."""
+    """Returns the names that `make` accepts."""
     of_optax = filter(_OPTAX.fullmatch, vars(optax.schedules))
     return [*SCHEDULES.names(), *of_optax]
 
 
 def _is_optax(text: Spec) -> bool:
-    """Raises ValueError for a name without a module that is none's."""
+    """Returns whether a schedule is from optax.
+
+    Raises:
+      ValueError: a name without a module is unknown.
+    """
     name, _ = spec.parse(text)
     if '.' not in name and name not in available():
         known = ', '.join(available())
@@ -77,18 +81,18 @@ def _is_optax(text: Spec) -> bool:
 
 
 def check_rates(text: Spec, d_model: int, steps: int) -> None:
-    """Refuses a schedule by its rates over so many steps, which a device computes.
+    """Checks the rates of a schedule, computed on a device.
 
     Raises:
       ValueError: as `make`; or a rate is negative or not finite.
     """
     schedule = make(text, d_model, steps)
     if spec.parse(text)[0] in SCHEDULES.names():
-        return  # the ranges of their arguments leave no such rate
+        return  # their argument ranges exclude invalid rates
     counts = [steps * i // 100 for i in range(101)]
     rates = jax.jit(jax.vmap(schedule))(jnp.asarray(counts, jnp.int32))
     rates = rates.tolist()
-    # By rounding, one that ends at 0 may end below it.
+    # Rounding may push a rate that ends at 0 slightly below 0.
     least = -1e-6 * max((x for x in rates if 0 < x < math.inf), default=0.0)
     for count, rate in zip(counts, rates, strict=True):
         if not least <= rate < math.inf:

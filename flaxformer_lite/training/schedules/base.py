@@ -1,4 +1,4 @@
-"""What learning-rate schedules have in common: a rate for each update."""
+"""Base class of learning-rate schedules."""
 
 import dataclasses
 from typing import Any, dataclass_transform
@@ -11,11 +11,11 @@ from flaxformer_lite.ranges import Checked
 @dataclass_transform(frozen_default=True)
 @dataclasses.dataclass(frozen=True)
 class Schedule(Checked):
-    """The learning rate by the count of updates so far: optax takes it as its own.
+    """Learning rate as a function of the number of updates; an optax schedule.
 
-    Annotated attributes are its arguments, as those of a frozen dataclass. Two of them
-    are the run's to give, to a schedule that has them: `d_model`, the width of the
-    model, and `steps`, the length of the whole training.
+    Annotated attributes are arguments, as in a frozen dataclass. The run provides the
+    arguments `d_model`, the width of the model, and `steps`, the total number of steps,
+    to schedules that have them.
     """
 
     def __init_subclass__(cls, **settings: Any):
@@ -23,9 +23,9 @@ class Schedule(Checked):
         dataclasses.dataclass(frozen=True)(cls)
 
     def __call__(self, count: jax.Array | int) -> jax.Array:
-        """The rate of an update, float32, at least 0 and finite.
+        """Returns the rate of an update, float32, at least 0 and finite.
 
         Args:
-          count: of the updates before it, from 0 on.
+          count: number of previous updates, from 0.
         """
         raise NotImplementedError

@@ -1,5 +1,7 @@
-"""Half a cosine (Loshchilov and Hutter 2017), for runs too short for the paper's rates,
-which end high."""
+"""Cosine decay (Loshchilov and Hutter 2017).
+
+Suits runs that are too short for the paper's schedule, which ends at a high rate.
+"""
 
 import jax.numpy as jnp
 
@@ -8,15 +10,15 @@ from flaxformer_lite.training.schedules.base import Schedule
 
 
 class Cosine(Schedule):
-    """To `peak` in w updates, then half a cosine towards 0.
+    """Linear warmup to `peak` in w updates, then cosine decay towards 0.
 
-    The first update has peak / w, the w-th the peak, and 0 would be that after the
-    last: each teaches something.
+    Update 1 has the rate peak / w and update w the peak. The rate would reach 0 one
+    update after the last, so every update has an effect.
 
     Attributes:
-      steps: of the whole training; given.
+      steps: total number of steps; provided by the run.
       peak: the highest rate.
-      warmup: w, as a share of all updates.
+      warmup: w, as a fraction of all updates.
     """
 
     steps: Size

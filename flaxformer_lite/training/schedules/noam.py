@@ -1,4 +1,4 @@
-"""The paper's learning rate, §5.3."""
+"""The paper's learning-rate schedule, §5.3."""
 
 import jax.numpy as jnp
 
@@ -7,12 +7,12 @@ from flaxformer_lite.training.schedules.base import Schedule
 
 
 class Noam(Schedule):
-    """factor · d_model^−0.5 · min(s^−0.5, s · warmup^−1.5), s from 1 on (equation 3).
+    """factor · d_model^−0.5 · min(s^−0.5, s · warmup^−1.5), s from 1 (equation 3).
 
     Attributes:
-      d_model: the width of the model; given.
-      warmup: updates until the highest rate.
-      factor: of all rates.
+      d_model: width of the model; provided by the run.
+      warmup: number of updates until the highest rate.
+      factor: multiplies all rates.
     """
 
     d_model: Size
