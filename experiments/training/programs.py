@@ -67,7 +67,7 @@ def compiled_step(kind: Kind, shape: tuple[int, ...]) -> jax.stages.Compiled:
 
     Returns:
       (state, batch, dropout key, variables) → (state, metrics). The variables are those
-      of a teacher, or None. As constants, they would be too large.
+      of a teacher, or None. They would be too large for constants.
     """
     train = kind.config.train
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)

@@ -40,8 +40,7 @@ class RunSetup(NamedTuple):
       dev: Name and pairs of the dev set.
       sets: Name → pairs of the sets that are scored at the end.
       steps: Number of training steps.
-      initial: Parameters and tokenizer from `init_from`. None without `init_from`, and
-        for a run that has already started.
+      initial: Parameters from `init_from`. It is None in a resumed run.
     """
 
     config: ExperimentConfig
