@@ -114,7 +114,7 @@ class OpenedRun:
         return list(scorer(self.variables, pairs))
 
     def record(self, source: str, target: str) -> Record:
-        """Records the internals of the model for one pair, with the target as decoder input.
+        """Records the internals of the model for one pair; the target is decoder input.
 
         Attention that does not store its weights has no entry.
         """

@@ -97,9 +97,8 @@ class Translator:
     ) -> Iterator[list[Hypothesis]]:
         """Yields the hypotheses of each text, best first; a blank one for blank text.
 
-        A text that is too long raises an error only after earlier texts are translated:
-        those of earlier windows if it exceeds the model's positions, or all if it
-        exceeds `longest`.
+        Text that exceeds the model's positions raises an error after earlier windows
+        are translated. Text that exceeds `longest` raises one after all earlier texts.
 
         Args:
           first: Index of the first text. It determines what sampling draws.
