@@ -77,7 +77,7 @@ def use(
     run's copies, which needs consent. Call this before anything imports them.
 
     Args:
-      path: The directory of the run. Nothing is done without a run.
+      path: The directory of the run. Without a run, this does nothing.
       tell: Called with a message about used copies and changed files.
       accept_changed: Continues if files have changed since the run began.
       trust_code: Allows running the code in the run's directory.

@@ -8,7 +8,7 @@ import numpy as np
 Shape = tuple[int, int]  # of a batch: rows, length
 _MULTIPLE = 8  # lengths are multiples of it, to match the tiles of accelerators
 _MOST_BUCKETS = 5  # each is compiled once
-_MOST_BATCHES_LEFT = 0.97  # share of batches that must not be exceeded to add a bucket
+_MOST_BATCHES_LEFT = 0.97  # maximum share of batches left, to add a bucket
 _LEAST_PACKED_LENGTH = 64  # lets several short pairs share a row
 _OPEN_ROWS = 32  # rows that packing keeps open; twice as many fill 0.2 % more
 _LEAST_LENGTH = 16  # in batches with lengths of powers of two

@@ -44,7 +44,7 @@ def check_plugins() -> None:
 def unused_gpu() -> str | None:
     """Returns one line on why JAX does not use this machine's NVIDIA GPU, with a fix.
 
-    Returns None if there is no GPU, JAX uses one, or `JAX_PLATFORMS` is set. Call
+    Returns None without a GPU, if JAX uses the GPU, or `JAX_PLATFORMS` is set. Call
     `check_plugins` first.
     """
     import jax

@@ -17,7 +17,7 @@ KERNEL = Path('/sys/kernel/mm/transparent_hugepage/enabled')
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _ARENA_MAX = -8
-_NEVER = 1 << 30  # a size above both limits
+_NEVER = 1 << 30  # so large that neither limit is reached
 
 
 def use_huge_pages() -> None:

@@ -37,7 +37,7 @@ class Mix(Source, Checked):
         `user_defined_symbols=["<2de>"]` makes a tag one piece.
 
     Raises:
-      UserError, ValueError: As the sources, or there are no sources.
+      UserError, ValueError: As the sources, or `sources` is empty.
     """
 
     sources: list | tuple

@@ -29,7 +29,7 @@ class Sigmorphon(Source, Checked):
     `<language>-uncovered-test`. Files have the format of the task, plain or `.gz`.
 
     Attributes:
-      path: A clone of that repository, or any folder that contains the files of the
+      path: A clone of the repository, or any folder that contains the files of the
         language at any depth; `~` is the home directory.
       language: The language in file names, such as `scottish-gaelic`.
       size: Size of the training set: `low` has 100 forms, `medium` 1,000 and `high`

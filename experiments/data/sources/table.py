@@ -97,7 +97,7 @@ class Table(Source):
         return hex_digest(repr(columns), of_file(self._train))
 
     def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:
-        """Yields the cells of these columns, row by row."""
+        """Yields the cells of `columns`, row by row."""
         read = _READERS[_kind(file)]
         number = 0
         for number, row in enumerate(read(file), 1):
