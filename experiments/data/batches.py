@@ -64,8 +64,7 @@ class Batches:
         necessary.
       window: Maximum number of pairs planned at once.
       tokenizer: The tokenizer of the corpus. If it `samples`, each epoch gets new ids.
-      objective: Makes examples from one side of the pairs. By default, the pairs are
-        the examples.
+      objective: Makes examples from one side of the pairs. Defaults to the pairs.
 
     Attributes:
       dropped: Number of pairs longer than `max_length`.

@@ -40,7 +40,7 @@ class RunSetup(NamedTuple):
       dev: Name and pairs of the dev set.
       sets: Name → pairs of the sets that are scored at the end.
       steps: Number of training steps.
-      initial: Parameters from `init_from`. It is None in a resumed run.
+      initial: Parameters from `init_from`, or None; always None in a resumed run.
     """
 
     config: ExperimentConfig

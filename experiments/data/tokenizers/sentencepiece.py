@@ -255,8 +255,8 @@ def bpe_dropout(
 
     Provilkov et al. 2020, algorithm 1. In each step, the remaining merge that was
     learned first is applied, until none remains. The number of merges before the first
-    skipped one is geometrically distributed. For most words, a single draw shows that
-    no merge is skipped.
+    skip is geometrically distributed. For most words, a single draw shows that no merge
+    is skipped.
 
     Args:
       pieces: The pieces of the word without sampling.
