@@ -2,7 +2,7 @@
 
 import experiments
 
-run = experiments.open_run('runs/wmt_small')  # a trained run, for a program of your own
+run = experiments.open_run('runs/wmt_small')  # a trained run, for your own program
 run.translate(['My box.'])
 """
 
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 
 
 def open_run(path: 'Path | str', trust_code: bool = False) -> 'OpenedRun':
-    """Opens the run in a directory: its model, and what can be asked of it.
+    """Opens the run in a directory.
 
     Args:
-      path: the run's directory.
-      trust_code: as `OpenedRun`.
+      path: The run's directory.
+      trust_code: See `OpenedRun`.
 
     Raises:
-      UserError: this is not the directory of a run that has a checkpoint; as
-        `OpenedRun`.
+      UserError: The directory holds no run with a checkpoint. See also `OpenedRun`.
     """
-    from experiments.evaluation.opened_run import OpenedRun  # which imports JAX
+    from experiments.evaluation.opened_run import OpenedRun  # imports JAX
 
     return OpenedRun(path, trust_code)

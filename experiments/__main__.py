@@ -1,6 +1,6 @@
 """Lists the commands of this package, each with a summary.
 
-Each command is a module of its own: python -m experiments.run --help
+Each command is a separate module: python -m experiments.run --help
 """
 
 # PYTHON_ARGCOMPLETE_OK

@@ -1,6 +1,6 @@
-"""Holds a part to the contracts that every part of this project keeps.
+"""Tests a component against the contracts of this project.
 
-The exit status is 1 where one does not hold.
+The exit status is 1 if a contract is broken.
 
 python -m experiments.check 'my_parts.Near(width=3)'
 """
@@ -14,7 +14,7 @@ from experiments.errors import UserError, user_errors
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.spec import Folder
 
-# By the last word of the fields that name them; 'optimizer' has no folder.
+# Keyed by the last word of the config field. 'optimizer' has no registry.
 BESIDE_MODELS = {x.rpartition('.')[2]: folder for x, folder in kinds.FOLDERS.items()}
 KINDS: dict[str, Folder] = BESIDE_MODELS | variants.FOLDERS
 WORDS = {True: 'yes', False: 'NO', None: '-'}
@@ -52,10 +52,10 @@ def main() -> None:
 
 
 def _kind_of(part: str) -> str:
-    """The kind whose folder has a part, or whose base class is its.
+    """Returns the kind whose registry or base class the component belongs to.
 
     Raises:
-      UserError: none has, or several have.
+      UserError: No kind matches, or several do.
     """
     found, refused = [], []
     for kind, folder in KINDS.items():
@@ -72,7 +72,7 @@ def _kind_of(part: str) -> str:
 
 
 def _make_devices() -> None:
-    """Two of a CPU, where nothing else is said: as few as can be several."""
+    """Makes two CPU devices, unless XLA_FLAGS already sets their number."""
     flag = '--xla_force_host_platform_device_count'
     given = os.environ.get('XLA_FLAGS', '')
     if flag not in given:

@@ -1,4 +1,4 @@
-"""What must hold of every part of the runner, ours or a user's."""
+"""The contracts of the runner's components, built-in and user-defined."""
 
 import itertools
 import json
@@ -24,25 +24,25 @@ from flaxformer_lite import generation, testing
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 from flaxformer_lite.testing.finding import Finding, without
 
-TEXT = 'grammar(pairs=500)'  # of which a tokenizer learns, and a filter leaves out
-PAIRS = 10_000  # of the training pairs, which are looked at
+TEXT = 'grammar(pairs=500)'  # trains tokenizers, and is filtered
+PAIRS = 10_000  # training pairs to test
 Findings = list[Finding]
 Texts = Sequence[str]
 Ids = list[list[int]]
-Examples = Iterable[str]  # against a contract, in words
+Examples = Iterable[str]  # counterexamples to a contract, as text
 
 
 def findings(part: str, kind: str) -> Findings:
-    """What was found of each contract of a part that is none of a model.
+    """Tests a component of the runner against its contracts.
 
-    What the part itself raises is not caught.
+    Errors that the component itself raises are not caught.
 
     Args:
-      part: its spec, as a config names it.
-      kind: the last word of a field of `kinds.FOLDERS`, or `optimizer`.
+      part: Its spec, as in a config.
+      kind: The last word of a field of `kinds.FOLDERS`, or `optimizer`.
 
     Raises:
-      ValueError: there is no such part, or it has a wrong argument.
+      ValueError: The component is unknown, or an argument is invalid.
     """
     return _EXAMINED[kind](part)
 
@@ -81,17 +81,17 @@ _EXAMINED: dict[str, Callable[[str], Findings]] = {
 
 
 def _findings(contracts: Mapping[str, Examples]) -> Findings:
-    """By what must hold, the examples against it, of which the first is shown."""
+    """Returns a finding per contract, with the first of its counterexamples."""
     return [without(contract, found) for contract, found in contracts.items()]
 
 
 def _unless(holds: bool, otherwise: str) -> Examples:
-    """What is so where a contract does not hold."""
+    """Returns a counterexample if a contract is broken."""
     return [] if holds else [otherwise]
 
 
 def _differing(expected: Sequence[Any], found: Sequence[Any]) -> Examples:
-    """Examples of what is another the second time."""
+    """Yields the differences between two passes."""
     if len(expected) != len(found):
         yield f'there are {len(expected):,}, and then {len(found):,}'
     for i, (first, second) in enumerate(zip(expected, found, strict=False)):
@@ -100,7 +100,7 @@ def _differing(expected: Sequence[Any], found: Sequence[Any]) -> Examples:
 
 
 def source_findings(source: Source) -> Findings:
-    """The contracts of a source, by its sets and the first of its training pairs."""
+    """Tests a source: its evaluation sets and its first training pairs."""
     train = list(itertools.islice(source.train(), PAIRS))
     again = list(itertools.islice(source.train(), PAIRS))
     sets = {name: _pairs(found) for name, found in source.evaluation().items()}
@@ -119,7 +119,7 @@ def source_findings(source: Source) -> Findings:
 
 
 def _pairs(sentences: Iterable[tuple[str, str | tuple[str, ...]]]) -> list[Pair]:
-    """A source with each of its references."""
+    """Returns a pair for each reference of each source sentence."""
     found = []
     for source, known in sentences:
         found += [(source, reference) for reference in as_references(known)]
@@ -129,7 +129,7 @@ def _pairs(sentences: Iterable[tuple[str, str | tuple[str, ...]]]) -> list[Pair]
 def _pairs_that(
     sets: Mapping[str, Sequence[Pair]], is_wrong: Callable[[Pair], bool]
 ) -> Examples:
-    """Examples of pairs of any set."""
+    """Yields the invalid pairs of all sets."""
     for name, pairs in sets.items():
         for i, pair in enumerate(pairs):
             if is_wrong(pair):
@@ -137,15 +137,15 @@ def _pairs_that(
 
 
 def _is_odd(pair: Pair) -> bool:
-    """Whether a side is no NFC, or has a line end."""
+    """Returns whether a side contains a line feed or is not NFC."""
     has_line_end = any('\n' in text for text in pair)
     is_normal = all(unicodedata.is_normalized('NFC', text) for text in pair)
     return has_line_end or not is_normal
 
 
 def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
-    """The contracts of a tokenizer, untrained, of what it learns of texts."""
-    texts = sorted(set(texts), key=len)  # so that the first example is the smallest
+    """Trains a tokenizer on texts and tests it."""
+    texts = sorted(set(texts), key=len)  # the first example is the shortest
     model = tokenizer.train(texts)
     is_same = tokenizer.train(texts) == model
     trained = tokenizer.opened(model)
@@ -177,21 +177,21 @@ def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
 
 
 def _lost(texts: Texts, decoded: Texts) -> Examples:
-    """Examples of text that comes back as other text, but for unknown characters."""
+    """Yields texts that change in a round trip, except for unknown characters."""
     for text, back in zip(texts, decoded, strict=True):
         if back != normalize(text) and UNKNOWN not in back:
             yield f'{text!r:.60} comes back as {back!r:.60}'
 
 
 def _ids_beside(allowed: set[int], texts: Sequence[Any], rows: Ids) -> Examples:
-    """Examples of other ids in the row of a text."""
+    """Yields texts whose ids are not all in `allowed`."""
     for text, row in zip(texts, rows, strict=True):
         for other in set(row) - allowed:
             yield f'{text!r:.60} has the id {other}'
 
 
 def _drawn(trained: Tokenizer, texts: Texts, rows: Ids) -> Examples:
-    """Examples of sampled ids that are of another text, or not those of their seed."""
+    """Yields sampled ids that decode to another text or ignore their seed."""
     if not trained.samples:
         return
     seeds = range(len(rows))
@@ -202,10 +202,10 @@ def _drawn(trained: Tokenizer, texts: Texts, rows: Ids) -> Examples:
 
 
 def filter_findings(make: Callable[[], Filter]) -> Findings:
-    """The contracts of a filter.
+    """Tests a filter.
 
     Args:
-      make: makes it anew, as each pass over the pairs does.
+      make: Makes a new filter, as each pass over the pairs does.
     """
     train = list(sources.load(TEXT).train())
     copies = [(source, source) for source, _ in train]
@@ -227,7 +227,7 @@ def filter_findings(make: Callable[[], Filter]) -> Findings:
     )
 
 
-# What stands for no text, and text.
+# Special tokens, then pieces of text.
 _SENTINELS = [f'<extra_id_{i}>' for i in range(30)]
 _MARKS = ['<pad>', '</s>', '<s>', '<unk>', '<mask>', *_SENTINELS]
 PIECES = (*_MARKS, '.', *map(chr, range(ord('a'), ord('z') + 1)))
@@ -235,7 +235,7 @@ _LONGEST = 40
 
 
 def objective_findings(objective: Objective) -> Findings:
-    """The contracts of an objective whose pieces are `PIECES`."""
+    """Tests an objective that was made for `PIECES`."""
     rng = np.random.default_rng(0)
     lengths = range(1, _LONGEST + 1)
     texts = [rng.integers(len(_MARKS), len(PIECES), n).tolist() for n in lengths]
@@ -260,7 +260,7 @@ def objective_findings(objective: Objective) -> Findings:
 
 
 def _longer(texts: Ids, examples: Sequence[Any]) -> Examples:
-    """Examples with more ids than their texts have."""
+    """Yields examples with more ids than their text has."""
     for text, (source, target) in zip(texts, examples, strict=True):
         if max(len(source), len(target)) > len(text):
             yield f'of {len(text)} ids {len(source)} are read and {len(target)} written'
@@ -273,9 +273,9 @@ _ROWS = [
 
 
 def hook_findings(hook: Hook) -> Findings:
-    """The contracts of a hook, by a run of two rows.
+    """Tests a hook with a run of two rows.
 
-    What the hook calls outside, as a tracker's server, it calls here, too.
+    External calls of the hook, for example to a tracking server, are really made.
     """
     rows = [dict(row) for row in _ROWS]
     with tempfile.TemporaryDirectory() as folder:
@@ -292,7 +292,7 @@ def hook_findings(hook: Hook) -> Findings:
 
 
 def _no_json(added: Sequence[Any]) -> Examples:
-    """Examples of what is no mapping, or cannot be written."""
+    """Yields results that are not mappings or not JSON serializable."""
     for own in added:
         try:
             json.dumps(dict(own or {}), default=float)
@@ -301,7 +301,7 @@ def _no_json(added: Sequence[Any]) -> Examples:
 
 
 SOURCES = ['ein Hund', 'die Katze sitzt', 'wir helfen', 'niemand']
-# Not all have as many.
+# The numbers of references differ.
 REFERENCES: list[tuple[str, ...]] = [
     ('a dog', 'the dog barks at the gate'),
     ('The cat is sitting on the mat.',),
@@ -311,11 +311,11 @@ REFERENCES: list[tuple[str, ...]] = [
 OUTPUTS = ['the dog', 'The cat sits on a mat.', 'We would like to help.', 'the the']
 PERFECT = [references[0] for references in REFERENCES]
 BLANK = [''] * len(SOURCES)
-ROUNDING = 1e-9  # of a score: what is summed in another order
+ROUNDING = 1e-9  # the order of a sum changes a score by no more
 
 
 def metric_findings(metric: Metric) -> Findings:
-    """The contracts of a metric, by a few sentences with one reference or several."""
+    """Tests a metric on a few sentences with one or several references."""
     lengths = [len(row) for row in metric.statistics(OUTPUTS, REFERENCES, SOURCES)]
     are_rows = len(lengths) == len(OUTPUTS) and len(set(lengths)) == 1
     otherwise = f'{len(OUTPUTS)} sentences have rows of {lengths}'
@@ -347,6 +347,6 @@ def metric_findings(metric: Metric) -> Findings:
 
 
 def _scores(metric: Metric, outputs: list[str]) -> list[float]:
-    """Of all sentences, and then of each."""
+    """Returns the corpus score, followed by the sentence scores."""
     texts = (outputs, REFERENCES, SOURCES)
     return [metric.score(*texts), *metric.sentence_scores(*texts)]

@@ -1,14 +1,15 @@
-"""Makes a run of a checkpoint that Transformers saved, or the other way round.
+"""Converts a checkpoint of Transformers to a run, or a run to other formats.
 
 python -m experiments.convert opus-mt-en-de --workdir=runs/opus-mt-en-de
 python -m experiments.convert nllb --workdir=runs/n --source=eng_Latn --target=fra_Latn
 python -m experiments.convert runs/wmt_small --to=huggingface --out=wmt_small_hf
 
-Other commands take the directory of the first as any run: translate, evaluate, report,
-demo; and run takes it as --config.init_from. The last writes what a run has trained as
-  huggingface: a folder that Transformers opens;
-  ctranslate2: a model of CTranslate2.
-What a setting stands in the way of is named before anything is written.
+The other commands accept the new directory like any run: translate, evaluate, report
+and demo. To train from it, pass it to run as --config.init_from. A trained run can be
+exported to these formats:
+  huggingface: a folder for Transformers;
+  ctranslate2: a model for CTranslate2.
+Unsupported settings are reported before anything is written.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -67,11 +68,11 @@ def _parser() -> flags.Parser:
     return parser
 
 
-# What imports JAX is imported after the flags: a mistyped flag is answered at once.
+# These functions import JAX, so that flags are checked without waiting for it.
 
 
 def _write_export(args: argparse.Namespace) -> str:
-    """Writes a run for another program, and says where."""
+    """Exports a run and returns a line that says where it is."""
     from experiments.conversion import export
 
     export.export(args.folder, args.to, args.out, args.quantization, args.trust_code)
@@ -79,7 +80,7 @@ def _write_export(args: argparse.Namespace) -> str:
 
 
 def _make_run(args: argparse.Namespace) -> str:
-    """Makes a run of a checkpoint, and says what it is."""
+    """Converts a checkpoint to a run and returns a description of it."""
     from experiments.conversion import converted
     from experiments.training.result import count_parameters
 

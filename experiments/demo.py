@@ -1,10 +1,10 @@
-"""Shows in a browser on this machine how a trained run translates what one types.
+"""Serves a page on this machine that shows how a trained run translates your text.
 
 python -m experiments.demo --workdir=runs/wmt_small
 
-The page has the search, the alternatives of each token, and the attention of all heads;
-heads and layers are switched off by a click. A second --workdir is shown beside the
-first. Ctrl-C ends it.
+The page shows the search, the alternatives of each token, and the attention of all
+heads. Click a head or layer to switch it off. A second --workdir adds another run for
+comparison. Ctrl-C stops the server.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -33,9 +33,9 @@ def main() -> None:
 
 
 def _open(args: Any) -> 'list[Explainer]':
-    """Opens the runs and compiles what answers need."""
+    """Opens the runs and compiles the programs that answers need."""
     with screen.on_stderr('opening the run') as shown:
-        # These import JAX, so they come after the flags: a mistake is answered at once.
+        # Import JAX only after the flags, so that errors in flags show at once.
         from experiments.evaluation.explainer import Explainer
         from experiments.evaluation.opened_run import OpenedRun
         from experiments.runtime import compilation

@@ -1,4 +1,4 @@
-"""Prints what training a config costs, parameters, FLOPs and memory; or its data.
+"""Prints the training costs of a config (parameters, FLOPs, memory), or its data.
 
 python -m experiments.describe --config=configs/wmt_base.py --config.model.d_k=16
 python -m experiments.describe --config=configs/scan.py --data
@@ -18,7 +18,7 @@ from typing import Any
 from experiments.command_line import console, flags
 from experiments.config.schema import ExperimentConfig, without_seeds
 
-Costs = dict[str, dict[str, int]]  # as `ledger` has them
+Costs = dict[str, dict[str, int]]  # as `ledger` returns them
 
 
 def main() -> None:
@@ -43,8 +43,7 @@ def main() -> None:
         help='write the data there as plain text, a line an example',
     )
     args, settings = flags.parse(parser)
-    # These import JAX, so they come after the flags: a mistyped flag is answered at
-    # once.
+    # Import JAX only after the flags, so that errors in flags show at once.
     from experiments.config import check
     from experiments.costs.ledger import ledger
 
@@ -59,10 +58,10 @@ def main() -> None:
 
 
 def show_data(config: ExperimentConfig, folder: Path | None) -> None:
-    """Prints what the sets hold; with a folder writes them there in its place.
+    """Prints a summary of the data sets, or writes them to a folder instead.
 
     Raises:
-      UserError: the data cannot be read, or the folder is there.
+      UserError: The data cannot be read, or the folder exists.
     """
     from experiments.evaluation import overview
     from experiments.training import setup
@@ -75,14 +74,14 @@ def show_data(config: ExperimentConfig, folder: Path | None) -> None:
 
 
 def step_memory(config: ExperimentConfig) -> dict[str, int]:
-    """The bytes that a compiled training step takes of each device here, by XLA.
+    """Compiles the training step and returns XLA's estimate of its bytes per device.
 
     Returns:
-      arrays: of the state and of a batch.
-      working: what it takes beside them.
+      arrays: The state and a batch.
+      working: Additional memory.
 
     Raises:
-      UserError: the mesh does not fit the devices, or they cannot run a component.
+      UserError: The mesh does not fit the devices, or they cannot run a component.
     """
     from experiments.config import check
     from experiments.costs.ledger import batch_shape
@@ -99,7 +98,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     shape = math.ceil(rows / multiple) * multiple, length
     kind = programs.Kind(without_seeds(config), model, LONG, devices)
     found: Any = programs.compiled_step(kind, shape).memory_analysis()
-    # The new state takes the place of the old one, which an alias is.
+    # The new state reuses the donated buffers of the old one (XLA's aliases).
     beside = found.output_size_in_bytes - found.alias_size_in_bytes
     return {
         'arrays': found.argument_size_in_bytes,
@@ -108,7 +107,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
 
 
 def text(costs: Costs) -> str:
-    """A ledger as it is printed."""
+    """Formats the costs as text."""
     return f'{_parts_table(costs)}\n\n{console.facts(_facts(costs))}'
 
 
@@ -127,7 +126,7 @@ def _parts_table(costs: Costs) -> str:
 
 
 def _facts(costs: Costs) -> dict[str, str]:
-    """What is printed below the table, by name."""
+    """Returns the lines below the table, by name."""
     batch = costs['batch']
     tokens = batch['tokens']
     flops = costs['flops']['batch']

@@ -1,4 +1,4 @@
-"""The error whose message is for the user: printed on one line, without a traceback."""
+"""Errors that are printed for the user on one line, without a traceback."""
 
 import sys
 import textwrap
@@ -13,17 +13,17 @@ LONGEST = 1000  # characters of a line
 
 
 class UserError(Exception):
-    """Something that the user can correct.
+    """An error that the user can correct.
 
-    The message names the field or file, its value, and what to do.
+    The message names the field or file, its value, and the fix.
     """
 
 
 @contextmanager
 def user_errors(before: str = '') -> Iterator[None]:
-    """What the library refuses becomes a UserError, with some words before its own.
+    """Converts errors of the library to UserError, with an optional prefix.
 
-    What a part from elsewhere raises at work keeps its traceback.
+    Errors that the code of a user-defined component raises keep their traceback.
     """
     try:
         yield
@@ -35,7 +35,7 @@ def user_errors(before: str = '') -> Iterator[None]:
 
 @contextmanager
 def named(what: object) -> Iterator[None]:
-    """A UserError begins with what it is about."""
+    """Prefixes the message of a UserError with its subject."""
     try:
         yield
     except UserError as error:
@@ -43,10 +43,9 @@ def named(what: object) -> Iterator[None]:
 
 
 def check_list(name: str, items: object) -> None:
-    """Refuses one text where a list is expected: it would be a list of letters.
+    """Raises UserError if a string is passed instead of a list.
 
-    Raises:
-      UserError: names the argument.
+    Python would iterate over the characters of the string.
     """
     if isinstance(items, str):
         raise UserError(
@@ -55,17 +54,17 @@ def check_list(name: str, items: object) -> None:
 
 
 def reason(error: object) -> str:
-    """What another package says, on one short line."""
+    """Returns the message of another package, shortened to one line."""
     return textwrap.shorten(str(error) or repr(error), 250, placeholder=' …')
 
 
 def warn(message: str) -> None:
-    """Prints a line on stderr on what was wrong and is corrected without the user."""
+    """Prints a warning about a problem that needs no action from the user."""
     print('warning:', message, file=sys.stderr, flush=True)
 
 
 def component_error(error: BaseException) -> tuple[str, str] | None:
-    """Describes an error of a user's own component; None for any other error.
+    """Describes an error of a user-defined component; returns None for other errors.
 
     Returns:
       A line that names the component, and the traceback of its code. The traceback is
@@ -90,7 +89,7 @@ def component_error(error: BaseException) -> tuple[str, str] | None:
 
 
 def line(error: object) -> str:
-    """The message as one line that a terminal can show; a very long one is cut."""
+    """Returns the message as one printable line; cuts a very long one."""
     text = ' '.join(str(error).splitlines())
     if len(text) > LONGEST:
         text = f'{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}'

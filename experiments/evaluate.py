@@ -3,8 +3,8 @@
 python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
 python -m experiments.evaluate --workdir=runs/wmt_small --source=in.en --reference=in.de
 
-The scores of sets are saved with their translations, and reports show them. With files,
-or with another --decode than the run's, the scores are only printed.
+The scores of sets are saved with their translations and appear in reports. Scores of
+files, or with another --decode than the run's, are only printed.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def main() -> None:
     args = _parser().parse_args()
     _check_files(args)
-    # These import JAX, so they come after the flags: a mistake is answered at once.
+    # Import JAX only after the flags, so that errors in flags show at once.
     from experiments.evaluation import scores
     from experiments.evaluation.evaluator import Evaluator
     from experiments.evaluation.opened_run import OpenedRun

@@ -1,6 +1,6 @@
-"""The fields of a config that name a file, and the folder that it is a file of.
+"""The registries of the runner's components, by config field.
 
-Those of the model are in `flaxformer_lite.config.variants`.
+The registries of the model are in `flaxformer_lite.config.variants`.
 """
 
 from flaxformer_lite.config import variants

@@ -1,4 +1,4 @@
-"""Lists the runs of folders: how far each is, what it scored, and when it last moved.
+"""Lists the runs in folders: progress, score, and time since the last change.
 
 python -m experiments.list [runs/] [--watch]
 """
@@ -20,8 +20,8 @@ from experiments.errors import UserError
 from experiments.runs import directory, metrics_log, reading
 from experiments.runs.reading import Run
 
-_PAUSE = 2.0  # seconds between two looks
-_CLEAR = '\033[H\033[J'  # of a terminal, from its top
+_PAUSE = 2.0  # seconds between updates
+_CLEAR = '\033[H\033[J'  # clears a terminal
 
 
 def main() -> None:
@@ -47,10 +47,10 @@ def main() -> None:
 
 
 def listing(folders: Sequence[Path]) -> str:
-    """A row for each run, the one that moved last first.
+    """Returns a table with a row for each run, the most recently changed first.
 
     Raises:
-      UserError: there is no run in any.
+      UserError: The folders hold no run.
     """
     paths = [path for folder in folders for path in reading.runs_in(folder)]
     if not paths:
@@ -62,7 +62,7 @@ def listing(folders: Sequence[Path]) -> str:
 
 
 def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:
-    """Seconds since it last moved, then what is shown, or why it cannot be read."""
+    """Returns the age in seconds, then the cells, or why the run cannot be read."""
     names = [directory.CONFIG, metrics_log.NAME, directory.RESULT]
     files = [path / name for name in names]
     moved = [file.stat().st_mtime for file in files if file.exists()]
@@ -77,7 +77,7 @@ def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:
 
 
 def _score(run: Run) -> str:
-    """What decides of the set that is scored last: `test bleu 31.20`."""
+    """Returns the deciding metric of the last scored set: `test bleu 31.20`."""
     metric = run.metrics[0]
     scores = [(name, of.get(metric)) for name, of in run.evaluations.items()]
     known = [(name, score) for name, score in scores if score is not None]
@@ -88,6 +88,6 @@ def _score(run: Run) -> str:
 
 
 def _age(seconds: float) -> str:
-    """`0:42`, `2:03:10`, or `3 d` from a day on."""
+    """Formats an age: `0:42`, `2:03:10`, or `3 d` from one day on."""
     days = int(seconds // 86_400)
     return f'{days} d' if days else console.duration(seconds)

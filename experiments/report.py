@@ -5,10 +5,14 @@ python -m experiments.report --scores=scores.csv [--base=ARM]
 python -m experiments.report --recompute=results/scan_splits
 
 Runs that differ only in their seeds are one arm, shown as mean ± standard deviation.
---out writes a folder: index.html, which holds all it needs, the same as report.md, the
-tables as CSV and LaTeX, and the figures as SVG and PDF. --scores compares numbers that
-came from elsewhere: the columns arm, seed and score. --recompute makes the answer of a
-report again, of the scores that it ships, and ends with status 1 if it is another.
+
+--out writes a folder with index.html (self-contained), the same text as report.md, the
+tables as CSV and LaTeX, and the figures as SVG and PDF.
+
+--scores compares scores from elsewhere: the columns arm, seed and score.
+
+--recompute computes a report's answer again from the scores in its folder. The exit
+status is 1 if the answer differs.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -34,7 +38,7 @@ from experiments.runs.reading import Run
 from experiments.sweeps import planning
 
 _NUMBERS = ('step', 'parameters', 'tokens_per_second')  # of a result
-# The flags that what a report is made of has no use for.
+# The flags that do not apply without --out, and with given scores.
 _NOT_OF_TABLES = ('base', 'measure')
 _NOT_OF_SCORES = ('runs', 'sweep', 'measure')
 
@@ -92,14 +96,14 @@ def _parser() -> flags.Parser:
 
 
 def _refuse(args: Any, names: Sequence[str], message: str) -> None:
-    """Raises for a flag of these that was given; the message has its name."""
+    """Raises UserError if a flag in `names` is set; `message` takes its name."""
     for name in names:
         if getattr(args, name):
             raise UserError(message.format(name))
 
 
 def _check_out(folder: Path) -> None:
-    """Refuses what a report cannot be written to, and says which packages it needs."""
+    """Raises UserError if the report cannot be written or a package is missing."""
     without = 'without --out the table needs none of them'
     flags.require_packages('--out', flags.OF_REPORTS, 'report', without)
     if storage.exists(folder / directory.CONFIG):
@@ -147,10 +151,10 @@ def _compare(args: Any) -> None:
 
 
 def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """What is known of each run, and a line for each that is none or is damaged.
+    """Reads the runs. Returns them, and a line for each directory that was left out.
 
     Raises:
-      UserError: there is no other.
+      UserError: No run can be read.
     """
     runs = []
     notes = []
@@ -168,19 +172,19 @@ def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 
 def as_table(runs: Sequence[Run]) -> str:
-    """The arms as text, and below the signatures of the scores."""
+    """Formats the arms as a table, followed by the signatures of the scores."""
     table = overview(arms.group(runs), arms.differing(runs))
     return '\n'.join([tables.text(table), *_signatures(runs)])
 
 
 def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
-    """A row for each arm: its numbers are means over its finished runs.
+    """Returns a table with a row for each arm: means over its finished runs.
 
-    Where none has finished, they are means over what the others have so far.
+    If no run of an arm has finished, the means cover what its runs have so far.
 
     Args:
-      of_arms: the arms.
-      fields: of the config, to be shown.
+      of_arms: The arms.
+      fields: Config fields to show.
     """
     runs = [run for arm in of_arms for run in arm.runs]
     sets = dict.fromkeys(name for run in runs for name in run.evaluations)
@@ -204,7 +208,7 @@ def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
 
 
 def _statuses(arm: Arm) -> str:
-    """How runs ended: 'finished', or '2 finished, 1 diverged'."""
+    """Returns the statuses of runs: 'finished', or '2 finished, 1 diverged'."""
     counts = Counter(run.status for run in arm.runs)
     if len(counts) == 1:
         return arm.runs[0].status
@@ -212,13 +216,13 @@ def _statuses(arm: Arm) -> str:
 
 
 def _mean(values: Sequence[float | None]) -> Any:
-    """The mean over seeds; a number of its own where there is one, or all are equal."""
+    """Returns the spread over seeds, or the plain value if all are equal."""
     there = {value for value in values if value is not None}
     return there.pop() if len(there) == 1 else analysis.spread(values)
 
 
 def _signatures(runs: Sequence[Run]) -> list[str]:
-    """The signature of the metric that is shown; several cannot be compared."""
+    """Returns the signatures of the deciding metric, and warns if they differ."""
     metric = runs[0].metrics[0]
     found: set[str] = set()
     for run in runs:

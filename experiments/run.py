@@ -1,6 +1,6 @@
-"""Trains what a config describes and scores it.
+"""Trains the model of a config and scores it.
 
-The same command again resumes the run, or shows its result if it has ended.
+Run the same command again to resume the run, or to show its result if it has ended.
 
 python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads=2
 """
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _show_plan(settings: flags.Settings, path: Path) -> None:
-    """Prints what would run, what it needs and what it costs; writes nothing."""
+    """Prints what would run and its costs; writes nothing."""
     from experiments import describe
     from experiments.config import check
     from experiments.costs.ledger import ledger
@@ -64,7 +64,7 @@ def _show_plan(settings: flags.Settings, path: Path) -> None:
     from experiments.sweeps import progress
 
     config = settings.config
-    sources.load(config.data)  # refuses files that are missing
+    sources.load(config.data)  # raises if files are missing
     state = directory.check_directory(path, config.to_dict())
     check.check_overrides(config, settings.overrides)
     costs = ledger(config)
@@ -73,7 +73,7 @@ def _show_plan(settings: flags.Settings, path: Path) -> None:
     print(console.facts(facts), describe.text(costs), sep='\n\n')
     spent = []
     for beside in reading.runs_in(path.parent):
-        with contextlib.suppress(UserError):  # of a run that cannot be read
+        with contextlib.suppress(UserError):  # skip unreadable runs
             run = reading.read_run(beside)
             if run.finished:
                 seconds = run.result['train_seconds']
@@ -86,14 +86,14 @@ def _show_plan(settings: flags.Settings, path: Path) -> None:
 
 
 def _run(settings: flags.Settings, path: Path, args: Any) -> None:
-    """Trains, or shows the result of a run that has ended."""
+    """Trains the run, or shows its result if it has ended."""
     with (
         _standard_output() as out,
         contextlib.redirect_stdout(out),
         contextlib.closing(Screen()) as screen,
     ):
         stopping.at_end(lambda: _last_line(path, screen))
-        # JAX is imported only after the flags: a mistyped one is answered at once.
+        # Import JAX only after the flags, so that errors in flags show at once.
         from experiments.training import loop
 
         try:
@@ -115,17 +115,17 @@ def _run(settings: flags.Settings, path: Path, args: Any) -> None:
 
 
 def _standard_output() -> contextlib.AbstractContextManager[TextIO]:
-    """Of several processes, that of the first."""
+    """Returns standard output in the first process, else a null device."""
     if processes.is_first():
         return contextlib.nullcontext(sys.stdout)
     return open(os.devnull, 'w', encoding='utf-8')
 
 
 def _last_line(path: Path, screen: Screen) -> str:
-    """Says from where the same command goes on, where a signal ends the process."""
+    """Returns the message of a run that a signal ends: where it will resume."""
     screen.close()
     step = _newest_step(path)
-    if screen.phase == 'evaluating':  # of the state that was saved just before
+    if screen.phase == 'evaluating':  # evaluation follows a complete save
         return (
             f'stopped and saved at step {step:,}; the same command goes on from there'
         )
@@ -134,6 +134,6 @@ def _last_line(path: Path, screen: Screen) -> str:
 
 
 def _newest_step(path: Path) -> int:
-    """The step of the newest checkpoint in a run's directory; 0 where there is none."""
+    """Returns the step of the newest checkpoint, or 0 without one."""
     names = [folder.name for folder in (path / 'checkpoints').glob('*')]
     return max(map(int, filter(str.isdigit, names)), default=0)

@@ -2,10 +2,11 @@
 
 python -m experiments.score --workdir=runs/wmt_small <pairs.tsv >scores.jsonl
 
-A line of standard input is a source, a tab and a target. For each, in their order, a
-line of JSON has log_p, that of the whole target in nats, and tokens: of each, the end
-included, its log_p, its rank (1: none is likelier) and the entropy of the distribution
-that it is one of.
+Each line of standard input is a source, a tab and a target. The output has a line of
+JSON for each pair, in order:
+  log_p: log-probability of the whole target, in nats;
+  tokens: for each target token and the end token, its log_p, its rank (1 for the most
+    likely token) and the entropy of the predicted distribution.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -34,7 +35,7 @@ def main() -> None:
     flags.add_trust_code(parser)
     args = parser.parse_args()
     pairs = _read_pairs()
-    # These import JAX, so they come after the flags: a mistake is answered at once.
+    # Import JAX only after the flags, so that errors in flags show at once.
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.scorer import Scorer
     from experiments.evaluation.translator import LONGEST
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def _read_pairs() -> list[tuple[str, str]]:
-    """All of standard input, so that a wrong line is told of before any is scored."""
+    """Reads all of standard input, to report invalid lines before scoring."""
     pairs = []
     for window in console.line_windows(sys.stdin.fileno()):
         for line in window:

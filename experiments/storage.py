@@ -1,4 +1,4 @@
-"""Files that are complete or absent, whenever the process or the machine stops."""
+"""Atomic file writes, checksums and locks: a file is complete or absent."""
 
 import contextlib
 import errno
@@ -20,24 +20,24 @@ from experiments.errors import UserError, warn
 
 try:
     import fcntl
-except ImportError:  # Windows, where nothing keeps two processes apart
+except ImportError:  # Windows, where there are no locks
     fcntl = None
 
-SUMS = 'SHA256SUMS'  # the sums of a folder's files, as `sha256sum` writes them
+SUMS = 'SHA256SUMS'  # checksums of a folder's files, in the format of `sha256sum`
 _BYTE_ORDER_MARK = '\ufeff'
-# A line of them: a sum, and the name of a file beside the list.
+# A line: a checksum and the name of a file in the same folder.
 _SUM = re.compile(r'([0-9a-f]{64})  (?!\.{1,2}$)([^/\0]{1,255})')
 _DEEPEST = 100  # levels of JSON
-LONGEST_LINE = 2**24  # bytes; readers hold no more of one that is longer
+LONGEST_LINE = 2**24  # bytes; readers never hold more of a line
 
 
 class InUse(UserError):
-    """Another process has the lock."""
+    """Another process holds the lock."""
 
 
 @contextlib.contextmanager
 def as_user_error(action: str, path: Path) -> Iterator[None]:
-    """Says what the system refuses: "cannot read …/config.json: Permission denied"."""
+    """Converts system errors: "cannot read …/config.json: Permission denied"."""
     try:
         yield
     except (OSError, UnicodeError) as error:
@@ -47,10 +47,12 @@ def as_user_error(action: str, path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a path for a new file or folder, which replaces `path` at the block's end.
+    """Yields a temporary path whose file or folder then replaces `path` atomically.
 
-    If the block raises, `path` stays as it was. A folder cannot replace one that holds
-    files. Raises UserError if the disk is full, or the place cannot be written to.
+    If the block raises, `path` is unchanged. A folder cannot replace a nonempty folder.
+
+    Raises:
+      UserError: The disk is full, or the path is not writable.
     """
     temporary = path.with_name(f'.{path.name}.{uuid.uuid4().hex}.tmp')
     try:
@@ -66,10 +68,10 @@ def replacing(path: Path) -> Iterator[Path]:
 def decode_line(line: bytes) -> str:
     """Returns a line of UTF-8 text without its line end and byte order marks.
 
-    A file that was joined from several has such marks in its middle, too.
+    Files joined from several also have such marks in the middle.
 
     Raises:
-      ValueError: the line isn't UTF-8, or is longer than `LONGEST_LINE`. The message
+      ValueError: The line isn't UTF-8, or is longer than `LONGEST_LINE`. The message
         says why, without a subject.
     """
     if len(line) > LONGEST_LINE:
@@ -86,7 +88,7 @@ def decode_line(line: bytes) -> str:
 
 
 def check_line_ends(only_line: bytes) -> None:
-    """Raises ValueError if a file's only line holds several that end with CR alone."""
+    """Raises ValueError if a file's only line contains line ends of CR alone."""
     if b'\n' not in only_line and b'\r' in only_line.rstrip(b'\r'):
         raise ValueError(
             "has line ends of CR alone; convert them, for example with tr '\\r' '\\n'"
@@ -94,22 +96,24 @@ def check_line_ends(only_line: bytes) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what `replacing` left in a folder where no other process writes."""
+    """Removes leftovers of `replacing`. No other process may be writing."""
     for path in folder.glob('.*.tmp'):
         remove(path)
 
 
 def write(path: Path, data: str | bytes) -> None:
-    """Writes a file as `replacing` does; text as UTF-8 with the line ends it has."""
+    """Writes a file atomically, text as UTF-8 with unchanged line ends."""
     with replacing(path) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def write_output(path: Path, data: str | bytes) -> None:
-    """Writes a file that the user named; raises UserError if that fails.
+    """Writes a file that the user named.
 
-    It never replaces a device, a pipe or a link: it writes to them, or to the file that
-    the link leads to.
+    Writes through a link, and into a device or pipe, instead of replacing it.
+
+    Raises:
+      UserError: The file cannot be written.
     """
     if path.is_symlink() or (exists(path) and not path.is_file()):
         with as_user_error('write', path):
@@ -119,35 +123,36 @@ def write_output(path: Path, data: str | bytes) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Adds data to a file; raises UserError if the disk is full.
+    """Appends data to a file. It survives a kill, but not a power cut: see `sync`.
 
-    A kill loses nothing of it afterwards, a power cut could: see `sync`.
+    Raises:
+      UserError: The disk is full, or the file is not writable.
     """
     with as_user_error('write', path), path.open('ab') as file:
         file.write(data)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes readable JSON as `replacing` does, equal bytes for equal values."""
+    """Writes indented JSON atomically. Equal values give equal bytes."""
     write(path, json_text(value))
 
 
 def json_text(value: Any) -> str:
-    """Readable JSON of a value, with null for a number that is not finite."""
+    """Returns indented JSON of a value, with null for non-finite numbers."""
     finite = json.loads(json.dumps(value), parse_constant=lambda name: None)
     return json.dumps(finite, indent=2, sort_keys=True, ensure_ascii=False) + '\n'
 
 
 def json_sha256(value: Any) -> str:
-    """The SHA-256 of a value's `json_text`, in hex."""
+    """Returns the SHA-256 of a value's `json_text`, in hex."""
     return hashlib.sha256(json_text(value).encode()).hexdigest()
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Opens a file to read it.
+    """Opens a file for reading.
 
     Raises:
-      OSError: it can't be read, or isn't a regular file: a pipe waits for a writer.
+      OSError: It can't be read, or isn't a regular file. (A pipe could block.)
     """
     return open(path, 'rb', opener=_open_regular)
 
@@ -168,7 +173,11 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file; raises UserError if it cannot be read or is no JSON."""
+    """Returns the value of a JSON file.
+
+    Raises:
+      UserError: The file cannot be read, or is not JSON.
+    """
     with as_user_error('read', path):
         data = read_bytes(path)
     try:
@@ -181,7 +190,7 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
     """Returns the value of a JSON text; `options` are those of `json.loads`.
 
     Raises:
-      ValueError: the text isn't JSON, or nests deeper than any file of this project.
+      ValueError: The text isn't JSON, or is nested deeper than `_DEEPEST` levels.
     """
     try:
         value = json.loads(text, **options)
@@ -194,7 +203,7 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 
 
 def _nests_deeper(value: Any, levels: int) -> bool:
-    """Returns whether arrays and objects of JSON nest deeper than some levels."""
+    """Returns whether arrays and objects nest deeper than `levels`."""
     nested = [value]
     for _ in range(levels + 1):
         nested = [child for parent in nested for child in _children(parent)]
@@ -213,7 +222,7 @@ def lines(path: Path) -> Iterator[bytes]:
     """Yields the lines of a file with their line feeds, one at a time.
 
     Raises:
-      UserError: the file cannot be read.
+      UserError: The file cannot be read, or a line is longer than `LONGEST_LINE`.
     """
     with as_user_error('read', path), open_regular(path) as file:
         for number, line in enumerate(bounded_lines(file), 1):
@@ -224,24 +233,24 @@ def lines(path: Path) -> Iterator[bytes]:
 
 
 def bounded_lines(file: io.BufferedIOBase) -> Iterator[bytes]:
-    """Yields the lines of a file. A longer one than `LONGEST_LINE` comes in pieces."""
+    """Yields the lines of a file; splits lines longer than `LONGEST_LINE`."""
     return iter(lambda: file.readline(LONGEST_LINE + 1), b'')
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hex; raises UserError if it cannot be read."""
+    """Returns the SHA-256 of a file in hex; raises UserError if unreadable."""
     with as_user_error('read', path), open_regular(path) as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def write_sums(sums: Path, paths: Iterable[Path]) -> None:
-    """Writes the list of the sums of files that are in its folder."""
+    """Writes the checksums of files to `sums`, a file in their folder."""
     lines = [f'{sha256(path)}  {path.name}\n' for path in sorted(paths)]
     write(sums, ''.join(lines))
 
 
 def read_sums(sums: Path) -> dict[str, str]:
-    """Name → sum of the files of a list, without damaged lines; {} without a list."""
+    """Returns name → checksum. Skips damaged lines; {} if `sums` is missing."""
     found = filter(None, map(_SUM.fullmatch, _sum_lines(sums)))
     return {match[2]: match[1] for match in found}
 
@@ -254,9 +263,10 @@ def _sum_lines(sums: Path) -> list[str]:
 
 
 def damage(sums: Path) -> str:
-    """What is wrong with the files of a list of sums; '' for nothing.
+    """Returns what is wrong with the files listed in `sums`, or '' if all are intact.
 
-    Raises UserError if one of them is there and cannot be read now.
+    Raises:
+      UserError: A file exists but cannot be read now.
     """
     expected = read_sums(sums)
     if len(expected) < len(_sum_lines(sums)):
@@ -271,18 +281,23 @@ def damage(sums: Path) -> str:
 
 
 def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
-    """Makes a folder of a cache where it is not there or not what was written.
+    """Makes a folder of a cache, unless it exists and its checksums match.
 
-    Of several processes one makes it while the others wait. `make` writes the files
-    into the folder that it is given. Raises UserError if the folder cannot be read or
-    written.
+    One process makes the folder while others wait.
+
+    Args:
+      folder: The folder.
+      make: Writes the files to the folder that it gets.
+
+    Raises:
+      UserError: The folder cannot be read or written.
     """
     if not damage(folder / SUMS):
         return
     with locked(folder.with_name(f'.{folder.name}.lock'), wait=True):
         wrong = damage(folder / SUMS)
         if not wrong:
-            return  # another process has made it meanwhile
+            return  # another process made it while this one waited
         if exists(folder):
             warn(f'{folder} is damaged ({wrong}): it is made again')
             remove(folder)
@@ -294,14 +309,13 @@ def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
 
 @contextlib.contextmanager
 def locked(file: Path, wait: bool = False) -> Iterator[None]:
-    """Has the lock of a file, which is made if it is not there, and stays.
+    """Holds the lock of a file, which is created if missing and never removed.
 
-    It ends with the process, however that ends. Where the file system has no locks
-    nothing keeps processes apart.
+    The lock ends with the process. It has no effect on file systems without locks.
 
     Raises:
-      InUse: another process has it, and is not waited for.
-      UserError: the file cannot be written.
+      InUse: Another process holds the lock, and `wait` is False.
+      UserError: The file cannot be written.
     """
     with as_user_error('write', file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -322,7 +336,7 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
 
 
 def is_free(file: Path) -> bool:
-    """Whether no process has the lock of a file, as far as the system knows."""
+    """Returns whether no process is known to hold the lock of a file."""
     if not file.exists():
         return True
     with as_user_error('read', file):
@@ -333,12 +347,9 @@ def is_free(file: Path) -> bool:
 
 
 def refuse_link(path: Path) -> None:
-    """Refuses a link in a directory that may come from others.
+    """Raises UserError if the path is a link.
 
-    It could lead to any file of this user.
-
-    Raises:
-      UserError: the path is a link.
+    In a directory that others can write to, a link could lead to any file of this user.
     """
     if path.is_symlink():
         raise UserError(f'{path} is a link. Remove it, so that nothing else is changed')
@@ -364,7 +375,11 @@ def _lock(file: IO[str], wait: bool) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or folder; raises UserError if the system cannot say."""
+    """Returns whether a file or folder exists.
+
+    Raises:
+      UserError: The system cannot tell.
+    """
     with as_user_error('read', path):
         try:
             path.stat()
@@ -374,13 +389,13 @@ def exists(path: Path) -> bool:
 
 
 def run_title(path: Path) -> str:
-    """What the run in a directory is called: in a sweep `table3_small/base/seed=1`."""
+    """Returns the name of a run; in a sweep it is `table3_small/base/seed=1`."""
     parts = path.absolute().parts
     return '/'.join(parts[-3:]) if parts[-1].startswith('seed=') else parts[-1]
 
 
 def obstacle(path: Path) -> str:
-    """Why nothing can be written at a path, folders to make included; '' if it can."""
+    """Returns why a path and its parents cannot be written, or '' if they can."""
     nearest = path.absolute()
     while not exists(nearest):
         nearest = nearest.parent
@@ -393,7 +408,7 @@ def obstacle(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with all in it, as far as possible."""
+    """Removes a file, or a folder and its content, as far as possible."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -401,9 +416,9 @@ def remove(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Makes sure that a file, or a folder with all in it, survives a power cut."""
+    """Flushes a file, or a folder and its content, to survive a power cut."""
     if os.name != 'posix':
-        return  # Windows has no way to for folders
+        return  # Windows cannot sync folders
     for entry in [*path.rglob('*'), path]:
         descriptor = os.open(entry, os.O_RDONLY)
         try:

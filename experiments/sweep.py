@@ -1,6 +1,6 @@
-"""Makes the runs of a sweep: a question, its arms and seeds, as a file says them.
+"""Runs a sweep: a file that defines a question, its arms and its seeds.
 
-The same command again goes on with what is not finished yet.
+Run the same command again to continue with unfinished runs.
 
 python -m experiments.sweep --config=configs/sweeps/table3_small.py --workers=2
 """
@@ -71,7 +71,7 @@ def _parser() -> flags.Parser:
 
 
 def _check_worker(worker: Sequence[int] | None) -> None:
-    """Raises UserError unless the number of a worker is below the number of all."""
+    """Raises UserError unless NUMBER is less than OF."""
     if worker is not None and worker[0] >= worker[1]:
         number, of = worker
         raise UserError(
@@ -81,12 +81,12 @@ def _check_worker(worker: Sequence[int] | None) -> None:
 
 
 def _check_runs(sweep: Sweep) -> None:
-    """Refuses runs that cannot be, and directories that hold something else."""
+    """Raises UserError for invalid configs and for directories in other use."""
     import jax
 
     from experiments.config import check
 
-    jax.config.update('jax_platforms', 'cpu')  # the GPUs are the workers' to take
+    jax.config.update('jax_platforms', 'cpu')  # leave the GPUs to the workers
     runs = sweep.all_runs
     for run in runs:
         directory.check_directory(run.path, run.config.to_dict())
@@ -125,8 +125,8 @@ def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
     """Raises UserError for unreadable evaluation sets or an unknown set in `measure`.
 
     Args:
-      sweep: Planned.
-      is_dry_run: Whether data sets that would be downloaded are skipped.
+      sweep: The planned sweep.
+      is_dry_run: Skips data sets that would be downloaded.
     """
     from experiments.data import sources
     from experiments.evaluation import sets
@@ -150,7 +150,7 @@ def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
 
 
 def _power(sweep: Sweep) -> str:
-    """Returns the minimum detectable difference, by the spread of finished runs."""
+    """Returns the minimum detectable difference, from the spread of finished runs."""
     from experiments.reports import analysis
 
     scores = planning.scores(sweep.runs)
@@ -177,7 +177,7 @@ def _power(sweep: Sweep) -> str:
 
 
 def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
-    """Makes runs as one of several workers."""
+    """Trains runs as one of several workers."""
     workers.stop_with_parent()
     try:
         workers.make_all(sweep, index, workers_in_all)
@@ -187,9 +187,9 @@ def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
 
 
 def _make_here(sweep: Sweep, config: str, number: int) -> None:
-    """Has workers make all runs on this machine; exit status 1 if one fails.
+    """Starts workers for all runs on this machine; exits with status 1 if a run fails.
 
-    A stop is passed on to the workers, and ends this process when all have saved.
+    Forwards a stop to the workers, and ends this process when all have saved.
     """
     folder = _logs(sweep)
     print(progress.heading(sweep))
@@ -215,7 +215,7 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
 def _use_workers(
     sweep: Sweep, said: set[Path], config: str, number: int, stop: Callable[[], bool]
 ) -> Sweep:
-    """Starts workers and waits for them; a stop is passed on to them."""
+    """Starts workers and waits for them; forwards a stop to them."""
     processes = workers.start_here(config, number, _logs(sweep))
     try:
         while None in [process.poll() for process in processes]:
@@ -227,14 +227,14 @@ def _use_workers(
         for process in processes:
             process.terminate()
         for process in processes:
-            process.communicate()  # closes its standard input, too
+            process.communicate()  # also closes its standard input
     return sweep
 
 
 def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
     """Waits for runs of other processes, and returns whether there were any.
 
-    They may be workers of a sweep that was killed, which are about to stop.
+    These can be workers of a killed sweep that are about to stop.
     """
     was_running = False
     while not stop() and _is_running(sweep):
@@ -251,12 +251,12 @@ def _is_running(sweep: Sweep) -> bool:
 
 
 def _logs(sweep: Sweep) -> Path:
-    """The folder of what workers print."""
+    """Returns the folder of the workers' logs."""
     return directory.RUNS / '.sweeps' / sweep.name
 
 
 def _exit_unless_finished(runs: Sequence[PlannedRun], folder: Path) -> None:
-    """Names each run that has not finished, and ends with status 1 if there is one."""
+    """Prints unfinished runs and exits with status 1 if there are any."""
     is_finished = True
     for run in runs:
         status, message = planning.outcome(run)

@@ -2,10 +2,13 @@
 
 python -m experiments.translate --workdir=runs/wmt_small <in.en >out.de
 
-Blank lines stay blank. A line that comes alone is answered at once. Several --workdir
-are an ensemble of runs that share a tokenizer: each token is chosen by the mean of
-their probabilities, and the first run's config says how to decode. --html writes a page
-of the first lines: search, alternatives and attention, as experiments.demo shows them.
+Blank lines stay blank. A single line is answered at once.
+
+Several --workdir form an ensemble of runs with the same tokenizer. Each step averages
+their token probabilities. The first run's config sets the decoding.
+
+--html writes a page about the first lines with search, alternatives and attention, as
+in experiments.demo.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from experiments.evaluation.translator import Hypothesis
     from flaxformer_lite.decoding.strategies.base import Strategy
 
-_MOST_SENTENCES = 20  # of a page
+_MOST_SENTENCES = 20  # on a page
 
 
 def main() -> None:
@@ -41,7 +44,7 @@ def main() -> None:
         _check_html(args.html)
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
-    # These import JAX, so they come after the flags: a mistake is answered at once.
+    # Import JAX only after the flags, so that errors in flags show at once.
     from experiments.config import search
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import LONGEST, Translator
@@ -85,7 +88,7 @@ def main() -> None:
                     shown.close()
                 _show(hypotheses, args.n_best, args.scores)
                 short += bool(text.strip()) and len(hypotheses) < args.n_best
-            # Who sent a line may wait for the answer before sending the next one.
+            # An interactive caller may wait for this answer before it sends a line.
             sys.stdout.flush()
             number += len(texts)
             room = _MOST_SENTENCES - len(sentences)
@@ -132,7 +135,7 @@ def _parser() -> flags.Parser:
 
 
 def _check_html(path: Path) -> None:
-    """Refuses, before any work, a page that cannot be written."""
+    """Raises UserError if the page cannot be written."""
     reason = storage.obstacle(path.parent)
     if path.is_dir():
         reason = 'it is a directory'
@@ -141,7 +144,7 @@ def _check_html(path: Path) -> None:
 
 
 def _model_of(runs: 'Sequence[OpenedRun]') -> tuple[Any, Any]:
-    """The model of one run or of an ensemble, and its averaged variables."""
+    """Returns the model of a run or an ensemble, and its averaged variables."""
     from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
     models = [run.model for run in runs]
@@ -152,7 +155,7 @@ def _model_of(runs: 'Sequence[OpenedRun]') -> tuple[Any, Any]:
 
 
 def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
-    """Refuses an ensemble of runs that mean other pieces by their ids."""
+    """Raises UserError unless the runs of an ensemble share a tokenizer."""
     for run in runs:
         if run.tokenizer.digest != runs[0].tokenizer.digest:
             raise UserError(
@@ -162,7 +165,7 @@ def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
 
 
 def _check_n_best(n_best: int, strategy: 'Strategy') -> None:
-    """Refuses more translations of a line than the search finds."""
+    """Raises UserError if the search returns fewer translations per line."""
     most = strategy.drawn(n_best) if strategy.draws else strategy.hypotheses
     if not 1 <= n_best <= most:
         raise UserError(
@@ -172,7 +175,7 @@ def _check_n_best(n_best: int, strategy: 'Strategy') -> None:
 
 
 def _show(hypotheses: 'Sequence[Hypothesis]', n_best: int, scores: bool) -> None:
-    """Prints `n_best` lines, so that the lines of different texts can be told apart."""
+    """Prints exactly `n_best` lines, so that each input has the same number."""
     missing = n_best - len(hypotheses)
     padding = [('', float('-inf'))] * missing
     for text, score in [*hypotheses[:n_best], *padding]:
@@ -182,7 +185,7 @@ def _show(hypotheses: 'Sequence[Hypothesis]', n_best: int, scores: bool) -> None
 def _write_page(
     path: Path, run: 'OpenedRun', sentences: Sequence[str], strategy: 'Strategy'
 ) -> None:
-    """Writes the page; a sentence that is too long is left out."""
+    """Writes the page; leaves out sentences that are too long."""
     from experiments.browser import page
     from experiments.evaluation.explainer import Explainer
 

@@ -1,1 +1,1 @@
-"""The saved states of a run: written whole, verified when read, averaged."""
+"""Checkpoints of a run: written atomically, verified when read, averaged."""

@@ -1,8 +1,8 @@
-"""A run's checkpoints, by Orbax's manager: whole or not there, verified when read.
+"""Checkpoints by Orbax's manager: written atomically, verified when read.
 
-A checkpoint is a folder that gets its name, the step, only when all of it is on disk.
-It holds `state`, the arrays, and `metadata`, JSON with a digest of each array: Orbax
-alone restores a flipped byte without an error.
+A checkpoint is a folder that is renamed to its step only when it is complete on disk.
+It holds `state`, the arrays, and `metadata`, JSON with a digest of each array. The
+digests are necessary because Orbax restores flipped bits without an error.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ from experiments.errors import UserError
 from experiments.runtime import processes
 from flaxformer_lite.jax_compat import enable_x64
 
-_REMOVED = 'removed'  # the folder of those that are being removed
-# In which the slowest process has to have written its part, after the quickest one.
+_REMOVED = 'removed'  # folder of checkpoints that are being deleted
+# How long the fastest process waits for the slowest one to write its shards.
 _WRITTEN_SECONDS = 300
-_LONGEST = 500  # characters of what is said of an error
+_LONGEST = 500  # characters of an error message
 # What Orbax raises for files that are missing or do not parse. It raises `Exception`
 # from an error of TensorStore.
 _PARSE_ERRORS = (
@@ -46,11 +46,11 @@ _PARSE_STATUSES = (
 
 
 class Damaged(ValueError):
-    """A checkpoint was read and is not what was written."""
+    """A checkpoint differs from what was written."""
 
 
 class Gone(Exception):
-    """A checkpoint was removed by its run before it was read to its end."""
+    """A checkpoint was removed by its run while it was being read."""
 
 
 class Restored(NamedTuple):
@@ -60,7 +60,7 @@ class Restored(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """The mean of some checkpoints' variables, and the steps it is of."""
+    """The mean of the variables of several checkpoints, and their steps."""
 
     variables: Any
     steps: list[int]
@@ -69,21 +69,21 @@ class Mean(NamedTuple):
 
 class _Manager(ocp.CheckpointManager):
     def reached_preemption(self, step: int) -> bool:
-        return False  # the training loop alone asks, at the same steps in each process
+        return False  # the training loop asks, at the same steps everywhere
 
 
 class Checkpoints:
     """The checkpoints of a run, written in the background.
 
-    There stay the newest, the last ones that were due, and the best.
+    Keeps the newest checkpoint, the last `keep` scheduled ones, and the best ones.
+    Checkpoints that are saved only because of a stop are not scheduled.
 
     Args:
-      directory: gets a folder for each step.
-      keep: how many of the last that were due stay.
-      keep_best: how many of those with the highest scores stay as well.
-      is_due: whether a step's checkpoint is saved in a run that is never stopped. Those
-        that are saved only because of a stop are never among the last.
-      scores: step → score, the higher the better; it may grow at any time.
+      directory: Directory with a folder per step.
+      keep: Number of the last scheduled checkpoints to keep.
+      keep_best: Number of checkpoints with the highest scores to keep.
+      is_due: Whether an uninterrupted run saves a checkpoint at a step.
+      scores: Step → score, higher is better. It may grow at any time.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Checkpoints:
         is_due: Callable[[int], bool] = lambda step: True,
         scores: Mapping[int, float] | None = None,
     ):
-        self.directory = directory.absolute()  # Orbax saves nothing at a relative path
+        self.directory = directory.absolute()  # Orbax requires absolute paths
         self.scores = {} if scores is None else scores
         self._keep = keep
         self._keep_best = keep_best
@@ -102,21 +102,21 @@ class Checkpoints:
         self._manager: ocp.CheckpointManager | None = None
 
     def _open(self) -> ocp.CheckpointManager:
-        for folder in self._unfinished():  # what a kill has left
+        for folder in self._unfinished():  # leftovers of a kill
             storage.remove(folder)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self,
-            todelete_subdir=_REMOVED,  # renamed first: a kill leaves no half checkpoint
+            todelete_subdir=_REMOVED,  # rename first: a kill leaves no partial one
             save_root_metadata=False,
             lightweight_initialize=True,
             async_options=ocp.AsyncOptions(
                 timeout_secs=_WRITTEN_SECONDS,
                 post_finalization_callback=self._sync,
-                # If one could not be made in the background, it would wait for ever.
+                # Asynchronous creation hangs forever if it fails.
                 create_directories_asynchronously=False,
             ),
         )
-        # Compressed, float32 takes 7 % less space and five times as long.
+        # Compression saves 7 % of float32 and takes five times as long.
         handlers = {
             'state': ocp.PyTreeCheckpointHandler(use_compression=False),
             'metadata': ocp.JsonCheckpointHandler(),
@@ -124,7 +124,7 @@ class Checkpoints:
         return _Manager(self.directory, options=options, item_handlers=handlers)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context) -> list[bool]:
-        """Which checkpoints stay: Orbax asks it, as a `PreservationPolicy`."""
+        """Implements the `PreservationPolicy` of Orbax."""
         del context
         steps = [checkpoint.step for checkpoint in checkpoints]
         due = [step for step in steps if self._is_due(step)]
@@ -140,18 +140,25 @@ class Checkpoints:
         return list(self.directory.glob('*.orbax-checkpoint-tmp*'))
 
     def _sync(self) -> None:
-        """Orbax calls it when all is written, before the checkpoint gets its name."""
+        """Flushes unfinished checkpoints to disk.
+
+        Orbax calls this when everything is written, before it renames the folder.
+        """
         for folder in self._unfinished():
             storage.sync(folder)
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
-        """Begins to save a state, a tree of arrays, at a step later than all others.
+        """Starts to save a state, a tree of arrays, in the background.
 
-        It returns when the state may be donated; the writing goes on then. `metadata`
-        is what JSON can hold.
+        When this returns, the state may be donated.
+
+        Args:
+          step: A step later than all saved ones.
+          state: A tree of arrays.
+          metadata: A JSON serializable dict.
 
         Raises:
-          UserError: this checkpoint, or the one before it, cannot be written.
+          UserError: This checkpoint, or the one before it, cannot be written.
         """
         self.wait()
         content = {
@@ -169,10 +176,10 @@ class Checkpoints:
                 raise ValueError(f'step {step} is not later than those there')
 
     def wait(self) -> None:
-        """Returns when the checkpoint that was begun is complete.
+        """Waits until the current checkpoint is complete.
 
         Raises:
-          UserError: it cannot be written.
+          UserError: The checkpoint cannot be written.
         """
         if self._manager is not None:
             with self._failures_told():
@@ -180,12 +187,12 @@ class Checkpoints:
             storage.remove(self.directory / _REMOVED)
 
     def close(self) -> None:
-        """Waits, as `wait`, and ends the threads."""
+        """Waits as `wait` does, and stops the threads."""
         try:
             self.wait()
         finally:
             if self._manager is not None:
-                with contextlib.suppress(Exception):  # `wait` has told it
+                with contextlib.suppress(Exception):  # `wait` reports errors
                     self._manager.close()
 
     @contextlib.contextmanager
@@ -199,10 +206,10 @@ class Checkpoints:
             ) from error
 
     def steps(self) -> list[int]:
-        """The steps of all whole checkpoints, in order.
+        """Returns the steps of all complete checkpoints, in order.
 
         Raises:
-          UserError: the folder cannot be read now.
+          UserError: The folder cannot be read now.
         """
         if not storage.exists(self.directory):
             return []
@@ -211,9 +218,9 @@ class Checkpoints:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def last_steps(self, number: int) -> list[int]:
-        """The latest steps that were due, in order.
+        """Returns the last `number` scheduled steps, in order.
 
-        Where none was due yet, it is the latest of all.
+        Returns the newest step if no scheduled step exists yet.
         """
         steps = self.steps()
         due = [step for step in steps if self._was_due(step)]
@@ -223,33 +230,32 @@ class Checkpoints:
         try:
             return _read_content(self.directory / str(step))['due']
         except (Damaged, OSError):
-            return True  # it turns out when it is read
+            return True  # reading reports the damage
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """Returns the metadata of a checkpoint; empty if it cannot be read."""
+        """Returns the metadata of a checkpoint, or {} if it cannot be read."""
         try:
             return _read_content(self.directory / str(step))['metadata']
         except (Damaged, OSError):
-            return {}  # it turns out when the state is read
+            return {}  # reading the state reports the damage
 
     def best_steps(self, number: int) -> list[int]:
-        """The steps of the highest scores, best first; of equal scores the latest."""
+        """Returns the steps with the highest scores, best first, then latest."""
         return self._best(self.steps())[:number]
 
     def restore(
         self, abstract_state: Any, warn: Callable[[str], None] = print
     ) -> Restored | None:
-        """The latest undamaged checkpoint, or None where there is none yet.
+        """Restores the latest undamaged checkpoint; returns None without checkpoints.
 
-        Later ones, which are damaged, are renamed to `damaged-<step>`.
+        Later, damaged checkpoints are renamed to `damaged-<step>`.
 
         Args:
-          abstract_state: a tree of shapes and dtypes, whose shardings say where the
-            leaves go.
-          warn: is told of each damaged checkpoint.
+          abstract_state: A tree of shapes, dtypes and target shardings.
+          warn: Called with a message for each damaged checkpoint.
 
         Raises:
-          UserError: all are damaged, one cannot be read now, or they are of another
+          UserError: All are damaged, one cannot be read now, or they are from another
             model. No folder is renamed.
         """
         self.wait()
@@ -271,11 +277,11 @@ class Checkpoints:
         return None
 
     def _set_aside(self, steps: Iterable[int]) -> None:
-        """Renames damaged checkpoints, so that they are no step's."""
+        """Renames damaged checkpoints, which removes them from `steps`."""
         if processes.is_first():
             for step in steps:
                 aside = self.directory / f'damaged-{step}'
-                storage.remove(aside)  # of an earlier time
+                storage.remove(aside)  # from an earlier restore
                 os.replace(self.directory / str(step), aside)
         processes.barrier('damaged')
 
@@ -285,18 +291,18 @@ class Checkpoints:
         abstract: Any,
         warn: Callable[[str], None] = print,
     ) -> Mean:
-        """The mean of the variables that were saved at some steps.
+        """Returns the mean of the variables that were saved at several steps.
 
-        Nothing else of the checkpoints is read, such as an optimizer's moments, so
-        damage to that goes unnoticed here.
+        The rest of the checkpoints, such as optimizer state, is not read or verified.
 
         Args:
-          abstract: a nested dict of shapes, dtypes and shardings: where the mean goes.
-          warn: is told of each damaged checkpoint, which is left out.
+          steps: The steps.
+          abstract: A nested dict of shapes, dtypes and target shardings of the mean.
+          warn: Called with a message for each damaged checkpoint, which is skipped.
 
         Raises:
-          UserError: none is good, one cannot be read now, or is of another model.
-          Gone: one was removed before it could be read.
+          UserError: All are damaged, one cannot be read now, or is from another model.
+          Gone: A checkpoint was removed before it could be read.
         """
         good: list[int] = []
 
@@ -320,11 +326,12 @@ class Checkpoints:
         return Mean(mean, good, [step for step in steps if step not in good])
 
     def _read(self, step: int, abstract: Any) -> Restored:
-        """Reads `abstract`, the state or part of it, and verifies what was read.
+        """Reads `abstract`, the state or a part of it, and verifies it.
 
         Raises:
-          Damaged, Gone: as they say.
-          UserError: it cannot be read now, or is of another model.
+          Damaged: The checkpoint differs from what was written.
+          Gone: The checkpoint was removed.
+          UserError: The checkpoint cannot be read now, or is from another model.
         """
         folder = self.directory / str(step)
         reason = state = content = None
@@ -338,7 +345,7 @@ class Checkpoints:
             if not storage.exists(folder):
                 raise Gone from error
             reason = _damage(folder, error)
-        # Each process reads its devices' part: what one cannot read, none uses.
+        # Each process reads its own shards. Skip the checkpoint if any process fails.
         reasons = [text for text in processes.gather(reason) if text is not None]
         if reasons or content is None:
             raise Damaged(reasons[0])
@@ -346,7 +353,7 @@ class Checkpoints:
             found = digest.array_facts(state)
         except jax.errors.JaxRuntimeError as error:  # out of memory
             raise UserError(f'cannot read {folder}: {_reason(error)}') from error
-        # Orbax restores a random key as integers where it finds no description of it.
+        # Orbax restores a random key as integers if its description is missing.
         for path, facts in found.items():
             if facts != content['arrays'][path]:
                 raise Damaged(f'{path} is not what was written')
@@ -354,11 +361,11 @@ class Checkpoints:
 
 
 def average(trees: Iterable[Any]) -> Any:
-    """The mean of trees of floating-point arrays, leaf by leaf; None of no tree.
+    """Returns the mean of trees of floating-point arrays; None without trees.
 
-    It is computed where they are. One tree is in memory at a time, beside the sums,
-    which are float64. (A TPU computes these by pairs of float32.) The result has the
-    leaves' own dtypes and shardings.
+    Computes on the arrays' devices. Only one tree and the float64 sums are in memory
+    at a time. (TPUs emulate float64 with pairs of float32.) The result has the dtypes
+    and shardings of the leaves.
     """
     sums = dtypes = None
     number = 0
@@ -366,12 +373,12 @@ def average(trees: Iterable[Any]) -> Any:
         dtypes = jax.tree.map(lambda x: x.dtype, tree)
         with enable_x64(True):
             sums = _float64(tree) if sums is None else _add(sums, tree)
-            # Or the next tree would be there before this one goes.
+            # Otherwise, the next tree would be loaded before this one is freed.
             jax.block_until_ready(sums)
         number += 1
         del tree
 
-    # The number is an argument: XLA would multiply by the reciprocal of a constant.
+    # `number` is an argument, because XLA would multiply by a constant's reciprocal.
     @jax.jit
     def divided(sums, number):
         return jax.tree.map(lambda x, dtype: (x / number).astype(dtype), sums, dtypes)
@@ -380,7 +387,7 @@ def average(trees: Iterable[Any]) -> Any:
         return divided(sums, np.float64(number))
 
 
-# Of whole trees: a program for each shape of their leaves takes longer to make.
+# One program for the whole tree compiles faster than one per shape of a leaf.
 
 
 @jax.jit
@@ -394,11 +401,11 @@ def _add(sums: Any, tree: Any) -> Any:
 
 
 def _read_content(folder: Path) -> dict[str, Any]:
-    """What was saved beside the arrays.
+    """Returns the metadata file of a checkpoint.
 
     Raises:
-      Damaged: it is not what was written.
-      OSError: it cannot be read.
+      Damaged: The file differs from what was written.
+      OSError: The file cannot be read.
     """
     data = storage.read_bytes(folder / 'metadata' / 'metadata')
     with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -437,11 +444,11 @@ def _restore_arrays(folder: Path, abstract: Any) -> Any:
 
 
 def _damage(folder: Path, error: Exception) -> str:
-    """Returns what is damaged, by an error that reading a checkpoint raised.
+    """Returns what is damaged, given an error from reading a checkpoint.
 
     Raises:
-      UserError: the checkpoint cannot be read now, for lack of permission, of memory or
-        of a healthy disk.
+      UserError: The checkpoint cannot be read now, because of permissions, memory or
+        a failing disk.
     """
     _check_readable(folder)
     cause: BaseException | None = error
@@ -455,9 +462,9 @@ def _damage(folder: Path, error: Exception) -> str:
 
 
 def _check_readable(folder: Path) -> None:
-    """Raises UserError if a file of a folder cannot be read; none has to be there.
+    """Raises UserError if an existing file of a folder cannot be read.
 
-    Orbax takes files in a directory without permission for missing.
+    Orbax reports files in a directory without permission as missing.
     """
 
     def refuse(error: OSError) -> None:
@@ -476,5 +483,5 @@ def _check_readable(folder: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What an error says, on one line."""
+    """Returns the message of an error, on one line."""
     return textwrap.shorten(str(error) or type(error).__name__, _LONGEST)

@@ -1,15 +1,14 @@
-"""A digest of each array, computed where the array is and without moving it.
+"""A digest of each array, computed in place on its devices.
 
-The bits of an array's elements are words w₀, w₁, …, in the order of its rows, and the
-digest is
+The bits of an array's elements are words w₀, w₁, … in row-major order. The digest is
 
     Σᵢ mix(wᵢ + mix(i))  mod 2³²,
 
-where `mix` maps 32-bit integers one to one, and each bit of the result depends on each
-bit that is given. Integers add up to the same in any order, so that the digest does not
-depend on how devices and processes divide the array. If one element changes, in
-whatever bits, so does the digest; of other changes one in 2³² goes unnoticed. Weights
-instead, Σᵢ (2i + 1) wᵢ, would not see that x and −x have changed places.
+where `mix` is a bijection of 32-bit integers in which each output bit depends on each
+input bit. Integer addition is associative, so the digest doesn't depend on the sharding
+of the array. If one element changes, the digest changes. Other changes go unnoticed
+with probability 2⁻³². A weighted sum, Σᵢ (2i + 1) wᵢ, would not detect that x and −x
+are swapped.
 
 Source of `mix`: Wellons 2018, "Prospecting for Hash Functions" (lowbias32).
 """
@@ -22,7 +21,7 @@ import jax.numpy as jnp
 
 
 def leaves_by_path(tree: Any) -> dict[str, Any]:
-    """Path → leaf of a tree: `{'params/norm/bias': …}`."""
+    """Returns path → leaf of a tree: `{'params/norm/bias': …}`."""
     leaves = {}
     for path, leaf in jax.tree.leaves_with_path(tree):
         leaves[jax.tree_util.keystr(path, simple=True, separator='/')] = leaf
@@ -30,19 +29,19 @@ def leaves_by_path(tree: Any) -> dict[str, Any]:
 
 
 def array_kinds(tree: Any) -> dict[str, str]:
-    """Path → dtype and shape of each leaf: `{'params/norm/bias': 'float32[512]'}`."""
+    """Returns path → dtype and shape: `{'params/norm/bias': 'float32[512]'}`."""
     leaves = leaves_by_path(tree)
     return {path: f'{x.dtype}{list(x.shape)}' for path, x in leaves.items()}
 
 
 def array_facts(tree: Any) -> dict[str, str]:
-    """Path → dtype, shape and digest of each array: `'float32[512] 1a2b3c4d'`.
+    """Returns path → dtype, shape and digest of each array: `'float32[512] 1a2b3c4d'`.
 
-    Where processes share the arrays, all have to call it, and all get the same.
+    If several processes share the arrays, all must call this, and get the same result.
     """
     facts = array_kinds(tree)
     for path, leaf in leaves_by_path(tree).items():
-        # One by one: a CPU's program holds the words of a leaf before it adds them up.
+        # One leaf at a time, because on a CPU the words of a leaf are materialized.
         facts[path] += f' {int(_digest(leaf)):08x}'
     return facts
 
@@ -54,7 +53,7 @@ def _digest(x: jax.Array) -> jax.Array:
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """The bits of each element of an array as a uint32."""
+    """Returns the bits of each element as a uint32."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     if x.dtype == jnp.bool_:
@@ -64,9 +63,9 @@ def _words(x: jax.Array) -> jax.Array:
 
 
 def _positions(shape: tuple[int, ...]) -> jax.Array:
-    """The number of each element, row by row, mod 2³².
+    """Returns the row-major index of each element, mod 2³².
 
-    Not a range that is reshaped: of a divided array that would gather all parts.
+    A reshaped range would gather all shards of a sharded array.
     """
     positions = jnp.zeros(shape, jnp.uint32)
     for axis in range(len(shape)):

@@ -1,1 +1,1 @@
-"""What the fields of a config may be, and what follows from them."""
+"""Config schema, loading and validation."""

@@ -1,6 +1,6 @@
-"""What the fields of a config ask of each other, refused by name before work begins.
+"""Validation across config fields, with errors before work begins.
 
-What a field by itself may be is checked when its section of the schema is made.
+The schema checks single fields when a section is created.
 """
 
 from collections.abc import Iterable
@@ -24,18 +24,18 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from flaxformer_lite.training.loss import as_loss
 
-# Where one of these has a value, other fields of the model may have no effect.
+# The values of these fields can make other fields of the model ineffective.
 _DECIDING = ('architecture', 'residual', 'decoder_residual', 'merged_attention')
 
 
 def check_config(config: ExperimentConfig) -> None:
-    """Looks at what fields ask of each other; the model is `build_model`'s to look at.
+    """Checks constraints between fields. `build_model` checks those of the model.
 
     Raises:
-      UserError: names the fields, their values and the mend.
+      UserError: Names the fields, their values and the fix.
     """
     with user_errors('data: '):
-        # The name alone: a source's own file may take long to import.
+        # Check only the name: importing the module of a source can be slow.
         SOURCES.check_name(config.data)
     filters.make(config.filters)
     tokenizers.make(config.tokenizer)
@@ -72,16 +72,16 @@ def build_model(
     vocab_size: int | None = None,
     special_tokens: SpecialTokens = DEFAULT_TOKENS,
 ) -> Model:
-    """The model that a config trains, of a vocabulary and its special tokens.
-
-    It is without `train.remat`, which may be of no use to it and is refused then.
+    """Builds the model of a config, without `train.remat`.
 
     Args:
-      vocab_size: by default the largest that the config's tokenizer may have.
-        Sources then have their own, where they have a tokenizer of their own.
+      vocab_size: Defaults to the largest vocabulary size that the config's tokenizer
+        can have. Sources then get the size of their own tokenizer, if they have one.
+      special_tokens: The special tokens of the vocabulary.
 
     Raises:
-      UserError: names the field that it cannot be built with.
+      UserError: The model cannot be built, or `train.remat` has no effect on it. Names
+        the field.
     """
     source_vocab_size = None
     if vocab_size is None:
@@ -103,12 +103,12 @@ def build_model(
 
 
 def check_backend(config: ExperimentConfig) -> None:
-    """Refuses to run components on a backend of JAX that they don't support.
+    """Checks that the components support the current backend of JAX.
 
-    Describing and planning a run needs no such backend. `build_model` comes first.
+    Describing and planning a run don't need this check. Call `build_model` first.
 
     Raises:
-      UserError: names the field and the backend that it needs.
+      UserError: Names the field and the backend that it needs.
     """
     used = set(variants.fields()) - variants.unused_fields(config.model)
     here = jax.default_backend()
@@ -127,20 +127,20 @@ def check_backend(config: ExperimentConfig) -> None:
 
 
 def source_features(config: ExperimentConfig, model: Model) -> int | None:
-    """Of the vectors that sources of a config are; None: they are ids."""
+    """Returns the size of vector sources, or None if sources are ids."""
     if tokenizers.make(config.tokenizer).reads_vectors:
         return model.source_vocab_size
     return None
 
 
 def check_contracts(config: ExperimentConfig) -> None:
-    """Holds parts from elsewhere to the quick half of their contracts, if they are to.
+    """Tests user-defined components against the quick contracts.
 
-    Those of the model are looked at in a small one with all parts that the config
-    names, in their places.
+    `train.check_parts=False` disables this. Components of the model are tested in a
+    small model with all components of the config.
 
     Raises:
-      UserError: one does not hold; names the parts and the smallest example.
+      UserError: A contract is broken. Names the components and the smallest example.
     """
     if not config.train.check_parts:
         return
@@ -165,7 +165,7 @@ def check_contracts(config: ExperimentConfig) -> None:
 
 
 def _is_elsewhere(part: spec.Spec) -> bool:
-    """Whether a part, or one in brackets, is named with a module of elsewhere."""
+    """Returns whether a spec names a user-defined component, also in a list."""
     names = [spec.parse(entry)[0] for entry in spec.entries(part)]
     return any('.' in name.removeprefix(optax_specs.CONTRIB) for name in names)
 
@@ -180,10 +180,9 @@ def _refuse_broken(named: str, findings: Iterable[testing.Finding]) -> None:
 
 
 def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
-    """Refuses to change fields that nothing is done with.
+    """Raises UserError if an overridden field has no effect.
 
-    Raises:
-      UserError: names the field, and those that make it unused.
+    The message names the field, and the fields that make it unused.
     """
     unused = unused_fields(config)
     values = flatten(config.to_dict())
@@ -195,7 +194,7 @@ def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
 
 
 def unused_fields(config: ExperimentConfig) -> dict[str, str]:
-    """The fields that change nothing → what makes them so."""
+    """Returns the fields that have no effect → the reason."""
     unused = {}
     with user_errors():
         names = variants.unused_fields(config.model)
@@ -208,7 +207,7 @@ def unused_fields(config: ExperimentConfig) -> dict[str, str]:
         unused[f'model.{name}'] = ' and '.join(reasons)
     name, _ = optax_specs.split(config.optimizer.name)
     if name not in optimizer.BY_FIELDS:
-        for field in optimizer.ADAMS[:-1]:  # `optimizer.check` says it of weight_decay
+        for field in optimizer.ADAMS[:-1]:  # `optimizer.check` reports weight_decay
             reason = f'optimizer.name={name} takes arguments of its own'
             unused[f'optimizer.{field}'] = reason
     arguments = set()

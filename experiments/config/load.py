@@ -1,7 +1,7 @@
-"""A config file, or what a run has stored of its config, as an `ExperimentConfig`.
+"""Loads config files and stored configs as an `ExperimentConfig`.
 
-A config file returns a `ConfigDict`, which may leave fields out. `fill` gives it the
-schema's defaults, so that every field can be overridden on the command line.
+A config file returns a `ConfigDict`, which may omit fields. `fill` adds the schema's
+defaults, so that every field can be overridden on the command line.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,11 +28,11 @@ from flaxformer_lite.ranges import shown
 CONFIG = 'config.json'  # in the directory of a run
 _DEEPEST = 10  # levels of nested fields
 VERSION_FIELD = 'schema_version'
-# Of what the first release stores; what was stored before it cannot be read.
+# The version of the first release. Earlier configs cannot be read.
 FIRST_VERSION = 8
-# For each later version the fields that it adds, with the values that mean what the
-# version before it did: {'train.new': 0}. Whoever adds a field appends to it.
-# What a version only writes otherwise is an empty entry, of `_in_words_of_now`.
+# For each later version, its new fields with the values that keep the behavior of the
+# version before: {'train.new': 0}. To add a field, append an entry. An empty entry is
+# a version that only changes how fields are written: see `_in_words_of_now`.
 ADDED: list[dict[str, Any]] = [
     {'train.loss': 'cross_entropy(label_smoothing=0.1)', 'train.teacher': ''},
     {'evaluation.metrics': '[bleu, chrf]', 'evaluation.best': ''},
@@ -52,7 +52,7 @@ ADDED: list[dict[str, Any]] = [
     {},
 ]
 _SMOOTHED = 'cross_entropy(label_smoothing={})'
-# Fields beside `evaluation.decode` that are arguments of what it names now.
+# Former fields that are now arguments of the strategies of `evaluation.decode`.
 _OF_DECODE = {
     'beams': 'beam',
     'alpha': 'beam',
@@ -60,7 +60,7 @@ _OF_DECODE = {
     'top_k': 'sample',
     'top_p': 'sample',
 }
-# Fields that there were → how the same is said now.
+# Removed field → its current equivalent.
 REPLACED = {
     'train.label_smoothing': f"train.loss='{_SMOOTHED.format(0.1)}'",
     'train.profile': "train.hooks='[profile(after=100), tensorboard]'",
@@ -74,10 +74,10 @@ REPLACED = {
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-    """`{'model': {'d_ff': 8}}` → `{'model.d_ff': 8}`.
+    """Flattens nested fields: `{'model': {'d_ff': 8}}` → `{'model.d_ff': 8}`.
 
     Raises:
-      UserError: a key isn't text, or the mappings nest too deep.
+      UserError: A key isn't text, or the mappings nest too deep.
     """
     if prefix.count('.') > _DEEPEST:  # a mapping may contain itself
         raise UserError(f'{prefix[:40]}…: nests deeper than {_DEEPEST} levels')
@@ -96,13 +96,13 @@ def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 
 def fill(config: ConfigDict) -> None:
-    """Gives a config file's `ConfigDict` the fields that it leaves out.
+    """Adds missing fields to the `ConfigDict` of a config file, with their defaults.
 
-    Each field then also has the schema's type, by which an override is read: a whole
-    number becomes a float where one is meant, and a None a placeholder.
+    Also sets the type of each field, which determines how overrides are parsed. An int
+    becomes a float in a float field, and None becomes a placeholder.
 
     Raises:
-      UserError: a field that the schema does not have.
+      UserError: The schema does not have a field.
     """
     check_names(flatten(config.to_dict()))
     with config.unlocked():
@@ -123,7 +123,7 @@ def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
     elif type(value) is int and kind is float:
         value = float(value)
     elif key in part and part.get_type(key) is not type(None):
-        return  # others may refer to it
+        return  # other fields may refer to it
     elif value is None:
         value = placeholder(kind)
     with part.ignore_type():
@@ -131,10 +131,10 @@ def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
 
 
 def from_config_dict(config: ConfigDict) -> ExperimentConfig:
-    """The typed config of a `ConfigDict`, whose missing fields have their defaults.
+    """Returns the typed config of a `ConfigDict`; missing fields get their defaults.
 
     Raises:
-      UserError: a field that does not exist or a value that cannot be, by name.
+      UserError: A field is unknown, or its value is invalid.
     """
     filled = ConfigDict(config.to_dict())
     fill(filled)
@@ -142,10 +142,10 @@ def from_config_dict(config: ConfigDict) -> ExperimentConfig:
 
 
 def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
-    """The typed config of a nested dictionary in which every field stands.
+    """Returns the typed config of a nested dictionary with every field.
 
     Raises:
-      UserError: a field that is missing or does not exist, or a value that cannot be.
+      UserError: A field is missing or unknown, or its value is invalid.
     """
     values = flatten(config)
     check_names(values)
@@ -153,17 +153,17 @@ def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
         if name not in values:
             raise UserError(f'the config has no field {name}: it is not of this schema')
     parts: dict[str, Any] = dict(config)
-    with user_errors():  # of the model's, which the library raises
+    with user_errors():  # errors of model fields, which the library raises
         for name, section in sections().items():
             parts[name] = section(**config[name])
     return ExperimentConfig(**parts)
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuses names of fields that are not in the schema.
+    """Checks that the names of fields are in the schema.
 
     Raises:
-      UserError: names the field, and which may have been meant.
+      UserError: Names the unknown field, and suggests a similar one.
     """
     for name in names:
         if name in fields():
@@ -171,7 +171,7 @@ def check_names(names: Iterable[str]) -> None:
         if name in REPLACED:
             raise UserError(f'there is no {name} any more: write {REPLACED[name]}')
         own = [field for field in fields() if field.startswith(f'{name}.')]
-        # Where a run is kept is a flag of its own.
+        # The run's directory is a flag, not a field.
         hint = ranges.nearest(name, [*fields(), '--workdir'])
         if own:
             hint = f': it is a section, of {", ".join(own)}'
@@ -179,16 +179,16 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored of a config: its fields, and the schema's version."""
+    """Returns the fields to store: a config with the version of the schema."""
     return {VERSION_FIELD: FIRST_VERSION + len(ADDED), **config}
 
 
 def read_stored(file: Path) -> dict[str, Any]:
-    """The config that a run has stored, nested, with every field of this version.
+    """Returns the stored config of a run, nested, migrated to the current version.
 
     Raises:
-      UserError: it is none, or of a version that cannot be read, or a field of it has a
-        value that cannot be; names the file.
+      UserError: The file is not a config, its version is unsupported, or a value is
+        invalid. Names the file.
     """
     config = storage.read_json(file)
     if not isinstance(config, dict) or not config:
@@ -218,7 +218,7 @@ def read_stored(file: Path) -> dict[str, Any]:
 
 
 def _check_stored(values: Mapping[str, Any]) -> None:
-    """Raises ValueError if a field of the schema has a value that it cannot have."""
+    """Raises ValueError if a field of the schema has an invalid value."""
     for name, field in fields().items():
         if name in values:
             ranges.check(name, field.kind, values[name])
@@ -232,7 +232,7 @@ def _check_stored(values: Mapping[str, Any]) -> None:
 
 
 def _passes_window_on(model: Mapping[str, Any]) -> bool:
-    """Returns whether an empty `cross_attention` means `local`, before version 14."""
+    """Returns whether, before version 14, an empty `cross_attention` meant `local`."""
     has_cross = model.get('architecture', 'encoder_decoder') == 'encoder_decoder'
     if not has_cross or model.get('merged_attention') or model.get('cross_attention'):
         return False
@@ -241,11 +241,11 @@ def _passes_window_on(model: Mapping[str, Any]) -> bool:
 
 
 def _in_words_of_now(config: dict[str, Any]) -> None:
-    """Replaces the fields that there were by those that say the same now."""
+    """Replaces fields of earlier versions by their current equivalents."""
     train = config.get('train', {})
     if 'label_smoothing' in train:
         train['loss'] = _SMOOTHED.format(train.pop('label_smoothing'))
-    train.pop('profile', None)  # a hook now, which changes no result
+    train.pop('profile', None)  # now a hook, which doesn't change results
     model = config.get('model', {})
     if model.pop('parallel', False):
         model['block'] = 'parallel'

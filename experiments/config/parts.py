@@ -1,7 +1,7 @@
-"""A user's own modules that a config names: copied to the run, imported again later.
+"""User modules that a config names: copied to the run, and imported again later.
 
-A config names them with their modules, `'my_parts.Local'`. The directory of a run holds
-copies of their files in `parts/`. A shared run may hold anyone's code, so that code
+A config names components with their modules, `'my_parts.Local'`. The run's directory
+holds copies of the files in `parts/`. A shared run may hold anyone's code, so that code
 runs only with the user's consent.
 """
 
@@ -20,20 +20,20 @@ from experiments.errors import UserError, warn
 from flaxformer_lite.config import spec
 
 FOLDER = 'parts'
-# `contrib` is optax's.
+# `contrib` belongs to optax.
 _NOT_USERS = {'__main__', 'experiments', 'flaxformer_lite', 'parallel_grammar'}
 _NOT_USERS |= {'contrib'}
 _NOT_USERS |= sys.stdlib_module_names
 
 
 def packages(fields: Mapping[str, Any]) -> list[str]:
-    """The packages, or lone modules, of the parts that flat fields of a config name."""
+    """Returns the packages, or single modules, of the components in a flat config."""
     found = set()
     for field in schema.part_fields():
-        with contextlib.suppress(ValueError):  # whose check names the field
+        with contextlib.suppress(ValueError):  # reported when the field is checked
             for entry in spec.entries(fields.get(field) or ''):
                 name, arguments = spec.parse(entry)
-                # That of `mbr` is a part, too.
+                # The utility of `mbr` is also a component.
                 utility, _ = spec.parse(arguments.get('utility', name))
                 found |= {name, utility}
     packages = {name.partition('.')[0] for name in found if '.' in name}
@@ -41,12 +41,12 @@ def packages(fields: Mapping[str, Any]) -> list[str]:
 
 
 def save(path: Path, fields: Mapping[str, Any]) -> None:
-    """Keeps the imported files of the parts that flat fields of a config name.
+    """Copies the imported files of user modules that a flat config names to the run.
 
-    Where a run goes on with files that have changed, those before them stay, too.
+    If files have changed since the run began, the earlier copies are kept as well.
 
     Raises:
-      UserError: a file cannot be read or written.
+      UserError: A file cannot be read or written.
     """
     folder = path / FOLDER
     storage.refuse_link(folder)
@@ -73,17 +73,17 @@ def use(
 ) -> None:
     """Makes the user modules that a run's config names importable.
 
-    A module that can be imported from here is used as it is here. Any other is imported
-    from the run's copies, which needs consent. Call this before anything imports them.
+    An importable module is used in its current version. Any other is imported from the
+    run's copies, which needs consent. Call this before anything imports them.
 
     Args:
-      path: the directory of the run; does nothing if there is no run.
-      tell: is told of a copy that is used, and of files that have changed.
-      accept_changed: whether to continue if files have changed since the run began.
-      trust_code: whether the code in the run's directory may be run.
+      path: The directory of the run. Without a run, this does nothing.
+      tell: Called with a message about used copies and changed files.
+      accept_changed: Continues if files have changed since the run began.
+      trust_code: Allows running the code in the run's directory.
 
     Raises:
-      UserError: the copies are needed and not trusted, a file has changed and that is
+      UserError: The copies are needed and not trusted, a file has changed and that is
         not accepted, or a file cannot be read.
     """
     file = path / load.CONFIG
@@ -120,7 +120,7 @@ def _use_copies(
     tell: Callable[[str], None],
     trust_code: bool,
 ) -> None:
-    """Lets the copies be imported, or refuses to."""
+    """Makes the copies importable; raises UserError if they are not trusted."""
     if not trust_code:
         raise UserError(
             f'{folder}: the config names code that cannot be imported from here: '
@@ -133,10 +133,10 @@ def _use_copies(
 
 
 class _CopyFinder(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
-    """Imports modules from the copies of a run, and nothing else of its directory.
+    """Imports modules from the copies of a run, and nothing else from its directory.
 
-    It compiles the sources that it was given. A compiled file beside them could hold
-    other code than the source that the user has read.
+    It compiles the given sources. A compiled file in the directory could hold other
+    code than the source that the user has read.
     """
 
     def __init__(self, folder: Path, sources: Mapping[str, bytes]):
@@ -162,12 +162,12 @@ class _CopyFinder(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
         return module if module in self._sources else str(place / '__init__.py')
 
     def get_data(self, path: str | bytes) -> bytes:
-        # A folder without __init__.py is a package, too.
+        # A folder without __init__.py is also a package.
         return self._sources.get(str(path), b'')
 
 
 def _copies(path: Path) -> dict[str, bytes]:
-    """What a run's copies hold, by their paths in its folder of them."""
+    """Returns path → content of the copies in a run."""
     folder = path / FOLDER
     found = {}
     for file in sorted(folder.rglob('*')):
@@ -182,12 +182,12 @@ def _contents(file: Path) -> bytes:
 
 
 def _package_of(file: str) -> str:
-    """`'my_parts'`, of `my_parts.py` and of `my_parts/near.py`."""
+    """Returns `'my_parts'` for `my_parts.py` and for `my_parts/near.py`."""
     return PurePath(file).parts[0].split('.')[0]
 
 
 def _imported_files(package: str) -> dict[str, Path]:
-    """Of a package, by their paths from the folder that it lies in: `my_parts.py`."""
+    """Returns the imported files of a package, by paths such as `my_parts.py`."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, '__file__', None)
@@ -200,13 +200,13 @@ def _imported_files(package: str) -> dict[str, Path]:
 
 
 def _folder_of(package: str) -> Path | None:
-    """The folder that holds a package or module, which this does not import."""
+    """Returns the folder of a package or module, without importing it."""
     found = importlib.util.find_spec(package)
     if found is None:
         return None
     places = found.submodule_search_locations
     if places is None:
         return Path(found.origin or '').parent
-    if found.origin:  # of its __init__.py
+    if found.origin:  # its __init__.py
         return Path(found.origin).parent.parent
     return Path(next(iter(places))).parent

@@ -1,8 +1,8 @@
 """The fields of an experiment's config: type, default, range and meaning of each.
 
-Checks, errors, `--help` and the documentation's table are made from the annotations:
-`Annotated[type, Range or Choices, help]`. Whoever adds a field also appends to
-`load.ADDED`.
+Checks, errors, `--help` and the table in the documentation are generated from the
+annotations: `Annotated[type, Range or Choices, help]`. If you add a field, also append
+to `load.ADDED`.
 """
 
 import dataclasses
@@ -31,22 +31,22 @@ SeedOrEmpty = Annotated[int | None, Range(at_least=0, below=2**32)]
 
 
 def check_value(name: str, annotation: Any, value: Any) -> None:
-    """`ranges.check`, for a field or a flag.
+    """Applies `ranges.check` to a field or a flag.
 
     Raises:
-      UserError: names it, its value and what it may be.
+      UserError: Names it, its value and the allowed values.
     """
     with user_errors():
         ranges.check(name, annotation, value)
 
 
 class Section:
-    """A part of the config, of which `check_value` looks at each field."""
+    """A section of the config; checks each field with `check_value`."""
 
     NAME: ClassVar[str] = ''
 
     def __post_init__(self):
-        # Sections are dataclasses, which this base by itself is not.
+        # Sections are dataclasses, but this base class is not.
         for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
             name = f'{self.NAME}.{field.name}'.lstrip('.')
             check_value(name, field.type, getattr(self, field.name))
@@ -54,7 +54,7 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class BatchConfig(Section):
-    """What a training step sees."""
+    """The size and layout of training batches."""
 
     NAME = 'batch'
 
@@ -76,7 +76,7 @@ class BatchConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig(Section):
-    """How the devices divide the work; a run may be resumed with another mesh."""
+    """The device mesh; a run may be resumed with another one."""
 
     NAME = 'mesh'
 
@@ -102,7 +102,7 @@ class OptimizerConfig(Section):
     ] = 'adam'
     b1: Annotated[Rate, 'decay of the mean of gradients; of adam and adamw'] = 0.9
     b2: Annotated[Rate, 'decay of the mean of their squares; of adam and adamw'] = 0.98
-    # At 0, a gradient of 0 would make a step of 0 / 0.
+    # With 0, a zero gradient would give 0 / 0.
     eps: Annotated[Epsilon, 'is added to what is divided by; of adam and adamw'] = 1e-9
     weight_decay: Annotated[NotNegative, 'of adamw'] = 0.0
     clip: Annotated[NotNegative, 'largest norm of the gradient; 0: any'] = 0.0
@@ -111,7 +111,7 @@ class OptimizerConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig(Section):
-    """How long to train, by which loss and which random numbers."""
+    """Length, loss and random seeds of training."""
 
     NAME = 'train'
 
@@ -208,7 +208,7 @@ class EvaluationConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig(Section):
-    """When the state of training is saved, and how much of it is kept."""
+    """When to save checkpoints, and how many to keep."""
 
     NAME = 'checkpoint'
 
@@ -219,7 +219,7 @@ class CheckpointConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentConfig(Section):
-    """All of an experiment; the defaults are the paper's base model and training."""
+    """All fields of an experiment. Defaults: the paper's base model and training."""
 
     data: Annotated[
         Spec, 'where pairs come from: a file of experiments/data/sources/'
@@ -259,21 +259,21 @@ class ExperimentConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, nested."""
+        """Returns every field, nested."""
         return dataclasses.asdict(self)
 
 
 class Field(NamedTuple):
-    """What is known of a field."""
+    """The properties of a field."""
 
-    kind: Any  # its annotation, by which values are checked
+    kind: Any  # its annotation, for checking values
     default: Any
-    help: str  # one line of what it means
+    help: str  # its meaning in one line
 
 
 @functools.cache
 def fields() -> dict[str, Field]:
-    """All fields by their names, such as `train.steps`, in the schema's order."""
+    """Returns name → field, such as `train.steps`, in the schema's order."""
     found = {}
     for section, kind in {'': ExperimentConfig, **sections()}.items():
         for field in dataclasses.fields(kind):
@@ -285,18 +285,18 @@ def fields() -> dict[str, Field]:
 
 
 def part_fields() -> list[str]:
-    """The fields that name a part: `'data'`, `'model.attention'`."""
+    """Returns the fields that name a component: `'data'`, `'model.attention'`."""
     return [x for x, field in fields().items() if type in ranges.types_of(field.kind)]
 
 
 def sections() -> dict[str, Any]:
-    """The classes of the parts that have fields of their own, by name."""
+    """Returns name → class of the sections."""
     every = dataclasses.fields(ExperimentConfig)
     return {x.name: x.type for x in every if dataclasses.is_dataclass(x.type)}
 
 
 def allowed(kind: Any) -> str:
-    """What a field may be by its annotation: `int, at least 1; or empty`."""
+    """Describes an annotation's allowed values: `int, at least 1; or empty`."""
     limit = ranges.limit_of(kind)
     kinds = ranges.types_of(kind)
     words = ' or '.join(x.__name__ for x in kinds if x is not type(None))
@@ -314,25 +314,25 @@ def allowed(kind: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as the command line takes it."""
+    """Formats a value for display; None and empty text become `(empty)`."""
     return '(empty)' if value in (None, '') else str(value)
 
 
 def seed(config: ExperimentConfig, name: str) -> int:
-    """One of `train`'s seeds: its own value, or `train.seed` where it is empty."""
+    """Returns one of `train`'s seeds; an empty one defaults to `train.seed`."""
     own = getattr(config.train, name)
     return config.train.seed if own is None else own
 
 
 def without_seeds(config: ExperimentConfig) -> ExperimentConfig:
-    """The config with its seeds as they are by default."""
+    """Returns the config with default seeds."""
     seeds: Any = dict(seed=0, init_seed=None, data_seed=None, dropout_seed=None)
     return dataclasses.replace(config, train=dataclasses.replace(config.train, **seeds))
 
 
 def takes_best(config: ExperimentConfig) -> bool:
-    """Whether the best checkpoints are averaged and scored at the end, not the last.
+    """Returns whether the final scores average the best checkpoints, not the last.
 
-    Where training stops early they are, whatever `evaluation.average_of` says.
+    Early stopping (`train.patience`) implies this, whatever `evaluation.average_of` is.
     """
     return config.evaluation.average_of == 'best' or config.train.patience > 0

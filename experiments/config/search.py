@@ -1,4 +1,4 @@
-"""How a config says to decode, as objects of the library."""
+"""Decoding strategy and logit processors of a config."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +10,7 @@ from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.generation import as_processors, as_strategy, forced_prefix
 
-if TYPE_CHECKING:  # few searches take one
+if TYPE_CHECKING:  # few strategies use one
     from experiments.metrics.base import Metric
     from flaxformer_lite.ensembling import Ensemble
     from flaxformer_lite.models.base import Model
@@ -22,13 +22,14 @@ class Search(NamedTuple):
 
 
 def make(evaluation: EvaluationConfig, forced_first: int | None = None) -> Search:
-    """What `evaluation.decode` and `evaluation.processors` name.
+    """Makes the objects that `evaluation.decode` and `evaluation.processors` name.
 
     Args:
-      forced_first: the token that each target begins with; None for any.
+      evaluation: The config section.
+      forced_first: Forced first token of each target; None forces none.
 
     Raises:
-      UserError: one of them names what is not there, or has a wrong argument.
+      UserError: A component is unknown, or an argument is invalid.
     """
     with user_errors('evaluation.decode: '):
         strategy = as_strategy(evaluation.decode)
@@ -41,12 +42,12 @@ def make(evaluation: EvaluationConfig, forced_first: int | None = None) -> Searc
 def check_processors(
     processors: Sequence[Processor], model: 'Model | Ensemble', extra_length: int
 ) -> None:
-    """Refuses processors that don't fit the vocabulary or the length of targets.
+    """Checks that processors fit the vocabulary and the length of targets.
 
     Raises:
-      UserError: names the processor's argument.
+      UserError: Names the processor's argument.
     """
-    limit = 1 + extra_length  # of a source of one token
+    limit = 1 + extra_length  # for a source of one token
     if model.max_length is not None:
         limit = min(limit, model.max_length)
     with user_errors('evaluation.processors: '):
@@ -55,10 +56,10 @@ def check_processors(
 
 
 def utility(strategy: Strategy) -> 'Metric | None':
-    """The metric by which a strategy orders samples; None for their scores.
+    """Returns the metric by which a strategy ranks samples; None ranks by score.
 
     Raises:
-      UserError: there is no such metric, or it has a wrong argument.
+      UserError: The metric is unknown, or an argument is invalid.
     """
     if not strategy.utility_spec:
         return None

@@ -1,4 +1,4 @@
-"""The table of all fields for the documentation.
+"""Generates the table of all fields for the documentation.
 
 python -m experiments.config.table >docs/configs.md
 """
@@ -19,7 +19,7 @@ values in a config, and the variants that they may name.
 
 
 def markdown() -> str:
-    """The page of the documentation that lists all fields."""
+    """Returns the documentation page that lists all fields."""
     lines = [_HEAD]
     for section in ['', *sections()]:
         if section:

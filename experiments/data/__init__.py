@@ -1,1 +1,1 @@
-"""Text to batches: sources, tokenizer, corpus, packing, collating."""
+"""The data pipeline: sources, tokenizers, corpus, packing, collation."""

@@ -1,6 +1,6 @@
-"""Batches of a few static shapes, each with at most so many tokens.
+"""Batches of a few static shapes with a maximum number of tokens.
 
-What a batch holds follows from (seed, epoch, window) alone.
+The content of a batch depends only on (seed, epoch, window).
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ from experiments.data.packing import Shape
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 
-_CHUNK = 1 << 18  # pairs whose lengths are counted at once
+_CHUNK = 1 << 18  # pairs to count at once
 
 
 class Position(NamedTuple):
-    """Where in the training data the next batch is; every checkpoint holds it."""
+    """Position of the next batch in the training data, saved in checkpoints."""
 
     epoch: int = 0
     window: int = 0
@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What a batch will hold: pairs of a corpus, and the row of each, ascending."""
+    """The content of a batch: pairs of a corpus and their rows, ascending."""
 
     shape: Shape
     pairs: np.ndarray
@@ -38,46 +38,46 @@ class _Plan(NamedTuple):
 
 
 class Batches:
-    """The training batches: each pair within the length limit exactly once an epoch.
+    """The training batches; each epoch has each pair within the length limit once.
 
-    Each epoch shuffles the whole corpus anew, and splits it into windows that are
-    planned one at a time, so memory does not grow with the corpus. Within a window
-    there are two ways to share batches. With buckets, pairs of similar length share a
-    batch: one pair a row, padded to one of a few lengths. With packing, all rows have
-    one length and hold several pairs each. The last batch of a shape in a window may
-    have empty rows.
+    Each epoch shuffles the whole corpus and splits it into windows. Windows are planned
+    one at a time, so memory does not grow with the corpus. Within a window, there are
+    two layouts. With buckets, pairs of similar length share a batch: each row has one
+    pair, padded to one of a few lengths. With packing, all rows have the same length
+    and hold several pairs each. The last batch of a shape in a window may have empty
+    rows.
+
+    The content of batches does not depend on `devices`, so a run can resume on another
+    number of them. Ids that the tokenizer samples, and examples of an objective, depend
+    only on seed, epoch and pair.
 
     Args:
-      corpus: the pairs.
-      tokens: positions of a batch on either side, padding included, at most.
-      max_length: tokens of a side, EOS included; longer pairs are left out.
-      packed: packing instead of buckets.
-      seed: of the order; not negative.
-      rows_multiple: the rows of a batch are a multiple of it.
-      accumulate: into how many parts the rows are divided, too.
-      devices: among which the rows are divided; where they cannot be, empty rows fill
-        them up. Nothing else depends on it, so that a run can go on with others.
-      window: pairs planned at once, at most.
-      tokenizer: of the corpus, which draws ids anew in each epoch where it `samples`;
-        what it draws for a pair follows from seed, epoch and pair.
-      objective: what makes examples of one side of the pairs, by the same; None: the
-        pairs themselves.
+      corpus: The pairs.
+      tokens: Maximum positions of a batch on either side, including padding.
+      max_length: Maximum tokens of a side, including EOS. `dropped` counts longer
+        pairs.
+      packed: Uses packing instead of buckets.
+      seed: Non-negative seed of the order.
+      rows_multiple: The number of rows is a multiple of this.
+      accumulate: Number of equal parts that the rows are also divided into.
+      devices: Number of devices that share the rows, with empty rows added if
+        necessary.
+      window: Maximum number of pairs planned at once.
+      tokenizer: The tokenizer of the corpus. If it `samples`, each epoch gets new ids.
+      objective: Makes examples from one side of the pairs. Defaults to the pairs.
 
     Attributes:
-      dropped: pairs that are longer than `max_length`.
-      longest: tokens of the longest side of the others.
-      planned_shapes: the (rows, length) of the batches.
-      shapes: the same with the rows that fill them up; a program is compiled for each.
-      padding_share: padding as a share of all positions of both sides, in the first
-        window.
-      target_tokens_per_batch: mean number of target tokens without padding, in the
-        first window.
-      batches_per_epoch: exact for the first epoch of a single window, else extrapolated
-        from the first window.
+      dropped: Number of pairs longer than `max_length`.
+      longest: Tokens of the longest side of the other pairs.
+      planned_shapes: (rows, length) of the batches, without added rows.
+      shapes: (rows, length) with added rows. Each shape compiles a program.
+      padding_share: Padding in the first window, as a share of all positions.
+      target_tokens_per_batch: Mean number of target tokens in the first window.
+      batches_per_epoch: Exact for the first epoch of a single window. Otherwise
+        extrapolated from the first window.
 
     Raises:
-      UserError: every pair is longer than `max_length`, or one row takes more than
-        `tokens`.
+      UserError: Every pair is longer than `max_length`, or one row exceeds `tokens`.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Batches:
         objective: Objective | None = None,
     ):
         if objective:
-            side = getattr(corpus, objective.side)  # no example is longer than its row
+            side = getattr(corpus, objective.side)  # not shorter than examples
             corpus = dataclasses.replace(corpus, source=side, target=side)
         self._corpus = corpus
         self._objective = objective
@@ -145,9 +145,10 @@ class Batches:
     def iterate(
         self, position: Position, own_rows: Callable[[int], np.ndarray] = np.arange
     ) -> Generator[tuple[Batch, Position], None, None]:
-        """The batches from a position on, endlessly, with the next one's position.
+        """Yields batches endlessly from a position, each with the position of the next.
 
-        Each has the rows alone that `own_rows` chooses, of so many.
+        Args:
+          own_rows: Number of rows → indices of the rows to return.
         """
         while True:
             epoch, window, index = position
@@ -167,12 +168,12 @@ class Batches:
                 yield {name: x[own] for name, x in batch.items()}, after
 
     def _filled(self, shape: Shape) -> Shape:
-        """With as many rows more as devices and parts need to divide them evenly."""
+        """Rounds rows up to a multiple of `accumulate` × devices."""
         rows, length = shape
         return rows + -rows % self._rows_multiple, length
 
     def _plan(self, epoch: int, window: int) -> tuple[Corpus, list[_Plan]]:
-        """The batches of a window, and the corpus of which they hold pairs."""
+        """Returns the corpus of a window and its planned batches."""
         size = len(self._corpus)
         start = size * window // self._windows
         end = size * (window + 1) // self._windows
@@ -192,13 +193,13 @@ class Batches:
         fits = lengths.max(axis=1) <= self._max_length
         plan = self._pack if self._packed else self._bucket
         plans = plan(pairs[fits], lengths[fits])
-        # In a random order: else batches would come by length, and the emptiest last.
+        # Shuffle: otherwise batches would be sorted by length, with the emptiest last.
         rng = np.random.default_rng((*seed, window))
         order = rng.permutation(len(plans))
         return corpus, [plans[i] for i in order]
 
     def _bucket(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
-        """One pair a row, padded to the smallest length of `shapes` that it fits."""
+        """Puts one pair in each row, padded to the smallest sufficient length."""
         limits = [length for _, length in self.planned_shapes]
         buckets = np.searchsorted(limits, lengths.max(axis=1))
         plans = []
@@ -211,16 +212,16 @@ class Batches:
         return plans
 
     def _pack(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
-        """Several pairs a row, by first fit."""
+        """Puts several pairs in each row, by first fit."""
         (shape,) = self.planned_shapes
         packed = packing.pack(lengths, shape)
         return [_Plan(shape, pairs[index], rows) for index, rows in packed]
 
 
 def _count_lengths(corpus: Corpus, most: int) -> np.ndarray:
-    """[most + 1]: how many pairs have each length up to `most`.
+    """Returns [most + 1]: the number of pairs of each length up to `most`.
 
-    It counts one chunk at a time, to save memory.
+    Counts one chunk at a time, to save memory.
     """
     counts = np.zeros(most + 1, np.int64)
     for start in range(0, len(corpus), _CHUNK):

@@ -15,11 +15,11 @@ Batch = dict[str, np.ndarray]
 def abstract_batch(
     shape: tuple[int, ...], features: int | None
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """What `pairs_batch` gives, by shapes and dtypes.
+    """Returns the shapes and dtypes of a `pairs_batch`.
 
     Args:
       shape: (rows, length).
-      features: of the vectors that sources are; None: they are ids.
+      features: Size of source vectors; None if sources are ids.
     """
     ids = jax.ShapeDtypeStruct(shape, np.int32)
     batch: dict[str, Any] = {name: ids for name in BATCH_ARRAYS}
@@ -31,23 +31,25 @@ def abstract_batch(
 def pairs_batch(
     corpus: Corpus, shape: Shape, pairs: np.ndarray, rows: np.ndarray
 ) -> Batch:
-    """Both sides of pairs, int32 [rows, length] each; vectors [rows, length, features].
+    """Collates pairs into int32 [rows, length]; vectors into [rows, length, features].
+
+    Positions without a token hold padding in tokens, and 0 in segments and positions.
 
     Args:
-      corpus: where the pairs are.
-      shape: (rows, length); the length is enough for all that a row gets, EOS included.
+      corpus: The corpus of the pairs.
+      shape: (rows, length). The length must suffice for each row, including EOS.
       pairs: [n], indices into the corpus.
-      rows: [n], the row of each pair, ascending; a row may get several pairs, one
-        behind the other, or none.
+      rows: [n], the row of each pair, ascending. A row may have several consecutive
+        pairs, or none.
 
     Returns:
-      `labels`: each target's tokens and the end token.
-      `source`: each source's tokens and what sources end with.
-      `inputs`: the labels shifted right, the start token first.
-      `source_segments` and `target_segments`: which pair of its row a token belongs to,
-        from 1.
-      `source_positions` and `target_positions`: of a token in its pair, from 0.
-      Where there is no token, these are padding, and the others 0.
+      `labels`: Each target's tokens and the end token.
+      `source`: Each source's tokens and their end token, if any.
+      `inputs`: The labels shifted right, beginning with the start token.
+      `source_segments` and `target_segments`: The pair of each token in its row, from
+      1. `source_positions` and `target_positions`: The position of each token in its
+      pair,
+        from 0.
     """
     special = corpus.special_tokens
     source, source_segments, source_positions = collate_side(
@@ -77,20 +79,20 @@ def collate_side(
     end: int | None,
     padding: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """int32 [rows, length]: tokens, segments and positions of one side.
+    """Returns int32 [rows, length]: tokens, segments and positions of one side.
 
-    Vectors are float32 [rows, length, features], and 0 where there is no token.
+    Vectors are float32 [rows, length, features], and 0 at padding.
 
     Args:
-      side: where its tokens are.
-      shape, pairs, rows: as `pairs_batch` takes them.
-      end: what each ends with; None for nothing.
-      padding: what stands where there is no token.
+      side: The tokens of the side.
+      shape, pairs, rows: As in `pairs_batch`.
+      end: The end token; None appends none.
+      padding: The padding token.
     """
     features = side.tokens.shape[1:]
     dtype = np.float32 if features else np.int32
     blank = 0 if features else padding
-    # One entry a pair: its tokens, where it begins in its row, which of the row it is.
+    # One entry per pair: number of tokens, first column in its row, index in its row.
     own_lengths = side.lengths(pairs)
     lengths = own_lengths + (end is not None)
     begins = np.cumsum(lengths) - lengths  # if all pairs were in one row
@@ -98,7 +100,7 @@ def collate_side(
     first_of_row = np.searchsorted(rows, rows)
     columns = begins - begins[first_of_row]
     segments = numbers - first_of_row + 1
-    # One entry a token, from here on.
+    # From here on, one entry per token.
     pair = np.repeat(numbers, lengths)
     positions = np.arange(len(pair)) - begins[pair]
     is_text = positions < own_lengths[pair]

@@ -1,4 +1,4 @@
-"""The training pairs as token ids in files: tokenised once, then memory-mapped."""
+"""Training pairs as token ids in memory-mapped files, tokenized once."""
 
 import dataclasses
 import itertools
@@ -18,17 +18,17 @@ from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 T = TypeVar('T')
 Pairs = list[Pair]
-_CHUNK = 8192  # pairs in memory at once; SentencePiece shares them among its threads
+_CHUNK = 8192  # pairs in memory at once; SentencePiece encodes them in parallel
 _ABOUT = 'corpus.json'
 
 
 @dataclasses.dataclass(frozen=True)
 class RaggedArray:
-    """Rows of unequal length, stored one behind the other.
+    """Rows of unequal length, concatenated.
 
     Attributes:
       tokens: [tokens], uint16 or uint32; or vectors, [tokens, features], float32.
-      offsets: [rows + 1], int64: where each row begins, and where the last one ends.
+      offsets: [rows + 1], int64: the start of each row, and the end of the last one.
     """
 
     tokens: np.ndarray
@@ -44,7 +44,7 @@ class RaggedArray:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of a token, or of a vector with its shape."""
+        """The dtype of a token, or of a vector including its shape."""
         return np.dtype((self.tokens.dtype, self.tokens.shape[1:]))
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class RaggedArray:
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     def lengths(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """The lengths of all rows, or of those asked for: int64."""
+        """Returns the lengths of all or selected rows, int64."""
         return self.offsets[1:][rows] - self.offsets[:-1][rows]
 
 
@@ -63,12 +63,12 @@ class Corpus:
     """Pairs as ids, without BOS and EOS.
 
     Attributes:
-      source, target: row i of one translates row i of the other.
-      skipped: pairs that were left out because a side was blank.
-      left_out: pairs that the source left out, by why.
-      digest: of its files; '' for pairs in memory.
-      special_tokens: what batches of it start, end and are filled up with.
-      source_end: what sources end with; None for nothing.
+      source, target: Row i of the target translates row i of the source.
+      skipped: Number of pairs left out because a side was blank.
+      left_out: Reason → number of pairs that the data source left out.
+      digest: Digest of the files; '' for pairs in memory.
+      special_tokens: Special tokens of its batches.
+      source_end: The end token of sources; None for none.
     """
 
     source: RaggedArray
@@ -83,7 +83,7 @@ class Corpus:
         return len(self.source)
 
     def lengths(self, pairs: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """[pairs, 2]: the lengths of both sides, EOS included."""
+        """Returns [pairs, 2]: the lengths of both sides, including EOS."""
         sides = (self.source, self.target)
         return np.stack([side.lengths(pairs) + 1 for side in sides], axis=1)
 
@@ -95,14 +95,14 @@ def resample(
     seeds: np.ndarray,
     most: int,
 ) -> Corpus:
-    """Some pairs in memory, with ids that the tokenizer draws anew.
+    """Returns selected pairs in memory, with newly sampled ids.
 
     Args:
       pairs: [n], indices into the corpus.
-      tokenizer: of the corpus.
-      seeds: [n, 2], by which it draws.
-      most: the largest length, EOS included; where the ids that are drawn are more, or
-        were, they stay as they are in the corpus.
+      tokenizer: The tokenizer of the corpus.
+      seeds: [n, 2], the seeds of both sides.
+      most: Maximum length, including EOS. Pairs that exceed it, before or after
+        sampling, keep the ids of the corpus.
     """
     sides = []
     both = zip((corpus.source, corpus.target), tokenizer.sides, seeds.T, strict=True)
@@ -121,11 +121,11 @@ def resample(
 def examples(
     corpus: Corpus, pairs: np.ndarray, objective: Objective, seeds: np.ndarray
 ) -> Corpus:
-    """What an objective makes of some pairs, in memory.
+    """Returns an objective's examples of selected pairs, in memory.
 
     Args:
       pairs: [n], indices into the corpus.
-      seeds: [n], by which each is made.
+      seeds: [n], the seed of each example.
     """
     side: RaggedArray = getattr(corpus, objective.side)
     generators = map(np.random.default_rng, seeds.tolist())
@@ -139,7 +139,7 @@ def examples(
 
 
 def tokenize(pairs: Pairs, tokenizer: Tokenizer) -> Corpus:
-    """All the pairs, blank ones too, in memory: for evaluation sets."""
+    """Tokenizes all pairs in memory, including blank ones, for evaluation."""
     sources, targets = _encoded(pairs, tokenizer)
     dtypes = _dtypes(tokenizer)
     return Corpus(
@@ -156,17 +156,17 @@ def prepare(
     cache: Path,
     progress: Progress = lambda done: None,
 ) -> Corpus:
-    """The training pairs, without those that have a blank side.
+    """Returns the tokenized training pairs, without those with a blank side.
 
-    They are streamed into files under `cache`; files that are there for this text and
-    tokenizer, undamaged, are used again. Where several processes ask for the same
-    text, one makes it and the others wait.
+    The pairs are streamed into files under `cache`. Undamaged files of the same text
+    and tokenizer are reused. If several processes need the same text, one makes the
+    files and the others wait.
 
     Args:
-      progress: is told from time to time how many pairs are done.
+      progress: Called from time to time with the number of processed pairs.
 
     Raises:
-      UserError: there is no pair with text on both sides; the disk is full.
+      UserError: No pair has text on both sides, or the disk is full.
     """
     key = hex_digest(f'{data.digest()} {tokenizer.digest}')
     folder = cache / f'corpus-{key[:32]}'
@@ -214,14 +214,14 @@ def _write(
 
 
 def _encoded(pairs: Pairs, tokenizer: Tokenizer) -> tuple[list[Any], list[Any]]:
-    """The rows of sources, and those of targets."""
+    """Returns the ids of sources and targets."""
     sources = tokenizer.encode([source for source, _ in pairs])
     targets = tokenizer.encode_target([target for _, target in pairs])
     return sources, targets
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
-    """By side; ids have one that holds those of both."""
+    """Returns the dtype of each side. Ids share a dtype that fits both sides."""
     source, target = [side.dtype for side in tokenizer.sides]
     if not tokenizer.reads_vectors:
         source = target = max(source, target)
@@ -250,7 +250,7 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of `size`, the last one shorter."""
+    """Yields lists of `size` items; the last one may be shorter."""
     iterator = iter(items)
     while chunk := list(itertools.islice(iterator, size)):
         yield chunk

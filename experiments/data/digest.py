@@ -1,4 +1,4 @@
-"""Digests, by which the cache finds what was made of the same text by the same code."""
+"""Digests of text and code, which serve as cache keys."""
 
 import hashlib
 import inspect
@@ -8,7 +8,7 @@ from experiments import storage
 
 
 def hex_digest(*parts: str | bytes) -> str:
-    """The SHA-256 of texts and bytes, one behind the other."""
+    """Returns the SHA-256 of concatenated texts and bytes."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
@@ -16,10 +16,10 @@ def hex_digest(*parts: str | bytes) -> str:
 
 
 def of_file(path: Path) -> bytes:
-    """The SHA-256 of a file; raises UserError if it cannot be read."""
+    """Returns the SHA-256 of a file; raises UserError if it is unreadable."""
     return bytes.fromhex(storage.sha256(path))
 
 
 def code_of(cls: type) -> bytes:
-    """The file that a class is defined in."""
+    """Returns the content of the file that defines a class."""
     return Path(inspect.getfile(cls)).read_bytes()

@@ -1,4 +1,4 @@
-"""Which pairs share a batch, decided by lengths: shuffling, buckets and packing."""
+"""Assignment of pairs to batches: shuffling, buckets and packing."""
 
 import math
 from collections.abc import Iterator
@@ -6,25 +6,25 @@ from collections.abc import Iterator
 import numpy as np
 
 Shape = tuple[int, int]  # of a batch: rows, length
-_MULTIPLE = 8  # lengths are multiples of it, as the tiles of accelerators are
+_MULTIPLE = 8  # lengths are multiples of it, to match the tiles of accelerators
 _MOST_BUCKETS = 5  # each is compiled once
-_MOST_BATCHES_LEFT = 0.97  # as a share, for one more bucket to be worth it
-_LEAST_PACKED_LENGTH = 64  # so that several short pairs share a row
+_MOST_BATCHES_LEFT = 0.97  # maximum share of batches left, to add a bucket
+_LEAST_PACKED_LENGTH = 64  # lets several short pairs share a row
 _OPEN_ROWS = 32  # rows that packing keeps open; twice as many fill 0.2 % more
-_LEAST_LENGTH = 16  # of a batch whose lengths are powers of two
+_LEAST_LENGTH = 16  # in batches with lengths of powers of two
 
 
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
-    """Where a pseudo-random permutation of range(size) takes each index.
+    """Applies a pseudo-random permutation of range(size) to indices.
 
-    A Feistel network over the next power of four, applied again to what it takes
-    outside range(size). Any part of the permutation can be computed without the rest,
-    so a corpus of any size is shuffled as a whole.
+    This is a Feistel network over the next power of four. It is applied again to
+    results outside range(size). Any part of the permutation can be computed without the
+    rest, so a corpus of any size is shuffled as a whole.
 
     Args:
       index: [n], each in 0..size - 1.
-      size: how many indices there are.
-      seed: non-negative integers.
+      size: Number of indices.
+      seed: Non-negative integers.
 
     Returns:
       [n], int64, each in 0..size - 1.
@@ -49,18 +49,18 @@ def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
-    """Makes every bit depend on every bit (the finaliser of SplitMix64)."""
+    """Makes every bit depend on every bit (the finalizer of SplitMix64)."""
     bits = (bits ^ (bits >> 30)) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> 27)) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> 31)
 
 
 def pair_seeds(pairs: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
-    """Pseudo-random numbers of pairs, whichever other pairs are asked for.
+    """Returns pseudo-random numbers of pairs, independent of the other pairs.
 
     Args:
       pairs: [n], indices.
-      seed: non-negative integers.
+      seed: Non-negative integers.
 
     Returns:
       [n, 2], int64, each in 0..2³¹ − 1: of the source and of the target.
@@ -75,24 +75,24 @@ def pair_seeds(pairs: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
 def bucket_lengths(
     counts: np.ndarray, tokens: int, windows: int, most: int
 ) -> list[int]:
-    """The lengths to pad to, ascending, for few batches an epoch and few shapes.
+    """Returns lengths to pad to, ascending, for few batches per epoch and few shapes.
 
-    Greedy: it adds the length that saves most batches, as long as that saves enough.
-    Batches that are not full count too, so a small corpus gets fewer lengths.
+    Greedily adds the length that saves most batches, until the savings are too small.
+    Partial batches count as well, so a small corpus gets fewer lengths. Each window
+    ends with partial batches.
 
     Args:
-      counts: [length], how many pairs have it.
-      tokens: positions of a batch.
-      windows: the parts of an epoch, each of which ends with batches that are not full.
-      most: the last of the lengths is at most this, and at least that of the longest
-        pair.
+      counts: [length], the number of pairs of each length.
+      tokens: Positions of a batch.
+      windows: Number of windows in an epoch.
+      most: Upper limit of the lengths, at least the length of the longest pair.
     """
     pairs_up_to = np.cumsum(counts) / windows
     largest = _round_up(int(np.flatnonzero(counts)[-1]), most)
     candidates = range(_MULTIPLE, largest, _MULTIPLE)
 
     def batches(lengths):
-        """How many an epoch's window has, padded to these lengths."""
+        """Returns the batches of an epoch's window with these lengths."""
         pairs = np.diff(pairs_up_to[lengths], prepend=0)
         rows = np.maximum(1, tokens // np.array(lengths))
         return np.ceil(pairs / rows).sum()
@@ -108,9 +108,9 @@ def bucket_lengths(
 
 
 def packed_length(longest: int, most: int = 1 << 31) -> int:
-    """The length of a packed row: what the longest pair needs, and at most `most`.
+    """Returns the length of a packed row: enough for the longest pair, at most `most`.
 
-    Not more, for the cost of attention is quadratic in it.
+    A larger length would cost more, because attention is quadratic in it.
     """
     return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
 
@@ -120,18 +120,18 @@ def _round_up(length: int, most: int) -> int:
 
 
 def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
-    """The row of each pair: the first open row with room on both sides, or a new one.
+    """Returns the row of each pair: the first open row that fits it, or a new one.
 
     Args:
-      lengths: [n, 2], of a pair's two sides, each in 1..size.
-      size: positions of a row on each side.
+      lengths: [n, 2], the lengths of both sides, each in 1..size.
+      size: Positions of a row on each side.
 
     Returns:
-      [n], the rows numbered from 0.
+      [n], row numbers from 0.
     """
-    # Lists, not arrays: with this few open rows a scan of lists is faster, 1 µs a pair.
+    # With this few open rows, lists are faster to scan than arrays: 1 µs per pair.
     rows: list[int] = []
-    numbers: list[int] = []  # of the open rows, and their room on each side
+    numbers: list[int] = []  # of the open rows, and their free positions on each side
     source_room: list[int] = []
     target_room: list[int] = []
     opened = 0
@@ -142,7 +142,7 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
         else:
             k = len(numbers)
             if k == _OPEN_ROWS:
-                # Closes the oldest row, which is the fullest.
+                # Close the oldest row, which is the fullest.
                 k -= 1
                 del numbers[0], source_room[0], target_room[0]
             numbers.append(opened)
@@ -156,10 +156,10 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
 
 
 def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """All pairs in batches of one shape, several pairs a row, by `first_fit`.
+    """Packs all pairs into batches of one shape, several pairs per row, by `first_fit`.
 
     Args:
-      lengths: [n, 2], of a pair's two sides, each in 1..length.
+      lengths: [n, 2], the lengths of both sides, each in 1..length.
       shape: (rows, length) of a batch.
 
     Yields:
@@ -179,15 +179,15 @@ def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.nda
 def by_length(
     lengths: np.ndarray, tokens: int, devices: int
 ) -> Iterator[tuple[Shape, np.ndarray]]:
-    """All of a set, longest first, in batches of few shapes.
+    """Batches all sequences, longest first, in few shapes.
 
-    Nothing is left out: one that is longer than `tokens` still gets its batch. Lengths
-    are padded to a power of two, and only the last batch has empty rows.
+    Even a sequence longer than `tokens` gets a batch. Lengths are padded to a power of
+    two, and only the last batch has empty rows.
 
     Args:
-      lengths: of each.
-      tokens: positions of a batch for each device, at most.
-      devices: how many divide the rows of a batch.
+      lengths: The length of each sequence.
+      tokens: Maximum positions of a batch per device.
+      devices: Number of devices that share the rows of a batch.
 
     Yields:
       The shape (rows, length), and the indices in its first rows.
@@ -197,8 +197,8 @@ def by_length(
         longest = int(lengths[order[0]])
         length = max(_LEAST_LENGTH, power_of_two(longest))
         rows = max(1, tokens // length)
-        # A small set has fewer rows. Several devices have fewer of what is left of any,
-        # so that none of them goes without.
+        # A small set has fewer rows. With several devices, so has the remainder of any
+        # set, to give each device some rows.
         left = len(order) if devices > 1 else len(lengths)
         wanted = math.ceil(left / devices)
         rows = devices * min(rows, power_of_two(wanted))
@@ -207,5 +207,5 @@ def by_length(
 
 
 def power_of_two(number: int) -> int:
-    """The next one, or the number itself."""
+    """Returns the smallest power of two that is not below the number."""
     return 1 << (number - 1).bit_length()

@@ -1,6 +1,6 @@
-"""What the grammar put into the sentences of a set: negation, separable verbs, ….
+"""Grammatical phenomena in generated sentences: negation, separable verbs, ….
 
-The trees that the sentences were read from say it; the text alone would not.
+They are read from the syntax trees, because the text alone does not show them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,17 +21,17 @@ from parallel_grammar.syntax import (
     Sentence,
 )
 
-OF_OWNER = 'of an owner'  # in the place of a case
+OF_OWNER = 'of an owner'  # used instead of a case
 
 
 class PlacedClause(NamedTuple):
-    """A clause, and where it stands in its sentence.
+    """A clause and its place in a sentence.
 
     Attributes:
-      clause: the clause.
+      clause: The clause.
       kind: main, subordinate, infinitive or relative.
-      mood: of a main clause: statement, question or request; of others empty.
-      phrases: its noun phrases with their German case, and owners with `OF_OWNER`.
+      mood: Statement, question or request for a main clause; empty for others.
+      phrases: Its noun phrases with their German case, and owners with `OF_OWNER`.
     """
 
     clause: Clause
@@ -41,7 +41,7 @@ class PlacedClause(NamedTuple):
 
 
 def clauses(tree: Sentence) -> Iterator[PlacedClause]:
-    """Every clause of a sentence, those inside of others too."""
+    """Yields every clause of a sentence, including nested ones."""
     for clause in tree.clauses:
         yield from _within(clause, 'main', tree.mood)
 
@@ -62,7 +62,7 @@ def _within(clause: Clause, kind: str, mood: str = '') -> Iterator[PlacedClause]
 def _noun_phrases(
     nominals: Iterable[tuple[Nominal | None, str]],
 ) -> Iterator[tuple[NounPhrase, str]]:
-    """The noun phrases of nominals with their case: both of two, and owners."""
+    """Yields noun phrases with their case, including coordinated ones and owners."""
     for nominal, case in nominals:
         if isinstance(nominal, Both):
             both = [(nominal.first, case), (nominal.second, case)]
@@ -73,7 +73,7 @@ def _noun_phrases(
 
 
 def _auxiliary(clause: Clause) -> str:
-    """What German has with a participle: haben, sein, or neither."""
+    """Returns the auxiliary of a German participle: haben, sein, or neither."""
     verb = clause.verb.german
     is_past = clause.tense == 'past' and not verb.past
     is_perfect = (clause.tense == 'perfect' or is_past) and not clause.modal
@@ -81,7 +81,7 @@ def _auxiliary(clause: Clause) -> str:
 
 
 def _is_apart(place: PlacedClause) -> bool:
-    """A separable verb whose prefix stands at the end: 'Er ruft … an'."""
+    """Returns whether a separable verb's prefix is at the end: 'Er ruft … an'."""
     clause = place.clause
     if not clause.verb.german.prefix or place.kind != 'main':
         return False
@@ -104,12 +104,12 @@ def _has_possessive(place: PlacedClause) -> bool:
 
 
 def _has_pronoun_of_a_thing(place: PlacedClause) -> bool:
-    """'it' is er, sie or es, by the noun that is meant."""
+    """Returns whether 'it' occurs, which is er, sie or es in German."""
     nominals = [nominal for nominal, _ in place.clause.phrases()]
     return any(isinstance(x, Pronoun) and x.english == 'it' for x in nominals)
 
 
-# A sentence holds a phenomenon where one of its clauses does.
+# A sentence contains a phenomenon if one of its clauses does.
 PHENOMENA: dict[str, Callable[[PlacedClause], bool]] = {
     'agreement with a plural subject': lambda p: p.clause.subject.person in (3, 4),
     'agreement across a relative clause': _described_subject,
@@ -143,19 +143,18 @@ PHENOMENA: dict[str, Callable[[PlacedClause], bool]] = {
 
 
 def rows(data: str, name: str, pairs: Sequence[Pair]) -> dict[str, list[int]]:
-    """Phenomenon → the numbers of a set's sentences that hold it.
+    """Returns phenomenon → indices of a set's sentences that contain it.
+
+    Returns an empty dict if the source is not the grammar, or if the current grammar
+    generates other sentences.
 
     Args:
-      data: the spec of the data source.
-      name: the set's.
-      pairs: its sentences, as a run translated them.
-
-    Returns:
-      Nothing where the source is not the grammar, or this code's grammar makes other
-      sentences.
+      data: The spec of the data source.
+      name: The name of the set.
+      pairs: The sentences as a run translated them.
 
     Raises:
-      UserError: the spec is wrong.
+      UserError: The spec is invalid.
     """
     source = sources.load(data)
     is_grammar = isinstance(source, Grammar)

@@ -1,4 +1,4 @@
-"""Items that are made by a thread before they are needed."""
+"""Prefetching of items in a thread."""
 
 from collections import deque
 from collections.abc import Generator, Iterable
@@ -9,11 +9,11 @@ T = TypeVar('T')
 
 
 def prefetch(items: Iterable[T], ahead: int = 8) -> Generator[T, None, None]:
-    """The same items, made by a thread while the ones before them are in use.
+    """Yields the same items, made ahead of time by a thread.
 
-    What `items` raises is raised here, at its place among the items. Grain's thread is
-    not used: it takes a data set of its own kind with a state, and here the position of
-    the next batch is the whole state.
+    Exceptions of `items` are raised at their place among the items. Grain's prefetching
+    is not used, because it needs a dataset type with its own state. Here, the position
+    of the next batch is the whole state.
     """
     iterator = iter(items)
     end: Any = object()

@@ -1,1 +1,1 @@
-"""Scores of a model: loss, and its translations."""
+"""Evaluation of a model: loss, translations and their scores."""

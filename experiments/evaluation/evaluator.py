@@ -26,12 +26,12 @@ from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
 
-_LARGEST_EXPONENT = 700  # exp of more is not a float
-_EXAMPLES = 3  # of a set's translations that are shown
+_LARGEST_EXPONENT = 700  # exp of more overflows a float
+_EXAMPLES = 3  # number of shown translations per set
 
 
 class Evaluation(NamedTuple):
-    """A set's scores by their names, and its translations, each on one line."""
+    """A set's scores by name, and its translations, each on one line."""
 
     scores: Scores
     outputs: list[str]
@@ -41,17 +41,15 @@ class Evaluator:
     """Scores parameters of one model on named sets.
 
     Args:
-      model: the Transformer.
-      tokenizer: of both languages.
-      config: the run's: by which metrics, how to decode, and what to make of pairs.
-      path: the run's directory, where translations are saved; None saves nothing.
-      languages: the codes of source and target.
-      devices: divide the rows of batches; by default all that there are.
-      on_progress: is told how many sentences of a set are translated, how many it has,
-        and what they are: 'sentences of val'.
+      config: The run's config: metrics, decoding and objective.
+      path: The run's directory, where translations are saved; None disables saving.
+      languages: Codes of source and target language.
+      devices: Devices that share the rows of batches. Defaults to all devices.
+      on_progress: Called with the number of translated sentences of a set, their total,
+        and a description: 'sentences of val'.
 
     Raises:
-      UserError: as `scores.installed_metrics` and `Translator`.
+      UserError: As `scores.installed_metrics` and `Translator`.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class Evaluator:
     def every(
         self, variables: Any, chosen: dict[str, Pairs], steps: Sequence[int]
     ) -> dict[str, Scores]:
-        """The scores of each set by the mean of these steps' checkpoints."""
+        """Returns the scores of each set, with the mean of checkpoints at `steps`."""
         return {
             name: self(variables, name, pairs, max(steps), len(steps)).scores
             for name, pairs in chosen.items()
@@ -92,14 +90,14 @@ class Evaluator:
     def __call__(
         self, variables: Any, name: str, pairs: Pairs, step: int, mean_of: int = 1
     ) -> Evaluation:
-        """Scores a set; its translations are saved with their scores.
+        """Scores a set, and saves its translations with their scores.
 
-        What was scored once, as the dev set at the last step, is not scored again.
-        Where nothing can be saved, as in a directory of others, that is told on stderr.
+        Results are cached, for example those of the dev set at the last step. If the
+        directory is not writable, this prints a warning.
 
         Args:
-          step: of the last checkpoint that the variables are of.
-          mean_of: how many checkpoints they are the mean of.
+          step: Step of the last checkpoint in `variables`.
+          mean_of: Number of checkpoints averaged in `variables`.
         """
         key = (name, step, mean_of)
         if key not in self._evaluated:
@@ -134,10 +132,10 @@ class Evaluator:
         return Evaluation(found, outputs)
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
-        """Loss, perplexity and token accuracy over all pairs, of first references.
+        """Returns loss, perplexity and token accuracy on first references.
 
-        The loss is in nats a token, and without label smoothing; with an objective it
-        is of the same examples each time.
+        The loss is in nats per token, without label smoothing. With an objective, the
+        examples are the same each time.
         """
         references = sets.first_references(pairs)
         batches = self._scorer.batches(references, self._objective)
@@ -153,9 +151,9 @@ class Evaluator:
         }
 
 
-@functools.lru_cache(maxsize=4)  # the runs of a process may share it
+@functools.lru_cache(maxsize=4)  # shared by the runs of a process
 def _loss_sums(model: Model, devices: DeviceMesh) -> compilation.Program:
-    """The compiled sums of the loss of a batch."""
+    """Returns the compiled loss sums of a batch."""
     sums = functools.partial(loss_sums, model, loss='cross_entropy(label_smoothing=0)')
     jitted = jax.jit(sums, out_shardings=devices.everywhere())
     return compilation.Program(jitted)
@@ -164,12 +162,12 @@ def _loss_sums(model: Model, devices: DeviceMesh) -> compilation.Program:
 def _write_translations(
     file: Path, name: str, pairs: Pairs, outputs: Sequence[str]
 ) -> None:
-    """Writes a set's translations, with its sources and references beside them.
+    """Writes a set's translations, with its sources and references in separate files.
 
-    First references are one file, second ones another; a line is blank where a sentence
-    has no more. The commands of sacreBLEU and COMET read these files:
-    `sacrebleu val.reference.txt -i …`. sacreBLEU's takes a blank line for an empty
-    reference, which changes TER.
+    There is a file for all first references, one for all second ones, and so on. A line
+    is blank if a sentence has no such reference. The commands of sacreBLEU and COMET
+    read these files: `sacrebleu val.reference.txt -i …`. The command of sacreBLEU
+    treats a blank line as an empty reference, which changes TER.
     """
     storage.refuse_link(file.parent)
     sources, references = sets.lines_of(pairs)
@@ -182,7 +180,7 @@ def _write_translations(
 
 
 def examples(pairs: Pairs, outputs: Sequence[str]) -> str:
-    """Three of a set's translations with source and reference, spread over the set."""
+    """Formats three of a set's translations, spread over the set."""
     every = max(1, len(pairs) // _EXAMPLES)
     numbers = range(0, len(pairs), every)
     lines = []

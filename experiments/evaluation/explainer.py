@@ -1,4 +1,4 @@
-"""A translation and what led to it: search, alternatives, attention of each head."""
+"""Explains a translation: search, alternatives, attention of each head."""
 
 import functools
 from collections.abc import Sequence
@@ -29,29 +29,25 @@ from flaxformer_lite.training.batch import (
     source_and_inputs,
 )
 
-MOST_TOKENS = 64  # of a source, with its end
+MOST_TOKENS = 64  # of a source, including EOS
 ALTERNATIVES = 8  # for each token of a translation
 _SMALLEST_ROOM = 32  # tokens
 
 
 class Explainer:
-    """Translates sentences with a run, and tells how each translation came about.
+    """Translates sentences with a run, and explains each translation.
 
-    Sentences are padded to few lengths, for each of which a program is compiled when it
-    is first needed. To switch a head or a layer off compiles nothing.
-
-    Args:
-      run: whose model it is.
+    Sentences are padded to few lengths. Each length compiles a program when it is first
+    used. Switching a head or layer off compiles nothing.
 
     Attributes:
-      run: the same.
-      switches: what can be switched off, by its place in the masks that
-        `introspection.ablation_masks` makes: heads, as
-        `decoder/layer_1/cross_attention/heads/3`, and layers, as
-        `decoder/layer_drop_1/keep/0`.
+      run: The run.
+      switches: Paths of heads and layers that can be switched off, in the masks of
+        `introspection.ablation_masks`: `decoder/layer_1/cross_attention/heads/3` is a
+        head, `decoder/layer_drop_1/keep/0` a layer.
 
     Raises:
-      UserError: the run's sources are vectors, or it has no checkpoint to read.
+      UserError: The run's sources are vectors, or it has no readable checkpoint.
     """
 
     def __init__(self, run: OpenedRun):
@@ -61,7 +57,7 @@ class Explainer:
             )
         self.run = run
         self._own = search.make(run.config.evaluation, run.tokenizer.forced_first)
-        # Heads and layers are switched off one by one, also where they are scanned.
+        # Heads and layers are switched off separately, even if layers are scanned.
         self._model = run.model.with_separate_layers()
         self._variables = unstack_layers(run.variables)
         masks = jax.device_get(introspection.ablation_masks(self._model))
@@ -74,7 +70,7 @@ class Explainer:
         self._inspect = compilation.Program(jax.jit(self._inspected))
 
     def example(self) -> str:
-        """The first source that the run has scored; '' if it has saved none."""
+        """Returns the run's first scored source, or '' if none is saved."""
         folder = self.run.path / 'translations'
         for file in sorted(folder.glob('*.source.txt')):
             with storage.as_user_error('read', file):
@@ -84,9 +80,9 @@ class Explainer:
         return ''
 
     def strategy(self, beams: int) -> Strategy:
-        """A search for so many results, with the config's length penalty if it has one.
+        """Returns a beam search with the config's length penalty (default: 0.6).
 
-        For one result it is greedy.
+        With one beam, returns greedy search.
         """
         if beams == 1:
             return generation.as_strategy('greedy')
@@ -96,30 +92,30 @@ class Explainer:
     def explain(
         self, text: str, strategy: Strategy, off: Sequence[str] = (), rank: int = 0
     ) -> dict[str, Any]:
-        """A sentence's translations, and all that led to one of them.
+        """Translates a sentence and explains one of the translations.
 
         Args:
-          text: the sentence.
-          strategy: of the search; one that draws nothing.
-          off: those of `switches` that are off.
-          rank: which of the search's results is looked into; 0 is the best.
+          text: The sentence.
+          strategy: A deterministic search strategy.
+          off: The `switches` to switch off.
+          rank: The search result to explain; 0 is the best.
 
         Returns:
-          As JSON can have it:
-            texts: the results of the search, best first.
-            nodes: their numbers in the tree.
-            tree: the hypotheses of the search, each with the number of the one that it
-              continues (−1 of the first), its last piece, its score as
-              `SearchTrace.hypotheses` has it, and whether it ended.
-            source: the sentence's pieces.
-            tokens: of the result, each with its piece, its probability, and the
-              likeliest in its place with theirs.
-            attention: by name, as `introspection.Record` has them: the pieces that are
-              queries and keys, and by layer and head the weights in thousandths. A
-              query of the decoder is the piece that it writes.
+          A JSON serializable dict:
+            texts: Results of the search, best first.
+            nodes: Their indices in the tree.
+            tree: Hypotheses of the search, each with the index of its parent (−1 for
+              the root), its last piece, its score, and whether it ended.
+              `SearchTrace.hypotheses` defines the score.
+            source: Pieces of the sentence.
+            tokens: Tokens of the explained result, each with its piece, its
+              probability, and the most likely alternatives with theirs.
+            attention: Attention by name, as in `introspection.Record`. It has the
+              pieces of queries and keys, and the weights by layer and head, in
+              thousandths. A decoder query is labelled with the piece that it predicts.
 
         Raises:
-          UserError: the text is blank or too long, or `off` names what is not there.
+          UserError: The text is blank or too long, or a name in `off` is unknown.
         """
         source = self._encode(text)
         variables = self._ablated(off)
@@ -152,7 +148,7 @@ class Explainer:
         if not text.strip():
             raise UserError('the sentence is blank: type one')
         tokenizer = self.run.tokenizer
-        # Half of a surrogate pair, which JSON may have, is no text.
+        # JSON may contain half of a surrogate pair, which is not valid text.
         text = text.encode(errors='replace').decode()
         ids = tokenizer.with_end(tokenizer.encode([text])[0])
         if len(ids) > MOST_TOKENS:
@@ -164,7 +160,7 @@ class Explainer:
         return ids
 
     def _ablated(self, off: Sequence[str]) -> Any:
-        """The model's variables with some heads and layers switched off."""
+        """Returns the model's variables with some heads and layers switched off."""
         masks = jax.tree.map(np.copy, self._masks)
         for name in off:
             if name not in self.switches:
@@ -177,19 +173,19 @@ class Explainer:
     def _trace(
         self, variables: Any, strategy: Strategy, source: Sequence[int]
     ) -> SearchTrace:
-        """The search for a sentence's translation."""
+        """Runs the search for a sentence and returns its trace."""
         extra = self.run.config.evaluation.extra_length
         choice = self._own._replace(strategy=strategy)
         program = _traced_search(self._model, choice, extra)
         padding = self._model.special_tokens.padding
         source_BS = pad_source([source], padding, length=_room(len(source)))
-        # As `Translator` has it: the end of the source is not counted.
+        # As in `Translator`, without the EOS of the source.
         max_len_B = np.array([len(source) - 1 + extra], np.int32)
         arrays = _placed((source_BS, max_len_B))
         return jax.device_get(program(variables, *arrays))
 
     def _inspected(self, variables: Any, batch: Batch) -> Any:
-        """The weights of a pair; probabilities of its labels; the likeliest tokens."""
+        """Returns attention weights, label probabilities and top-k tokens."""
         seen = introspection.record(self._model, variables, batch, missing_ok=True)
         logits_BTV: Any = self._model.apply(variables, *source_and_inputs(batch))
         p_TV = jax.nn.softmax(logits_BTV[0])
@@ -203,7 +199,7 @@ class Explainer:
     def _look_inside(
         self, variables: Any, source: Sequence[int], target: Sequence[int]
     ) -> dict[str, Any]:
-        """What happens in the model when it writes a target."""
+        """Returns source pieces, tokens and attention for a given target."""
         special = self._model.special_tokens
         longest = max(len(source), len(target))
         length = _room(longest)
@@ -217,7 +213,7 @@ class Explainer:
         pieces = of_target.pieces([special.start, *target])
         by_token = [x_T.tolist() for x_T in found]
         tokens = []
-        # What follows the target is padding.
+        # Padding follows the target.
         for piece, p, others, p_K in zip(pieces[1:], *by_token, strict=False):
             likeliest = zip(of_target.pieces(others), p_K, strict=True)
             tokens.append({'piece': piece, 'p': p, 'likeliest': list(likeliest)})
@@ -227,15 +223,15 @@ class Explainer:
     def _attention(
         self, weights: Any, read: list[str], target: list[str], length: int
     ) -> dict[str, Any]:
-        """The weights without padding, and the pieces that they are of.
+        """Returns the weights without padding, with the pieces of queries and keys.
 
-        The decoder reads a piece of the target, start included, to write the next one.
+        The decoder reads one target piece (or the start token) to predict the next one.
         """
         pieces = {'encoder': read, 'decoder': target[:-1]}
         written = {'encoder': read, 'decoder': target[1:]}
         places = {stack: np.arange(len(of)) for stack, of in pieces.items()}
         if list(self._model.stacks()) == ['decoder']:
-            # It reads both, the target behind the padding of the source.
+            # A decoder-only model reads both, with the target after the padded source.
             pieces['decoder'] = read + target[:-1]
             written['decoder'] = read + target[1:]
             places['decoder'] = np.append(places['encoder'], length + places['decoder'])
@@ -261,7 +257,7 @@ class Explainer:
 def _traced_search(
     model: Model, choice: search.Search, extra_length: int
 ) -> compilation.Program:
-    """The compiled search for the translation of a sentence, with all its steps."""
+    """Returns the compiled search for one sentence, with a trace of its steps."""
 
     def trace(variables, source_BS, max_len_B):
         length = source_BS.shape[1] - 1 + extra_length
@@ -279,5 +275,5 @@ def _placed(tree: Any) -> Any:
 
 
 def _room(tokens: int) -> int:
-    """The length that so many tokens are padded to: a power of two."""
+    """Returns the padded length: a power of two."""
     return max(_SMALLEST_ROOM, power_of_two(tokens))

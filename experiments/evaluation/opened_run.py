@@ -1,4 +1,4 @@
-"""A trained run and what can be asked of it, in one object: `experiments.open_run`."""
+"""The Python interface to a trained run: `experiments.open_run`."""
 
 import functools
 from collections.abc import Sequence
@@ -24,24 +24,24 @@ from flaxformer_lite.training.batch import Batch, make_batch
 
 
 class OpenedRun:
-    """A trained run; it may still be training.
+    """A trained run, possibly still in training.
 
-    Its parameters and its data are read when they are first asked for.
+    Parameters and data are loaded on first use.
 
     Args:
-      path: the run's directory.
-      trust_code: whether code in that directory may be run, where the run has modules
-        that cannot be imported from here.
-      step: selects the checkpoint of one step; by default the config decides.
+      path: The run's directory.
+      trust_code: Allows running code from that directory, if the run needs modules that
+        cannot be imported otherwise.
+      step: Selects the checkpoint of one step. Defaults to the average that the config
+        asks for.
 
     Attributes:
-      path: the run's directory.
-      trained: its config, tokenizer, model and checkpoints.
-      config, tokenizer, model: those of `trained`.
+      path: The run's directory.
+      trained: Its config, tokenizer, model and checkpoints.
+      config, tokenizer, model: Those of `trained`.
 
     Raises:
-      UserError: as `trained_run.open_trained`, or the run keeps no checkpoint of
-        `step`.
+      UserError: As `trained_run.open_trained`, or the run has no checkpoint of `step`.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class OpenedRun:
 
     @functools.cached_property
     def mean(self) -> Mean:
-        """The average that its config asks for, or the checkpoint of `step`.
+        """The average that the config asks for, or the checkpoint of `step`.
 
         Raises:
-          UserError: as `trained_run.average`.
+          UserError: As `trained_run.average`.
         """
-        # A user's jitted function may be the first to ask. Arrays are read, not traced.
+        # Under a user's jit, load concrete arrays instead of tracing.
         with jax.ensure_compile_time_eval():
             return trained_run.average(
                 self.config, self.trained.checkpoints, self.model, step=self._step
@@ -70,33 +70,33 @@ class OpenedRun:
 
     @property
     def variables(self) -> Any:
-        """What `model.apply` takes, of the `mean`: {'params': …}, float32."""
+        """The variables of `mean` for `model.apply`: {'params': …}, float32."""
         return self.mean.variables
 
     @functools.cached_property
     def data(self) -> Source:
-        """What it was trained on.
+        """The data source of the run.
 
         Raises:
-          UserError: a file of it is not there.
+          UserError: A file is missing.
         """
         return sources.load(self.config.data)
 
     @property
     def evaluation_sets(self) -> dict[str, Pairs]:
-        """Pairs of a source and its references, by the name of their set.
+        """Name of a set → its pairs of a source and references.
 
         Raises:
-          UserError: as `sets.chosen`.
+          UserError: As `sets.chosen`.
         """
         return sets.chosen(self.data.evaluation(), '', 'data')
 
     def translate(self, lines: Sequence[str]) -> list[str]:
-        """Their translations, decoded as the config says; a blank line stays blank.
+        """Translates lines, with the decoding of the config; blank lines stay blank.
 
         Raises:
-          UserError: `lines` is one line; or a line has more tokens than the model
-            has positions.
+          UserError: `lines` is a single string, or a line has more tokens than the
+            model has positions.
         """
         check_list('lines', lines)
         translator = Translator(self.model, self.tokenizer, self.config.evaluation)
@@ -104,19 +104,19 @@ class OpenedRun:
         return [best_first[0].text for best_first in hypotheses]
 
     def score(self, pairs: Sequence[Pair]) -> list[list[ScoredToken]]:
-        """The tokens of each pair's target, with their log-probabilities.
+        """Returns the target tokens of each pair, with their log-probabilities.
 
         Raises:
-          UserError: as `Scorer.batches`.
+          UserError: As `Scorer.batches`.
         """
         tokens = self.config.evaluation.batch_tokens
         scorer = Scorer(self.model, self.tokenizer, tokens)
         return list(scorer(self.variables, pairs))
 
     def record(self, source: str, target: str) -> Record:
-        """What happens inside when the decoder writes `target`; of one row.
+        """Records the internals of the model for one pair; the target is decoder input.
 
-        An attention that does not hold its weights has none in it.
+        Attention that does not store its weights has no entry.
         """
         jitted = jax.jit(introspection.record, static_argnames=('model', 'missing_ok'))
         batch = pairs_batch(self.tokenizer, [(source, target)])
@@ -126,10 +126,10 @@ class OpenedRun:
 def pairs_batch(
     tokenizer: Tokenizer, pairs: Sequence[Pair], length: int | None = None
 ) -> Batch:
-    """Sources and targets as one batch on all devices, a pair a row.
+    """Makes one batch of pairs on all devices, with a pair per row.
 
     Args:
-      length: as `make_batch` takes it.
+      length: As for `make_batch`.
     """
     source_ids = tokenizer.encode([source for source, _ in pairs])
     target_ids = tokenizer.encode_target([target for _, target in pairs])

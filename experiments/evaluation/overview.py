@@ -1,4 +1,4 @@
-"""What a data source holds: written as plain text, or counted."""
+"""Exports a data source as plain text, or summarizes it."""
 
 import itertools
 from collections.abc import Iterable
@@ -11,18 +11,19 @@ from experiments.data.tokenizers.base import on_one_line
 from experiments.errors import UserError, warn
 
 _EXAMPLES = 10
-_EVERY = 997  # of the training pairs that examples are taken from
+_EVERY = 997  # stride of the examples from training pairs
 
 
 def write(source: Source, folder: Path) -> None:
-    """Writes the sets as files that `text(path=folder)` reads, a line an example.
+    """Writes the sets as files that `text(path=folder)` reads, one example per line.
 
-    `train.en` and `train.de`, `val.en`, `val.de` and so on; further references are
-    `val.de.1`, …, where a line is blank for a sentence that has no more. Leaves empty
-    sets out, with a warning, because `text` refuses empty files.
+    The files are `train.en` and `train.de`, `val.en`, `val.de` and so on. Additional
+    references are in `val.de.1`, …, with blank lines for sentences without such a
+    reference. Leaves empty sets out, with a warning, because `text` refuses empty
+    files.
 
     Raises:
-      UserError: the folder is there.
+      UserError: The folder exists.
     """
     if storage.exists(folder):
         raise UserError(f'--write={folder} is there already: give a new folder')
@@ -50,7 +51,7 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def text(source: Source) -> str:
-    """Sizes and lengths of the sets, what of them is new to training, and examples."""
+    """Formats sizes and lengths of sets, their overlap with training, and examples."""
     rows = [_row('train', source.train(), None)]
     for name, pairs in source.evaluation().items():
         texts = [text for text, _ in pairs]
@@ -74,7 +75,7 @@ def text(source: Source) -> str:
 
 
 def _row(name: str, pairs: Iterable, trained: int | None) -> list:
-    """Words of a set's sources and of its first references, in the mean and at most."""
+    """Returns mean and maximum words of the sources and first references of a set."""
     count = 0
     words = [0, 0]
     most = [0, 0]

@@ -1,4 +1,4 @@
-"""What a model holds of targets that are given, token by token, in batches."""
+"""Scores given targets with a model, token by token, in batches."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from flaxformer_lite.scoring import TokenScores, log_probs
 
 
 class ScoredToken(NamedTuple):
-    """A token of a target; as `flaxformer_lite.TokenScores`, in nats."""
+    """A target token with scores as in `flaxformer_lite.TokenScores`, in nats."""
 
     token: str
     log_p: float
@@ -34,14 +34,12 @@ class ScoredToken(NamedTuple):
 
 
 class Scorer:
-    """Scores pairs in memory that does not grow with their number.
+    """Scores pairs; memory does not grow with their number.
 
     Args:
-      model: the Transformer.
-      tokenizer: of both languages.
-      batch_tokens: of each side, for each device.
-      devices: divide the rows of batches; by default all that there are.
-      longest: how many tokens a side may have; None: any number.
+      batch_tokens: Tokens per side and device.
+      devices: Devices that share the rows of batches. Defaults to all devices.
+      longest: Maximum number of tokens per side; None disables the limit.
     """
 
     def __init__(
@@ -62,16 +60,17 @@ class Scorer:
     def batches(
         self, pairs: Sequence[Pair], objective: Objective | None = None
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """All pairs in batches on the devices, several pairs a row.
+        """Yields all pairs in packed batches on the devices.
 
         Args:
-          objective: what makes examples of them, by the number of each.
+          pairs: The pairs.
+          objective: Makes an example of each pair, seeded by its index.
 
         Yields:
-          The numbers of a batch's pairs, in their order in it, and the batch.
+          The indices of a batch's pairs, in their order in it, and the batch.
 
         Raises:
-          UserError: a side has more tokens than the model has positions.
+          UserError: A side has more tokens than the model has positions.
         """
         tokens = corpus.tokenize(list(pairs), self._tokenizer)
         if objective:
@@ -79,7 +78,7 @@ class Scorer:
             tokens = corpus.examples(tokens, numbers, objective, seeds=numbers)
         lengths = tokens.lengths()
         check_lengths(self._model, lengths.flat)
-        # Packed, for then one program does for all.
+        # With packing, a single program scores all batches.
         longest = int(lengths.max())
         length = packing.packed_length(longest)
         rows = max(1, self._batch_tokens // length)
@@ -91,11 +90,11 @@ class Scorer:
     def __call__(
         self, variables: Any, pairs: Sequence[Pair]
     ) -> Iterator[list[ScoredToken]]:
-        """The tokens of each target with its end, in the order of the pairs.
+        """Yields the tokens of each target, including EOS, in the order of the pairs.
 
         Raises:
-          UserError: as `batches`, and those of the windows before it are scored; or a
-            side has more tokens than `longest`, and those before it are scored.
+          UserError: As `batches`, after scoring the windows before it; or a side has
+            more tokens than `longest`, after scoring the pairs before it.
         """
         check_list('pairs', pairs)
         for pair in pairs:
@@ -121,7 +120,7 @@ class Scorer:
         return results
 
     def _tokens(self, batch: Any, scores: TokenScores) -> Iterator[list[ScoredToken]]:
-        """The tokens of each pair of a batch, one pair after the other."""
+        """Yields the scored tokens of each pair of a batch."""
         arrays = (batch['target_positions'], batch['labels'], *scores)
         positions_BT, *columns = jax.device_get(arrays)
         labels_BT = columns[0]
@@ -136,6 +135,6 @@ class Scorer:
 
 @functools.lru_cache(maxsize=4)
 def _log_probs(model: Model, devices: DeviceMesh) -> compilation.Program:
-    """The compiled scores of a batch."""
+    """Returns the compiled token scores of a batch."""
     function = functools.partial(log_probs, model)
     return compilation.Program(jax.jit(function, out_shardings=devices.readable_rows()))

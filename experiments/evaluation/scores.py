@@ -1,4 +1,4 @@
-"""Scores of translations, and how they are shown."""
+"""Scores of translations, and their display."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,18 +9,18 @@ from experiments.metrics.base import OF_MODELS, Metric, References
 from experiments.runs.reading import metric_names
 from flaxformer_lite.config.spec import Spec
 
-Scores = dict[str, Any]  # of a set, with their signatures, by name
+Scores = dict[str, Any]  # scores and signatures of a set, by name
 
 
 def installed_metrics(text: Spec, language: str) -> list[Metric]:
-    """The metrics of `evaluation.metrics`, where all that they need is here.
+    """Makes the metrics of `evaluation.metrics`, and checks that they can run.
 
     Args:
-      text: the field.
-      language: the code of the target's.
+      text: The value of the field.
+      language: Code of the target language.
 
     Raises:
-      UserError: the text is no list of metrics; or what is to be installed.
+      UserError: The text is not a list of metrics, or a package must be installed.
     """
     found = list(metrics.make(text, language).values())
     for metric in found:
@@ -34,7 +34,10 @@ def of_translations(
     references: References,
     sources: Sequence[str],
 ) -> Scores:
-    """Each metric's score and signature by its name, and of which less is better."""
+    """Returns each metric's score and signature by name.
+
+    The key `lower_is_better` lists metrics for which lower is better.
+    """
     result: Scores = {}
     lower = []
     for metric in scored_by:
@@ -47,7 +50,7 @@ def of_translations(
 
 
 def summary(name: str, step: int, result: Scores) -> str:
-    """A set's scores on one line, and the signature of the first on a second."""
+    """Formats a set's scores, with the first metric's signature on a second line."""
     names = metric_names(result)
     decimals = {**dict.fromkeys(names, 2), 'loss': 4, 'perplexity': 2}
     shown = [f'{entry} {result[entry]:.{n}f}' for entry, n in decimals.items()]
@@ -57,7 +60,7 @@ def summary(name: str, step: int, result: Scores) -> str:
 
 
 def table(results: dict[str, Scores]) -> str:
-    """A row of scores for each set, and below the signatures of the metrics."""
+    """Formats a row of scores for each set, followed by the signatures of metrics."""
     signatures = {}
     for result in results.values():
         for name in metric_names(result):

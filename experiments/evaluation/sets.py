@@ -1,4 +1,4 @@
-"""Evaluation sets: which of a source's are scored, and their lines."""
+"""Selection of evaluation sets, and their lines."""
 
 from collections.abc import Container, Sequence
 
@@ -14,15 +14,15 @@ def chosen(
     names: str,
     field: str,
 ) -> dict[str, Pairs]:
-    """The sets with these comma-separated names; all, if none is named.
+    """Returns the sets with the given names, or all sets.
 
     Args:
-      sets: as a source of data has them.
-      names: of those that are wanted.
-      field: that names them, for messages.
+      sets: The sets of a data source.
+      names: Comma-separated names; empty text selects all sets.
+      field: The config field of the names, for messages.
 
     Raises:
-      UserError: a named set is not there, is empty, or has pairs with a blank side.
+      UserError: A selected set is unknown, is empty, or has pairs with a blank side.
     """
     found = {}
     for name in split_names(names, sets) or sets:
@@ -39,7 +39,7 @@ def chosen(
 
 
 def split_names(listed: str, sets: Container[str]) -> list[str]:
-    """Returns the names in a comma-separated list; a set's own name may have commas."""
+    """Returns the names in a comma-separated list. A set's name may have commas."""
     parts = listed.split(',')
     found = []
     while parts:
@@ -52,10 +52,10 @@ def split_names(listed: str, sets: Container[str]) -> list[str]:
 
 
 def _check_not_blank(what: str, pairs: Pairs) -> None:
-    """Refuses pairs that nothing can be said of: no reference, or nothing to translate.
+    """Raises UserError if a pair has a blank source or reference, or no reference.
 
-    Public sets have such lines too, where a paragraph ends or a translation is missing.
-    They are not left out in silence: the score would be that of another set.
+    Public sets contain such lines, for example where a paragraph ends or a translation
+    is missing. Skipping them silently would change the set that is scored.
     """
     blank = []
     for i, (source, references) in enumerate(pairs, 1):
@@ -70,9 +70,9 @@ def _check_not_blank(what: str, pairs: Pairs) -> None:
 
 
 def lines_of(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The sources and the references of a set, each text on one line.
+    """Returns the sources and the references of a set, each text on one line.
 
-    Line ends within a sentence become spaces: they would part it in a file.
+    Line ends within a sentence become spaces. Otherwise, they would split it in a file.
     """
     sources = [on_one_line(source) for source, _ in pairs]
     references = [tuple(map(on_one_line, known)) for _, known in pairs]
@@ -80,5 +80,5 @@ def lines_of(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def first_references(pairs: Pairs) -> list[Pair]:
-    """Each source with its first reference, of which the loss is."""
+    """Returns pairs of each source and its first reference, for the loss."""
     return [(source, references[0]) for source, references in pairs]

@@ -1,4 +1,4 @@
-"""Text to text with a model: any number of sentences, in batches of similar length."""
+"""Translates any number of sentences, in batches of similar length."""
 
 import collections
 import functools
@@ -30,32 +30,31 @@ from flaxformer_lite.models.base import Model
 if TYPE_CHECKING:
     from experiments.metrics.base import Metric
 
-WINDOW = 4096  # sentences that are read ahead, to be sorted by length
-# Tokens of a line that commands read: attention takes memory with the square of them.
+WINDOW = 4096  # sentences to read ahead and sort by length
+# Maximum tokens of a line in commands. Attention memory is quadratic in it.
 LONGEST = 8192
-_MOST_THREADS = 4  # that decode at the same time
+_MOST_THREADS = 4  # decoding in parallel
 
 
 class Hypothesis(NamedTuple):
     text: str
-    score: float  # log-probability in nats; of a beam search over the length penalty
+    score: float  # log-probability in nats; beam search divides it by a penalty
 
 
 class Translator:
-    """Translates text in memory that does not grow with the text.
+    """Translates text; memory does not grow with the text.
 
     Args:
-      model: the Transformer, or an `Ensemble`.
-      tokenizer: of both languages.
-      settings: how to decode, and in batches of how many tokens for each device.
-      seed: of sampling.
-      n_best: how many hypotheses of a search must be final; of one that draws, how
-        many are drawn, unless it says that itself.
-      devices: divide the rows of batches; by default all that there are.
-      longest: how many tokens a text may have; None: any number.
+      model: The model, or an `Ensemble`.
+      settings: Decoding settings, and the number of tokens in a batch per device.
+      seed: Seed of sampling.
+      n_best: Number of hypotheses that a search must finish. Sampling draws this number
+        of samples, unless the strategy sets another.
+      devices: Devices that share the rows of batches. Defaults to all devices.
+      longest: Maximum number of tokens of a text; None disables the limit.
 
     Raises:
-      UserError: as `search.make`; or what a utility needs is not installed.
+      UserError: As `search.make`, or a utility needs a package that is not installed.
     """
 
     def __init__(
@@ -81,12 +80,12 @@ class Translator:
         self._utility = search.utility(self._strategy)
         if self._utility:
             self._utility.check_installed()
-        # Where two results are one text, the next one moves up, so all are final.
+        # Equal texts are merged and the next one moves up, so all must be final.
         final = self._strategy.hypotheses if n_best > 1 else 1
         if self._strategy.draws:
             final = 1
         extra = settings.extra_length
-        # Flax makes modules hashable, which the checker does not see.
+        # Flax makes modules hashable, but pyright does not know it.
         self._search = _search(model, choice, extra, final, self._devices)  # pyright: ignore[reportArgumentType]
 
     def __call__(
@@ -96,16 +95,17 @@ class Translator:
         first: int = 0,
         on_progress: Progress = lambda done: None,
     ) -> Iterator[list[Hypothesis]]:
-        """The hypotheses of each text, best first; a blank text has one blank one.
+        """Yields the hypotheses of each text, best first; a blank one for blank text.
+
+        Text that exceeds the model's positions raises an error after earlier windows
+        are translated. Text that exceeds `longest` raises one after all earlier texts.
 
         Args:
-          first: the number of the first text, which decides what sampling draws.
-          on_progress: is told from time to time how many texts are translated.
+          first: Index of the first text. It determines what sampling draws.
+          on_progress: Called from time to time with the number of translated texts.
 
         Raises:
-          UserError: `texts` is one text; or a text has more tokens than the model has
-            positions, and those of the windows before it are translated; or more than
-            `longest`, and those before it are translated.
+          UserError: `texts` is a single string, or a text is too long.
         """
         check_list('texts', texts)
         for start in range(0, len(texts), WINDOW):
@@ -129,7 +129,7 @@ class Translator:
         first: int,
         on_progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of texts, given with their ids, sorted by length together."""
+        """Translates texts, given with their ids, batched by length."""
         side, _ = self._tokenizer.sides
         dtype = side.dtype if side.reads_vectors else 'uint32'
         sentences = RaggedArray.from_rows(rows, dtype)
@@ -159,11 +159,11 @@ class Translator:
         first: int,
         batch: tuple[packing.Shape, np.ndarray],
     ) -> DecodeResult:
-        """What the search finds for the rows of a batch, by all keys.
+        """Decodes the rows of a batch, once per sampling key.
 
         Args:
-          first: the number of the first sentence; by a sentence's own sampling draws.
-          batch: as `packing.by_length` has it.
+          first: Index of the first sentence. Sampling depends on a sentence's index.
+          batch: A batch from `packing.by_length`.
         """
         shape, index = batch
         rows = np.arange(len(index))
@@ -190,10 +190,10 @@ class Translator:
 
     @functools.cached_property
     def _keys(self) -> list[jax.Array]:
-        """One for each sample of a sentence, drawn one after another.
+        """One key per sample of a sentence.
 
-        The first sample is the one that is drawn where only one is asked for. The
-        others' keys differ from any sentence's: sentences' numbers end before 2³¹.
+        The first sample is the same as with a single sample. The keys of other samples
+        differ from the keys of all sentences, because sentence indices are below 2³¹.
         """
         key = self._devices.key(self._seed)
         numbers = range(1, self._samples)
@@ -201,7 +201,7 @@ class Translator:
         return [key, *others]
 
     def _hypotheses(self, decoded: DecodeResult) -> Iterator[list[Hypothesis]]:
-        """The hypotheses of each row of a batch, as they were found."""
+        """Yields the hypotheses of each row of a batch, in search order."""
         tokens_BNL, scores_BN, exists_BN = decoded
         # The tokenizer decodes many texts in one call faster than in several.
         texts = iter(self._tokenizer.decode(tokens_BNL[exists_BN].tolist()))
@@ -211,14 +211,14 @@ class Translator:
                 Hypothesis(on_one_line(next(texts)), float(score))
                 for score in scores_N[exists_N]
             ]
-            # None where the model's logits were not numbers: the line is blank.
+            # Without hypotheses, because logits were NaN, the line is blank.
             yield found or [Hypothesis('', -math.inf)]
 
     def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
-        """Returns samples by score, other hypotheses with each text once.
+        """Sorts hypotheses by score; merges equal texts unless they are samples.
 
-        Several segmentations can be one text. Its score is that of the best one. A
-        utility, if there is one, orders the texts.
+        Several segmentations can give one text, which gets the best score of them. A
+        utility, if there is one, ranks the texts.
         """
         if self._utility is None:
             ordered = sorted(found, key=lambda x: -x.score)
@@ -239,15 +239,14 @@ class Translator:
 def mean_utilities(
     texts: Sequence[str], source: str, utility: 'Metric'
 ) -> dict[str, float]:
-    """1/S Σ u(y, y_s) of each different text y, in their order; higher is better.
+    """Returns 1/S Σ u(y, y_s) for each distinct text y, in order; higher is better.
 
-    Minimum Bayes risk takes the highest (Eikema and Aziz 2020, §5).
+    Minimum Bayes risk decoding selects the highest (Eikema and Aziz 2020, §5).
 
     Args:
-      texts: S samples of a sentence, each of which is a reference, too, unless it is
-        blank.
-      source: the sentence.
-      utility: u, the score of a sentence.
+      texts: S samples of a sentence. Each nonblank sample is also a reference.
+      source: The sentence.
+      utility: The sentence-level metric u.
     """
     counts = collections.Counter(texts)
     references = [text for text in counts if text.strip()]
@@ -263,7 +262,7 @@ def mean_utilities(
     return means
 
 
-@functools.lru_cache(maxsize=4)  # the runs of a process may share it
+@functools.lru_cache(maxsize=4)  # shared by the runs of a process
 def _search(
     model: Model | Ensemble,
     choice: search.Search,
@@ -271,7 +270,7 @@ def _search(
     n_best: int,
     devices: DeviceMesh,
 ) -> compilation.Program:
-    """The compiled search for the translations of a batch, each device for its rows."""
+    """Returns the compiled search for a batch, sharded by rows."""
 
     def decode(variables, key, source_BS, max_len_B, numbers_B):
         length = source_BS.shape[1] - 1 + extra_length
@@ -285,10 +284,10 @@ def _search(
 
 
 def _count_threads() -> int:
-    """Batches to decode at the same time.
+    """Returns the number of batches to decode in parallel.
 
-    A decoding step is small and leaves most of several cores idle; several devices keep
-    them busy with one batch.
+    A decoding step is small and leaves most CPU cores idle. Several devices are already
+    busy with one batch.
     """
     if jax.default_backend() == 'cpu' and jax.device_count() == 1:
         return min(os.cpu_count() or 1, _MOST_THREADS)
@@ -296,15 +295,14 @@ def _count_threads() -> int:
 
 
 def check_longest(lengths: Sequence[int], most: int | None, first: int = 0) -> None:
-    """Refuses lines of text with too many tokens for memory.
+    """Raises UserError if a line has too many tokens for memory.
+
+    The message names the first such line.
 
     Args:
-      lengths: The tokens of each line, with EOS.
+      lengths: The tokens of each line, including EOS.
       most: The limit; None disables it.
-      first: How many lines came before these.
-
-    Raises:
-      UserError: A line has more tokens than the limit; names the first.
+      first: The number of lines before these.
     """
     fitting = count_fitting(lengths, most)
     if fitting < len(lengths):
@@ -315,17 +313,17 @@ def check_longest(lengths: Sequence[int], most: int | None, first: int = 0) -> N
 
 
 def count_fitting(lengths: Sequence[int], most: int | None) -> int:
-    """Returns how many lines come before the first of more than `most` tokens."""
+    """Returns the number of lines before the first with more than `most` tokens."""
     if most is None:
         return len(lengths)
     return next((i for i, x in enumerate(lengths) if x > most), len(lengths))
 
 
 def check_lengths(model: Model | Ensemble, lengths: Iterable[int]) -> None:
-    """Refuses sentences, by their tokens with EOS, that the model has no positions for.
+    """Raises UserError if a sentence has more tokens than the model has positions.
 
-    Raises:
-      UserError: the longest has more tokens than there are positions.
+    Args:
+      lengths: The tokens of each sentence, including EOS.
     """
     most = model.max_length
     longest = max(lengths, default=0)

@@ -8,14 +8,14 @@ from experiments.errors import UserError, warn
 
 _DRIVER = Path('/proc/driver/nvidia/version')
 _DEVICES = Path('/dev')
-_CUDA_13_DRIVER = 580  # the oldest that runs CUDA 13
+_CUDA_13_DRIVER = 580  # the oldest driver for CUDA 13
 
 
 def check() -> None:
     """Checks JAX's CUDA plugins, and warns if JAX does not use this machine's GPU.
 
     Raises:
-      UserError: the plugins of two CUDA versions are installed.
+      UserError: The plugins of two CUDA versions are installed.
     """
     check_plugins()
     problem = unused_gpu()
@@ -26,7 +26,7 @@ def check() -> None:
 def check_plugins() -> None:
     """Raises UserError if the plugins of two CUDA versions are installed.
 
-    JAX loads plugins in the order of a set, and only the first one works.
+    JAX loads plugins in arbitrary order, and only the first one works.
     """
     plugins = _plugins()
     if len(plugins) < 2:
@@ -42,10 +42,10 @@ def check_plugins() -> None:
 
 
 def unused_gpu() -> str | None:
-    """Returns why JAX does not use this machine's NVIDIA GPU, with the fix, on a line.
+    """Returns one line on why JAX does not use this machine's NVIDIA GPU, with a fix.
 
-    Returns None if there is no GPU, JAX uses one, or `JAX_PLATFORMS` is set. Needs
-    `check_plugins`.
+    Returns None without a GPU, if JAX uses the GPU, or `JAX_PLATFORMS` is set. Call
+    `check_plugins` first.
     """
     import jax
 
@@ -75,7 +75,7 @@ def unused_gpu() -> str | None:
 
 
 def _plugins() -> dict[str, str]:
-    """The CUDA plugins that are installed: 'cuda12' or 'cuda13' → version."""
+    """Returns the installed CUDA plugins: 'cuda12' or 'cuda13' → version."""
     found = {}
     for cuda in ('cuda12', 'cuda13'):
         try:
@@ -86,7 +86,7 @@ def _plugins() -> dict[str, str]:
 
 
 def _cuda_extra() -> str:
-    """The newest CUDA that the driver runs, as an extra of JAX and of this project."""
+    """Returns the extra for the newest CUDA version that the driver supports."""
     driver = _DRIVER.read_text('utf-8') if _DRIVER.exists() else ''
     version = re.search(r' (\d+)\.\d+', driver)
     is_new = version is not None and int(version[1]) >= _CUDA_13_DRIVER

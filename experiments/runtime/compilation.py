@@ -1,4 +1,4 @@
-"""How programs are compiled, and the cache, in which JAX keeps them on disk."""
+"""Compilation with XLA options, and the persistent compilation cache."""
 
 import contextlib
 import os
@@ -13,32 +13,33 @@ from experiments.errors import UserError
 from experiments.runtime import memory
 from flaxformer_lite.jax_compat import compile_with
 
-# XLA on CPU: the order of operations that keeps few arrays alive takes a fifth less
-# memory than the order for many cores, and is no slower on a few.
+# XLA on CPU: the memory-optimized schedule takes a fifth less memory than the one for
+# many cores, and is as fast on a few cores.
 _CPU_OPTIONS = {'xla_cpu_scheduler_type': 'CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED'}
-# A program that runs once ends sooner when little time is spent on optimizing it.
+# For a program that runs once, optimization costs more time than it saves.
 _RUN_ONCE_OPTIONS = {'xla_backend_optimization_level': 0}
-# XLA on GPU: merged products of one operand are written in float32, then sliced and
-# rounded by further kernels, which takes longer than the products do alone.
+# XLA on GPU: merged dots with a shared operand are written in float32, then sliced and
+# rounded by additional kernels. This is slower than separate dots.
 _GPU_OPTIONS = {'xla_gpu_dot_merger_threshold_mb': 0}
-# XLA on several GPUs: they compute while they send.
+# XLA on several GPUs: overlap computation and communication.
 _GPUS_OPTIONS = {'xla_gpu_enable_latency_hiding_scheduler': True}
 
 
 def use_cache() -> Path:
-    """Has JAX keep compiled programs in the cache, from which the next command begins.
+    """Enables JAX's persistent compilation cache and returns the cache folder.
 
-    The cache is `$FLAXFORMER_LITE_CACHE`, or a folder of the user's cache directory. It
-    is made for its owner alone, for what is read from it is run.
+    The folder is `$FLAXFORMER_LITE_CACHE`, or is in the user's cache directory. Only
+    the owner may write to it, because programs in it are executed.
 
     Raises:
-      UserError: it cannot be made, it cannot be written to, or others can write to it.
+      UserError: The folder cannot be created, is not writable, or is writable by
+        others.
     """
     mend = 'name a folder that can be written to with FLAXFORMER_LITE_CACHE'
     try:
         folder = _cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = folder.resolve()  # whoever turns a link later turns nothing here
+        folder = folder.resolve()  # later changes of a link have no effect
         others = _others_who_write(folder)
     except (OSError, RuntimeError) as error:  # there may be no home directory
         raise UserError(f'the cache cannot be made ({error}): {mend}') from error
@@ -56,10 +57,10 @@ def use_cache() -> Path:
 
 
 def _others_who_write(folder: Path) -> str:
-    """Who but this user and root may change a folder, in words; '' for nobody.
+    """Returns who besides this user and root can write to a folder; '' for nobody.
 
-    A folder above it, such as /tmp, may be everybody's: its sticky bit keeps others
-    from putting another one in the place of this.
+    Parent folders, such as /tmp, may be writable by all. Their sticky bit prevents
+    others from replacing this folder.
     """
     if os.name != 'posix':
         return ''
@@ -80,14 +81,14 @@ def _cache_folder() -> Path:
 
 
 def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.Compiled:
-    """The compiled program of a jitted function for arguments of these shapes.
+    """Compiles a jitted function for the shapes of its arguments.
 
-    It is traced in the context of the mesh on which the arguments are, if any.
+    Traces in the context of the arguments' mesh, if any.
 
     Args:
-      function: what `jax.jit` returned.
-      arguments: arrays, or abstract arrays with shardings.
-      once: whether the program will run only once.
+      function: A result of `jax.jit`.
+      *arguments: Arrays, or abstract arrays with shardings.
+      once: Whether the program will run only once.
     """
     with _mesh_in_context(arguments):
         lowered = function.lower(*arguments)
@@ -97,12 +98,12 @@ def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.C
 
 
 class Program:
-    """A jitted function, compiled for each of the shapes that it is called with.
+    """A jitted function with a compiled program for each shape of its arguments.
 
-    Several threads may call it at the same time: each program is compiled once.
+    It is thread-safe, and compiles each program once.
 
     Args:
-      function: what `jax.jit` returned.
+      function: A result of `jax.jit`.
     """
 
     def __init__(self, function: Any):
@@ -123,7 +124,7 @@ class Program:
 
 
 def _options(once: bool) -> dict[str, Any]:
-    """What XLA is told beside `XLA_FLAGS`; where these say it, they count."""
+    """Returns options for XLA, except those that `XLA_FLAGS` sets."""
     options: dict[str, Any] = {}
     if jax.default_backend() == 'cpu':
         options = _CPU_OPTIONS | _RUN_ONCE_OPTIONS if once else _CPU_OPTIONS
@@ -135,9 +136,9 @@ def _options(once: bool) -> dict[str, Any]:
 
 
 def _mesh_in_context(arguments: Any) -> contextlib.AbstractContextManager[Any]:
-    """Within it, what is traced finds the mesh of these arguments.
+    """Returns a context that sets the mesh of the arguments for tracing.
 
-    A single device needs none.
+    A single device needs no mesh.
     """
     mesh = getattr(jax.tree.leaves(arguments)[0].sharding, 'mesh', None)
     if mesh is None or mesh.size == 1:

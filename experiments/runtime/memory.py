@@ -1,6 +1,6 @@
-"""The memory of the process: huge pages, when it is given back, and its peak.
+"""Memory of the process: huge pages, malloc settings, and peak usage.
 
-The first commands of a process are here, so nothing imports JAX but what measures.
+Commands import this first, so JAX is imported only where memory is measured.
 """
 
 import contextlib
@@ -12,22 +12,21 @@ from pathlib import Path
 SETTING = 'glibc.malloc.hugetlb'
 KERNEL = Path('/sys/kernel/mm/transparent_hugepage/enabled')
 
-# mallopt's options (malloc.h): how much free memory malloc may hold before it gives it
-# back, the smallest block that it requests from the system on its own, and how many
-# arenas threads may have.
+# mallopt's options (malloc.h): the free memory at which malloc trims the heap, the size
+# from which it uses mmap, and the number of arenas for threads.
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _ARENA_MAX = -8
-_NEVER = 1 << 30  # a size that neither reaches
+_NEVER = 1 << 30  # so large that neither limit is reached
 
 
 def use_huge_pages() -> None:
-    """Restarts this command with glibc told to request huge pages; once.
+    """Restarts this command once, with huge pages enabled in `GLIBC_TUNABLES`.
 
-    With pages of 4 KB the kernel spends a fifth of a small model's training on clearing
-    what a step takes from malloc, with pages of 2 MB hardly any. glibc reads the
-    setting only when a process starts, and it matters only where the kernel gives huge
-    pages to those who request them (`madvise`).
+    With pages of 4 KB, the kernel spends a fifth of a small model's training time on
+    clearing the memory that a step allocates. With pages of 2 MB, it spends almost
+    none. glibc reads the setting only at startup. It matters only if the kernel gives
+    huge pages on request (`madvise`).
     """
     settings = os.environ.get('GLIBC_TUNABLES', '')
     with contextlib.suppress(OSError):
@@ -38,18 +37,18 @@ def use_huge_pages() -> None:
 
 
 def release_freed() -> None:
-    """Gives memory that compiling has freed back to the system; needs glibc."""
+    """Returns memory freed after compilation to the system; needs glibc."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def keep_freed() -> None:
-    """Has malloc keep freed memory, for a process that only decodes from here on.
+    """Lets malloc keep freed memory, for a process that from now on only decodes.
 
-    A batch allocates and frees what decoding it takes, hundreds of megabytes a second:
-    requesting them anew from the system would cost up to a quarter of its time. An
-    arena of a thread gives back what is free whatever it is told, so all threads share
-    the first one; those that allocated before keep theirs.
+    Decoding a batch allocates and frees hundreds of megabytes per second. Requesting
+    them from the system each time would cost up to a quarter of the time. Arenas of
+    threads always return free memory, so all threads share the first arena. Threads
+    that have already allocated keep their own.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         libc = ctypes.CDLL(None)
@@ -59,11 +58,11 @@ def keep_freed() -> None:
 
 
 class Peak:
-    """The most memory that is taken from when this is made, by one run after another.
+    """Peak memory since this object was created, for consecutive runs in one process.
 
-    It is that of the devices where they tell (GPUs), else that of the process (Linux).
-    A device's peak does not begin anew: of a run that took less than one before it in
-    the same process, it is not known.
+    It is the peak of the devices if they report one (GPUs), else of the process
+    (Linux). A device's peak cannot be reset, so a run with a lower peak than an earlier
+    one has none.
     """
 
     def __init__(self) -> None:
@@ -72,7 +71,7 @@ class Peak:
             Path('/proc/self/clear_refs').write_text('5', encoding='ascii')
 
     def bytes(self) -> int | None:
-        """The most memory since then; None where it is not known."""
+        """Returns the peak memory since then, or None if it is unknown."""
         now = _peak_of_devices()
         if now is None:
             return _peak_of_process()

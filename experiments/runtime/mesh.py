@@ -1,4 +1,4 @@
-"""Where arrays live: on a mesh of devices, as `flaxformer_lite.sharding` divides."""
+"""Device mesh and placement of arrays, with `flaxformer_lite.sharding`."""
 
 import dataclasses
 import functools
@@ -21,67 +21,64 @@ from flaxformer_lite.training.train_step import init_variables
 
 @dataclasses.dataclass(frozen=True)
 class DeviceMesh:
-    """All devices, in a mesh with the axes `data`, `fsdp` and `tensor`."""
+    """A mesh of all devices with the axes `data`, `fsdp` and `tensor`."""
 
     mesh: jax.sharding.Mesh
 
     @property
     def row_shards(self) -> int:
-        """Among how many devices the rows of a batch are divided."""
+        """The number of shards of the rows of a batch."""
         return math.prod(self.mesh.shape[axis] for axis in ROW_AXES)
 
     def rows(self) -> NamedSharding:
-        """The rows of a batch are divided, which are its first axis."""
+        """Returns the sharding of a batch along its rows, the first axis."""
         return NamedSharding(self.mesh, PartitionSpec(ROW_AXES))
 
     def everywhere(self) -> NamedSharding:
-        """The whole array is on every device."""
+        """Returns the fully replicated sharding."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     def state(self, tree: Any) -> Any:
-        """The sharding of each parameter of a tree, and of what is shaped like one."""
+        """Returns the shardings of parameters, and of leaves of their shapes."""
         return state_shardings(tree, self.mesh)
 
     def own_rows(self, rows: int) -> np.ndarray:
-        """The rows, of so many of a batch, that this process makes.
-
-        Returns:
-          Their numbers, ascending.
-        """
+        """Returns the row indices that this process makes of a batch, ascending."""
         is_own = np.zeros(rows, bool)
         for part in self.rows().addressable_devices_indices_map((rows,)).values():
             is_own[part] = True
         return np.flatnonzero(is_own)
 
     def put_rows(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """A batch on the devices, of which this process has made its `own_rows`."""
+        """Puts a batch on the devices, given this process's `own_rows` of it."""
         return jax.make_array_from_process_local_data(self.rows(), batch)
 
     def readable_rows(self) -> NamedSharding:
-        """Of rows that a process is to read: all of them, on devices of its own."""
+        """Returns a sharding of rows with which each process can read all rows."""
         rows = self.rows()
         return rows if rows.is_fully_addressable else self.everywhere()
 
     def key(self, seed: int) -> jax.Array:
-        """A random key, on every device."""
-        # Made there, for it cannot be put on devices of other processes.
+        """Returns a random key on every device."""
+        # Created on the devices: a process cannot put data on those of other processes.
         return jax.jit(jax.random.key, out_shardings=self.everywhere())(seed)
 
     def describe(self) -> str:
-        """`data 2 × fsdp 4`, of the axes that divide anything."""
+        """Formats the axes larger than 1: `data 2 × fsdp 4`."""
         sizes = self.mesh.shape.items()
         return ' × '.join(f'{axis} {size}' for axis, size in sizes if size > 1)
 
 
 def of(data: int | None = None, fsdp: int = 1, tensor: int = 1) -> DeviceMesh:
-    """A mesh of all devices.
+    """Returns a mesh of all devices.
 
     Args:
-      data, fsdp, tensor: how many divide what `flaxformer_lite.sharding` says; `data`
-        is by default all that are left.
+      data: Size of the axis `data`. Defaults to the remaining devices.
+      fsdp: Size of the axis `fsdp`.
+      tensor: Size of the axis `tensor`.
 
     Raises:
-      UserError: they do not multiply to the devices that there are.
+      UserError: The product of the sizes is not the number of devices.
     """
     count = jax.device_count()
     sizes = (data or count // (fsdp * tensor), fsdp, tensor)
@@ -104,11 +101,11 @@ def _make(*sizes: int) -> DeviceMesh:
 
 
 def _connect(mesh: jax.sharding.Mesh) -> None:
-    """Has processes on CPUs connect their devices along all axes.
+    """Connects the devices of CPU processes along all axes.
 
-    Gloo does so when devices first exchange something, and gives up where one of them
-    comes half a minute after another, as when it takes longer to compile. Once they are
-    connected they wait for each other without a limit.
+    Gloo connects devices at their first collective, and fails if a device arrives 30
+    seconds after another, for example because of compilation. Connected devices wait
+    for each other without a limit.
     """
     divided = [axis for axis in AXES if mesh.shape[axis] > 1]
     groups = [
@@ -118,7 +115,7 @@ def _connect(mesh: jax.sharding.Mesh) -> None:
     ]
 
     def sums():
-        # Of what differs from device to device, or XLA would exchange nothing.
+        # The values differ between devices. Otherwise XLA would remove the collective.
         own = jax.lax.axis_index(tuple(divided))
         return [jax.lax.psum(own, axes) for axes in groups]
 
@@ -131,11 +128,11 @@ def _connect(mesh: jax.sharding.Mesh) -> None:
 
 
 def put(tree: Any, shardings: Any) -> Any:
-    """Arrays on the devices, with a sharding for all or one for each.
+    """Puts arrays on the devices.
 
     Args:
-      tree: of NumPy arrays, which every process has alike; each puts its devices' part
-        there.
+      tree: NumPy arrays, equal in every process. Each process puts its own shards.
+      shardings: One sharding for all arrays, or a tree with one for each.
     """
     if processes.count() == 1:
         return jax.device_put(tree, shardings)
@@ -147,20 +144,18 @@ def put(tree: Any, shardings: Any) -> Any:
 
 
 def fetch(tree: Any) -> Any:
-    """The whole arrays in each process, as NumPy's."""
+    """Returns the full arrays in each process, as NumPy arrays."""
     if processes.count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
 def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> None:
-    """Refuses an axis that divides no parameter of a model.
+    """Raises UserError if an axis of the mesh divides no parameter of a model.
 
     Args:
-      variables: the model's, or their shapes.
-
-    Raises:
-      UserError: names the axis.
+      mesh: The mesh.
+      variables: The model's variables, or their shapes.
     """
     used = set()
     for sharding in jax.tree.leaves(state_shardings(variables, mesh)):
@@ -179,7 +174,7 @@ def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> Non
 
 
 def placed(tree: Any, shardings: Any) -> Any:
-    """The abstract arrays of a tree, with a sharding for all or one for each."""
+    """Returns abstract arrays with one sharding for all or one for each."""
 
     def place(x, sharding):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
@@ -188,26 +183,27 @@ def placed(tree: Any, shardings: Any) -> Any:
 
 
 def abstract_key(devices: DeviceMesh) -> Any:
-    """The shape of what `DeviceMesh.key` returns."""
+    """Returns the abstract result of `DeviceMesh.key`."""
     return placed(jax.eval_shape(jax.random.key, 0), devices.everywhere())
 
 
 @functools.lru_cache(maxsize=4)
 def first_variables(model: Model) -> Any:
-    """`init_variables` of a model, jitted: (key, given) → variables.
+    """Returns `init_variables` of a model, jitted: (key, given) → variables.
 
-    To trace it takes a while, and a run needs its trace in several places: all have to
-    give a key like `abstract_key`.
+    Tracing is slow, and a run uses the trace several times. To share the trace, pass
+    keys like `abstract_key`.
     """
     return jax.jit(functools.partial(init_variables, model))
 
 
 @functools.lru_cache(maxsize=16)
 def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
-    """Shapes and dtypes of the model's variables, placed on the devices.
+    """Returns shapes, dtypes and shardings of the model's variables.
 
     Args:
-      devices: by default all that there are, each of which has all variables.
+      model: The model.
+      devices: Defaults to all devices, with replicated variables.
     """
     devices = devices or of()
     abstract = first_variables(model).eval_shape(abstract_key(devices), {})

@@ -1,9 +1,9 @@
-"""The processes that train one run: who is first, and what they tell each other.
+"""The processes that train one run together, and their communication.
 
-All run the same code; the first alone writes and prints. An error or a death of one
-ends all: JAX, whose processes hear each other's heartbeats, aborts the others. A
-process alone imports nothing for this, and each function is then what it is named for:
-`gather` gives one value, `barrier` does nothing.
+All run the same code; only the first one writes and prints. If one fails or dies, all
+end: JAX detects missing heartbeats and aborts the others. With a single process,
+nothing is imported, and the functions are trivial: `gather` returns one value,
+`barrier` does nothing.
 """
 
 import argparse
@@ -19,12 +19,12 @@ from typing import Any
 
 from experiments.errors import UserError, line
 
-_CONNECT_SECONDS = 300  # in which all processes have to be started
-_HEARTBEAT_SECONDS = 20  # JAX notices a death after one to two of these
-_FOREVER = (1 << 31) - 1  # milliseconds: a wait ends by a death, and not by time
-_PREFIX = 'flaxformer_lite'  # of keys: JAX and Orbax have theirs at the same service
+_CONNECT_SECONDS = 300  # within which all processes must start
+_HEARTBEAT_SECONDS = 20  # JAX notices a dead process after one to two of these
+_FOREVER = (1 << 31) - 1  # milliseconds: only a dead process ends a wait
+_PREFIX = 'flaxformer_lite'  # of keys; JAX and Orbax use the same service
 
-_client: Any = None  # of JAX's service, by which several processes know of each other
+_client: Any = None  # of JAX's coordination service
 _count = 1
 _index = 0
 _calls: Counter[str] = Counter()
@@ -41,10 +41,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def initialize(args: argparse.Namespace) -> None:
-    """Connects the processes that flags or a cluster tell of, before JAX's first array.
+    """Connects the processes that flags or a cluster define.
+
+    Call this before making JAX's first array.
 
     Raises:
-      UserError: a flag is missing, its value cannot be, or not all started in time.
+      UserError: A flag is missing or invalid, or not all processes started in time.
     """
     global _client, _count, _index
     coordinator, count, index, own_devices = _flags(args) or _cluster()
@@ -75,7 +77,7 @@ def initialize(args: argparse.Namespace) -> None:
 
 
 def _flags(args: argparse.Namespace) -> tuple[str, int, int, None] | None:
-    """What `jax.distributed.initialize` takes, by flags; None where none is given."""
+    """Returns arguments of `jax.distributed.initialize`, or None without flags."""
     given = {name: vars(args)[name] for name in ('coordinator', 'processes', 'process')}
     coordinator, count, index = given.values()
     if coordinator is count is index is None:
@@ -91,12 +93,12 @@ def _flags(args: argparse.Namespace) -> tuple[str, int, int, None] | None:
 
 
 def _cluster() -> tuple[Any, ...]:
-    """What `jax.distributed.initialize` takes, by what JAX finds of a cluster."""
+    """Returns arguments of `jax.distributed.initialize` that JAX detects."""
     environ = os.environ
     if 'KUBERNETES_SERVICE_HOST' in environ and 'TPU_WORKER_HOSTNAMES' not in environ:
-        return None, None, None, None  # JAX would ask it for rights; there are flags
+        return None, None, None, None  # JAX would need API permissions; use flags
     if 'SLURM_JOB_ID' in environ and 'OMPI_COMM_WORLD_SIZE' not in environ:
-        # A batch script that calls no srun is one process, however many are allotted.
+        # A batch script without srun is one process, whatever the allocation is.
         if environ.get('SLURM_STEP_NUM_TASKS', '1') == '1':
             return None, None, None, None
     from jax._src.clusters import ClusterEnv  # has no public name
@@ -106,28 +108,28 @@ def _cluster() -> tuple[Any, ...]:
 
 
 def count() -> int:
-    """How many processes there are."""
+    """Returns the number of processes."""
     return _count
 
 
 def index() -> int:
-    """Which of them this is, from 0 on."""
+    """Returns the index of this process, from 0."""
     return _index
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes and prints."""
+    """Returns whether this is the process that writes and prints."""
     return _index == 0
 
 
 def barrier(name: str) -> None:
-    """Returns when all processes have come here."""
+    """Waits until all processes have called this."""
     if _count > 1:
         _client.wait_at_barrier(_next_key(name), _FOREVER)
 
 
 def gather(value: Any) -> list[Any]:
-    """What each process gives, in their order; anything that JSON can hold."""
+    """Returns the JSON serializable values of all processes, in their order."""
     if _count == 1:
         return [value]
     key = _next_key('gathered')
@@ -140,15 +142,15 @@ def gather(value: Any) -> list[Any]:
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """What `make` returns in the first process, which alone calls it, as `gather`."""
+    """Calls `make` in the first process only; returns its result in all."""
     return gather(make() if is_first() else None)[0]
 
 
 def check_same(what: str, facts: Mapping[str, Any]) -> None:
-    """Refuses processes whose facts are not those of the first.
+    """Checks that all processes have the same facts.
 
     Raises:
-      UserError: in all of them; it names the process, and the facts that differ.
+      UserError: In all processes. Names the process and the facts that differ.
     """
     first, *others = gather(dict(facts))
     for process, other in enumerate(others, 1):
@@ -166,10 +168,10 @@ def check_same(what: str, facts: Mapping[str, Any]) -> None:
 
 
 def stops_at(step: int) -> bool:
-    """Whether all processes stop after this step, for one of them got SIGTERM.
+    """Returns whether all processes stop after this step, because one got SIGTERM.
 
-    JAX's own handler takes the signal, and finds a step that none has made yet. So all
-    have to ask after every step.
+    JAX's handler takes the signal, and chooses a step that no process has reached. All
+    processes must call this after every step.
     """
     from jax.experimental import multihost_utils
 
@@ -178,12 +180,13 @@ def stops_at(step: int) -> bool:
 
 @contextlib.contextmanager
 def errors_end_all(*orderly: type[Exception]) -> Iterator[None]:
-    """An error of one of several processes is printed, and ends it at once.
+    """Prints an error of one of several processes, and ends the process at once.
 
-    An orderly exit would wait for the others, and they for this process.
+    An orderly exit would deadlock: it waits for the others, which wait for this one.
 
     Args:
-      orderly: what all of them raise at the same place, and end by together.
+      *orderly: Exceptions that all processes raise at the same place. They pass
+        through.
     """
     try:
         yield
@@ -199,7 +202,7 @@ def errors_end_all(*orderly: type[Exception]) -> Iterator[None]:
 
 
 def leave() -> None:
-    """Waits for all processes to come here, at the end."""
+    """Waits for all processes at the end, and disconnects."""
     if _count > 1:
         import jax
 
@@ -207,6 +210,6 @@ def leave() -> None:
 
 
 def _next_key(name: str) -> str:
-    """A key that all processes give to the same call."""
+    """Returns a key that is the same for the same call in all processes."""
     _calls[name] += 1
     return f'{_PREFIX}/{name}.{_calls[name]}'

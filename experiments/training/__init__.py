@@ -1,1 +1,1 @@
-"""A training run from its config to its result."""
+"""Training of a run, from its config to its result."""

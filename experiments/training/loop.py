@@ -1,4 +1,4 @@
-"""A run from its config to its result: setup, the training loop, final scores."""
+"""Training of a run: setup, training loop, final scores."""
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -47,18 +47,17 @@ Batch = dict[str, jax.Array]
 
 
 class Run:
-    """A run while it trains: its state, its progress, and what it writes.
+    """A run in training: its state, its progress, and its outputs.
 
     Args:
-      setup: all that training needs.
-      path: the run's directory.
-      screen: shows what it does.
+      setup: Everything that training needs.
+      path: The run's directory.
+      screen: Shows the progress.
 
     Attributes:
-      state: after the last step that was made.
-      step: that step.
-      progress: where in the data it is, and the metrics since the last row.
-      scores: of the dev set by step, higher for better.
+      state: The state after `step`, the last step.
+      progress: Position in the data, and the metrics since the last log row.
+      scores: Step → dev score; higher is better.
     """
 
     state: TrainState
@@ -73,12 +72,12 @@ class Run:
         self.screen = screen
         self.scores: dict[int, float] = {}
         self._best = metrics_log.deciding_metric(setup.config)
-        self._rate = jax.jit(setup.schedule)  # one program, not one an operation
+        self._rate = jax.jit(setup.schedule)  # one program instead of one per operation
         self._peak = memory.Peak()
         made = hooks.make(self.config.train.hooks) if processes.is_first() else {}
         self._hooks = hooks.Hooks(made)
         self._programs: dict[tuple[int, ...], Callable[..., Any]] = {}
-        self._untold: int | None = None  # a checkpoint that they have not heard of
+        self._untold: int | None = None  # checkpoint that hooks don't know yet
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
             self.config.checkpoint.keep,
@@ -97,11 +96,11 @@ class Run:
         )
 
     def train(self) -> None:
-        """Trains from the newest checkpoint, or from the first step, to the end.
+        """Trains to the end, from the newest checkpoint if there is one.
 
         Raises:
-          Stopped: a stop was asked for; the state is saved.
-          Diverged: a loss or gradient is not finite.
+          Stopped: The run was interrupted; the state is saved.
+          Diverged: A loss or gradient is not finite.
         """
         self.screen.begin('compiling')
         self._begin()
@@ -150,7 +149,8 @@ class Run:
                 return
             self.progress.start_clock()
 
-    # What is due after a step follows from the step and the config alone.
+    # Logging, saving and evaluation depend only on the step and the config. So a
+    # resumed run behaves as if it had never stopped.
 
     def _logs(self, step: int) -> bool:
         return self._is_due(step, self.config.train.log_every)
@@ -169,10 +169,10 @@ class Run:
         return self.step >= self.setup.steps or is_early
 
     def _begin(self) -> None:
-        """Takes the state of the newest checkpoint, or else makes a first one.
+        """Restores the newest checkpoint, or initializes the state.
 
         Raises:
-          UserError: the checkpoints cannot be read.
+          UserError: The checkpoints cannot be read, or the training text has changed.
         """
         setup = self.setup
         make, abstract = programs.first_state(setup.kind)
@@ -184,13 +184,13 @@ class Run:
             taken = setup.initial.variables if setup.initial else {}
             arguments = self._key('init_seed'), taken
             with ThreadPoolExecutor(1) as pool:
-                # On another core XLA compiles the step meanwhile.
+                # Compile the training step in parallel, on another core.
                 shape = setup.batches.shapes[0]
                 compiling = pool.submit(programs.compiled_step, setup.kind, shape)
                 first = compilation.compiled(make, *arguments, once=True)
                 self.state = first(*arguments)
                 compiling.result()
-            taken.clear()  # which frees their memory
+            taken.clear()  # frees memory
         else:
             self._check_rows(restored.step, restored.metadata.pop('rows', None))
             self.progress = Progress(**restored.metadata)
@@ -205,16 +205,16 @@ class Run:
         self.step = int(self.state.step)
         self._open_log()
         if restored is None and setup.initial:
-            # With this checkpoint nothing asks for the source any more.
+            # Once this checkpoint exists, the source run is no longer needed.
             self._save()
         self._wait_for_checkpoint()
 
     def _check_rows(self, step: int, seal: dict[str, Any] | None) -> None:
-        """Says if the rows of metrics are not those that a checkpoint was saved with.
+        """Warns if the metric rows differ from those saved with the checkpoint.
 
         Args:
-          step: the checkpoint's.
-          seal: of the rows; None in a checkpoint of an earlier version.
+          step: The checkpoint's step.
+          seal: Digest of the rows; None in checkpoints of earlier versions.
         """
         if not seal or not processes.is_first():
             return
@@ -223,7 +223,7 @@ class Run:
             self.screen.say(f'warning: {said}')
 
     def _set_rows_aside(self) -> None:
-        """Keeps rows of metrics whose checkpoint is not there, and says so."""
+        """Moves metric rows without a checkpoint to another file, with a message."""
         last = metrics_log.set_aside(self.path) if processes.is_first() else 0
         if last:
             self.screen.say(
@@ -233,7 +233,7 @@ class Run:
             )
 
     def _open_log(self) -> None:
-        """Begins or goes on with the rows of metrics, and starts the hooks."""
+        """Opens the metrics log and starts the hooks."""
         path = self.path if processes.is_first() else None
         self._log = MetricsLog(path, self.step, self._hooks.row)
         fields = flatten(self.config.to_dict())
@@ -245,18 +245,18 @@ class Run:
         self.scores.update(logged)
 
     def _key(self, name: str) -> jax.Array:
-        """The random key of one of the seeds, on every device."""
+        """Returns the random key of a seed, replicated on all devices."""
         return self.setup.devices.key(seed(self.config, name))
 
     def _batches(self) -> Generator[tuple[Batch, Position], None, None]:
-        """The batches from the next step's on, each with the next one's position."""
+        """Yields the remaining batches, each with the position of the next one."""
         devices = self.setup.devices
         batches = self.setup.batches.iterate(self.progress.position, devices.own_rows)
         for batch, after in batches:
             yield devices.put_rows(batch), after
 
     def _program(self, shape: tuple[int, ...]) -> Callable[..., Any]:
-        """That of a step; to compile it does not count as training time."""
+        """Returns the compiled step. Compilation does not count as training time."""
         if shape not in self._programs:
             self._settle()
             self._compile(shape)
@@ -268,7 +268,7 @@ class Run:
         self._programs[shape] = programs.compiled_step(self.setup.kind, shape)
 
     def _settle(self) -> None:
-        """Waits for the steps so far; one that is not finite is told, or an error."""
+        """Waits for all steps so far; reports or raises on non-finite ones."""
         for step, position in self.progress.settle():
             where = f'step {step:,} (epoch {position.epoch}, batch {position.index})'
             if self.config.train.on_nonfinite == 'stop':
@@ -281,8 +281,8 @@ class Run:
             self.screen.say(f'not finite at {where}: its update is skipped')
 
     def _write_row(self) -> None:
-        """Writes and shows the means of the metrics since the last row."""
-        # Schedules count the updates that were made, from 0.
+        """Logs and shows the mean metrics since the last row."""
+        # Schedules count the applied updates from 0.
         updates = self.step - int(self.state.skipped)
         row = {
             'epoch': self.progress.position.epoch,
@@ -294,7 +294,7 @@ class Run:
         self.screen.metrics(self.step, **shown)
 
     def _save(self) -> None:
-        """Begins to save the state, to which the rows so far belong."""
+        """Starts to save the state, with a digest of the rows so far."""
         self.screen.begin('saving', quiet=True)
         self._wait_for_checkpoint()
         self._log.flush()
@@ -304,16 +304,17 @@ class Run:
         self._untold = self.step
 
     def _wait_for_checkpoint(self) -> None:
-        """Returns when the checkpoint that was begun is whole, and hooks know it."""
+        """Waits until the last checkpoint is complete, and tells the hooks."""
         self._checkpoints.wait()
         if self._untold is not None:
             self._hooks.checkpoint(self._untold)
             self._untold = None
 
     def _evaluate(self) -> None:
-        """Scores the dev set; its scores are logged and shown with translations.
+        """Scores the dev set; logs and shows the scores and example translations.
 
-        The checkpoint is whole before, so a signal ends the process and loses nothing.
+        The last checkpoint is complete first, so a signal can end the process without
+        losing progress.
         """
         self._wait_for_checkpoint()
         name, pairs = self.setup.dev
@@ -330,11 +331,11 @@ class Run:
         self.screen.say(evaluator.examples(pairs, outputs))
 
     def score(self) -> None:
-        """Scores the chosen sets, after training, and writes the run's result."""
+        """Scores the final sets after training, and writes the run's result."""
         self.screen.begin('scoring')
         setup = self.setup
         params = eval_params.variables(self.state)['params']
-        del self.state  # from here on nothing is trained: the moments may go
+        del self.state  # frees the optimizer state
         parameters = result.count_parameters(params)
         digest = trained_run.sha256(params)
         del params
@@ -366,14 +367,17 @@ class Run:
         self.screen.say(result.summary(self.path, found))
 
     def close(self) -> None:
-        """Ends the threads, and ends hooks that have not ended."""
+        """Stops the threads, and closes hooks that are still open."""
         self._checkpoints.close()
         self._hooks.end(None)
 
 
 @contextlib.contextmanager
 def _stop_asked() -> Iterator[Callable[[int], bool]]:
-    """Whether to stop after a step. Several processes stop at the same one."""
+    """Yields a function: whether to stop after a step.
+
+    Several processes stop after the same step.
+    """
     if processes.count() > 1:
         yield processes.stops_at
         return
@@ -389,20 +393,19 @@ def run(
     accept_changed_parts: bool = False,
     trust_code: bool = False,
 ) -> None:
-    """Trains to the end and scores, or shows the result of a run that has ended.
+    """Trains and scores a run, or shows its result if it has ended.
 
     Args:
-      path: the run's directory. Where it holds a part of the run, that goes on.
-      overrides: the fields that were changed: one that nothing is done with is refused.
-      screen: shows what is done; an error has a note that says its phase.
-      accept_changed_parts: whether a run goes on with parts from elsewhere that are no
-        longer what it was begun with.
-      trust_code: whether code in the run's directory may be run, as `parts.use` says.
+      path: The run's directory. An unfinished run in it is resumed.
+      overrides: Names of overridden fields. Fields without effect are rejected.
+      screen: Shows the progress. Errors get a note with the current phase.
+      accept_changed_parts: Resumes even if user modules have changed since the start.
+      trust_code: Allows running code from the run's directory. See `parts.use`.
 
     Raises:
-      UserError: a field, a file or a text that cannot be worked with; or training
-        failed, as `failure.json` in the directory then says.
-      Stopped: a stop was asked for while training; the state is saved.
+      UserError: A field, a file or the text is invalid, or training failed. Failures
+        of training are also recorded in `failure.json`.
+      Stopped: Training was interrupted; the state is saved.
     """
     with errors_noted(screen, f', of {path}'), contextlib.ExitStack() as opened:
         fields = config.to_dict()
@@ -420,7 +423,7 @@ def run(
         if state == directory.GOES_FURTHER:
             _check_may_go_on(config)
         setup = prepare(config, path, screen)
-        # It waits for all: each has seen the directory as it was.
+        # This also waits until all processes have checked the directory.
         processes.check_same('text', {'its digest': setup.pairs.digest})
         if processes.is_first():
             opened.enter_context(directory.open_run(path, fields))
@@ -436,7 +439,7 @@ def run(
 
 
 def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
-    """Shows the result of a run that has ended, and mends its tokenizer."""
+    """Shows the result of an ended run, and restores a damaged tokenizer."""
     if not processes.is_first():
         return
     with directory.open_run(path, config.to_dict()):
@@ -447,7 +450,7 @@ def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
 
 
 def _check_may_go_on(config: ExperimentConfig) -> None:
-    """Refuses more steps where those so far would have had other learning rates."""
+    """Raises UserError if more steps would change the learning rates of past steps."""
     schedule = config.optimizer.schedule
     if schedules.goes_by(schedule, 'steps'):
         train = config.train
@@ -460,7 +463,7 @@ def _check_may_go_on(config: ExperimentConfig) -> None:
 
 
 def _write_start(setup: RunSetup, path: Path) -> None:
-    """Writes what a run begins with: tokenizer, parts, environment, origin."""
+    """Writes the run's tokenizer, user modules, environment and origin."""
     setup.tokenizer.save(path / trained_run.TOKENIZER)
     parts.save(path, flatten(setup.config.to_dict()))
     environment.save(path, [device.device_kind for device in jax.devices()])

@@ -1,4 +1,4 @@
-"""The metrics of training: left on the device until needed, summed between log rows."""
+"""Training metrics, kept on the device and summed between log rows."""
 
 import math
 import time
@@ -13,16 +13,16 @@ import numpy as np
 from experiments.data.batches import Position
 from flaxformer_lite.training.train_step import Metrics
 
-# Stands before the names of metrics that parts of the model report, so that none of
-# them is taken for one of the runner's own.
+# Prefix of metrics that components of the model report, to avoid name collisions with
+# the runner's metrics.
 _AUXILIARY = 'model/'
-# The same of what the loss reports, also in rows: these are means over tokens.
+# Prefix of metrics that the loss reports (means over tokens). Log rows keep it.
 _OF_LOSS = 'loss/'
-_LARGEST_EXPONENT = 700  # exp of more is not a float
+_LARGEST_EXPONENT = 700  # exp of more overflows a float
 
 
 class _Started(NamedTuple):
-    """A step that was started: its number, its batch's position, its metrics."""
+    """A dispatched step: its number, the position of its batch, its metrics."""
 
     step: int
     position: Position
@@ -30,14 +30,14 @@ class _Started(NamedTuple):
 
 
 class Progress:
-    """How far training is, and its metrics since the last row.
+    """The progress of training, and the metrics since the last log row.
 
     Args:
-      text: digest of the training pairs, among which a position means something.
-      position: of the next batch.
-      seconds: spent on training steps, without compilation, evaluation and saving.
-      tokens: target tokens trained on.
-      window: sums over the steps since the last row.
+      text: Digest of the training pairs to which the position refers.
+      position: Position of the next batch.
+      seconds: Time spent on training steps, without compilation, evaluation and saving.
+      tokens: Target tokens trained on.
+      window: Sums over the steps since the last row.
     """
 
     def __init__(
@@ -57,21 +57,21 @@ class Progress:
         self.start_clock()
 
     def metadata(self) -> dict[str, Any]:
-        """The arguments that make it anew; a checkpoint holds them as JSON."""
+        """Returns the constructor arguments, which checkpoints store as JSON."""
         return {
             'text': self.text,
             'position': self.position,
             'seconds': self.seconds,
             'tokens': self.tokens,
-            'window': dict(self._window),  # which is written while this one grows
+            'window': dict(self._window),  # a copy: it is written in the background
         }
 
     def start_clock(self) -> None:
-        """Counts the time from now until the next `settle` as training time."""
+        """Starts the clock of training time, which the next `settle` reads."""
         self._since = time.perf_counter()
 
     def add(self, step: int, after: Position, metrics: Metrics) -> None:
-        """Notes that a step was started; `after` is the position of the next batch."""
+        """Records a dispatched step; `after` is the position of the next batch."""
         self._started.append(_Started(step, self.position, metrics))
         self.position = after
         if len(self._started) > 1:
@@ -79,11 +79,11 @@ class Progress:
             jax.block_until_ready(self._started[-2].metrics)
 
     def settle(self) -> list[tuple[int, Position]]:
-        """Waits for the steps and adds their metrics to the sums.
+        """Waits for the dispatched steps and adds their metrics to the sums.
 
         Returns:
-          The steps whose update was not finite, and so was not made, with the position
-          of their batch. Their loss is left out of the sums.
+          The steps whose update was not finite and was skipped, with the position of
+          their batch. The sums exclude their loss.
         """
         values: Any = jax.device_get([started.metrics for started in self._started])
         seconds = time.perf_counter() - self._since
@@ -101,14 +101,13 @@ class Progress:
         return not_finite
 
     def so_far(self) -> dict[str, float]:
-        """What the steps since the run began took: target tokens, and seconds."""
+        """Returns the target tokens and seconds of training since the run began."""
         return {'tokens': self.tokens, 'seconds': self.seconds}
 
     def row(self) -> dict[str, float]:
-        """Means over the steps since the last row, and begins new sums.
+        """Returns means over the steps since the last row, and resets the sums.
 
-        Loss, perplexity and accuracy are means over target tokens; NaN where no step
-        gave any.
+        Loss, perplexity and accuracy are means over target tokens; NaN without tokens.
         """
         sums = self._window
         self._window = Counter()
@@ -120,7 +119,7 @@ class Progress:
                 row[name.removeprefix(_AUXILIARY)] = total / steps
             elif name.startswith(_OF_LOSS):
                 row[name] = total / tokens
-        # The runner's own come last: they win over an auxiliary metric of their name.
+        # The runner's metrics come last: they override auxiliary ones of the same name.
         return row | {
             'loss': sums['loss'] / tokens,
             'perplexity': math.exp(min(sums['nll'] / tokens, _LARGEST_EXPONENT)),
@@ -145,10 +144,11 @@ class Progress:
 
 
 def stops_early(scores: Mapping[int, float], patience: int) -> bool:
-    """Whether so many evaluations in a row gave no better score; 0 means never.
+    """Returns whether `patience` evaluations in a row brought no better score.
 
     Args:
-      scores: of the dev set by step, in order. An equal one is no improvement.
+      scores: Step → dev score, in order. Equal scores don't count as better.
+      patience: Number of evaluations; 0 disables early stopping.
     """
     values = list(scores.values())
     return bool(values) and 0 < patience < len(values) - values.index(max(values))

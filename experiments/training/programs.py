@@ -1,4 +1,4 @@
-"""The compiled programs of training: the first state, and a step for each shape."""
+"""The compiled programs of training: initialization, and a step per shape."""
 
 import functools
 from typing import Any, NamedTuple
@@ -19,13 +19,13 @@ from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 
 class Kind(NamedTuple):
-    """What a training's programs follow from. Its seeds are none of it.
+    """Cache key of compiled programs. Excludes seeds.
 
     Attributes:
-      config: without its seeds.
-      model: the model.
-      steps: the length of the training, by which some schedules go.
-      devices: that it runs on.
+      config: The config without its seeds.
+      model: The model.
+      steps: Number of training steps, which some schedules use.
+      devices: The devices.
     """
 
     config: ExperimentConfig
@@ -34,16 +34,16 @@ class Kind(NamedTuple):
     devices: DeviceMesh
 
 
-# Runs of one process that differ in their seeds alone have the same programs.
+# Runs in one process that differ only in their seeds share these programs.
 
 
 @functools.lru_cache(maxsize=4)
 def first_state(kind: Kind) -> tuple[Any, TrainState]:
-    """How the runs of a kind begin.
+    """Returns the program that makes the initial state, and the abstract state.
 
     Returns:
-      (key, given) → state, as `init_state` takes them, jitted; and the shapes, dtypes
-      and shardings of that state.
+      The jitted function (key, given) → state, with the arguments of `init_variables`;
+      and the shapes, dtypes and shardings of the state.
     """
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)
     held = frozen.paths(kind.config, kind.model)
@@ -55,7 +55,7 @@ def first_state(kind: Kind) -> tuple[Any, TrainState]:
 
     key = mesh.abstract_key(kind.devices)
     state = jax.eval_shape(make, key, {})
-    # Where it goes follows from its shapes.
+    # The shardings depend only on the shapes.
     shardings = kind.devices.state(state)
     jitted = jax.jit(make, out_shardings=shardings)
     return jitted, mesh.placed(state, shardings)
@@ -63,11 +63,11 @@ def first_state(kind: Kind) -> tuple[Any, TrainState]:
 
 @functools.lru_cache(maxsize=16)
 def compiled_step(kind: Kind, shape: tuple[int, ...]) -> jax.stages.Compiled:
-    """The training step for batches of a shape.
+    """Compiles the training step for batches of a shape.
 
     Returns:
       (state, batch, dropout key, variables) → (state, metrics). The variables are those
-      of a teacher, or None: they are too large for constants.
+      of a teacher, or None. They would be too large for constants.
     """
     train = kind.config.train
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)

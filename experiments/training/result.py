@@ -1,4 +1,4 @@
-"""The result of a run: what of it does not follow from its training, and its text."""
+"""The result of a run: computed fields and a printed summary."""
 
 import functools
 import math
@@ -16,16 +16,17 @@ from flaxformer_lite.models.base import Model
 
 
 def count_parameters(params: Any) -> int:
-    """How many numbers a tree of parameters has."""
+    """Returns the number of scalars in a tree of parameters."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 
-@functools.lru_cache(maxsize=4)  # the runs of a process may share it
+@functools.lru_cache(maxsize=4)  # shared by the runs of a process
 def flops_per_token(config: ExperimentConfig, model: Model) -> int | None:
-    """Of a training step, as the ledger counts them; None where it cannot.
+    """Returns the FLOPs per token of a training step, or None if they are unknown.
 
     Args:
-      config: without its seeds.
+      config: A config without seeds.
+      model: The model.
     """
     try:
         variables = mesh.abstract_variables(model)
@@ -35,7 +36,7 @@ def flops_per_token(config: ExperimentConfig, model: Model) -> int | None:
 
 
 def summary(path: Path, result: dict[str, Any]) -> str:
-    """What a finished run prints: its scores, its speed and where its files are."""
+    """Formats the summary of a finished run: scores, speed and files."""
     lines = []
     if result.get('stopped_early') and result.get('averaged_steps'):
         best = ', '.join(map(str, result['averaged_steps']))

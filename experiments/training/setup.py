@@ -1,4 +1,4 @@
-"""The setup of a run: all that training needs, made from a config."""
+"""Setup of a run: everything that training needs, made from a config."""
 
 import functools
 from collections.abc import Mapping
@@ -33,15 +33,14 @@ from flaxformer_lite.models.base import Model
 
 
 class RunSetup(NamedTuple):
-    """What a config was made into.
+    """Everything that training needs.
 
     Attributes:
-      languages: the codes of source and target.
-      dev: name and pairs of the set that training is watched by.
-      sets: the evaluation sets that are scored at the end, by name.
-      devices: that it is trained and scored on.
-      steps: the length of the training.
-      initial: what it begins with of another run; None where it has begun.
+      languages: Codes of source and target language.
+      dev: Name and pairs of the dev set.
+      sets: Name → pairs of the sets that are scored at the end.
+      steps: Number of training steps.
+      initial: Parameters from `init_from`, or None; always None in a resumed run.
     """
 
     config: ExperimentConfig
@@ -60,16 +59,16 @@ class RunSetup(NamedTuple):
 
     @property
     def kind(self) -> programs.Kind:
-        """What its compiled programs follow from."""
+        """The cache key of the compiled programs."""
         config = without_seeds(self.config)
         return programs.Kind(config, self.model, self.steps, self.devices)
 
 
 def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
-    """Makes all that the training of a run needs, and writes nothing but caches.
+    """Makes everything that training needs. Writes only caches.
 
     Raises:
-      UserError: a field, a file or a text that cannot be worked with.
+      UserError: A field, a file or the text is invalid.
     """
     accelerators.check()
     cache = compilation.use_cache()
@@ -77,7 +76,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     optimizer.check_rates(config)
     origin = initial.source(config, path)
     devices = mesh.of(**vars(config.mesh))
-    # What it cannot be built with is said before the data is loaded.
+    # Report config errors of the model before loading the data.
     model = check.build_model(config)
     check.check_backend(config)
     screen.begin('checking parts', quiet=True)
@@ -99,7 +98,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
     check_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
-    # Of a short text the tokenizer has fewer pieces than were asked for.
+    # On a short text, the tokenizer can have fewer pieces than the config asks for.
     model = _traced(model, vocabulary, devices)
     choice = search.make(config.evaluation, vocabulary.forced_first)
     search.check_processors(choice.processors, model, config.evaluation.extra_length)
@@ -132,13 +131,13 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
 
 
 def count_steps(config: ExperimentConfig, batches: Batches) -> int:
-    """How many steps: `train.steps` or `train.epochs`, the sooner; 0 sets no limit."""
+    """Returns the lower of `train.steps` and `train.epochs`; 0 disables a limit."""
     epochs = config.train.epochs * batches.batches_per_epoch
     return min(limit for limit in (config.train.steps, epochs) if limit)
 
 
 def describe(setup: RunSetup, path: Path) -> str:
-    """What will run, as text."""
+    """Formats what will run."""
     batches = setup.batches
     left_out = [f'{batches.dropped:,} too long', f'{setup.pairs.skipped:,} blank']
     for reason, count in setup.pairs.left_out.items():
@@ -181,13 +180,13 @@ def describe(setup: RunSetup, path: Path) -> str:
 
 
 def source(config: ExperimentConfig) -> Source:
-    """The config's data, filtered."""
+    """Returns the config's data source, with its filters."""
     loaded = sources.load(config.data)
     return Filtered(loaded, config.filters) if config.filters else loaded
 
 
 def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
-    """The model of a vocabulary, once it was traced: it can run on the devices."""
+    """Returns the model for a vocabulary; traces it to find errors early."""
     tokens = vocabulary.special_tokens
     with user_errors():
         model = model.clone(
@@ -220,9 +219,9 @@ def _batches(
 def _check_positions(
     model: Model, batches: Batches, vocabulary: Tokenizer, scored: Mapping[str, Pairs]
 ) -> None:
-    """Refuses text that is longer than the positions that the model learns.
+    """Raises UserError if a text is longer than the learned positions of the model.
 
-    And sources that name vectors which are not there.
+    Also reads vector sources, to report missing ones.
     """
     if model.max_length is None and not vocabulary.reads_vectors:
         return

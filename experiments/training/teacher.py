@@ -1,4 +1,4 @@
-"""The run that another run learns from (`train.teacher`)."""
+"""The teacher run of distillation (`train.teacher`)."""
 
 import functools
 from pathlib import Path
@@ -8,21 +8,21 @@ from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 
 
-@functools.lru_cache(maxsize=1)  # all programs of a run share it
+@functools.lru_cache(maxsize=1)  # shared by all programs of a run
 def open_teacher(path: str) -> OpenedRun | None:
-    """The run in a directory, averaged as it is scored; without a path there is none.
+    """Opens the teacher run with averaged parameters; returns None for an empty path.
 
     Raises:
-      UserError: the run cannot be read.
+      UserError: The run cannot be read.
     """
     return OpenedRun(Path(path).expanduser()) if path else None
 
 
 def check_teacher(path: str, vocabulary: Tokenizer) -> None:
-    """Refuses a teacher that means other pieces by its ids.
+    """Checks that the teacher has the same tokenizer.
 
     Raises:
-      UserError: as `open_teacher`; or names the field.
+      UserError: The tokenizers differ, or as `open_teacher`.
     """
     taught = open_teacher(path)
     if taught and taught.tokenizer.digest != vocabulary.digest:

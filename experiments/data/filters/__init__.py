@@ -1,4 +1,4 @@
-"""Which training pairs are left out: one file a filter, chosen by a spec string.
+"""Filters of training pairs, one per module, selected by spec strings.
 
 The field `filters` is a list of specs: `[length_ratio(most=3), duplicates, copies]`.
 """
@@ -13,27 +13,27 @@ from flaxformer_lite.config.spec import Spec
 
 
 def make(spec: Spec | None) -> list[Filter]:
-    """The filters of a list; none where it is empty.
+    """Makes the filters of a list; an empty spec gives none.
 
     Raises:
-      UserError: the text is no list of filters.
+      UserError: The text is not a list of filters.
     """
     with user_errors('filters: '):
         return [FILTERS.make(entry) for entry in specs.entries(spec)] if spec else []
 
 
 class Filtered(Source):
-    """A source without the training pairs that a filter leaves out.
+    """A source without the training pairs that filters reject.
 
     Args:
-      whole: with them.
-      spec: the filters, of which the first that leaves a pair out is counted.
+      whole: The unfiltered source.
+      spec: The filters. A pair counts for the first filter that rejects it.
 
     Attributes:
-      left_out: how many pairs the last pass left out, by the filter.
+      left_out: Filter → number of pairs that it rejected in the last pass.
 
     Raises:
-      UserError: as `make`; in `train`, no pair is left.
+      UserError: As `make`. `train` also raises it if no pair is left.
     """
 
     def __init__(self, whole: Source, spec: Spec):
@@ -63,7 +63,7 @@ class Filtered(Source):
         return self._whole.evaluation()
 
     def digest(self):
-        """Of the source, of the filters and of their code."""
+        """Returns a digest of the source, the filters and their code."""
         parts = []
         for part in self._filters:
             parts += [repr(part), code_of(type(part))]

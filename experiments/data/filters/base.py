@@ -1,17 +1,17 @@
-"""What every filter of training pairs offers."""
+"""Base class of filters."""
 
 from flaxformer_lite.ranges import Checked
 
 
 class Filter(Checked):
-    """Says which pairs are trained on: a dataclass, whose arguments the spec gives.
+    """Base class of filters: a dataclass with the arguments of the spec.
 
-    Each pass over the pairs makes it anew, so that it may keep what it has seen.
+    Each pass over the pairs makes a new filter, so a filter may keep state.
 
     Raises:
-      ValueError: when made, for arguments that cannot be.
+      ValueError: An argument is invalid.
     """
 
     def keeps(self, source: str, target: str) -> bool:
-        """Whether a pair is trained on; asked in the order of the pairs, once each."""
+        """Returns whether to keep a pair; called once per pair, in order."""
         raise NotImplementedError

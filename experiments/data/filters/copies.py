@@ -1,4 +1,4 @@
-"""Pairs of which nothing is translated."""
+"""Filter of untranslated pairs."""
 
 import dataclasses
 
@@ -7,9 +7,9 @@ from experiments.data.filters.base import Filter
 
 @dataclasses.dataclass(frozen=True)
 class Copies(Filter):
-    """Leaves out a target that is its source, but for white space.
+    """Removes pairs whose target equals the source, apart from white space.
 
-    Such pairs teach to copy (Khayrallah and Koehn, Noise in NMT, 2018).
+    Such pairs teach the model to copy (Khayrallah and Koehn, Noise in NMT, 2018).
     """
 
     def keeps(self, source, target):

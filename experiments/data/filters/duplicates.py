@@ -1,4 +1,4 @@
-"""Pairs that were there before."""
+"""Filter of duplicate pairs."""
 
 import dataclasses
 import hashlib
@@ -8,15 +8,15 @@ from experiments.data.filters.base import Filter
 
 @dataclasses.dataclass(frozen=True)
 class Duplicates(Filter):
-    """Leaves out a pair whose two sides, to the character, were together before.
+    """Removes pairs that are identical to an earlier pair on both sides.
 
-    It keeps 16 bytes of a hash of each pair, some 100 bytes of memory.
+    Stores a hash of 16 bytes per pair, which takes about 100 bytes of memory.
     """
 
     _seen: set[bytes] = dataclasses.field(default_factory=set, init=False, repr=False)
 
     def keeps(self, source, target):
-        pair = f'{source}\n{target}'.encode()  # neither holds a line break
+        pair = f'{source}\n{target}'.encode()  # neither has a line break
         known = hashlib.blake2b(pair, digest_size=16).digest()
         is_new = known not in self._seen
         self._seen.add(known)

@@ -1,4 +1,4 @@
-"""Pairs of which one side is much longer, as Moses' `clean-corpus-n` has them."""
+"""Filter of pairs with very different lengths, as in Moses' `clean-corpus-n`."""
 
 import dataclasses
 from typing import Annotated
@@ -9,13 +9,13 @@ from flaxformer_lite.ranges import Choices, Range
 
 @dataclasses.dataclass(frozen=True)
 class LengthRatio(Filter):
-    """Leaves out a pair whose longer side is more than `most` times the shorter.
+    """Removes pairs whose longer side is more than `most` times as long as the shorter.
 
-    A blank side is none of its business.
+    Keeps pairs with a blank side.
 
     Attributes:
-      most: the largest ratio that is kept.
-      unit: what lengths are counted in; words are what white space parts.
+      most: The largest ratio to keep.
+      unit: The unit of lengths. Words are separated by white space.
     """
 
     most: Annotated[float, Range(at_least=1)] = 3.0

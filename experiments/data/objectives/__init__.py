@@ -1,4 +1,4 @@
-"""What is learnt of one side of the pairs: one file an objective, chosen by a spec."""
+"""Objectives on one side of the pairs, one per module, selected by a spec."""
 
 from typing import TYPE_CHECKING
 
@@ -7,18 +7,18 @@ from experiments.errors import UserError, user_errors
 from experiments.kinds import OBJECTIVES
 from flaxformer_lite.config.spec import Spec
 
-if TYPE_CHECKING:  # for what only names an objective does not need numpy
+if TYPE_CHECKING:  # checking a spec should not import numpy
     from experiments.data.objectives.base import Objective
 
 
 def make(spec: Spec | None, tokenizer: Tokenizer | None = None) -> 'Objective | None':
-    """What the config field `objective` names; None where it is empty.
+    """Makes the objective of the config field `objective`; None if the field is empty.
 
     Args:
-      tokenizer: that makes ids; without it the spec alone is looked at.
+      tokenizer: The trained tokenizer. Without it, only the spec is checked.
 
     Raises:
-      UserError: the spec is wrong, or the tokenizer has no pieces for it.
+      UserError: The spec is invalid, or the tokenizer lacks the necessary pieces.
     """
     if not spec:
         return None
@@ -32,5 +32,5 @@ def make(spec: Spec | None, tokenizer: Tokenizer | None = None) -> 'Objective | 
                 f'objective={spec} has the model write what it reads: give one '
                 'tokenizer of both sides'
             )
-        assert objective.marks is not None  # or says that it has none
+        assert objective.marks is not None  # raises UserError without marks
     return objective

@@ -1,4 +1,4 @@
-"""What every objective offers."""
+"""Base class of objectives."""
 
 import dataclasses
 import functools
@@ -13,14 +13,14 @@ from flaxformer_lite.ranges import Checked, Choices
 
 @dataclasses.dataclass(frozen=True)
 class Objective(Checked):
-    """Makes examples of one side of the pairs: a frozen dataclass.
+    """Base class of objectives, which make examples from one side of the pairs.
 
-    The arguments in the spec are those of the class, but for `pieces`.
+    A subclass is a frozen dataclass with the arguments of the spec.
 
     Attributes:
-      pieces: how each id is written.
-      side: of which side of the pairs the examples are made.
-      needs: a regular expression of the pieces that it puts in the place of text.
+      pieces: The piece of each id.
+      side: The side of the pairs to make examples from.
+      needs: A regular expression of the pieces that replace text.
     """
 
     needs: ClassVar[str] = ''
@@ -29,10 +29,12 @@ class Objective(Checked):
 
     @functools.cached_property
     def marks(self) -> list[int]:
-        """The ids of the pieces that it `needs`, `<extra_id_9>` before `<extra_id_10>`.
+        """The ids of the pieces that match `needs`.
+
+        They are sorted by number: `<extra_id_9>` before `<extra_id_10>`.
 
         Raises:
-          UserError: the tokenizer has none.
+          UserError: The tokenizer has no such piece.
         """
         is_mark = re.compile(self.needs).fullmatch
         found = [x for x, piece in enumerate(self.pieces) if is_mark(piece)]
@@ -47,12 +49,13 @@ class Objective(Checked):
     def example(
         self, row: list[int], rng: np.random.Generator
     ) -> tuple[list[int], list[int]]:
-        """What the model reads and what it is to write, by the random numbers alone.
+        """Returns source and target ids, determined by the row and the random numbers.
 
         Args:
-          row: the n ≥ 1 ids of a text, without its end.
+          row: The n ≥ 1 ids of a text, without EOS.
+          rng: The random number generator.
 
         Returns:
-          At most n ids each, without ends.
+          At most n ids each, without EOS.
         """
         raise NotImplementedError

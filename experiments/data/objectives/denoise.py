@@ -1,4 +1,4 @@
-"""BART's objective (Lewis et al., BART, 2020): the text of a text with noise."""
+"""BART's denoising objective (Lewis et al., BART, 2020)."""
 
 import dataclasses
 import math
@@ -12,15 +12,15 @@ from flaxformer_lite.ranges import Range
 
 @dataclasses.dataclass(frozen=True)
 class Denoise(Objective):
-    """One `<mask>` stands for each span of ids; the target is the text (§2.2).
+    """Replaces each span of ids by one `<mask>`; the target is the text (§2.2).
 
-    The lengths of spans are drawn from a Poisson distribution until they sum up to
-    r = ⌈ratio · n⌉, the last of them cut; at length 0 a mask is inserted, and of such
-    there are no more than leave at most r masks. All places are equally likely.
+    Span lengths are drawn from a Poisson distribution until they sum to r = ⌈ratio ·
+    n⌉, with the last span cut. A span of length 0 inserts a mask. Spans of length 0 are
+    limited, so that there are at most r masks. All places are equally likely.
 
     Attributes:
-      ratio: the share of a text's ids that are masked.
-      mean_span: of the Poisson distribution.
+      ratio: The share of a text's ids that are masked.
+      mean_span: Mean of the Poisson distribution.
     """
 
     needs: ClassVar[str] = '<mask>'

@@ -12,19 +12,19 @@ from flaxformer_lite.ranges import Range
 
 @dataclasses.dataclass(frozen=True)
 class SpanCorruption(Objective):
-    """`<extra_id_0>` stands for the first span, …; the target is the spans (§3.1.4).
+    """Replaces spans by `<extra_id_0>`, …; the target is the spans (§3.1.4).
 
         Thank you <extra_id_0> me to your party <extra_id_1> week.
         <extra_id_0> for inviting <extra_id_1> last
 
-    Of n ids r = round(density · n) are in spans, at least 1 and at most n − 1, and
-    there are round(r / mean_span) spans, at least 1 and at most as many as sentinels;
-    all such places of spans that do not touch are equally likely. (T5's own code has
-    the last span at the end of a text, which for a short text is always the same one.)
+    Spans cover r = round(density · n) of n ids, at least 1 and at most n − 1. There are
+    round(r / mean_span) spans, at least 1 and at most the number of sentinels. All
+    placements of spans that don't touch are equally likely. T5's own code always puts
+    the last span at the end of a text, so a short text always has the same span.
 
     Attributes:
-      density: the share of a text's ids in spans.
-      mean_span: the mean number of ids of a span.
+      density: The share of a text's ids in spans.
+      mean_span: Mean number of ids in a span.
     """
 
     needs: ClassVar[str] = r'<extra_id_\d+>'
@@ -38,11 +38,11 @@ class SpanCorruption(Objective):
             return row, []
         kept = len(row) - noise
         count = max(1, round(noise / self.mean_span))
-        # As many as are kept at most: then the target is no longer than the text.
+        # At most the number of kept ids: then the target is no longer than the text.
         count = min(count, kept, len(self.marks))
         spans = _parts(noise, count, rng)
         gaps = _parts(kept + 2, count + 1, rng)
-        gaps[0] -= 1  # it may be empty, and so may the last
+        gaps[0] -= 1  # the first gap may be empty, and so may the last
         rest = iter(row)
         source = []
         target = []
@@ -55,6 +55,6 @@ class SpanCorruption(Objective):
 
 
 def _parts(total: int, count: int, rng: np.random.Generator) -> list[int]:
-    """The sizes, at least 1, of so many parts of a whole; all are equally likely."""
+    """Splits a total into sizes of at least 1; all splits are equally likely."""
     inner = 1 + rng.permutation(total - 1)[: count - 1]
     return np.diff(np.sort(inner), prepend=0, append=total).tolist()

@@ -1,4 +1,4 @@
-"""Where the text comes from: one file a data source, chosen by a spec string."""
+"""Data sources, one per module, selected by a spec string."""
 
 from experiments.data.sources.base import Source
 from experiments.errors import UserError
@@ -8,17 +8,16 @@ from flaxformer_lite.config.spec import Spec
 
 
 def load(spec: Spec) -> Source:
-    """The data source that the config field `data` names.
+    """Makes the data source that the config field `data` names.
 
     Raises:
-      UserError: the spec, its name or one of its arguments is wrong.
+      UserError: The spec, its name or one of its arguments is invalid.
     """
     try:
         return SOURCES.make(spec)
     except ValueError as error:
         raise UserError(f'data: {error}') from None
-    # A path too long, a folder without permission, the home of a user that is not
-    # there.
+    # A path is too long, a folder has no permission, or `~user` does not exist.
     except (OSError, RuntimeError) as error:
         reason = getattr(error, 'strerror', None) or error
         raise UserError(f'data={ranges.shown(spec)}: {reason}') from None

@@ -15,7 +15,7 @@ from experiments.errors import UserError
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns the errors of reading a file, or of a damaged one, into UserErrors."""
+    """Converts errors from reading a file, or from a damaged one, to UserError."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
@@ -25,7 +25,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[io.BufferedIOBase]:
-    """A file, whose errors are UserErrors."""
+    """Opens a file, and converts errors to UserError."""
     open_it = gzip.open if path.suffix == '.gz' else open
     with reading(path), open_it(path, 'rb') as file:
         yield file
@@ -38,7 +38,10 @@ def same_content(path: Path, other: Path) -> bool:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a file; only `\\n` ends one: sentences may hold other separators."""
+    """Yields the lines of a file as NFC text.
+
+    Only `\\n` ends a line, because sentences may contain other separators.
+    """
     with opened(path) as file:
         for number, line in enumerate(storage.bounded_lines(file), 1):
             try:

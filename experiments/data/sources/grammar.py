@@ -1,4 +1,4 @@
-"""English-German sentences from an embedded grammar and lexicon, fixed by a seed."""
+"""English-German sentences from a built-in grammar and lexicon, set by a seed."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from parallel_grammar import (
     sentence,
 )
 
-Drawn = tuple[Sentence, Pair]  # a pair, and what it was read from
-SHORTEST, LONGEST = 3, 20  # words of a sentence to train on, in either language
+Drawn = tuple[Sentence, Pair]  # a pair with its syntax tree
+SHORTEST, LONGEST = 3, 20  # words of a training sentence, in both languages
 _WORDS = range(SHORTEST, LONGEST + 1)
 _MORE_WORDS = range(LONGEST + 1, 2 * LONGEST + 1)
 SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
@@ -29,18 +29,18 @@ SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
 
 @dataclass(frozen=True)
 class Grammar(OfRule):
-    """Pairs drawn from `parallel_grammar`, all distinct, in both languages.
+    """Distinct pairs drawn from `parallel_grammar`; no sentence repeats on either side.
 
-    Evaluation sets: `val` and `test` are drawn like the training pairs; `long` joins
-    and nests the same constructions to sentences longer than any of these; each
-    sentence of `compositional` has a word in a construction in which training never
-    shows it (`parallel_grammar/held_out.py`).
+    Evaluation sets: `val` and `test` are drawn like the training pairs. `long` joins
+    and nests the same constructions into longer sentences. Each sentence of
+    `compositional` has a word in a construction in which it never occurs in training
+    (`parallel_grammar/held_out.py`).
 
     Attributes:
-      seed: other seeds draw other sentences; the pairs held out of training are the
-        same.
-      pairs: the number of training pairs. Fewer are the first of more; the evaluation
-        sets stay.
+      seed: Determines the sentences. The combinations held out of training don't depend
+        on it.
+      pairs: Number of training pairs. A smaller number gives a prefix of a larger one,
+        with the same evaluation sets.
 
     Raises:
       ValueError: `seed` or `pairs` is out of range.
@@ -61,14 +61,14 @@ class Grammar(OfRule):
         return sets
 
     def trees(self) -> dict[str, list[Sentence]]:
-        """What each pair of the evaluation sets was read from, by set."""
+        """Returns set → the syntax trees of its pairs."""
         sets = {}
         for name, drawn in self._evaluation.items():
             sets[name] = [tree for tree, _ in drawn]
         return sets
 
     def digest(self):
-        """A digest of the fields and of the code that makes the pairs."""
+        """Returns a digest of the fields and of the code that makes the pairs."""
         files = sorted(Path(english.__file__).parent.glob('*.py'))
         return hex_digest(super().digest(), *map(Path.read_bytes, files))
 
@@ -79,7 +79,7 @@ class Grammar(OfRule):
         return [pair for _, pair in drawn]
 
     def _ordinary(self) -> Iterator[Drawn]:
-        """First `val`, then `test`, then all that there is to train on."""
+        """Yields `val`, then `test`, then the training pairs."""
         return self._distinct(0, sentence, _WORDS)
 
     @cached_property
@@ -100,9 +100,9 @@ class Grammar(OfRule):
         words: range,
         held_out: bool = False,
     ) -> Iterator[Drawn]:
-        """Trees and their pairs, held out of training or not.
+        """Yields trees and their pairs, held out of training or not.
 
-        Neither side of a pair came before, and each has so many words.
+        Neither side of a pair occurred before, and both lengths are in `words`.
         """
         rng = Rng(3 * self.seed + stream)
         seen = set()

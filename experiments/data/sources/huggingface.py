@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub, by the package `datasets`."""
+"""Data sets of the Hugging Face Hub, read with the package `datasets`."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from experiments.data.digest import hex_digest, of_file
 from experiments.data.sources.base import OfSplits, cell_text, check_sides
 from experiments.errors import UserError, reason
 
-_BY_LANGUAGE = 'translation'  # the column of sets whose cells are texts by language
+_BY_LANGUAGE = 'translation'  # column whose cells map languages to texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,23 +19,23 @@ class Huggingface(OfSplits):
     """`huggingface(path="wmt14", name="de-en", source="en", target="de")`.
 
     Texts are cells of the columns `source` and `target`, or of a column `translation`
-    by these languages. Null is a blank text. A set is downloaded where there is a
-    network, or found in the package's cache, and read from its files.
+    with these languages. Null is blank text. A set is downloaded if there is a network,
+    or found in the package's cache.
 
     Attributes:
-      path: of the set on the Hub, or a folder.
-      source: the language, or column, to translate from.
-      target: the language, or column, to translate to.
-      name: of the set's configuration; `''` where it has one.
-      split: what to train on, in the package's notation: `'train'`, `'train[:99%]'`.
-      dev: what judges the training, the evaluation set `'val'`. The splits of which
-        neither holds a part are evaluation sets under their own names.
-      revision: of the set on the Hub, such as a commit; `''` for the newest.
+      path: Name of the set on the Hub, or a folder.
+      source: Source language or column.
+      target: Target language or column.
+      name: Configuration of the set; `''` if there is only one.
+      split: Training split, in the package's notation: `'train'`, `'train[:99%]'`.
+      dev: Split of the dev set `'val'`. Splits that overlap with neither are evaluation
+        sets under their own names.
+      revision: Revision of the set on the Hub, such as a commit; `''` for the newest.
 
     Raises:
-      UserError: when read, for a package, set, split, language or column that is not
-        there, and for a set that cannot be loaded here.
-      ValueError: both languages are one.
+      UserError: On reading, if a package, set, split, language or column is missing, or
+        the set cannot be loaded.
+      ValueError: Both languages are the same.
     """
 
     path: str
@@ -60,7 +60,7 @@ class Huggingface(OfSplits):
         )
 
     def _parts(self, split: str) -> list[Any]:
-        """The ranges of rows that a split, or a sum of parts, consists of."""
+        """Returns the ranges of rows of a split, or of a sum of parts."""
         text = '+'.join(self._sizes) if split == 'all' else split
         try:
             return self._package.ReadInstruction.from_spec(text).to_absolute(
@@ -76,7 +76,7 @@ class Huggingface(OfSplits):
         return {name: part.num_examples for name, part in splits.items()}
 
     def digest(self):
-        """Of the files that are read, and of what is read of them."""
+        """Returns a digest of the files, and of the selection that is read."""
         rows = self._load(self.split)
         content = (self.source, self.target, self.split, len(rows))
         files = [Path(file['filename']) for file in rows.cache_files]
@@ -100,7 +100,7 @@ class Huggingface(OfSplits):
         return rows
 
     def _ask(self, function: Callable[..., Any], **arguments: Any) -> Any:
-        """What the package answers about the set; its errors are of many kinds."""
+        """Calls a function of the package, and converts its various errors."""
         path = str(Path(self.path).expanduser())
         revision = self.revision or None
         try:
@@ -130,7 +130,7 @@ class Huggingface(OfSplits):
             yield source, target
 
     def _languages(self, feature: Any) -> list[str]:
-        """The languages of a column of texts by language; none for another column."""
+        """Returns the languages of a translation column; [] for another column."""
         if isinstance(feature, self._package.TranslationVariableLanguages):
             raise UserError(
                 f'data: {self.path}: the column {_BY_LANGUAGE!r} has any number of '

@@ -1,4 +1,4 @@
-"""Tasks that a rule defines: `made(task="reverse", longest=20)`.
+"""Synthetic tasks: `made(task="reverse", longest=20)`.
 
 After Delétang et al. (2023, "Neural Networks and the Chomsky Hierarchy") and Kazemnejad
 et al. (2023, "The Impact of Positional Encoding on Length Generalization in
@@ -38,7 +38,7 @@ def _sort(length: int, rng: Random) -> Pair:
 
 
 def _addition(length: int, rng: Random) -> Pair:
-    """Of two numbers, whose digits and sign are so many."""
+    """Adds two numbers; their digits and the sign are `length` words."""
     digits = length - 1
     longer = digits // 2 + pick(rng, range(digits // 2))
     one = _drawn(DIGITS, longer, rng)
@@ -57,10 +57,10 @@ def _parity(length: int, rng: Random) -> Pair:
 
 
 def _dyck(length: int, rng: Random) -> Pair:
-    """The beginning of a balanced word of two kinds, and the brackets that close it."""
+    """Returns a prefix of a balanced word with two kinds, and its closing brackets."""
     word, opened = [], []
     for _ in range(length):
-        # At the end one is open, so that there is something to write.
+        # Keep one bracket open at the end, so that the target is not empty.
         if len(opened) > 1 and rng.random() < 0.5:
             word.append(opened.pop())
         else:
@@ -79,15 +79,15 @@ _OPERATORS: dict[str, Callable[[list[int]], int]] = {
 
 
 def _listops(length: int, rng: Random) -> Pair:
-    """Nested operations on digits (Nangia and Bowman 2018), with the lower median."""
+    """Nests operations on digits (Nangia and Bowman 2018), with the lower median."""
     words, value = _expression(length, rng)
     return ' '.join(words), str(value)
 
 
 def _expression(length: int, rng: Random) -> tuple[list[str], int]:
-    """An expression of so many words, and its value: a digit, or an operation on some.
+    """Returns an expression of `length` words and its value: a digit, or an operation.
 
-    An operation has two words beside its operands: `[MAX` and `]`.
+    An operation has two words in addition to its operands: `[MAX` and `]`.
     """
     if length < 3:
         value = pick(rng, range(10))
@@ -99,7 +99,7 @@ def _expression(length: int, rng: Random) -> tuple[list[str], int]:
     while rest:
         size = 1
         if rng.random() < 0.5:
-            # A digit, or so many words that they are an operation.
+            # A digit, or at least the three words of an operation.
             longest = min(rest, length // 2)
             size = pick(rng, [1, *range(3, longest + 1)])
         operand, value = _expression(size, rng)
@@ -123,7 +123,7 @@ _TASKS: dict[str, Callable[[int, Random], Pair]] = {
 
 @dataclass(frozen=True)
 class Made(OfRule):
-    """Pairs of words by a rule, of lengths within and beyond those that are trained on.
+    """Pairs of words from a synthetic task, with lengths up to a bound and beyond.
 
     | task | source | target |
     |---|---|---|
@@ -132,21 +132,21 @@ class Made(OfRule):
     | `sort` | `c a b` | `a b c` |
     | `addition` | `1 2 + 9` | `2 1` |
     | `parity` | `1 0 1 1` | `1`, the count of 1 modulo 2 |
-    | `dyck` | `( [ ] (` | `) )`, what closes it |
+    | `dyck` | `( [ ] (` | `) )`, the closing brackets |
     | `listops` | `[MAX 2 [SM 5 6 ] ]` | `2`; SM is the sum modulo 10 |
 
-    Lengths of sources, in words, are drawn evenly. Evaluation sets: `val` and `test` of
-    the lengths of training, and `longer` of lengths from there to twice as many. No
-    source of theirs is trained on.
+    Source lengths, in words, are uniform. Evaluation sets: `val` and `test` have the
+    lengths of training. `longer` has greater lengths, up to twice the maximum.
+    Evaluation sources are never in the training set.
 
     Attributes:
-      task: the rule.
-      longest: words of a source in training, at most; at least they are 4.
-      pairs: the number of training pairs.
-      seed: other seeds draw other pairs.
+      task: The task.
+      longest: Maximum words of a source in training; the minimum is 4.
+      pairs: Number of training pairs.
+      seed: Determines the pairs.
 
     Raises:
-      ValueError: an argument is out of range.
+      ValueError: An argument is out of range.
     """
 
     task: Annotated[str, Choices(*_TASKS)] = 'reverse'
@@ -161,7 +161,7 @@ class Made(OfRule):
         return islice(filterfalse(_is_held_out, pairs), self.pairs)
 
     def evaluation(self):
-        """The evaluation sets by name; within a set no source is there twice."""
+        """Returns the evaluation sets by name, each with distinct sources."""
         pairs = self._drawn(2 * self.seed, _SHORTEST, self.longest)
         within = distinct(filter(_is_held_out, pairs))
         beyond = self._drawn(2 * self.seed, self.longest + 1, 2 * self.longest)
@@ -169,7 +169,7 @@ class Made(OfRule):
         return taken(streams, SIZES)
 
     def _drawn(self, seed: int, shortest: int, longest: int) -> Iterator[Pair]:
-        """Pairs whose sources have so many words, endlessly."""
+        """Yields pairs endlessly, with source lengths in the given range."""
         rng = Random(seed)
         while True:
             length = shortest + pick(rng, range(longest - shortest + 1))
@@ -181,5 +181,5 @@ def _drawn(symbols: str, length: int, rng: Random) -> str:
 
 
 def _is_held_out(pair: Pair) -> bool:
-    """One source in twenty, by itself: so no length is held out as a whole."""
+    """Returns whether a source is held out: 5 % of them, independently of length."""
     return zlib.crc32(pair[0].encode()) % 20 == 0

@@ -1,4 +1,4 @@
-"""Several sources as one: `mix(sources=["text(…)", "table(…)"], temperature=5)`."""
+"""Mixtures of sources: `mix(sources=["text(…)", "table(…)"], temperature=5)`."""
 
 import dataclasses
 import functools
@@ -16,26 +16,28 @@ from flaxformer_lite.ranges import Checked, Range
 class Mix(Source, Checked):
     """`mix(sources=["text(path='a', source='en', target='de')", "…"], temperature=5)`.
 
-    An epoch has a pair of the largest source once, and one of source i, which has nᵢ,
+    Smaller sources are upsampled. An epoch has each pair of the largest source once,
+    and each pair of source i, which has nᵢ pairs,
 
         cᵢ = (nᵢ / max n)^(1/T) · max n / nᵢ ≥ 1
 
-    times on average: the sources' shares are ∝ nᵢ^(1/T) (Arivazhagan et al., Massively
-    Multilingual NMT in the Wild, 2019: T = 5). Where cᵢ is no whole number, pairs that
-    are spread evenly over the source come once more than others.
+    times on average. The sources' shares are ∝ nᵢ^(1/T) (Arivazhagan et al., Massively
+    Multilingual NMT in the Wild, 2019: T = 5). If cᵢ is fractional, evenly spaced pairs
+    of the source occur once more than others.
 
-    The dev set, `'val'`, joins those of all sources; their other sets are scored by
-    themselves, as `en-de.test`, or `1.en-de.test` for the second of one direction.
+    The dev set, `'val'`, joins the dev sets of all sources. Each of their sets is also
+    scored separately, as `en-de.test`, or `1.en-de.test` for the second source with the
+    same languages.
 
     Attributes:
-      sources: specs of the sources.
-      temperature: T; 1: as they are, above: smaller sources gain.
-      tags: whether each text to translate begins with the language that it is to be
-        translated to, as `<2de>` (Johnson et al., Multilingual NMT System, 2017). The
-        tokenizer's `user_defined_symbols=["<2de>"]` makes a tag one piece.
+      sources: Specs of the sources.
+      temperature: The sampling temperature T; 1 disables upsampling.
+      tags: Whether each source text begins with a tag of the target language, such as
+        `<2de>` (Johnson et al., Multilingual NMT System, 2017). The tokenizer's
+        `user_defined_symbols=["<2de>"]` makes a tag one piece.
 
     Raises:
-      UserError, ValueError: as the sources; or there is none.
+      UserError, ValueError: As the sources, or `sources` is empty.
     """
 
     sources: list | tuple
@@ -46,7 +48,7 @@ class Mix(Source, Checked):
         super().__post_init__()
         if not self.sources:
             raise ValueError('sources=[] mixes nothing: name some')
-        assert self._parts  # makes them
+        assert self._parts  # checks the specs
 
     @functools.cached_property
     def _parts(self) -> list[Source]:
@@ -54,17 +56,17 @@ class Mix(Source, Checked):
 
     @property
     def source(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The languages: `'en'`, or `'en+fr'`."""
+        """The source languages: `'en'`, or `'en+fr'`."""
         return '+'.join(dict.fromkeys(part.source for part in self._parts))
 
     @property
     def target(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The languages, as of `source`."""
+        """The target languages, in the same format."""
         return '+'.join(dict.fromkeys(part.target for part in self._parts))
 
     @property
     def _leaves(self) -> list[Source]:
-        """The sources, with those of an inner mix in its place."""
+        """The sources, with nested mixtures flattened."""
         leaves = []
         for part in self._parts:
             leaves += part._leaves if isinstance(part, Mix) else [part]

@@ -1,4 +1,4 @@
-"""Words that each depend on several words of the source: `needles(count=2)`."""
+"""Target words that depend on several source words: `needles(count=2)`."""
 
 import itertools
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from experiments.data.sources.base import OfRule, Pair, distinct, pick, taken
 from flaxformer_lite.ranges import Range
 
 SIZES = {'val': 200, 'test': 500}
-# A word is letters alone, or digits alone, so that it is one piece to the tokenizer.
+# A word is only letters or only digits, so that it can be one piece of the tokenizer.
 PLACES, LETTERS, VALUES = 'abcdefghij', 'xyz', 'klmnopqrst'
 FILLERS = 'abcdefghijklmnopqrstuvwxyz'
 MOST_PAIRS = 1_000_000
@@ -18,27 +18,27 @@ MOST_PAIRS = 1_000_000
 
 @dataclass(frozen=True)
 class Needles(OfRule):
-    """Pairs whose word j of the target is made from `count` words of the source.
+    """Pairs in which target word j is computed from `count` words of the source.
 
-    With count=2 the target `35 02` asks for four needles in the source, in any order
-    and among fillers: `bym uh axn uc ayp bxk`. A needle is the place of its target
-    word (a, b, …), x or y, and a value (k is 0, l is 1, …); the target word is the
-    value of x, then that of y. So whoever writes it has to tell both values apart at
-    the same time: one needle alone does not give it. With count=1 it does.
+    With count=2, the target `35 02` needs four needles in the source, in any order and
+    among fillers: `bym uh axn uc ayp bxk`. A needle has three letters: the position of
+    its target word (a, b, …), x or y, and a value (k is 0, l is 1, …). The target word
+    is the value of x followed by that of y. To predict it, a model must distinguish
+    both values at the same time. With count=1, one needle suffices.
 
-    Evaluation sets: `val` and `test` are drawn as the training pairs are. No source is
-    there twice.
+    Evaluation sets: `val` and `test` have the distribution of the training pairs.
+    Sources are distinct across all sets.
 
     Attributes:
-      count: needles of a target word.
-      values: the number of values that a needle may have.
-      length: words of the target.
-      fillers: words of the source that are no needles.
-      seed: other seeds draw other pairs.
-      pairs: the number of training pairs.
+      count: Needles per target word.
+      values: Number of values that a needle can have.
+      length: Words of the target.
+      fillers: Words of the source that are not needles.
+      seed: Determines the pairs.
+      pairs: Number of training pairs.
 
     Raises:
-      ValueError: an argument is out of range.
+      ValueError: An argument is out of range.
     """
 
     count: Annotated[int, Range(at_least=1, at_most=3)] = 2
@@ -77,7 +77,7 @@ class Needles(OfRule):
 
 
 def _shuffled(words: list[str], rng: Random) -> list[str]:
-    """The words in a random order, each order as likely as the others."""
+    """Returns the words in a uniformly random order."""
     rest = list(words)
     order = []
     while rest:

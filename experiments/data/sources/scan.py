@@ -1,7 +1,7 @@
-"""Commands and the actions that they ask for: `scan(split="length")`.
+"""SCAN, commands and their actions: `scan(split="length")`.
 
-SCAN (Lake and Baroni 2018, "Generalization without Systematicity"): the grammar of
-their figure 6, the meanings of figure 7, and the splits of their experiments 1 to 3.
+Lake and Baroni (2018, "Generalization without Systematicity"): the grammar of their
+figure 6, the meanings of figure 7, and the splits of their experiments 1 to 3.
 """
 
 import itertools
@@ -14,12 +14,12 @@ from experiments.data.sources.base import OfRule, Pair
 from flaxformer_lite.ranges import Choices, Range
 
 ACTIONS = ('walk', 'look', 'run', 'jump')
-_VAL = 500  # of the test set, which watch the training
+_VAL = 500  # pairs of the test set for the dev set
 
 
 @dataclass(frozen=True)
 class Scan(OfRule):
-    """`jump around left twice` → `I_TURN_LEFT I_JUMP …`: all 20,910 commands, divided.
+    """`jump around left twice` → `I_TURN_LEFT I_JUMP …`: all 20,910 commands, split.
 
     | split | trained on | tested on |
     |---|---|---|
@@ -28,20 +28,20 @@ class Scan(OfRule):
     | `addprim_jump` | without `jump`, and `jump` alone | all others with `jump` |
     | `addprim_turn_left` | without `turn left`, and it alone | all others with it |
 
-    The command that stands alone is repeated until it is a tenth of the training set.
-    All but `simple`, of which there is another draw, are the official files. Other
-    cut-offs than 22 are those of Newman et al. (2020, "The EOS Decision and Length
-    Extrapolation"): 24, 25, 26, 27, 28, 30, 32, 33, 36, 40.
+    The single command of the `addprim` splits is repeated until it is a tenth of the
+    training set. The splits equal the official files, except `simple`, which is another
+    random draw. Cut-offs other than 22 are those of Newman et al. (2020, "The EOS
+    Decision and Length Extrapolation"): 24, 25, 26, 27, 28, 30, 32, 33, 36, 40.
 
-    Evaluation sets: `test`, and `val`, 500 of `test` by a hash. SCAN has no third
-    set: what is chosen by `val` is chosen by the test.
+    Evaluation sets: `test`, and `val`, 500 commands of `test` selected by a hash. SCAN
+    has no third set, so selecting by `val` means selecting by test data.
 
     Attributes:
-      split: which commands are trained on.
-      cutoff: of `length`: the most actions in training.
+      split: Determines the training commands.
+      cutoff: Maximum number of actions in training, for `length`.
 
     Raises:
-      ValueError: an argument is none of these.
+      ValueError: An argument is invalid.
     """
 
     split: Annotated[
@@ -63,7 +63,7 @@ class Scan(OfRule):
         yield from pairs.items()
         if self.split.startswith('addprim'):
             alone = (self._primitive, pairs[self._primitive])
-            # Of nine parts of others one is added, it itself among them.
+            # The total is a ninth of the other pairs, including the first occurrence.
             wanted = (len(pairs) - 1) // 9
             yield from itertools.repeat(alone, wanted - 1)
 
@@ -86,7 +86,7 @@ class Scan(OfRule):
 
 
 def commands() -> Iterator[Pair]:
-    """All commands with their actions."""
+    """Yields all commands with their actions."""
     simple = list(_repeated(_verbs()))
     yield from simple
     for (first, one), (second, other) in itertools.product(simple, repeat=2):
@@ -95,7 +95,7 @@ def commands() -> Iterator[Pair]:
 
 
 def _verbs() -> Iterator[Pair]:
-    """V of the grammar: an action, towards a side, to the opposite one, or around."""
+    """Yields V of the grammar: an action, also to a side, opposite, or around."""
     for verb in (*ACTIONS, 'turn'):
         action = '' if verb == 'turn' else f' I_{verb.upper()}'
         if action:
@@ -111,7 +111,7 @@ def _verbs() -> Iterator[Pair]:
 
 
 def _repeated(verbs: Iterator[Pair]) -> Iterator[Pair]:
-    """S of the grammar: once, twice or thrice."""
+    """Yields S of the grammar: once, twice or thrice."""
     for verb, actions in verbs:
         yield verb, actions
         twice = f'{actions} {actions}'

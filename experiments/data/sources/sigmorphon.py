@@ -1,7 +1,7 @@
 """Inflection: `sigmorphon(path="conll2017", language="german")`.
 
-CoNLL-SIGMORPHON 2017, task 1 (Cotterell et al. 2017): from a lemma and features to a
-form. The files are those of github.com/sigmorphon/conll2017.
+CoNLL-SIGMORPHON 2017, task 1 (Cotterell et al. 2017): from a lemma and features to an
+inflected form. The files are in github.com/sigmorphon/conll2017.
 """
 
 import hashlib
@@ -16,26 +16,27 @@ from experiments.data.sources.base import Pair, Source
 from experiments.errors import UserError
 from flaxformer_lite.ranges import Checked, Choices
 
-SPACE = '▁'  # within a lemma or a form
+SPACE = '▁'  # replaces a space in a lemma or form
 
 
 @dataclass(frozen=True)
 class Sigmorphon(Source, Checked):
     """`<V> <PST> <2> s i n g e n` → `s a n g s t`: features, then letters, as words.
 
-    So a tokenizer of `words` has a piece for each feature, unlike that of any letter.
+    A `words` tokenizer therefore has a piece for each feature, distinct from letters.
 
     Evaluation sets: `val`, the file `<language>-dev`, and `test`,
-    `<language>-uncovered-test`. Files are as the task has them, plain or `.gz`.
+    `<language>-uncovered-test`. Files have the format of the task, plain or `.gz`.
 
     Attributes:
-      path: a clone of that repository, or any folder under which the files of the
-        language are; `~` is the home directory.
-      language: as the files are named, such as `scottish-gaelic`.
-      size: of the training set: `low` has 100 forms, `medium` 1,000 and `high` 10,000.
+      path: A clone of the repository, or any folder that contains the files of the
+        language at any depth; `~` is the home directory.
+      language: The language in file names, such as `scottish-gaelic`.
+      size: Size of the training set: `low` has 100 forms, `medium` 1,000 and `high`
+        10,000.
 
     Raises:
-      ValueError: `size` is none of these.
+      ValueError: `size` is invalid.
     """
 
     path: str
@@ -45,7 +46,7 @@ class Sigmorphon(Source, Checked):
     target: ClassVar[str] = 'form'
 
     def train(self):
-        """The training pairs, in the order of the file."""
+        """Yields the training pairs, in the order of the file."""
         return self._pairs(f'train-{self.size}')
 
     def evaluation(self):
@@ -55,7 +56,7 @@ class Sigmorphon(Source, Checked):
         }
 
     def digest(self):
-        """Of the file as it is, and of the code that reads it."""
+        """Returns a digest of the file and of the code that reads it."""
         file = self._file(f'train-{self.size}')
         with reading(file):
             content = file.read_bytes()
@@ -91,5 +92,5 @@ class Sigmorphon(Source, Checked):
 
 
 def spaced(text: str) -> str:
-    """Letters with spaces between them."""
+    """Returns the letters with spaces between them."""
     return ' '.join(text.replace(' ', SPACE))

@@ -16,32 +16,31 @@ from experiments.data.sources.base import (
 )
 from experiments.errors import UserError
 
-Row = dict[str, Any]  # a cell by its column's name
+Row = dict[str, Any]  # column → cell
 
 
 class Table(Source):
     """`table(train="a.tsv", val="b.tsv", source="word", target="sounds")`.
 
-    Each row has a source and a target in two columns, which are found by their names.
-    The name of a file says how it is read. `.tsv` and `.csv` have the names of columns
-    in the first line; a quotation mark encloses cells in CSV, and in TSV it is a
-    character like others. `.jsonl` has an object a line. These may be `.gz`, too, and
-    are UTF-8. Text is brought to Unicode's NFC, and line ends within a cell become
-    spaces. Files are streamed.
+    Each row has a source and a target in two columns, which are selected by name. The
+    extension determines the format. `.tsv` and `.csv` have column names in the first
+    line. Quotation marks enclose cells in CSV; in TSV they have no special meaning.
+    `.jsonl` has an object per line. Files are UTF-8, and may also be `.gz`. Text is
+    normalized to NFC, and line ends within a cell become spaces. Files are streamed.
 
     Args:
-      train: the file that is trained on; `~` is the home directory.
-      val: the file that judges the training.
-      source: name of the column to translate from; results call the language so.
-      target: name of the column to translate to.
-      sets: more evaluation sets, such as `{"test": "test.tsv"}`.
-      references: names of columns with further references, in evaluation sets; a blank
-        cell says that this sentence has no such reference.
+      train: The training file; `~` is the home directory.
+      val: The file of the dev set.
+      source: Source column; results use it as the language.
+      target: Target column.
+      sets: Additional evaluation sets, such as `{"test": "test.tsv"}`.
+      references: Columns with additional references in evaluation sets. A blank cell
+        means that the sentence has no such reference.
 
     Raises:
-      UserError: when made, for a file that is missing or of another kind; when read,
-        for a column that is not there, text that is no such table, or no rows.
-      ValueError: an argument of the wrong type.
+      UserError: A file is missing or has another extension. On reading: a column is
+        missing, the text is not a table, or there are no rows.
+      ValueError: An argument has the wrong type.
     """
 
     def __init__(
@@ -93,12 +92,12 @@ class Table(Source):
         return ''
 
     def digest(self):
-        """Of the file as it is, and of which columns are read."""
+        """Returns a digest of the file and of the columns that are read."""
         columns = (self._train.name, self.source, self.target)
         return hex_digest(repr(columns), of_file(self._train))
 
     def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:
-        """The cells of these columns, row by row."""
+        """Yields the cells of `columns`, row by row."""
         read = _READERS[_kind(file)]
         number = 0
         for number, row in enumerate(read(file), 1):
@@ -118,15 +117,15 @@ def _check_file(name: str) -> Path:
 
 
 def _kind(file: Path) -> str:
-    """`a.TSV.gz` → `.tsv`."""
+    """Returns the extension: `a.TSV.gz` → `.tsv`."""
     return Path(file.name.removesuffix('.gz')).suffix.lower()
 
 
 def _cell(file: Path, number: int, row: Row, name: str) -> str:
-    """The text of a cell; '' where there is none.
+    """Returns the text of a cell; '' for null.
 
     Raises:
-      UserError: the row has no such column, or no text in it.
+      UserError: The row has no such column, or the cell is not text.
     """
     if name not in row:
         raise UserError(
@@ -137,7 +136,7 @@ def _cell(file: Path, number: int, row: Row, name: str) -> str:
 
 
 def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
-    """Rows of cells below a row of names; a blank line is a row of blank cells."""
+    """Yields rows below a header; a blank line is a row of blank cells."""
     number = 0
     try:
         names = next(rows, [])
@@ -163,14 +162,14 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
 
 
 def _check_distinct(names: Sequence[str]) -> None:
-    """Raises ValueError if two columns have one name; blank ones are never read."""
+    """Raises ValueError if two columns have the same nonblank name."""
     for name in filter(None, names):
         if names.count(name) > 1:
             raise ValueError(f'several columns are called {name!r}; rename them')
 
 
 def _object(fields: Sequence[tuple[str, Any]]) -> Row:
-    """Returns a JSON object; raises ValueError if two fields have one name."""
+    """Returns a JSON object; raises ValueError if two fields have the same name."""
     _check_distinct([name for name, _ in fields])
     return dict(fields)
 

@@ -1,4 +1,4 @@
-"""Parallel text in files, plain or packed."""
+"""Parallel text in files, plain or compressed."""
 
 import dataclasses
 import re
@@ -23,24 +23,24 @@ class Text(Source):
     The path is a folder of files named `<set>.<language>`, plain or `.gz`, with
     parallel lines.
 
-    `train` is trained on and `val` judges the training; every other set that has both
-    languages is one more evaluation set. Files are UTF-8, one sentence a line; where a
-    plain file and a `.gz` of the same name lie side by side, the plain one is read.
-    Text is brought to Unicode's NFC.
+    `train` is the training set and `val` the dev set. Every other set with both
+    languages is an additional evaluation set. Files are UTF-8 with one sentence per
+    line. If a file exists both plain and as `.gz`, the plain one is read. Text is
+    normalized to NFC.
 
-    An evaluation set may have further references next to `val.de`: `val.de.1`,
-    `val.de.2` or any other numbers. Line n of each translates line n of the source, and
-    a blank line says that this sentence has no such reference.
+    An evaluation set may have additional references next to `val.de`: `val.de.1`,
+    `val.de.2` or any other numbers. Line n of each translates line n of the source. A
+    blank line means that the sentence has no such reference.
 
     Attributes:
-      path: the folder; `~` is the home directory.
-      source: language code of the files to translate from.
-      target: language code of the files to translate to.
+      path: The folder; `~` is the home directory.
+      source: Code of the source language in file names.
+      target: Code of the target language in file names.
 
     Raises:
-      UserError: when made, for a folder or file that is missing; when read, for files
-        that are empty, not UTF-8 or of unequal length.
-      ValueError: both languages are one.
+      UserError: A folder or file is missing. On reading: files are empty, not UTF-8 or
+        of unequal length.
+      ValueError: Both languages are the same.
     """
 
     path: str
@@ -91,7 +91,7 @@ class Text(Source):
         return ''
 
     def digest(self):
-        """Of the files as they are."""
+        """Returns a digest of the training files."""
         source = self._file('train', self.source)
         target = self._file('train', self.target)
         return hex_digest(of_file(source), of_file(target))
@@ -101,36 +101,36 @@ class Text(Source):
         return Path(self.path).expanduser()
 
     def _names(self) -> set[str]:
-        """The sets that are there in both languages."""
+        """Returns the names of sets with both languages."""
         files = self._file_names()
         return {x for x in self._source_names() if f'{x}.{self.target}' in files}
 
     def _source_names(self) -> set[str]:
-        """The names of all sets that have sources."""
+        """Returns the names of all sets with sources."""
         ending = f'.{self.source}'
         files = [file for file in self._file_names() if file.endswith(ending)]
         return {x.removesuffix(ending) for x in files if not x.startswith('.')}
 
     def _file_names(self) -> set[str]:
-        """The names of the files that are there, without `.gz`."""
+        """Returns the names of all files, without `.gz`."""
         with reading(self._folder):
             return {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
 
     def _with_references(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
-        """Each source of a set with all its references."""
+        """Returns each source of a set with all its references."""
         source = self._file(name, self.source)
         target = self._file(name, self.target)
         return read_set(source, [target, *self._further_references(name)])
 
     def _further_references(self, name: str) -> list[Path]:
-        """The files `<name>.<target>.<number>` in the order of their numbers."""
+        """Returns the files `<name>.<target>.<number>`, sorted by number."""
         pattern = re.compile(re.escape(f'{name}.{self.target}.') + '([0-9]+)')
         matches = filter(None, map(pattern.fullmatch, self._file_names()))
         numbered = sorted((int(match[1]), match[0]) for match in matches)
         return [file for _, name in numbered if (file := self._find(name))]
 
     def _find(self, name: str) -> Path | None:
-        """The file of a name, plain or packed."""
+        """Returns the file of a name, plain or compressed."""
         files = (self._folder / name, self._folder / f'{name}.gz')
         return next(filter(Path.is_file, files), None)
 
@@ -158,12 +158,12 @@ def read_set(
     """Reads an evaluation set: each source with its references.
 
     Args:
-      source: a file with a sentence a line, plain or `.gz`.
-      references: files with its translations. A blank line in the second or a later
-        one means that the sentence has no such reference.
+      source: A file with one sentence per line, plain or `.gz`.
+      references: Files with translations. A blank line in the second or a later file
+        means that the sentence has no such reference.
 
     Raises:
-      UserError: a file is missing, empty or not UTF-8, or has another number of lines.
+      UserError: A file is missing, empty or not UTF-8, or the numbers of lines differ.
     """
     first, *others = references
     columns = list(zip(*_pairs(source, first), strict=True))
@@ -183,9 +183,9 @@ def read_set(
 
 
 def _pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Yields the lines of two files, side by side."""
-    # All lines are counted before the first pair is given out: text whose lines are
-    # shifted must train nothing.
+    """Yields pairs of lines from two files."""
+    # Count all lines before yielding the first pair, to never train on misaligned
+    # lines.
     source_lines = _count_lines(source)
     target_lines = _count_lines(target)
     if source_lines != target_lines:

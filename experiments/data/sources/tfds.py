@@ -15,33 +15,32 @@ from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
 from experiments.errors import UserError, reason
 
-_HOSTS = 3  # that are asked whether there is a network
-_TIMEOUT = 5  # seconds for one to answer
-_CHUNK = 1024  # examples read at once, in half the time of one after another
+_HOSTS = 3  # number of hosts to try
+_TIMEOUT = 5  # seconds to wait for a host
+_CHUNK = 1024  # examples read at once; twice as fast as one by one
 
 
 @dataclasses.dataclass(frozen=True)
 class Tfds(OfSplits):
     """`tfds(name="wmt14_translate/de-en", source="en", target="de")`.
 
-    A set that is not prepared yet is downloaded and prepared, as ArrayRecord, where
-    there is a network. A folder that is prepared already, as ArrayRecord or TFRecord,
-    is read as it is.
+    A set that is not prepared yet is downloaded and prepared as ArrayRecord, which
+    needs a network. An already prepared folder, in ArrayRecord or TFRecord format, is
+    read unchanged.
 
     Attributes:
-      name: the data set and its configuration as TFDS names them.
-      source: code of the language to translate from, one of the set's.
-      target: code of the language to translate to.
-      split: what to train on, in TFDS's notation: `'train'`, `'train[:99%]'`.
-      dev: what judges the training, the evaluation set `'val'`: `'validation'`,
-        `'train[99%:]'`. The splits of which neither holds a part are evaluation sets
-        under their own names.
-      data_dir: TFDS's folder; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
+      name: The data set and its configuration, as named by TFDS.
+      source: Code of the source language, one of the set's.
+      target: Code of the target language.
+      split: Training split, in TFDS's notation: `'train'`, `'train[:99%]'`.
+      dev: Split of the dev set `'val'`: `'validation'`, `'train[99%:]'`. Splits that
+        overlap with neither are evaluation sets under their own names.
+      data_dir: TFDS's folder. Defaults to `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
 
     Raises:
-      UserError: when read, for a set, language or split that does not exist and for a
-        set that cannot be prepared here.
-      ValueError: both languages are one.
+      UserError: On reading, if a set, language or split does not exist, or the set
+        cannot be prepared.
+      ValueError: Both languages are the same.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Tfds(OfSplits):
 
     @functools.cached_property
     def _builder(self) -> Any:
-        """TFDS's builder of the set: prepared, with the languages and splits wanted."""
+        """TFDS's builder of the prepared set, with languages and splits checked."""
         builder = self._find()
         languages = builder.info.features or {}
         for language in (self.source, self.target):
@@ -103,7 +102,7 @@ class Tfds(OfSplits):
         try:
             import tensorflow_datasets as tfds
 
-            # It registers the translation sets.
+            # Registers the translation sets.
             import tensorflow_datasets.translate  # noqa: F401
         except VersionError as error:  # as on Colab's CPU and GPU runtimes
             raise UserError(
@@ -111,19 +110,19 @@ class Tfds(OfSplits):
                 'tensorflow-metadata. Upgrade it and restart: pip install -U protobuf'
             ) from error
 
-        # What it warns of is no more than the error that follows says in one line.
+        # Hide warnings that the error below repeats in one line.
         verbosity = absl.logging.get_verbosity()
         absl.logging.set_verbosity(absl.logging.ERROR)
         try:
             builder = tfds.builder(self.name, data_dir=self.data_dir)
             if builder.is_prepared():
                 return builder
-            # Asked for only now: on a set that is prepared otherwise, TFDS refuses the
-            # argument.
+            # Not passed above, because TFDS rejects the argument for sets prepared in
+            # another format.
             return tfds.builder(
                 self.name, data_dir=self.data_dir, file_format='array_record'
             )
-        except Exception as error:  # of many kinds, for a wrong name or version
+        except Exception as error:  # invalid names and versions raise different errors
             raise UserError(
                 f'data: tfds(name={self.name!r}): {_line(error)}'
             ) from error
@@ -154,7 +153,7 @@ class Tfds(OfSplits):
         try:
             for example in examples(builder, split):
                 yield _text(example[self.source]), _text(example[self.target])
-        except Exception as error:  # each kind of file has errors of its own
+        except Exception as error:  # different file formats raise different errors
             raise UserError(
                 f'data: {builder.data_path}, split {split!r}, cannot be read: '
                 f'{_line(error)}; if it is damaged, remove that folder and have it '
@@ -163,10 +162,10 @@ class Tfds(OfSplits):
 
 
 def _check_network(builder: Any) -> None:
-    """Raises OSError if no host of the set's files answers.
+    """Raises OSError if none of the set's hosts responds.
 
-    TFDS itself tries each file again for minutes. Files that were downloaded before
-    may suffice, so the network isn't needed then.
+    TFDS itself retries each file for minutes. If there are already downloaded files,
+    they may suffice, so the network is not checked.
     """
     downloads = Path(builder.data_dir_root) / 'downloads'
     if any(path.is_file() for path in downloads.rglob('*')):
@@ -179,7 +178,7 @@ def _check_network(builder: Any) -> None:
             urllib.request.urlopen(request, timeout=_TIMEOUT).close()
             return
         except urllib.error.HTTPError:
-            return  # it answers
+            return  # the host responds
         except OSError as error:
             failure = error
     if failure:
@@ -194,7 +193,7 @@ def _array_records(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
 
 
 def _tfrecords(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
-    """TFDS reads these with TensorFlow only; Grain reads them without."""
+    """Reads TFRecord files with Grain, because TFDS needs TensorFlow for them."""
     import grain
 
     for part in builder.info.splits[split].file_instructions:
@@ -214,9 +213,9 @@ def _overlap(a: Any, b: Any) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """TFDS's message on one short line, without what it lists and repeats."""
+    """Returns TFDS's message on one short line, without lists and repetitions."""
     said = str(error) or repr(error)
     said = re.sub(r'^Failed to construct dataset .*?}": ', '', said)
-    # The name that is most like the given one comes after those of hundreds of sets.
+    # TFDS suggests a similar name after listing hundreds of sets.
     said = re.sub(r'(?s)Available datasets:.*?(Did you mean|$)', r'\1', said)
     return reason(said)

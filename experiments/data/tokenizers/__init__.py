@@ -1,4 +1,4 @@
-"""Text to ids and back: one file a tokenizer, chosen by a spec string."""
+"""Tokenizers, one per module, selected by a spec string."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -13,20 +13,20 @@ from experiments.kinds import TOKENIZERS
 from flaxformer_lite.config import spec as specs
 from flaxformer_lite.config.spec import Spec
 
-if TYPE_CHECKING:  # to translate takes no source
+if TYPE_CHECKING:  # translation needs no data source
     from experiments.data.sources.base import Pair, Source
 
-_SAMPLE = 1_000_000  # pairs; more text moves the merges little and costs memory
-_COUNTED = 8192  # pairs read between two reports of progress
+_SAMPLE = 1_000_000  # pairs; more text hardly changes the merges and costs memory
+_COUNTED = 8192  # pairs between progress reports
 _MODEL = 'tokenizer.model'
-_SIZE = 8  # bytes of the number that says how long the first of two models is
+_SIZE = 8  # bytes of the integer that stores the length of the first of two models
 
 
 def make(spec: Spec) -> Tokenizer:
-    """What the config field `tokenizer` names, untrained: one, or one of each side.
+    """Makes the untrained tokenizer of the config field `tokenizer`, or one per side.
 
     Raises:
-      UserError: the spec, its name or one of its arguments is wrong.
+      UserError: The spec, its name or one of its arguments is invalid.
     """
     with user_errors('tokenizer: '):
         made = [TOKENIZERS.make(x, model=b'') for x in specs.entries(spec)]
@@ -43,16 +43,16 @@ def train(
     cache: Path,
     progress: Progress = lambda done: None,
 ) -> Tokenizer:
-    """A tokenizer trained on text, made once for each text and kept in `cache`.
+    """Trains a tokenizer on text; cached by text and tokenizer in `cache`.
 
-    Of more than a million pairs, pairs spaced evenly over all of them are used.
+    If there are more than a million pairs, training uses evenly spaced ones.
 
     Args:
-      progress: is told how many pairs are read so far, now and then; what takes time
-        after that, the merging of pieces, does not say how far it is.
+      progress: Called from time to time with the number of pairs read so far. Training
+        itself reports no progress.
 
     Raises:
-      UserError: as the tokenizer's own `train`.
+      UserError: As the `train` method of the tokenizer.
     """
     key = hex_digest(f'{data.digest()} {tokenizer.digest} {_SAMPLE}')
     folder = cache / f'tokenizer-{key[:32]}'
@@ -69,14 +69,14 @@ def train(
 
 
 def open_saved(spec: Spec, path: Path) -> Tokenizer:
-    """The trained tokenizer of a run.
+    """Opens the trained tokenizer of a run.
 
     Args:
-      spec: of the run's config.
-      path: its file in the run's directory.
+      spec: The spec in the run's config.
+      path: The file in the run's directory.
 
     Raises:
-      UserError: it is not there, or it is not what was saved.
+      UserError: The file is missing or damaged.
     """
     wrong = damage(path)
     if wrong:
@@ -92,18 +92,18 @@ def open_saved(spec: Spec, path: Path) -> Tokenizer:
 
 
 def damage(path: Path) -> str:
-    """What is wrong with a saved tokenizer; '' for nothing, or without a sum."""
+    """Returns what is wrong with a saved tokenizer, or '' if nothing is known."""
     sums = sums_file(path)
     return storage.damage(sums) if storage.exists(sums) else ''
 
 
 def check_same(model: bytes, path: Path) -> None:
-    """Refuses a tokenizer of other text than the one that was saved, if one was.
+    """Checks that a tokenizer equals the saved one, if any.
 
-    To save it again mends a damaged file.
+    Warns if the file is damaged; saving the tokenizer again repairs it.
 
     Raises:
-      UserError: the tokenizer is another one.
+      UserError: The tokenizer differs, because the training text has changed.
     """
     saved = storage.read_sums(sums_file(path)).get(path.name)
     if saved not in (None, hex_digest(model)):
@@ -121,7 +121,7 @@ def _sample(
     limit: int,
     progress: Progress = lambda done: None,
 ) -> 'list[Pair]':
-    """Every pair, or every second, fourth, …, so that at most `limit` remain."""
+    """Returns every pair, or every 2nd, 4th, …, so that at most `limit` remain."""
     sample = []
     stride = 1
     for i, pair in enumerate(pairs):
@@ -137,9 +137,9 @@ def _sample(
 
 @dataclasses.dataclass(frozen=True)
 class Sides(Tokenizer):
-    """Two as one, `[sentencepiece(vocab_size=8000), characters]`: each of its side.
+    """A tokenizer for each side: `[sentencepiece(vocab_size=8000), characters]`.
 
-    Its own ids, in `vocab_size`, `decode` and `pieces`, are those of targets.
+    `vocab_size`, `decode` and `pieces` refer to targets.
     """
 
     source: Tokenizer
@@ -194,7 +194,7 @@ class Sides(Tokenizer):
         return hex_digest(f'{self.source.digest} {self.target.digest}')
 
     def train(self, texts):
-        """Of a source, its target, the next source, …"""
+        """Trains both; `texts` alternates between sources and targets."""
         every = list(texts)
         source = self.source.train(every[::2])
         target = self.target.train(every[1::2])

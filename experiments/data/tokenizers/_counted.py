@@ -1,4 +1,4 @@
-"""Tokenizers whose pieces are the most frequent units of a text."""
+"""Tokenizers with the most frequent units of a text as pieces."""
 
 import collections
 import dataclasses
@@ -16,17 +16,19 @@ from experiments.data.tokenizers.base import (
 from experiments.errors import UserError, check_list
 from flaxformer_lite.ranges import Range, Size
 
-SPECIAL = ('<pad>', '</s>', '<s>', '<unk>')  # by their ids
+SPECIAL = ('<pad>', '</s>', '<s>', '<unk>')  # in the order of their ids
 
 
 @dataclasses.dataclass(frozen=True)
 class Counted(Tokenizer):
-    """Of a text `split` gives the units, and `joined` undoes it.
+    """Base class of tokenizers that count units.
+
+    `split` returns the units of a text, and `joined` inverts it.
 
     Attributes:
-      vocab_size: ids at most, the four special ones included.
-      min_count: rarer units are unknown.
-      model: the units as JSON, the most frequent first.
+      vocab_size: Maximum number of ids, including the four special ones.
+      min_count: Rarer units are unknown.
+      model: The units as JSON, the most frequent first.
     """
 
     vocab_size: Annotated[int, Range(at_least=5)] = 50_000
@@ -34,23 +36,23 @@ class Counted(Tokenizer):
     model: bytes = dataclasses.field(default=b'', repr=False)
 
     def split(self, text: str) -> list[str]:
-        """The units of a normalised text."""
+        """Splits a normalized text into units."""
         raise NotImplementedError
 
     def joined(self, units: list[str]) -> str:
-        """The text of units."""
+        """Joins units into a text."""
         raise NotImplementedError
 
     def train(self, texts):
         """Counts the units.
 
         Raises:
-          UserError: no unit is there `min_count` times.
+          UserError: No unit occurs `min_count` times.
         """
         counts = collections.Counter()
         for text in texts:
             counts.update(self.split(normalize(text)))
-        # Of equal counts in the order of their characters, whatever the text's.
+        # Sort equal counts by characters, independently of the order in the text.
         ordered = sorted(counts, key=lambda unit: (-counts[unit], unit))
         frequent = [unit for unit in ordered if counts[unit] >= self.min_count]
         if not frequent:
@@ -62,7 +64,7 @@ class Counted(Tokenizer):
         return json.dumps(found, ensure_ascii=False).encode()
 
     def opened(self, model):
-        """With the units, of which each has an id."""
+        """Returns the tokenizer with the units of a model."""
         size = len(SPECIAL) + len(json.loads(model))
         return dataclasses.replace(self, model=model, vocab_size=size)
 

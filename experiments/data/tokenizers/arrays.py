@@ -1,4 +1,4 @@
-"""Vectors in place of a source's text: `[arrays(path="frames.npz"), characters]`."""
+"""Vectors instead of a source's text: `[arrays(path="frames.npz"), characters]`."""
 
 import contextlib
 import dataclasses
@@ -19,15 +19,16 @@ from flaxformer_lite import ranges
 
 @dataclasses.dataclass(frozen=True)
 class Arrays(Tokenizer):
-    """A source is the name of an array, whose vectors take the place of tokens.
+    """A tokenizer whose sources name arrays, with vectors instead of token ids.
 
-    The file is NumPy's, as `numpy.savez(path, **{name: array, …})` writes it; arrays
-    are numbers (length, features), with as many features each. The model weighs rows of
-    its embedding by them: squares that sum to about 1 are of the size of a token.
+    The file is written by `numpy.savez(path, **{name: array, …})`. Arrays are numeric
+    (length, features), with the same number of features. The model multiplies them by
+    its embedding matrix. Vectors whose squares sum to about 1 have the scale of a
+    token.
 
     Attributes:
-      path: the file, `.npz`; `~` is the home directory.
-      model: as JSON the number of features, and the sum of the file.
+      path: The `.npz` file; `~` is the home directory.
+      model: JSON with the number of features and the checksum of the file.
     """
 
     path: str
@@ -64,7 +65,7 @@ class Arrays(Tokenizer):
         """Yields the open file; raises UserError if it isn't an archive of arrays."""
         with contextlib.ExitStack() as stack:
             with self._damage():
-                # Opened here: NumPy leaves a file open that it cannot read.
+                # Opened here, because NumPy does not close files that it cannot read.
                 file = stack.enter_context(self._file.open('rb'))
                 found = np.load(file)
                 if not isinstance(found, np.lib.npyio.NpzFile) or not found.files:
@@ -74,7 +75,7 @@ class Arrays(Tokenizer):
 
     @contextlib.contextmanager
     def _damage(self, part: str = '') -> Iterator[None]:
-        """Turns what zipfile and NumPy raise into a UserError.
+        """Converts errors of zipfile and NumPy to UserError.
 
         A damaged file makes them raise errors of more than ten unrelated classes.
         """
@@ -87,7 +88,7 @@ class Arrays(Tokenizer):
             ) from None
 
     def _array(self, archive: Any, name: str, features: int | None = None) -> Any:
-        """Returns the matrix of a name; raises UserError if it isn't one of numbers."""
+        """Returns the matrix of a name; raises UserError if it is not numeric."""
         with self._damage(f', array {name!r}:'):
             found = archive[name]
         is_array = isinstance(found, np.ndarray)
@@ -101,16 +102,18 @@ class Arrays(Tokenizer):
         return found
 
     def train(self, texts):
-        """Looks at the file; nothing is learnt of texts."""
+        """Reads the file; nothing is learned from texts."""
         about = {'features': self.vocab_size, 'sha256': self._sum}
         return json.dumps(about).encode()
 
     def encode(self, texts):
-        """The vectors of each name, float32 (length, features); of a blank one none.
+        """Returns the vectors of each name, float32 (length, features).
+
+        A blank name has no vectors.
 
         Raises:
-          UserError: there is no array of that name, it is not as it has to be, or the
-            file is not the one that `train` has seen.
+          UserError: An array is missing or invalid, or the file has changed since
+            `train`.
         """
         check_list('texts', texts)
         if json.loads(self.model)['sha256'] != self._sum:
@@ -137,5 +140,5 @@ class Arrays(Tokenizer):
         return vectors
 
     def pieces(self, ids):
-        """Vectors are not written: their numbers, from 0."""
+        """Returns indices from 0, because vectors have no written form."""
         return [str(i) for i in range(len(ids))]

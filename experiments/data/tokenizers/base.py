@@ -1,4 +1,4 @@
-"""What every tokenizer offers."""
+"""Base class of tokenizers."""
 
 import dataclasses
 import itertools
@@ -12,29 +12,29 @@ from experiments.data.digest import code_of, hex_digest
 from flaxformer_lite.ranges import Checked
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
-Progress = Callable[[int], None]  # is told how many texts are done, now and then
+Progress = Callable[[int], None]  # called with the number of processed texts
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 UNKNOWN = '\N{DOUBLE QUESTION MARK}'  # how UNK is decoded
 
 
 class Tokenizer(Checked):
-    """Text to ids and back, of both languages: a frozen dataclass.
+    """Base class of tokenizers of both languages: a frozen dataclass.
 
-    The arguments in the spec are those of the class, but for `model`. An object as the
-    spec makes it is to be trained; `opened` with what it learnt it has its ids, and
-    `decode` undoes `encode` up to `normalize` for text of known pieces.
+    The arguments of the spec are those of the class, except `model`. The spec makes an
+    untrained tokenizer; `opened` returns a trained one. For text of known pieces,
+    `decode` inverts `encode` up to `normalize`.
 
     Attributes:
-      vocab_size: the number of ids; before it is trained, the largest it may have.
-      model: what it learnt: the content of its file. Empty before.
-      special_tokens: which ids are no text.
-      source_end: the id that each source ends with; None for none.
-      forced_first: the id that each target begins with; None for any.
-      reads_vectors: whether `encode` gives vectors, float32 (length, features), in
-        place of ids; `vocab_size` is then the number of features.
+      vocab_size: Number of ids; before training, its maximum.
+      model: Result of training, the content of the saved file. Empty before training.
+      special_tokens: Ids that are not text.
+      source_end: The id that each source ends with, or None.
+      forced_first: The id that each target begins with, or None.
+      reads_vectors: Whether `encode` returns vectors, float32 (length, features),
+        instead of ids. `vocab_size` is then the number of features.
 
     Raises:
-      ValueError: when made, for arguments that cannot be.
+      ValueError: An argument is invalid.
     """
 
     vocab_size: int
@@ -46,116 +46,116 @@ class Tokenizer(Checked):
 
     @property
     def sides(self) -> 'tuple[Tokenizer, Tokenizer]':
-        """That of sources and that of targets; here it is both."""
+        """The tokenizers of sources and of targets."""
         return self, self
 
     @property
     def source_vocab_size(self) -> int | None:
-        """The number of ids of sources, where these have a tokenizer of their own."""
+        """The number of source ids, if sources have a separate tokenizer."""
         return None
 
     @property
     def dtype(self) -> str:
-        """NumPy's, of a row of ids on disk; of vectors with their shape."""
+        """The NumPy dtype of ids on disk, or of vectors including their shape."""
         return 'uint16' if self.vocab_size <= 1 << 16 else 'uint32'
 
     @property
     def digest(self) -> str:
-        """A hexadecimal digest of all by which ids may differ, the class's code too."""
+        """A hex digest of everything that affects ids, including the code."""
         kinds = [kind for kind in type(self).__mro__ if issubclass(kind, Tokenizer)]
         return hex_digest(repr(self), self.model, *map(code_of, kinds))
 
     def largest_vocab_size(self) -> int:
-        """`vocab_size`; an override may have to read files for it."""
+        """Returns the maximum of `vocab_size`; overrides may read files."""
         return self.vocab_size
 
     def train(self, texts: Iterable[str]) -> bytes:
-        """What it learns of texts, to be its `model`.
+        """Learns from texts, and returns the `model`.
 
         Args:
-          texts: of both sides, streamed; blank ones are among them.
+          texts: Texts of both sides, streamed, including blank ones.
 
         Raises:
-          UserError: it cannot be made of these.
+          UserError: Training on these texts is impossible.
         """
         raise NotImplementedError
 
     def opened(self, model: bytes) -> Self:
-        """The same with what was learnt.
+        """Returns a trained tokenizer with the given model.
 
         Raises:
-          UserError, ValueError, RuntimeError: it cannot be read.
+          UserError, ValueError, RuntimeError: The model cannot be read.
         """
         return dataclasses.replace(self, model=model)  # pyright: ignore
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The ids of each source, without `source_end`; a blank text has none.
+        """Returns the ids of each source, without `source_end`; none for blank text.
 
         Raises:
-          UserError: `texts` is one text.
+          UserError: `texts` is a single string.
         """
         raise NotImplementedError
 
     def with_end(self, row: Any) -> Any:
-        """A row of `encode` with `source_end`."""
+        """Appends `source_end` to a row of `encode`."""
         return row if self.source_end is None else [*row, self.source_end]
 
     @property
     def samples(self) -> bool:
-        """Whether training is to draw ids anew in each epoch."""
+        """True if training should sample new ids in each epoch."""
         return False
 
     def sample(self, row: list[int], seed: int) -> list[int]:
-        """Other ids of the same text, drawn by the seed alone.
+        """Returns other ids of the same text, determined by the seed.
 
         Args:
-          row: of `encode`.
-          seed: from 0 to 2³¹ − 1.
+          row: A row of `encode`.
+          seed: From 0 to 2³¹ − 1.
         """
         return row
 
     def encode_target(self, texts: list[str]) -> list[list[int]]:
-        """The ids of each target, without start and end; here as of sources."""
+        """Returns the ids of each target, without start and end tokens."""
         return self.encode(texts)
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """The text of each row up to its first end; padding and starts are no text."""
+        """Returns the text of each row up to EOS; skips padding and start tokens."""
         raise NotImplementedError
 
     def pieces(self, ids: list[int]) -> list[str]:
-        """How each id is written."""
+        """Returns the piece of each id."""
         raise NotImplementedError
 
     def save(self, path: Path) -> None:
-        """Writes its file, complete or not at all, and a sum beside it."""
+        """Writes the model file atomically, and its checksum to a separate file."""
         storage.write(path, self.model)
         storage.write_sums(sums_file(path), [path])
 
     def open(self, path: Path) -> Self:
-        """As `opened`, with the file that `save` wrote, which is known to be whole."""
+        """Opens an undamaged file that `save` wrote."""
         return self.opened(storage.read_bytes(path))
 
 
 def sums_file(path: Path) -> Path:
-    """Where the sum of a tokenizer's file is."""
+    """Returns the path of the checksum of a tokenizer's file."""
     return path.with_name(f'{path.name}.sha256')
 
 
 def normalize(text: str) -> str:
-    """NFC, with one space for each run of white space of any kind."""
+    """Returns NFC text, with each run of white space replaced by one space."""
     return ' '.join(unicodedata.normalize('NFC', text).split())
 
 
 def on_one_line(text: str) -> str:
-    """The text with spaces in place of its line ends, of whichever kind."""
+    """Returns the text with line ends of any kind replaced by spaces."""
     return ' '.join(text.splitlines())
 
 
 def until(end: int, row: Iterable[int]) -> list[int]:
-    """The ids of a row before its first end."""
+    """Returns the ids of a row before the first `end`."""
     return list(itertools.takewhile(lambda i: i != end, map(int, row)))
 
 
 def text_ids(row: Iterable[int]) -> list[int]:
-    """The ids of a row up to its first EOS, without PAD and BOS."""
+    """Returns the ids of a row up to the first EOS, without PAD and BOS."""
     return [i for i in until(EOS, row) if i not in (PAD, BOS)]

@@ -1,4 +1,4 @@
-"""UTF-8's bytes (Xue et al., ByT5, 2022): no text is unknown, and none is needed."""
+"""UTF-8 bytes (Xue et al., ByT5, 2022): no training, no unknown text."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,13 +11,13 @@ _FIRST = UNK + 1  # the id of byte 0
 
 @dataclasses.dataclass(frozen=True)
 class Bytes(Tokenizer):
-    """Byte b of the NFC text in UTF-8 has the id b + 4, after the four special ones."""
+    """Byte b of the NFC text in UTF-8 has the id b + 4, after four special ids."""
 
     vocab_size: ClassVar[int] = _FIRST + 256
     model: bytes = dataclasses.field(default=b'', repr=False)
 
     def train(self, texts):
-        """There is nothing to learn."""
+        """Returns an empty model; nothing is learned."""
         return b''
 
     def encode(self, texts):
@@ -26,7 +26,7 @@ class Bytes(Tokenizer):
         return [[_FIRST + byte for byte in row] for row in rows]
 
     def decode(self, ids):
-        """The text of each row; bytes that are no UTF-8 are `'\\ufffd'`."""
+        """Returns the text of each row; invalid UTF-8 becomes `'\\ufffd'`."""
         texts = []
         for row in ids:
             text = bytes(i - _FIRST for i in text_ids(row) if i != UNK)
@@ -34,7 +34,7 @@ class Bytes(Tokenizer):
         return texts
 
     def pieces(self, ids):
-        """ASCII as it is, a space as ▁, other bytes as `<0xc3>`."""
+        """Returns ASCII unchanged, ▁ for a space, and `<0xc3>` for other bytes."""
         special = ('<pad>', '</s>', '<s>', '<unk>')
         found = []
         for i in map(int, ids):

@@ -1,4 +1,4 @@
-"""Unicode's characters: `characters(min_count=2)`."""
+"""Unicode characters: `characters(min_count=2)`."""
 
 import dataclasses
 
@@ -7,11 +7,11 @@ from experiments.data.tokenizers._counted import Counted
 
 @dataclasses.dataclass(frozen=True)
 class Characters(Counted):
-    """Each character of the NFC text is a piece; those unseen in training are unknown.
+    """Each character of the NFC text is a piece; unseen characters are unknown.
 
     Attributes:
-      vocab_size: ids at most, the four special ones included.
-      min_count: rarer characters are unknown.
+      vocab_size: Maximum number of ids, including the four special ones.
+      min_count: Rarer characters are unknown.
     """
 
     def split(self, text):
@@ -21,5 +21,5 @@ class Characters(Counted):
         return ''.join(units)
 
     def pieces(self, ids):
-        """How each id is written; a space is ▁."""
+        """Returns the piece of each id, with ▁ for a space."""
         return [piece.replace(' ', '▁') for piece in super().pieces(ids)]

@@ -15,34 +15,35 @@ from experiments.errors import UserError, check_list, reason
 from flaxformer_lite.ranges import Range
 from flaxformer_lite.special_tokens import SpecialTokens
 
-Around = tuple[list[int], list[int]]  # the tokens before and behind a text
+Around = tuple[list[int], list[int]]  # the tokens before and after a text
 CONFIG, GENERATION = 'config.json', 'generation_config.json'
-# What a tokenizer may be made of; weights and documents are not copied.
+# Files that a tokenizer may consist of. Weights and documents are not copied.
 _FILES = ('*.json', '*.model', '*.spm', '*.txt')
 _WEIGHTS_INDEX = '.index.json'
-# Where a run keeps them, beside the list of their sums.
+# Folder of the copies in a run, next to the list of their checksums.
 _FOLDER = 'published'
-_SHOWN = 3  # languages that an error names
+_SHOWN = 3  # languages to list in an error
 _COPY = 'copy its files, whole, from where the checkpoint was published'
 _MEND = 'restore it from a copy, or convert the checkpoint again'
 
 
 @dataclasses.dataclass(frozen=True)
 class Huggingface(Tokenizer):
-    """Text to the tokens of a published tokenizer, and back.
+    """A published tokenizer.
 
-    A run that `experiments.convert` has made of a checkpoint has one without a path: it
-    keeps the files itself.
+    A run that `experiments.convert` made from a checkpoint needs no path, because it
+    keeps the files in its directory.
 
     Attributes:
-      path: a folder with its files, as Transformers saves them; `~` is the home
+      path: A folder with the files, as Transformers saves them; `~` is the home
         directory.
-      source: the language of sources, as the tokenizer writes it, such as `'en_XX'`; ''
-        where it writes none.
-      target: the language of targets.
-      vocab_size: rows of the model's embedding, of which some may be no piece; 0: as
-        many as the tokenizer needs.
-      model: as JSON the sums of its files, the rows, special tokens and languages.
+      source: The source language as the tokenizer writes it, such as `'en_XX'`; '' if
+        it writes none.
+      target: The target language.
+      vocab_size: Size of the model's embedding, which may exceed the number of pieces.
+        0 uses the size that the tokenizer needs.
+      model: JSON with checksums of the files, vocabulary size, special tokens and
+        languages.
     """
 
     path: str = ''
@@ -52,10 +53,10 @@ class Huggingface(Tokenizer):
     model: bytes = dataclasses.field(default=b'', repr=False)
 
     def train(self, texts):
-        """Looks at the files; nothing is learnt of texts.
+        """Reads the files; nothing is learned from texts.
 
         Raises:
-          UserError: as `of_checkpoint`; or there is no path, or no padding or end.
+          UserError: As `of_checkpoint`; or the path, padding or end token is missing.
         """
         if not self.path:
             raise UserError(
@@ -82,7 +83,7 @@ class Huggingface(Tokenizer):
         return of_checkpoint(self._folder, vocab_size, special, *languages).model
 
     def largest_vocab_size(self):
-        """Of the files, where none is given."""
+        """Returns `vocab_size`, or the size that the files need."""
         return self.vocab_size or self.opened(self.train(())).vocab_size
 
     def opened(self, model):
@@ -99,22 +100,22 @@ class Huggingface(Tokenizer):
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files that it is made of, by name."""
+        """The files of the tokenizer, by name."""
         return {name: self._folder / name for name in self._fields['sums']}
 
     @property
     def languages(self) -> list[str]:
-        """The words for those of sources and of targets; '' for none."""
+        """The codes of source and target language; '' for none."""
         return self._fields['languages']
 
     @property
     def config_tokens(self) -> SpecialTokens:
-        """The special tokens that the checkpoint's config names."""
+        """The special tokens in the checkpoint's config."""
         return SpecialTokens(**self._fields['config_tokens'])
 
     @property
     def digest(self):
-        """Tells it from any other; a checkpoint's other settings do not count."""
+        """A digest of the tokenizer, without the checkpoint's other settings."""
         if not self.model:
             return self.opened(self.train(())).digest
         sums = dict(self._fields['sums'])
@@ -124,22 +125,25 @@ class Huggingface(Tokenizer):
 
     @functools.cached_property
     def theirs(self) -> Any:
-        """Transformers' tokenizer."""
+        """The tokenizer of Transformers."""
         return _open(self._folder, *self.languages)
 
     @functools.cached_property
     def around_source(self) -> Around:
-        """The tokens before and behind each source."""
+        """The tokens before and after each source."""
         return _around(self.theirs, 'text')
 
     @functools.cached_property
     def around_target(self) -> Around:
-        """The tokens before and behind each target, as Transformers has it."""
+        """The tokens before and after each target in Transformers."""
         return _around(self.theirs, 'text_target')
 
     @property
     def special_tokens(self) -> SpecialTokens:
-        """The model's. Where a language stands behind targets, they start with it."""
+        """The special tokens of the model.
+
+        If targets end with a language token, that token is the start token.
+        """
         _, behind = self.around_target
         if behind and behind[-1] != self.config_tokens.end:
             return dataclasses.replace(self.config_tokens, start=behind[-1])
@@ -147,24 +151,24 @@ class Huggingface(Tokenizer):
 
     @property
     def source_end(self) -> int | None:
-        """The token that each source ends with; None for none."""
+        """The token that each source ends with, or None."""
         _, behind = self.around_source
         return behind[-1] if behind else None
 
     @property
     def forced_first(self) -> int | None:
-        """The token that each target begins with; None for any."""
+        """The token that each target begins with, or None."""
         before, _ = self.around_target
         first = before[-1] if before else None
         return None if first == self.special_tokens.start else first
 
     def encode(self, texts):
-        """The tokens of each source, without `source_end`; a blank text has none."""
+        """Returns tokens of each source, without `source_end`; none for blank text."""
         before, behind = self.around_source
         return [before + row + behind[:-1] if row else [] for row in self._rows(texts)]
 
     def encode_target(self, texts):
-        """The tokens of each target, without start and end token."""
+        """Returns the tokens of each target, without start and end tokens."""
         before = [] if self.forced_first is None else [self.forced_first]
         rows = self._rows(texts, 'text_target')
         return [before + row if row else [] for row in rows]
@@ -178,19 +182,19 @@ class Huggingface(Tokenizer):
         return [row if text.strip() else [] for text, row in both]
 
     def decode(self, ids):
-        """The text of each row up to its end token; what is no piece is left out."""
+        """Returns the text of each row up to EOS; skips ids without a piece."""
         end = self.special_tokens.end
         most = len(self.theirs)
         pieces = [[i for i in until(end, row) if i < most] for row in ids]
         return self.theirs.batch_decode(pieces, skip_special_tokens=True)
 
     def pieces(self, ids):
-        """How each token is written; one that is no piece by its number."""
+        """Returns the piece of each token, or its id if it has none."""
         pieces = self.theirs.convert_ids_to_tokens(list(map(int, ids)))
         return [piece or f'<{i}>' for i, piece in zip(ids, pieces, strict=True)]
 
     def save(self, path):
-        """Copies its files to a folder beside the path, which gets their sums."""
+        """Copies the files to a folder next to the path, which gets their checksums."""
         folder = path.with_name(_FOLDER)
         if folder != self._folder:
             for name, file in self.files.items():
@@ -198,10 +202,10 @@ class Huggingface(Tokenizer):
         super().save(path)
 
     def open(self, path):
-        """With the copies that `save` made.
+        """Opens the copies that `save` made.
 
         Raises:
-          UserError: a file is not what was written.
+          UserError: A file differs from what was written.
         """
         folder = path.with_name(_FOLDER)
         found = dataclasses.replace(super().open(path), path=str(folder))
@@ -221,17 +225,17 @@ def of_checkpoint(
     source: str = '',
     target: str = '',
 ) -> Huggingface:
-    """The tokenizer of a checkpoint.
+    """Makes the tokenizer of a checkpoint.
 
     Args:
-      folder: of the checkpoint.
-      vocab_size: rows of its embedding.
-      special_tokens: of its config.
-      source, target: the languages, for checkpoints that write them as tokens.
+      folder: The folder of the checkpoint.
+      vocab_size: Size of its embedding.
+      special_tokens: Special tokens of its config.
+      source, target: The languages, for checkpoints that write them as tokens.
 
     Raises:
-      UserError: a package or a file is missing, a file is damaged, or it does not fit
-        the model; a language is not given, or is not one of the checkpoint's.
+      UserError: A package or file is missing, a file is damaged, the tokenizer does not
+        fit the model, or a language is missing or unknown.
     """
     _check_languages(folder, source, target)
     sums = {}
@@ -252,7 +256,7 @@ def of_checkpoint(
 
 
 def _open(folder: Path, source: str = '', target: str = '') -> Any:
-    """Transformers' tokenizer, without a look at the network or a word of advice."""
+    """Opens a tokenizer with Transformers, offline and without warnings."""
     os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
     languages = {'src_lang': source, 'tgt_lang': target}
     given = {name: code for name, code in languages.items() if code}
@@ -270,7 +274,7 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
             return AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False, **given
             )
-        except Exception as error:  # each kind of file has errors of its own
+        except Exception as error:  # different file formats raise different errors
             raise UserError(
                 f'{folder}: Transformers cannot open its tokenizer ({reason(error)}): '
                 f'{_COPY}'
@@ -278,7 +282,7 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
 
 
 def _around(theirs: Any, side: str) -> Around:
-    """The tokens that are put before and behind each text of a side."""
+    """Returns the special tokens before and after each text of a side."""
     text = {side: 'a'}
     whole = theirs(**text).input_ids
     plain = theirs(**text, add_special_tokens=False).input_ids
@@ -288,7 +292,7 @@ def _around(theirs: Any, side: str) -> Around:
 
 
 def _check_languages(folder: Path, source: str, target: str) -> None:
-    """Refuses languages that a checkpoint does not have, or none where it has some."""
+    """Raises UserError if a language is unknown to a checkpoint, or missing."""
     theirs = _open(folder)
     codes = ['']
     if hasattr(theirs, 'src_lang'):
@@ -304,10 +308,10 @@ def _check_languages(folder: Path, source: str, target: str) -> None:
 
 
 def _check_tokens(found: Huggingface, folder: Path) -> None:
-    """Refuses a tokenizer whose tokens are not the model's."""
+    """Raises UserError unless the tokenizer's tokens match the model's."""
     theirs, special = found.theirs, found.config_tokens
     pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
-    # In place of a missing file Transformers has a space for its vocabulary, or none.
+    # If a file is missing, Transformers uses a vocabulary of one space, or none.
     if len(pieces) < 2:
         raise UserError(f'{folder} holds no vocabulary: {_COPY}')
     for piece in pieces:

@@ -32,8 +32,8 @@ from experiments.errors import UserError, check_list, reason
 from flaxformer_lite import ranges
 from flaxformer_lite.ranges import Choices, Range
 
-# Text is normalised here, so SentencePiece is to leave it alone; then decode gives back
-# what encode got. The number of threads is part of the model's bytes.
+# Text is normalized here, so SentencePiece must not change it. Then decode inverts
+# encode. The number of threads is part of the model's bytes.
 _SETTINGS: dict[str, Any] = dict(
     pad_id=PAD,
     eos_id=EOS,
@@ -47,49 +47,51 @@ _SETTINGS: dict[str, Any] = dict(
     num_threads=1,
     minloglevel=2,
 )
-# SentencePiece cuts the names of its special pieces and of bytes out of the text that
-# it learns from, and skips a text with U+2585. A tab, which `normalize` leaves nowhere,
-# is its sign for a place that no piece spans.
+# SentencePiece removes the names of special pieces and bytes from training text, and
+# skips texts with U+2585. It treats a tab, which `normalize` removes from texts, as a
+# boundary that no piece spans.
 _RESERVED = re.compile('<(?=(?:unk|pad|/?s|0x[0-9A-F]{2})>)')
 _SKIPPED = '\N{LOWER FIVE EIGHTHS BLOCK}'
 _BOUNDARY = '\t'
 _BYTES = 256
-_SPACE = '▁'  # SentencePiece's sign for one
-Scores = Mapping[str, float]  # piece → what SentencePiece has learnt of it
+_SPACE = '▁'  # how SentencePiece writes a space
+Scores = Mapping[str, float]  # piece → score in SentencePiece's model
 
 
 @dataclasses.dataclass(frozen=True)
 class SentencePiece(Tokenizer):
-    """Pieces of words, learnt from a run's own text; a word's first begins with ▁.
+    """Subword pieces learned from a run's own text; words begin with ▁.
 
     Attributes:
-      vocab_size: ids, the four special ones included. A short text may give fewer.
-      model_type: `'bpe'` merges the most frequent pair of pieces again and again;
-        `'unigram'` drops the pieces that a text's likelihood needs least.
-      character_coverage: share of the text whose characters are pieces; the rarest
-        others are unknown.
-      byte_fallback: 256 of the ids are bytes, by which other characters are written;
-        without, a character unseen in training is unknown.
-      split_digits: each digit is a piece of its own.
-      user_defined_symbols: words that are one piece each, such as `['<2de>', '<2fr>']`.
-      sentinels: how many further such there are, `<extra_id_0>`, `<extra_id_1>`, …,
-        which the objective span_corruption puts in the place of text.
-      alpha: in training, how ids are drawn anew for each pair in each epoch; 0: they
-        are not. Of `'bpe'` it is the share of merges that are left out (BPE-dropout,
-        Provilkov et al. 2020: 0.1); of `'unigram'` a segmentation has the probability
-        p^alpha / Σ p^alpha (subword regularisation, Kudo 2018: 0.1 to 0.5).
-      model: the serialized SentencePiece model.
+      vocab_size: Number of ids, including the four special ones. A short text may give
+        fewer.
+      model_type: `'bpe'` repeatedly merges the most frequent pair of pieces.
+        `'unigram'` removes the pieces that contribute least to the likelihood of the
+        text.
+      character_coverage: Share of the text whose characters are pieces. The rarest
+        other characters are unknown.
+      byte_fallback: Uses 256 of the ids as bytes, to write other characters. Without
+        it, characters unseen in training are unknown.
+      split_digits: Makes each digit a separate piece.
+      user_defined_symbols: Words that are one piece each, such as `['<2de>', '<2fr>']`.
+      sentinels: Number of additional symbols `<extra_id_0>`, `<extra_id_1>`, …, which
+        the objective span_corruption uses.
+      alpha: Samples new ids for each pair in each epoch of training; 0 disables
+        sampling. For `'bpe'` it is the share of skipped merges (BPE-dropout, Provilkov
+        et al. 2020: 0.1). For `'unigram'`, a segmentation has the probability p^alpha /
+        Σ p^alpha (subword regularization, Kudo 2018: 0.1 to 0.5).
+      model: The serialized SentencePiece model.
     """
 
     vocab_size: Annotated[int, Range(at_least=5)] = 37_000
     model_type: Annotated[str, Choices('bpe', 'unigram')] = 'bpe'
-    # SentencePiece itself refuses less.
+    # SentencePiece rejects lower values.
     character_coverage: Annotated[float, Range(at_least=0.98, at_most=1)] = 1.0
     byte_fallback: bool = False
     split_digits: bool = False
     user_defined_symbols: list | tuple = ()
     sentinels: Annotated[int, Range(at_least=0, at_most=10_000)] = 0
-    # It is not of what is learnt, nor of what `encode` gives.
+    # Affects neither training nor `encode`, so it is not in the digest.
     alpha: Annotated[float, Range(at_least=0, at_most=1)] = dataclasses.field(
         default=0.0, repr=False
     )
@@ -105,13 +107,13 @@ class SentencePiece(Tokenizer):
             taken.add(symbol)
 
     def train(self, texts):
-        """The model, of the same bytes for equal texts and arguments.
+        """Trains a model; equal texts and arguments give equal bytes.
 
         Raises:
-          UserError: `vocab_size` is less than the text has characters, or the texts are
-            blank.
+          UserError: `vocab_size` is less than the number of characters in the text, or
+            the texts are blank.
         """
-        # A setting that is given, be it as it is by default, is written to the model.
+        # SentencePiece writes explicit settings to the model, even default values.
         options = {
             'byte_fallback': self.byte_fallback,
             'split_digits': self.split_digits,
@@ -152,7 +154,7 @@ class SentencePiece(Tokenizer):
         return UserError(f'tokenizer: SentencePiece cannot learn: {reason(message)}')
 
     def opened(self, model):
-        """With a serialized model, whose number of ids is `vocab_size`."""
+        """Returns the tokenizer with a serialized model and its `vocab_size`."""
         found = dataclasses.replace(self, model=model)
         return dataclasses.replace(found, vocab_size=found._processor.vocab_size())
 
@@ -161,7 +163,7 @@ class SentencePiece(Tokenizer):
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
     def encode(self, texts):
-        """The ids of each text, without BOS and EOS; a blank text has none."""
+        """Returns the ids of each text, without BOS and EOS; none for blank text."""
         check_list('texts', texts)
         return self._processor.encode([_plain(text) for text in texts])
 
@@ -170,7 +172,7 @@ class SentencePiece(Tokenizer):
         return self.alpha > 0
 
     def sample(self, row, seed):
-        """Others of the text; words with UNK, bytes or symbols stay as they are."""
+        """Resamples words; words with UNK, bytes or symbols are unchanged."""
         generator = random.Random(seed)
         draw = bpe_dropout if self.model_type == 'bpe' else unigram_sample
         drawn = []
@@ -183,7 +185,7 @@ class SentencePiece(Tokenizer):
         return drawn
 
     def _words(self, row: list[int]) -> list[list[int]]:
-        """The ids of each word, which no piece reaches beyond."""
+        """Splits ids into words, which pieces never span."""
         words: list[list[int]] = []
         for i in row:
             if not words or self._pieces[i].startswith(_SPACE):
@@ -201,7 +203,7 @@ class SentencePiece(Tokenizer):
 
     @functools.cached_property
     def _scores(self) -> dict[str, float]:
-        """Piece → its score, of those that are learnt of text: no symbol, no byte."""
+        """Piece → score, for pieces learned from text: no symbols, no bytes."""
         processor = self._processor
         learnt = {}
         for i, piece in enumerate(self._pieces):
@@ -211,16 +213,16 @@ class SentencePiece(Tokenizer):
         return learnt
 
     def decode(self, ids):
-        """The text of each row up to its first EOS; PAD and BOS count for nothing."""
+        """Returns the text of each row up to the first EOS; ignores PAD and BOS."""
         return self._processor.decode([text_ids(row) for row in ids])
 
     def pieces(self, ids):
-        """How each id is written."""
+        """Returns the piece of each id."""
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
 
 def _check_symbol(symbol: Any, taken: Collection[str]) -> None:
-    """Raises ValueError for a symbol that cannot be a piece of its own."""
+    """Raises ValueError if a symbol cannot be a separate piece."""
     problem = ''
     if not isinstance(symbol, str) or not symbol:
         problem = 'is not text; give a text of at least one character'
@@ -237,28 +239,29 @@ def _plain(text: str) -> str:
 
 
 def _learnable(text: str) -> str:
-    """Returns the text in a form that SentencePiece reads word for word."""
+    """Returns the text in a form that SentencePiece reads unchanged."""
     text = _plain(text).replace(_SKIPPED, _BOUNDARY)
     return _RESERVED.sub(f'<{_BOUNDARY}', text)
 
 
-# How a word is cut into pieces, drawn: the same from the same seed, wherever it runs.
-# SentencePiece draws as well, but by a generator that other processes start elsewhere.
+# Sampled segmentation of words, reproducible from the seed. SentencePiece also samples,
+# but with a generator whose state differs between processes.
 
 
 def bpe_dropout(
     pieces: list[str], scores: Scores, rate: float, generator: random.Random
 ) -> list[str]:
-    """Merges a word's characters, where each merge is left out of a step at a rate.
+    """Segments a word by BPE, skipping each possible merge at random in each step.
 
-    Provilkov et al. 2020, algorithm 1. Of the merges that remain the one learnt first
-    is made, until none remains. How many are made before one is left out is geometric:
-    for most words one draw says that it is all of them.
+    Provilkov et al. 2020, algorithm 1. In each step, the remaining merge that was
+    learned first is applied, until none remains. The number of merges before the first
+    skip is geometrically distributed. For most words, a single draw shows that no merge
+    is skipped.
 
     Args:
-      pieces: of the word, as it is encoded without sampling.
-      scores: of each piece; the higher, the sooner its merge was learnt.
-      rate: above 0, at most 1.
+      pieces: The pieces of the word without sampling.
+      scores: The score of each piece. Merges with higher scores were learned earlier.
+      rate: Probability of skipping a merge, above 0 and at most 1.
     """
     word = ''.join(pieces)
     made = _until_left_out(rate, generator)
@@ -287,19 +290,19 @@ def _until_left_out(rate: float, generator: random.Random) -> int:
 def unigram_sample(
     pieces: list[str], scores: Scores, alpha: float, generator: random.Random
 ) -> list[str]:
-    """Draws a segmentation x of a word with the probability P(x)^α / Σ P^α.
+    """Draws a segmentation x of a word with probability P(x)^α / Σ P^α.
 
-    Kudo 2018, equation 7 over all segmentations: sums run forward over the ends of
-    pieces, and the pieces are drawn backward from the last.
+    Kudo 2018, equation 7, over all segmentations. Sums are computed forward over the
+    ends of pieces. Pieces are drawn backward from the last one.
 
     Args:
-      pieces: of the word, as it is encoded without sampling.
-      scores: log-probability of each piece.
-      alpha: α; the smaller, the more evenly all segmentations come.
+      pieces: The pieces of the word without sampling.
+      scores: Log-probability of each piece.
+      alpha: α. The smaller, the more uniform the distribution.
     """
     word = ''.join(pieces)
-    totals = [0.0]  # log Σ P^α over all segmentations of the characters so far
-    last_pieces: list[dict[str, float]] = [{}]  # piece → its part of the total, a log
+    totals = [0.0]  # log Σ P^α over all segmentations of the prefix
+    last_pieces: list[dict[str, float]] = [{}]  # piece → log of its share of the total
     for end in range(1, len(word) + 1):
         found = {}
         for start in range(end):

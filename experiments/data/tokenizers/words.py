@@ -1,4 +1,4 @@
-"""Words between spaces: `words(min_count=2)`, for text that is tokenised already."""
+"""Words between spaces: `words(min_count=2)`, for text that is tokenized already."""
 
 import dataclasses
 
@@ -7,11 +7,11 @@ from experiments.data.tokenizers._counted import Counted
 
 @dataclasses.dataclass(frozen=True)
 class Words(Counted):
-    """Each word is a piece: what stands between spaces, signs that touch it included.
+    """Each word is a piece: text between spaces, including punctuation.
 
     Attributes:
-      vocab_size: ids at most, the four special ones included.
-      min_count: rarer words are unknown.
+      vocab_size: Maximum number of ids, including the four special ones.
+      min_count: Rarer words are unknown.
     """
 
     def split(self, text):
