@@ -59,18 +59,19 @@ class BatchConfig(Section):
     NAME = 'batch'
 
     tokens: Annotated[
-        Size, 'target positions of a batch over all devices: rows × length'
+        Size,
+        'target tokens per batch over all devices, padding included: rows × length',
     ] = 25_000
     max_length: Annotated[
         int,
         Range(at_least=2, at_most=2**20),
-        'training pairs with a longer side are left out; evaluation takes all',
+        'skips training pairs with a longer side; evaluation uses all pairs',
     ] = 256
     packed: Annotated[
-        bool, 'several pairs in a row; False: rows of pairs of like length'
+        bool, 'pack several pairs into a row; False: batch pairs of similar length'
     ] = True
     rows_multiple: Annotated[
-        Size, 'the rows of a batch are a multiple; best of the devices that divide them'
+        Size, 'rounds the rows of a batch to a multiple, such as the number of devices'
     ] = 1
 
 
@@ -83,12 +84,10 @@ class MeshConfig(Section):
     data: Annotated[
         int | None,
         Range(at_least=1),
-        'devices that divide the rows of a batch; empty: all that are left',
+        'devices for data parallelism; empty: all remaining devices',
     ] = None
-    fsdp: Annotated[
-        Size, 'devices that divide the rows and, between uses, the parameters'
-    ] = 1
-    tensor: Annotated[Size, 'devices that divide heads, d_ff and the vocabulary'] = 1
+    fsdp: Annotated[Size, 'devices that shard the rows and the parameters (FSDP)'] = 1
+    tensor: Annotated[Size, 'devices that shard heads, d_ff and the vocabulary'] = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,15 +97,18 @@ class OptimizerConfig(Section):
     NAME = 'optimizer'
 
     name: Annotated[
-        Spec, "adam, adamw, or any other of optax with its arguments: 'lion(b1=0.95)'"
+        Spec,
+        "adam, adamw or another Optax optimizer with its arguments: 'lion(b1=0.95)'",
     ] = 'adam'
-    b1: Annotated[Rate, 'decay of the mean of gradients; of adam and adamw'] = 0.9
-    b2: Annotated[Rate, 'decay of the mean of their squares; of adam and adamw'] = 0.98
+    b1: Annotated[Rate, 'decay of the first moment; adam and adamw only'] = 0.9
+    b2: Annotated[Rate, 'decay of the second moment; adam and adamw only'] = 0.98
     # With 0, a zero gradient would give 0 / 0.
-    eps: Annotated[Epsilon, 'is added to what is divided by; of adam and adamw'] = 1e-9
-    weight_decay: Annotated[NotNegative, 'of adamw'] = 0.0
-    clip: Annotated[NotNegative, 'largest norm of the gradient; 0: any'] = 0.0
-    schedule: Annotated[Spec, 'the learning rate of each step'] = 'noam(warmup=4000)'
+    eps: Annotated[Epsilon, 'added to the denominator; adam and adamw only'] = 1e-9
+    weight_decay: Annotated[NotNegative, 'weight decay; adamw only'] = 0.0
+    clip: Annotated[
+        NotNegative, 'maximum global norm of the gradient; 0: no clipping'
+    ] = 0.0
+    schedule: Annotated[Spec, 'learning rate schedule'] = 'noam(warmup=4000)'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,56 +118,57 @@ class TrainConfig(Section):
     NAME = 'train'
 
     steps: Annotated[
-        Count, 'updates; training ends at the sooner of steps and epochs; 0: no limit'
+        Count,
+        'updates; training ends at steps or epochs, whichever is first; 0: no limit',
     ] = 100_000
     epochs: Annotated[Count, 'passes over the training pairs; 0: no limit'] = 0
     patience: Annotated[
         Count,
-        'evaluations without a better score of the dev set after which training ends, '
-        'and the best checkpoints are scored; 0: never',
+        'stops after so many evaluations without a better dev score, and scores the '
+        'best checkpoints; 0: never',
     ] = 0
     loss: Annotated[
         Spec,
-        "a file of flaxformer_lite/losses/; '[cross_entropy, z_loss]' is their sum",
+        "a file in flaxformer_lite/losses/; '[cross_entropy, z_loss]' is their sum",
     ] = 'cross_entropy(label_smoothing=0.1)'
     teacher: Annotated[
         str,
-        "a run's directory, from which the loss distillation learns",
+        'directory of the teacher run for the loss distillation',
     ] = ''
-    seed: Annotated[Seed, 'of all random numbers that have no seed of their own'] = 0
-    init_seed: Annotated[SeedOrEmpty, 'of the first parameters; empty: seed'] = None
-    data_seed: Annotated[SeedOrEmpty, 'of the order of batches; empty: seed'] = None
-    dropout_seed: Annotated[SeedOrEmpty, 'of dropout; empty: seed'] = None
+    seed: Annotated[Seed, 'default of the other seeds'] = 0
+    init_seed: Annotated[SeedOrEmpty, 'seed of the initialization; empty: seed'] = None
+    data_seed: Annotated[SeedOrEmpty, 'seed of the data order; empty: seed'] = None
+    dropout_seed: Annotated[SeedOrEmpty, 'seed of dropout; empty: seed'] = None
     freeze: Annotated[
         ranges.Regex,
-        'parameters with this in their paths are not trained, and stay as they are',
+        'does not train parameters whose path matches',
     ] = ''
     ema: Annotated[
         Rate,
-        'decay of an exponential moving average of the parameters, which is scored in '
-        'their place; evaluation.average is the mean of these; 0: none',
+        'decay of an exponential moving average of the parameters, which evaluation '
+        'uses instead; 0: none',
     ] = 0.0
-    accumulate: Annotated[Size, 'parts of a batch that are computed one by one'] = 1
+    accumulate: Annotated[Size, 'gradient accumulation: microbatches per batch'] = 1
     remat: Annotated[
         Remat,
-        'what of a layer the backward pass computes again to save memory: nothing, all '
-        'of its block, or what a policy of JAX does not keep',
+        'rematerialization, to save memory: none, whole blocks, or by a policy of '
+        'jax.checkpoint_policies',
     ] = 'none'
     check_parts: Annotated[
         bool,
-        'parts from elsewhere keep the quick contracts of `experiments.check` before '
-        'training begins',
+        'test your own components with the quick contracts of `experiments.check` '
+        'before training',
     ] = True
     on_nonfinite: Annotated[
         str,
         Choices('stop', 'skip'),
-        'what to do at a loss or gradient that is not finite',
+        'stop, or skip the update, if the loss or gradient is not finite',
     ] = 'stop'
-    log_every: Annotated[Size, 'steps between rows of the metrics'] = 100
+    log_every: Annotated[Size, 'steps between logged metrics'] = 100
     hooks: Annotated[
         Spec,
-        'what is called with rows and checkpoints: files of experiments/hooks/; '
-        "'[tensorboard, wandb]' is both, '[]' none",
+        "trackers, files in experiments/hooks/: '[tensorboard, wandb]' is both, '[]' "
+        'none',
     ] = 'tensorboard'
 
 
@@ -180,29 +183,31 @@ class EvaluationConfig(Section):
     ] = 5_000
     sets: Annotated[str, 'sets to score at the end, comma-separated; empty: all'] = ''
     metrics: Annotated[
-        Spec, 'how translations are scored: files of experiments/metrics/'
+        Spec, 'metrics of translations: files in experiments/metrics/'
     ] = '[bleu, chrf]'
     best: Annotated[
-        str, 'the metric that says which checkpoints are best; empty: the first'
+        str, 'metric that selects the best checkpoints; empty: the first metric'
     ] = ''
     decode: Annotated[
-        Spec, 'how tokens are chosen: a file of flaxformer_lite/decoding/strategies/'
+        Spec, 'decoding strategy: a file in flaxformer_lite/decoding/strategies/'
     ] = 'beam(beams=4, alpha=0.6)'
     processors: Annotated[
         Spec | None,
-        'what changes their logits: files of flaxformer_lite/decoding/processors/',
+        'logits processors: files in flaxformer_lite/decoding/processors/',
     ] = None
     extra_length: Annotated[
         int,
         Range(at_least=1, at_most=2**20),
-        'tokens that a translation may have more than its source',
+        'maximum length of a translation minus the length of its source, in tokens',
     ] = 50
-    average: Annotated[Size, 'checkpoints averaged for the final scores'] = 5
+    average: Annotated[
+        Size, 'number of checkpoints to average for the final scores'
+    ] = 5
     average_of: Annotated[
-        str, Choices('last', 'best'), 'which checkpoints are averaged'
+        str, Choices('last', 'best'), 'average the last or the best checkpoints'
     ] = 'last'
     batch_tokens: Annotated[
-        Size, 'positions of a batch in evaluation, for each device'
+        Size, 'tokens per evaluation batch and device, padding included'
     ] = 8_192
 
 
@@ -213,42 +218,44 @@ class CheckpointConfig(Section):
     NAME = 'checkpoint'
 
     every: Annotated[Size, 'steps between checkpoints'] = 1_500
-    keep: Annotated[Size, 'newest checkpoints that are kept'] = 5
-    keep_best: Annotated[Count, 'checkpoints of best dev score that are kept'] = 1
+    keep: Annotated[Size, 'number of newest checkpoints to keep'] = 5
+    keep_best: Annotated[
+        Count, 'number of checkpoints with the best dev scores to keep'
+    ] = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentConfig(Section):
     """All fields of an experiment. Defaults: the paper's base model and training."""
 
-    data: Annotated[
-        Spec, 'where pairs come from: a file of experiments/data/sources/'
-    ] = 'tfds(name="wmt14_translate/de-en", source="en", target="de")'
+    data: Annotated[Spec, 'data source: a file in experiments/data/sources/'] = (
+        'tfds(name="wmt14_translate/de-en", source="en", target="de")'
+    )
     filters: Annotated[
         Spec | None,
-        'which training pairs are left out: files of experiments/data/filters/, such '
-        "as '[length_ratio(most=3), duplicates]'",
+        'filters of training pairs, files in experiments/data/filters/: '
+        "'[length_ratio(most=3), duplicates]'",
     ] = None
     tokenizer: Annotated[
         Spec,
-        'what makes ids of both languages, or in brackets of source and target each: '
-        'files of experiments/data/tokenizers/',
+        'tokenizer, a file in experiments/data/tokenizers/; in brackets, one for the '
+        'source and one for the target',
     ] = 'sentencepiece(vocab_size=37000)'
     objective: Annotated[
         Spec | None,
-        'what is learnt of one side of the pairs: a file of experiments/data/'
-        'objectives/; empty: to translate',
+        'self-supervised objective on one side of the pairs, a file in '
+        'experiments/data/objectives/; empty: translation',
     ] = None
     init_from: Annotated[
-        str, "a run's directory, with whose parameters and tokenizer this one begins"
+        str, 'directory of a run to initialize parameters and tokenizer from'
     ] = ''
     init_average: Annotated[
         int | None,
         Range(at_least=1),
-        'checkpoints of init_from that are averaged; empty: as its own config says',
+        'number of checkpoints of init_from to average; empty: as in its config',
     ] = None
     init_ignore: Annotated[
-        ranges.Regex, 'parameters with this in their paths are not taken from there'
+        ranges.Regex, 'does not initialize parameters whose path matches from init_from'
     ] = ''
     batch: BatchConfig = BatchConfig()
     mesh: MeshConfig = MeshConfig()

@@ -30,7 +30,7 @@ class ModelConfig:
     field.
     """
 
-    architecture: Annotated[Spec, 'a file of models/'] = 'encoder_decoder'
+    architecture: Annotated[Spec, 'a file in models/'] = 'encoder_decoder'
 
     d_model: Annotated[int, WIDTH, 'width of embeddings and residual stream'] = 512
     num_layers: Annotated[int, DEPTH, 'depth of the encoder'] = 6
@@ -62,98 +62,97 @@ class ModelConfig:
     decoder_d_v: Annotated[int | None, WIDTH, "the decoder's; empty: d_v"] = None
     decoder_d_ff: Annotated[int | None, WIDTH, "the decoder's; empty: d_ff"] = None
     cross_num_heads: Annotated[
-        int | None, HEADS, "of attention to the source; empty: the decoder's"
+        int | None, HEADS, "cross-attention; empty: the decoder's"
     ] = None
     cross_num_kv_heads: Annotated[
-        int | None, HEADS, "of attention to the source; empty: the decoder's"
+        int | None, HEADS, "cross-attention; empty: the decoder's"
     ] = None
-    cross_d_k: Annotated[
-        int | None, WIDTH, "of attention to the source; empty: the decoder's"
-    ] = None
-    cross_d_v: Annotated[
-        int | None, WIDTH, "of attention to the source; empty: the decoder's"
-    ] = None
+    cross_d_k: Annotated[int | None, WIDTH, "cross-attention; empty: the decoder's"] = (
+        None
+    )
+    cross_d_v: Annotated[int | None, WIDTH, "cross-attention; empty: the decoder's"] = (
+        None
+    )
 
-    attention: Annotated[Spec, 'a file of attention/'] = 'softmax'
+    attention: Annotated[Spec, 'a file in attention/'] = 'softmax'
     decoder_attention: Annotated[
-        Spec | None, "the decoder's to itself; empty: attention"
+        Spec | None, "the decoder's self-attention; empty: attention"
     ] = None
     cross_attention: Annotated[
         Spec | None,
-        "the decoder's to the source; empty: attention, or softmax if that is local",
+        'cross-attention; empty: attention, or softmax if that is local',
     ] = None
     projections: Annotated[
-        bool, 'False: self-attention has no matrices, a head is a slice'
+        bool,
+        'False: self-attention has no projections, each head is a slice of d_model',
     ] = True
     attention_bias: Annotated[
-        bool, 'the matrices of queries, keys, values and outputs have biases'
+        bool, 'biases of the query, key, value and output projections'
     ] = False
-    positions: Annotated[Spec, 'a file of positions/'] = 'sinusoidal'
+    positions: Annotated[Spec, 'a file in positions/'] = 'sinusoidal'
     decoder_positions: Annotated[Spec | None, "the decoder's; empty: positions"] = None
-    cross_positions: Annotated[Spec, 'of queries and keys in cross-attention'] = 'none'
+    cross_positions: Annotated[Spec, 'positions in cross-attention'] = 'none'
     continuous_positions: Annotated[
-        bool, "the decoder's positions go on where the encoder's end"
+        bool, "the decoder's positions continue those of the encoder"
     ] = False
     merged_attention: Annotated[
-        bool, 'one attention of the decoder to itself and to the source'
+        bool, 'one softmax over target and source instead of two attention sublayers'
     ] = False
-    norm: Annotated[Spec, 'a file of norms/'] = 'layer'
+    norm: Annotated[Spec, 'a file in norms/'] = 'layer'
     decoder_norm: Annotated[Spec | None, "the decoder's; empty: norm"] = None
-    norm_embeddings: Annotated[
-        bool, 'a norm of embeddings with positions, one in each stack'
-    ] = False
-    residual: Annotated[Spec, 'a file of residual/'] = 'post_norm'
+    norm_embeddings: Annotated[bool, 'normalize embeddings after adding positions'] = (
+        False
+    )
+    residual: Annotated[Spec, 'a file in residual/'] = 'post_norm'
     decoder_residual: Annotated[Spec | None, "the decoder's; empty: residual"] = None
-    feed_forward: Annotated[Spec, 'a file of feed_forward/'] = 'relu'
+    feed_forward: Annotated[Spec, 'a file in feed_forward/'] = 'relu'
     decoder_feed_forward: Annotated[
         Spec | None, "the decoder's; empty: feed_forward"
     ] = None
-    block: Annotated[Spec, 'a file of layers/blocks/'] = 'sequential'
+    block: Annotated[Spec, 'a file in layers/blocks/'] = 'sequential'
     decoder_block: Annotated[Spec | None, "the decoder's; empty: block"] = None
 
     scan_layers: Annotated[
-        bool, 'layers are one loop: the program does not grow with depth'
+        bool, 'run layers in a loop, so that compile time does not grow with depth'
     ] = False
 
     share_layers: Annotated[
         int | None,
         DEPTH,
-        'so many layers have parameters, which the layers above use again in turn; '
-        'empty: all',
+        'number of layers with parameters of their own, which later layers reuse in '
+        'turn; empty: all',
     ] = None
     decoder_share_layers: Annotated[
         int | None, DEPTH, "the decoder's; empty: share_layers"
     ] = None
 
-    dropout: Annotated[Rate, 'share dropped of sublayers and embeddings'] = 0.1
-    dropout_kind: Annotated[str, Choices(*DROPOUT_AXES), 'what is dropped together'] = (
-        'elements'
-    )
-    head_dropout: Annotated[Rate, 'share dropped of whole heads'] = 0.0
-    layer_drop: Annotated[Rate, 'share dropped of whole layers'] = 0.0
+    dropout: Annotated[Rate, 'dropout rate of sublayers and embeddings'] = 0.1
+    dropout_kind: Annotated[
+        str, Choices(*DROPOUT_AXES), 'drop single elements or whole tokens'
+    ] = 'elements'
+    head_dropout: Annotated[Rate, 'dropout rate of whole heads'] = 0.0
+    layer_drop: Annotated[Rate, 'dropout rate of whole layers'] = 0.0
 
     init: Annotated[
-        Spec | None, 'a file of init/; empty: xavier, or what the residual asks for'
+        Spec | None, 'a file in init/; empty: xavier, or as the residual requires'
     ] = None
     tie: Annotated[
         str,
         Choices('all', 'decoder', 'source_target', 'none'),
-        'which embeddings share one matrix',
+        'which embedding matrices are shared',
     ] = 'all'
-    scale_embeddings: Annotated[
-        bool, 'embeddings are multiplied by the root of d_model'
-    ] = True
-    output_bias: Annotated[bool, 'the logits have a bias for each token'] = False
+    scale_embeddings: Annotated[bool, 'multiply embeddings by √d_model'] = True
+    output_bias: Annotated[bool, 'bias of the logits'] = False
     scale_logits: Annotated[
-        bool, 'hidden states are divided by the root of d_model before the logits'
+        bool, 'divide hidden states by √d_model before the logits'
     ] = False
     logit_cap: Annotated[
-        float | None, Range(above=0), 'logits z become m tanh(z / m); empty: they stay'
+        float | None, Range(above=0), 'logits z become m tanh(z / m); empty: no cap'
     ] = None
     dtype: Annotated[
         str,
         Choices('float32', 'bfloat16', 'float16'),
-        'of the operands of products; sums are float32',
+        'dtype of matmul operands; sums are float32',
     ] = 'float32'
 
     @classmethod
