@@ -243,7 +243,7 @@ def test_help_names_configs_fields_and_variants(given, capsys):
     for name, field in schema.fields().items():
         shown = '(empty)' if values[name] in (None, '') else values[name]
         assert f'{name} {shown} · {field.help} [' in described
-    assert 'share one matrix [all, decoder, source_target, none]' in described
+    assert 'matrices are shared [all, decoder, source_target, none]' in described
     words = set(out.replace(',', ' ').split())
     for kind in variants.FOLDERS:
         assert set(variants.names(kind)) <= words
