@@ -58,8 +58,8 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
       recomputed: Additional FLOPs per token that `train.remat` recomputes in the
       backward pass.
       bytes: Bytes of the parameters, their gradients and the optimizer's state.
-      device: The bytes on one device of the mesh, and the number of devices. An empty
-      `mesh.data` is as small as the other axes allow.
+      device: The bytes on one device of the mesh, and the number of devices. If
+      `mesh.data` is empty, it counts as 1.
       batch: Rows, their length, and tokens, which are target positions.
       flops: FLOPs of a batch, and of the `train.steps` of training.
 
