@@ -131,7 +131,7 @@ class Screen:
         self._progress.update(self._task, completed=done, total=total, details=details)
 
     def step(self, step: int, last: int) -> None:
-        """Shows that a step of training has begun, on a terminal only."""
+        """Shows the current step of training, on a terminal only."""
         self.phase = 'training'
         self._progress.update(
             self._task,

@@ -235,7 +235,8 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
       pairs: Pairs of arms.
 
     Returns:
-      A p for each pair. Without two seeds or any difference in scores, each is None.
+      A p for each pair. They are all None without two seeds or without differences in
+      scores.
     """
     values_SA = _of_shared_seeds(scores)
     if len(values_SA) < 2 or not np.ptp(values_SA, axis=1).any():
@@ -459,7 +460,7 @@ def over_sentences(
       score: Computes a score from the sum over sentences, [statistics].
       family: Number of differences tested together (Bonferroni).
       contrast: The same difference among others, with an error over seeds estimated
-        from all arms. By default, the error is over the seeds of the two systems.
+        from all arms. Without it, the error is that over the seeds of the two systems.
     """
     from scipy import stats
 

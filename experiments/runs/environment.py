@@ -70,7 +70,7 @@ def save(path: Path, devices: Sequence[str]) -> None:
     `earlier`, oldest first.
 
     Raises:
-      UserError: The file can't be written, or the existing one is damaged.
+      UserError: The file can't be written, or the existing file is damaged.
     """
     now = describe(devices)
     before = reading.read_environment(path)

@@ -222,7 +222,7 @@ def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mea
     """Returns the mean of the checkpoints that `translate` or `init_average` selects.
 
     Raises:
-      UserError: There are fewer, or one is damaged or can't be read.
+      UserError: A checkpoint is missing or damaged, or can't be read.
     """
     settings = run.config
     if config.init_average is not None:
@@ -254,7 +254,7 @@ class Kept(NamedTuple):
     """The rows of a parameter whose tokens are in both vocabularies.
 
     Attributes:
-      here, there: The ids of these tokens, int [n] each.
+      here, there: The tokens' ids, int [n] each.
       rows: The parameter's number of rows here.
     """
 

@@ -353,7 +353,7 @@ def pair_paths(folder: Path, name: str, references: int) -> list[Path]:
 
 
 def _read_columns(files: Sequence[Path]) -> list[list[str]]:
-    """Returns the lines of parallel files; [] if one is missing."""
+    """Returns the lines of parallel files; [] if a file is missing."""
     if not all(map(storage.exists, files)):
         return []
     columns = []
