@@ -255,7 +255,8 @@ def _byte_pair_encoding(trained: Trained) -> SentencePiece:
 def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
     """Writes the SentencePiece model as `tokenizer.json` for Transformers.
 
-    Both repeatedly merge the leftmost pair of tokens whose union has the best score.
+    Both repeatedly merge the pair of tokens whose union has the best score, leftmost
+    first.
     """
     # Imported here, since an extra installs it.
     import tokenizers
