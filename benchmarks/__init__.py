@@ -1,1 +1,1 @@
-"""The project beside its peers, on the same text and the same machine."""
+"""Benchmarks against other implementations, on the same text and machine."""

@@ -1,12 +1,12 @@
-"""Memory and processor time of checkpoints: saving, restoring, the mean of several.
+"""Memory and processor time of checkpoints: saving, restoring, and averaging several.
 
     python -m benchmarks.checkpoints --megabytes=500
     python -m benchmarks.checkpoints --megabytes=2570
 
-The state is like that of `wmt_big` with Adam: parameters and two moments, a third of
-the megabytes each, in arrays of 16 MB and an embedding of a sixth of them. Each
-operation has a process of its own, whose peak counts from where it begins; of saving
-the state itself is in it, so that 1.0 is the least there can be.
+The state resembles that of `wmt_big` with Adam: parameters and two moments, each a
+third of the megabytes. A sixth of each is an embedding, the rest arrays of 16 MB. Each
+operation runs in its own process, and its peak counts from its start. The peak of
+saving includes the state itself, so its minimum is 1.0.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def in_a_process(args: argparse.Namespace, folder: str, work: str) -> dict[str, Any]:
-    """What a process of its own reports of an operation."""
+    """Runs an operation in its own process and returns its report."""
     command = [sys.executable, '-m', 'benchmarks.checkpoints', f'--work={work}']
     command += [f'--megabytes={args.megabytes}', f'--number={args.number}']
     command += [f'--folder={folder}']
@@ -58,7 +58,7 @@ def in_a_process(args: argparse.Namespace, folder: str, work: str) -> dict[str, 
 
 
 def state(megabytes: int, step: int) -> Any:
-    """Parameters and moments of random numbers, which do not compress."""
+    """Returns parameters and moments of random numbers, which don't compress."""
     import jax
 
     embedding = max(1, megabytes * 10**6 // 18 // (4 * ROWS))
@@ -77,7 +77,7 @@ def state(megabytes: int, step: int) -> Any:
 
 
 def shapes(megabytes: int) -> Any:
-    """Those of a state, on the first device."""
+    """Returns the shapes of a state, on the first device."""
     import jax
 
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -88,7 +88,7 @@ def shapes(megabytes: int) -> Any:
 
 
 def save(args: argparse.Namespace) -> dict[str, Any]:
-    """Saves several, one after another."""
+    """Saves several checkpoints in turn."""
     import jax
 
     from experiments.checkpoints.checkpoints import Checkpoints
@@ -111,19 +111,19 @@ def save(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def restore(args: argparse.Namespace) -> dict[str, Any]:
-    """Restores all of the latest."""
+    """Restores the latest checkpoint completely."""
     import jax
 
     from experiments.checkpoints.checkpoints import Checkpoints
 
     checkpoints = Checkpoints(args.folder)
     abstract = shapes(args.megabytes)
-    jax.block_until_ready(state(1, 1))  # the compiler's own memory is not measured
+    jax.block_until_ready(state(1, 1))  # excludes the compiler's own memory
     return measured(lambda: checkpoints.restore(abstract), abstract, resident())
 
 
 def average(args: argparse.Namespace) -> dict[str, Any]:
-    """The mean of the parameters of all."""
+    """Averages the parameters of all checkpoints."""
     import jax
 
     from experiments.checkpoints.checkpoints import Checkpoints
@@ -150,7 +150,7 @@ WORK: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 
 
 def measured(work: Callable[[], Any], tree: Any, before: int) -> dict[str, Any]:
-    """The peak above `before`, in bytes, and the time of some work with a state."""
+    """Returns the peak above `before` in bytes, and the time of a function."""
     Path('/proc/self/clear_refs').write_text('5', encoding='ascii')
     began, processor = time.perf_counter(), time.process_time()
     result = work()
@@ -168,19 +168,19 @@ def measured(work: Callable[[], Any], tree: Any, before: int) -> dict[str, Any]:
 
 
 def size(tree: Any) -> int:
-    """Bytes of a state."""
+    """Returns the bytes of a state."""
     import jax
 
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def resident() -> int:
-    """Bytes that this process has in memory."""
+    """Returns the bytes of memory that this process uses."""
     return status('VmRSS')
 
 
 def status(field: str) -> int:
-    """A size, in bytes, that Linux tells of this process."""
+    """Returns a size in bytes from Linux's status of this process."""
     text = Path('/proc/self/status').read_text('utf-8')
     found = re.search(rf'{field}:\s+(\d+) kB', text)
     assert found is not None

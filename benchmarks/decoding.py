@@ -1,12 +1,11 @@
-"""Translating beside Hugging Face's generate, with the same parameters: sentences a
-second.
+"""Translation speed next to Hugging Face's generate, with the same parameters.
 
     python -m benchmarks.decoding --workdir=runs/… --set=test_2016_flickr --beams=4
 
-Text goes in and text comes out, sorted by length and batched on both sides. Each side
-first tries its batch sizes, then takes turns with the best one. Before it is timed,
-Marian has to give our logits: `--workdir` is a run with model.residual=post_norm, which
-  is what Marian computes.
+Each side translates text to text, sorted by length and in batches. It first tries its
+batch sizes. Then the sides take turns with their best sizes. The unit is sentences per
+second. Before timing, Marian must compute our logits: `--workdir` is a run with
+model.residual=post_norm, the architecture of Marian.
 """
 
 import argparse
@@ -28,12 +27,12 @@ from experiments.evaluation import sets
 from experiments.runs import directory
 
 MODULE = 'benchmarks.decoding'
-EXTRA = 50  # tokens that a translation may be longer than its source
+EXTRA = 50  # extra tokens of a translation compared with its source
 ALPHA = 0.6
-# The sum over its length to this power: near GNMT's penalty, which generate() does not
-# have.
+# The sum over its length to this power approximates GNMT's penalty, which generate()
+# lacks.
 BEAM = dict(length_penalty=ALPHA, early_stopping=False)
-COMPARED = 32  # sentences whose logits are compared
+COMPARED = 32  # sentences for the comparison of logits
 TOLERANCE = 1e-4
 
 
@@ -83,7 +82,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _fastest(name: str, arguments: tuple[str, ...], sizes: list[int]) -> Side:
-    """The side with the batch size that is fastest; each is tried once."""
+    """Tries each batch size once and returns the side with the fastest one."""
     sides = [
         Side(f'{name}, batch {size}', (*arguments, f'--size={size}')) for size in sizes
     ]
@@ -100,7 +99,7 @@ def _pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _timed(translate: Any, args: argparse.Namespace) -> dict[str, float]:
-    """A first pass compiles and warms up; a second is timed."""
+    """Times the second pass; the first one compiles and warms up."""
     texts, references = zip(*_pairs(args), strict=True)
     list(translate(texts))
     began = time.perf_counter()
@@ -117,8 +116,7 @@ def _timed(translate: Any, args: argparse.Namespace) -> dict[str, float]:
 
 
 def export(args: argparse.Namespace) -> dict[str, float]:
-    """Writes the run's parameters, and what logits they give, for both sides to
-    read."""
+    """Writes the run's parameters and their logits for both sides."""
     import jax
     from flax import traverse_util
 
@@ -142,7 +140,7 @@ def export(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _model(args: argparse.Namespace, dtype: str) -> Any:
-    """The run's model, to compute in a dtype."""
+    """Returns the run's model with a compute dtype."""
     from ml_collections import ConfigDict
 
     from flaxformer_lite.config import build
@@ -154,7 +152,7 @@ def _model(args: argparse.Namespace, dtype: str) -> Any:
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
-    """The translator that the runner uses."""
+    """Measures the runner's translator."""
     import jax
     from flax import traverse_util
 
@@ -185,7 +183,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
 
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:
-    """generate() on batches of like length, with the same tokenizer."""
+    """Measures generate() on batches of similar length, with the same tokenizer."""
     import torch
 
     from benchmarks import marian
@@ -238,7 +236,7 @@ def _generate(model: Any, sentences: list[list[int]], beams: int) -> list[list[i
 
 
 def _compare(model: Any, golden: Any) -> None:
-    """Stops unless Marian, with our parameters, gives our logits."""
+    """Exits unless Marian, with our parameters, computes our logits."""
     import torch
 
     source, inputs = (

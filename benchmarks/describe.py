@@ -1,10 +1,9 @@
-"""How long it takes to build and describe a model: each variant in a config, the
-slowest first.
+"""Time to build and describe a model: each variant in a config, the slowest first.
 
     python -m benchmarks.describe --config=configs/wmt_big.py
 
-Nothing is compiled. JAX forgets between two of them what it has traced; imports are
-done before. Medians of three.
+It doesn't compile. JAX's trace caches are cleared before each run, and imports are done
+in advance. Times are medians of three.
 """
 
 import dataclasses
@@ -21,10 +20,10 @@ from experiments.costs.ledger import ledger
 
 def main() -> None:
     _, settings = flags.parse(flags.Parser(__doc__))
-    # A schedule that suits all of them.
+    # A schedule that suits all variants.
     optimizer = OptimizerConfig(schedule='cosine(peak=1e-3)')
     base = dataclasses.replace(settings.config, optimizer=optimizer)
-    ledger(base)  # what is read and made once in a process
+    ledger(base)  # reads and creates what is cached once per process
     rows = []
     for changes in variants():
         times = []

@@ -2,11 +2,10 @@
 
     python -m benchmarks.exported --workdir=runs/wmt_small
 
-Text goes in and text comes out, greedily or by `--beams=4`, as many batches at a time
-as there are cores. Each side has a process of its own; they take turns, and each
-translates the set once before it is timed. CPU seconds are of all threads: where the
-machine has other work to do, they say more than the others. It needs the extra
-`ctranslate2`.
+Translates text to text, greedily or with `--beams=4`, with as many parallel batches as
+cores. The sides take turns in their own processes, and each translates the set once
+before timing. CPU seconds cover all threads. On a shared machine they are more reliable
+than the other times. Needs the extra `ctranslate2`.
 """
 
 import argparse
@@ -27,7 +26,7 @@ from experiments.runs import directory
 MODULE = 'benchmarks.exported'
 QUANTIZATIONS = ('float32', 'int8')
 ALPHA = 0.6  # of the length penalty
-EXTRA = 50  # tokens that a translation may be longer than the longest source
+EXTRA = 50  # extra tokens of a translation compared with the longest source
 
 Translate = Callable[[list[str]], list[str]]
 
@@ -66,7 +65,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def export(args: argparse.Namespace) -> dict[str, float]:
-    """Writes the run's model for CTranslate2, once for each type of number."""
+    """Exports the run's model to CTranslate2 in each type of number."""
     from experiments.conversion import export
 
     for quantization in QUANTIZATIONS:
@@ -76,7 +75,7 @@ def export(args: argparse.Namespace) -> dict[str, float]:
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
-    """The translator that the runner uses."""
+    """Measures the runner's translator."""
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import Translator
     from experiments.runtime import compilation, memory
@@ -101,7 +100,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
 
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:
-    """CTranslate2 on the exported model, with the same tokenizer."""
+    """Measures CTranslate2 on the exported model, with the same tokenizer."""
     import ctranslate2
 
     words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
@@ -110,7 +109,8 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
         str(args.share / args.quantization),
         device='cpu',
         inter_threads=len(os.sched_getaffinity(0)),
-        # Two threads that share a step wait for each other: a third more CPU time.
+        # Two threads that share a step wait for each other, which takes a third more
+        # CPU time.
         intra_threads=1,
     )
 
@@ -131,14 +131,14 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
 
 
 def pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """The sources and targets of the set."""
+    """Returns the sources and targets of the set."""
     data = directory.read_config(args.workdir)['data']
     evaluation = sources.load(data).evaluation()
     return sets.first_references(sets.chosen(evaluation, args.set, '--set')[args.set])
 
 
 def _timed(translate: Translate, args: argparse.Namespace) -> dict[str, float]:
-    """The second pass over the set; the first compiles and warms up."""
+    """Times the second pass over the set; the first one compiles and warms up."""
     texts, references = map(list, zip(*pairs(args), strict=True))
     translate(texts)
     wall, cpu = time.perf_counter(), time.process_time()
@@ -157,7 +157,7 @@ def _timed(translate: Translate, args: argparse.Namespace) -> dict[str, float]:
 
 
 def _same(outputs: list[str], args: argparse.Namespace) -> float:
-    """The share of translations that are those of this project, which come first."""
+    """Returns the share of translations equal to this project's, which run first."""
     path = args.share / 'translations.json'
     if not path.exists():
         path.write_text(json.dumps(outputs), encoding='utf-8')

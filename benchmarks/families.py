@@ -1,13 +1,13 @@
-"""A checkpoint of Transformers here and there: tokens a second, and peak memory.
+"""A checkpoint of Transformers here and there: tokens per second, and peak memory.
 
     python -m benchmarks.families
     python -m benchmarks.families --families=bart,marian --works=greedy --rounds=1
 
-Writes a model of T5-small's size with random weights, has both sides read it, and
-compares their logits before anything is timed. Then they take turns on one batch, each
-with as many threads and with memory that glibc keeps: the encoder's forward pass; a
-training step with dropout and AdamW; greedy and beam search with a cache, of so many
-tokens that no target ends before.
+Writes a model of T5-small's size with random weights, loads it on both sides, and
+compares their logits before timing. The sides then take turns on one batch, with the
+same number of threads and with glibc settings that keep freed memory. They run the
+encoder's forward pass, a training step with dropout and AdamW, and greedy and beam
+search with a cache. Searches decode a fixed number of tokens, before any target ends.
 """
 
 import argparse
@@ -32,7 +32,7 @@ BEAMS = 4
 RATE = dict(learning_rate=1e-4, weight_decay=0.01)
 WORKS = ('encoder', 'training', 'greedy', 'beam')
 REPEATED = {'encoder': 8, 'training': 3, 'greedy': 2, 'beam': 1}
-WARM_UP = 2  # times before it is timed
+WARM_UP = 2  # untimed calls
 
 Compute = Callable[[], Any]
 
@@ -44,7 +44,7 @@ def main() -> None:
         return
     for family in args.families:
         with tempfile.TemporaryDirectory() as folder:
-            # Apart, for a side's peak memory begins with that of this process.
+            # In another process, since a side's peak memory starts at this process's.
             make = [sys.executable, '-m', 'benchmarks.family_models', family, folder]
             subprocess.run(make, check=True)
             for work in args.works:
@@ -106,7 +106,7 @@ def _timed(compute: Compute, work: str, tokens: int) -> dict[str, float]:
 
 
 def _tokens(args: argparse.Namespace, batch: Any) -> int:
-    """How many a work does at a time: none of them padding."""
+    """Returns the number of tokens per call, without padding."""
     if args.work in ('greedy', 'beam'):
         return family_models.SENTENCES * args.tokens
     tokens = batch['source' if args.work == 'encoder' else 'labels']

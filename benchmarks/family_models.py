@@ -1,9 +1,9 @@
-"""A model of T5-small's size in each family, written by Transformers: for `families`.
+"""Models of T5-small's size in each family, written by Transformers, for `families`.
 
     python -m benchmarks.family_models FAMILY FOLDER
 
-Writes a checkpoint with random weights, a batch, and what Transformers computes of it;
-stops unless it is the same here.
+Writes a checkpoint with random weights, a batch, and its results in Transformers. Exits
+with an error unless the results here are the same.
 """
 
 import sys
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-SENTENCES, LENGTH = 8, 64  # of which source and target have a half to the whole
+SENTENCES, LENGTH = 8, 64  # lengths go from LENGTH / 2 to LENGTH
 CHECKPOINT, BATCH, EXPECTED = 'checkpoint', 'batch.npz', 'expected.npz'
-TOLERANCE = 1e-5  # of the largest logit
-IGNORED = -100  # Transformers' label of padding
+TOLERANCE = 1e-5  # relative to the largest logit
+IGNORED = -100  # label of padding in Transformers
 
 VOCABULARY = 32_128
 T5_LIKE = dict(
@@ -45,7 +45,7 @@ BART_LIKE = dict(
     bos_token_id=0,
     pad_token_id=1,
     eos_token_id=2,
-    # Not the end token: untrained, tied embeddings repeat what they read, and end.
+    # Not the end token: untrained tied embeddings repeat their input, and would end.
     decoder_start_token_id=3,
     forced_eos_token_id=2,
 )
@@ -81,7 +81,7 @@ T5_GEMMA = dict(
     dropout_rate=0.1,
     decoder_start_token_id=2,
 )
-# The class of Transformers, and its config.
+# Family → class in Transformers, and its config.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     't5': ('T5ForConditionalGeneration', T5_LIKE),
     't5_v1_1': ('T5ForConditionalGeneration', GATED),
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def write(family: str, folder: Path) -> None:
-    """A checkpoint with random weights, a batch, and what Transformers computes."""
+    """Writes a checkpoint with random weights, a batch, and Transformers' results."""
     import torch
     import transformers
 
@@ -124,7 +124,7 @@ def write(family: str, folder: Path) -> None:
 
 
 def random_batch(config: Any) -> dict[str, np.ndarray]:
-    """Sources, labels, and the tokens that pad them and that targets start with."""
+    """Returns sources, labels, and the padding and start tokens."""
     rng = np.random.default_rng(0)
     lengths = np.linspace(LENGTH // 2, LENGTH, SENTENCES, dtype=int)
     batch = {}
@@ -141,12 +141,12 @@ def random_batch(config: Any) -> dict[str, np.ndarray]:
 
 
 def as_tensors(batch: Any) -> dict[str, Any]:
-    """A batch as a model of Transformers takes it."""
+    """Converts a batch to the inputs of a model of Transformers."""
     import torch
 
     source, labels = (torch.from_numpy(batch[k]).long() for k in ('source', 'labels'))
     padding, start = int(batch['padding']), int(batch['start'])
-    # Given, for mBART would begin each target with what it ends with.
+    # Given, since mBART would start each target with its last token.
     inputs = torch.nn.functional.pad(labels[:, :-1], (1, 0), value=start)
     return dict(
         input_ids=source,
@@ -157,7 +157,7 @@ def as_tensors(batch: Any) -> dict[str, Any]:
 
 
 def as_trained_on(batch: Any) -> Any:
-    """A batch as a training step takes it here."""
+    """Converts a batch to the inputs of our training step."""
     import flaxformer_lite
 
     tokens = {'bos': int(batch['start']), 'padding': int(batch['padding'])}
@@ -165,7 +165,7 @@ def as_trained_on(batch: Any) -> Any:
 
 
 def compare(folder: Path) -> None:
-    """Stops unless the encoder and the logits are those of Transformers."""
+    """Exits unless the encoder and the logits match those of Transformers."""
     import jax
 
     import flaxformer_lite
@@ -189,7 +189,7 @@ def compare(folder: Path) -> None:
 
 
 def encode(model: Any, variables: Any, source_BS: Any) -> Any:
-    """The encoder alone; `prefill` also projects the decoder's keys and values."""
+    """Runs the encoder only; `prefill` also projects the decoder's keys and values."""
     from flaxformer_lite.masks import AttentionContext, TokenBatch
 
     def of_tokens(model, tokens_BS):

@@ -1,10 +1,10 @@
-"""Whether a step waits for its batch, with a device that is much faster than this one.
+"""Waits of training steps for their batches, with a device much faster than this one.
 
     python -m benchmarks.feeding --step_ms=6.4
 
-The runner's own batches and feed, and a step that only sleeps. A step waits where its
-batch is not on the device yet when it is asked for. On two cores a step of `wmt_small`
-with 4,096 tokens takes 640 ms; a hundredth of that is the default.
+Uses the runner's batches and prefetching, and a step that only sleeps. A step waits if
+its batch isn't on the device when it is requested. On two cores a step of `wmt_small`
+with 4,096 tokens takes 640 ms; the default is a hundred times shorter.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
     began = time.process_time()
     waits = simulate(batches, args.step_ms / 1000, args.windows)
     processor = (time.process_time() - began) / len(waits) * 1000
-    # The first batches are made while nothing is trained: programs are compiled then.
+    # The first batches are made before training, during compilation.
     waits = np.array(waits[1:]) * 1000
     late = waits[waits > 0]
     facts = {
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def made_up(pairs: int) -> Corpus:
-    """Pairs of random ids with lengths such as sentences have."""
+    """Returns pairs of random ids with the lengths of typical sentences."""
     rng = np.random.default_rng(0)
     sides = []
     for _ in range(2):
@@ -65,7 +65,7 @@ def made_up(pairs: int) -> Corpus:
 
 
 def simulate(batches: Batches, step: float, windows: int) -> list[float]:
-    """Seconds that each step waits for its batch."""
+    """Returns the seconds that each step waits for its batch."""
     devices = mesh.of()
 
     def placed() -> Iterator[tuple[Any, Position]]:

@@ -1,14 +1,13 @@
-"""How near one GPU comes to what it could do at best.
+"""Performance of one GPU compared with its limits.
 
     python -m benchmarks.gpu
     python -m benchmarks.gpu --work=steps --trace=/tmp/trace
 
-`steps` is training steps of `wmt_big_bf16` on packed rows of random tokens,
-`attention` one layer's attention forward and backward, `projections` query, key and
-value by three products and by one. Times are a host's clock over calls
-that are queued one behind the other; FLOPs those of the matrix products, of a training
-step three times the forward pass, and `of products` their rate over that of a large
-product of bfloat16 here.
+`steps` times training steps of `wmt_big_bf16` on packed rows of random tokens.
+`attention` times one layer's attention forward and backward. `projections` times query,
+key and value as three products and as one. Times are from the host's clock over queued
+calls. FLOPs are those of matrix products; a training step counts three forward passes.
+`of products` is their rate relative to a large bfloat16 product on this GPU.
 """
 
 import argparse
@@ -37,12 +36,12 @@ STEPS = [
     ('wmt_big_bf16', 'flash', 96, 256),
     ('wmt_big_bf16', 'flash', 192, 256),
 ]
-# Rows and length: as many tokens each.
+# Rows and length, with the same number of tokens.
 SHAPES = [(96, 256), (24, 1024), (6, 4096)]
 KINDS = ('softmax', 'blockwise', 'flash')
 HEADS, D_K = 16, 64
 PAIRS = 8  # of a source and a target in a row
-QUEUED = 20  # calls that are timed together
+QUEUED = 20  # calls timed together
 
 
 def main() -> None:
@@ -65,19 +64,19 @@ def main() -> None:
 
 
 def product_rate() -> float:
-    """FLOPs a second of a large product of random bfloat16."""
+    """Returns FLOPs per second of a large product of random bfloat16."""
     x = random_normal((LARGE, LARGE))
     return 2 * LARGE**3 / seconds(jax.jit(jnp.matmul), x, x)
 
 
 def copy_rate() -> float:
-    """Bytes read and written a second."""
+    """Returns bytes read and written per second."""
     x = jnp.ones(COPIED)
     return 2 * x.nbytes / seconds(jax.jit(lambda x: x + 1), x)
 
 
 def seconds(call: Callable[..., Any], *arrays: Any) -> float:
-    """Of one call, of many that are queued; the first compiles."""
+    """Returns the time per call of queued calls; the first call compiles."""
     jax.block_until_ready(call(*arrays))
     began = time.perf_counter()
     for _ in range(QUEUED):
@@ -87,7 +86,7 @@ def seconds(call: Callable[..., Any], *arrays: Any) -> float:
 
 
 def steps(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
-    """Training steps, and the first losses: two attentions have the same."""
+    """Times training steps, and shows first losses, equal for equivalent attentions."""
     for name, kind, rows, length in STEPS:
         jitted, state, batch, key, flops = step(name, kind, rows, length)
         began = time.perf_counter()
@@ -118,7 +117,7 @@ def steps(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
 
 
 def profile(folder: Path | None, program: Any) -> contextlib.AbstractContextManager:
-    """Writes a trace of what runs within, and the program whose names it has."""
+    """Writes a trace of the block, and the program that defines its names."""
     if not folder:
         return contextlib.nullcontext()
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +128,7 @@ def profile(folder: Path | None, program: Any) -> contextlib.AbstractContextMana
 def step(
     name: str, kind: str, rows: int, length: int, pairs: int = PAIRS
 ) -> tuple[Any, ...]:
-    """The runner's training step, its state, a batch, a key, and its FLOPs."""
+    """Returns the runner's training step, its state, a batch, a key, and its FLOPs."""
     from experiments.config import check, load
     from experiments.costs.ledger import ledger
     from experiments.optimizers import optimizer
@@ -146,7 +145,7 @@ def step(
     made = make_train_step(model, update, loss=config.train.loss)
     vocab_size = state.params['embedding'].shape[0]
     batch = random_batch(rows, length, vocab_size, pairs)
-    file.model.attention = 'softmax'  # whose products are counted
+    file.model.attention = 'softmax'  # the attention whose products are counted
     flops = ledger(load.from_config_dict(file))['flops']['batch']
     return jax.jit(made, donate_argnums=0), state, batch, jax.random.key(1), flops
 
@@ -154,7 +153,7 @@ def step(
 def random_batch(
     rows: int, length: int, vocab_size: int, pairs: int = PAIRS
 ) -> dict[str, jax.Array]:
-    """Full rows of pairs whose sentences are as long as each other."""
+    """Returns full rows of pairs with sentences of equal length."""
     shape = rows, length
     rng = np.random.default_rng(0)
     source, labels = rng.integers(4, vocab_size, (2, *shape), np.int32)
@@ -175,7 +174,7 @@ def random_batch(
 
 
 def attention(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
-    """Causal self-attention of packed rows, forward and backward, after projections."""
+    """Times causal self-attention of packed rows after projections, with gradients."""
     from flaxformer_lite.config import variants
     from flaxformer_lite.kv_cache import KeyValues
     from flaxformer_lite.masks import TokenBatch
@@ -224,13 +223,13 @@ def random_normal(shape: tuple[int, ...], dtype: Any = jnp.bfloat16) -> jax.Arra
 
 
 def difference(x: jax.Array, y: jax.Array) -> float:
-    """‖x − y‖ / ‖y‖."""
+    """Returns ‖x − y‖ / ‖y‖."""
     x, y = (array.astype(jnp.float32) for array in (x, y))
     return float(jnp.linalg.norm(x - y) / jnp.linalg.norm(y))
 
 
 def projections(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
-    """Query, key and value of `wmt_big`, forward and backward."""
+    """Times query, key and value of `wmt_big`, forward and backward."""
     from flaxformer_lite.ops.matmul import matmul
 
     d_model, tokens = HEADS * D_K, 96 * 256

@@ -3,14 +3,14 @@
     python -m benchmarks.gpu_peers --out=peers.json
     python -m benchmarks.gpu_peers --sides=ours,marian --sizes=wmt_base_bf16
 
-Every side trains in bfloat16 with 24,576 target tokens a step, a vocabulary of 37,000,
-label smoothing and Adam. `ours` is the runner's own step on packed rows, eight pairs of
-32 tokens in each. The peers get the same pairs, one a row, so nothing is padding:
+Every side trains in bfloat16 with 24,576 target tokens per step, a vocabulary of
+37,000, label smoothing and Adam. `ours` is the runner's step on packed rows, eight
+pairs of 32 tokens in each. The peers get the same pairs, one per row, without padding:
 `marian` is Transformers' Marian, `nn` is `torch.nn.Transformer` with tied embeddings.
 Both use `torch.compile`, autocast to bfloat16, SDPA and fused AdamW.
 
-Each side compiles in a process of its own, at the same time as the others. Then the
-sides take turns on the GPU. Times are the median of all rounds.
+Each side compiles in its own process, concurrently with the others. Then the sides take
+turns on the GPU. Times are the median of all rounds.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from experiments.command_line import console
 VOCAB_SIZE = 37_000
 TOKENS = 24_576
 PAIR = 32  # tokens of a source, and of a target
-STEPS = 20  # that are timed together
+STEPS = 20  # timed together
 SIDES = ('ours', 'ours_short_rows', 'marian', 'nn')
 SIZES = ('wmt_base_bf16', 'wmt_big_bf16')
 
@@ -37,8 +37,8 @@ class Case(NamedTuple):
     """A compiled training step.
 
     Attributes:
-      run: (steps) → None: trains for so many steps and waits for the last.
-      report: what was found while compiling, for the table.
+      run: (steps) → None: trains for this many steps and waits for the last.
+      report: Results of the compilation, for the table.
     """
 
     run: Callable[[int], None]
@@ -111,7 +111,7 @@ def read_line(process: subprocess.Popen) -> dict[str, Any] | None:
 
 
 def serve(side: str, sizes: list[str], tokens: int) -> None:
-    """Compiles each size, then times the one that each line of stdin names."""
+    """Compiles each size, then times the size named on each line of stdin."""
     length = {'ours': 256, 'ours_short_rows': 128}.get(side)
     cases = {}
     for size in sizes:
@@ -204,12 +204,12 @@ def their_case(side: str, size: str, rows: int) -> Case:
     began = time.perf_counter()
     losses = [train().item() for _ in range(3)]
     took = time.perf_counter() - began
-    used = torch.cuda.max_memory_allocated() - held  # sizes come in rising order
+    used = torch.cuda.max_memory_allocated() - held  # sizes are in increasing order
     return Case(run, report(took, used, losses))
 
 
 def report(compile_seconds: float, used: int, losses: list[float]) -> dict[str, Any]:
-    """What is known of a case before it is timed."""
+    """Returns the report of a case before timing."""
     return {
         'compile s': round(compile_seconds, 1),
         'peak GB': used / 1e9,
@@ -218,7 +218,7 @@ def report(compile_seconds: float, used: int, losses: list[float]) -> dict[str, 
 
 
 def sizes_of(size: str) -> dict[str, Any]:
-    """The sizes of a shipped config."""
+    """Returns the sizes of a shipped config."""
     import importlib
 
     model = importlib.import_module(f'configs.{size}').get_config().model
@@ -227,7 +227,7 @@ def sizes_of(size: str) -> dict[str, Any]:
 
 
 def marian(size: str, device: str) -> Any:
-    """Transformers' Marian: (source, inputs) → logits."""
+    """Builds Transformers' Marian: (source, inputs) → logits."""
     import torch
 
     from benchmarks import marian as model_of
@@ -246,7 +246,7 @@ def marian(size: str, device: str) -> Any:
 
 
 def nn_transformer(size: str, device: str) -> Any:
-    """PyTorch's own Transformer with one embedding matrix and fixed positions."""
+    """Builds PyTorch's Transformer with one embedding matrix and fixed positions."""
     import torch
 
     sizes = sizes_of(size)

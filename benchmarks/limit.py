@@ -1,15 +1,16 @@
-"""How near training and decoding come to what one core could do at best.
+"""Training and decoding on one core, compared with the machine's limits.
 
     python -m benchmarks.limit
     python -m benchmarks.limit --workdir=runs/wmt_small
 
-Put `taskset -c 0` before each, for one core. The first is of training steps of
-`wmt_small` in several widths, the second of a trained run's translations of a set,
-beside CTranslate2's where it is installed. All times are processor time. `products` is
-the time of the matrix products alone at the best rate that a large product reaches
-here, `bytes` that of what has to be moved through memory at the rate of a large copy;
-padding, and what is computed and thrown away, is in neither. `of limit` is the larger
-of both over what it took.
+Prefix each command with `taskset -c 0` to use one core. The first measures training
+steps of `wmt_small` in several widths. The second measures a trained run's translations
+of a set, next to CTranslate2's if installed. All times are processor time.
+
+`products` is the time of the matrix products at the best rate of a large product.
+`bytes` is the time of necessary memory traffic at the rate of a large copy. Both
+exclude padding and discarded results. `of limit` is the larger of the two relative to
+the measured time.
 """
 
 import argparse
@@ -38,7 +39,7 @@ BEAMS = (1, 4)
 LARGE = (512, 1024, 2048)  # rows and columns of a product at its best rate
 COPIED = 1 << 28  # bytes
 NO_RUN = Path('nowhere')
-WARM_UP = 3  # steps that are not timed
+WARM_UP = 3  # untimed steps
 STEPS = 10
 HEAD = ['work', 'products ms', 'bytes ms', 'took ms', 'of limit']
 
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument('--rounds', type=int, default=3, help='of decoding')
     args = parser.parse_args()
     if not args.workdir:
-        memory.use_huge_pages()  # as the runner does, and `translate` does not
+        memory.use_huge_pages()  # as the runner does, but not `translate`
     rates = {dtype: product_rate(dtype) for dtype in DTYPES}
     for dtype, rate in rates.items():
         print(f'products of {dtype}: {rate / 1e9:.0f} GFLOP/s', file=sys.stderr)
@@ -69,13 +70,13 @@ def main() -> None:
 
 
 def row(work: str, products: float, moved: float, took: float) -> list[Any]:
-    """A line of the table, from seconds."""
+    """Returns a line of the table, from seconds."""
     share = max(products, moved) / took
     return [work, *(1000 * x for x in (products, moved, took)), f'{share:.2f}']
 
 
 def product_rate(dtype: str) -> float:
-    """FLOPs a second of large products, at their fastest."""
+    """Returns the highest FLOPs per second of large products."""
     rates = []
     for size in LARGE:
         x = jnp.ones((size, size), dtype)
@@ -86,14 +87,14 @@ def product_rate(dtype: str) -> float:
 
 
 def copy_rate() -> float:
-    """Bytes read and written a second, of an array that no cache holds."""
+    """Returns bytes read and written per second, for an array larger than any cache."""
     x = jnp.ones(COPIED // 4)
     add_one = jax.jit(lambda x: x + 1)
     return 2 * COPIED / fastest(lambda: add_one(x))
 
 
 def fastest(call: Callable[[], Any], times: int = 8) -> float:
-    """Processor seconds of the fastest of some calls; the first compiles."""
+    """Returns processor seconds of the fastest call; the first call compiles."""
     jax.block_until_ready(call())
     seconds = []
     for _ in range(times):
@@ -104,7 +105,7 @@ def fastest(call: Callable[[], Any], times: int = 8) -> float:
 
 
 def training(width: int, dtype: str, rate: float, bandwidth: float) -> list[Any]:
-    """A step of `wmt_small` in a width, by the runner's own parts."""
+    """Measures a step of `wmt_small` in a width, with the runner's components."""
     from configs import wmt_small
     from experiments.config import load
     from experiments.costs.ledger import ledger
@@ -142,7 +143,7 @@ def training(width: int, dtype: str, rate: float, bandwidth: float) -> list[Any]
 def decoding(
     args: argparse.Namespace, beams: int, rates: dict[str, float], bandwidth: float
 ) -> list[list[Any]]:
-    """Translations of a run's set, here and in CTranslate2, text to text."""
+    """Measures translations of a run's set, here and in CTranslate2, text to text."""
     from benchmarks import exported
     from experiments.evaluation.opened_run import OpenedRun
 
@@ -165,8 +166,10 @@ def decoding(
 
 
 def decoding_flops(run: Any, length: int, beams: int) -> tuple[int, int]:
-    """FLOPs of the products of encoding a sentence, and of one step of its hypotheses,
-    half way to a translation as long as it is."""
+    """Returns FLOPs of encoding a sentence, and of one decoding step of its beams.
+
+    The step is half way through a translation as long as the source.
+    """
     from experiments.costs.flops import flops
     from flaxformer_lite.kv_cache import BeamState
 
@@ -194,10 +197,10 @@ def decoding_flops(run: Any, length: int, beams: int) -> tuple[int, int]:
 
 
 def times(args: argparse.Namespace, beams: int, texts: int) -> dict[str, float]:
-    """Median processor seconds of each side's translations."""
+    """Returns the median processor seconds of each side's translations."""
     from benchmarks import exported
 
-    # A side's process gets the arguments of this one, too.
+    # A side's process also gets this process's arguments.
     with tempfile.TemporaryDirectory() as folder:
         common = f'--share={folder}', f'--beams={beams}'
         sides = [Side('ours', (*common, '--worker=ours'))]

@@ -1,10 +1,9 @@
-"""Attention over a long text, forward and backward: the peak memory of each variant's
-process.
+"""Peak memory of attention over a long text, forward and backward, for each variant.
 
     python -m benchmarks.long --length=8192 --variants=softmax,blockwise
 
-A variant's results are compared with the first one's, and its gradients, by their
-largest entry.
+Each variant runs in its own process. Results and gradients are compared with those of
+the first variant. Differences of gradients are relative to their largest entry.
 """
 
 import argparse
@@ -36,8 +35,8 @@ def main() -> None:
         print(json.dumps(work(args)))
         return
     with tempfile.TemporaryDirectory() as share:
-        # The first has nothing in it but the library: what the others add to it is
-        # theirs.
+        # The first process only loads the library; the memory of the others is compared
+        # with it.
         names = ['nothing', *args.variants.split(',')]
         sides = [Side(name, (f'--worker={name}', f'--share={share}')) for name in names]
         results = turns.take('benchmarks.long', sides, 1)
@@ -48,7 +47,7 @@ def main() -> None:
 
 
 def work(args: argparse.Namespace) -> dict[str, float]:
-    """One variant's forward and backward pass, causal, of one sentence."""
+    """Runs one variant forward and backward, causal, on one sentence."""
     import jax
     import jax.numpy as jnp
 

@@ -1,5 +1,4 @@
-"""Hugging Face's Marian: the same architecture as ours in PyTorch, and our parameters
-in it."""
+"""Hugging Face's Marian: our architecture in PyTorch, with our parameters."""
 
 import os
 import re
@@ -44,8 +43,7 @@ def make(
     num_heads: int,
     dropout: float,
 ) -> MarianMTModel:
-    """A model with random parameters, with as many threads as there are cores to run
-    it."""
+    """Builds a model with random parameters, and uses a thread per core."""
     torch.set_num_threads(os.cpu_count())
     torch.manual_seed(0)
     return MarianMTModel(
@@ -74,19 +72,19 @@ def make(
 
 
 def load(model: MarianMTModel, params: Mapping[str, np.ndarray]) -> None:
-    """Has the model compute what ours does with these parameters.
+    """Loads our parameters, so that the model computes the same as ours.
 
     Args:
-      params: by path, `encoder/layer_0/self_attention/query/kernel`, of a post-norm
-        model with ReLU, layer norm, sinusoids and one embedding matrix.
+      params: By path, `encoder/layer_0/self_attention/query/kernel`. The model must be
+        post-norm with ReLU, layer norm, sinusoids and one embedding matrix.
 
     Raises:
-      KeyError, RuntimeError: they are of another model.
+      KeyError, RuntimeError: The parameters are from another model.
     """
     state = {
         name: torch.zeros_like(value) for name, value in model.state_dict().items()
     }
-    # Ours has neither biases in attention nor of the logits: those stay zero.
+    # Our model has no biases in attention and logits, so those stay zero.
     missing = {
         name for name in state if not re.search(r'(_proj|logits)[._]bias$', name)
     }
@@ -112,7 +110,7 @@ def load(model: MarianMTModel, params: Mapping[str, np.ndarray]) -> None:
 
 
 def _named(path: str, value: np.ndarray) -> tuple[str, np.ndarray]:
-    """Our path and array → Marian's: PyTorch's matrices are outputs × inputs."""
+    """Returns Marian's name and array; PyTorch's matrices are outputs × inputs."""
     stack, layer, part, inner, leaf = LAYER.fullmatch(path).groups()
     place = f'model.{stack}.layers.{layer}'
     if part in NORMS[stack]:
@@ -126,8 +124,7 @@ def _named(path: str, value: np.ndarray) -> tuple[str, np.ndarray]:
 
 
 def _sinusoids(d_model: int) -> np.ndarray:
-    """The paper's layout, sine and cosine by turns; Marian's own has all sines
-    first."""
+    """Returns the paper's alternating sines and cosines; Marian has all sines first."""
     angle = np.arange(POSITIONS)[:, None] / 10000 ** (
         np.arange(0, d_model, 2) / d_model
     )

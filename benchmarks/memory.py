@@ -1,9 +1,10 @@
-"""The most memory that a training process takes, beside what XLA says of its step.
+"""Peak memory of a training process, next to XLA's figures for its step.
 
     python -m benchmarks.memory
 
-Each config is `configs/wmt_small.py` with some other fields, on `grammar`, in a process
-of its own that compiles its programs and trains for three steps; nothing is evaluated.
+Each config is `configs/wmt_small.py` with some other fields, on `grammar`. It runs in
+its own process, which compiles its programs and trains for three steps without
+evaluation.
 """
 
 import argparse
@@ -33,7 +34,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {'model.feed_forward': 'mixture'},
 )
 STEPS = 3
-NO_RUN = Path('nowhere')  # there is none to go on with
+NO_RUN = Path('nowhere')  # no run to resume
 
 
 def main() -> None:
@@ -57,13 +58,13 @@ def main() -> None:
 
 
 def name(changes: dict[str, Any]) -> str:
-    """For a table."""
+    """Returns the row's name in the table."""
     shown = [f'{field}={value}' for field, value in changes.items()]
     return ', '.join(shown) or 'as it is'
 
 
 def measured(changes: dict[str, Any], cache: str) -> dict[str, float]:
-    """What a process of its own says of a config; it finds no compiled programs."""
+    """Measures a config in its own process, without cached programs."""
     shutil.rmtree(Path(cache) / 'programs', ignore_errors=True)
     environment = os.environ | HUGE | {'FLAXFORMER_LITE_CACHE': cache}
     arguments = ['-m', 'benchmarks.memory', f'--changes={json.dumps(changes)}']
@@ -78,7 +79,7 @@ def measured(changes: dict[str, Any], cache: str) -> dict[str, float]:
 
 
 def work(changes: dict[str, Any]) -> dict[str, float]:
-    """Trains for a few steps with the runner's own parts."""
+    """Trains for a few steps with the runner's components."""
     import jax
 
     from configs import wmt_small

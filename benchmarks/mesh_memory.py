@@ -1,14 +1,14 @@
-"""The memory of one device for large models, by compiling their steps and running none.
+"""Memory per device for large models, from compiling their steps without running them.
 
     python -m benchmarks.mesh_memory --chip=cpu
     python -m benchmarks.mesh_memory --chip=v5e --devices 32 256
     python -m benchmarks.mesh_memory --chip=v5e --mesh 1 8 1 --layers=2 --collectives
 
-A training step (Adam, bfloat16, dropout) is compiled for as many devices as are asked
-for, which need not be there: CPU devices are simulated, and for a TPU v5e it takes the
-package `libtpu`. The figures are XLA's own of the compiled program: what a device holds
-of state and batch, and what a step sets aside beside them. `--collectives` prints the
-FLOPs and what devices send each other; what is in a loop counts once.
+Compiles a training step (Adam, bfloat16, dropout) for any number of devices, which need
+not exist. CPU devices are simulated; a TPU v5e needs the package `libtpu`. The figures
+are XLA's for the compiled program: a device's share of state and batch, and a step's
+additional memory. `--collectives` prints the FLOPs and the communication between
+devices; a loop's body counts once.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import AXES
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 
-# A model's size is nearly 28 d_model² (layers of one stack) + vocabulary · d_model.
+# A model has about 28 d_model² (layers of one stack) + vocabulary · d_model parameters.
 MODELS: dict[str, dict[str, int]] = {
     'wmt_base': dict(d_model=512, num_layers=6, num_heads=8),
     'wmt_big': dict(d_model=1024, num_layers=6, num_heads=16),
@@ -44,7 +44,7 @@ MODELS: dict[str, dict[str, int]] = {
 }
 VOCABULARY = 32_768
 ROWS, LENGTH = 8, 256  # of the batch, for each device that divides rows
-# The devices, and how they are divided: data, fsdp, tensor.
+# The devices along the axes data, fsdp, tensor.
 MESHES = ((8, 1, 1), (1, 8, 1), (1, 32, 1), (1, 8, 4), (1, 64, 1), (4, 64, 1))
 TOPOLOGIES = {8: 'v5e:2x4', 32: 'v5e:4x8', 64: 'v5e:8x8', 256: 'v5e:16x16'}
 REMAT = ('none', 'blocks')
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """What is compiled: the arguments of `figures` beside the chip."""
+    """Returns the cases to compile: the arguments of `figures` except the chip."""
     found = []
     for model in args.models:
         for sizes in [args.mesh] if args.mesh else MESHES:
@@ -107,7 +107,7 @@ def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def in_a_process(chip: str, case: dict[str, Any], limit: float) -> list[str]:
-    """The figures of a case; where there are none, a word says why."""
+    """Returns the figures of a case, or why it has none."""
     devices = math.prod(case['sizes'])
     flags = f'--xla_force_host_platform_device_count={devices if chip == "cpu" else 1}'
     environment = os.environ | {'XLA_FLAGS': flags, 'JAX_PLATFORMS': 'cpu'}
@@ -131,9 +131,9 @@ def _missing(case: dict[str, Any], why: str) -> list[str]:
 
 
 def figures(chip: str, case: dict[str, Any]) -> list[str]:
-    """Gigabytes of a device: the state, a step beside it, and their sum.
+    """Returns gigabytes per device: state, additional memory of a step, and their sum.
 
-    Or, if they are asked for, its FLOPs and collectives.
+    With `collectives`, returns its FLOPs and collectives instead.
     """
     devices = _devices(chip, case['sizes'])
     mesh = Mesh(devices, AXES, axis_types=(AxisType.Auto,) * len(AXES))
@@ -152,14 +152,14 @@ def figures(chip: str, case: dict[str, Any]) -> list[str]:
 
 
 def collectives(text: str) -> str:
-    """How many of each kind a program has, and the bytes of their results."""
+    """Returns the collectives of each kind, and the bytes of their results."""
     found: dict[tuple[str, str], list[int]] = {}
     for line in text.splitlines():
         match = _COLLECTIVE.search(line)
         if not match:
             continue
         result, kind, channel = match.groups()
-        # The computations of one asynchronous gather all name it.
+        # All computations of an asynchronous gather name its channel.
         which = channel if kind == 'all-gather' else line
         found[kind, which] = [
             BYTES[dtype] * math.prod(int(size) for size in axes.split(',') if size)
@@ -175,7 +175,7 @@ def collectives(text: str) -> str:
 def compiled(
     devices: DeviceMesh, model: Model, remat: str, shape: tuple[int, int]
 ) -> jax.stages.Compiled:
-    """The training step of a model for these devices, each with rows of a length."""
+    """Compiles the training step of a model for these devices, with rows for each."""
     optimizer = optax.adam(1e-4)
     key = jax.eval_shape(jax.random.key, 0)
     state = jax.eval_shape(lambda key: init_state(model, optimizer, key), key)

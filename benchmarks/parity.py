@@ -1,9 +1,9 @@
-"""Logits of the tests' checkpoints: by how much float32 is wrong, here and there.
+"""Float32 errors of the logits of the tests' checkpoints, here and in Transformers.
 
     python -m benchmarks.parity
 
-Their checkpoints are small and random, and beside each stands what Transformers
-computes of it in float64 (`tests/goldens/families/`).
+The checkpoints are small and random. The reference is Transformers' result in float64
+(`tests/goldens/families/`).
 """
 
 from pathlib import Path

@@ -2,8 +2,8 @@
 
     python -m benchmarks.scale
 
-Nothing is compiled or run. Memory, FLOPs and bytes are held against the tables of
-benchmarks/README.md, which XLA gave for compiled steps.
+It compiles and runs no model. Memory, FLOPs and bytes are compared with the tables of
+benchmarks/README.md, which are XLA's figures for compiled steps.
 """
 
 import dataclasses
@@ -21,29 +21,29 @@ from experiments.config.schema import BatchConfig, ExperimentConfig
 from experiments.costs.ledger import ledger
 from flaxformer_lite.config.schema import ModelConfig
 
-BATCH = 2**19  # target tokens of a step, over all chips
+BATCH = 2**19  # target tokens per step, over all chips
 TOKENS_A_PARAMETER = 20
 CHIPS = (1, 8, 32, 256, 1024)
 POWERS = [2**n for n in range(11)]
 AT_ONCE = (64, 32, 16, 8, 4, 2)  # rows of a device; more are accumulated
-PASSES = {'none': 2, 'blocks': 3}  # forward, again if it was not kept, backward
-PAYS = 0.8  # the share of a step in which a chip computes
+PASSES = {'none': 2, 'blocks': 3}  # forward, rematerialized forward, backward
+PAYS = 0.8  # the minimum share of a step in which a chip computes
 
 
 class Chip(NamedTuple):
-    """Published figures; bytes and FLOPs a second of a chip."""
+    """Published figures of a chip: bytes and FLOPs per second."""
 
     flops: float
     memory: float
-    fast: float  # what it sends along one axis of a mesh, within a group
-    group: int  # chips that such links join
-    slow: float  # what it sends to other groups
+    fast: float  # sent along one axis of a mesh, within a group
+    group: int  # chips joined by such links
+    slow: float  # sent to other groups
 
 
 UTILISATION = 0.5  # of `flops`, assumed
 V5E = Chip(197e12, 16.9e9, 1e11, 256, 6.4e12 / 8 / 256)
 H100 = Chip(990e12, 80e9, 4.5e11, 8, 5e10)
-DOLLARS = 1.2  # an hour of a v5e, 2025-02-03
+DOLLARS = 1.2  # per hour of a v5e, 2025-02-03
 
 
 class Layout(NamedTuple):
@@ -53,7 +53,7 @@ class Layout(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a device does at once: rows, their length, and `train.remat`."""
+    """A device's share of a pass: rows, their length, and `train.remat`."""
 
     remat: str
     rows: int = ROWS
@@ -61,19 +61,19 @@ class Work(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Bytes of a step's collectives, as one device has their results."""
+    """Bytes of a step's collectives, as results on one device."""
 
     gathers: float  # of weights, along `fsdp`
     data: float  # sums of gradients
     fsdp: float  # the same
-    tensor: float  # sums of what layers give
+    tensor: float  # sums of layers' outputs
 
 
 class Step(NamedTuple):
     """Seconds of a step on one chip."""
 
     products: float
-    seconds: float  # in all
+    seconds: float  # in total
 
 
 Case = tuple[Layout, Work, Step]
@@ -94,12 +94,12 @@ def costs(name: str, layers: int | None = None) -> dict[str, Any]:
 
 
 def memory(name: str, mesh: Layout, work: Work) -> float:
-    """Bytes of a device."""
+    """Returns the bytes of a device."""
     d, layers, heads = MODELS[name].values()
     tokens = work.rows * work.length
     parameters = costs(name)['parameters']['total'] / (mesh.fsdp * mesh.tensor)
-    # Of a token, in an encoder's and a decoder's layer: what each device of `tensor`
-    # has, and what they divide.
+    # Bytes per token in an encoder and a decoder layer: replicated over `tensor`, and
+    # divided by it.
     whole = 5 * 6 * d
     divided = 48 * d + 3 * 9 * heads * work.length
     pair = tokens * (whole + divided / mesh.tensor)
@@ -115,14 +115,14 @@ def memory(name: str, mesh: Layout, work: Work) -> float:
 def traffic(
     name: str, mesh: Layout, work: Work, tokens: float, layers: int | None = None
 ) -> Traffic:
-    """What a device receives for its `tokens`, of which it takes `work` at once."""
+    """Returns the bytes that a device receives for its `tokens`, `work` at a time."""
     d, depth, _ = MODELS[name].values()
     layers = layers or depth
     parts = tokens / (work.rows * work.length)
     parameters = costs(name, layers)['parameters']['total'] / mesh.tensor
     gathers = data = fsdp = tensor = 0.0
     if mesh.fsdp > 1:
-        # In bfloat16 before each pass but the last; the embedding in float32, too.
+        # In bfloat16 before each pass but the last; the embedding also in float32.
         once = (PASSES[work.remat] - 1) * 2 * parameters
         gathers = parts * (once + 4 * VOCABULARY * d / mesh.tensor)
         fsdp = parts * 4 * parameters
@@ -147,7 +147,7 @@ def step(name: str, mesh: Layout, work: Work, chip: Chip = V5E) -> Step:
     found = traffic(name, mesh, work, tokens)
     gathers = ring(found.gathers, mesh.fsdp)
     groups = max(1, math.prod(mesh) // chip.group)
-    # A sum that every device wants whole goes around the ring twice.
+    # A sum that every device needs in full goes around the ring twice.
     sums = ring(2 * found.data, mesh.data // groups)
     sums += ring(found.fsdp, mesh.fsdp)
     sums += ring(2 * found.tensor, mesh.tensor)
@@ -159,7 +159,7 @@ def step(name: str, mesh: Layout, work: Work, chip: Chip = V5E) -> Step:
 
 
 def layouts(chips: int, chip: Chip) -> list[Layout]:
-    """Those that divide the batch's rows; `data` alone goes beyond a group."""
+    """Returns layouts that divide the batch's rows; only `data` spans groups."""
     found = []
     for fsdp, tensor in itertools.product(POWERS, (1, 2, 4, 8)):
         data = chips // (fsdp * tensor)
@@ -169,7 +169,7 @@ def layouts(chips: int, chip: Chip) -> list[Layout]:
 
 
 def fastest(name: str, meshes: list[Layout], chip: Chip) -> Case | None:
-    """Of those that fit into a chip's memory."""
+    """Returns the fastest case that fits into a chip's memory."""
     found = []
     for mesh, remat, rows in itertools.product(meshes, REMAT, AT_ONCE):
         work = Work(remat, rows)
@@ -185,7 +185,7 @@ def measured() -> str:
 
 
 def received() -> list[list[str]]:
-    """FLOPs and megabytes beside those of the steps of two and two layers."""
+    """Compares FLOPs and megabytes with those of steps of two and two layers."""
     pattern = (
         r'^\| (\d+ × \d+ × \d+) \| ([\d.]+) \| \d+ \| ([\d.]+) \| \d+ \| ([\d.]+) \|$'
     )
@@ -206,7 +206,7 @@ def received() -> list[list[str]]:
 
 
 def compiled() -> list[list[str]]:
-    """Memory beside the figures of the tables of benchmarks/README.md."""
+    """Compares memory with the tables of benchmarks/README.md."""
     found = re.findall(
         r'^\| ([\w ]+) \| (\d+ × \d+ × \d+) \| (.*) \|$', measured(), re.M
     )
@@ -226,7 +226,7 @@ def compiled() -> list[list[str]]:
 
 
 def paying() -> list[list[str]]:
-    """The most chips whose fastest mesh of a kind computes for `PAYS` of a step."""
+    """Returns the most chips that compute for `PAYS` of a step, by kind of mesh."""
     kinds = (
         lambda mesh: mesh.fsdp == 1 and mesh.tensor == 1,
         lambda mesh: mesh.fsdp > 1 and mesh.tensor == 1,

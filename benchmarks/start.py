@@ -1,12 +1,11 @@
-"""From the command to the end of the first training step, or of the run, with empty and
-with full caches.
+"""Time from the command to the end of the first training step, or of the run.
 
     python -m benchmarks.start --config=configs/wmt_small.py
     python -m benchmarks.start --whole --config=configs/wmt_small.py
 
-All flags but its own go to experiments.run. Cold: nothing is there of what the project
-caches, the tokenizer, the tokenised text and compiled programs. Warm: they are there,
-and the run is new.
+Measures with empty and with full caches. Other flags are passed to experiments.run.
+Cold: the project's caches of the tokenizer, the tokenised text and compiled programs
+are empty. Warm: they are full, and the run is new.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from statistics import median
 
 from experiments.command_line import console
 
-LIMIT = 600  # seconds, after which something must be wrong
+LIMIT = 600  # seconds after which the command has failed
 
 
 def main() -> None:
@@ -46,8 +45,7 @@ def main() -> None:
 
 
 def first_step(flags: list[str], cache: Path, workdir: Path) -> float:
-    """Seconds from the command until the metrics of step 1 are written; then it is
-    stopped."""
+    """Returns seconds from the command to the metrics of step 1, then stops it."""
     command = _command(flags, workdir) + ['--config.train.log_every=1']
     metrics = workdir / 'metrics.jsonl'
     began = time.time()
@@ -67,7 +65,7 @@ def first_step(flags: list[str], cache: Path, workdir: Path) -> float:
 
 
 def whole_run(flags: list[str], cache: Path, workdir: Path) -> float:
-    """Seconds from the command until its process has ended."""
+    """Returns seconds from the command to the end of its process."""
     began = time.time()
     subprocess.run(
         _command(flags, workdir),

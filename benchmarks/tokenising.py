@@ -1,10 +1,9 @@
-"""Tokenising a large text: processor time of a pair, speed and memory.
+"""Tokenising a large text: processor time per pair, speed and memory.
 
     python -m benchmarks.tokenising --data="$DATA"
 
-The training pairs, several times over, are tokenised into an empty cache, each time by
-a command of its own. Where the machine is shared, the processor time says more than the
-speed.
+Tokenises several copies of the training pairs into an empty cache, each time in a new
+process. On a shared machine the processor time is more reliable than the speed.
 """
 
 import argparse
@@ -37,7 +36,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         write(sources.load(args.data), Path(folder), args.copies)
-        # The tokenizer's time is not that of tokenising.
+        # Excludes the tokenizer's training from the time.
         _train_tokenizer(text.Text(folder, 'en', 'de'), Path(folder))
         rows = []
         for _ in range(args.rounds):
@@ -47,7 +46,7 @@ def main() -> None:
 
 
 def write(source: sources.Source, folder: Path, copies: int) -> None:
-    """The training pairs again and again, and the first for `val`."""
+    """Writes copies of the training pairs, and the first pair as `val`."""
     pairs = list(source.train())
     for i, language in enumerate(('en', 'de')):
         lines = ''.join(f'{pair[i]}\n' for pair in pairs)

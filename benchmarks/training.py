@@ -1,13 +1,12 @@
-"""Training beside Hugging Face Marian: non-padding target tokens a second, and peak
-memory.
+"""Training next to Hugging Face Marian: target tokens per second, and peak memory.
 
     python -m benchmarks.training --data='text(path="…", source="en", target="de")'
-    --d_model=256
+        --d_model=256
 
-Both train the same sizes on the same text with Adam, dropout and label smoothing, about
-4,096 target tokens a batch. Ours packs rows and makes its batches while it trains;
-Marian cannot pack, so it gets pairs of like length, sorted over the whole corpus, in
-tensors that are made beforehand.
+Both train the same sizes on the same text with Adam, dropout and label smoothing, with
+about 4,096 target tokens per batch. Tokens exclude padding. Our side packs rows and
+makes its batches during training. Marian can't pack: it gets pairs of similar length,
+sorted over the whole corpus, in tensors made in advance.
 """
 
 import argparse
@@ -33,15 +32,15 @@ from experiments.runtime import memory
 
 VOCABULARY = 8000
 TOKENIZER = f'sentencepiece(vocab_size={VOCABULARY})'
-TOKENS = 4096  # target positions a batch
+TOKENS = 4096  # target positions per batch
 MAX_LENGTH = 64  # tokens of a pair's longer side; longer pairs are left out
 SIZES = dict(num_layers=4, num_heads=4, dropout=0.1)
 SMOOTHING = 0.1
-WARM_UP = 3  # steps that are not timed
+WARM_UP = 3  # untimed steps
 
-# glibc gives large blocks back to the system when they are freed, and fresh pages cost
-# time in each step. It can be told to take huge ones, as the runner tells it for
-# itself, and to keep them.
+# By default glibc returns large freed blocks to the system, and fresh pages cost time
+# in each step. These settings make it use huge pages, as the runner does for itself,
+# and keep freed blocks.
 HUGE = {'GLIBC_TUNABLES': f'{memory.SETTING}=1'}
 TUNED = HUGE | {
     'MALLOC_TRIM_THRESHOLD_': str(1 << 40),
@@ -89,15 +88,14 @@ def _sides(dtype: str) -> Iterator[Side]:
 
 
 def _prepare(args: argparse.Namespace) -> tuple[corpus.Corpus, int]:
-    """The tokenised pairs and the size of the vocabulary, made once and then read."""
+    """Returns the tokenised pairs and the vocabulary size, from a cache if possible."""
     source = sources.load(args.data)
     words = tokenizers.train(tokenizers.make(TOKENIZER), source, args.cache)
     return corpus.prepare(source, words, args.cache), words.vocab_size
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
-    """The runner's own parts: its batches, the thread that makes them, its step and its
-    clock."""
+    """Measures the runner's batches, prefetching, step and clock."""
     import jax
 
     from experiments.command_line.screen import Screen
@@ -150,7 +148,7 @@ def _config(args: argparse.Namespace) -> Any:
 
 
 def _input_seconds(batches: Batches, count: int = 50) -> float:
-    """To make a batch, without the thread that hides it."""
+    """Returns the seconds to make a batch, without the prefetching thread."""
     began = time.perf_counter()
     for _ in itertools.islice(batches.iterate(Position()), count):
         pass
@@ -158,8 +156,7 @@ def _input_seconds(batches: Batches, count: int = 50) -> float:
 
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:
-    """The loop that one writes for Marian; `args.worker` is where it is to use
-    bfloat16."""
+    """Measures a plain training loop of Marian; `args.worker` is the bfloat16 mode."""
     import torch
 
     from benchmarks import marian
@@ -204,8 +201,7 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _of_like_length(pairs: corpus.Corpus) -> Iterator[tuple[np.ndarray, ...]]:
-    """Source, inputs and labels, each padded to its own longest row, in an order of
-    chance."""
+    """Yields batches padded to the longest row of each array, in random order."""
     lengths = np.stack([pairs.source.lengths(), pairs.target.lengths()], 1) + 1
     fits = np.flatnonzero(lengths.max(1) <= MAX_LENGTH)
     order = fits[np.lexsort((lengths[fits, 0], lengths[fits, 1]))]

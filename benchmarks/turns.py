@@ -1,5 +1,4 @@
-"""Sides that take turns, each in a process of its own: medians, and ratios within a
-round."""
+"""Sides that take turns in their own processes: medians, and ratios within a round."""
 
 import json
 import os
@@ -14,12 +13,12 @@ from experiments.command_line import console
 
 
 class Side(NamedTuple):
-    """One of those compared.
+    """One of the compared sides.
 
     Attributes:
-      name: for the table.
-      arguments: what its process is started with, behind the benchmark's own arguments.
-      environment: variables that it gets besides this process's.
+      name: Its name in the table.
+      arguments: Arguments of its process, after the benchmark's own.
+      environment: Environment variables in addition to this process's.
     """
 
     name: str
@@ -31,10 +30,9 @@ Results = dict[str, list[dict[str, Any]]]
 
 
 def take(module: str, sides: Iterable[Side], rounds: int) -> Results:
-    """What each side's process reports, by rounds: all sides have the same luck with
-    the machine.
+    """Runs the sides' processes in rounds, so that all meet similar machine load.
 
-    This process should stay small: a child's peak memory begins with its parent's.
+    This process should stay small: a child's peak memory starts at its parent's.
     """
     sides = list(sides)
     results: Results = {side.name: [] for side in sides}
@@ -54,7 +52,7 @@ def take(module: str, sides: Iterable[Side], rounds: int) -> Results:
 
 
 def run(module: str, side: Side) -> dict[str, Any]:
-    """Runs a side's process → the JSON that is the last line of its output."""
+    """Runs a side's process and returns the JSON in the last line of its output."""
     command = [sys.executable, '-m', module, *sys.argv[1:], *side.arguments]
     done = subprocess.run(
         command,
@@ -67,8 +65,7 @@ def run(module: str, side: Side) -> dict[str, Any]:
 
 
 def table(results: Results, *rates: str) -> str:
-    """Medians of all that was reported; a ratio is the first side's rate over this
-    side's."""
+    """Formats medians, and ratios of the first side's rates to each side's."""
     first = next(iter(results.values()))
     keys = list(dict.fromkeys(key for rows in results.values() for key in rows[0]))
     lines = []
@@ -85,6 +82,6 @@ def table(results: Results, *rates: str) -> str:
 
 
 def peak_megabytes() -> float:
-    """The most memory that this process has had, in 10⁶ bytes."""
+    """Returns the peak memory of this process, in 10⁶ bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak * (1 if sys.platform == 'darwin' else 1024) / 1e6

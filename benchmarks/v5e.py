@@ -1,13 +1,13 @@
-"""Milliseconds of a TPU v5e by XLA's own estimate, of programs that are not run.
+"""Milliseconds on a TPU v5e by XLA's own estimate, without running the programs.
 
     python -m benchmarks.v5e --work=step --layers=1 --dtype=bfloat16
     python -m benchmarks.v5e --work=projections
 
-`step` is a training step of `wmt_base` with so many layers, of 96 rows of 256 tokens on
-eight chips. `projections` is query, key and value of 12 such rows, forward and
-backward, by three products and by one. XLA writes the cycles that it expects of each
-operation into the compiled program; it takes the package `libtpu`, and no TPU. To
-compile a step takes minutes.
+`step` is a training step of `wmt_base` with `--layers` layers, on 96 rows of 256 tokens
+and eight chips. `projections` is query, key and value of 12 such rows, forward and
+backward, as three products and as one. XLA writes its estimated cycles of each
+operation into the compiled program. This needs the package `libtpu`, but no TPU.
+Compiling a step takes minutes.
 """
 
 import argparse
@@ -16,9 +16,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-CLOCK = 1.5e6  # cycles a millisecond
+CLOCK = 1.5e6  # cycles per millisecond
 ROWS, LENGTH, VOCABULARY = 96, 256, 37_000
-# `ENTRY %main (x: f32[3]) -> f32[3] {`, at the beginning of a line.
+# `ENTRY %main (x: f32[3]) -> f32[3] {`, at the start of a line.
 _HEAD = re.compile(r'(ENTRY )?%?([\w.-]+) \(.*\{\s*$')
 _CYCLES = re.compile(r'estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'known_trip_count[^0-9]*(\d+)')
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument('--layers', type=int, default=1)
     parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='bfloat16')
     args = parser.parse_args()
-    # Before libtpu starts, which else asks the machine where its chips are.
+    # Set before libtpu starts, which would otherwise query the machine for its chips.
     os.environ.update(
         TPU_SKIP_MDS_QUERY='1',
         TPU_ACCELERATOR_TYPE='v5litepod-8',
@@ -50,16 +50,16 @@ def main() -> None:
 
 
 def milliseconds(text: str) -> float:
-    """The sum over a program's operations, those of loops as often as they run.
+    """Returns the sum over a program's operations, times the iterations of loops.
 
-    Of a conditional's branches the longest is run: the one that updates parameters.
+    A conditional counts its longest branch, which updates parameters.
     """
     lines, entry = _lines_by_computation(text)
     return sum(_cycles(lines, entry)) / CLOCK
 
 
 def _lines_by_computation(text: str) -> tuple[dict[str, list[str]], str]:
-    """→ the lines of each, and the name of the one that is run."""
+    """Returns the lines of each computation, and the name of the entry."""
     lines: dict[str, list[str]] = {}
     body: list[str] = []
     entry = ''
@@ -90,7 +90,7 @@ def _cycles(lines: dict[str, list[str]], name: str) -> Iterator[int]:
 
 
 def step(layers: int, dtype: str) -> Any:
-    """The compiled training step."""
+    """Compiles the training step."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -126,7 +126,7 @@ def step(layers: int, dtype: str) -> Any:
 
 
 def projections() -> dict[str, Any]:
-    """The compiled gradients of query, key and value, by three products and by one."""
+    """Compiles the gradients of query, key and value, as three products and as one."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec

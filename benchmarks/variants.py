@@ -1,13 +1,11 @@
-"""Every variant in the small model: the time of a step, memory, parameters, and the dev
-loss.
+"""Every variant in the small model: time per step, memory, parameters and dev loss.
 
     python -m benchmarks.variants --data='text(path="…", source="en", target="de")'
-    --steps=250
+        --steps=250
 
-Each is trained alone, in a process of its own, on the same batches: all see the same
-  tokens. What
-differs from `configs/wmt_small.py` is in `_config` and the variant's own field. A short
-run tells a step's costs well and how good a variant becomes in the end badly.
+Each variant trains in its own process, on the same batches and tokens. Differences from
+`configs/wmt_small.py` are in `_config` and the variant's own field. A short run is a
+good estimate of a step's cost, but a poor one of the final quality.
 """
 
 import argparse
@@ -34,7 +32,7 @@ OTHERS = (
     {'tie': 'decoder'},
     {'tie': 'none'},
 )
-# What the base has by itself, and what needs a GPU.
+# The base's own variants, and those that need a GPU.
 _BASE = {
     ('architecture', 'encoder_decoder'),
     ('attention', 'softmax'),
@@ -46,7 +44,7 @@ _BASE = {
     ('init', 'xavier'),
 }
 
-NO_RUN = Path('nowhere')  # there is none to go on with
+NO_RUN = Path('nowhere')  # no run to resume
 
 
 def main() -> None:
@@ -72,20 +70,19 @@ def main() -> None:
 
 
 def name(variant: dict[str, Any]) -> str:
-    """For a table."""
+    """Returns the variant's name in the table."""
     return (
         ', '.join(f'{field}={value}' for field, value in variant.items()) or 'as it is'
     )
 
 
 def variants(only: str = '') -> list[dict[str, Any]]:
-    """The base, then each file of each kind, then what is no file; or some fields'
-    files only."""
+    """Returns the base, the variants of all fields and others; or those of `only`."""
     from flaxformer_lite.config.variants import FOLDERS, names
 
     found: list[dict[str, Any]] = [{}]
     for field in only.split(',') if only else FOLDERS:
-        if not field.startswith(('cross_', 'decoder_')):  # of the same files
+        if not field.startswith(('cross_', 'decoder_')):  # they use the same files
             found += [
                 {field: name} for name in names(field) if (field, name) not in _BASE
             ]
@@ -104,7 +101,7 @@ def _config(args: argparse.Namespace) -> Any:
 
 
 def work(args: argparse.Namespace) -> dict[str, float]:
-    """Trains one variant with the runner's own parts, and scores the dev set."""
+    """Trains one variant with the runner's components, and scores the dev set."""
     import jax
 
     from experiments.command_line.screen import Screen

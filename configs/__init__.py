@@ -1,1 +1,1 @@
-"""Configs: one file a run. `get_config()` returns an `ml_collections.ConfigDict`."""
+"""Configs: one file per run. `get_config()` returns an `ml_collections.ConfigDict`."""

@@ -1,4 +1,4 @@
-"""From letters to phonemes, by the dictionary of Carnegie Mellon University.
+"""Letters to phonemes, with the dictionary of Carnegie Mellon University.
 
 python -m experiments.run --config=configs/g2p.py
 """
@@ -11,7 +11,7 @@ from configs import wmt_small
 def get_config() -> ConfigDict:
     config = wmt_small.get_config()
     config.data = 'cmudict'
-    # Letters and phonemes; the model's price goes by it before they are counted.
+    # Letters and phonemes. The cost estimate uses this size until they are counted.
     config.tokenizer = 'words(vocab_size=200)'
     config.batch.tokens = 2_048
 
@@ -21,6 +21,6 @@ def get_config() -> ConfigDict:
     config.optimizer.schedule = 'cosine(peak=3e-3, warmup=0.1)'
     config.train.steps = 1_500
     config.evaluation.every = 500
-    # Of phonemes, and of whole words.
+    # Error rate of phonemes, and accuracy of whole words.
     config.evaluation.metrics = '[error_rate, exact_match]'
     return config

@@ -1,4 +1,4 @@
-"""Inflection: from a lemma and features to a form (Cotterell et al. 2017).
+"""Inflection: from a lemma and features to an inflected form (Cotterell et al. 2017).
 
 git clone https://github.com/sigmorphon/conll2017
 python -m experiments.run --config=configs/inflection.py

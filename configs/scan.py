@@ -2,7 +2,7 @@
 
     python -m experiments.run --config=configs/scan.py
 
-The size of the model is that of Csordás et al. (2021), in fewer steps of less.
+The model has the size of Csordás et al. (2021), with fewer steps and smaller batches.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import wmt_small
 def get_config() -> ConfigDict:
     config = wmt_small.get_config()
     config.data = 'scan(split="simple")'
-    # Few words, which the model's price goes by before they are counted.
+    # Few words. The cost estimate uses this size until they are counted.
     config.tokenizer = 'words(vocab_size=100)'
     config.batch.tokens = 2_048
 

@@ -3,11 +3,11 @@
     python -m experiments.run --config=configs/wmt_base.py
 
 The paper: 100,000 steps, 12 hours on 8 P100; newstest2013 BLEU 25.8, newstest2014 27.3
-(compound-split tokenised). Each other row of Table 3 is an override or two of this one,
-such as `--config.model.num_heads=4`.
+(compound-split tokenised). The other rows of Table 3 need one or two overrides, such as
+`--config.model.num_heads=4`.
 
-Here is what the paper states. Any other field may be given as well: `--help` and
-docs/configs.md list them all, with their defaults and what they mean.
+This file sets what the paper states. You can set any other field too: `--help` and
+docs/configs.md list them all, with defaults and meanings.
 """
 
 from ml_collections import ConfigDict

@@ -3,8 +3,8 @@
     python -m experiments.run --config=configs/wmt_base_bf16.py
 
 Parameters, sums, the softmax, norms, logits, the loss and the optimizer are float32 as
-in `wmt_base`. The dtype is the run's and not the machine's: resumed or evaluated on a
-CPU, it stays what it was.
+in `wmt_base`. The dtype belongs to the run, not to the machine: it also applies if the
+run is resumed or evaluated on a CPU.
 """
 
 from ml_collections import ConfigDict

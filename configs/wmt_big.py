@@ -19,6 +19,6 @@ def get_config() -> ConfigDict:
     config.model.dropout = 0.3
     config.train.steps = 300_000
     config.evaluation.average = 20
-    config.checkpoint.every = 600  # ten minutes at 1.0 s a step
+    config.checkpoint.every = 600  # ten minutes at 1.0 s per step
     config.checkpoint.keep = 20
     return config

@@ -2,7 +2,7 @@
 
     python -m experiments.run --config=configs/wmt_big_bf16.py
 
-All else is as in `wmt_big`; what stays float32, `wmt_base_bf16` says.
+Other settings are those of `wmt_big`; `wmt_base_bf16` lists what stays float32.
 """
 
 from ml_collections import ConfigDict

@@ -1,1 +1,1 @@
-"""Sweeps: one file a question. `get_config()` returns it, with its arms and seeds."""
+"""Sweeps: one file per question. `get_config()` returns it with its arms and seeds."""

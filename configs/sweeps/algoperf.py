@@ -2,9 +2,9 @@
 
     python -m experiments.sweep --config=configs/sweeps/algoperf.py --dry_run
 
-They ask for eight GPUs; `algoperf_small` has the same arms for two CPU cores.
-AlgoPerf's "attention temperature" of 4 multiplies the queries by 4, so that it is a
-temperature of 1/4 here; its gated tanh network is `feed_forward/gated_tanh.py`.
+They need eight GPUs; `algoperf_small` has the same arms for two CPU cores. AlgoPerf's
+"attention temperature" of 4 multiplies the queries by 4, which is a temperature of 1/4
+here. Its gated tanh network is `feed_forward/gated_tanh.py`.
 """
 
 SOURCE = (

@@ -1,11 +1,11 @@
-"""COGS: embeddings scaled up, positions scaled down or relative, as Csordás et al. ask.
+"""COGS: embeddings scaled up, positions scaled down or relative (Csordás et al.).
 
     python -m experiments.sweep --config=configs/sweeps/cogs.py --dry_run
 
-It needs the folder `cogs/` of docs/guides/published_tasks.md. Size and training are
-those of https://github.com/RobertCsordas/transformer_generalization (`main.py`, profile
-`cogs_trafo_small`; `sweeps/cogs_trafo.yaml`), to which 8,192 target positions are about
-128 pairs. It wants a GPU: results/published.md says what a small model does.
+Needs the folder `cogs/` of docs/guides/published_tasks.md. Size and training follow
+https://github.com/RobertCsordas/transformer_generalization (`main.py`, profile
+`cogs_trafo_small`; `sweeps/cogs_trafo.yaml`). 8,192 target positions are about 128
+pairs there. Needs a GPU; results/published.md has the results of a small model.
 """
 
 ARMS = {

@@ -1,8 +1,8 @@
-"""Letters to phonemes at the depths that were published.
+"""Letters to phonemes at the published depths.
 
     python -m experiments.sweep --config=configs/sweeps/g2p.py --dry_run
 
-For two cores there is `g2p_small`.
+`g2p_small` is for two cores.
 """
 
 # Published error rates are of phonemes without stress.

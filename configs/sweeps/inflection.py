@@ -2,13 +2,13 @@
 
     python -m experiments.sweep --config=configs/sweeps/inflection.py --dry_run
 
-It needs a clone of the data, `git clone https://github.com/sigmorphon/conll2017`. For
-two cores there is `inflection_small`.
+Needs a clone of the data, `git clone https://github.com/sigmorphon/conll2017`.
+`inflection_small` is for two cores.
 """
 
 from configs.sweeps import inflection_small
 
-# Some 20 and 400 forms of ten letters.
+# About 20 and 400 forms of ten letters.
 BATCHES = {'small batches': 256, 'large batches': 4_096}
 MODELS = {
     'LSTM': {

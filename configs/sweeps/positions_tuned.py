@@ -2,8 +2,8 @@
 
     python -m experiments.sweep --config=configs/sweeps/positions_tuned.py --workers=2
 
-Training sentences have at most 20 words; those of the set `long` have 21 to 40. `test`
-is scored beside it. Each kind has its own best rate, at two widths.
+Training sentences have at most 20 words, those of the set `long` 21 to 40. `test` is
+scored too. Each variant has its own best rate, at two widths.
 """
 
 from configs.sweeps.claims_tuned import SIZES
@@ -31,7 +31,7 @@ def get_config() -> dict:
             'Raffel et al. 2020 (T5)'
         ),
         config='configs/wmt_tiny.py',
-        # With fewer steps `test` is not learned yet, whatever the positions.
+        # With fewer steps, `test` is not learned with any positions.
         overrides={
             'evaluation.sets': 'test,long',
             'train.steps': 1_000,

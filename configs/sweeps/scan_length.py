@@ -1,11 +1,11 @@
-"""Positions on SCAN: more actions than any in training, as Csordás et al. ask for.
+"""Positions on SCAN: more actions than in training, as in Csordás et al.
 
     python -m experiments.sweep --config=configs/sweeps/scan_length.py --dry_run
 
-Training has at most 26 actions, `test` 27 to 48. Size and training are those of
+Training has at most 26 actions, `test` 27 to 48. Size and training follow
 https://github.com/RobertCsordas/transformer_generalization (`main.py`, profile
-`trafo_scan`; `sweeps/scan_trafo_length_cutoff.yaml`), to which 4,096 target positions
-are about 256 pairs. For two cores there is `scan_length_small`.
+`trafo_scan`; `sweeps/scan_trafo_length_cutoff.yaml`). 4,096 target positions are about
+256 pairs there. `scan_length_small` is for two cores.
 """
 
 ARMS = {

@@ -1,4 +1,4 @@
-"""What of SCAN a small Transformer solves, and what it does not.
+"""The splits of SCAN that a small Transformer solves, and those that it doesn't.
 
 python -m experiments.sweep --config=configs/sweeps/scan_splits.py --workers=2
 """

@@ -1,4 +1,4 @@
-"""Table 3 of the paper at its scale: what each part of the Transformer brings.
+"""Table 3 of the paper at its scale: the effect of each part of the Transformer.
 
     python -m experiments.sweep --config=configs/sweeps/table3.py --dry_run
 
@@ -35,7 +35,7 @@ _PUBLISHED = {
     'E learned': (4.92, 25.7, None),
     'big': (4.33, 26.4, 213),
 }
-# What is left out of d_k and d_v is d_model / num_heads, as in the table.
+# Omitted d_k and d_v default to d_model / num_heads, as in the table.
 ARMS = {
     'base': {},
     'A h=1': {'model.num_heads': 1},
@@ -67,7 +67,7 @@ ARMS = {
 
 
 def published() -> dict[str, dict[str, float]]:
-    """Perplexity, BLEU and parameters of each row, where the table has them."""
+    """Returns perplexity, BLEU and parameters of each row, if the table has them."""
     numbers = {}
     for arm, (perplexity, bleu, millions) in _PUBLISHED.items():
         numbers[arm] = {'perplexity': perplexity, 'bleu': bleu}

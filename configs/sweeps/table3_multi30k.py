@@ -1,9 +1,9 @@
-"""The rows of `table3_small` on Multi30k: what people wrote, not a grammar.
+"""The rows of `table3_small` on Multi30k: human-written text instead of a grammar.
 
     python -m experiments.sweep --config=configs/sweeps/table3_multi30k.py --workers=2
 
 Needs the folder `multi30k/` with train, val and test_2016_flickr in `.en` and `.de`.
-With two workers on two cores it takes about four hours.
+Takes about four hours with two workers on two cores.
 """
 
 from configs.sweeps import table3_small

@@ -1,1 +1,1 @@
-"""What a browser shows: a page, and the server of this machine that answers it."""
+"""The demo in a browser: a page, and a local server for it."""

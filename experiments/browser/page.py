@@ -1,4 +1,4 @@
-"""The one page that shows how translations came about, live or as a file."""
+"""The page that shows how translations are computed, live or from a file."""
 
 import json
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ _INPUT = '<input type="text" id="text"'
 
 
 def html(runs: 'Sequence[Explainer]', example: str = '', **more: Any) -> str:
-    """The page, with what it begins with.
+    """Renders the page with its initial data.
 
     Args:
-      runs: that it shows.
-      example: the sentence that it translates first.
-      more: `beams` to choose from; or, of a page that asks no server, `answers`: what
-        `Explainer.explain` has told of each sentence, and its `text`.
+      runs: The runs to show.
+      example: The first sentence to translate.
+      more: `beams` to choose from. A page without a server has `answers` instead, the
+        results of `Explainer.explain` for each sentence, and its `text`.
     """
     described = [{'name': str(x.run.path), 'switches': x.switches} for x in runs]
-    # So that no sentence can end the element that it is in.
+    # Escaped, so that a sentence can't close its element.
     data = json.dumps({'runs': described, **more}).replace('<', r'\u003c')
     text = _FILE.read_text('utf-8').replace(_EMPTY, _EMPTY.replace('null', data))
     return text.replace(_INPUT, f'{_INPUT} value="{escape(example)}"')

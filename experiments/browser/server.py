@@ -1,8 +1,8 @@
-"""The server behind the page: for browsers of this machine, and for its own page only.
+"""The server of the page: for browsers of this machine, and for its own page only.
 
-What else is open in the same browser can send requests here, too. So a request must
-name this machine as its host, which a page whose name was made to lead here cannot;
-come from the page itself, as the browser says; and be JSON, which no form can send.
+Other pages in the same browser can send requests to it. A request must therefore name
+this machine as its host, come from the page itself according to the browser, and be
+JSON. The host check stops DNS rebinding, and forms can't send JSON.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from experiments.evaluation.explainer import Explainer
 
 ADDRESS = '127.0.0.1'
-BEAMS = (1, 2, 4, 8)  # to choose from
-MOST_CHARACTERS = 400  # of a sentence
-MOST_BYTES = 20_000  # of a question
-MOST_QUESTIONS = 20  # a second
-MOST_SECONDS = 10  # until a request is here
-_MOST_DIGITS = 9  # that are read of a length
+BEAMS = (1, 2, 4, 8)  # choices in the page
+MOST_CHARACTERS = 400  # per sentence
+MOST_BYTES = 20_000  # per question
+MOST_QUESTIONS = 20  # per second
+MOST_SECONDS = 10  # to receive a request
+_MOST_DIGITS = 9  # of a length
 _GONE = (ConnectionError, TimeoutError)
 _JSON = 'application/json'
 _KINDS = [int, str, int, list, int]
@@ -38,7 +38,7 @@ _FORM = (
     f'"rank": 0}}, with beams of {", ".join(map(str, BEAMS))}'
 )
 _HEADERS = {
-    # Nothing is fetched from elsewhere, and no other page may frame this one.
+    # Blocks external content, and other pages that embed this one.
     'Content-Security-Policy': (
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -50,7 +50,7 @@ _HEADERS = {
 
 
 class Question(NamedTuple):
-    """What the page asks: of which run, and as `Explainer.explain` takes it."""
+    """A question of the page: a run, and the arguments of `Explainer.explain`."""
 
     run: int
     text: str
@@ -60,21 +60,21 @@ class Question(NamedTuple):
 
 
 class Refused(Exception):
-    """A request that is not answered: the status of HTTP, and the reason."""
+    """A rejected request: the HTTP status and the reason."""
 
 
 class Server(ThreadingHTTPServer):
-    """Listens on this machine alone.
+    """A server that listens on this machine only.
 
     Args:
-      port: 0 for one that is free.
+      port: 0 chooses a free one.
 
     Attributes:
-      hosts: what a request may call this machine.
-      page: what the browser gets first.
+      hosts: The allowed host names of requests.
+      page: The page.
 
     Raises:
-      UserError: the port cannot be had.
+      UserError: The port can't be used.
     """
 
     daemon_threads = True
@@ -96,18 +96,18 @@ class Server(ThreadingHTTPServer):
         """Answers questions about runs until the process ends.
 
         Args:
-          example: the sentence that the page translates first.
+          example: The first sentence that the page translates.
         """
         self._runs = runs
         self.page = page.html(runs, example[:MOST_CHARACTERS], beams=BEAMS).encode()
         self.serve_forever()
 
     def answer(self, asked: bytes) -> dict[str, Any]:
-        """What is answered to a question in JSON.
+        """Returns the answer to a question in JSON.
 
         Raises:
-          Refused: it is none, or there are too many.
-          UserError: as `Explainer.explain`.
+          Refused: The question is invalid, or there are too many.
+          UserError: As `Explainer.explain`.
         """
         question = _read_question(asked, len(self._runs))
         if time.monotonic() - self._times[0] < 1:
@@ -122,16 +122,16 @@ class Server(ThreadingHTTPServer):
             return run.explain(question.text, strategy, off, question.rank)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says what failed, unless a browser has only left before its answer came."""
+        """Prints an error, unless a browser has closed its connection."""
         if not isinstance(sys.exception(), _GONE):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request. Each ends its connection, so that no rest of it is read as another.
+    """One request. It closes its connection, so that no rest is read as another.
 
     Attributes:
-      timeout: seconds that it waits for each part of a request.
+      timeout: Seconds to wait for each part of a request.
     """
 
     server: Server
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ''
 
     def handle(self) -> None:
-        # The socket's own timeout is that of one read: who sends a byte now and then
+        # The socket's timeout is per read: a client that sends a byte now and then
         # would never reach it.
         timer = threading.Timer(MOST_SECONDS, self._end_request)
         timer.daemon = True
@@ -151,8 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
             timer.cancel()
 
     def _end_request(self) -> None:
-        """Reads no more of the request; what was read is answered."""
-        with contextlib.suppress(OSError):  # it has ended
+        """Stops reading the request; the part that was read is answered."""
+        with contextlib.suppress(OSError):  # the connection has ended
             self.connection.shutdown(socket.SHUT_RD)
 
     def do_GET(self) -> None:
@@ -167,9 +167,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> bytes:
         length = self.headers.get('Content-Length', '')
-        # Python refuses to read a number of thousands of digits.
+        # Python refuses to parse a number with thousands of digits.
         size = int(length[:_MOST_DIGITS]) if length.isdecimal() else 0
-        # It is read whatever it is: whoever still writes would not see the answer.
+        # Read before any check: a client that is still writing would miss the answer.
         asked = self.rfile.read(size) if size <= 10 * MOST_BYTES else b''
         self._check_sender('/translate')
         if self.headers.get_content_type() != _JSON:
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
         return json.dumps(self.server.answer(asked)).encode()
 
     def _check_sender(self, path: str) -> None:
-        """Refuses what another page, or a name that only leads here, has sent."""
+        """Rejects requests of other pages, or under another host name."""
         own = self.server.hosts
         hosts = self.headers.get_all('Host', [])
         if len(hosts) != 1 or hosts[0] not in own:
@@ -209,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(
         self, code: int, message: str | None = None, explain: str | None = None
     ) -> None:
-        """One sentence as JSON, also where the base class refuses a request."""
+        """Sends an error as JSON, also for requests that the base class rejects."""
         error = message or self.responses[code][0]
         self._send(code, json.dumps({'error': error}).encode())
 
@@ -224,11 +224,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: the terminal is for errors."""
+        """Logs nothing: the terminal is for errors."""
 
 
 def _read_question(asked: bytes, runs: int) -> Question:
-    """The question that JSON holds, each of its fields what it may be."""
+    """Parses and checks a question in JSON."""
     try:
         question = Question(**json.loads(asked))
         is_one = [type(value) for value in question] == _KINDS

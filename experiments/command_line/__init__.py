@@ -1,1 +1,1 @@
-"""The edge to the user: flags, messages, what is shown, signals."""
+"""The command line: flags, messages, progress and signals."""

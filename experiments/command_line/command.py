@@ -1,4 +1,4 @@
-"""A command from its first line on, before what takes long to import."""
+"""The start of a command, before its slow imports."""
 
 import gc
 import importlib
@@ -15,12 +15,13 @@ _COLLECTED_AFTER = (50_000, 20, 20)
 def run(name: str) -> NoReturn:
     """Imports a command's module and runs its `main`; a signal ends both.
 
-    The first lines of the module call it, where Python runs that file: what is below
-    them is then read only here.
+    A command's module calls this in its first lines when Python runs it as a script.
+    The code below them then only runs in the import here.
     """
     stopping.watch()
-    # Tracing makes millions of objects, hardly any of them garbage in cycles: looking
-    # for these after each 700, as Python does, is a tenth of a short command's time.
+    # Tracing makes millions of objects, with hardly any garbage cycles. Python's
+    # default collects after every 700 objects, which takes a tenth of a short command's
+    # time.
     gc.set_threshold(*_COLLECTED_AFTER)
     silence_orbax()
     try:
@@ -36,21 +37,21 @@ def run(name: str) -> NoReturn:
 
 
 def silence_orbax() -> None:
-    """Keeps Orbax's threads from printing: what matters is raised as an error.
+    """Silences Orbax's threads: errors that matter are raised.
 
-    It changes filters and a hook of the process, so only commands call it.
+    Changes the process's filters and a hook, so only commands call it.
     """
     logging.getLogger('absl').addFilter(lambda line: 'orbax' not in line.pathname)
     late = 'exception was never retrieved'
     logging.getLogger('asyncio').addFilter(lambda line: late not in line.getMessage())
-    # Its event loops end with the first error; what was to be read next never begins.
+    # Orbax's event loops end with the first error, and the reads after it never start.
     unread = r'coroutine .* was never awaited'
     warnings.filterwarnings('ignore', unread, category=RuntimeWarning)
     printing = sys.unraisablehook
 
     def print_others(unraisable):
-        # Where one array cannot be read, nobody waits for the others any more: they
-        # find that their event loop has ended, or are ended by Python themselves.
+        # If one array can't be read, nothing awaits the others any more. Their tasks
+        # find a closed event loop, or Python ends them.
         error = unraisable.exc_value
         is_late = str(error) == 'Event loop is closed'
         if not is_late and not isinstance(error.__cause__, GeneratorExit):

@@ -1,4 +1,4 @@
-"""How facts, numbers and tables are printed, and lines of standard input are read."""
+"""Output of facts, numbers and tables, and lines from standard input."""
 
 import os
 import sys
@@ -8,12 +8,12 @@ from typing import Any
 from experiments import storage
 from experiments.errors import UserError
 
-_BLOCK = 1 << 20  # bytes to read at once, which only files give
+_BLOCK = 1 << 20  # bytes per read, which only files fill
 _RAISED = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
 
 
 def facts(values: Mapping[str, Any]) -> str:
-    """A line for each value, the values one below the other; numbers with commas."""
+    """Returns one line per value, with aligned values; numbers have commas."""
     width = max(map(len, values), default=0)
     lines = [f'{name:<{width}}  {cell(value)}' for name, value in values.items()]
     return '\n'.join(lines)
@@ -22,10 +22,10 @@ def facts(values: Mapping[str, Any]) -> str:
 def table(
     names: Sequence[str], rows: Sequence[Sequence[Any]], scores: Collection[str] = ()
 ) -> str:
-    """A table with names over its columns; numbers to the right, None as a dash.
+    """Returns a table with a header; numbers align right, None is a dash.
 
     Args:
-      scores: the names of columns of metrics, such as BLEU, which have two decimals.
+      scores: Names of the columns of metrics, such as BLEU, shown with two decimals.
     """
     forms = [score if name in scores else cell for name in names]
     cells = [[form(x) for form, x in zip(forms, row, strict=True)] for row in rows]
@@ -42,17 +42,17 @@ def tabulated(
     sides: Sequence[str],
     form: str = 'simple',
 ) -> str:
-    """A table of texts.
+    """Returns a table of texts.
 
     Args:
-      names: of the columns.
-      cells: the rows.
-      sides: of each column, 'right' or 'left'.
-      form: as tabulate calls it.
+      names: The column names.
+      cells: The rows.
+      sides: The alignment of each column, 'right' or 'left'.
+      form: The format's name in tabulate.
     """
-    import tabulate  # here, for most commands need none before they have worked
+    import tabulate  # imported here, since most commands need it late or never
 
-    tabulate.MIN_PADDING = 0  # names of columns are no wider than they are
+    tabulate.MIN_PADDING = 0  # by default, a column is wider than its name
     text = tabulate.tabulate(
         cells, names, form, colalign=sides or None, disable_numparse=True
     )
@@ -60,7 +60,7 @@ def tabulated(
 
 
 def cell(value: Any) -> str:
-    """A value as facts and tables show it."""
+    """Returns a value as facts and tables show it."""
     if value is None:
         return '-'
     if isinstance(value, float):
@@ -69,7 +69,7 @@ def cell(value: Any) -> str:
 
 
 def _of_float(value: float) -> str:
-    """`0.1234`, `12,345`, `1.5 × 10¹²`."""
+    """Formats a float: `0.1234`, `12,345`, `1.5 × 10¹²`."""
     if 1000 <= abs(value) < 1e9:
         return f'{value:,.0f}'
     text = f'{value:.4g}'
@@ -80,7 +80,7 @@ def _of_float(value: float) -> str:
 
 
 def score(value: Any) -> str:
-    """The score of a metric, as papers print it."""
+    """Formats the score of a metric as papers do."""
     return f'{value:.2f}' if is_number(value) else cell(value)
 
 
@@ -98,13 +98,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def say_next(command: str) -> None:
-    """Says to a person, at a terminal, what comes next; in other outputs nothing."""
+    """Prints the suggested next command if stdout is a terminal."""
     if sys.stdout.isatty():
         print('next:', command)
 
 
 def duration(seconds: float) -> str:
-    """`2:05`, or `1:02:05` from an hour on."""
+    """Formats seconds as `2:05`, or as `1:02:05` from an hour on."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -113,20 +113,20 @@ def duration(seconds: float) -> str:
 
 
 def line_windows(descriptor: int) -> Iterator[list[str]]:
-    """The lines of a file, a pipe or a terminal: each time those that have arrived.
+    """Yields lines of a file, pipe or terminal as they arrive.
 
-    Only a line feed ends a line; what follows the last one is one, too. They are UTF-8
-    whatever the locale, and byte order marks are removed.
+    Only a line feed ends a line; the last line may lack it. Lines are decoded as UTF-8
+    in any locale, without byte order marks.
 
     Raises:
-      UserError: a line is not UTF-8 or too long, or line ends are CR alone; the lines
-        before it were yielded.
+      UserError: A line isn't UTF-8 or is too long, or the lines end in CR alone. The
+        lines before it have been yielded.
     """
     if os.isatty(descriptor):
         print('reading lines from here; Ctrl-D ends', file=sys.stderr)
     number = 0
-    rest = []  # the blocks of a line that has not ended
-    # Not by a file object, which would wait until a block is full.
+    rest = []  # the blocks of an incomplete line
+    # A file object would wait until a block is full.
     while block := os.read(descriptor, _BLOCK):
         *lines, last = block.split(b'\n')
         if lines:
@@ -144,7 +144,7 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
 def _decoded(
     lines: Sequence[bytes], before: int, is_whole: bool = False
 ) -> Iterator[list[str]]:
-    """The lines as one list of texts; those before one that is not UTF-8."""
+    """Yields the decoded lines as one list, up to a line that isn't UTF-8."""
     texts = []
     for line in lines:
         try:

@@ -26,23 +26,23 @@ from flaxformer_lite.config import variants
 from flaxformer_lite.ranges import nearest, shown
 
 PROJECT = Path(__file__).resolve().parents[2]
-FOLDERS = (PROJECT, PROJECT / 'configs')  # where configs are looked for
+FOLDERS = (PROJECT, PROJECT / 'configs')  # searched for configs
 CONFIG_HELP = (
     'file, such as configs/wmt_small.py, or the config.json of a run; '
     '--config.model.num_heads=8 changes one of its fields'
 )
 DECODE_HELP = "in place of the config’s evaluation.decode: 'beam(beams=8)'"
-OF_REPORTS = ('scipy', 'altair', 'vl_convert', 'jinja2')  # what pages are made by
+OF_REPORTS = ('scipy', 'altair', 'vl_convert', 'jinja2')  # packages that reports need
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 
 
 class Settings(NamedTuple):
-    """What `--config` and its overrides give.
+    """The result of `--config` and its overrides.
 
     Attributes:
-      config: with the overrides in it.
-      name: the config file's, without .py; of a run's config.json, the run's.
-      overrides: what differs from the file: {'model.num_heads': 8}.
+      config: The config with the overrides.
+      name: The config file's name without .py, or the run's for its config.json.
+      overrides: Differences from the file: {'model.num_heads': 8}.
     """
 
     config: schema.ExperimentConfig
@@ -51,22 +51,22 @@ class Settings(NamedTuple):
 
 
 def directory(text: str) -> Path:
-    """The type of a flag that names one: an empty name is not the one here."""
+    """Parses the flag of a directory. An empty text isn't the current directory."""
     if not text:
         raise argparse.ArgumentTypeError('is empty; to name the directory here, give .')
     if '://' in text:
-        # As a path, gs://bucket would be a folder here that is called `gs:`.
+        # As a path, gs://bucket would be a local folder named `gs:`.
         raise argparse.ArgumentTypeError(
             f'{text} is an address, not the path of a directory on a mounted disk'
         )
-    return Path(os.path.expanduser(text))  # a shell leaves the ~ of --workdir=~/x
+    return Path(os.path.expanduser(text))  # a shell keeps the ~ of --workdir=~/x
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that takes flags by their whole name; mistakes are UserErrors.
+    """An argparse parser without abbreviated flags. Raises UserError for mistakes.
 
     Attributes:
-      overrides: flags that `settings` reads, `--config.model.d_ff`.
+      overrides: Flags that `settings` reads, such as `--config.model.d_ff`.
     """
 
     overrides: Sequence[str] = ()
@@ -81,13 +81,13 @@ class Parser(argparse.ArgumentParser):
         self.register('type', Path, directory)
 
     def error(self, message: str) -> NoReturn:
-        # What describes a command has an example of it.
+        # A command's description has an example.
         examples = re.findall('python -m .*', self.description or '')
         said = ', as in '.join([message, *examples[:1]])
         raise UserError(f'{said} (--help lists the flags)')
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, which would name what is missing before what is mistyped."""
+        """Parses like argparse, but reports mistyped flags before missing ones."""
         if '_ARGCOMPLETE' in os.environ and not self._completes:
             self._complete()
         argv = sys.argv[1:] if args is None else args
@@ -105,10 +105,10 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(argv, namespace)
 
     def _complete(self) -> NoReturn:
-        """Tells a shell that asks what may follow, and ends the process."""
+        """Prints the completions that a shell asks for, and ends the process."""
         import argcomplete
 
-        self._completes = True  # it parses the words before
+        self._completes = True  # argcomplete parses the words before
         for flag in self.overrides:
             field = flag.removeprefix('--config.')
             self.add_argument(flag, choices=_names(field) or None)
@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _names(field: str) -> list[str]:
-    """What a field may name, without what can be given in brackets."""
+    """Returns the names that a field accepts, without their arguments."""
     if field in kinds.FOLDERS:
         return kinds.FOLDERS[field].names()
     variant = field.removeprefix('model.')
@@ -127,7 +127,7 @@ def _names(field: str) -> list[str]:
 def main(run: Callable[[], None]) -> None:
     """Runs a command; a UserError is one line on stderr and exit status 2.
 
-    An error of a user's own component is a line, its traceback and exit status 1.
+    An error in a user's component is one line with its traceback, and exit status 1.
     """
     _use_utf8()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -136,12 +136,12 @@ def main(run: Callable[[], None]) -> None:
         try:
             run()
         finally:
-            if sys.stdout is not None:  # it is None where a shell has closed it
+            if sys.stdout is not None:  # None if the shell has closed it
                 sys.stdout.flush()
     except UserError as error:
         print('error:', line(error), file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         sys.exit(1)
     except (Exception, SystemExit) as error:
         found = component_error(error)
@@ -153,9 +153,9 @@ def main(run: Callable[[], None]) -> None:
 
 
 class _Output(io.TextIOWrapper):
-    """Standard output. Raises UserError if it cannot be written: the disk is full.
+    """Standard output that raises UserError if it can't be written: the disk is full.
 
-    After an error it writes to nothing, so that the flush at exit succeeds.
+    After an error it discards its output, so that the flush at exit succeeds.
     """
 
     def __init__(self, stream: io.TextIOWrapper):
@@ -189,7 +189,7 @@ class _Output(io.TextIOWrapper):
 
 
 def add_trust_code(parser: Parser) -> None:
-    """Adds the flag by which code from the directories of runs may be run."""
+    """Adds the flag that allows code from run directories to run."""
     parser.add_argument(
         '--trust_code',
         action='store_true',
@@ -208,7 +208,7 @@ def add_step(parser: Parser) -> None:
 
 
 def whole_number(text: str, least: int = 0) -> int:
-    """The type of a flag that counts something."""
+    """Parses the flag of a count."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(
             f'{text!r} must be a whole number from {least}'
@@ -217,22 +217,22 @@ def whole_number(text: str, least: int = 0) -> int:
 
 
 def _use_utf8() -> None:
-    """Makes the streams UTF-8, whatever the locale."""
+    """Makes the streams UTF-8 in any locale."""
     for stream in (sys.stdout, sys.stderr):
-        # A file's name may hold bytes that are not text: they are shown escaped.
+        # A file name may contain bytes that aren't text; they are escaped.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding='utf-8', errors='backslashreplace')
 
 
 def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Settings]:
-    """The parser's own flags, and the settings that `--config` and its overrides give.
+    """Parses the parser's own flags and the settings of `--config` and its overrides.
 
-    A config's path is looked for from here, then from the project; `.py` may be left
-    out, as may fields of the file that are to have the schema's defaults. It may be the
-    config.json of a run.
+    The config's path is relative to the current directory, then to the project, with or
+    without `.py`. Fields missing in the file have the schema's defaults. The
+    config.json of a run is also accepted.
 
     Raises:
-      UserError: an unknown flag or field, a value that cannot be, or no such config.
+      UserError: Unknown flag or field, invalid value, or missing config.
     """
     parser.add_argument('--config', required=True, help=CONFIG_HELP)
     parser.overrides = [f'--config.{field}' for field in schema.fields()]
@@ -243,7 +243,7 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
     args, overrides = parser.parse_known_args(argv)
     found = settings(args.config, overrides, args.trust_code)
     if args.trust_code:
-        # Once trusted, their modules can be imported by whatever opens them later.
+        # Trusting them now lets later code open them without the flag.
         for field in ('init_from', 'train.teacher'):
             _trust(field, flatten(found.config.to_dict())[field])
     return args, found
@@ -256,13 +256,13 @@ def _trust(field: str, run: str) -> None:
 
 
 def settings(path: str, overrides: Sequence[str], trust_code: bool = False) -> Settings:
-    """The settings of a config file and of overrides, `['--config.a.b=value', …]`.
+    """Returns the settings of a config file and `['--config.a.b=value', …]`.
 
     Args:
-      trust_code: whether code in a run's directory may be run, as `parts.use` says.
+      trust_code: Whether code in a run's directory may run, as in `parts.use`.
 
     Raises:
-      UserError: an unknown field, a value that cannot be, or no such config.
+      UserError: Unknown field, invalid value, or missing config.
     """
     file = find(path)
     config = _load(file)
@@ -276,14 +276,14 @@ def settings(path: str, overrides: Sequence[str], trust_code: bool = False) -> S
 
 
 def _name(file: Path) -> str:
-    """The config's; of a run's config.json, the name of the run's directory."""
+    """Returns the config's name, or that of the run's directory for a config.json."""
     return storage.run_title(file.parent) if file.suffix == '.json' else file.stem
 
 
 def _help(argv: Sequence[str]) -> str:
-    """What `--help` says of the config that is named, or else of the paper's.
+    """Returns the epilog of `--help` for the given config, by default the paper's.
 
-    Each field with its value there, what it may be and what it means.
+    Lists each field with its value, allowed values and meaning.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--config', nargs='?')
@@ -297,7 +297,7 @@ def _help(argv: Sequence[str]) -> str:
         value = schema.shown(values[field])
         allowed = schema.allowed(kind)
         lines.append(_row(field, f'{value} · {meaning} [{allowed}]'))
-    # By the names of files: what a variant takes, only its class says, and those
+    # Lists the file names of variants. Their arguments are only in their classes, which
     # import JAX.
     lines += ['', 'variants; docs/variants/ has what NAME(argument=value) may give:']
     of_kind = {name: folder.names() for name, folder in kinds.FOLDERS.items()}
@@ -321,18 +321,18 @@ def _row(name: str, value: str) -> str:
 
 
 def available(folder: Path = FOLDERS[-1]) -> list[str]:
-    """The names of the project's configs."""
+    """Returns the names of the project's configs."""
     return sorted(file.stem for file in folder.glob('[a-z]*.py'))
 
 
 def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
-    """The file of a path that is given with or without `.py`.
+    """Returns the file of a path with or without `.py`.
 
     Args:
-      folders: where it is looked for, after the working directory.
+      folders: Searched after the working directory.
 
     Raises:
-      UserError: there is no such file.
+      UserError: The file doesn't exist.
     """
     for folder in (Path(), *folders):
         for file in (folder / path, folder / f'{path}.py'):
@@ -346,10 +346,10 @@ def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
 
 
 def evaluate(file: Path) -> Any:
-    """What the function get_config() of a file returns; None where it has none.
+    """Returns the result of get_config() in a file; None if it isn't defined.
 
     Raises:
-      UserError: the file fails or exits; names the last of its lines that did.
+      UserError: The file fails or exits; names the last of its lines in the traceback.
       KeyboardInterrupt: Ctrl-C was pressed.
     """
     try:
@@ -380,7 +380,7 @@ def _load(file: Path) -> config_dict.ConfigDict:
 
 
 def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
-    """Puts `['--config.a.b=value', …]` in the config, each as its field's type."""
+    """Sets `['--config.a.b=value', …]` in the config, parsed by the fields' types."""
     load.check_names(m[1] for m in map(OVERRIDE.match, overrides) if m)
     values = flags.FlagValues()
     argv = ['', *overrides]
@@ -390,7 +390,7 @@ def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
         )
         stray = values(argv)[1:]
     except flags.IllegalFlagValueError as error:
-        # Python's words for it follow: "invalid literal for int() with base 10".
+        # Remove Python's own words: "invalid literal for int() with base 10".
         said = str(error).removesuffix(f': {error.__context__}')
         field, _, value = said.removeprefix('flag --config.').partition('=')
         allowed = schema.allowed(schema.fields()[field].kind)
@@ -404,16 +404,16 @@ def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
 def require_packages(
     what: str, names: Sequence[str], extra: str, instead: str = ''
 ) -> None:
-    """Refuses to begin without packages of an extra of the project.
+    """Raises UserError if packages of an extra aren't installed.
 
     Args:
-      what: what needs them, such as a flag.
-      names: what they are imported as.
-      extra: which installs them.
-      instead: what can be done without them.
+      what: What needs them, such as a flag.
+      names: Their import names.
+      extra: The project's extra that installs them.
+      instead: An alternative without them.
 
     Raises:
-      UserError: one is not installed.
+      UserError: A package isn't installed.
     """
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:

@@ -1,7 +1,7 @@
-"""What a command shows while it works: its phase and its progress.
+"""The phase and progress of a running command.
 
-On a terminal it is one line below all others, redrawn several times a second; elsewhere
-a run says a few lines, such as a log file can keep, and other commands nothing.
+A terminal shows one line below all others, redrawn several times a second. In other
+outputs a run prints a few lines that suit a log file; other commands print nothing.
 """
 
 import contextlib
@@ -25,15 +25,18 @@ from experiments.command_line import stopping
 from experiments.command_line.console import cell, duration
 from experiments.errors import UserError
 
-_LONG = 600.0  # seconds by which the time left is estimated
+_LONG = 600.0  # seconds of progress that estimate the time left
 
 
 @contextlib.contextmanager
 def on_stderr(phase: str) -> Iterator['Screen']:
-    """The screen of a command whose standard output is its result, in a first phase.
+    """Yields the screen of a command whose result is its standard output.
 
-    Only a terminal shows it. Its line is gone after the block, and where a signal ends
-    the command; a result is to be printed after it.
+    Only a terminal shows it. Its line disappears after the block, and when a signal
+    ends the command. Print a result after the block.
+
+    Args:
+      phase: The first phase.
     """
     with contextlib.closing(Screen(sys.stderr, is_log=False)) as screen:
         stopping.at_end(screen.close)
@@ -44,10 +47,10 @@ def on_stderr(phase: str) -> Iterator['Screen']:
 
 @contextlib.contextmanager
 def errors_noted(screen: 'Screen', of: str = '') -> Iterator[None]:
-    """An error's traceback says in which phase it was raised, such as of a user's part.
+    """Adds the phase to an error's traceback, such as that of a user's component.
 
     Args:
-      of: what is said beside the phase.
+      of: Text to add after the phase.
     """
     try:
         yield
@@ -59,15 +62,15 @@ def errors_noted(screen: 'Screen', of: str = '') -> Iterator[None]:
 
 
 class Screen:
-    """Shows the phase and the progress of a command.
+    """A display of the phase and the progress of a command.
 
     Args:
-      out: a stream; standard output by default.
-      clock: gives seconds.
-      is_log: whether a stream that is no terminal gets the phases as lines.
+      out: A stream. Defaults to standard output.
+      clock: Returns seconds.
+      is_log: Whether a stream that isn't a terminal gets the phases as lines.
 
     Attributes:
-      phase: what the command is doing: 'compiling'.
+      phase: The command's activity: 'compiling'.
     """
 
     def __init__(
@@ -80,10 +83,10 @@ class Screen:
         self._out = sys.stdout if out is None else out
         self._is_log = is_log
         self._shown_metrics = ''
-        # A terminal that cannot move its cursor, such as a notebook's, gets lines.
+        # A terminal without cursor movement, such as a notebook's, gets lines.
         self._is_live = self._out.isatty() and os.environ.get('TERM') != 'dumb'
         self._progress = Progress(
-            RenderableColumn(Spinner('line')),  # it turns even when all is counted
+            RenderableColumn(Spinner('line')),  # turns even when the count is complete
             TextColumn('{task.description}', markup=False),
             BarColumn(bar_width=20),
             TextColumn('{task.fields[details]}', markup=False),
@@ -93,7 +96,7 @@ class Screen:
             refresh_per_second=5,
             get_time=clock,
             speed_estimate_period=_LONG,
-            # What is printed there goes above the line; a result may go elsewhere.
+            # Prints appear above the line. A result may go to another stream.
             redirect_stdout=self._out is sys.stdout,
             disable=not self._is_live,
         )
@@ -101,11 +104,11 @@ class Screen:
         self._progress.start()
 
     def begin(self, phase: str, quiet: bool = False) -> None:
-        """Begins a phase, unless the run is in it already.
+        """Begins a phase, unless it is the current one.
 
         Args:
-          phase: its name: 'tokenising'.
-          quiet: only a terminal shows it.
+          phase: Its name: 'tokenising'.
+          quiet: Shows it on terminals only.
         """
         if phase == self.phase:
             return
@@ -116,19 +119,19 @@ class Screen:
             self.say(f'{phase} …')
 
     def count(self, done: int, total: int | None, unit: str) -> None:
-        """Shows how much of the phase is done, and the time left, on a terminal only.
+        """Shows the progress of the phase and the time left, on a terminal only.
 
         Args:
-          total: of which `done` is a part; None where it is not known.
-          unit: what is counted: 'pairs'.
+          total: The maximum of `done`; None if unknown.
+          unit: The counted unit: 'pairs'.
         """
         details = f'{done:,}/{total:,} {unit}' if total else f'{done:,} {unit}'
-        if not done:  # the time left is that of this unit, whatever was done before
+        if not done:  # estimate the time left from this unit alone
             self._progress.reset(self._task)
         self._progress.update(self._task, completed=done, total=total, details=details)
 
     def step(self, step: int, last: int) -> None:
-        """Shows that a step of training has begun, on a terminal only."""
+        """Shows the current step of training, on a terminal only."""
         self.phase = 'training'
         self._progress.update(
             self._task,
@@ -155,9 +158,9 @@ class Screen:
             self.say(f'{at}  {self._shown_metrics}  {left} left')
 
     def say(self, text: str) -> None:
-        """Prints a text that stays, above the line that changes.
+        """Prints a permanent text above the progress line.
 
-        A run goes on where nobody reads it any more, as when its terminal is gone.
+        If the output is gone, such as a closed terminal, the run continues without it.
         """
         try:
             if self._is_live:
@@ -167,10 +170,10 @@ class Screen:
             else:
                 print(text, file=self._out, flush=True)
         except OSError:
-            # What the stream has buffered goes there too, also when Python ends.
+            # The buffered output goes there too, also at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
 
     def close(self) -> None:
-        """Removes the line that changes; a second call does nothing."""
+        """Removes the progress line; a second call does nothing."""
         if self._is_live:
             self._progress.stop()

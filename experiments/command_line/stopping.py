@@ -1,10 +1,10 @@
-"""Stopping: SIGTERM and Ctrl-C end a command soon, and a run loses nothing by it.
+"""Graceful stops: SIGTERM and Ctrl-C end a command soon, and no progress is lost.
 
-Python runs signal handlers in the main thread, between two of its instructions: none
-runs while that thread compiles or waits for a device. So a thread of its own hears of
-signals, by a socket to which the interpreter writes the number of each. As a rule it
-ends the process, as a kill would. Only where steps of training are not saved yet
-(`asked`) it leaves that to whoever asks.
+Python runs signal handlers in the main thread between bytecode instructions, and so not
+while that thread compiles or waits for a device. A separate thread therefore reads the
+signals' numbers from a socket that the interpreter writes to. It normally ends the
+process, as a kill would. In a block of `asked`, with unsaved training steps, the
+training loop stops instead.
 
 SIGHUP, as from a closed ssh session, counts as SIGTERM. Under `nohup` it stays ignored.
 """
@@ -20,24 +20,24 @@ from typing import NoReturn
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HANGUP: signal.Signals | None = getattr(signal, 'SIGHUP', None)  # not on Windows
-_GRACE = 1.0  # seconds in which the last line is printed
+_GRACE = 1.0  # seconds allowed for printing the last line
 
-# Without a reference to both ends, Python closes them and nothing is heard.
+# Python closes sockets without a reference, and no signal would arrive.
 _sockets: tuple[socket.socket, socket.socket] | None = None
-_received: int | None = None  # the signal that asked for a stop
+_received: int | None = None  # the signal that requested a stop
 _someone_asks = False
 _line: Callable[[], str | None] = str
 
 
 class Stopped(Exception):
-    """Training was asked to stop. The message says that its state is saved, and where.
+    """The end of training by a stop request. The message says where its state is saved.
 
-    The process is to end soon, by `end`.
+    The process should end soon, by `end`.
     """
 
 
 def watch() -> None:
-    """From now on SIGTERM and Ctrl-C end the process, or ask for a stop (`asked`)."""
+    """Makes SIGTERM and Ctrl-C end the process, or request a stop (`asked`)."""
     global _sockets
     if _sockets is not None:
         return
@@ -46,7 +46,7 @@ def watch() -> None:
     sender.setblocking(False)
     signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
     for number in _watched():
-        # Python tells the socket only of signals that have a handler.
+        # Python writes only signals that have a handler to the socket.
         signal.signal(number, lambda number, frame: None)
     terminals = [number for number in (1, 2) if os.isatty(number)]
     listening = threading.Thread(target=_hear, args=[receiver, terminals], daemon=True)
@@ -61,12 +61,12 @@ def is_watching() -> bool:
 
 
 def at_end(line: Callable[[], str | None]) -> None:
-    """What is done and printed last where a signal ends the process.
+    """Sets the last action and line of a process that a signal ends.
 
     Args:
-      line: is called in another thread, while the main thread does what it did. Where
-        it gives no text, and by default, `stopped` is printed on stderr: standard
-        output may be a command's result.
+      line: Called in another thread while the main thread continues. Without a text,
+        and by default, `stopped` is printed on stderr, since standard output may be a
+        command's result.
     """
     global _line
     _line = line
@@ -74,17 +74,18 @@ def at_end(line: Callable[[], str | None]) -> None:
 
 @contextlib.contextmanager
 def asked() -> Iterator[Callable[[], bool]]:
-    """Within it a signal does not end the process; a second Ctrl-C does.
+    """Delays the end by a signal until the block ends; a second Ctrl-C doesn't wait.
 
-    Yields a function that tells whether a stop was asked for. Whoever calls it saves
-    what is there, and raises `Stopped`.
+    Yields:
+      A function that returns whether a stop was requested. The caller then saves its
+      state and raises `Stopped`.
     """
     global _someone_asks
     _someone_asks = True
     try:
         yield lambda: _received is not None
     finally:
-        # Once a stop was asked for, the process is about to end by itself.
+        # After a stop request, the process is about to end.
         _someone_asks = _received is not None
     if _received is not None:
         end()
@@ -92,7 +93,7 @@ def asked() -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Within a block of `asked`: while all is saved, a signal ends the process."""
+    """Lets a signal end the process within a block of `asked`, while all is saved."""
     global _someone_asks
     before = _someone_asks
     _someone_asks = False
@@ -107,13 +108,13 @@ def at_once() -> Iterator[None]:
 def end(line: Callable[[], str] | None = None) -> NoReturn:
     """Prints the last line, and ends the process with the signal's status.
 
-    An orderly exit would wait for threads that compile, which nothing can end.
+    A normal exit would wait for threads that compile, which can't be interrupted.
 
     Args:
-      line: in place of that of `at_end`.
+      line: Replaces the function given to `at_end`.
     """
     status = 128 + (_received or signal.SIGTERM)
-    # The main thread may have locked a stream on which nobody reads.
+    # The main thread may hold the lock of a stream that has no reader.
     in_time = threading.Timer(_GRACE, os._exit, [status])
     in_time.daemon = True
     in_time.start()
@@ -138,10 +139,10 @@ def _hear(receiver: socket.socket, terminals: Sequence[int]) -> None:
     while True:
         number = receiver.recv(1)[0]
         if number == _HANGUP:
-            # Printing on a terminal that is gone would fail before the state is saved.
+            # Printing to a closed terminal would fail before the state is saved.
             for terminal in terminals:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
-            # Of several processes JAX asks all to stop after a SIGTERM.
+            # After a SIGTERM, JAX asks all of several processes to stop.
             os.kill(os.getpid(), signal.SIGTERM)
         if number not in _SIGNALS:
             continue
@@ -155,7 +156,7 @@ def _hear(receiver: socket.socket, terminals: Sequence[int]) -> None:
 
 
 def _unwatch() -> None:
-    """A forked process shares the socket: its signals are not to end this one."""
+    """Restores the defaults in a forked process, which shares the socket."""
     signal.set_wakeup_fd(-1)
     for number in _watched():
         signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""A published checkpoint as the directory of a run, which is whole or not there."""
+"""A published checkpoint as the directory of a run, written atomically."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,17 +19,17 @@ from experiments.errors import UserError, user_errors
 from experiments.runs import directory, environment, trained_run
 from flaxformer_lite.pretrained import folder
 
-STEP = 0  # of its checkpoint: it has made no step here
+STEP = 0  # of its checkpoint, which has no training steps here
 
 
 class Conversion(NamedTuple):
-    """What is to be converted, once it is known that it can be.
+    """A checkpoint that can be converted.
 
     Attributes:
-      folder: of the checkpoint.
-      model_type: its family.
-      config: of the run.
-      tokenizer: of the run.
+      folder: The checkpoint's folder.
+      model_type: Its family.
+      config: The run's config.
+      tokenizer: The run's tokenizer.
     """
 
     folder: Path
@@ -41,15 +41,15 @@ class Conversion(NamedTuple):
 def read_checkpoint(
     path: Path, data: str, source: str = '', target: str = ''
 ) -> Conversion:
-    """A checkpoint's config and tokenizer; no array is read.
+    """Reads a checkpoint's config and tokenizer, but no arrays.
 
     Args:
-      path: a folder as Transformers saves it.
-      data: of the run's config: what `evaluate` scores it on.
-      source, target: the languages, where the family writes them as tokens.
+      path: A folder saved by Transformers.
+      data: The run's `data`, which `evaluate` scores it on.
+      source, target: The languages, if the family writes them as tokens.
 
     Raises:
-      UserError: it cannot be converted; names the file or the field.
+      UserError: The checkpoint can't be converted; names the file or the field.
     """
     with user_errors():
         theirs = folder.read_config(path)
@@ -71,8 +71,8 @@ def write_run(conversion: Conversion, path: Path) -> Any:
     """Writes the directory of the run, and returns its variables.
 
     Raises:
-      UserError: something is there; the arrays are damaged or not those of the config;
-        it cannot be written. Then nothing is there that was not before.
+      UserError: The directory exists, the arrays are damaged or don't match the config,
+        or it can't be written. Leaves no new files.
     """
     if storage.exists(path):
         raise UserError(f'{path} is there already: name another with --workdir')

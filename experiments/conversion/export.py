@@ -1,4 +1,4 @@
-"""A run's directory → a new folder in the format of another program."""
+"""Exports a run to a new folder in the format of another program."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.runtime import compilation
 
-# The package that writes a format, and the extra that has it.
+# Format → the package that writes it, and the extra that installs the package.
 _NEEDED = {
     'ctranslate2': ('ctranslate2', 'ctranslate2'),
     'huggingface': ('safetensors', 'export'),
@@ -26,18 +26,18 @@ def export(
     quantization: str | None = None,
     trust_code: bool = False,
 ) -> None:
-    """Writes what a run has trained, in another format; all of it or nothing.
+    """Exports a trained run in another format, atomically.
 
     Args:
-      workdir: the run's directory.
+      workdir: The run's directory.
       to: 'ctranslate2' or 'huggingface'.
-      out: a folder that is not there yet.
-      quantization: of matrices, 'int8' or 'float32'; of ctranslate2 alone.
-      trust_code: as `OpenedRun`.
+      out: A folder that doesn't exist yet.
+      quantization: Type of the matrices, 'int8' or 'float32'; for ctranslate2 only.
+      trust_code: As in `OpenedRun`.
 
     Raises:
-      UserError: the folder is there, a package is missing, or the format does
-        not know a field's value; names the field.
+      UserError: The folder exists, a package is missing, or the format doesn't support
+        a field's value; names the field.
     """
     if storage.exists(out):
         raise UserError(f'--out={out} is there already: give a new folder')

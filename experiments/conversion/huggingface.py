@@ -1,7 +1,7 @@
-"""A folder that Transformers opens: config, weights and tokenizer of a family.
+"""Writes a folder for Transformers: config, weights and tokenizer of a family.
 
-The family is chosen by its tables (`flaxformer_lite/families`), read in the direction
-from us to them, after the model is put in the family's words (`rewrite`).
+The family's tables (`flaxformer_lite/families`) are applied in reverse, after `rewrite`
+has brought the model into the family's form.
 """
 
 import shutil
@@ -27,24 +27,24 @@ from flaxformer_lite.families.base import Described, Family
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.pretrained import load
 
-# By how much logits may differ, by a family's ε, or by which share of the largest: of a
-# trained pre-norm run 6e-5 was measured, and all of 500 translations were the same.
+# Maximum difference of logits due to a family's ε: absolute, or relative to the
+# largest. A trained pre-norm run had 6e-5, and all of 500 translations were identical.
 _TOLERANCE, _SHARE = 1e-4, 1e-4
-# Tokens that Transformers may generate, if nobody says how many; at least.
+# Minimum of the tokens that Transformers generates by default.
 _GENERATED = 512
 _TOKENIZER = 'tokenizer_config.json'
 _SPACE = '▁'
-# All that Python's `str.split` takes for white space.
+# All whitespace of Python's `str.split`.
 _WHITE = r'[\s\x1c-\x1f]+'
 
 
 class FamilyModel(NamedTuple):
-    """A model as a family has it.
+    """A model in a family's form.
 
     Attributes:
-      family: which.
-      described: its config, vocabulary and special tokens, as `family.read` gives them.
-      variables: with separate layers.
+      family: The family.
+      described: Its config, vocabulary and special tokens, as from `family.read`.
+      variables: The variables with separate layers.
     """
 
     family: type[Family]
@@ -56,7 +56,7 @@ def write(trained: Trained, folder: Path) -> None:
     """Writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open.
 
     Raises:
-      UserError: no family computes this model; names a field.
+      UserError: No family computes this model; names a field.
     """
     tokenizer = _byte_pair_encoding(trained)
     found = find_family(trained)
@@ -74,10 +74,10 @@ def write(trained: Trained, folder: Path) -> None:
 
 
 def write_published(trained: Trained, folder: Path) -> None:
-    """Writes a run with a published tokenizer as its checkpoint was published.
+    """Writes a run with a published tokenizer in the format of its checkpoint.
 
     Raises:
-      UserError: the family cannot have this model; names the field.
+      UserError: The family doesn't support this model; names the field.
     """
     tokenizer = trained.tokenizer
     assert isinstance(tokenizer, Huggingface)
@@ -128,7 +128,7 @@ def _save(
 
 
 def tables_of_positions(config: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """The sinusoids that Transformers keeps as arrays of a model of this config."""
+    """Returns the sinusoids that Transformers stores as arrays of such a model."""
     if config['model_type'] not in ('marian', 'pegasus'):
         return {}
     d_model = config['d_model']
@@ -140,10 +140,10 @@ def tables_of_positions(config: Mapping[str, Any]) -> dict[str, jax.Array]:
 
 
 def find_family(trained: Trained) -> FamilyModel:
-    """The model as the first family has it that can.
+    """Returns the model in the form of the first family that supports it.
 
     Raises:
-      UserError: none can; names a field of each that stands in the way.
+      UserError: No family does; names an unsupported field of each.
     """
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     refused = []
@@ -153,7 +153,7 @@ def find_family(trained: Trained) -> FamilyModel:
             return _in_words_of(family, own, trained.model)
         except ValueError as error:
             refused.append(str(error))
-    # Of several families without the same field, one says so.
+    # Names a field once, even if several families don't support it.
     by_field = {
         reason.split('=')[0].split()[-1]: reason for reason in reversed(refused)
     }
@@ -161,9 +161,9 @@ def find_family(trained: Trained) -> FamilyModel:
 
 
 def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyModel:
-    """A model as a family has it; raises ValueError where it cannot."""
+    """Returns a model in a family's form; raises ValueError if unsupported."""
     given = rewrite.towards(own, family.fields)
-    # Names of arrays decide what a config means: T5's own output matrix.
+    # The arrays' names affect the meaning of a config, such as T5's output matrix.
     names = [family.arrays.get(name, name) for name in given.variables['params']]
     described = Described(given.config, model.vocab_size, model.special_tokens)
     described = family.read(family.write(described, names), names)
@@ -173,10 +173,10 @@ def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyMo
 
 
 def _check_logits(trained: Trained, found: FamilyModel) -> None:
-    """Refuses a family whose logits are others, on sentences that are drawn.
+    """Raises UserError if a family's logits differ, on random sentences.
 
-    Layer normalisation has another ε in PyTorch, which is nothing beside a variance of
-    one, and something beside a small one.
+    Layer normalisation in PyTorch has another ε. It is negligible next to a variance of
+    1, but not next to a small one.
     """
     source = draw_tokens(trained.model, 16)
     inputs = draw_tokens(trained.model, 15)
@@ -195,30 +195,30 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
 
 
 def _config(theirs: dict[str, Any], trained: Trained) -> dict[str, Any]:
-    """The family's config.json, with what Transformers reads beside the tables."""
+    """Returns the family's config.json, with the entries that aren't in its tables."""
     config = theirs | {
         'bos_token_id': BOS,
         'forced_eos_token_id': EOS,
         'dtype': 'float32',
     }
     if trained.model.max_length is None and 'max_position_embeddings' in config:
-        # The rows of a table of sinusoids, which have no end here.
+        # Transformers limits its table of sinusoids; ours has no limit.
         rows = max(config['max_position_embeddings'], _longest(trained))
         config['max_position_embeddings'] = rows
     if 'num_decoder_layers' in config:
-        # By this name alone `generate` knows the depth of T5's cache.
+        # `generate` reads the depth of T5's cache from this name only.
         config['decoder_layers'] = config['num_decoder_layers']
     return config
 
 
 def _longest(trained: Trained) -> int:
-    """The most tokens that Transformers generates."""
+    """Returns the maximum number of tokens that Transformers generates."""
     most = max(_GENERATED, trained.longest)
     return min(most, trained.model.max_length or most)
 
 
 def _generation(trained: Trained) -> dict[str, Any]:
-    """How Transformers decodes: never padding or start, and the last token ends."""
+    """Returns decoding settings: never padding or start, and an end at max_length."""
     return {
         'pad_token_id': PAD,
         'eos_token_id': EOS,
@@ -233,10 +233,10 @@ def _generation(trained: Trained) -> dict[str, Any]:
 
 
 def _byte_pair_encoding(trained: Trained) -> SentencePiece:
-    """The run's tokenizer, where `_write_tokenizer` can write it.
+    """Returns the run's tokenizer if `_write_tokenizer` supports it.
 
     Raises:
-      UserError: it cannot.
+      UserError: It isn't supported.
     """
     found = trained.tokenizer
     if (
@@ -253,11 +253,12 @@ def _byte_pair_encoding(trained: Trained) -> SentencePiece:
 
 
 def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
-    """Writes our SentencePiece model as `tokenizer.json`, which Transformers opens.
+    """Writes the SentencePiece model as `tokenizer.json` for Transformers.
 
-    Both merge the pair of pieces whose union has the best score, from the left.
+    Both repeatedly merge the pair of tokens whose union has the best score, leftmost
+    first.
     """
-    # Of an extra, and only here.
+    # Imported here, since an extra installs it.
     import tokenizers
     from tokenizers import decoders, models, normalizers, processors
 
@@ -275,7 +276,7 @@ def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
             fuse_unk=True,
         )
     )
-    # `base.normalize`, then SentencePiece's signs for spaces.
+    # `base.normalize`, then SentencePiece's space symbols.
     steps = [
         normalizers.NFC(),
         normalizers.Replace(_SPACE, '_'),
@@ -289,11 +290,11 @@ def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
     fast.post_processor = processors.TemplateProcessing(
         single=f'$A {end}', pair=f'$A {end} $B:1 {end}:1', special_tokens=[(end, EOS)]
     )
-    # Pieces to text, without the space before the first word.
+    # Tokens to text, without the space before the first word.
     steps = [decoders.Replace(_SPACE, ' '), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
     fast.decoder = decoders.Sequence(steps)
     fast.add_special_tokens(special)
-    # Its own `save` raises an Exception where the disk is full.
+    # tokenizers' own `save` raises a bare Exception on a full disk.
     storage.write(folder / 'tokenizer.json', fast.to_str(pretty=True))
     settings = {
         'tokenizer_class': 'PreTrainedTokenizerFast',
@@ -302,7 +303,7 @@ def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
         'bos_token': pieces[BOS],
         'unk_token': pieces[UNK],
         'clean_up_tokenization_spaces': False,
-        # Text may hold the names of special tokens, which are characters there.
+        # A special token's name in a text is ordinary characters.
         'split_special_tokens': True,
         'model_input_names': ['input_ids', 'attention_mask'],
     }
@@ -310,7 +311,7 @@ def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-    """Pairs of pieces whose union is one, the union of best score first."""
+    """Returns pairs of tokens whose union is a token, the best union first."""
     merges = []
     for piece in sorted(scores, key=lambda piece: -scores[piece]):
         for cut in range(1, len(piece)):

@@ -1,4 +1,4 @@
-"""A SentencePiece model that normalizes text itself, as a run does before encoding."""
+"""A SentencePiece model that includes a run's normalization of text."""
 
 import io
 import itertools
@@ -19,7 +19,7 @@ def self_normalizing(model: bytes) -> bytes:
 
     SentencePiece replaces the longest match of a rule, from left to right, and doesn't
     sort combining marks. A few marks that no character combines with their letter can
-    therefore keep an order that is not NFC.
+    therefore keep an order that isn't NFC.
     """
     found = _parse(model)
     found.normalizer_spec.name = 'nfc'
@@ -51,8 +51,8 @@ def _rules() -> dict[str, str]:
 def _spellings(character: str) -> set[str]:
     """Returns the sequences that are canonically equivalent to a character.
 
-    Marks may stand in any order that NFC sorts, and the first of them may be composed
-    with the letter already.
+    Marks may have any order that NFC sorts, and the first of them may already be
+    composed with the letter.
     """
     letter, *marks = unicodedata.normalize('NFD', character)
     found = {character}

@@ -1,8 +1,8 @@
-"""The same model in other words: what a family of Transformers can have, too.
+"""Equivalent forms of a model that families of Transformers support.
 
-A matrix without bias is one whose bias is zero; features of the residual stream may
-stand in another order; a constant factor may stand in a matrix. Each function takes a
-config and variables and gives others that compute the same.
+A zero bias can be added, features of the residual stream can be permuted, and a
+constant factor can be absorbed by a matrix. Each function maps a config and variables
+to others that compute the same.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
 
-# Rows of BART's table of positions that stand before the first.
+# Rows in BART's position table before the first position.
 _BART_OFFSET = 2
 
 
@@ -32,11 +32,11 @@ class Expressed(NamedTuple):
     variables: Any
 
     def with_fields(self, **fields: Any) -> 'Expressed':
-        """The same variables with other fields of the config."""
+        """Returns the same variables with other fields of the config."""
         return self._replace(config=dataclasses.replace(self.config, **fields))
 
     def with_arrays(self, change: Callable[[list[str], Any], Any]) -> 'Expressed':
-        """The same config; each array is what `change` makes of its path and of it."""
+        """Returns the same config, with `change` applied to each path and array."""
 
         def change_leaf(path, x):
             return change([key.key for key in path], x)
@@ -46,10 +46,10 @@ class Expressed(NamedTuple):
 
 
 def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
-    """A trained model without what only training goes by.
+    """Returns a trained model without its training-only settings.
 
     Raises:
-      UserError: its layers are not alike; names the field.
+      UserError: Its layers differ from each other; names the field.
     """
     for field in variants.fields():
         text = getattr(config, field)
@@ -66,16 +66,16 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
 
 
 def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
-    """A model in the words of a family, as far as there are such words.
+    """Brings a model as close to a family's form as possible.
 
     Args:
-      model: with separate layers.
-      fields: the family's table: our field → the value that it always has, or an entry.
+      model: With separate layers.
+      fields: The family's table: our field → its constant value, or an entry.
     """
     for bias in ('attention_bias', 'output_bias'):
         if fields.get(bias) is True:
-            model = model.with_fields(**{bias: True})  # of zeros, by `with_biases`
-    # PyTorch's ε is all but the same, and what it changes is measured.
+            model = model.with_fields(**{bias: True})  # zeros, by `with_biases`
+    # PyTorch's ε is nearly the same; `_check_logits` measures its effect.
     if model.config.norm == 'layer' and fields.get('norm') == 'layer(epsilon=1e-05)':
         model = model.with_fields(norm=fields['norm'])
     model = _with_positions(model, fields.get('positions'))
@@ -90,12 +90,12 @@ def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
 
 
 def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
-    """A spec with the arguments that are fields of the family's, by their defaults."""
+    """Adds the family's arguments to a spec, with their defaults."""
     text = getattr(model.config, field)
     if text is None:
         return model
     name, given = spec.parse(text)
-    # One rate of dropout for all, where a family has one: it is of training alone.
+    # A family with one dropout rate uses it everywhere. It matters in training only.
     if entry.arguments.get('dropout') == 'dropout_rate':
         given['dropout'] = model.config.dropout
     variant = variants.find(model.config, field)
@@ -107,7 +107,7 @@ def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
 
 
 def with_biases(model: Expressed, vocab_size: int) -> Expressed:
-    """The variables with zeros for the biases that the config has and they have not."""
+    """Adds zeros for biases that are in the config but not in the variables."""
     built = build.model(model.config, vocab_size)
     shapes = jax.eval_shape(lambda: init_variables(built, jax.random.key(0)))
     given = dict(jax.tree.leaves_with_path(model.variables))
@@ -131,7 +131,7 @@ def _with_positions(model: Expressed, wanted: Any) -> Expressed:
 
 
 def _with_sines_first(model: Expressed, positions: str) -> Expressed:
-    """All sines before all cosines: the residual stream's features in that order."""
+    """Permutes the residual stream's features: all sines before all cosines."""
     d_model = model.config.d_model
     order = np.r_[0:d_model:2, 1:d_model:2]
 
@@ -143,7 +143,7 @@ def _with_sines_first(model: Expressed, positions: str) -> Expressed:
 
 
 def _stream_axis(names: list[str]) -> int | None:
-    """The axis of a parameter that is the residual stream's; None without one."""
+    """Returns the residual stream's axis of a parameter; None without one."""
     module, leaf = names[-2:]
     if leaf in ('embedding', 'source_embedding', 'output'):
         return -1
@@ -155,7 +155,7 @@ def _stream_axis(names: list[str]) -> int | None:
 
 
 def _with_offset(model: Expressed, length: int) -> Expressed:
-    """A learned table with rows before the first, which nothing reads."""
+    """Adds unused rows before the first position of a learned table."""
 
     def pad(names, x):
         if names[-2:] != ['positions', 'table']:
@@ -167,7 +167,7 @@ def _with_offset(model: Expressed, length: int) -> Expressed:
 
 
 def _without_scale_of_embeddings(model: Expressed) -> Expressed:
-    """√d_model in the embeddings; logits by the same matrix are divided by it."""
+    """Moves the factor √d_model into the embeddings, and divides tied logits by it."""
     config = model.config
     if config.tie != 'all' or config.scale_logits or not config.scale_embeddings:
         return model
@@ -180,7 +180,7 @@ def _without_scale_of_embeddings(model: Expressed) -> Expressed:
 
 
 def _without_scale_of_scores(model: Expressed) -> Expressed:
-    """1 / √d_k in the matrices of queries."""
+    """Multiplies the query matrices by 1 / √d_k."""
     config = model.config
     own = config.decoder_attention, config.cross_attention
     if config.attention != 'softmax' or any(own):

@@ -1,12 +1,10 @@
 """A model of CTranslate2, by its own description of a Transformer.
 
-`ctranslate2.specs.transformer_spec` says what an array is called and writes the file.
-Matrices are outputs × inputs there; those of queries, keys and values stand one above
-the other.
+`ctranslate2.specs.transformer_spec` names the arrays and writes the file. Its matrices
+are outputs × inputs. It concatenates those of queries, keys and values along outputs.
 """
 
-# CTranslate2 is of an extra, which need not be installed.
-# pyright: reportMissingImports=false
+# An extra installs CTranslate2, which may be missing.
 
 import dataclasses
 from collections.abc import Mapping
@@ -28,7 +26,7 @@ from flaxformer_lite.training.batch import make_batch
 
 Params = Mapping[str, Any]
 
-# Field → the variants or values of it that are written.
+# Field → its supported variants or values.
 _WRITTEN: dict[str, tuple[Any, ...]] = {
     'architecture': ('encoder_decoder',),
     'attention': ('softmax',),
@@ -41,34 +39,33 @@ _WRITTEN: dict[str, tuple[Any, ...]] = {
     'feed_forward': ('relu', 'gelu', 'silu', 'geglu', 'swiglu'),
     'merged_attention': (False,),
     'projections': (True,),
-    'logit_cap': ('empty',),  # it would cap the bias that keeps padding out, too
+    'logit_cap': ('empty',),  # a cap would also apply to the padding's bias
 }
-# Arguments of variants that are written, or change nothing after training. What all
-# other fields change, `check_scores` sees.
+# Arguments of variants that are supported, or have no effect after training.
+# `check_scores` detects the effect of all other fields.
 _ARGUMENTS = (
     *('dropout', 'scale', 'interleaved', 'scaled_down', 'offset'),
     *('max_length', 'max_wavelength'),
     *('epsilon', 'bias', 'd_ff', 'tanh'),
 )
-# Rows of a table of positions, at least: it refuses longer sentences.
+# Minimum rows of a position table, which limits the length of sentences.
 _POSITIONS = 2048
-# A logit that no token is chosen by, in any type of number that it computes with.
+# A logit that excludes a token, in any type that CTranslate2 computes in.
 _NEVER = -1e4
-# By how much the log-probability of a token may differ.
+# Maximum difference of a token's log-probability.
 _TOLERANCE = 1e-3
 
 
 def write(trained: Trained, folder: Path, quantization: str | None = None) -> None:
-    """Writes what `ctranslate2.Translator` opens, and the tokenizer.
+    """Writes the files for `ctranslate2.Translator`, and the tokenizer.
 
     Args:
-      trained: the model.
-      folder: is there, and empty.
-      quantization: of matrices, 'int8' or 'float32'; None for the latter.
+      trained: The model.
+      folder: An existing empty folder.
+      quantization: Type of the matrices, 'int8' or 'float32'; defaults to the latter.
 
     Raises:
-      UserError: a field's value is not computed there, or the scores of what is written
-        are others.
+      UserError: A field's value isn't supported, or the written model has other scores.
     """
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     own = own.with_fields(dtype='float32')
@@ -90,10 +87,10 @@ def _save(described: Any, folder: Path, quantization: str) -> None:
 
 
 def check_model(config: ModelConfig) -> None:
-    """Refuses a model of parts that CTranslate2 does not have.
+    """Raises UserError for components that CTranslate2 doesn't support.
 
     Raises:
-      UserError: names the first field, its value and what it may be.
+      UserError: Names the first field, its value and the supported ones.
     """
     for field, value in dataclasses.asdict(config).items():
         kind = field
@@ -114,11 +111,11 @@ def check_model(config: ModelConfig) -> None:
 
 
 def _described(trained: Trained, config: ModelConfig) -> Any:
-    """The whole model, described and with its arrays.
+    """Returns the description of the whole model, with its arrays.
 
     Args:
-      trained: whose layers are separate.
-      config: of its model.
+      trained: With separate layers.
+      config: The model's config.
     """
     from ctranslate2.specs import transformer_spec
 
@@ -133,7 +130,7 @@ def _described(trained: Trained, config: ModelConfig) -> Any:
     decoder.embeddings.weight = shared
     decoder.scale_embeddings = config.scale_embeddings
     decoder.projection.weight = params.get('output', shared)
-    # By their biases, padding and the start token are never chosen.
+    # These biases exclude padding and the start token.
     bias_V = np.zeros(model.vocab_size, np.float32)
     bias_V += params.get('output_bias', 0.0)
     bias_V[[PAD, BOS]] = _NEVER
@@ -157,7 +154,7 @@ def _described(trained: Trained, config: ModelConfig) -> Any:
 
 
 def _options(stack: Any, params: Params) -> dict[str, Any]:
-    """The arguments that the descriptions of both stacks have."""
+    """Returns the common arguments of both stacks' descriptions."""
     block = stack.block
     sizes = block.self_attention.sizes
     options = dict(
@@ -178,7 +175,7 @@ def _options(stack: Any, params: Params) -> dict[str, Any]:
 
 
 def _activation(feed_forward: Any) -> Any:
-    """What one of the networks of `_WRITTEN` has between its matrices."""
+    """Returns the activation of one of the networks of `_WRITTEN`."""
     from ctranslate2.specs.common_spec import Activation
 
     name = type(feed_forward).__name__
@@ -192,12 +189,12 @@ def _activation(feed_forward: Any) -> Any:
 
 
 def _described_stack(stack: Any, params: Params, rows: int) -> Any:
-    """A stack's description, with its arrays but for embeddings and logits.
+    """Returns a stack's description, with its arrays except embeddings and logits.
 
     Args:
-      stack: the encoder or the decoder.
-      params: the stack's.
-      rows: of the table of positions that have no end here.
+      stack: The encoder or the decoder.
+      params: The stack's parameters.
+      rows: Length of position tables that are unlimited here.
     """
     from ctranslate2.specs import transformer_spec
 
@@ -233,9 +230,9 @@ def _described_stack(stack: Any, params: Params, rows: int) -> Any:
 
 
 def _table(stack: Any, params: Params, rows: int) -> np.ndarray:
-    """The vector of each position, TD, as our own positions add it.
+    """Returns the vectors TD that the model's positions add.
 
-    Where they add none it is 0: without a table CTranslate2 would add sinusoids.
+    They are 0 if the positions add none: without a table CTranslate2 adds sinusoids.
     """
     length = getattr(stack.positions, 'max_length', rows)
     x_1TD = jnp.zeros((1, length, stack.d_model))
@@ -246,14 +243,14 @@ def _table(stack: Any, params: Params, rows: int) -> np.ndarray:
 
 
 def _fill_norm(theirs: Any, params: Params, offset: float) -> None:
-    """A norm's gain, to which a constant is added, and its bias if it has one."""
+    """Sets a norm's gain, plus a constant offset, and its bias if it has one."""
     theirs.gamma = offset + params['scale']
     if 'bias' in params:
         theirs.beta = params['bias']
 
 
 def _fill_feed_forward(theirs: Any, params: Params) -> None:
-    """A network's two matrices, or three where it is gated."""
+    """Sets a network's two matrices, or three if it is gated."""
     if 'gate' in params:
         _fill_linear(theirs.linear_0, params['gate'])
         _fill_linear(theirs.linear_0_noact, params['up'])
@@ -263,12 +260,12 @@ def _fill_feed_forward(theirs: Any, params: Params) -> None:
 
 
 def _fill_attention(theirs: Any, attention: Any, params: Params) -> None:
-    """An attention's matrices, sizes and scale.
+    """Sets an attention's matrices, sizes and scale.
 
     Args:
-      theirs: the description.
-      attention: our `MultiHeadAttention`.
-      params: its parameters.
+      theirs: The description.
+      attention: Our `MultiHeadAttention`.
+      params: Its parameters.
     """
     sizes = attention.sizes
     scale = attention.core_attention.scale_of(sizes.d_k)
@@ -279,17 +276,17 @@ def _fill_attention(theirs: Any, attention: Any, params: Params) -> None:
     query, key, value = params['query'], params['key'], params['value']
     if len(inputs) == 1:
         _fill_linear(inputs[0], query, key, value)
-    else:  # keys and values are of the source
+    else:  # keys and values come from the source
         _fill_linear(inputs[0], query)
         _fill_linear(inputs[1], key, value)
-    # Heads and their features are one axis of inputs.
+    # The output matrix takes heads and their features as one input axis.
     kernel_HUD = params['out_proj']['kernel']
     kernel = kernel_HUD.reshape(-1, kernel_HUD.shape[-1])
     _fill_linear(out, {**params['out_proj'], 'kernel': kernel})
 
 
 def _fill_linear(theirs: Any, *parts: Params) -> None:
-    """Matrices of ours, inputs × outputs, one above the other; with their biases."""
+    """Concatenates our inputs × outputs matrices along outputs, and their biases."""
     weights = []
     biases = []
     for part in parts:
@@ -304,10 +301,10 @@ def _fill_linear(theirs: Any, *parts: Params) -> None:
 
 
 def check_scores(folder: Path, trained: Trained) -> None:
-    """Refuses a written model that scores drawn sentences otherwise than ours does.
+    """Raises UserError if a written model scores random sentences differently.
 
     Raises:
-      UserError: it does, by more than rounding: it computes something else.
+      UserError: The difference exceeds rounding: the model computes something else.
     """
     import ctranslate2
 
@@ -319,7 +316,7 @@ def check_scores(folder: Path, trained: Trained) -> None:
     targets = [trained.tokenizer.pieces(row) for row in target_BT]
     try:
         scored = translator.score_batch(sources, targets)
-    except ValueError as error:  # of arrays that do not fit each other there
+    except ValueError as error:  # arrays whose shapes don't fit
         reason = str(error)
     else:
         theirs = np.array([result.log_probs for result in scored])
@@ -335,11 +332,11 @@ def check_scores(folder: Path, trained: Trained) -> None:
 
 
 def _log_probabilities(trained: Trained, sources: Any, targets: Any) -> np.ndarray:
-    """Of each token and the end, among the tokens that a translation may have.
+    """Returns those of each token and the end, among the tokens allowed in outputs.
 
     Args:
-      trained: the model.
-      sources, targets: rows of tokens, without ends.
+      trained: The model.
+      sources, targets: Rows of tokens, without ends.
     """
     batch = make_batch(
         [[*row, EOS] for row in sources],

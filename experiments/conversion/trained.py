@@ -1,4 +1,4 @@
-"""What is exported: a run's model with the parameters that it is scored with."""
+"""The exported model: a run's model with the parameters that it is scored with."""
 
 from typing import Any, NamedTuple
 
@@ -14,10 +14,10 @@ class Trained(NamedTuple):
     """A run's model.
 
     Attributes:
-      config: the run's.
-      tokenizer: of both languages.
-      model: the Transformer.
-      variables: the mean of the checkpoints that the run is scored with.
+      config: The run's config.
+      tokenizer: The tokenizer of both languages.
+      model: The Transformer.
+      variables: The mean of the checkpoints that the run is scored with.
     """
 
     config: ExperimentConfig
@@ -27,19 +27,19 @@ class Trained(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """The most tokens of a translation: of a source as long as one of training."""
+        """Maximum tokens of a translation of the longest allowed training source."""
         return self.config.batch.max_length + self.config.evaluation.extra_length
 
 
 def draw_tokens(model: Model, length: int) -> np.ndarray:
-    """Four rows of drawn tokens that are text, no longer than the model has places."""
+    """Draws four rows of text tokens, at most as long as the model's positions."""
     length = min(length, (model.max_length or length + 1) - 1)
     draw = np.random.default_rng(length).integers
     return draw(UNK + 1, model.vocab_size, (4, length), np.int32)
 
 
 def logits(model: Model, variables: Any, source_BS: Any, inputs_BT: Any) -> np.ndarray:
-    """The logits BTV of a model, by teacher forcing, in full float32.
+    """Returns logits BTV with teacher forcing, in full float32.
 
     GPUs and TPUs otherwise round the operands of float32 products.
     """

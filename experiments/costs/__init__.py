@@ -1,1 +1,1 @@
-"""What training a config costs, computed from shapes alone."""
+"""Training costs of a config, computed from shapes alone."""

@@ -1,7 +1,7 @@
-"""FLOPs of the products of a program, read from its jaxpr.
+"""FLOPs of the matrix products of a program, read from its jaxpr.
 
-The compiler's own analysis needs a compiled program, and counts the body of a loop
-once, however many iterations it has.
+The compiler's own analysis needs a compiled program, and counts a loop's body once,
+whatever the number of iterations.
 """
 
 import math
@@ -14,19 +14,20 @@ from flaxformer_lite.jax_compat import jaxprs_in_params
 
 
 def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
-    """FLOPs of matrix products by named scope: 2 n k m for n × k by k × m.
+    """Counts FLOPs of matrix products by named scope: 2 n k m for n × k by k × m.
 
-    Other operations are left out, also inner products of two vectors, and sums that are
-    written as products with ones. What a mask hides counts, for it is computed too. Of
-    a condition, the most expensive branch counts; of versions for several platforms,
-    the cheapest that has products, since others pad their operands.
+    Leaves out other operations, including inner products of two vectors, and sums
+    written as products with ones. Masked entries count, since they are computed too. A
+    condition counts its most expensive branch. An operation with versions for several
+    platforms counts its cheapest version with products, since others pad their
+    operands.
 
     Raises:
-      ValueError: there are products in a `while` loop, whose number of iterations only
-        its data tell.
+      ValueError: A `while` loop contains products; its number of iterations depends on
+        data.
     """
     total = Counter()
-    filled = set()  # arrays of one number each
+    filled = set()  # arrays filled with one number
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
         here = f'{path}/{eqn.source_info.name_stack}'

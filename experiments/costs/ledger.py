@@ -1,4 +1,4 @@
-"""What training a config costs, from shapes alone: nothing is compiled or computed."""
+"""Training costs of a config, from shapes alone: nothing is compiled or computed."""
 
 import math
 import re
@@ -25,8 +25,8 @@ from flaxformer_lite.training import freezing
 from flaxformer_lite.training.loss import DEFAULT_LOSS, loss_sums
 from flaxformer_lite.training.train_step import TrainState, init_state
 
-# Name of a module → the part of its stack that its parameters and FLOPs belong to. The
-# first of these names in a path counts.
+# Name of a module → the part of its stack for its parameters and FLOPs. The first of
+# these names that a path contains counts.
 SUBLAYERS = {
     'positions': 'positions',
     'self_attention': 'self-attention',
@@ -36,7 +36,7 @@ SUBLAYERS = {
     'embedding_norm': 'norms',
 }
 STACKS = ('encoder', 'decoder')
-_ALONE = AbstractMesh((1,) * len(AXES), AXES)  # one device, which has everything
+_ALONE = AbstractMesh((1,) * len(AXES), AXES)  # one device, which holds everything
 _OF_A_STACK = (*SUBLAYERS.values(), 'other')
 PARTS = [
     'embeddings',
@@ -46,25 +46,25 @@ PARTS = [
 
 
 def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
-    """The costs of the model and of a training step, over all devices.
+    """Computes the costs of the model and of a training step, over all devices.
 
     Returns:
-      parameters: how many, by part, and their total.
-      trained: those of them that `train.freeze` leaves to be trained.
-      flops_per_token: of the matrix products of a training step, forward and backward,
-        by part, and their total. A token is a position of the target with the position
-        of the source beside it, padding or not. A forward pass alone takes a third.
-        What `train.remat` has computed twice counts once here.
-      recomputed: FLOPs a token that `train.remat` has computed again in the backward
-        pass, beside those.
-      bytes: of the parameters, their gradients and the optimizer's state.
-      device: the same of one device of the mesh, and the number of devices. Where
-        `mesh.data` is empty, it is as many as the other axes need.
-      batch: rows, their length, and tokens: positions of the target.
-      flops: of a batch, and of the `train.steps` of training.
+      parameters: Number by part, and their total.
+      trained: Those that `train.freeze` leaves to be trained.
+      flops_per_token: FLOPs of the matrix products of a training step, forward and
+      backward, by part, and their total. A token is a target position with its source
+      position, including padding. A forward pass takes a third. Rematerialized
+      operations (`train.remat`) count once here.
+      recomputed: Additional FLOPs per token that `train.remat` recomputes in the
+      backward pass.
+      bytes: Bytes of the parameters, their gradients and the optimizer's state.
+      device: The bytes on one device of the mesh, and the number of devices. If
+      `mesh.data` is empty, it counts as 1.
+      batch: Rows, their length, and tokens, which are target positions.
+      flops: FLOPs of a batch, and of the `train.steps` of training.
 
     Raises:
-      UserError: a field that cannot be worked with.
+      UserError: A field is invalid.
     """
     check.check_config(config)
     rows, length = batch_shape(config)
@@ -103,15 +103,15 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
 def flops_per_token(
     config: ExperimentConfig, model: Model, variables: Any
 ) -> dict[str, int]:
-    """FLOPs of a training step by part and in all, as `ledger` has them.
+    """Computes FLOPs of a training step by part and in total, as in `ledger`.
 
-    Those of a teacher (`train.teacher`) are not among them.
+    Excludes those of a teacher (`train.teacher`).
 
     Args:
-      variables: the model's, or their shapes.
+      variables: The model's variables, or their shapes.
 
     Raises:
-      ValueError: there are products in a `while` loop.
+      ValueError: A `while` loop contains products.
     """
     rows, length = batch_shape(config)
     rows //= config.train.accumulate
@@ -124,7 +124,7 @@ def flops_per_token(
 
 
 def _bytes(arrays: dict[str, Any], mesh: AbstractMesh) -> dict[str, int]:
-    """By name the bytes of the parts of trees that one device of a mesh has."""
+    """Returns the bytes of each tree on one device of a mesh."""
 
     def size(x, sharding):
         shape = sharding.shard_shape(x.shape)
@@ -138,7 +138,7 @@ def _bytes(arrays: dict[str, Any], mesh: AbstractMesh) -> dict[str, int]:
 
 
 def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
-    """Rows and length of a batch of the longest rows; shorter text has shorter rows."""
+    """Returns rows and length of a batch with rows of the maximum length."""
     length = config.batch.max_length
     parts = config.train.accumulate
     multiple = config.batch.rows_multiple * parts
@@ -156,7 +156,7 @@ def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
 def _abstract_state(
     config: ExperimentConfig, model: Model, held: frozenset[str]
 ) -> TrainState:
-    """The shapes of the state that training begins with."""
+    """Returns the shapes of the initial training state."""
     with user_errors():
         update, _ = optimizer.make(config, model)
         return jax.eval_shape(
@@ -171,7 +171,7 @@ def _step(
     held: frozenset[str],
     loss: Spec,
 ) -> Jaxpr:
-    """Forward and backward pass, which returns the gradients."""
+    """Traces the forward and backward pass, which returns the gradients."""
 
     def gradients(variables, batch, key):
         trained, rest = freezing.split(variables['params'], held)
@@ -186,19 +186,19 @@ def _step(
     jaxpr = jax.make_jaxpr(gradients)(variables, batch, key).jaxpr
     if not held:
         return jaxpr
-    # A gradient of our own is of all operands; the compiler drops what nobody asks for.
+    # Our custom gradients cover all operands, and the compiler drops unused ones.
     used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)
     return used
 
 
 def _parameters(params: Any) -> dict[str, int]:
-    """How many parameters, by part, and their total."""
+    """Returns the number of parameters by part, and their total."""
     arrays = freezing.paths(params)
     return _by_part({path: array.size for path, array in arrays.items()})
 
 
 def _by_part(counts: dict[str, int], share: int = 1) -> dict[str, int]:
-    """The sum of the counts in each part, and their total, divided by `share`."""
+    """Sums counts by part and in total, divided by `share`."""
     total = Counter()
     for path, count in counts.items():
         total[_part(path)] += count
@@ -210,7 +210,7 @@ def _by_part(counts: dict[str, int], share: int = 1) -> dict[str, int]:
 
 
 def _part(path: str) -> str:
-    """`encoder/layer_0/self_attention/query/kernel` → `encoder self-attention`."""
+    """Maps `encoder/layer_0/self_attention/…` to `encoder self-attention`."""
     words = re.findall('[a-z]+(?:_[a-z]+)*', path)
     tops = [word.split('_')[0] for word in words]
     for stack in STACKS:

@@ -1,4 +1,4 @@
-"""What is called while a run trains: one file a hook, chosen by a spec string.
+"""Hooks that a run calls while it trains: one file per hook, chosen by a spec string.
 
 The field `train.hooks` is a list of specs: `[tensorboard, wandb(project="near")]`.
 """
@@ -16,10 +16,10 @@ from flaxformer_lite.config.spec import Spec
 
 
 def make(text: Spec) -> dict[str, Hook]:
-    """The hooks of a list by their specs, in its order; none of '' and '[]'.
+    """Builds the hooks of a list, by spec and in its order; '' and '[]' are empty.
 
     Raises:
-      UserError: the text is no list of hooks; or what is to be installed.
+      UserError: The text isn't a list of hooks, or a package isn't installed.
     """
     if text in ('', '[]'):
         return {}
@@ -38,14 +38,14 @@ def make(text: Spec) -> dict[str, Hook]:
 
 
 class Hooks:
-    """The hooks of a run, which are called one after another.
+    """The hooks of a run, called one after another.
 
-    What one raises passes, with a note that says which it was.
+    Errors of a hook propagate with a note that names it.
     """
 
     def __init__(self, made: Mapping[str, Hook]):
         self._made = made
-        self._open: dict[str, Hook] = {}  # were started and have not ended
+        self._open: dict[str, Hook] = {}  # started and not ended
 
     def start(self, run: Begun) -> None:
         for name, hook in self._made.items():
@@ -53,10 +53,10 @@ class Hooks:
             self._open[name] = hook
 
     def row(self, row: dict[str, Any]) -> None:
-        """Adds to a row what the hooks return, which those after them see."""
+        """Adds the hooks' results to a row; each hook sees those before it."""
 
         def add(hook):
-            # As the file can hold it: NumPy's numbers too, and null for no number.
+            # In the form that the file stores: NumPy numbers as Python's, NaN as null.
             found = hook.row(dict(row)) or {}
             text = json.dumps(found, default=float)
             more = json.loads(text, parse_constant=lambda name: None)
@@ -68,7 +68,7 @@ class Hooks:
         _call(self._open, lambda hook: hook.checkpoint(step))
 
     def end(self, result: Mapping[str, Any] | None) -> None:
-        """Ends those that were started and have not ended."""
+        """Ends the hooks that were started and have not ended."""
         started, self._open = self._open, {}
         _call(started, lambda hook: hook.end(result))
 

@@ -1,4 +1,4 @@
-"""What every hook offers."""
+"""The base class of all hooks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,13 +10,13 @@ Row = Mapping[str, Any]
 
 
 class Begun(NamedTuple):
-    """A run that begins or goes on.
+    """A run that starts or resumes.
 
     Attributes:
-      path: its directory.
-      config: every field by its name, `'train.steps'`.
-      step: of the checkpoint that it goes on from; 0 where it begins.
-      rows: those of `metrics.jsonl` that stay, all up to this step.
+      path: Its directory.
+      config: Every field by its name, `'train.steps'`.
+      step: The step of the checkpoint that it resumes from; 0 at the start.
+      rows: The rows kept in `metrics.jsonl`, all up to this step.
     """
 
     path: Path
@@ -26,52 +26,52 @@ class Begun(NamedTuple):
 
 
 class Hook(Checked):
-    """What a run calls while it trains: its first process, between two steps.
+    """Callbacks of a run, in its first process and between two steps of training.
 
-    Each method may be left out. What is called after a step follows from the step and
-    the config alone: a run that was killed calls again, with the same step, for rows
-    that came after its checkpoint.
+    All methods are optional. The calls after a step depend only on the step and the
+    config. A resumed run therefore repeats the calls for rows after its checkpoint,
+    with the same steps.
 
     Attributes:
-      package: what has to be installed for it; '' for nothing.
+      package: The package that it requires; '' for none.
 
     Raises:
-      ValueError: when made, for arguments that cannot be.
+      ValueError: At construction, for invalid arguments.
     """
 
     package: ClassVar[str] = ''
 
     def start(self, run: Begun) -> None:
-        """Is called once, before all others."""
+        """Called once, before all other methods."""
 
     def row(self, row: Row) -> Row | None:
-        """Is called with each row of metrics before it is written.
+        """Called with each row of metrics before it is written.
 
         Args:
-          row: as `metrics.jsonl` will have it: `step`, `kind`, `time` and the metrics.
+          row: The row for `metrics.jsonl`: `step`, `kind`, `time` and the metrics.
 
         Returns:
-          Further metrics, which this row is given: numbers, text or None by name. One
-          that it has stays as it is.
+          Metrics to add to the row: numbers, text or None by name. Existing entries of
+          the row take precedence.
         """
 
     def checkpoint(self, step: int) -> None:
-        """Is called where `checkpoints/<step>` is whole, and may be read or copied.
+        """Called when `checkpoints/<step>` is complete, and may be read or copied.
 
-        That is before the next one is begun. Of one that a run goes on from it is
-        called once more.
+        The next checkpoint has not been started then. A resumed run calls it again for
+        the checkpoint that it resumes from.
         """
 
     def end(self, result: Row | None) -> None:
-        """Is called once, after all others.
+        """Called once, after all other methods.
 
         Args:
-          result: what `result.json` holds; None where the run was stopped or failed.
+          result: The contents of `result.json`; None if the run was stopped or failed.
         """
 
 
 def numbers(row: Row) -> dict[str, float]:
-    """The numbers of a row, named `train/loss` or `eval/val/loss`."""
+    """Returns the numbers of a row, named `train/loss` or `eval/val/loss`."""
     kinds = [str(row[key]) for key in ('kind', 'set') if row.get(key)]
     group = '/'.join(kinds)
     found = {}

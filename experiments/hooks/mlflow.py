@@ -1,4 +1,4 @@
-"""MLflow (mlflow.org), by its package."""
+"""MLflow (mlflow.org), through its package."""
 
 import dataclasses
 import importlib
@@ -11,12 +11,12 @@ from experiments.hooks.base import Hook, numbers
 
 @dataclasses.dataclass(kw_only=True)
 class Mlflow(Hook):
-    """Logs the config and the numbers of rows to a run there, which a resume goes on.
+    """Logs the config and the rows' numbers to an MLflow run, which resumes continue.
 
     Attributes:
-      experiment: which it belongs to.
-      uri: of a server, or of a database as sqlite:///mlflow.db; '': as MLflow is set
-        up.
+      experiment: The run's experiment.
+      uri: A server, or a database such as sqlite:///mlflow.db; '' uses MLflow's
+        settings.
     """
 
     package: ClassVar[str] = 'mlflow'
@@ -32,7 +32,7 @@ class Mlflow(Hook):
         mlflow.set_experiment(self.experiment)
         file = run.path / 'mlflow.json'
         known = storage.read_json(file) if storage.exists(file) else None
-        # A resumed run has that one's name and config, which cannot be changed there.
+        # A resumed run keeps its name and config, which MLflow can't change.
         name = None if known else storage.run_title(run.path)
         active = mlflow.start_run(run_id=known, run_name=name)
         storage.write_json(file, active.info.run_id)
@@ -40,7 +40,7 @@ class Mlflow(Hook):
             mlflow.log_params(run.config)
 
     def row(self, row):
-        # Other characters are refused there, such as those of bleu(tokenize='char').
+        # MLflow rejects other characters, such as those of bleu(tokenize='char').
         found = {}
         for name, number in numbers(row).items():
             allowed = re.sub(r'[^\w ./-]', '_', name)

@@ -10,10 +10,10 @@ from flaxformer_lite.ranges import Range
 
 @dataclasses.dataclass(kw_only=True)
 class Profile(Hook):
-    """Traces the steps from the row of one of them to the next row of training.
+    """Traces the steps between a row and the next row of training.
 
     Attributes:
-      after: the step of that row, a multiple of `train.log_every`.
+      after: The step of the first row, a multiple of `train.log_every`.
     """
 
     after: Annotated[int, Range(at_least=1)]

@@ -1,8 +1,8 @@
-"""The rows as events of TensorBoard, in `tensorboard/` of the run's directory.
+"""The rows as TensorBoard events, in `tensorboard/` of the run's directory.
 
-The packages that write events import TensorFlow, or PyTorch where it is installed,
-which takes seconds at the start of every run. So their few formats are written out
-here: protocol-buffer Event messages in TFRecords.
+Packages that write events import TensorFlow or PyTorch, which takes seconds at the
+start of every run. Their few formats are therefore implemented here: protocol-buffer
+Event messages in TFRecords.
 """
 
 import dataclasses
@@ -13,15 +13,15 @@ import time
 from experiments import storage
 from experiments.hooks.base import Hook, Row, numbers
 
-LARGEST = 3.4028234663852886e38  # of a float32
+LARGEST = 3.4028234663852886e38  # maximum of float32
 
 
 @dataclasses.dataclass(kw_only=True)
 class Tensorboard(Hook):
-    """An event for each number of a row.
+    """Writes an event for each number of a row.
 
-    At a resume they are written again of the rows that stay, in a new file: TensorBoard
-    does not notice when one becomes shorter.
+    A resume rewrites the events of the kept rows to a new file, since TensorBoard
+    doesn't notice a file that has become shorter.
     """
 
     def start(self, run):
@@ -43,12 +43,12 @@ def _events(row: Row) -> bytes:
 
 
 def version(time: float) -> bytes:
-    """The record that a file of events begins with."""
+    """Returns the first record of an event file."""
     return _record(_double(1, time) + _bytes(3, b'brain.Event:2'))
 
 
 def scalar(time: float, step: int, name: str, value: float) -> bytes:
-    """The record of one value. `time` is in seconds since 1970."""
+    """Returns the record of one value. `time` is in seconds since 1970."""
     if abs(value) > LARGEST:
         value = math.copysign(math.inf, value)
     tag = _bytes(1, name.encode())
@@ -76,7 +76,7 @@ def _bytes(field: int, value: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    """Encodes seven bits per byte, lowest first; the eighth bit marks further bytes."""
     digits = []
     while value > 0x7F:
         digits.append(value & 0x7F | 0x80)
@@ -85,7 +85,7 @@ def _varint(value: int) -> bytes:
 
 
 def _checksum(data: bytes) -> bytes:
-    """CRC-32C, rotated and shifted as TFRecords have it."""
+    """Computes CRC-32C, masked as in TFRecords."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8

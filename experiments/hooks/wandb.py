@@ -1,4 +1,4 @@
-"""Weights & Biases (wandb.ai), by its package."""
+"""Weights & Biases (wandb.ai), through its package."""
 
 import dataclasses
 import importlib
@@ -10,12 +10,12 @@ from experiments.hooks.base import Hook, numbers
 
 @dataclasses.dataclass(kw_only=True)
 class Wandb(Hook):
-    """Logs the config and the numbers of rows to a run there, which a resume goes on.
+    """Logs the config and the rows' numbers to a wandb run, which resumes continue.
 
     Attributes:
-      project: which it belongs to.
-      entity: the user or the team that has the project; '': as wandb is set up.
-      offline: whether it is kept in `wandb/` of the run's directory, for `wandb sync`.
+      project: The run's project.
+      entity: The user or team that owns the project; '' uses wandb's settings.
+      offline: Whether to keep it in `wandb/` of the run's directory, for `wandb sync`.
     """
 
     package: ClassVar[str] = 'wandb'
@@ -41,7 +41,7 @@ class Wandb(Hook):
             settings=wandb.Settings(console='off'),
         )
         storage.write_json(file, self._run.id)
-        # By its own count wandb would drop rows that come once more.
+        # With its own step count, wandb would drop repeated rows.
         self._run.define_metric('*', step_metric='step')
 
     def row(self, row):

@@ -1,4 +1,4 @@
-"""How translations are scored: one file a metric, chosen by a spec string.
+"""Metrics of translations: one file per metric, chosen by a spec string.
 
 The field `evaluation.metrics` is a list of specs: `[bleu, chrf(word_order=2)]`.
 """
@@ -11,13 +11,13 @@ from flaxformer_lite.config.spec import Spec
 
 
 def by_name(text: Spec) -> dict[str, str]:
-    """The specs of a list by what results call their metrics: `bleu`, `chrf`.
+    """Returns the specs of a list by their names in results: `bleu`, `chrf`.
 
-    Where several are of one kind, these are called by their whole specs, without
-    spaces: of `[bleu, bleu(tokenize='char')]` the second is `bleu(tokenize='char')`.
+    Several metrics of one kind are named by their whole specs, without spaces: in
+    `[bleu, bleu(tokenize='char')]` the second is `bleu(tokenize='char')`.
 
     Raises:
-      UserError: the text is not a list of specs, or two would be called the same.
+      UserError: The text isn't a list of specs, or two have the same name.
     """
     with user_errors('evaluation.metrics: '):
         entries = list(map(specs.text, specs.entries(text)))
@@ -36,14 +36,14 @@ def by_name(text: Spec) -> dict[str, str]:
 
 
 def make(text: Spec, language: str = '') -> dict[str, Metric]:
-    """The metrics of a list by their names, in its order.
+    """Builds the metrics of a list, by name and in its order.
 
     Args:
-      text: the list.
-      language: the code of the target's language.
+      text: The list.
+      language: The code of the target language.
 
     Raises:
-      UserError: the text is no list of metrics.
+      UserError: The text isn't a list of metrics.
     """
     with user_errors('evaluation.metrics: '):
         return {
@@ -53,14 +53,14 @@ def make(text: Spec, language: str = '') -> dict[str, Metric]:
 
 
 def deciding(text: Spec, best: str) -> Metric:
-    """The metric of a list that says which checkpoints are best.
+    """Returns the metric of a list that selects the best checkpoints.
 
     Args:
-      text: the list.
-      best: its name, of `evaluation.best`; '' is the first.
+      text: The list.
+      best: Its name, as in `evaluation.best`; '' selects the first.
 
     Raises:
-      UserError: there is none, or the text is no list of metrics.
+      UserError: It isn't in the list, or the text isn't a list of metrics.
     """
     found = make(text)
     name = best or next(iter(found))

@@ -1,4 +1,4 @@
-"""What the metrics of sacreBLEU have in common."""
+"""The common base of the metrics of sacreBLEU."""
 
 import dataclasses
 import functools
@@ -13,14 +13,14 @@ class SacreBleu(Metric):
     """A metric as sacreBLEU computes it (Post 2018), with its signature.
 
     Attributes:
-      unsigned: arguments of which sacreBLEU's signature says nothing: they are added to
-        it where they differ from their defaults.
+      unsigned: Arguments missing in sacreBLEU's signature. Values other than the
+        defaults are appended to it.
     """
 
     unsigned: ClassVar[tuple[str, ...]] = ()
 
     def make_scorer(self) -> Any:
-        """sacreBLEU's own metric. To import one takes half a second."""
+        """Returns sacreBLEU's own metric. Importing one takes half a second."""
         raise NotImplementedError
 
     @functools.cached_property
@@ -28,13 +28,13 @@ class SacreBleu(Metric):
         return self.make_scorer()
 
     def statistics(self, outputs, references, sources):
-        # sacreBLEU has first references together, then second ones, and so on; None
-        # where a sentence has no more.
+        # sacreBLEU takes a list of all first references, then of all second ones, and
+        # so on. A missing reference is None.
         by_number = list(itertools.zip_longest(*references))
         return self._scorer._extract_corpus_statistics(outputs, by_number)
 
     def score_of(self, total):
-        # A copy: smoothing adds to it.
+        # Copied, since smoothing adds to it.
         return self._scorer._compute_score_from_stats(list(total)).score
 
     def signature(self, references):

@@ -1,4 +1,4 @@
-"""What every metric offers."""
+"""The base class of all metrics."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,31 +7,31 @@ from typing import Any, ClassVar
 from experiments.errors import check_list
 from flaxformer_lite.ranges import Checked
 
-# Scores that every model has, of the first reference and without a search.
+# Scores that every model has, with the first reference and without decoding.
 OF_MODELS = ('loss', 'perplexity', 'accuracy')
 Texts = Sequence[str]
-References = Sequence[tuple[str, ...]]  # of each sentence one or more
+References = Sequence[tuple[str, ...]]  # one or more for each sentence
 Rows = Sequence[Sequence[float]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Metric(Checked):
-    """A score of translations, made of numbers of each sentence that add up:
+    """A score of translations from additive statistics of sentences.
 
         score = score_of(Σᵢ statisticsᵢ)
 
-    So the scores of a set, of some of its sentences, of each, and of the trials of a
-    significance test are made of the same numbers, which are computed once. A metric
-    has `statistics` and, unless these are a numerator and a denominator, `score_of`.
-    Results show it with two decimals.
+    The scores of a set, a subset, a sentence and the trials of a significance test
+    therefore share statistics that are computed once. A metric defines `statistics` and
+    `score_of`. The latter is optional if the statistics are a numerator and a
+    denominator. Results show the score with two decimals.
 
     Attributes:
-      name: what results call it, as `experiments.metrics.names` says; given.
-      language: the code of the target's language, '' where that is not known; given.
-      higher_is_better: whether the best translations have the highest score.
+      name: Its name in results, from `experiments.metrics.by_name`; set by the caller.
+      language: The code of the target language, or '' if unknown; set by the caller.
+      higher_is_better: Whether the best translations have the highest score.
 
     Raises:
-      ValueError: when made, for arguments that cannot be.
+      ValueError: At construction, for invalid arguments.
     """
 
     name: str = ''
@@ -39,34 +39,34 @@ class Metric(Checked):
     higher_is_better: ClassVar[bool] = True
 
     def check_installed(self) -> None:
-        """Refuses, before anything is compiled, what needs a package that is not here.
+        """Raises UserError, before compilation, if a required package is missing.
 
         Raises:
-          UserError: names the package and what can be done.
+          UserError: Names the package and how to fix it.
         """
 
     def statistics(
         self, outputs: Texts, references: References, sources: Texts
     ) -> Rows:
-        """A row of numbers for each sentence, all of the same length.
+        """Returns a row of numbers for each sentence, all of the same length.
 
         Args:
-          outputs: the translations, which may be blank.
-          references: of each sentence one or more, none of which is blank.
-          sources: what was translated.
+          outputs: The translations, which may be blank.
+          references: One or more for each sentence, none of them blank.
+          sources: The source sentences.
         """
         raise NotImplementedError
 
     def score_of(self, total: Sequence[float]) -> float:
-        """The score of the sum of rows; here 100 × numerator / denominator."""
+        """Returns the score of a sum of rows, by default 100 × their ratio."""
         numerator, denominator = total
         return 100 * numerator / denominator
 
     def score(self, outputs: Texts, references: References, sources: Texts) -> float:
-        """The score of all sentences together; arguments as `statistics`.
+        """Returns the score of all sentences together; arguments as in `statistics`.
 
         Raises:
-          UserError: one text is given for a list of them.
+          UserError: An argument is a text instead of a list.
         """
         _check_lists(outputs, references, sources)
         rows = self.statistics(outputs, references, sources)
@@ -75,12 +75,12 @@ class Metric(Checked):
     def sentence_scores(
         self, outputs: Texts, references: References, sources: Texts
     ) -> list[float]:
-        """The score of each sentence; arguments and errors as `score`."""
+        """Returns the score of each sentence; arguments and errors as in `score`."""
         _check_lists(outputs, references, sources)
         return list(map(self.score_of, self.statistics(outputs, references, sources)))
 
     def signature(self, references: References) -> str:
-        """All by which scores differ: those of one signature can be compared."""
+        """Returns all settings that affect scores; equal signatures are comparable."""
         words = [f'nrefs:{count_references(references) or "var"}']
         for name, value in self.arguments().items():
             if isinstance(value, bool):
@@ -89,13 +89,13 @@ class Metric(Checked):
         return '|'.join(words)
 
     def arguments(self) -> dict[str, Any]:
-        """What a spec may give, as it is."""
+        """Returns the arguments that a spec may give, with their values."""
         given = dataclasses.fields(Metric)
         own = dataclasses.fields(self)[len(given) :]
         return {field.name: getattr(self, field.name) for field in own}
 
     def rank(self, score: float) -> float:
-        """A number that is higher for a better score."""
+        """Returns a number that is higher for a better score."""
         return score if self.higher_is_better else -score
 
 
@@ -108,6 +108,6 @@ def _check_lists(outputs: Texts, references: References, sources: Texts) -> None
 
 
 def count_references(references: References) -> int | None:
-    """How many references each sentence has; None where not all have as many."""
+    """Returns the number of references per sentence; None if it varies."""
     numbers = set(map(len, references))
     return numbers.pop() if len(numbers) == 1 else None

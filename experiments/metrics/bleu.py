@@ -8,8 +8,7 @@ from experiments.errors import UserError
 from experiments.metrics._sacrebleu import SacreBleu
 from flaxformer_lite.ranges import Choices, Range, Size
 
-# For languages whose words are not parted by spaces, or not by these alone; by their
-# codes in ISO 639-1 and 639-3.
+# For languages that don't separate all words by spaces, by ISO 639-1 and 639-3 code.
 _TOKENIZERS = {
     'zh': 'zh',
     'zho': 'zh',
@@ -22,22 +21,21 @@ _TOKENIZERS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bleu(SacreBleu):
-    """BP · exp(1/N Σₙ log pₙ), in percent: the share of n-grams that a reference has.
+    """BP · exp(1/N Σₙ log pₙ), in percent, from the clipped n-gram precisions pₙ.
 
         BP = min(1, exp(1 − r/c)),  pₙ = Σ min(count, count in a reference) / Σ count
 
-    c is the length of the translations, r that of the references that are nearest in
-    length.
+    c is the length of the translations, r that of the references closest in length.
 
     Attributes:
-      tokenize: sacreBLEU's tokenizer; 'language': the one that the target's language
-        asks for. flores101 and flores200 are downloaded at their first use.
-      lowercase: whether case does not count.
-      smooth_method: what is done with pₙ = 0 (Chen and Cherry 2014).
-      smooth_value: of floor and add-k; None: 0.1 and 1.
+      tokenize: sacreBLEU's tokenizer; 'language' selects one for the target language.
+        flores101 and flores200 are downloaded on first use.
+      lowercase: Whether to ignore case.
+      smooth_method: How to smooth pₙ = 0 (Chen and Cherry 2014).
+      smooth_value: For floor and add-k. Defaults to 0.1 and 1.
       max_ngram_order: N.
-      effective_order: N is at most the longest n of which there are n-grams; scores of
-        single sentences always have it.
+      effective_order: Whether to limit N to the longest n with any n-grams. Scores of
+        single sentences always do.
     """
 
     unsigned: ClassVar[tuple[str, ...]] = ('max_ngram_order',)
@@ -75,8 +73,8 @@ class Bleu(SacreBleu):
     def check_installed(self):
         try:
             self.make_scorer()
-        # A dictionary or a file from the network may be missing. sacreBLEU ends the
-        # process where it cannot download.
+        # A dictionary or a file from the network may be missing. sacreBLEU exits the
+        # process if a download fails.
         except (Exception, SystemExit) as error:
             reason = ' '.join(str(error).split())
             raise UserError(

@@ -9,17 +9,17 @@ from flaxformer_lite.ranges import Range, Size
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chrf(SacreBleu):
-    """(1 + β²) P R / (β² P + R), in percent, of n-grams of characters.
+    """(1 + β²) P R / (β² P + R), in percent, from n-grams of characters.
 
-    P and R are means over n of precision and recall, against the best reference.
+    P and R are the means over n of precision and recall, for the best reference.
 
     Attributes:
-      char_order: the longest n.
-      word_order: the longest n of words, which then count too; 2 is chrF++.
-      beta: how many times as much recall counts as precision.
-      lowercase: whether case does not count.
-      whitespace: whether spaces are characters.
-      eps_smoothing: as in chrF++.py and NLTK; else as in sacreBLEU before 2.0.
+      char_order: Maximum n of characters.
+      word_order: Maximum n of words, which count too if above 0; 2 is chrF++.
+      beta: The weight of recall relative to precision.
+      lowercase: Whether to ignore case.
+      whitespace: Whether spaces count as characters.
+      eps_smoothing: True smooths as chrF++.py and NLTK, False as sacreBLEU before 2.0.
     """
 
     unsigned: ClassVar[tuple[str, ...]] = ('beta',)

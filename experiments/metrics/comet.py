@@ -1,4 +1,4 @@
-"""COMET (Rei et al. 2020): what a trained model judges, by unbabel-comet."""
+"""COMET (Rei et al. 2020), a trained model's quality score, by unbabel-comet."""
 
 import dataclasses
 import functools
@@ -13,14 +13,14 @@ from flaxformer_lite.ranges import Size
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comet(Metric):
-    """100 × the mean of what a COMET model says of each sentence, on the CPU.
+    """100 × the mean of a COMET model's score over sentences, on the CPU.
 
-    Of several references the one counts that it judges best by.
+    Each sentence uses the reference with the highest score.
 
     Attributes:
-      path: a folder as `comet.download_model` leaves it, with `hparams.yaml` and
+      path: A folder from `comet.download_model`, with `hparams.yaml` and
         `checkpoints/model.ckpt`.
-      batch_size: sentences that are judged together.
+      batch_size: Number of sentences scored together.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Comet(Metric):
 
     @functools.cached_property
     def _model(self) -> Any:
-        # Of the package: the checker takes it for this file.
+        # pyright takes the package for this file.
         from comet import load_from_checkpoint  # pyright: ignore
 
         return load_from_checkpoint(str(self._checkpoint))

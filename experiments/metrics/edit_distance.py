@@ -1,4 +1,4 @@
-"""Mean edit distance (Levenshtein 1966) of a sentence."""
+"""Mean edit distance (Levenshtein 1966) per sentence."""
 
 import dataclasses
 
@@ -7,10 +7,10 @@ from experiments.metrics.error_rate import ErrorRate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EditDistance(ErrorRate):
-    """Σ edits / sentences, as those of inflection are scored; `error_rate`'s edits.
+    """Σ edits / sentences, the usual score of inflection; edits as in `error_rate`.
 
     Attributes:
-      unit, lowercase: as of `error_rate`.
+      unit, lowercase: As in `error_rate`.
     """
 
     def statistics(self, outputs, references, sources):

@@ -10,14 +10,14 @@ from flaxformer_lite.ranges import Choices
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ErrorRate(Metric):
-    """Σ edits / Σ units of the reference, in percent, which may be more than 100.
+    """Σ edits / Σ units of the reference, in percent; can exceed 100.
 
-    Edits are the fewest insertions, deletions and replacements of a unit that lead to
-    the nearest reference; of several that are as near, to the longest.
+    Edits are the fewest insertions, deletions and replacements of units that yield the
+    nearest reference, or the longest of equally near ones.
 
     Attributes:
-      unit: what is edited. Characters are counted with one space between words.
-      lowercase: whether case does not count.
+      unit: The edited unit. Characters include one space between words.
+      lowercase: Whether to ignore case.
     """
 
     higher_is_better: ClassVar[bool] = False

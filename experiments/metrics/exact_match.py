@@ -1,4 +1,4 @@
-"""How many translations are a reference, word by word."""
+"""The share of translations that equal a reference, word by word."""
 
 import dataclasses
 
@@ -7,12 +7,12 @@ from experiments.metrics.base import Metric
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExactMatch(Metric):
-    """The share of translations that are one of their references, in percent.
+    """The share of translations that equal one of their references, in percent.
 
-    How many spaces part two words does not count.
+    The number of spaces between words doesn't matter.
 
     Attributes:
-      lowercase: whether case does not count.
+      lowercase: Whether to ignore case.
     """
 
     lowercase: bool = False

@@ -10,16 +10,16 @@ from experiments.metrics._sacrebleu import SacreBleu
 class Ter(SacreBleu):
     """Σ edits / Σ words of the references, in percent.
 
-    Words are inserted, deleted, replaced, or moved with their neighbours. Edits are to
-    the nearest reference, words the mean over a sentence's references. A missing
-    reference doesn't count, whereas sacreBLEU's command reads its blank line as an
-    empty reference, which shortens the mean.
+    Edits insert, delete or replace a word, or move adjacent words. They are counted
+    against the nearest reference, words as the mean over a sentence's references. A
+    missing reference doesn't count, whereas sacreBLEU's command reads its blank line as
+    an empty reference, which lowers the mean.
 
     Attributes:
-      normalized: whether punctuation is parted from words, as Tercom does.
-      no_punct: whether punctuation does not count.
-      asian_support: of both, for Chinese and Japanese characters too.
-      case_sensitive: whether case counts.
+      normalized: Whether to split punctuation from words, as Tercom does.
+      no_punct: Whether to ignore punctuation.
+      asian_support: Whether both apply to Chinese and Japanese characters too.
+      case_sensitive: Whether case counts.
     """
 
     higher_is_better: ClassVar[bool] = False

@@ -1,1 +1,1 @@
-"""What the section `optimizer` of a config names, made with optax."""
+"""Optimizers of the config's section `optimizer`, built with optax."""

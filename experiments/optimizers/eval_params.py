@@ -1,11 +1,11 @@
-"""Which parameters a model is evaluated with: those it trains, or an average of them.
+"""The parameters that a model is evaluated with: trained or averaged.
 
-Schedule-free optimizers take gradients at y and keep z; evaluation uses x, an average
-of past z, where y = β x + (1 − β) z (Defazio et al. 2024). `train.ema` has an average
-of what was trained so far (Polyak and Juditsky 1992), whose weights fall by step.
+Schedule-free optimizers take gradients at y and store z. Evaluation uses x, an average
+of past z, where y = β x + (1 − β) z (Defazio et al. 2024). `train.ema` averages the
+parameters trained so far (Polyak and Juditsky 1992), with weights that decay by step.
 
-A checkpoint holds the average as its `params`, and the whole training state beside it
-as `training`. So a reader of checkpoints need not know the optimizer.
+A checkpoint holds the average as its `params`, and the whole training state as
+`training`. Readers of checkpoints need not know the optimizer.
 """
 
 import math
@@ -22,12 +22,13 @@ _TRAINING = 'training'
 
 
 class Ema(NamedTuple):
-    """The state of an optimizer `with_ema`.
+    """The state of an optimizer from `with_ema`.
 
     Attributes:
-      inner: of the optimizer itself.
-      count: int32, updates made.
-      average: of the parameters that are trained; their first values before any update.
+      inner: The state of the wrapped optimizer.
+      count: int32, number of updates.
+      average: The average of the trained parameters; their initial values before any
+        update.
     """
 
     inner: Any
@@ -38,15 +39,16 @@ class Ema(NamedTuple):
 def with_ema(
     optimizer: optax.GradientTransformation, decay: float
 ) -> optax.GradientTransformation:
-    """The optimizer, which also keeps an average of the parameters that it makes:
+    """Wraps an optimizer to also keep an average of the parameters:
 
         averageₜ = Σᵢ dᵗ⁻ⁱ θᵢ / Σᵢ dᵗ⁻ⁱ,  i = 1 … t
 
-    This is eₜ / (1 − dᵗ) of eₜ = d eₜ₋₁ + (1 − d) θₜ with e₀ = 0: as Adam's means, its
-    weights have the sum 1 at every step, and the first values θ₀ have none.
+    This is eₜ / (1 − dᵗ) with eₜ = d eₜ₋₁ + (1 − d) θₜ and e₀ = 0. Like Adam's
+    bias-corrected means, its weights sum to 1 at every step. The initial values θ₀ have
+    no weight.
 
     Args:
-      optimizer: the last of a chain: what it returns is added to the parameters.
+      optimizer: The last of a chain: its updates are added to the parameters.
       decay: d, above 0 and below 1.
     """
 
@@ -65,13 +67,13 @@ def with_ema(
 
 
 def variables(state: TrainState) -> Any:
-    """The variables to evaluate with: the average, where the optimizer keeps one."""
+    """Returns the variables for evaluation: the average if the optimizer keeps one."""
     averaging = _averaging(state)
     if averaging is None:
         return state.variables
     own = averaging.average if isinstance(averaging, Ema) else averaging.z
     every = freezing.paths(state.params)
-    # It is of what is trained, and of nothing else.
+    # The average covers the trained parameters only.
     held = frozenset(every.keys() - freezing.paths(own).keys())
     trained, frozen = freezing.split(state.params, held)
     if not isinstance(averaging, Ema):
@@ -82,26 +84,26 @@ def variables(state: TrainState) -> Any:
 
 
 def to_save(state: TrainState) -> Any:
-    """The tree of arrays that a checkpoint of this state holds."""
+    """Returns the tree of arrays that a checkpoint of this state holds."""
     if _averaging(state) is None:
         return state
     return variables(state) | {_TRAINING: state}
 
 
 def to_restore(abstract: TrainState) -> Any:
-    """The part of a checkpoint's tree that training resumes from."""
+    """Returns the subtree of a checkpoint that training resumes from."""
     if _averaging(abstract) is None:
         return abstract
     return {_TRAINING: abstract}
 
 
 def restored(tree: Any) -> TrainState:
-    """The training state in a tree that was restored as `to_restore` says."""
+    """Returns the training state in a tree restored with `to_restore`."""
     return tree if isinstance(tree, TrainState) else tree[_TRAINING]
 
 
 def _averaging(state: TrainState) -> Any:
-    """The state of an optimizer that keeps an average; None where it does not."""
+    """Returns the state of an averaging optimizer; None without one."""
 
     def is_averaging(x):
         return isinstance(x, Ema | optax.contrib.ScheduleFreeState)

@@ -1,4 +1,4 @@
-"""Which parameters `train.freeze` leaves as they are."""
+"""Parameters that `train.freeze` excludes from training."""
 
 import functools
 import re
@@ -17,16 +17,16 @@ from flaxformer_lite.training.train_step import init_variables
 
 
 def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
-    """The parameters that are not trained, by the paths that they have in the model.
+    """Returns the paths of the model's frozen parameters.
 
-    The pattern is searched for in paths as they are where each layer is separate, such
-    as 'encoder/layer_0/feed_forward/up/kernel', also of a model that scans its layers.
+    The pattern is searched in paths with separate layers, such as
+    'encoder/layer_0/feed_forward/up/kernel', also if the model scans its layers.
 
     Raises:
-      UserError: it is found in none or in all of them, or in some layers of a parameter
-        that holds those of all.
+      UserError: The pattern matches no path or all of them, or some layers of a stacked
+        parameter.
     """
-    # They are the same whatever the vocabulary, and so are found once for all.
+    # The paths don't depend on the vocabulary size, so all sizes share a cache entry.
     return _paths(config.train.freeze, model.clone(vocab_size=1))
 
 
@@ -53,7 +53,7 @@ def _paths(pattern: str, model: Model) -> frozenset[str]:
 def _of_stacked(
     found: dict[str, bool], periods: Mapping[str, int], where: str
 ) -> dict[str, bool]:
-    """The same of parameters that hold those of all layers, which must agree."""
+    """Maps separate layers' flags, which must agree, to stacked parameters."""
     flags = freezing.from_paths({path: jnp.asarray(x) for path, x in found.items()})
     stacked = {}
     for path, flag in freezing.paths(stack_layers(flags, periods)).items():
@@ -68,7 +68,7 @@ def _of_stacked(
 
 
 def _parameter_paths(model: Model) -> list[str]:
-    """The paths of a model's parameters where each layer is separate."""
+    """Returns the paths of a model's parameters with separate layers."""
     separate = model.with_separate_layers()
     with user_errors():
         variables = jax.eval_shape(lambda: init_variables(separate, jax.random.key(0)))

@@ -1,4 +1,4 @@
-"""Any optimizer by a spec: optax's `lion(b1=0.95)`, `contrib.muon`, `my_parts.mine`."""
+"""Optimizers from specs: optax's `lion(b1=0.95)`, `contrib.muon`, `my_parts.mine`."""
 
 import functools
 import inspect
@@ -16,29 +16,28 @@ from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.ranges import nearest
 
 CONTRIB = 'contrib.'
-# These cannot be had by a name: they want more than a gradient (the loss itself,
-# gradients of single examples, another optimizer), do not go by a schedule, or keep
-# what no checkpoint holds.
+# Unsupported: these need more than a gradient (the loss itself, per-example gradients,
+# another optimizer), ignore the schedule, or keep state that checkpoints can't store.
 _LEFT_OUT = frozenset(
     'lbfgs rprop sm3 optimistic_adam contrib.momo contrib.momo_adam contrib.sophia '
     'contrib.dpsgd contrib.schedule_free contrib.cocob contrib.galore'.split()
 )
-# Which axes of a kernel are its input's and which its output's: what Muon goes by.
+# Muon's argument for the input and output axes of kernels.
 _DIMENSIONS = 'muon_weight_dimension_numbers'
 
 
 def split(text: Spec) -> tuple[str, dict[str, Any]]:
-    """`'contrib.muon(beta=0.9)'` → `('contrib.muon', {'beta': 0.9})`.
+    """Splits `'contrib.muon(beta=0.9)'` into `('contrib.muon', {'beta': 0.9})`.
 
     Raises:
-      UserError: the text is not a spec.
+      UserError: The text isn't a spec.
     """
     with user_errors('optimizer.name: '):
         return spec.parse(text)
 
 
 def findings(text: Spec) -> list[testing.Finding]:
-    """The contracts of an optimizer, at a constant learning rate."""
+    """Returns violated contracts of an optimizer, at a constant learning rate."""
     name, given = split(text)
     rate = optax.constant_schedule(1e-3)
     return testing.optimizer_findings(
@@ -52,19 +51,20 @@ def make(
     schedule: optax.Schedule,
     mask: Callable[[Any], Any],
 ) -> optax.GradientTransformation:
-    """An optimizer of optax, with its defaults for what is not given, or of elsewhere.
+    """Builds an optimizer of optax or of a user's module.
 
-    One of elsewhere is what a function or class of a dotted name returns for a
-    `learning_rate`, and for a `mask` if it takes one.
+    A dotted name is a function or class of a user's module. It is called with
+    `learning_rate`, and with `mask` if it accepts that. Omitted arguments have its
+    defaults.
 
     Args:
-      name, given: its name and its arguments, as `split` returns them.
-      schedule: the learning rate.
-      mask: parameters → True for those that decay, for optimizers that can leave some
-        out.
+      name, given: The name and its arguments, from `split`.
+      schedule: The learning rate.
+      mask: Parameters → True for those with weight decay, for optimizers that accept a
+        mask.
 
     Raises:
-      UserError: there is no such optimizer or argument, or optax refuses a value.
+      UserError: The optimizer or an argument doesn't exist, or optax rejects a value.
     """
     of_optax = makers()
     if '.' not in name.removeprefix(CONTRIB) and name not in of_optax:
@@ -89,7 +89,7 @@ def make(
         update = maker(**ours, **given)
         results.check_type(name, update, optax.GradientTransformation)
         _try(update)
-    except Exception as error:  # whatever optax and JAX say to a value of a wrong kind
+    except Exception as error:  # any error of optax and JAX for a wrong type
         if name not in of_optax:
             raise
         reason = ' '.join(str(error).split())
@@ -99,7 +99,7 @@ def make(
 
 @functools.cache
 def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Optax's functions by the names that `make` takes, those of `contrib` last."""
+    """Returns optax's functions by the names that `make` takes, `contrib` last."""
     found = {}
     for prefix, module in (('', optax), (CONTRIB, optax.contrib)):
         for name, function in sorted(vars(module).items()):
@@ -111,20 +111,21 @@ def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
 
 
 def _dimensions(params: Any) -> Any:
-    """The axes of dense layers' kernels, which Muon orthogonalises; Adam has the rest.
+    """Returns the axes of dense kernels, which Muon orthogonalises; Adam does the rest.
 
-    Without it optax takes what has two axes for a kernel: it would leave projections of
-    attention out, whose heads are an axis of their own, and put embeddings in.
+    The default in optax treats every parameter with two axes as a kernel. It would
+    leave out attention projections, whose heads have their own axis, and include
+    embeddings.
     """
 
     def of_leaf(path, x):
         names = [entry.key for entry in path]
         if names[-1] != 'kernel' or x.ndim < 2:
             return None
-        if 'experts' in names:  # the first axis: each is a network of its own
+        if 'experts' in names:  # the first axis is the expert
             return optax.contrib.MuonDimensionNumbers(1, 2)
         axes = tuple(range(x.ndim))
-        count = x.ndim - 1 if 'out_proj' in names else 1  # of all heads
+        count = x.ndim - 1 if 'out_proj' in names else 1  # all axes of heads
         inputs, outputs = axes[:count], axes[count:]
         return optax.contrib.MuonDimensionNumbers(inputs, outputs)
 
@@ -132,7 +133,7 @@ def _dimensions(params: Any) -> Any:
 
 
 def _try(update: Any) -> None:
-    """Traces an update of a matrix and a bias, which raises what is wrong."""
+    """Traces an update of a matrix and a bias, which raises any errors."""
     matrix = jax.ShapeDtypeStruct((2, 2), jnp.float32)
     vector = jax.ShapeDtypeStruct((2,), jnp.float32)
     params = {'kernel': matrix, 'bias': vector}

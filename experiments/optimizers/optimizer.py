@@ -1,4 +1,4 @@
-"""The optimizer that a config describes (paper §5.3)."""
+"""The optimizer of a config (paper §5.3)."""
 
 import functools
 from collections.abc import Mapping
@@ -16,19 +16,19 @@ from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import schedules
 
-LONG = 1 << 30  # steps, more than any training has
-# Those whose arguments are the fields b1, b2, eps and weight_decay; others have
-# arguments of their own.
+LONG = 1 << 30  # steps, more than in any training
+# Optimizers with the fields b1, b2, eps and weight_decay. Others have arguments in
+# their spec.
 BY_FIELDS = ('adam', 'adamw')
 ADAMS = ('b1', 'b2', 'eps', 'weight_decay')
-# A step of theirs is as long as the learning rate says, whatever a gradient's size: the
-# rates of an initialisation hold for them. An update that was scaled would also part
-# schedule-free optimizers from the sequences that they keep.
+# Optimizers whose step size depends on the learning rate, not on the gradient's size.
+# An initialization's learning rates apply to them. Scaling updates would also break the
+# sequences that schedule-free optimizers keep.
 _OF_ONE_LENGTH = (
     'adabelief adam adamax adamaxw adamw amsgrad lion radam sign_sgd signum yogi'
 ).split()
-# These move each number by its own gradients alone, and so do not see a difference
-# between the matrix of one layer and those of all. A test holds it.
+# Optimizers that update each entry from its own gradients, so stacked layers make no
+# difference. A test checks this.
 ENTRYWISE = (
     'adabelief adadelta adagrad adam adamax adamaxw adamw adan amsgrad lion radam '
     'rmsprop sgd sign_sgd signum yogi contrib.schedule_free_adamw '
@@ -42,22 +42,23 @@ DECAYING = ('kernel', 'embedding', 'source_embedding', 'output')
 def make(
     config: ExperimentConfig, model: Model, steps: int = LONG
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """The optimizer of a config, and its learning rate by the count of updates so far.
+    """Builds the optimizer of a config, and its learning rate by number of updates.
 
-    `adam` is Kingma and Ba's (2015). `adamw` also takes learning rate · weight_decay ·
-    w from each weight w that `decays` is true of (Loshchilov and Hutter 2019). Both go
-    by the fields of `optimizer`. Any other is optax's own, by its spec. A gradient
-    whose norm over all parameters is above `clip` is scaled down to it; 0 leaves it as
-    it is. With `train.ema` it keeps an average, as `eval_params.with_ema` says.
+    `adam` is Kingma and Ba's (2015). `adamw` also subtracts learning rate ·
+    weight_decay · w from each weight w selected by `decays` (Loshchilov and Hutter
+    2019). Both use the fields of `optimizer`. Any other is optax's own, by its spec.
+
+    `clip` limits the norm of the gradient over all parameters; 0 disables it. With
+    `train.ema` the optimizer keeps an average, as in `eval_params.with_ema`.
 
     Args:
-      config: the whole config.
-      model: says what the learning rate of each parameter is multiplied by.
-      steps: the length of the training, which some schedules go by; by default longer
-        than any, for use before it is known.
+      config: The whole config.
+      model: Has the learning rate multiplier of each parameter.
+      steps: The length of the training, used by some schedules. Defaults to more than
+        any training, for use before it is known.
 
     Raises:
-      UserError: as `check`.
+      UserError: As `check`.
     """
     update, schedule = _from_optax(config, steps)
     name, _ = _named(config.optimizer)
@@ -75,7 +76,7 @@ def make(
 def _from_optax(
     config: ExperimentConfig, steps: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """The optimizer that the fields name, and its learning rate."""
+    """Builds the optimizer of the fields, and its learning rate."""
     settings = config.optimizer
     name, arguments = _named(settings)
     if name != 'adamw' and settings.weight_decay:
@@ -95,14 +96,14 @@ def _from_optax(
         _check_lr_multipliers(config, name)
     try:
         schedule = schedules.make(settings.schedule, config.model.d_model, steps)
-        jax.eval_shape(schedule, 0)  # an argument of the wrong type is met only here
+        jax.eval_shape(schedule, 0)  # detects an argument of the wrong type
     except (ValueError, TypeError) as error:
         raise UserError(f'optimizer.schedule: {error}') from None
     return optax_specs.make(name, arguments, schedule, decays), schedule
 
 
 def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
-    """The optimizer's name and its arguments, of the spec and of the fields."""
+    """Returns the optimizer's name and its arguments, from spec and fields."""
     name, arguments = optax_specs.split(settings.name)
     if name not in BY_FIELDS:
         return name, arguments
@@ -117,10 +118,10 @@ def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
 
 
 def check_rates(config: ExperimentConfig) -> None:
-    """Refuses a schedule with negative or infinite rates, computed on a device.
+    """Raises UserError for negative or infinite learning rates, computed on a device.
 
     Raises:
-      UserError: names the schedule, the rate and its step.
+      UserError: Names the schedule, the rate and its step.
     """
     steps = config.train.steps or LONG
     with user_errors('optimizer.schedule: '):
@@ -128,16 +129,16 @@ def check_rates(config: ExperimentConfig) -> None:
 
 
 def check(config: ExperimentConfig) -> None:
-    """Refuses an optimizer that cannot be made, or does not fit the initialisation.
+    """Raises UserError if the optimizer is invalid or doesn't fit the initialization.
 
     Raises:
-      UserError: names the field of `optimizer`, its value and what it may be.
+      UserError: Names the field of `optimizer`, its value and the allowed ones.
     """
     _from_optax(config, LONG)
 
 
 def _check_lr_multipliers(config: ExperimentConfig, name: str) -> None:
-    """Refuses optimizers and schedules that the initialisation's rates do not fit."""
+    """Raises UserError if the initialization's learning rates don't apply."""
     if name not in _OF_ONE_LENGTH:
         raise UserError(
             f'optimizer.name={name}: the learning rates that '
@@ -161,7 +162,7 @@ def _has_lr_multipliers(config: ExperimentConfig) -> bool:
 
 
 def _scale_by_multipliers(model: Model) -> Any:
-    """Multiplies each parameter's update by what its initialisation says."""
+    """Multiplies each parameter's update by its initialization's multiplier."""
 
     def scale_leaf(path, x):
         return x * model.lr_multiplier(tuple(entry.key for entry in path))
@@ -170,13 +171,13 @@ def _scale_by_multipliers(model: Model) -> Any:
 
 
 def decays(params: Any) -> Any:
-    """True for what weight decay draws to 0: `DECAYING`.
+    """Returns True for parameters with weight decay: `DECAYING`.
 
-    Their entries are many, can overfit, and mean least at 0. All else stays: an entry
-    of a bias or of a norm's scale sets the level of one feature; a table of positions
-    says where tokens stand; and what an attention has of its own may start as the
-    identity, as `bilinear`'s and `talking_heads`' matrices do, where 0 would mean that
-    nothing is attended to.
+    These have many entries, can overfit, and have the least effect at 0. All others
+    keep their values. An entry of a bias or a norm's scale sets the level of one
+    feature, and a position table encodes positions. Parameters of an attention may
+    start as the identity, as the matrices of `bilinear` and `talking_heads` do. At 0
+    these would attend to nothing.
     """
     return jax.tree_util.tree_map_with_path(
         lambda path, w: path[-1].key in DECAYING, params
@@ -186,16 +187,16 @@ def decays(params: Any) -> Any:
 def separately(
     optimizer: optax.GradientTransformation, periods: Mapping[str, int]
 ) -> optax.GradientTransformation:
-    """The optimizer that treats each layer's part of a stacked parameter by itself.
+    """Wraps an optimizer to treat the layers of stacked parameters separately.
 
-    Its updates are those of the same model with separate layers, which `adafactor`,
-    `lamb` or `contrib.muon` choose by whole matrices. Its state is of separate layers;
-    the program grows with their number.
+    Its updates are those of the same model with separate layers. `adafactor`, `lamb`
+    and `contrib.muon` compute them from whole matrices. Its state has separate layers,
+    and the program grows with their number.
 
     Args:
-      optimizer: of separate layers.
-      periods: the model's `layer_periods`. Parameters that are not trained are missing
-        here, so that they cannot be read off the others.
+      optimizer: For separate layers.
+      periods: The model's `layer_periods`. They can't be inferred from the parameters,
+        since frozen ones are missing.
     """
 
     def init(params):

@@ -1,1 +1,1 @@
-"""Reports: arms of runs compared, as tables, figures and one page."""
+"""Reports: arms compared in tables, figures and one page."""

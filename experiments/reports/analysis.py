@@ -1,11 +1,10 @@
-"""Differences between arms that share their seeds: how large, how sure, all at once.
+"""Differences between arms that share seeds, with simultaneous confidence intervals.
 
-A score is what its arm and its seed bring, and chance: y = arm + seed + error, by least
-squares (Fisher 1935, randomised blocks). So what a seed brings to all arms alike is no
-noise of their difference. The intervals hold together: all of them cover what is true
-in 95 of 100 experiments, and a p below 0.05 is the same statement (Dunnett 1955, of
-arms and a base; Tukey 1953, of all pairs; Hothorn, Bretz and Westfall 2008, of any
-contrasts).
+The model is y = arm + seed + error, fitted by least squares (Fisher 1935, randomised
+blocks). A seed's common effect on all arms is therefore not noise in their difference.
+The intervals are simultaneous: all of them cover the true differences in 95 of 100
+experiments. A p below 0.05 is the same statement. See Dunnett 1955 for arms and a base,
+Tukey 1953 for all pairs, and Hothorn, Bretz and Westfall 2008 for any contrasts.
 """
 
 import collections
@@ -18,22 +17,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LEVEL = 0.05
-POWER = 0.8  # at which a difference is called detectable
+POWER = 0.8  # the power that defines the minimum detectable difference
 _BOOTSTRAPS = 2_000
 _EXCHANGES = 9_999
-_POINTS = 15  # the binary logarithm of how many an integral has
+_POINTS = 15  # binary logarithm of the number of an integral's points
 
 Scores = Mapping[str, Mapping[Any, float]]  # by arm and seed; runs may be missing
 Pair = tuple[str, str]
 
 
 class Spread(NamedTuple):
-    """A mean over seeds.
+    """The mean and the standard deviation over seeds.
 
     Attributes:
-      mean: of the values.
-      sd: their standard deviation, of a sample; None of one value.
-      n: how many there are.
+      mean: The mean of the values.
+      sd: The sample standard deviation; None for one value.
+      n: Number of values.
     """
 
     mean: float
@@ -42,7 +41,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
-    """Mean and standard deviation, without values that are None; None of no values."""
+    """Returns mean and standard deviation without None values; None without values."""
     there = [value for value in values if value is not None]
     if not there:
         return None
@@ -53,19 +52,19 @@ def spread(values: Sequence[float | None]) -> Spread | None:
 
 
 class Contrast(NamedTuple):
-    """How far an arm is above another.
+    """The difference between an arm and another.
 
     Attributes:
-      arm, base: the two.
-      effect: the difference; where seeds are missing, adjusted for which they are.
-      low, high: its interval; None where nothing tells how large chance is.
-      p: two-sided, of this family of contrasts; None as above.
-      seeds: how many both have.
-      equivalent: whether the whole interval lies within the margin; None without one.
-      error: of the effect, its standard error over seeds; None as above.
-      freedom: degrees of it.
-      permuted: p by exchanging arms within seeds, which takes no error for normal; None
-        where fewer than two seeds have all arms.
+      arm, base: The two arms.
+      effect: The difference, adjusted for missing seeds.
+      low, high: Its confidence interval; None if the error can't be estimated.
+      p: Two-sided, adjusted for this family of contrasts; None as above.
+      seeds: Number of seeds that both have.
+      equivalent: Whether the whole interval lies within the margin; None without one.
+      error: Standard error of the effect over seeds; None as above.
+      freedom: Its degrees of freedom.
+      permuted: The p of a permutation of arms within seeds, which doesn't assume normal
+        errors. It needs two seeds that all arms have; otherwise None.
     """
 
     arm: str
@@ -82,7 +81,7 @@ class Contrast(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Whether chance alone would rarely bring such a difference."""
+        """True if p is below `LEVEL`."""
         return self.p is not None and self.p < LEVEL
 
     @property
@@ -102,26 +101,27 @@ def compare(
     looks: int = 1,
     data: Mapping[str, str] | None = None,
 ) -> list[Contrast]:
-    """Differences between arms, with intervals that hold together.
+    """Computes differences between arms, with simultaneous intervals.
 
-    Where the arms do not share seeds enough to tell what these bring, seeds do not
-    count: chance is then the spread within arms.
+    If the arms share too few seeds to estimate the seeds' effects, these are left out.
+    The error is then the spread within arms.
 
     Args:
       scores: `scores[arm][seed]`; runs may be missing.
-      base: the arm that all others are compared with.
-      contrasts: pairs (arm, base) in place of `base`; without both, all pairs.
-      margin: differences below it do not matter.
-      looks: how often seeds may be added by what the intervals were. Each look has an
-        equal share of the error rate, so that all hold together whichever is the last.
-      data: arm → what its scores are of; None: all are of the same. On other data a
-        seed brings something else, and chance is another: a difference is estimated
-        from the arms of its own data alone, and each data set has an equal share of the
-        error rate (Bonferroni).
+      base: The arm that all others are compared with.
+      contrasts: Pairs (arm, base) instead of `base`. Without both, compares all pairs.
+      margin: Smallest difference that matters.
+      looks: How often the intervals may decide to add seeds. Each look has an equal
+        share of the error rate, so that all hold simultaneously, no matter which look
+        is the last.
+      data: Arm → the data set of its scores; None if all share one. Seed effects and
+        errors differ between data sets. A difference is therefore estimated from the
+        arms of its own data alone. Each data set has an equal share of the error rate
+        (Bonferroni).
 
     Raises:
-      ValueError: an arm is not there, or has no score; a score is not finite; a margin
-        is not above 0.
+      ValueError: An arm is unknown or has no score, a score isn't finite, or a margin
+        isn't above 0.
     """
     if margin is not None and not margin > 0:
         raise ValueError(f'margin must be above 0, not {margin}')
@@ -145,7 +145,7 @@ def compare(
 def families(
     pairs: Sequence[Pair], data: Mapping[str, str]
 ) -> dict[frozenset[str | None], list[Pair]]:
-    """Groups pairs by the data of their arms; each group has an error of its own."""
+    """Groups pairs by the data of their arms; each group has its own error."""
     by_data = collections.defaultdict(list)
     for pair in pairs:
         by_data[frozenset(map(data.get, pair))].append(pair)
@@ -153,7 +153,7 @@ def families(
 
 
 def pairs_with(bases: Mapping[str, str], arms: Collection[str]) -> list[Pair]:
-    """Each of these arms with its own base, where that is another of them."""
+    """Returns each arm with its base, if that is another of the arms."""
     return [
         (arm, bases[arm]) for arm in arms if bases[arm] != arm and bases[arm] in arms
     ]
@@ -162,8 +162,8 @@ def pairs_with(bases: Mapping[str, str], arms: Collection[str]) -> list[Pair]:
 def _family(
     scores: Scores, pairs: Sequence[Pair], margin: float | None, looks: int
 ) -> list[Contrast]:
-    """The same of arms that have one law of chance; arguments as `compare` has them."""
-    ordered = dict(sorted(scores.items()))  # the same answer in any order
+    """Compares arms with a common error variance; arguments as in `compare`."""
+    ordered = dict(sorted(scores.items()))  # independent of the arms' order
     means, covariance, variance, freedom = _fit(ordered)
     differences = _differences(pairs, list(ordered))
     effects = differences @ means
@@ -202,7 +202,7 @@ def _family(
 
 
 def _differences(pairs: Sequence[Pair], arms: Sequence[str]) -> np.ndarray:
-    """[pairs, arms], which makes the differences of pairs of what arms have."""
+    """Returns the matrix [pairs, arms] of the differences of pairs."""
     above = [arms.index(arm) for arm, _ in pairs]
     below = [arms.index(base) for _, base in pairs]
     identity = np.eye(len(arms))
@@ -210,7 +210,7 @@ def _differences(pairs: Sequence[Pair], arms: Sequence[str]) -> np.ndarray:
 
 
 def _check(scores: Scores, pairs: Sequence[Pair]) -> None:
-    """Raises for an arm that is not there, and for scores that are none."""
+    """Raises ValueError for an unknown arm, or a missing or infinite score."""
     for arm in chain(*pairs):
         if arm not in scores:
             raise ValueError(f'{arm!r} is no arm: there are {", ".join(scores)}')
@@ -223,19 +223,20 @@ def _check(scores: Scores, pairs: Sequence[Pair]) -> None:
 
 
 def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | None]:
-    """p of each pair, if the scores of a seed could as well stand at other arms.
+    """Computes each pair's p under random exchanges of the arms' scores within seeds.
 
-    That is so where no arm differs, whatever the errors' law is (Fisher 1935). p is the
-    share of exchanges of arms within seeds whose largest |t| of all pairs is as large
-    as that of the pair (Westfall and Young 1993). It cannot be below what their number
-    allows: of two arms and three seeds 0.25.
+    The exchanges are equally likely if no arm differs, for any distribution of the
+    errors (Fisher 1935). p is the share of exchanges whose largest |t| over all pairs
+    reaches that of the pair (Westfall and Young 1993). The number of exchanges limits
+    p: to 0.25 with two arms and three seeds.
 
     Args:
-      scores: `scores[arm][seed]`; seeds that an arm has not are left out.
-      pairs: of arms.
+      scores: `scores[arm][seed]`; seeds that an arm lacks are left out.
+      pairs: Pairs of arms.
 
     Returns:
-      None of each where fewer than two seeds are left, or scores do not differ.
+      A p for each pair. They are all None without two seeds or without differences in
+      scores.
     """
     values_SA = _of_shared_seeds(scores)
     if len(values_SA) < 2 or not np.ptp(values_SA, axis=1).any():
@@ -245,7 +246,7 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
     differences_PA = _differences(pairs, sorted(scores))
 
     def sizes(means_XA):
-        """Of the t of each pair, up to a factor: what means leave is chance."""
+        """Returns each pair's |t| up to a factor; the rest of the variance is error."""
         left_X = variance - (means_XA**2).sum(1)
         least = 1e-12 * variance
         chance_X = np.sqrt(np.maximum(left_X, least))
@@ -255,13 +256,13 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
     own_P1 = sizes(values_SA.mean(0, keepdims=True))
     largest_X = sizes(_exchanged_means(values_SA)).max(0)
     is_as_large_PX = largest_X >= own_P1 * (1 - 1e-9)
-    # The one that exchanges nothing counts as well.
+    # Counts the identity exchange too.
     counts_P = 1 + is_as_large_PX.sum(1)
     return (counts_P / (1 + _EXCHANGES)).tolist()
 
 
 def _of_shared_seeds(scores: Scores) -> np.ndarray:
-    """[seeds, arms], of the seeds that all arms have; arms by their names."""
+    """Returns [seeds, arms] for the seeds that all arms have; arms sorted by name."""
     of_arms = [scores[arm] for arm in sorted(scores)]
     shared = [seed for seed in of_arms[0] if all(seed in x for x in of_arms)]
     rows = [[of_arm[seed] for of_arm in of_arms] for seed in shared]
@@ -269,7 +270,7 @@ def _of_shared_seeds(scores: Scores) -> np.ndarray:
 
 
 def _exchanged_means(values_SA: np.ndarray) -> np.ndarray:
-    """[exchanges, arms], means over seeds after arms were exchanged within each."""
+    """Returns [exchanges, arms]: means over seeds after exchanges within each seed."""
     random = np.random.default_rng(0)
     sums_XA = np.zeros((_EXCHANGES, values_SA.shape[1]))
     for values_A in values_SA:
@@ -279,11 +280,11 @@ def _exchanged_means(values_SA: np.ndarray) -> np.ndarray:
 
 
 def _fit(scores: Scores) -> tuple[np.ndarray, np.ndarray, float, int]:
-    """Least squares.
+    """Fits arms and seeds by least squares.
 
     Returns:
-      effects of arms, up to a constant; their covariance, of errors of variance 1; the
-      variance of the errors, 0 where nothing is left to tell it by; its degrees of
+      The arms' effects up to a constant, their covariance for errors of variance 1, the
+      error variance, and its degrees of freedom. The variance is 0 without degrees of
       freedom.
     """
     arms, seeds, values = _columns(scores)
@@ -291,7 +292,7 @@ def _fit(scores: Scores) -> tuple[np.ndarray, np.ndarray, float, int]:
     inverse = np.linalg.inv(design.T @ design)
     coefficients = inverse @ design.T @ values
     residuals = values - design @ coefficients
-    # Of equal scores only roundings are left.
+    # Equal scores leave only rounding errors.
     rounding = 1e-9 * np.abs(values).max()
     residuals[np.abs(residuals) <= rounding] = 0
     squares = float(residuals @ residuals)
@@ -305,10 +306,10 @@ def _fit(scores: Scores) -> tuple[np.ndarray, np.ndarray, float, int]:
 
 
 def _design(arms: Sequence[str], seeds: Sequence[Any]) -> np.ndarray:
-    """A row a score: a column for each arm, then one for each seed but the first.
+    """Returns the design matrix: a column for each arm, then each seed but the first.
 
-    Without the seeds where arms do not share enough of them: some are joined to the
-    rest by none, or no score is left to tell chance by.
+    Leaves the seeds out if arms share too few of them: some arms are not connected to
+    the rest, or no degree of freedom is left.
     """
     of_arms = _indicators(arms)
     of_seeds = _indicators(seeds)
@@ -321,7 +322,7 @@ def _design(arms: Sequence[str], seeds: Sequence[Any]) -> np.ndarray:
 
 
 def _columns(scores: Scores) -> tuple[Any, Any, np.ndarray]:
-    """The arms of all scores, their seeds, and the scores themselves."""
+    """Returns the arm, the seed and the value of each score."""
     rows = []
     for arm, by_seed in scores.items():
         rows += [(arm, seed, score) for seed, score in by_seed.items()]
@@ -330,22 +331,22 @@ def _columns(scores: Scores) -> tuple[Any, Any, np.ndarray]:
 
 
 def _indicators(values: Sequence[Any]) -> np.ndarray:
-    """A column for each value, 1 where it is."""
+    """Returns indicator columns, one for each distinct value."""
     kinds = dict.fromkeys(values)
     rows = [[value == kind for kind in kinds] for value in values]
     return np.array(rows, float)
 
 
 class Largest:
-    """The largest |t| of all contrasts, if nothing differs.
+    """The distribution of the largest |t| of all contrasts under the null hypothesis.
 
-    It is one law for any contrasts, and for runs that are missing: a table of Dunnett's
-    or Tukey's has neither. Its integral over normal numbers is a mean over Sobol's
-    points, that over the errors' variance is known: to some 1e-4 of a bound.
+    It covers any contrasts and missing runs, unlike the tables of Dunnett or Tukey. The
+    integral over normal numbers is a mean over Sobol points; the one over the error
+    variance is exact. A bound is accurate to about 1e-4.
 
     Args:
-      root: [contrasts, arms], which makes them of independent normal numbers.
-      freedom: degrees of it, of the errors' variance.
+      root: [contrasts, arms], maps independent normal numbers to contrasts.
+      freedom: Degrees of freedom of the error variance.
     """
 
     def __init__(self, root: np.ndarray, freedom: int):
@@ -359,7 +360,7 @@ class Largest:
         self._freedom = freedom
 
     def chance(self, bound: float) -> float:
-        """How likely it is to be beyond."""
+        """Returns the probability of exceeding a bound."""
         from scipy import special
 
         if not bound:
@@ -369,7 +370,7 @@ class Largest:
         return float(np.mean(chances))
 
     def bound(self, chance: float) -> float:
-        """What it is beyond with this chance."""
+        """Returns the bound that is exceeded with a given probability."""
         from scipy import optimize
 
         def excess(logarithm):
@@ -380,7 +381,7 @@ class Largest:
 
 
 def _detectable(bound: float, freedom: int) -> float:
-    """Returns the mean at which a t is beyond a bound with a probability of `POWER`."""
+    """Returns the mean at which a t exceeds a bound with a probability of `POWER`."""
     from scipy import optimize, stats
 
     def missed(mean):
@@ -400,14 +401,14 @@ def minimum_detectable(
     """Returns the difference that a planned design detects with a power of 80 %.
 
     Args:
-      pilot: Scores of earlier runs, which estimate the variance of the errors.
+      pilot: Scores of earlier runs, which estimate the error variance.
       arms: All arms of the design.
-      pairs: Those that are compared.
+      pairs: The pairs to compare.
       seeds: Number of seeds of each arm.
       looks: As in `compare`.
 
     Returns:
-      None where the pilot has no estimate, or the design leaves no degree of freedom.
+      None if the pilot gives no estimate, or the design leaves no degrees of freedom.
     """
     freedom = (len(arms) - 1) * (seeds - 1)
     if freedom == 0 or not pilot:
@@ -422,14 +423,14 @@ def minimum_detectable(
 
 
 class OverSentences(NamedTuple):
-    """A difference on a set of sentences, of which others might have been drawn.
+    """A difference on a test set, seen as a sample of sentences.
 
     Attributes:
-      effect: the mean over seeds.
-      low, high: its interval over other seeds and other sentences; None where nothing
-        varies.
-      p: two-sided.
-      share: of the variance that comes from the sentences.
+      effect: The mean over seeds.
+      low, high: Its interval over other seeds and other sentences; None if nothing
+      varies.
+      p: Two-sided.
+      share: Share of the variance that comes from the sentences.
     """
 
     effect: float
@@ -446,21 +447,20 @@ def over_sentences(
     family: int = 1,
     contrast: Contrast | None = None,
 ) -> OverSentences:
-    """How sure a difference is, of seeds and of sentences at once.
+    """Tests a difference over seeds and sentences at once.
 
-    The variance of the mean difference is that over seeds, and that over sentences: the
-    jackknife's (Tukey 1958), of a score of all sentences together, such as BLEU. It is
-    that of a t of as many degrees of freedom as both have together (Satterthwaite
-    1946). What sentences bring to each seed apart counts in both, which errs on the
-    side of caution.
+    The variance of the mean difference is that over seeds plus that over sentences. The
+    latter is the jackknife's (Tukey 1958), for a score of all sentences together, such
+    as BLEU. The combined t has Satterthwaite's degrees of freedom (1946). Variation of
+    sentences within each seed counts in both, which is conservative.
 
     Args:
-      base, system: statistics of translations, [seeds, sentences, statistics], seed by
-        seed and sentence by sentence of the same.
-      score: of the sum over sentences, [statistics].
-      family: how many differences are told at once (Bonferroni).
-      contrast: the same difference among others, which knows the error over seeds from
-        all arms; without it, from the seeds of these two.
+      base, system: Statistics of translations, [seeds, sentences, statistics], with the
+      same seeds and sentences.
+      score: Computes a score from the sum over sentences, [statistics].
+      family: Number of differences tested together (Bonferroni).
+      contrast: The same difference among others, with an error over seeds estimated
+        from all arms. Without it, the error is that over the seeds of the two systems.
     """
     from scipy import stats
 
@@ -469,7 +469,7 @@ def over_sentences(
     sums = both.sum(2)
 
     def differences(sums):
-        """Of each seed, by the sums over sentences of the base and the system."""
+        """Returns each seed's difference from the summed statistics of both."""
         pairs = zip(*sums, strict=True)
         return np.array([score(other) - score(one) for one, other in pairs])
 
@@ -491,7 +491,7 @@ def over_sentences(
     rounding = 1e-9 * max(abs(effect), 1e-9)
     if variance <= rounding**2:
         return OverSentences(effect)
-    # What does not vary may have no degree of freedom.
+    # A constant variance component may have no degrees of freedom.
     shares = of_seeds**2 / max(1, freedom_of_seeds)
     shares += of_sentences**2 / max(1, sentences - 1)
     law = stats.t(variance**2 / shares)
@@ -504,13 +504,13 @@ def over_sentences(
 
 
 class Effect(NamedTuple):
-    """What a factor brings, or several together beyond what each brings alone.
+    """The main effect of a factor, or the interaction of several.
 
     Attributes:
-      factors: which; of several it is their interaction.
-      freedom: degrees of it, of the effect and of the errors.
-      f: the variance that it explains, to that of the errors.
-      p: how likely so large an f is by chance.
+      factors: Their names; several denote their interaction.
+      freedom: Degrees of freedom of the effect and of the errors.
+      f: Ratio of the explained variance to that of the errors.
+      p: Probability of an f this large by chance.
     """
 
     factors: tuple[str, ...]
@@ -520,17 +520,17 @@ class Effect(NamedTuple):
 
 
 def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Effect]:
-    """Whether each factor, and each combination of them, matters: blocked by seed.
+    """Tests each factor and each interaction, blocked by seed.
 
-    The analysis of variance of type II (Yates 1934): an effect is what it explains
-    beyond all effects that do not contain it.
+    Computes an analysis of variance of type II (Yates 1934): an effect is what it
+    explains beyond all effects that don't contain it.
 
     Args:
       scores: `scores[arm][seed]`; runs may be missing.
-      levels: arm → factor → its level.
+      levels: Arm → factor → its level.
 
     Returns:
-      None of them where nothing is left to tell chance by.
+      The effects; empty if the error variance can't be estimated.
     """
     from scipy import stats
 
@@ -544,7 +544,7 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
             of_terms[term] = _indicators([level_of(levels[arm]) for arm in arms])
 
     def unexplained(terms):
-        """The sum of squares that these terms leave, and the rank of them all."""
+        """Returns the residual sum of squares of some terms, and their rank."""
         columns = [of_terms[term] for term in terms]
         design = np.hstack([of_seeds, *columns])
         coefficients, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
@@ -561,7 +561,7 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
         without, smaller = unexplained(others)
         with_it, larger = unexplained([*others, term])
         if larger == smaller:
-            continue  # no arm tells it
+            continue  # not estimable from these arms
         own = larger - smaller
         explained = (without - with_it) / own
         f = explained / (rest / freedom)
@@ -571,11 +571,11 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
 
 
 class Improvement(NamedTuple):
-    """How often a run of one arm is above one of another, over several data sets.
+    """The probability of improvement of an arm over another, across data sets.
 
     Attributes:
-      chance: the mean over data sets; equal runs count half.
-      low, high: its interval, over other seeds.
+      chance: The mean over data sets; ties count half.
+      low, high: Its interval, over other seeds.
     """
 
     chance: float
@@ -586,18 +586,18 @@ class Improvement(NamedTuple):
 def improvement(
     base: Sequence[Sequence[float]], system: Sequence[Sequence[float]]
 ) -> Improvement:
-    """The probability of improvement (Agarwal et al. 2021), which needs no common unit.
+    """Computes the probability of improvement (Agarwal et al. 2021), free of units.
 
-    Its interval is the bootstrap's, which draws the runs of each data set again.
+    The interval is from a bootstrap that resamples the runs of each data set.
 
     Args:
-      base, system: for each data set the scores of the runs, more being better.
+      base, system: For each data set the scores of the runs, higher is better.
     """
 
     random = np.random.default_rng(0)
 
     def drawn(runs):
-        """[1 + bootstraps, runs]: they themselves, and drawn again from them."""
+        """Returns [1 + bootstraps, runs]: the runs, and bootstrap samples of them."""
         again = random.choice(runs, (_BOOTSTRAPS, len(runs)))
         return np.vstack([runs, again])
 
@@ -614,13 +614,13 @@ def improvement(
 
 
 def expected_best(scores: Sequence[float], best: Any = max) -> list[float]:
-    """The best of 1, 2, … trials, on average, as these scores came out.
+    """Computes the expected best score of 1, 2, … trials.
 
-    Trials are drawn from them with replacement (Dodge et al. 2019).
+    Trials are drawn from the scores with replacement (Dodge et al. 2019).
 
     Args:
-      scores: of all trials.
-      best: min, where less is better.
+      scores: The scores of all trials.
+      best: `min` if a lower score is better.
     """
     ranked = sorted(scores, reverse=best is min)
     number = len(ranked)

@@ -1,4 +1,4 @@
-"""Groups runs into arms: runs of one arm differ in nothing but their seeds."""
+"""Arms: groups of runs that differ in their seeds only."""
 
 import collections
 import json
@@ -22,23 +22,23 @@ _LONGEST_NAME = 60
 
 
 class Measure(NamedTuple):
-    """What decides: a score of a set."""
+    """The deciding score, of a set."""
 
     set: str
     score: str
     higher_is_better: bool = True
 
     def metric(self, run: Run) -> str:
-        """What the metric of a run is called; of a loss, the one that decides."""
+        """Returns the metric's name in a run; for a loss, the deciding metric."""
         return self.score if self.is_of_translations else run.metrics[0]
 
     @property
     def is_of_translations(self) -> bool:
-        """Whether a metric gives it, so that it has two decimals."""
+        """True for the score of a metric, which has two decimals."""
         return self.score not in OF_MODELS
 
     def rank(self, score: float) -> float:
-        """A number that is higher for a better score."""
+        """Returns a number that is higher for a better score."""
         return score if self.higher_is_better else -score
 
     def __str__(self) -> str:
@@ -49,8 +49,8 @@ class Arm(NamedTuple):
     """Runs that differ in their seeds only.
 
     Attributes:
-      name: what tells it from the other arms.
-      runs: all that were found, in the order given.
+      name: Its differences from other arms.
+      runs: All runs that were found, in the given order.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Arm(NamedTuple):
 
     @property
     def scored(self) -> list[Run]:
-        """The runs whose scores count: finished, and each with seeds of its own."""
+        """The runs whose scores count: finished, one for each combination of seeds."""
         by_seeds = {}
         for run in self.runs:
             if run.finished:
@@ -66,7 +66,7 @@ class Arm(NamedTuple):
         return list(by_seeds.values())
 
     def by_seeds(self, measure: Measure) -> dict[Any, float]:
-        """The scores of its finished runs, by all of a run's seeds."""
+        """Returns the scores of finished runs, by all seeds of a run."""
         scores = {}
         for run in self.scored:
             of_set = run.evaluations.get(measure.set, {})
@@ -78,24 +78,24 @@ class Arm(NamedTuple):
         return analysis.spread(list(self.by_seeds(measure).values()))
 
     def cost(self, entry: str) -> Spread | None:
-        """The mean of a cost of its finished runs; None where it is not known.
+        """Returns the mean cost of finished runs; None if unknown.
 
         Args:
-          entry: of a result, or 'tokens', or 'training_flops'.
+          entry: An entry of a result, or 'tokens', or 'training_flops'.
         """
-        # A run computes those that are no entry of its result.
+        # Costs that aren't entries of a result are properties of a run.
         costs = [getattr(run, entry, run.result.get(entry)) for run in self.scored]
         return analysis.spread(costs)
 
 
 class Study(NamedTuple):
-    """All that a report is made of.
+    """The input of a report.
 
     Attributes:
-      arms: in the order given.
-      base: the arm to compare with.
-      measure: what decides.
-      sweep: what was asked; of `NO_SWEEP` the runs that are there are compared.
+      arms: The arms in the given order.
+      base: The arm to compare with.
+      measure: The deciding score.
+      sweep: The sweep of the runs. With `NO_SWEEP`, compares the runs as they are.
     """
 
     arms: tuple[Arm, ...]
@@ -105,25 +105,25 @@ class Study(NamedTuple):
 
     @property
     def runs(self) -> list[Run]:
-        """Those of all arms, arm by arm."""
+        """The runs of all arms, arm by arm."""
         return [run for arm in self.arms for run in arm.runs]
 
     @property
     def metrics(self) -> list[str]:
-        """What the scores of translations are called."""
+        """Names of the metrics of translations."""
         return metric_names(self.runs)
 
     @property
     def bases(self) -> dict[str, str]:
-        """Arm → the arm to compare it with: the base, or what that is on its data."""
+        """Arm → the arm to compare it with: the base, or its match on the same data."""
         of_all = dict.fromkeys([arm.name for arm in self.arms], self.base.name)
         return of_all | self.sweep.bases(self.base.name)
 
     @property
     def by_data(self) -> 'list[Study]':
-        """A study of each data set, if they are a factor of the sweep; or this one.
+        """A study of each data set if data are a factor of the sweep, else this one.
 
-        Each has the arms of its data, and what the base is there.
+        Each has the arms of its data, and the base's match there.
         """
         bases = self.bases
         groups = collections.defaultdict(list)
@@ -135,7 +135,7 @@ class Study(NamedTuple):
         ]
 
     def ranked(self) -> list[Arm]:
-        """The arms, of each data set the best first, and last those without a score."""
+        """Returns the arms of each data set, the best first; unscored ones last."""
 
         def place(arm):
             spread = arm.spread(self.measure)
@@ -149,24 +149,24 @@ class Study(NamedTuple):
         return found
 
     def scores(self) -> dict[str, dict[Any, float]]:
-        """By arm and seeds, of the arms that have any, as they are ranked."""
+        """Returns scores by arm and seeds, for ranked arms that have any."""
         scores = {arm.name: arm.by_seeds(self.measure) for arm in self.ranked()}
         return {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
 
 
 def metric_names(runs: Sequence[Run]) -> list[str]:
-    """What the scores of some runs' translations are called."""
+    """Returns the names of the metrics of some runs' translations."""
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
 def metric_of(run: Run, measure: Measure) -> Metric:
-    """The metric that a run's set was scored with; of a loss, the one that decides.
+    """Returns the metric that scored a run's set; for a loss, the deciding metric.
 
     Raises:
-      UserError: it was not, or what the metric needs is not installed here.
+      UserError: The run lacks this metric, or a package that it needs isn't installed.
     """
     name = measure.metric(run)
-    # A result that does not tell its target is of a time when it did not count.
+    # Results of earlier versions lack the target language, which had no effect.
     language = run.evaluations.get(measure.set, {}).get('target', '')
     found = metrics.make(run.metrics_spec, language)
     if name not in found:
@@ -176,7 +176,7 @@ def metric_of(run: Run, measure: Measure) -> Metric:
 
 
 def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str]:
-    """The fields, some left out, that are not the same in all runs."""
+    """Returns the fields, except some, that differ between runs."""
     names = dict.fromkeys(field for run in runs for field in run.config)
     differ = []
     for field in names:
@@ -187,9 +187,9 @@ def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str
 
 
 def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
-    """The arms that runs form, in the order of their first runs.
+    """Groups runs into arms, in the order of their first runs.
 
-    A field that a run does not have is as one that is None.
+    A missing field counts as None.
     """
     fields = differing(runs)
     groups = collections.defaultdict(list)
@@ -201,10 +201,10 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
 
 
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
-    """Each arm's differing fields and their values; or else its directory.
+    """Names each arm by its differing fields and their values, or by its directory.
 
-    `num_heads=4, residual=pre_norm`: of a field its last word, where these differ.
-    Names that are too long for a table make way for directories.
+    `num_heads=4, residual=pre_norm` has the last word of each field, if these differ.
+    If a name is too long for a table, all arms get their directories instead.
     """
     words = [field.rpartition('.')[2] for field in fields]
     if len(set(words)) < len(words):
@@ -220,7 +220,7 @@ def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
 
 
 def common_path(runs: Sequence[Run]) -> str:
-    """The directory of a run; of several, what their names have in common.
+    """Returns the directory of a run, or the common part of several names.
 
     `runs/a,train.seed=1` and `runs/a,train.seed=2` have `runs/a` in common, and
     `runs/a/b/seed=1` and `runs/a/b/seed=2` have `runs/a/b`.
@@ -238,17 +238,17 @@ def common_path(runs: Sequence[Run]) -> str:
 def study(
     runs: Sequence[Run], sweep: Sweep | None, base: str = '', measure: str = ''
 ) -> Study:
-    """What a report of these runs is made of.
+    """Collects the input of a report from runs.
 
     Args:
-      runs: at least one.
-      sweep: whose runs they are, if they are of one.
-      base: the name of an arm; empty: the sweep's, or else the first arm.
-      measure: a set and a score, 'test bleu'; empty: the sweep's, or else the metric
-        that decides, of `test` or of the first set.
+      runs: At least one.
+      sweep: Their sweep, if any.
+      base: The name of an arm. Defaults to the sweep's, or else the first arm.
+      measure: A set and a score, 'test bleu'. Defaults to the sweep's, or else the
+        deciding metric on `test` or on the first set.
 
     Raises:
-      UserError: there is no such arm or measure, or no run is of the sweep.
+      UserError: The arm or measure doesn't exist, or no run belongs to the sweep.
     """
     sweep = sweep or NO_SWEEP
     arms = _arms_of_sweep(sweep, runs) if sweep.arms else group(runs)
@@ -263,7 +263,7 @@ def study(
 
 
 def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:
-    """All arms of a sweep, those without runs too; runs are told by their titles."""
+    """Returns all arms of a sweep, also without runs; matches runs by their titles."""
     found = {run_title(run.path.resolve()): run for run in runs}
     arms = []
     for name in sweep.arms:

@@ -1,4 +1,4 @@
-"""What was compared, and what keeps a comparison from being fair."""
+"""Conditions of a comparison, and warnings if it isn't fair."""
 
 import collections
 
@@ -10,8 +10,7 @@ from experiments.reports.tables import Table
 from experiments.runs.reading import Run
 from experiments.storage import run_title
 
-# A difference in one of these is a difference in what is asked only where a sweep says
-# so.
+# Unless a sweep says otherwise, a difference in one of these isn't the question.
 CONDITIONS = (
     'data',
     'tokenizer',
@@ -22,7 +21,7 @@ CONDITIONS = (
     'train.epochs',
     'train.patience',
 )
-_EQUAL_COST = 1.02  # the factor by which costs may differ unmentioned
+_EQUAL_COST = 1.02  # the factor by which costs may differ without a warning
 _COSTS = {
     'parameters': 'parameters',
     'training_flops': 'training FLOPs',
@@ -31,7 +30,7 @@ _COSTS = {
 
 
 def facts(study: Study) -> Table:
-    """What all arms have in common, and in what they differ."""
+    """Returns a table of the arms' common and differing conditions."""
     rows = []
     if study.sweep.arms:
         declared = f'{study.sweep.name}.py, SHA-256 {study.sweep.digest[:16]}'
@@ -50,7 +49,7 @@ def facts(study: Study) -> Table:
 
 
 def _facts(run: Run, study: Study) -> dict[str, str]:
-    """What a run was made from and with, by name, as text; the same names of all."""
+    """Returns the conditions of a run as text, with the same names for all runs."""
     measure = study.measure
     scored = run.evaluations.get(measure.set, {})
     metric = measure.metric(run)
@@ -76,10 +75,10 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
 
 
 def warnings(study: Study) -> list[str]:
-    """What a reader must know before believing the answer, in sentences."""
+    """Returns sentences that a reader must know before believing the answer."""
     lines = [*_missing(study), *_in_no_mean(study)]
     parts = study.by_data
-    for part in parts:  # what is not compared need not be equal
+    for part in parts:  # data sets aren't compared with each other
         where = f'Beside {part.base.name}: ' if len(parts) > 1 else ''
         found = [*_beyond_the_question(part), *_unequal_results(part)]
         found += [*_unequal_cost(part), *_unequal_spread(part)]
@@ -88,7 +87,7 @@ def warnings(study: Study) -> list[str]:
 
 
 def _missing(study: Study) -> list[str]:
-    """The runs of the sweep that are not there."""
+    """Lists the sweep's runs that are missing."""
     there = {run_title(run.path.resolve()) for run in study.runs}
     lines = []
     for run in study.sweep.runs:
@@ -98,7 +97,7 @@ def _missing(study: Study) -> list[str]:
 
 
 def _in_no_mean(study: Study) -> list[str]:
-    """The runs that have not finished, and those that are another one again."""
+    """Lists unfinished runs and runs with duplicate seeds."""
     lines = []
     for arm in study.arms:
         for run in arm.runs:
@@ -119,10 +118,10 @@ def _in_no_mean(study: Study) -> list[str]:
 
 
 def _beyond_the_question(study: Study) -> list[str]:
-    """Fields in which arms differ beside those that are asked for.
+    """Lists fields in which arms differ besides the question's.
 
-    A sweep asks for the fields that its arms set. Without one, every field may be the
-    question, save `CONDITIONS`.
+    A sweep's question is the fields that its arms set. Without a sweep, it is every
+    field except `CONDITIONS`.
     """
     base = study.base
     lines = []
@@ -146,7 +145,7 @@ def _beyond_the_question(study: Study) -> list[str]:
 
 
 def _unequal_results(study: Study) -> list[str]:
-    """Signatures, sentences and commits that are not the same everywhere."""
+    """Warns if signatures, numbers of sentences or commits differ between runs."""
     consequences = {
         'signature': 'these scores cannot be compared',
         f'sentences of {study.measure.set}': 'these scores are of other sentences',
@@ -161,9 +160,9 @@ def _unequal_results(study: Study) -> list[str]:
 
 
 def _unequal_cost(study: Study) -> list[str]:
-    """Costs whose means over seeds are further apart than `_EQUAL_COST` allows.
+    """Warns if mean costs over seeds differ by more than `_EQUAL_COST`.
 
-    Where a sweep declares contrasts, the arms of each have to be equal, not all arms.
+    If a sweep declares contrasts, only the arms of each contrast must be equal.
     """
     by_name = {arm.name: arm for arm in study.arms}
     compared: list[tuple[str, ...]] = [tuple(by_name)]
@@ -190,7 +189,7 @@ def _unequal_cost(study: Study) -> list[str]:
 
 
 def _unequal_spread(study: Study) -> list[str]:
-    """That arms spread differently over seeds, by Bartlett's test (1937)."""
+    """Warns if the arms' spreads over seeds differ, by Bartlett's test (1937)."""
     values = [list(arm.by_seeds(study.measure).values()) for arm in study.arms]
     several = [of_arm for of_arm in values if len(of_arm) > 1]
     spread = [of_arm for of_arm in several if len(set(of_arm)) > 1]

@@ -1,4 +1,4 @@
-"""What a sweep's design tells beside its answer: of its factors, and of its tuning."""
+"""Tables and figures of a sweep's design: its factors and its tuning."""
 
 import collections
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from experiments.sweeps.schema import Tuning
 
 
 def effects(study: Study) -> Table | None:
-    """Which factors matter, and whether what one brings hangs on another.
+    """Returns the table of factors and their interactions.
 
     Returns:
-      None where the sweep has no factors, or nothing tells chance.
+      None if the sweep has fewer than two factors, or the error can't be estimated.
     """
     scores = study.scores()
     if len(study.sweep.factors) < 2 or not scores:
@@ -47,17 +47,17 @@ def effects(study: Study) -> Table | None:
 
 
 def across_data(study: Study) -> Table | None:
-    """Each arm over all data sets of a sweep that has them as a factor.
+    """Compares arms over all data sets of a sweep with a data factor.
 
     Returns:
-      None where it has not, or an arm has no score of one.
+      None without a data factor, or if an arm has no score on a data set.
     """
     sweep = study.sweep
     data = sweep.factor_of_data
     if data is None or len(sweep.factors) < 2:
         return None
     names = sweep.without_factor(data)
-    scores = collections.defaultdict(list)  # of each data set
+    scores = collections.defaultdict(list)  # by data set
     for arm in study.arms:
         by_seeds = arm.by_seeds(study.measure)
         if not by_seeds:
@@ -86,10 +86,10 @@ def across_data(study: Study) -> Table | None:
 
 
 def time_to_target(study: Study) -> Table | None:
-    """What each arm took until the dev set had the sweep's target (Dahl et al. 2023).
+    """Returns each arm's cost to reach the sweep's target (Dahl et al. 2023).
 
     Returns:
-      None where the sweep has no target.
+      None if the sweep has no target.
     """
     target = study.sweep.target
     if target is None:
@@ -124,14 +124,14 @@ def _first_at_target(study: Study, run: Run, target: float) -> dict[str, Any]:
 
 
 def tried(study: Study) -> list[Tried]:
-    """Of each arm what it tried; nothing where the sweep tunes nothing."""
+    """Returns what each arm tried; empty without tuning."""
     if study.sweep.tune is None:
         return []
     return planning.tried(study.sweep, study.sweep.trials)
 
 
 def doubts(study: Study) -> list[str]:
-    """A line for each arm whose best value is the least or the largest tried."""
+    """Warns of each arm whose best value is at the edge of the tried ones."""
     lines = []
     for arm, scores, value in tried(study):
         tune, _ = _tuning(study)
@@ -148,7 +148,7 @@ def doubts(study: Study) -> list[str]:
 
 
 def trials(study: Study, found: Sequence[Tried]) -> Table:
-    """What each arm tried, as `tried` has it: a row a value."""
+    """Returns the table of the values that each arm tried, from `tried`."""
     rows = []
     for arm, scores, chosen in found:
         for value, of_value in scores.items():
@@ -161,7 +161,7 @@ def trials(study: Study, found: Sequence[Tried]) -> Table:
 
 
 def expected_best(study: Study, found: Sequence[Tried]) -> Table:
-    """How good the best of fewer trials would be, of each arm as `tried` has it."""
+    """Returns the expected best score of fewer trials, for each arm of `tried`."""
     _, score = _tuning(study)
     best = max if score.higher_is_better else min
     most = max(len(scores) for _, scores, _ in found)
@@ -181,7 +181,7 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
 
 
 def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
-    """Scores against the values that were tried; None where these have no order."""
+    """Plots scores against the tried values; None if these aren't numbers."""
     tune, score = _tuning(study)
     lines = {
         arm: [over_seeds(*trial) for trial in scores.items()]
@@ -196,7 +196,7 @@ def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
 
 
 def _tuning(study: Study) -> tuple[Tuning, Measure]:
-    """What the sweep of a study tunes, and what decides there, whatever is asked."""
+    """Returns a study's tuning and the measure that chooses its values."""
     tune = study.sweep.tune
     assert tune is not None
     _, _, score = study.sweep.measure.rpartition(' ')

@@ -1,6 +1,6 @@
-"""Figures of a report as Vega-Altair's charts: for its page and for a paper.
+"""Figures of a report as Vega-Altair charts, for its page and for a paper.
 
-Texts go into charts as data, never as markup.
+Texts are passed to charts as data, never as markup.
 """
 
 import collections
@@ -18,8 +18,8 @@ from experiments.reports.arms import Study
 from experiments.runs.reading import Run
 from experiments.sweeps.schema import Sweep
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow
-# that is too pale for a line, and with a grey for black.
+# Okabe and Ito's colours, which colour-blind readers can tell apart. Grey replaces
+# black, and yellow is left out because it is too pale for a line.
 COLOURS = [
     '#0072B2',
     '#D55E00',
@@ -29,19 +29,19 @@ COLOURS = [
     '#E69F00',
     '#7A7A7A',
 ]
-# The next for each round of the colours.
+# Each round of the colours has its own dashes.
 _DASHES = [dash for dash in ([1, 0], [6, 3], [2, 2]) for _ in COLOURS]
 _WIDTH = 420  # pixels
 _SIZE = {'width': _WIDTH, 'height': 260}
-# Of files: room for the wider letters of another system's fonts.
+# Padding of files, for fonts with wider letters.
 _PADDING = {'left': 20, 'top': 8, 'right': 28, 'bottom': 8}
 _MOST_POINTS = 4_000  # of all lines of a figure
-# `0.001`, `200`, `1.5k`.
+# Axis labels such as `0.001`, `200`, `1.5k`.
 _SHORT = "format(datum.value, abs(datum.value) < 1000 ? '~g' : '~s')"
 
 _WORDS = {'labelColor': '#1b1f24', 'titleColor': '#1b1f24', 'labelLimit': 130}
 _RULE = '#dde1e6'
-# Vega-Lite's config; the scale of colours begins with the ground.
+# Vega-Lite's config. The colour scale starts near the background's colour.
 THEME = {
     'background': '#ffffff',
     'numberFormat': ',.6~r',
@@ -55,7 +55,7 @@ THEME = {
 
 # The fields that make a model larger.
 SIZES = {'model.d_model', 'model.num_layers', 'model.d_ff'}
-# What curves can be drawn against: an entry of rows → the title of the axis.
+# Choices for the x-axis of curves: an entry of rows → the axis title.
 AXES = {
     'step': 'steps',
     'tokens': 'target tokens',
@@ -64,12 +64,12 @@ AXES = {
 
 
 class Figure(NamedTuple):
-    """A chart under its names.
+    """A chart with its names.
 
     Attributes:
-      name: of its files.
-      title: what stands above it.
-      chart: what is drawn.
+      name: The name of its files.
+      title: The heading above it.
+      chart: The chart.
     """
 
     name: str
@@ -77,20 +77,20 @@ class Figure(NamedTuple):
     chart: alt.TopLevelMixin
 
     def spec(self) -> dict[str, Any]:
-        """What Vega-Lite draws, without the theme."""
+        """Returns the Vega-Lite specification, without the theme."""
         return {**self.chart.to_dict(), 'config': {}}
 
 
 def files(figure: Figure) -> dict[str, bytes]:
-    """The figure for a paper, by the ending of its file: 'svg' and 'pdf'."""
-    # A description of each of thousands of cells makes files large.
+    """Returns the figure for a paper, by file suffix: 'svg' and 'pdf'."""
+    # Descriptions of thousands of cells would make files large.
     config = {**THEME, 'aria': False, 'padding': _PADDING}
     svg = vl_convert.vegalite_to_svg(figure.spec(), config=config)
     return {'svg': svg.encode(), 'pdf': vl_convert.svg_to_pdf(svg)}
 
 
 class Point(NamedTuple):
-    """Of a line: where it is, and from where to where its band goes there."""
+    """A point of a line, with the limits of its band."""
 
     x: float
     y: float
@@ -99,7 +99,7 @@ class Point(NamedTuple):
 
 
 def over_seeds(x: float, ys: Sequence[float]) -> Point:
-    """The mean, between the least and the most."""
+    """Returns the mean as a point, with a band from minimum to maximum."""
     return Point(x, fmean(ys), min(ys), max(ys))
 
 
@@ -109,14 +109,14 @@ def line_chart(
     y_label: str,
     logarithmic: bool = False,
 ) -> alt.TopLevelMixin:
-    """Lines in bands over one pair of axes.
+    """Draws lines with bands in one pair of axes.
 
     Args:
-      lines: at least one, by name. Each has a colour and dashes of its own, as far as
-        they go. Of one point it is drawn as one. Of many points all lines together
-        show `_MOST_POINTS`, evenly spaced, the last ones among them.
-      x_label, y_label: titles of the axes.
-      logarithmic: of x, which is above 0 then.
+      lines: At least one, by name. Each has its own colour and dashes, until these
+        repeat. A line of one point is drawn as a point. The lines together show at most
+        `_MOST_POINTS`, evenly spaced, including the last ones.
+      x_label, y_label: Titles of the axes.
+      logarithmic: Whether x, which must be positive, has a logarithmic axis.
     """
     names = list(lines)
     kind = 'log' if logarithmic else 'linear'
@@ -135,21 +135,21 @@ def line_chart(
     )
     whole = base.encode(y=alt.Y('low:Q', title=y_title), y2='high:Q')
     dashes = alt.Scale(domain=names, range=_DASHES)
-    # Of a line of one point nothing else would be seen.
+    # A line of one point would be invisible otherwise.
     if_alone = alt.condition('datum.alone', alt.value(1), alt.value(0))
     return alt.layer(
         whole.mark_area(opacity=0.2),
         base.mark_line().encode(strokeDash=alt.StrokeDash('line:N', scale=dashes)),
         whole.mark_rule().encode(opacity=if_alone),
         base.mark_point(filled=True, size=60).encode(opacity=if_alone),
-        # Points that are not seen answer the pointer near a line.
+        # Invisible points show the tooltip near a line.
         base.mark_point(size=250, opacity=0, tooltip=True),
         **_SIZE,
     )
 
 
 def _line(name: str, points: Sequence[Point], most: int) -> dict[str, Any]:
-    """A line as data: few characters, for a page may have thousands of points."""
+    """Returns a line as compact data, since a page may have thousands of points."""
     stride = -(-len(points) // most)
     shown = points[::-stride][::-1]
     line: dict[str, Any] = {'line': name, 'alone': len(shown) == 1}
@@ -160,19 +160,20 @@ def _line(name: str, points: Sequence[Point], most: int) -> dict[str, Any]:
 
 
 def curves(study: Study, against: str = 'step') -> list[Figure]:
-    """The curves of training, without empty ones.
+    """Draws the training curves that have data.
 
     Args:
-      study: whose runs are drawn.
-      against: one of `AXES`.
+      study: The study of the runs.
+      against: One of `AXES`.
 
     Returns:
-      loss, rate and gradient norm, what decides on the dev set, and what losses report.
+      Losses, learning rate, gradient norm, the deciding metric on the dev set, and the
+      terms that losses report.
     """
     metric = study.metrics[0]
     rows = chain(*(run.rows for run in study.runs))
     reported = sorted(set(chain(*rows)))
-    # Title, kind of the rows, and which of their entries.
+    # Title, kind of row, and entry.
     drawn = [
         ('Training loss', 'train', 'loss'),
         ('Loss of the dev set', 'eval', 'loss'),
@@ -193,12 +194,12 @@ def curves(study: Study, against: str = 'step') -> list[Figure]:
 
 
 def _curve(study: Study, kind: str, x: str, y: str) -> dict[str, list[Point]]:
-    """A line with its band for each arm, and one for each run that did not finish.
+    """Returns a line with a band for each arm, and one for each unfinished run.
 
     Args:
-      study: whose runs are drawn.
-      kind: of the rows of metrics, 'train' or 'eval'.
-      x, y: the entries of a row that are drawn.
+      study: The study of the runs.
+      kind: The kind of metrics rows, 'train' or 'eval'.
+      x, y: The entries of a row to draw.
     """
     lines = {}
     for arm in study.arms:
@@ -223,7 +224,7 @@ def _curve(study: Study, kind: str, x: str, y: str) -> dict[str, list[Point]]:
 
 
 def _rows(run: Run, kind: str, x: str, y: str) -> dict[int, dict[str, Any]]:
-    """The rows of a kind that have both x and y, by their steps."""
+    """Returns the rows of a kind that have both x and y, by step."""
     rows = run.rows
     if kind == 'eval':
         rows = run.dev_rows()
@@ -235,10 +236,10 @@ def _rows(run: Run, kind: str, x: str, y: str) -> dict[int, dict[str, Any]]:
 
 
 def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
-    """Differences with their intervals, a row each, in this order.
+    """Draws differences with their intervals, one per row, in this order.
 
     Returns:
-      None where none has an interval.
+      None if no difference has an interval.
     """
     shown = [contrast for contrast in contrasts if contrast.low is not None]
     if not shown:
@@ -283,7 +284,7 @@ def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
 
 
 def score_by_cost(study: Study) -> Figure | None:
-    """What arms score over the FLOPs of their training; None where none are known."""
+    """Draws scores against training FLOPs; None if no arm has both."""
     values = []
     for arm in study.arms:
         cost = arm.cost('training_flops')
@@ -313,13 +314,13 @@ def score_by_cost(study: Study) -> Figure | None:
 
 
 def scores_over_sizes(study: Study) -> Figure | None:
-    """Whether an answer holds at another size: scores over parameters.
+    """Draws scores against parameters, to show whether an answer holds at other sizes.
 
-    A point is a run; a line is fitted to the runs that differ in the size alone, linear
-    in the logarithm of the number of parameters.
+    A point is a run. A line is fitted to runs that differ in size only, linear in the
+    logarithm of the number of parameters.
 
     Returns:
-      None where no factor of the sweep is one of sizes, or fewer than two have scores.
+      None if the sweep has no size factor, or fewer than two sizes have scores.
     """
     factor = _factor_of_sizes(study.sweep)
     if factor is None:
@@ -346,7 +347,7 @@ def scores_over_sizes(study: Study) -> Figure | None:
 
 
 def _by_arm(values: list[dict[str, Any]], x: alt.X, study: Study) -> alt.Chart:
-    """What decides, over x, in the colour of each arm."""
+    """Returns a chart of the deciding score over x, coloured by arm."""
     names = list(dict.fromkeys(row['arm'] for row in values))
     scale = alt.Scale(zero=False)
     y = alt.Y('y:Q', title=str(study.measure), scale=scale)
@@ -355,7 +356,7 @@ def _by_arm(values: list[dict[str, Any]], x: alt.X, study: Study) -> alt.Chart:
 
 
 def _factor_of_sizes(sweep: Sweep) -> str | None:
-    """Which of the factors makes models larger, and nothing else."""
+    """Returns the factor that varies only the model's size, if any."""
     for factor, levels in sweep.factors.items():
         fields = set(chain(*levels.values()))
         if fields and fields <= SIZES:
@@ -364,7 +365,7 @@ def _factor_of_sizes(sweep: Sweep) -> str | None:
 
 
 def _colour(field: str, names: Sequence[str]) -> alt.Color:
-    """Of each name its own, told below the axes in two columns."""
+    """Gives each name a colour, with a two-column legend below the axes."""
     legend = alt.Legend(
         orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
     )

@@ -1,6 +1,6 @@
-"""The answer of a report: arms ranked, and whether their differences can be chance.
+"""The answer of a report: ranked arms and tests of their differences.
 
-Beside it all scores, their cost, and what was published.
+Also tables of all scores, costs and published numbers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from experiments.reports.tables import Table, cells_of, permuted, shown
 from experiments.runs import reading
 from experiments.runs.reading import Translations
 
-Paired = tuple[Translations, Translations]  # of one seed: the base's, the system's
+Paired = tuple[Translations, Translations]  # of one seed: base, system
 COSTS = {
     'parameters': 'parameters',
     'flops_per_token': 'FLOPs a token',
@@ -34,9 +34,9 @@ NOTHING_ACROSS_SEEDS = 'one seed: nothing can be said across seeds'
 
 
 def from_base(study: Study) -> dict[str, Contrast]:
-    """Arm → how far it is above the base of its data, of arms with scores.
+    """Returns arm → its difference from the base of its data, for arms with scores.
 
-    Those of a data set stand together, the best first.
+    The order is by data set, the best arm first.
     """
     scores = study.scores()
     bases = study.bases
@@ -47,7 +47,7 @@ def from_base(study: Study) -> dict[str, Contrast]:
 
 
 def declared(study: Study) -> list[Contrast]:
-    """The differences that a sweep's file names as its question, as far as there."""
+    """Computes the contrasts that the sweep declares, if both arms have scores."""
     sweep = study.sweep
     scores = study.scores()
     pairs = [pair for pair in sweep.contrasts if scores.keys() >= set(pair)]
@@ -61,15 +61,15 @@ def declared(study: Study) -> list[Contrast]:
 
 
 def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
-    """What can be said of an arm, in words.
+    """Returns the verdict on an arm.
 
-    'better' and 'worse' are said of a difference that is significant, by the direction
-    of the measure: of a loss, less is better.
+    'better' and 'worse' denote a significant difference in the measure's direction: for
+    a loss, lower is better.
 
     Args:
-      study: whose arm it is, of the arm's data alone.
-      arm: the arm.
-      contrast: of the arm, if `from_base` has one.
+      study: The study of the arm, with the arm's data alone.
+      arm: The arm.
+      contrast: The arm's contrast from `from_base`, if any.
     """
     seeds = len(arm.by_seeds(study.measure))
     if not seeds:
@@ -100,7 +100,7 @@ def answer_table(
     """Returns the table `answer`: the declared differences, or else all from the base.
 
     Args:
-      study: What is compared.
+      study: The study.
       contrasts: The result of `from_base`.
       asked: The result of `declared`.
     """
@@ -114,13 +114,13 @@ def answer_table(
     looks = study.sweep.looks
     if looks == 1:
         return table
-    # `--recompute` has no sweep that says it.
+    # `--recompute` has no sweep to read the looks from.
     rows = [(*row, looks) for row in table.rows]
     return table._replace(columns=(*table.columns, 'looks'), rows=rows)
 
 
 def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
-    """Returns a row for each declared difference."""
+    """Returns a table with one row per declared difference."""
     decimals = ('difference', '95 % interval', 'detectable')
     columns = ('arm', 'from', 'seeds', *decimals, 'p', 'p, permuted', 'verdict')
     rows = []
@@ -153,11 +153,11 @@ def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None
     """Returns the differences from the base that a sweep does not declare.
 
     Args:
-      study: What is compared.
+      study: The study.
       contrasts: The result of `from_base`.
 
     Returns:
-      None where all are declared.
+      None if all are declared.
     """
     asked = set(map(frozenset, study.sweep.contrasts))
     others = {arm: x for arm, x in contrasts.items() if {x.arm, x.base} not in asked}
@@ -176,11 +176,11 @@ def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None
 
 
 def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
-    """The table of the answer: a row an arm, with its test against the base.
+    """Returns the ranking: one row per arm, with its test against the base.
 
     Args:
-      study: whose arms they are.
-      contrasts: as `from_base` has them.
+      study: The study of the arms.
+      contrasts: The result of `from_base`.
     """
     decimals = (str(study.measure), 'difference', '95 % interval')
     columns = ['arm', 'seeds', *decimals, 'p', 'p, permuted', 'verdict']
@@ -218,17 +218,17 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
 
 
 def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
-    """Returns the same differences over other seeds and other sentences at once.
+    """Returns the same differences tested over seeds and sentences at once.
 
     Args:
-      study: What is compared.
+      study: The study.
       contrasts: The differences of the answer.
 
     Returns:
-      None where the measure is no score of translations, or nothing can be paired.
+      None if the measure isn't a translation metric, or nothing can be paired.
 
     Raises:
-      UserError: Translations cannot be read.
+      UserError: Translations can't be read.
     """
     if not study.measure.is_of_translations:
         return None
@@ -245,7 +245,7 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
     bases = {contrast.base for contrast in pairs}
     rows = []
     for contrast, found in pairs.items():
-        # Its error is that of more seeds than are paired.
+        # The contrast's error applies only if all of its seeds are paired.
         known = contrast if contrast.seeds == len(found) else None
         family = len(pairs) * study.sweep.looks
         test = paired_test(metric, found, family, known)
@@ -273,7 +273,7 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
 
 
 def _paired_translations(study: Study, base: Arm, arm: Arm) -> list[Paired]:
-    """By seed what two arms make of sentences that are always the same."""
+    """Returns two arms' translations by seed, of identical sentences."""
     name = study.measure.set
     bases = {run.seeds: run for run in base.scored}
     pairs: list[Paired] = []
@@ -297,12 +297,12 @@ def paired_test(
     family: int,
     contrast: Contrast | None = None,
 ) -> OverSentences:
-    """`analysis.over_sentences` of translations of a set.
+    """Applies `analysis.over_sentences` to the translations of a set.
 
     Args:
-      metric: that scores them.
-      pairs: of each seed the base's and the system's, of the same sentences.
-      family, contrast: as there.
+      metric: The metric that scores them.
+      pairs: Each seed's translations by base and system, of the same sentences.
+      family, contrast: As in `analysis.over_sentences`.
     """
     sides = [
         [metric.statistics(x.outputs, x.references, x.sources) for x in side]
@@ -317,11 +317,11 @@ def paired_test(
 
 
 def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
-    """A sentence for each declared difference, and what no table tells.
+    """Returns a sentence for each declared difference, and notes that tables lack.
 
     Args:
-      study: whose arms they are.
-      contrasts: as `declared` has them.
+      study: The study of the arms.
+      contrasts: The result of `declared`.
     """
     lines = [_sentence(study, contrast) for contrast in contrasts]
     if contrasts and study.sweep.factor_of_data:
@@ -339,7 +339,7 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
 
 
 def _sentence(study: Study, contrast: Contrast) -> str:
-    """An effect with its interval, its verdict and what the design could detect."""
+    """Returns an effect with interval, verdict and minimum detectable difference."""
     form = console.score if study.measure.is_of_translations else console.cell
     effect, interval, _ = cells_of(contrast)
     text = f'{contrast.arm}, from {contrast.base}: {shown(effect, form)}'
@@ -354,7 +354,7 @@ def _sentence(study: Study, contrast: Contrast) -> str:
 
 
 def costs(study: Study) -> Table:
-    """Cost beside score: a row an arm, the best first; means over finished runs."""
+    """Returns costs and scores, one row per arm, the best first; means over runs."""
     rows = []
     for arm in study.ranked():
         values = [arm.cost(entry) for entry in COSTS]
@@ -366,9 +366,9 @@ def costs(study: Study) -> Table:
 
 
 def runs(study: Study) -> Table:
-    """What decides, a row a run: all that the answer is computed of.
+    """Returns the deciding score of each run, which the answer is computed from.
 
-    Where data are a factor, `data` is the level: arms of one level share their errors.
+    If data are a factor, `data` is its level: arms of one level share their errors.
     """
     factor = study.sweep.factor_of_data
     rows = []
@@ -388,7 +388,7 @@ def runs(study: Study) -> Table:
 
 
 def scores(study: Study) -> Table:
-    """Every score of every set: a row for each set and arm; means over seeds."""
+    """Returns the mean of every score by set and arm."""
     counted = [run for arm in study.arms for run in arm.scored]
     sets = dict.fromkeys(chain(*[run.evaluations for run in counted]))
     names = [*study.metrics, *OF_MODELS]
@@ -402,12 +402,12 @@ def scores(study: Study) -> Table:
 
 
 def published(study: Study) -> Table | None:
-    """What the source says of each arm beside what is measured here.
+    """Compares the published number of each arm with the one measured here.
 
-    Numbers of the source are scores, which are of the set that decides, or costs.
+    A published number is a score on the deciding set, or a cost.
 
     Returns:
-      None without a sweep, and where its source gives no numbers.
+      None without a sweep, or if its source gives no numbers.
     """
     rows = []
     for arm in study.arms:

@@ -1,4 +1,4 @@
-"""What the heads of a trained run attend to while it writes a translation.
+"""Attention weights of a trained run while it writes a translation.
 
     import experiments
     from experiments.reports import looking
@@ -9,8 +9,8 @@
     looking.attention(run, text, translation)['attention to the source']
     looking.alignment(run, text, translation)['mean of all layers'].save('map.svg')
 
-Each is a chart of Vega-Altair, which a notebook shows. Texts go into charts as strings
-of Vega's expressions, never as markup.
+Each is a Vega-Altair chart, which a notebook displays. Texts are passed to charts as
+strings in Vega expressions, never as markup.
 """
 
 import json
@@ -23,7 +23,7 @@ import numpy as np
 from experiments.evaluation.opened_run import OpenedRun, pairs_batch
 
 CROSS = 'decoder cross'
-# The encoder's attention first, as a text goes through the model.
+# In the order in which a text passes through the model.
 KINDS = {
     'encoder': 'encoder self-attention',
     'decoder': 'decoder self-attention',
@@ -31,16 +31,16 @@ KINDS = {
 }
 _END = '</s>'
 _SMALL = 90  # pixels of a head among others
-_CELL = 18  # pixels of a cell with a name beside it
+_CELL = 18  # pixels of a labelled cell
 
 
 class Attended(NamedTuple):
-    """The weights of an attention for one sentence.
+    """The attention weights for one sentence.
 
     Attributes:
-      queries, keys: the pieces on the axes. A query of the decoder is the piece that it
-        writes; its keys are the pieces that it has read.
-      layers: of each layer, HTS.
+      queries, keys: The tokens on the axes. A decoder query is the token that it
+      writes; its keys are the tokens that it has read.
+      layers: The weights of each layer, HTS.
     """
 
     queries: list[str]
@@ -49,9 +49,9 @@ class Attended(NamedTuple):
 
 
 def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
-    """The weights with which the decoder writes `target`, by attention as in `KINDS`.
+    """Returns the weights while the decoder writes `target`, by kind of attention.
 
-    An attention that does not hold its weights, such as the blockwise one, is left out.
+    Leaves out attention that doesn't store its weights, such as blockwise attention.
     """
     batch = pairs_batch(run.tokenizer, [(source, target)])
     source_ids = batch['source'][0].tolist()
@@ -73,10 +73,10 @@ def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
 
 
 def attention(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLevelMixin]:
-    """The weights of all layers and heads while the decoder writes `target`.
+    """Draws the weights of all layers and heads while the decoder writes `target`.
 
     Returns:
-      a chart for each attention, by its name in words.
+      A chart for each attention, by its name in words.
     """
     seen = attended(run, source, target)
     charts = {}
@@ -87,14 +87,14 @@ def attention(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
 
 
 def alignment(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLevelMixin]:
-    """Source × translation: of each layer the mean weights of all heads.
+    """Draws source × translation: the mean weights over heads, for each layer.
 
-    A row is a piece that is written, at the step that writes it. Where layers differ in
-    their numbers of heads, each counts as much as another in the mean of all layers.
+    A row is a token at the step that writes it. In the mean over layers, all layers
+    have equal weight, even with different numbers of heads.
 
     Returns:
-      'mean of all layers', of several, and 'layer 0', … → the chart; nothing where the
-      model has no attention to the source that holds its weights.
+      'mean of all layers', if there are several, and 'layer 0', … → the chart. Empty if
+      the model has no cross-attention that stores its weights.
     """
     seen = attended(run, source, target).get(CROSS)
     if seen is None:
@@ -110,7 +110,7 @@ def alignment(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
 
 
 def head_maps(seen: Attended) -> alt.TopLevelMixin:
-    """A row for each layer, and below, large, the head that is clicked."""
+    """Draws a row of heads for each layer, with the clicked head enlarged below."""
     values = [
         {'layer': layer, 'head': head, **cell}
         for layer, heads_HTS in enumerate(seen.layers)
@@ -132,14 +132,14 @@ def head_maps(seen: Attended) -> alt.TopLevelMixin:
 def weights_map(
     weights_TS: np.ndarray, queries: Sequence[str], keys: Sequence[str]
 ) -> alt.TopLevelMixin:
-    """Weights, from 0 to 1, under the names of rows and columns."""
+    """Draws weights, from 0 to 1, with labelled rows and columns."""
     return _large(_chart(_cells(weights_TS, queries, keys)), queries, keys)
 
 
 def _cells(
     weights_TS: np.ndarray, queries: Sequence[str], keys: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Each weight with its place and names; equal names on an axis stay apart."""
+    """Returns each weight with its position, so that equal names stay apart."""
     cells = []
     for (i, j), weight in np.ndenumerate(weights_TS):
         cell = {'query': i, 'key': j, 'from': queries[i], 'to': keys[j]}
@@ -155,7 +155,7 @@ def _chart(cells: list[dict[str, Any]]) -> alt.Chart:
 
 
 def _large(chart: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt.Chart:
-    """Cells under the names of their rows and columns."""
+    """Enlarges cells and labels their rows and columns."""
     rows = alt.Axis(labelExpr=_text_of(queries))
     columns = alt.Axis(labelExpr=_text_of(keys), labelAngle=-60)
     named = chart.encode(
@@ -166,6 +166,6 @@ def _large(chart: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt
 
 
 def _text_of(names: Sequence[str]) -> str:
-    """A cell's name as an expression of Vega's, in which no name is code."""
+    """Returns a Vega expression for a cell's name that can't run a name as code."""
     texts = json.dumps(list(names), ensure_ascii=False)
     return f'{texts}[datum.value]'

@@ -1,4 +1,4 @@
-"""A report: sections of text, tables and figures, as a page and as files."""
+"""The report: sections of text, tables and figures, as a page and as files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from experiments.reports.figures import Figure
 from experiments.reports.tables import Table
 from experiments.reports.texts import Sentence
 
-_EMBED = 'window.vegaEmbed = vegaEmbed;'  # the page's script calls it
+_EMBED = 'window.vegaEmbed = vegaEmbed;'  # called by the page's script
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
     autoescape=jinja2.select_autoescape(['html.jinja']),
@@ -34,15 +34,15 @@ _TEMPLATES.filters['table'] = tables.markdown
 
 
 class Section(NamedTuple):
-    """A part of the report.
+    """A section of the report.
 
     Attributes:
-      title: its heading.
-      text: paragraphs.
-      tables: of numbers.
-      figures: above the text and the tables.
-      sentences: translations to read.
-      doubts: what a reader must know before believing the rest.
+      title: Its heading.
+      text: Paragraphs.
+      tables: Tables.
+      figures: Figures, shown above the text and the tables.
+      sentences: Translations to read.
+      doubts: Warnings to read before believing the rest.
     """
 
     title: str
@@ -59,13 +59,13 @@ def write(
     """Writes a report.
 
     Args:
-      study: what is compared.
-      folder: is made where it is not there.
-      notes: what else a reader must know, such as runs that cannot be read.
-      against: what curves are drawn against, of `figures.AXES`.
+      study: The study.
+      folder: Created if it doesn't exist.
+      notes: Further warnings, such as runs that can't be read.
+      against: The x-axis of curves, one of `figures.AXES`.
 
     Raises:
-      UserError: a file cannot be written, or translations cannot be read.
+      UserError: A file can't be written, or translations can't be read.
     """
     sections = _some(
         _answer(study, notes),
@@ -94,7 +94,7 @@ def write(
 
 
 def _some(*found: Any) -> list[Any]:
-    """What is there of parts of a report, of which None are not."""
+    """Returns the parts of a report that aren't None."""
     return [part for part in found if part is not None]
 
 
@@ -133,7 +133,7 @@ def _compared(study: Study) -> Section:
 
 
 def _tuning(study: Study) -> Section | None:
-    """What each arm tried before; None where nothing was tuned."""
+    """Returns the section of what each arm tried; None without tuning."""
     tried = designs.tried(study)
     if not tried:
         return None
@@ -152,7 +152,7 @@ def _costs(study: Study) -> Section:
 
 
 def _curves(study: Study, against: str) -> Section | None:
-    """The curves of training; None where no run has any."""
+    """Returns the training curves; None without data."""
     drawn = figures.curves(study, against)
     if not drawn:
         return None
@@ -164,7 +164,7 @@ def _curves(study: Study, against: str) -> Section | None:
 
 
 def _translations(study: Study) -> list[Section]:
-    """Scores by length and phenomenon, and sentences, of the set that decides."""
+    """Returns scores by length and phenomenon, and sentences, of the deciding set."""
     translated = texts.translated(study)
     if translated is None:
         return []
@@ -181,11 +181,11 @@ def _translations(study: Study) -> list[Section]:
 
 
 def html(title: str, sections: Sequence[Section]) -> str:
-    """The page, with all that it needs inside; every text is escaped.
+    """Renders a self-contained page; every text is escaped.
 
     Args:
-      title: of the page.
-      sections: of at least one figure together.
+      title: The page's title.
+      sections: Together they have at least one figure.
     """
     drawn = {}
     for section in sections:
@@ -202,6 +202,6 @@ def html(title: str, sections: Sequence[Section]) -> str:
 
 
 def markdown(title: str, sections: Sequence[Section]) -> str:
-    """The same as Markdown, with the figures beside it; every text is escaped."""
+    """Renders Markdown with separate figures; every text is escaped."""
     template = _TEMPLATES.get_template('page.md.jinja')
     return template.render(title=title, sections=sections)

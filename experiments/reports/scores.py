@@ -1,6 +1,6 @@
-"""Scores that came from elsewhere: a file with the columns arm, seed and score.
+"""External scores: a file with the columns arm, seed and score.
 
-A report that was shipped has its own, `tables/runs.csv`, of which its answer follows.
+A report contains its own as `tables/runs.csv`, from which its answer follows.
 """
 
 import csv
@@ -21,11 +21,11 @@ Scores = dict[str, dict[str, float]]
 
 
 def read_scores(path: Path) -> Scores:
-    """The scores of a CSV file, by arm and seed; other columns are not read.
+    """Reads the scores of a CSV file by arm and seed, ignoring other columns.
 
     Raises:
-      UserError: the file cannot be read, a column is missing, a score is no number, or
-        an arm has two of a seed.
+      UserError: The file can't be read, a column is missing, a score isn't a number, or
+        an arm has two scores of a seed.
     """
     found: Scores = {}
     for number, row in enumerate(_read_rows(path, COLUMNS), 2):
@@ -44,7 +44,7 @@ def read_scores(path: Path) -> Scores:
 
 
 def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """The rows of a CSV file that has these columns and maybe others."""
+    """Reads the rows of a CSV file that has at least these columns."""
     with (
         as_user_error('read', path),
         path.open(encoding='utf-8-sig', newline='') as file,
@@ -60,10 +60,10 @@ def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def compare_scores(path: Path, base: str) -> Table:
-    """How far the arms of a file are from the base, or from each other without one.
+    """Compares the arms of a file with the base, or with each other without one.
 
     Raises:
-      UserError: as `read_scores`; there is no such arm, or a score is not finite.
+      UserError: As `read_scores`, or the arm doesn't exist, or a score isn't finite.
     """
     scores = read_scores(path)
     with user_errors('--scores: '):
@@ -71,7 +71,7 @@ def compare_scores(path: Path, base: str) -> Table:
 
 
 def as_table(contrasts: Sequence[Contrast]) -> Table:
-    """A row a difference."""
+    """Returns a table with one row per difference."""
     names = ('arm', 'base', 'seeds', 'difference', '95 % interval', 'p', 'p, permuted')
     rows = []
     for x in contrasts:
@@ -80,15 +80,15 @@ def as_table(contrasts: Sequence[Contrast]) -> Table:
 
 
 def recompute(folder: Path) -> tuple[Table, list[str]]:
-    """The answer of a shipped report, of the scores that it ships.
+    """Recomputes the answer of a report from its own scores.
 
     Returns:
-      the differences of the report's answer, and the arms of which its `answer.csv`
-      says something else, to three digits.
+      The differences of the answer, and the arms whose row in `answer.csv` disagrees,
+      to three digits.
 
     Raises:
-      UserError: `tables/runs.csv` or `tables/answer.csv` is not there or no table of a
-        report.
+      UserError: `tables/runs.csv` or `tables/answer.csv` is missing or isn't a
+        report's.
     """
     runs = folder / 'tables/runs.csv'
     found = read_scores(runs)
@@ -119,9 +119,9 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
 
 
 def _is_shipped(contrast: Contrast, row: dict[str, str]) -> bool:
-    """Whether a row of `answer.csv` says the same."""
+    """Returns whether a row of `answer.csv` has the same values."""
     texts = [row.get(name) or 'nan' for name in _OF_ANSWERS]
     shipped = np.array(texts, float)
-    # Of None NumPy makes nan.
+    # NumPy converts None to nan.
     values = np.array([contrast.effect, contrast.low, contrast.high], float)
     return np.allclose(shipped, values, rtol=1e-3, equal_nan=True)

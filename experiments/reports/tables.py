@@ -10,35 +10,35 @@ from typing import Any, NamedTuple
 from experiments.command_line import console
 from experiments.reports.analysis import Contrast, OverSentences, Spread
 
-# In Markdown these would be markup: a sentence that holds them shows as text.
+# Markdown's markup characters, which are escaped in text.
 _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
 _LATEX = {raised: f'$^{i}$' for i, raised in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹')}
 _LATEX |= {'⁻': '$^-$', '±': r'$\pm$', '−': '$-$', '≤': r'$\leq$', '×': r'$\times$'}
 _PREAMBLE = '% In the preamble: \\usepackage{booktabs}\n'
 _CAPITALS = {'bleu': 'BLEU', 'chrf': 'chrF', 'comet': 'COMET', 'ter': 'TER'}
 _METRICS = re.compile(rf'\b({"|".join(_CAPITALS)})\b')
-_BYTES = ', bytes'  # at the end of a column's name: a reader sees gigabytes
+_BYTES = ', bytes'  # suffix of a column name: values are shown in gigabytes
 
 
 Form = Callable[[Any], str]
 
 
 class PValue(float):
-    """A probability, which tables show as one."""
+    """A probability, formatted as a p-value in tables."""
 
 
 class Difference(float):
-    """How far one score is above another, which tables show with its sign."""
+    """A difference between scores, formatted with its sign in tables."""
 
 
 class Interval(NamedTuple):
-    """What lies between two ends, both of them included."""
+    """An interval, including its ends."""
 
     low: float
     high: float
 
 
-# What CSV has of a value, by the end of the column's name.
+# Columns of a value in CSV: suffix of the column's name → attribute.
 _PARTS = {
     Spread: {'': 'mean', ' sd': 'sd', ' seeds': 'n'},
     Interval: {' low': 'low', ' high': 'high'},
@@ -46,16 +46,16 @@ _PARTS = {
 
 
 class Table(NamedTuple):
-    """Rows of values under names.
+    """Rows of values with column names.
 
     Attributes:
-      name: of its files.
-      title: what stands above it.
-      columns: names of the columns.
-      rows: a value for each column; None is shown as a dash, a `Spread` as mean ±
-        standard deviation.
-      scores: names of columns whose numbers have two decimals.
-      note: what stands below it.
+      name: The name of its files.
+      title: The heading above it.
+      columns: The column names.
+      rows: One value for each column. A `Spread` is shown as mean ± standard deviation,
+        None as a dash.
+      scores: Names of columns whose numbers have two decimals.
+      note: The text below it.
       aside: Why a page folds the table away; empty for a table that is shown.
     """
 
@@ -68,12 +68,12 @@ class Table(NamedTuple):
     aside: str = ''
 
     def cells(self) -> list[list[str]]:
-        """The values as text."""
+        """Returns the values as text."""
         forms = list(map(self._form, self.columns))
         return [list(map(shown, row, forms)) for row in self.rows]
 
     def names(self) -> list[str]:
-        """Of the columns, as a reader sees them."""
+        """Returns the column names as a reader sees them."""
         return [name.removesuffix(_BYTES) for name in self.columns]
 
     def _form(self, column: str) -> Form:
@@ -84,7 +84,7 @@ class Table(NamedTuple):
         return console.cell
 
     def sides(self) -> list[str]:
-        """'right' for columns of numbers, 'left' for others."""
+        """Returns 'right' for columns of numbers, 'left' for others."""
         sides = []
         for column in zip(*self.rows, strict=True):
             has_numbers = any(map(_is_number, column))
@@ -97,11 +97,11 @@ def _is_number(value: Any) -> bool:
 
 
 def shown(value: Any, form: Form = console.cell) -> str:
-    """A value as tables show it.
+    """Formats a value for tables.
 
     Args:
-      value: of any kind.
-      form: of a number.
+      value: A value of any kind.
+      form: Formats a number.
     """
     match value:
         case None:
@@ -120,12 +120,12 @@ def shown(value: Any, form: Form = console.cell) -> str:
 
 
 def _spread(value: Spread, form: Form) -> str:
-    """The mean, and two digits of a deviation that is not 0."""
+    """Formats the mean, and a nonzero deviation with two digits."""
     mean = form(value.mean)
     sd = value.sd
     if not sd:
         return mean
-    # A score's has as many decimals as the score.
+    # The deviation of a metric has as many decimals as the score.
     if form is not console.score:
         sd = float(f'{sd:.2g}')
     return f'{mean} ± {form(sd)}'
@@ -134,7 +134,7 @@ def _spread(value: Spread, form: Form) -> str:
 def cells_of(
     contrast: Contrast | OverSentences,
 ) -> tuple[Difference, Interval | None, PValue | None]:
-    """The difference, its interval and its p, as tables show them."""
+    """Returns the difference, its interval and its p, for tables."""
     effect = Difference(contrast.effect)
     low, high, p = contrast.low, contrast.high, contrast.p
     if low is None or high is None or p is None:
@@ -143,31 +143,31 @@ def cells_of(
 
 
 def permuted(contrast: Contrast) -> PValue | None:
-    """Its p by permutation, where there is one."""
+    """Returns the p of the permutation test, if there is one."""
     if contrast.permuted is None:
         return None
     return PValue(contrast.permuted)
 
 
 def text(table: Table) -> str:
-    """For a terminal: columns of equal width under a rule."""
+    """Formats a table for a terminal."""
     return console.tabulated(table.names(), table.cells(), table.sides())
 
 
 def markdown(table: Table) -> str:
-    """As GitHub's Markdown, in which all of the values are text and no markup."""
+    """Formats a table in GitHub's Markdown, with all values escaped."""
     rows = [list(map(escape_markdown, row)) for row in table.cells()]
     names = list(map(escape_markdown, table.names()))
     return console.tabulated(names, rows, table.sides(), 'pipe')
 
 
 def escape_markdown(value: str) -> str:
-    """The value as text in Markdown and in the HTML that Markdown may hold."""
+    """Escapes a value for Markdown and for HTML inside it."""
     return _MARKUP.sub(r'\\\1', html.escape(value, quote=False))
 
 
 def latex(table: Table) -> str:
-    """For a paper, with booktabs and the usual capitals of metrics."""
+    """Formats a table for a paper, with booktabs and the usual capitals of metrics."""
     sides = table.sides()
     names = [_METRICS.sub(_in_capitals, name) for name in table.names()]
     body = console.tabulated(names, table.cells(), sides, 'latex_booktabs')
@@ -179,7 +179,7 @@ def _in_capitals(metric: re.Match[str]) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """The numbers as they are, a mean's deviation and number of seeds beside it."""
+    """Formats unrounded values as CSV, with deviations and seeds in own columns."""
     columns = {}
     for i, name in enumerate(table.columns):
         values = [row[i] for row in table.rows]

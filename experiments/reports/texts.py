@@ -1,4 +1,4 @@
-"""Translations side by side, and where the scores come from: lengths and phenomena."""
+"""Translations side by side, and scores by length and phenomenon."""
 
 import contextlib
 import itertools
@@ -12,13 +12,13 @@ from experiments.reports.arms import Study, metric_of
 from experiments.reports.tables import Table
 from experiments.runs import reading
 
-LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 1000)  # words: the last of each range
-FEWEST = 5  # sentences for a score of their own
+LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 1000)  # upper bounds of the ranges, in words
+FEWEST = 5  # sentences in a group that gets a score
 _SHOWN = 15  # sentences
 
 
 class Sentence(NamedTuple):
-    """A sentence with the translations of all arms, by their names."""
+    """A sentence with the translations of all arms, by arm name."""
 
     source: str
     reference: str
@@ -26,14 +26,14 @@ class Sentence(NamedTuple):
 
 
 class Translated(NamedTuple):
-    """A set as all arms translate it.
+    """A set with the translations of all arms.
 
     Attributes:
-      name: of the set.
-      data: the source of its sentences.
-      sources, references: its sentences.
-      outputs: arm → each seed's translations.
-      metric: that scores them.
+      name: The set's name.
+      data: The source of its sentences.
+      sources, references: Its sentences.
+      outputs: Arm → each seed's translations.
+      metric: The metric that scores them.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Translated(NamedTuple):
 
 
 def translated(study: Study) -> Translated | None:
-    """The set that decides; arms that translated other sentences are left out.
+    """Returns the deciding set, without arms that translated other sentences.
 
     Raises:
-      UserError: translations cannot be read.
+      UserError: Translations can't be read.
     """
     name = study.measure.set
     first: Translated | None = None
@@ -68,7 +68,7 @@ def translated(study: Study) -> Translated | None:
 
 
 def differing(found: Translated) -> list[Sentence]:
-    """Sentences that arms translate differently, spread over the set; or else any.
+    """Returns sentences whose translations differ, spread over the set; else any.
 
     Returns:
       `_SHOWN` at most, with the translation of each arm's first seed.
@@ -88,10 +88,10 @@ def differing(found: Translated) -> list[Sentence]:
 
 
 def by_group(found: Translated) -> Table | None:
-    """Scores by the length of the reference and by what the grammar made a sentence of.
+    """Returns scores by length of the reference and by the grammar's phenomena.
 
     Returns:
-      None where all sentences are of one group.
+      None if fewer than two groups are large enough.
     """
     groups = {**_by_length(found), **_by_phenomenon(found)}
     large = {key: rows for key, rows in groups.items() if len(rows) >= FEWEST}
@@ -128,13 +128,13 @@ def _by_length(found: Translated) -> dict[str, list[int]]:
 
 
 def _by_phenomenon(found: Translated) -> dict[str, list[int]]:
-    """Nothing where the sentences are not of this code's grammar."""
+    """Groups sentences by phenomenon; empty for data that aren't from the grammar."""
     if found.data.partition('(')[0] != 'grammar':
         return {}
     from experiments.data import phenomena
 
     firsts = [references[0] for references in found.references]
     pairs = list(zip(found.sources, firsts, strict=True))
-    with contextlib.suppress(UserError):  # a grammar of other arguments
+    with contextlib.suppress(UserError):  # a grammar with other arguments
         return phenomena.rows(found.data, found.name, pairs)
     return {}

@@ -1,1 +1,1 @@
-"""A run's directory: its config, logs and result, and the model it trained."""
+"""The files of a run: its config, logs and result, and the model it trained."""

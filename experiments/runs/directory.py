@@ -1,4 +1,4 @@
-"""A run's directory: its name, its config, and that one process at a time uses it."""
+"""A run's directory: its name, its config and its lock."""
 
 import hashlib
 import json
@@ -15,31 +15,31 @@ from experiments.errors import UserError
 from flaxformer_lite.config import spec
 
 Config = Mapping[str, Any]  # nested, or flat: 'model.num_heads'
-RUNS = Path('runs')  # where directories of runs are that no flag names
+RUNS = Path('runs')  # default parent of run directories
 LONGEST_NAME = 60
 CONFIG = load.CONFIG
 RESULT = 'result.json'
 LOCK = '.lock'
-# What a run would do in a directory.
+# The possible states of a run's directory, from `check_directory`.
 BEGINS = 'begins'
 RESUMES = 'resumes'
 GOES_FURTHER = 'goes further'
 HAS_ENDED = 'has ended'
-# Limits that may be raised, so that a run trains for longer.
+# Raising one of these limits trains an existing run for longer.
 _LIMITS = ('train.steps', 'train.epochs')
-# Of these a run's result does not depend, but for rounding; it goes on with others.
+# A run can resume with other values of these: they change its result by rounding only.
 _ANY = ('mesh.', 'train.hooks')
-# What a run would overwrite.
+# Files that a new run would overwrite.
 _OVERWRITTEN = (RESULT, 'metrics.jsonl', 'tokenizer.model', 'checkpoints')
 
 
 def run_name(config_name: str, overrides: Config) -> str:
-    """The name of the run's directory: `wmt_small,model.num_heads=8`.
+    """Returns the name of the run's directory, such as `wmt_small,model.num_heads=8`.
 
-    The same settings in any order give the same name; different settings never do. What
-    a file system might not keep or distinguish (other characters, capitals) is
-    replaced; a longer name has the last words of the fields, and is cut. A hash of the
-    whole name is then added.
+    The order of the settings doesn't matter, and different settings never share a name.
+    Characters that a file system might not keep or distinguish, such as capitals, are
+    replaced. A longer name keeps only the last word of each field and is cut. Both
+    kinds of name end with a hash of the whole name.
     """
     settings = [f'{k}={_as_text(v)}' for k, v in sorted(overrides.items())]
     name = ','.join([config_name, *settings])
@@ -54,9 +54,9 @@ def run_name(config_name: str, overrides: Config) -> str:
 
 
 def folder_name(text: str) -> str:
-    """The name of a folder for an arm, or for a value: `ReZero, h=4` → `rezero_h=4`.
+    """Returns the folder name of an arm or a value: `ReZero, h=4` → `rezero_h=4`.
 
-    Different texts may have the same one.
+    Different texts may share a name.
     """
     return re.sub(r'[^\w.=+-]+', '_', text.lower()).strip('._')[:LONGEST_NAME]
 
@@ -66,19 +66,19 @@ def _as_text(value: Any) -> str:
 
 
 def check_directory(path: Path, config: Config) -> str:
-    """What a run of this config would do in a directory; writes nothing.
+    """Returns what a run of this config would do in a directory. Writes nothing.
 
     Returns:
-      `BEGINS`, `RESUMES`, `GOES_FURTHER`, which is to more steps or epochs than the run
-      that is there was to make, or `HAS_ENDED`: there is its result, and nothing to do.
+      `BEGINS`, `RESUMES`, `GOES_FURTHER` if the config has more steps or epochs than
+      the stored one, or `HAS_ENDED` if the result exists.
 
     Raises:
-      UserError: it cannot be written to, it belongs to a run of another config, to a
-        converted checkpoint, or to something that is no run.
+      UserError: The directory can't be written to, or belongs to a run of another
+        config, a converted checkpoint or something that isn't a run.
     """
     there = state(path, config)
     reason = storage.obstacle(path)
-    if reason and there != HAS_ENDED:  # a result is only shown
+    if reason and there != HAS_ENDED:  # a finished run is only shown
         raise UserError(
             f'cannot write to {path}: {reason}; name another directory with --workdir'
         )
@@ -86,7 +86,7 @@ def check_directory(path: Path, config: Config) -> str:
 
 
 def state(path: Path, config: Config) -> str:
-    """As `check_directory`, whether or not the directory can be written to."""
+    """Returns the same as `check_directory`, also for a read-only directory."""
     if not storage.exists(path / CONFIG):
         for name in _OVERWRITTEN:
             if storage.exists(path / name):
@@ -126,13 +126,13 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
     Removes the result if `config` asks for more steps or epochs.
 
     Raises:
-      UserError: as `check_directory`, which it calls once no other process can begin
-        there; or another process uses it.
+      UserError: As `check_directory`, which runs after locking, or another process uses
+        the directory.
     """
     with storage.locked(path / LOCK):
         state = check_directory(path, config)
         if state != HAS_ENDED:
-            # What a killed process of this run had not written to its end.
+            # A killed process of this run may have left incomplete files.
             storage.remove_leftovers(path)
             storage.remove(path / RESULT)
         if state in (BEGINS, GOES_FURTHER):
@@ -141,11 +141,10 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The config of the run in `path`, nested, as the present version says it.
+    """Returns the nested config of the run in `path`, converted to the current version.
 
     Raises:
-      UserError: this is not the directory of a run, or it is of another version that
-        cannot be read.
+      UserError: The directory isn't a run's, or its version can't be read.
     """
     file = path / CONFIG
     if not storage.exists(file):
@@ -156,11 +155,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def is_converted(config: Config) -> bool:
-    """Whether a run's config is that of a checkpoint which was converted to a run."""
+    """Returns whether a run's config is that of a converted checkpoint."""
     flat = flatten(config)
     parsed = map(spec.parse, spec.entries(flat.get('tokenizer', 'sentencepiece')))
     keeps_files = any(name == 'huggingface' and not x.get('path') for name, x in parsed)
-    # A run that is trained here has such a tokenizer from the run it begins with.
+    # A run trained here gets such a tokenizer from its init_from only.
     return keeps_files and not flat.get('init_from')
 
 
@@ -170,7 +169,7 @@ def _is_raised_limit(field: str, there: Config, here: Config) -> bool:
 
 
 def _different_fields(there: Config, here: Config) -> list[str]:
-    """The fields of two flat configs whose values must not differ and do, in order."""
+    """Returns the fields of two flat configs that must match but differ, sorted."""
     return [
         field
         for field in sorted(there.keys() | here.keys())
@@ -180,5 +179,5 @@ def _different_fields(there: Config, here: Config) -> list[str]:
 
 
 def _json(value: Any) -> str:
-    # As the stored config was written: in JSON a tuple is a list.
+    # JSON stores a tuple as a list.
     return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The schema of the JSON files of a run, checked where a file is read."""
+"""The schema of the JSON files of a run, checked on reading."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from flaxformer_lite.ranges import shown
 
 
 class Kind(NamedTuple):
-    """The values that an entry may have.
+    """A kind of value that an entry may have.
 
     Attributes:
       words: A description for messages.
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
 
 Schema = Mapping[str, Kind]  # by name
 
-# JSON has whole numbers of any length, and Python reads NaN and Infinity.
+# JSON has integers of any length, and Python's parser accepts NaN and Infinity.
 NUMBER = Kind(
     'a finite number',
     lambda x: console.is_number(x) and abs(x) <= sys.float_info.max,
@@ -65,7 +65,7 @@ SCORES = {
     'sentences': NUMBER,
 }
 ROW = {'step': COUNT, 'kind': TEXT}
-# Of rows and scores.
+# Entries of rows and scores.
 OPTIONAL = {
     **SCORES,
     'step': COUNT,
@@ -102,7 +102,7 @@ def check(
 
     Args:
       file: Its path, for the message.
-      fix: What to do about damage, for the message.
+      fix: How to repair damage, for the message.
       values: The object.
       required: The entries that it must have.
       optional: The entries that it may have.
@@ -125,7 +125,7 @@ def check(
 
 
 def _of_metrics(values: Mapping[str, Any]) -> Schema:
-    """The schema of the scores of metrics, each of which has a signature."""
+    """Returns the schema of the scores of metrics, each with a signature."""
     found = {}
     for name in values:
         if name.endswith(_SIGNATURE):

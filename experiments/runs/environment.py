@@ -1,4 +1,4 @@
-"""What a run ran on: versions, devices and the commit, for `environment.json`."""
+"""The environment of a run: versions, devices and commit, in `environment.json`."""
 
 import contextlib
 import platform
@@ -17,13 +17,13 @@ PACKAGES = (
     *('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy'),
     *('sentencepiece', 'sacrebleu'),
 )
-# The vector extensions of x86 and ARM: with others a compiler orders sums otherwise,
-# and so rounds otherwise.
+# Vector extensions of x86 and ARM. They change the order in which compiled code sums,
+# and so its rounding.
 VECTORS = re.compile(r'(sse4|avx|fma|f16c|amx|neon|asimd|sve|sme2?\b)\w*')
 
 
 def describe(devices: Sequence[str]) -> dict[str, Any]:
-    """Versions, platform and commit; `devices` are the kinds of the devices."""
+    """Returns versions, platform and commit; `devices` has the kind of each device."""
     return {
         'python': platform.python_version(),
         'packages': {name: metadata.version(name) for name in PACKAGES},
@@ -35,7 +35,7 @@ def describe(devices: Sequence[str]) -> dict[str, Any]:
 
 
 def _processor() -> dict[str, Any]:
-    """The processor's name, and its vector extensions, which Linux alone tells."""
+    """Returns the processor's name, and its vector extensions on Linux."""
     cpu = ''
     with contextlib.suppress(OSError):
         cpu = CPUINFO.read_text(encoding='utf-8', errors='replace')
@@ -49,7 +49,7 @@ def _processor() -> dict[str, Any]:
 
 
 def fastest_dtype(device: Any) -> str:
-    """Returns the `model.dtype` whose products take the least time on a `jax.Device`.
+    """Returns the `model.dtype` with the fastest matrix products on a `jax.Device`.
 
     NVIDIA GPUs before Ampere (compute capability 8.0) have float16 units only.
     """
@@ -66,11 +66,11 @@ def fastest_dtype(device: Any) -> str:
 def save(path: Path, devices: Sequence[str]) -> None:
     """Writes `environment.json` in a run's directory.
 
-    Where a run resumes in another environment, the file keeps those before it, oldest
-    first, under `earlier`.
+    If a run resumes in another environment, the file keeps the previous ones under
+    `earlier`, oldest first.
 
     Raises:
-      UserError: the file cannot be written, or what is there is damaged.
+      UserError: The file can't be written, or the existing file is damaged.
     """
     now = describe(devices)
     before = reading.read_environment(path)
@@ -83,11 +83,11 @@ def save(path: Path, devices: Sequence[str]) -> None:
 
 
 def _git_commit() -> dict[str, Any] | None:
-    """The commit of this code, and whether files differ; None outside a checkout."""
+    """Returns this code's commit, and whether files differ; None outside a checkout."""
     # This file may be installed inside another project's checkout, so ask about itself.
     if _git('ls-files', '--error-unmatch', Path(__file__).name) is None:
         return None
-    # What git does not know, such as a sweep file of the user's, changes no code here.
+    # Untracked files, such as a user's sweep, don't change this code.
     changed = bool(_git('status', '--porcelain', '--untracked-files=no'))
     return {'commit': _git('rev-parse', 'HEAD'), 'changed': changed}
 

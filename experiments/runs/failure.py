@@ -1,4 +1,4 @@
-"""How training ended by an error: `failure.json` in a run's directory."""
+"""The error that ended training: `failure.json` in a run's directory."""
 
 import os
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from experiments.errors import UserError
 from experiments.runs import directory, entries
 
 NAME = 'failure.json'
-# Written ahead, for on a full disk files can still be renamed.
+# Written in advance: a full disk still allows renaming.
 _RESERVE = '.failure.json'
 DIVERGED = 'diverged'
 FAILED = 'failed'
 
 
 class Diverged(UserError):
-    """The loss or a gradient of a run is not finite, at a step."""
+    """A run whose loss or gradient isn't finite at a step."""
 
     def __init__(self, step: int, message: str):
         super().__init__(message)
@@ -28,10 +28,10 @@ class Diverged(UserError):
 
 @contextmanager
 def recorded(path: Path) -> Iterator[None]:
-    """Has an error of the block written to the run's directory; a stop is none.
+    """Records an error of the block in the run's directory, except a stop.
 
-    What was written before is removed: the run goes on. Of a run that has its result,
-    nothing is written: the error is not its own.
+    Removes the previous record, since the run resumes. Records nothing if the run
+    already has its result: the error is then not the run's own.
     """
     reserve = path / _RESERVE
     storage.write_json(reserve, _entry('failure.json could not be written'))
@@ -44,7 +44,7 @@ def recorded(path: Path) -> Iterator[None]:
         if not storage.exists(path / directory.RESULT):
             try:
                 write_failure(path, error)
-            except UserError:  # of a full disk, which may be the error itself
+            except UserError:  # the disk is full, which may be the error itself
                 with suppress(OSError):
                     os.replace(reserve, path / NAME)
         raise
@@ -55,8 +55,9 @@ def recorded(path: Path) -> Iterator[None]:
 def write_failure(path: Path, error: Exception) -> None:
     """Writes how the training in a directory ended.
 
-    The file holds `status`: `diverged` where loss or gradient were not finite, else
-    `failed`; the `step` of a divergence, else null; and the error's `message`.
+    The file holds `status`, `step` and `message`. The status is `diverged` if the loss
+    or a gradient wasn't finite, else `failed`. The step is null unless the run
+    diverged.
     """
     message = str(error) or type(error).__name__
     if not isinstance(error, UserError):
@@ -73,10 +74,10 @@ def _entry(message: str) -> dict[str, Any]:
 
 
 def read_failure(path: Path) -> dict[str, Any] | None:
-    """What was written, or None where training did not end by an error.
+    """Returns the recorded failure, or None if no error ended training.
 
     Raises:
-      UserError: the file cannot be read, or an entry is of another kind.
+      UserError: The file can't be read, or an entry is of another kind.
     """
     file = path / NAME
     if not storage.exists(file):

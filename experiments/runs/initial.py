@@ -1,7 +1,7 @@
-"""What a run takes over from the one that `init_from` names: parameters, tokenizer.
+"""Warm start: the parameters and tokenizer that a run gets from `init_from`.
 
-The source is read once, before the first step. The run keeps a copy of all that it
-takes, so that it goes on without the source, whatever became of that.
+The source is read once, before the first step. The run keeps a copy of everything it
+uses, so it can resume after the source has changed or gone.
 """
 
 import dataclasses
@@ -31,17 +31,17 @@ from flaxformer_lite.training import freezing
 
 Arrays = dict[str, jax.Array]  # by path
 NAME = 'init.json'
-_MOST_NAMES = 6  # of a kind in a message
+_MOST_NAMES = 6  # of each kind in a message
 _OF_SOURCE = 'source_embedding'
 
 
 class Initial(NamedTuple):
-    """What a run takes over.
+    """The variables that a run starts with.
 
     Attributes:
-      variables: by their paths where layers are separate, 'params/embedding'. They go
-        when the run has begun.
-      record: where they come from, for `init.json`.
+      variables: By path, 'params/embedding', with separate layers. They are freed when
+        the run has started.
+      record: Their origin, for `init.json`.
     """
 
     variables: Arrays
@@ -49,15 +49,15 @@ class Initial(NamedTuple):
 
 
 def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
-    """The run that is read to begin the one in `path`; None where none is needed.
+    """Returns the source of the run in `path`, or None if it needs none.
 
     Raises:
-      UserError: there is no such run, or it holds no finished checkpoint.
+      UserError: The source doesn't exist, or has no finished checkpoint.
     """
     if not config.init_from:
         return None
     checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)
-    # The first is that of the parameters that it took.
+    # The first checkpoint holds the parameters from the source.
     if processes.from_first(checkpoints.steps):
         return None
     with named('init_from'):
@@ -74,14 +74,14 @@ def vocabulary(
     run: TrainedRun | None,
     make: Callable[[], Tokenizer],
 ) -> Tokenizer:
-    """The tokenizer of the run in `path`.
+    """Returns the tokenizer of the run in `path`.
 
-    It is the source's, so that ids mean the same, unless another is asked for by the
-    field `tokenizer`. A run that has begun has a copy.
+    Defaults to the source's tokenizer, so that ids mean the same. The field `tokenizer`
+    can ask for another. A run that has started has a copy.
 
     Args:
-      run: the source, of a run that has not begun.
-      make: makes one of the run's own text.
+      run: The source, if the run has not started.
+      make: Makes a tokenizer of the run's own text.
     """
     if not config.init_from:
         return make()
@@ -98,10 +98,10 @@ def _has_its_tokenizer(config: ExperimentConfig, run: TrainedRun) -> bool:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What was recorded of where a run that has begun took its parameters from.
+    """Returns the recorded origin of the parameters of a run that has started.
 
     Raises:
-      UserError: there is no such file, or it is damaged.
+      UserError: The file doesn't exist or is damaged.
     """
     return storage.read_json(path / NAME)
 
@@ -113,10 +113,11 @@ def load(
     vocabulary: Tokenizer,
     devices: DeviceMesh,
 ) -> Initial | None:
-    """The variables that a run begins with, on the devices; None without a source.
+    """Returns the initial variables on the devices; None without a source.
 
     Raises:
-      UserError: what does not fit, by name; or the checkpoints cannot be read.
+      UserError: Variables don't match, listed by name, or the checkpoints can't be
+        read.
     """
     if run is None:
         return None
@@ -149,14 +150,14 @@ def load(
 def _fitting_paths(
     here: dict[str, str], there: dict[str, str], config: ExperimentConfig
 ) -> set[str]:
-    """Which variables of a source a model takes: all that `init_ignore` leaves.
+    """Returns the variables that a model gets from the source, without `init_ignore`.
 
     Args:
-      here, there: the model's and the source's, by path: {'params/…': 'float32[4]'}.
+      here, there: The model's and the source's, by path: {'params/…': 'float32[4]'}.
 
     Raises:
-      UserError: names what is not there, left over or of another shape; or says that
-        the expression leaves all or nothing out.
+      UserError: Variables are missing, left over or of another shape, listed by name,
+        or the expression matches all or none.
     """
     expression = f'init_ignore={shown(config.init_ignore)}'
     ignored = set()
@@ -190,7 +191,7 @@ def _fitting_paths(
 
 
 def _name(path: str) -> str:
-    """`params/encoder/layer_0/…` → `encoder/layer_0/…`."""
+    """Returns a path without its collection: `params/encoder/…` → `encoder/…`."""
     return path.partition('/')[2]
 
 
@@ -199,29 +200,29 @@ def _names(paths: Iterable[str]) -> list[str]:
 
 
 def _listed(paths: Collection[str]) -> str:
-    """The names of some variables, or the first of many."""
+    """Returns the variables' names, at most the first few."""
     more = len(paths) - _MOST_NAMES
     first = ', '.join(_names(paths)[:_MOST_NAMES])
     return f'{first} and {more} more' if more > 0 else first
 
 
 def _kinds(model: Model) -> dict[str, str]:
-    """Dtype and shape of each variable, by its path where layers are separate."""
+    """Returns dtype and shape of each variable, by its path with separate layers."""
     return digest.array_kinds(mesh.abstract_variables(model.with_separate_layers()))
 
 
 def _by_ids(model: Model) -> set[str]:
-    """The paths of variables that have a row for each id."""
+    """Returns the paths of variables with one row per token id."""
     kinds = _kinds(model)
     larger = _kinds(_resized(model, model, more=1))
     return {path for path in kinds if larger[path] != kinds[path]}
 
 
 def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:
-    """The mean of the checkpoints that `translate` would take, or of so many of them.
+    """Returns the mean of the checkpoints that `translate` or `init_average` selects.
 
     Raises:
-      UserError: there are fewer, or one of them is damaged or cannot be read.
+      UserError: A checkpoint is missing or damaged, or can't be read.
     """
     settings = run.config
     if config.init_average is not None:
@@ -245,16 +246,16 @@ def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mea
     return trained_run.average(settings, run.checkpoints, run.model, refuse, devices)
 
 
-# Parameters that go by ids are taken over for those of another tokenizer: a row is kept
-# where both have its piece, and the others are those of a new model.
+# With another tokenizer, a parameter with one row per token id keeps the rows of tokens
+# in both vocabularies. Its other rows are initialized from scratch.
 
 
 class Kept(NamedTuple):
-    """The rows of a parameter that have their pieces in both tokenizers.
+    """The rows of a parameter whose tokens are in both vocabularies.
 
     Attributes:
-      here, there: the ids of these pieces, int [n] each.
-      rows: how many the parameter has here.
+      here, there: The tokens' ids, int [n] each.
+      rows: The parameter's number of rows here.
     """
 
     here: np.ndarray
@@ -273,10 +274,10 @@ class Kept(NamedTuple):
 
 
 def _resized(model: Model, other: Model, more: int = 0) -> Model:
-    """A model with the vocabularies of another, or with so many ids more.
+    """Returns a model with the vocabulary sizes of another, plus `more`.
 
     Raises:
-      ValueError: it shares embeddings that the other cannot share.
+      ValueError: It shares embeddings that the other can't share.
     """
     source = other.source_vocab_size
     return model.clone(
@@ -292,13 +293,13 @@ def _taken_over(
     old: Arrays,
     kept: dict[str, Kept],
 ) -> Arrays:
-    """Parameters, by path, with the rows that are kept.
+    """Returns the parameters by path, with the rows kept from the source.
 
     Args:
-      model: that gets them.
-      seed: of its new rows.
-      old: of the source.
-      kept: which of their rows go where.
+      model: The new model.
+      seed: Initializes the new rows.
+      old: The source's parameters.
+      kept: Maps a parameter to the rows it keeps.
     """
     abstract = freezing.paths(mesh.abstract_variables(model, devices))
 

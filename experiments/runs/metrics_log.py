@@ -1,4 +1,4 @@
-"""A run's metrics: `metrics.jsonl`, a JSON object a line."""
+"""A run's metrics: `metrics.jsonl`, one JSON object per line."""
 
 import hashlib
 import json
@@ -15,26 +15,26 @@ from experiments.metrics.base import Metric
 from experiments.runs import entries
 
 NAME = 'metrics.jsonl'
-BEFORE = 'metrics.before.jsonl'  # rows of attempts whose checkpoints are not there
+BEFORE = 'metrics.before.jsonl'  # rows of earlier attempts, whose checkpoints are gone
 Row = dict[str, Any]
 
 
 class MetricsLog:
-    """Appends rows to `metrics.jsonl`.
+    """A writer that appends rows to `metrics.jsonl`.
 
-    Opened to resume a run, it keeps the rows up to the checkpoint's step and drops
-    later ones, so that none is there twice. The final scores have the step of the last
-    checkpoint, and come after it.
+    When a run resumes, it keeps the rows up to the checkpoint's step and drops later
+    ones, so that no row is duplicated. The final scores have the step of the last
+    checkpoint and follow it.
 
     Args:
-      path: the run's directory; None where nothing is to be written, as by each process
-        but the first.
-      step: the checkpoint's; 0 for a new run.
-      complete: is given each row before it is written, and may add to it.
+      path: The run's directory. With None, as in every process but the first, no file
+        is written.
+      step: The checkpoint's step; 0 for a new run.
+      complete: Called with each row before it is written; may add to it.
 
     Raises:
-      UserError: the disk is full, or the directory cannot be written to; so do all
-        methods.
+      UserError: The disk is full, or the directory can't be written to. All methods
+        raise this too.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class MetricsLog:
     def write(self, step: int, kind: str, **values: Any) -> None:
         """Adds a row `{"step": …, "kind": "train", "eval", …, "time": …, **values}`.
 
-        Values are numbers of Python or NumPy, text or None. A number that is not finite
-        becomes null, for JSON has none.
+        Values are Python or NumPy numbers, text or None. A number that isn't finite
+        becomes null, since JSON can't represent it.
         """
         if self._file is None:
             return
@@ -71,11 +71,11 @@ class MetricsLog:
         return line
 
     def seal(self) -> dict[str, Any]:
-        """The number of the rows so far and their SHA-256, for `is_changed`."""
+        """Returns the number of rows so far and their SHA-256, for `is_changed`."""
         return {'count': self._count, 'sha256': self._sum.hexdigest()}
 
     def flush(self) -> None:
-        """Makes sure that all rows are on disk."""
+        """Syncs all rows to disk."""
         if self._file is not None:
             with storage.as_user_error('write', self._file):
                 storage.sync(self._file)
@@ -96,40 +96,40 @@ def iterate_rows(path: Path) -> Iterator[Row]:
     if not storage.exists(file):
         return
     for number, line in enumerate(storage.lines(file), 1):
-        # What follows the last line end is not a row yet.
+        # A line without its line end is incomplete.
         if line.endswith(b'\n'):
             yield _row(line, f'{file}, line {number}')
 
 
 def _kept(rows: Iterable[Row], step: int) -> list[Row]:
-    """The rows that stay where a run resumes from the checkpoint of a step."""
+    """Returns the rows to keep when a run resumes from the checkpoint of a step."""
     return [row for row in rows if row['step'] <= step and row['kind'] != 'final']
 
 
 def is_changed(path: Path, step: int, seal: Mapping[str, Any]) -> bool:
-    """Returns whether rows were changed, cut or doubled since a checkpoint.
+    """Returns whether rows were changed, cut or duplicated since a checkpoint.
 
     Args:
-      path: the run's directory.
-      step: the checkpoint's.
-      seal: what the checkpoint has of the rows: of `MetricsLog.seal`.
+      path: The run's directory.
+      step: The checkpoint's step.
+      seal: The result of `MetricsLog.seal` in the checkpoint.
     """
     rows = _kept(read_rows(path), step)
     sealed, later = rows[: seal['count']], rows[seal['count'] :]
     lines = ''.join(map(_line, sealed)).encode()
-    # Only the scores of its own step are written after a checkpoint.
+    # After a checkpoint, only the scores of its own step are written.
     is_longer = [row['kind'] for row in later] not in ([], ['eval'])
     return is_longer or hashlib.sha256(lines).hexdigest() != seal['sha256']
 
 
 def set_aside(path: Path) -> int:
-    """Moves the rows of a run that begins again to the end of `metrics.before.jsonl`.
+    """Moves the rows of a run that restarts to the end of `metrics.before.jsonl`.
 
     Returns:
       The last step of the moved rows, or 0 without rows.
 
     Raises:
-      UserError: as `read_rows`, or the file cannot be written.
+      UserError: As `read_rows`, or the file can't be written.
     """
     rows = read_rows(path)
     if not rows:
@@ -140,12 +140,12 @@ def set_aside(path: Path) -> int:
 
 
 def deciding_metric(config: ExperimentConfig) -> Metric:
-    """The metric that says which checkpoints are best."""
+    """Returns the metric that selects the best checkpoints."""
     return metrics.deciding(config.evaluation.metrics, config.evaluation.best)
 
 
 def dev_scores(path: Path, metric: Metric) -> dict[int, float]:
-    """Step → score of the dev set, higher for better, in the order of a run's log."""
+    """Returns step → dev set score, higher is better, in the order of the log."""
     return {
         row['step']: metric.rank(row[metric.name])
         for row in read_rows(path)
@@ -168,7 +168,7 @@ def _line(row: Row) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can hold it."""
+    """Returns the value as JSON can represent it."""
     if hasattr(value, 'item'):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""What became of a run, read from the files of its directory; nothing is written.
+"""Run status and results, read from a run's directory. Never writes.
 
 A damaged file raises a UserError: `FILE: field: problem`, on one line.
 """
@@ -21,20 +21,20 @@ from experiments.runs import directory, entries, failure, metrics_log
 
 NOT_BEGUN = 'not begun'
 RUNNING = 'running'  # a process uses the directory
-STOPPED = 'stopped'  # the same command goes on with it
+STOPPED = 'stopped'  # the same command resumes it
 FINISHED = 'finished'
 DIVERGED = failure.DIVERGED
 FAILED = failure.FAILED
-CONVERTED = 'converted'  # it was never trained here
+CONVERTED = 'converted'  # never trained here
 # The fields in which the runs of one arm may differ.
 SEEDS = ('train.seed', 'train.init_seed', 'train.data_seed', 'train.dropout_seed')
 ENVIRONMENT = 'environment.json'
-# Entries of a result that runs of earlier versions do not have.
+# Entries of a result that runs of earlier versions don't have.
 _FILES = 'files'
 _SEAL = 'sha256'
 Entries = dict[str, Any]  # of a JSON file, or of a row of metrics
 
-# Where a folder of runs has them: by itself, or of an arm, a sweep, several sweeps.
+# Patterns of run directories in a folder: runs, an arm, a sweep, several sweeps.
 _PLACES = ('*', '*/seed=*', '*/*/seed=*', '*/*/*/seed=*')
 _RESTORE = (
     'Restore the file, or remove it and start the run again to have it scored again'
@@ -44,14 +44,14 @@ _MOVE_AWAY = 'Move the file away, and a new one is written'
 
 
 class Outcome(NamedTuple):
-    """What became of a run, in one of the words above, and the error that ended it."""
+    """A run's status, one of the words above, and the error that ended it."""
 
     status: str
     message: str = ''
 
 
 class Translations(NamedTuple):
-    """A set as a run translates it, line by line."""
+    """A set with a run's translations, line by line."""
 
     sources: list[str]
     references: list[tuple[str, ...]]
@@ -60,17 +60,17 @@ class Translations(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What is known of a run.
+    """A run, read from its directory.
 
     Attributes:
-      path: its directory.
-      config: its fields, flat.
-      status: as `Outcome`.
-      message: of the error that ended it, if one did.
-      result: its `result.json`, or the part of it that the metrics give so far; with
-        the scores of sets that were evaluated later.
-      rows: of its metrics.
-      environment: its `environment.json`; empty where there is none.
+      path: Its directory.
+      config: Its fields, flat.
+      status: As in `Outcome`.
+      message: The error that ended it, if any.
+      result: Its `result.json`, or what the metrics give of it so far. Includes the
+        scores of sets that were evaluated later.
+      rows: Its metrics.
+      environment: Its `environment.json`; empty if missing.
     """
 
     path: Path
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def seed(self) -> str:
-        """Its seeds in words: `3`, or `3, data_seed 5`."""
+        """The seeds as text: `3`, or `3, data_seed 5`."""
         first = self.seeds[0]
         words = [str(first)]
         for field, seed in zip(SEEDS, self.seeds, strict=True):
@@ -103,29 +103,29 @@ class Run:
 
     @property
     def tokens(self) -> float | None:
-        """Target tokens that it was trained on; None where only the end would tell."""
+        """Number of target tokens in training; None until the run has finished."""
         result = self.result
         return _product(result.get('tokens_per_second'), result.get('train_seconds'))
 
     @property
     def batch_flops(self) -> float | None:
-        """Those of a position of a batch, times the positions of a batch."""
+        """FLOPs of a batch: those per position times the positions."""
         flops = self.result.get('flops_per_token')
         return _product(flops, self.config.get('batch.tokens'))
 
     @property
     def training_flops(self) -> float | None:
-        """Those of all batches."""
+        """FLOPs of all batches."""
         return _product(self.batch_flops, self.result['step'])
 
     @property
     def evaluations(self) -> dict[str, Entries]:
-        """Scores by set, with those that `experiments.evaluate` has added."""
+        """Scores by set, including those that `experiments.evaluate` has added."""
         return self.result['evaluations']
 
     @property
     def metrics(self) -> list[str]:
-        """What its scores of translations are called, the one that decides first."""
+        """Names of the metrics of its translations, the deciding one first."""
         names = list(metrics.by_name(self.metrics_spec))
         best = self.config.get('evaluation.best') or names[0]
         scored = map(metric_names, self.evaluations.values())
@@ -138,25 +138,25 @@ class Run:
         return self.config.get('evaluation.metrics', default)
 
     def dev_rows(self) -> list[Entries]:
-        """The rows of the dev set, which is the one that is evaluated first."""
+        """Returns the rows of the dev set, which is the first set to be evaluated."""
         rows = [row for row in self.rows if row['kind'] == 'eval']
         return [row for row in rows if row.get('set') == rows[0].get('set')]
 
 
 def _product(*factors: Any) -> float | None:
-    """None where one of them is not known."""
+    """Returns the product, or None if a factor is unknown."""
     return None if None in factors else math.prod(factors)
 
 
 def metric_names(scores: Mapping[str, Any]) -> list[str]:
-    """The metrics among the scores of a set, in their order."""
+    """Returns the metrics among the scores of a set, in their order."""
     return [name for name in scores if f'{name}_signature' in scores]
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The folder itself where it is a run, or else the runs in it, those of sweeps too.
+    """Returns the folder itself if it is a run, else the runs in it and in its sweeps.
 
-    There is none in a folder that is not there.
+    A missing folder has none.
     """
     if os.path.exists(folder / directory.CONFIG):
         return [folder]
@@ -168,14 +168,14 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def read_run(path: Path, keep_rows: bool = True) -> Run:
-    """What is known of the run in a directory, finished or not.
+    """Reads the run in a directory, finished or not.
 
     Args:
-      path: the directory.
-      keep_rows: False leaves `rows` empty, so that a long log takes no memory.
+      path: The directory.
+      keep_rows: False leaves `rows` empty to save memory.
 
     Raises:
-      UserError: this is not the directory of a run, or a file of it is damaged.
+      UserError: The directory isn't a run's, or a file in it is damaged.
     """
     config = _read_config(path)
     rows = metrics_log.read_rows(path) if keep_rows else []
@@ -195,10 +195,10 @@ def read_run(path: Path, keep_rows: bool = True) -> Run:
 
 
 def read_outcome(path: Path) -> Outcome:
-    """What became of the run in a directory, which need not be there.
+    """Returns the status of the run in a directory, which need not exist.
 
     Raises:
-      UserError: its result or its failure is damaged.
+      UserError: Its result or its failure is damaged.
     """
     if storage.exists(path / directory.RESULT):
         read_result(path)
@@ -213,10 +213,10 @@ def read_outcome(path: Path) -> Outcome:
 
 
 def read_result(path: Path) -> Entries:
-    """The result of the run in a directory.
+    """Returns the result of the run in a directory.
 
     Raises:
-      UserError: the file cannot be read, or is not the result of a run.
+      UserError: The file can't be read, or isn't the result of a run.
     """
     file = path / directory.RESULT
     result = storage.read_json(file)
@@ -234,7 +234,7 @@ def read_result(path: Path) -> Entries:
 
 
 def seals(path: Path, result: Entries) -> Entries:
-    """The last entries of a result: digests of files that belong to it, and its own."""
+    """Returns the last entries of a result: digests of its files and of itself."""
     steps = result['averaged_steps']
     files = [path / metrics_log.NAME]
     for name in result['evaluations']:
@@ -250,7 +250,7 @@ def changed_file(file: Path) -> str:
 
 
 def _check_file(path: Path, file: Path, result: Entries) -> None:
-    """Warns of a file that is not what it was when the result was written."""
+    """Warns if a file has changed since the result was written."""
     total = result.get(_FILES, {}).get(str(file.relative_to(path)))
     if total and not (storage.exists(file) and storage.sha256(file) == total):
         _warn_once(changed_file(file))
@@ -262,10 +262,10 @@ def _warn_once(message: str) -> None:
 
 
 def read_environment(path: Path) -> Entries:
-    """The `environment.json` of a run's directory; empty where there is none.
+    """Returns the `environment.json` of a run's directory; empty if missing.
 
     Raises:
-      UserError: it is damaged.
+      UserError: The file is damaged.
     """
     file = path / ENVIRONMENT
     if not storage.exists(file):
@@ -284,7 +284,7 @@ def _read_config(path: Path) -> Entries:
 
 
 def _result_so_far(rows: Iterable[Entries]) -> Entries:
-    """The part of a result that the metrics of an unfinished run give."""
+    """Returns what the metrics of an unfinished run give of its result."""
     result: Entries = {'step': 0, 'evaluations': {}}
     for row in rows:
         result['step'] = row['step']
@@ -312,19 +312,20 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
 
 
 def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
-    """Where a run has a set's translations; their scores are beside them, as `.json`.
+    """Returns the path of a set's translations. Their scores have the suffix `.json`.
 
-    They are by the checkpoint of a step, or by the mean of several up to it.
+    They are made with the checkpoint of a step, or with the mean of the `mean_of`
+    checkpoints up to it.
     """
     mean = f',mean_of={mean_of}' if mean_of > 1 else ''
     return path / 'translations' / f'{name}.step={step}{mean}.txt'
 
 
 def read_translations(run: Run, name: str) -> Translations | None:
-    """The final translations of a set; None if they are not there.
+    """Returns the final translations of a set; None if they don't exist.
 
     Raises:
-      UserError: a file cannot be read, or they have not as many lines each.
+      UserError: A file can't be read, or the files differ in their number of lines.
     """
     steps = run.result.get('averaged_steps')
     if not steps:
@@ -339,20 +340,20 @@ def read_translations(run: Run, name: str) -> Translations | None:
         return None
     sources, *references, lines = columns
     rows = zip(*references, strict=True)
-    # Second references may be blank, which are none.
+    # A blank second reference counts as missing.
     known = [(first, *filter(None, others)) for first, *others in rows]
     return Translations(sources, known, lines)
 
 
 def pair_paths(folder: Path, name: str, references: int) -> list[Path]:
-    """Where the sources of a set are, its first references, its second ones, …."""
+    """Returns the paths of a set's sources, first references, second references, …."""
     endings = ['source', 'reference']
     endings += [f'reference{number}' for number in range(2, references + 1)]
     return [folder / f'{name}.{ending}.txt' for ending in endings]
 
 
 def _read_columns(files: Sequence[Path]) -> list[list[str]]:
-    """The lines of files that translate each other; [] where one is not there."""
+    """Returns the lines of parallel files; [] if a file is missing."""
     if not all(map(storage.exists, files)):
         return []
     columns = []

@@ -1,6 +1,6 @@
-"""A trained run, opened from its directory: its config, tokenizer, model, checkpoints.
+"""A trained run, opened from its directory: config, tokenizer, model, checkpoints.
 
-The commands that read a run, and the end of training, share what is here.
+Used by the commands that read a run and by the end of training.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ from flaxformer_lite.models.base import Model
 
 TOKENIZER = 'tokenizer.model'
 CHECKPOINTS = 'checkpoints'
-# How often to try to read checkpoints that the run removes; one try is nearly always
+# A running run may remove checkpoints while they are read. One try is nearly always
 # enough.
 _ATTEMPTS = 20
 
 
 class TrainedRun(NamedTuple):
-    """What a run's directory holds."""
+    """The contents of a run's directory."""
 
     config: ExperimentConfig
     tokenizer: Tokenizer
@@ -38,15 +38,15 @@ class TrainedRun(NamedTuple):
 
 
 def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
-    """Opens the run in a directory to read it; the run may still be training.
+    """Opens the run in a directory for reading; the run may still be training.
 
     Args:
-      trust_code: whether code in the run's directory may be run, as `parts.use` says.
+      trust_code: Whether code in the run's directory may run, as in `parts.use`.
 
     Raises:
-      UserError: this is not a run's directory, it has no finished checkpoint yet, it is
-        of another version, its model cannot be built here, or it needs code of its
-        directory that is not trusted.
+      UserError: The directory isn't a run's, has no finished checkpoint yet or can't be
+        read by this version. Also if its model can't be built here, or it needs code
+        that isn't trusted.
     """
     config = _config(path, trust_code)
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
@@ -66,16 +66,16 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
 
 
 def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
-    """The tokenizer of the run in a directory.
+    """Returns the tokenizer of the run in a directory.
 
     Raises:
-      UserError: it is not there or damaged.
+      UserError: It is missing or damaged.
     """
     return tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
 
 
 def _config(path: Path, trust_code: bool) -> ExperimentConfig:
-    """The run's config, each field of which can be."""
+    """Returns the run's config after checking each field."""
     stored = directory.read_config(path)
     parts.use(path, trust_code=trust_code)
     with named(path / directory.CONFIG):
@@ -92,15 +92,15 @@ def average(
     devices: DeviceMesh | None = None,
     step: int | None = None,
 ) -> Mean:
-    """The mean of the checkpoints that are to be scored; the run may still be training.
+    """Returns the mean of the checkpoints to score; the run may still be training.
 
     Args:
-      warn: is told of each damaged checkpoint, which is left out.
-      devices: where the parameters go; by default whole on all that there are.
-      step: selects one checkpoint instead.
+      warn: Called with a message for each damaged checkpoint, which is left out.
+      devices: Where the parameters go. Defaults to replicas on all devices.
+      step: Selects one checkpoint instead.
 
     Raises:
-      UserError: none is good, they cannot be read, or the run keeps none of `step`.
+      UserError: No checkpoint is good, they can't be read, or `step` has none.
     """
     abstract = mesh.abstract_variables(model, devices)
     for _ in range(_ATTEMPTS):
@@ -130,10 +130,10 @@ def check_step(checkpoints: Checkpoints, step: int) -> None:
 
 
 def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
-    """What says which checkpoints are best, where the best ones are scored."""
+    """Returns the dev scores by step if the config averages the best checkpoints."""
     if not takes_best(config):
         return {}
-    from experiments.runs import metrics_log, reading  # which the last ones do not take
+    from experiments.runs import metrics_log, reading  # needed for the best ones only
 
     saved = Checkpoints(path / CHECKPOINTS)
     for step in saved.steps()[-1:]:
@@ -144,21 +144,21 @@ def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
-    """The steps whose checkpoints are averaged: the last or the best, by the config."""
+    """Returns the steps whose checkpoints are averaged: the last or the best."""
     number = config.evaluation.average
 
     def steps():
         if takes_best(config):
-            # Where none has a score yet, the last stands for the best.
+            # Without any score yet, use the last checkpoint.
             return checkpoints.best_steps(number) or checkpoints.last_steps(1)
         return checkpoints.last_steps(number)
 
-    # A shared disk may show other processes a list that is out of date.
+    # A shared disk may show other processes an outdated list.
     return processes.from_first(steps)
 
 
 def sha256(params: Any) -> str:
-    """SHA-256 of the leaves' bytes, the leaves in the order of their paths.
+    """Returns the SHA-256 of the leaves' bytes, in the order of the leaves' paths.
 
     The bytes are little-endian and in C order.
     """

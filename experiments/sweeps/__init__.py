@@ -1,1 +1,1 @@
-"""Sweeps: a question as a set of runs, and the processes that make them."""
+"""Sweeps: sets of runs that answer a question, and their worker processes."""

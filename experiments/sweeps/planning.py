@@ -1,8 +1,8 @@
-"""Which runs a sweep has: those that its file names, and those that results ask for.
+"""The runs of a sweep: those in its file, and those that depend on results.
 
-Results decide two things: which of the values that were tried an arm is reported with
-(`tune`), and whether seeds are added (`seeds='until(…)'`). Nothing of that is stored:
-the same file and the same results give the same runs, wherever a sweep was stopped.
+Results decide two things: the tuned value that an arm is reported with (`tune`), and
+whether seeds are added (`seeds='until(…)'`). This state isn't stored. The same file and
+results give the same runs, so an interrupted sweep can resume.
 """
 
 import collections
@@ -30,26 +30,26 @@ from flaxformer_lite.config import spec
 from flaxformer_lite.ranges import Choices, shown
 
 _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
-_HOPELESS = 2.0  # times the width that is wanted, after all seeds
+_HOPELESS = 2.0  # times the wanted half-width, after all seeds
 Overrides = Mapping[str, Any]
-Values = Mapping[str, Any]  # arm → the value that it is reported with
+Values = Mapping[str, Any]  # arm → the value it is reported with
 
 
 def load(path: str | Path) -> Sweep:
-    """The sweep of a file, with the runs that it has by the results that are there.
+    """Loads a sweep file, and plans its runs from the existing results.
 
     Raises:
-      UserError: as `schema.load`; an arm's field or its value cannot be, or two arms
+      UserError: As `schema.load`, or an arm's field or value is invalid, or two arms
         are the same run.
     """
     return plan(schema.load(path))
 
 
 def plan(sweep: Sweep) -> Sweep:
-    """The sweep with its trials, and with its runs as far as results tell them.
+    """Returns the sweep with its trials, and with the runs that results allow so far.
 
     Raises:
-      UserError: as `load`.
+      UserError: As `load`.
     """
     with user_errors(f'sweep {sweep.name}: '):
         trials = _trials(sweep)
@@ -67,7 +67,7 @@ def plan(sweep: Sweep) -> Sweep:
 
 
 def _trials(sweep: Sweep) -> list[PlannedRun]:
-    """Each arm with each value, scored on the set that decides among these."""
+    """Returns the trials of each arm, value and seed, scored on the tuning set."""
     tune = sweep.tune
     if tune is None:
         return []
@@ -83,13 +83,13 @@ def _trials(sweep: Sweep) -> list[PlannedRun]:
 
 
 class Tried(NamedTuple):
-    """What an arm tried, and with what it is reported.
+    """The values that an arm tried, and the one it is reported with.
 
     Attributes:
-      arm: its name.
-      scores: value → those of its trials, in the order of the sweep's file; without
-        values of which a trial has no score.
-      chosen: the value with the best mean; None until all trials have ended.
+      arm: Its name.
+      scores: Value → scores of its trials, in the order of the sweep file. Leaves out
+        values with a missing score.
+      chosen: The value with the best mean; None until all trials have ended.
     """
 
     arm: str
@@ -98,7 +98,7 @@ class Tried(NamedTuple):
 
 
 def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
-    """Of each arm what it tried, by its trials so far; of a sweep that tunes."""
+    """Returns what each arm of a tuned sweep has tried so far."""
     found = []
     for arm in sweep.arms:
         of_arm = [run for run in trials if run.arm == arm]
@@ -115,7 +115,7 @@ def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
 
 
 def is_lower_better(run: PlannedRun) -> bool:
-    """Whether less is better by the measure of a run's sweep."""
+    """Returns whether a lower score is better in a run's sweep."""
     kind = run.measure.partition(' ')[2]
     if kind in OF_MODELS:
         return kind in ('loss', 'perplexity')
@@ -125,7 +125,7 @@ def is_lower_better(run: PlannedRun) -> bool:
 def _reported(
     sweep: Sweep, values: Values, is_tuned: bool
 ) -> tuple[list[PlannedRun], str]:
-    """The runs of arms whose values are known, and why there will be no more."""
+    """Returns the runs of arms with known values, and why no more will follow."""
     if sweep.until is None:
         runs = _runs_of_seeds(sweep, values, sweep.seeds)
         return runs, 'all seeds' if is_tuned else ''
@@ -134,7 +134,7 @@ def _reported(
         runs = _runs_of_seeds(sweep, values, sweep.seeds[:number])
         if not is_tuned or not all(map(has_ended, runs)):
             return runs, ''
-        ended = _enough(sweep, sweep.until, runs)  # at the latest after all seeds
+        ended = _enough(sweep, sweep.until, runs)  # true after all seeds at the latest
         if ended:
             return runs, ended
         number += sweep.until.first
@@ -151,7 +151,7 @@ def _runs_of_seeds(
 
 
 def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
-    """Why no seeds are added to those of some runs; empty where they are."""
+    """Returns why no seeds are added to the runs, or '' to add some."""
     from experiments.reports import analysis
 
     found = scores(runs)
@@ -168,7 +168,7 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     said = f'after {seeds} seeds the widest interval is ± {console.cell(widest)}'
     if widest <= until.half_width or seeds >= until.most:
         return said
-    # Intervals narrow as the root of the number of seeds.
+    # Intervals narrow with the square root of the number of seeds.
     least = widest * math.sqrt(seeds / until.most)
     if least > _HOPELESS * until.half_width:
         return f'{said}, and {until.most} would make it ± {console.cell(least)}'
@@ -176,7 +176,7 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
 
 
 def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
-    """What decides, of the runs that have finished, by arm and seed."""
+    """Returns the scores of finished runs by arm and seed."""
     found = collections.defaultdict(dict)
     for run in runs:
         number = score(run)
@@ -186,7 +186,7 @@ def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
 
 
 def outcome(run: PlannedRun) -> Outcome:
-    """What became of a run; one whose files cannot be read has failed."""
+    """Returns the status of a run; unreadable files count as failed."""
     try:
         return reading.read_outcome(run.path)
     except UserError as error:
@@ -194,27 +194,27 @@ def outcome(run: PlannedRun) -> Outcome:
 
 
 def has_ended(run: PlannedRun) -> bool:
-    """Whether it has finished, diverged or failed."""
+    """Returns whether a run has finished, diverged or failed."""
     ends = (reading.FINISHED, reading.DIVERGED, reading.FAILED)
     return outcome(run).status in ends
 
 
 def result(run: PlannedRun) -> dict[str, Any]:
-    """The result of a run; empty where it has none that can be read."""
+    """Returns the result of a finished run; empty without one."""
     if outcome(run).status != reading.FINISHED:
         return {}
     return reading.read_result(run.path)
 
 
 def score(run: PlannedRun) -> float | None:
-    """What decides of a finished run."""
+    """Returns the deciding score of a run, None unless it has finished."""
     name, _, kind = run.measure.partition(' ')
     evaluations = result(run).get('evaluations', {})
     return evaluations.get(name, {}).get(kind)
 
 
 def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
-    """Raises for runs that are the same, and for a score that not every run has."""
+    """Raises ValueError or UserError for equal runs, or a score that a run lacks."""
     taken: dict[ExperimentConfig | Path, PlannedRun] = {}
     for run in runs:
         for of_one in (run.config, run.path):
@@ -251,10 +251,10 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
 def _planned_run(
     sweep: Sweep, arm: str, seed: int, value: Any, only: Mapping[str, Any] = {}
 ) -> PlannedRun:
-    """The run of an arm with a seed and, unless that is None, a value that is tuned.
+    """Returns the run of an arm with a seed and, unless None, a tuned value.
 
     Args:
-      only: overrides of this run beside those of its arm.
+      only: Overrides of this run, added to those of its arm.
     """
     overrides = {**sweep.overrides, **sweep.arms[arm], SEED: seed, **only}
     with named(f'sweep {sweep.name}, arm {arm!r}'):
@@ -280,12 +280,12 @@ def _settings(sweep: Sweep, overrides: Overrides) -> flags.Settings:
 def _with_value(
     sweep: Sweep, overrides: Overrides, field: str, value: Any
 ) -> dict[str, Any]:
-    """The override of a field, or of the field that has the part of an argument."""
+    """Returns the override of a field, or of the spec that contains the argument."""
     config = _settings(sweep, overrides).config
     fields = flatten(config.to_dict())
     part, _, argument = field.rpartition('.')
     if field in fields or part not in fields:
-        return {field: value}  # what is no field at all is refused by its name
+        return {field: value}  # an unknown field is reported later
     name, arguments = spec.parse(fields[part])
     arguments[argument] = value
     texts = [f'{key}={given!r}' for key, given in arguments.items()]
@@ -293,7 +293,7 @@ def _with_value(
 
 
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
-    """So many that the arm gets as much as the base in its own steps."""
+    """Returns the steps that give the arm the base's total of tokens or FLOPs."""
     config = _settings(sweep, overrides).config
     base = _settings(sweep, sweep.overrides | sweep.arms[sweep.base]).config
     if not base.train.steps:

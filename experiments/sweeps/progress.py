@@ -1,4 +1,4 @@
-"""What a sweep shows: what would run, what has ended, and what came out."""
+"""Output of a sweep: its plan, the runs that ended, and their scores."""
 
 import collections
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ _SIMILAR = 4.0  # factor between the FLOPs of steps
 
 
 def heading(sweep: Sweep) -> str:
-    """The sweep's facts, a line each."""
+    """Returns the facts of a sweep, one per line."""
     arms, seeds = len(sweep.arms), len(sweep.seeds)
     most = 'at most ' if sweep.until else ''
     product = f'{console.counted(arms, "arm")} × {console.counted(seeds, "seed")}'
@@ -38,10 +38,10 @@ def heading(sweep: Sweep) -> str:
 
 
 def plan(sweep: Sweep) -> str:
-    """A row for each run: what it is, what it costs, and where; below, what is left.
+    """Returns a table of the runs with cost and directory, and the price of the rest.
 
-    The time of a run is the mean of those of its arm that have finished. The price
-    includes the runs that follow once an arm is tuned.
+    The time of a run is the mean over the finished runs of its arm. The price includes
+    the runs that follow once an arm is tuned.
     """
     from experiments.costs.ledger import ledger
 
@@ -70,7 +70,7 @@ def plan(sweep: Sweep) -> str:
             if not planning.has_ended(run):
                 left.append(Work(flops, batch))
         arm = runs[0].arm
-        if arm not in planned:  # a value has to be chosen first
+        if arm not in planned:  # its value is not chosen yet
             planned.add(arm)
             left += [Work(flops, batch)] * len(sweep.seeds)
     names = ['arm', 'seed', 'status', 'parameters', 'FLOPs', 'time', 'directory']
@@ -82,9 +82,9 @@ def plan(sweep: Sweep) -> str:
 
 
 def number_of_runs(sweep: Sweep) -> int:
-    """Returns how many runs a sweep has, with those that are not planned yet.
+    """Returns how many runs a sweep has, including those not planned yet.
 
-    Of `until` it is the most that there can be.
+    With `until`, this is the maximum.
     """
     if sweep.ended:
         return len(sweep.all_runs)
@@ -92,12 +92,12 @@ def number_of_runs(sweep: Sweep) -> int:
 
 
 class Work(NamedTuple):
-    """What a run costs.
+    """The cost of a run.
 
     Attributes:
-      flops: Of the training; None if unknown.
-      batch: Of a step; None if unknown.
-      seconds: How long the training took.
+      flops: FLOPs of the training; None if unknown.
+      batch: FLOPs of a step; None if unknown.
+      seconds: Duration of the training.
     """
 
     flops: float | None
@@ -105,7 +105,7 @@ class Work(NamedTuple):
     seconds: float = 0.0
 
     def resembles(self, other: 'Work') -> bool:
-        """Whether the steps are of similar size, so that one's rate tells the other's.
+        """Returns whether the steps are similar in size, so that FLOP rates carry over.
 
         Small steps use a fraction of a device's rate: most of their time is overhead.
         """
@@ -115,11 +115,11 @@ class Work(NamedTuple):
 
 
 def price(left: Sequence[Work], spent: Sequence[Work]) -> str:
-    """Returns what runs cost in FLOPs, and in hours if similar runs have finished.
+    """Returns the cost of runs in FLOPs, and in hours if similar runs have finished.
 
     Args:
-      left: What has not finished.
-      spent: What has.
+      left: Runs that have not finished.
+      spent: Runs that have finished.
     """
     total = sum(work.flops or 0.0 for work in left)
     text = f'price: {console.cell(float(total))} FLOPs'
@@ -136,14 +136,14 @@ def price(left: Sequence[Work], spent: Sequence[Work]) -> str:
 
 
 def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
-    """Prints a line for each run that has ended since the last time.
+    """Prints a line for each run that has ended since the last call.
 
     Args:
-      sweep: as it was planned then.
-      said: the directories of runs that had ended; these are added to it.
+      sweep: The sweep as planned at the last call.
+      said: The directories of runs that had ended; updated with the new ones.
 
     Returns:
-      The sweep with the runs that their results ask for.
+      The sweep with the runs that the new results add.
     """
     new = [run for run in sweep.all_runs if run.path not in said]
     ended = list(filter(planning.has_ended, new))
@@ -159,7 +159,7 @@ def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
 
 
 def _came_out(run: PlannedRun) -> str:
-    """`test bleu 41.20, 3:05 of training`, or how it ended otherwise."""
+    """Returns `test bleu 41.20, 3:05 of training`, or how else the run ended."""
     status, message = planning.outcome(run)
     if status != reading.FINISHED:
         return f'{status}: {message}'
@@ -169,7 +169,7 @@ def _came_out(run: PlannedRun) -> str:
 
 
 def summary(sweep: Sweep) -> str:
-    """A row for each arm: how its runs ended, and the mean of what is measured."""
+    """Returns a table of the arms: how their runs ended, and the mean score."""
     rows = []
     for arm in sweep.arms:
         runs = [run for run in sweep.runs if run.arm == arm]
@@ -185,7 +185,7 @@ def summary(sweep: Sweep) -> str:
 
 
 def _mean(values: Iterable[Any]) -> float | None:
-    """Of those that are known."""
+    """Returns the mean of the known values, or None."""
     known = [value for value in values if value is not None]
     if not known:
         return None

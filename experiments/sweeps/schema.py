@@ -1,4 +1,4 @@
-"""A sweep's file: its question, its arms and its seeds."""
+"""Sweep files: a question, its arms and its seeds."""
 
 import dataclasses
 import hashlib
@@ -28,23 +28,23 @@ from flaxformer_lite.ranges import (
 Fields = dict[str, Any]  # of a sweep's file, or of a config: overrides
 FOLDER = flags.PROJECT / 'configs' / 'sweeps'
 SEED = 'train.seed'
-_TUNING_SEED = 100  # which no sweep of few seeds reports
+_TUNING_SEED = 100  # not reported by any sweep with few seeds
 
 
 class PlannedRun(NamedTuple):
-    """A run of a sweep: the one that `experiments.run` makes with the same overrides.
+    """A run of a sweep, the same as `experiments.run` makes with its overrides.
 
-    And with the same `--workdir`, `runs/<sweep>/<arm>/seed=1`; where something is
-    tuned, `runs/<sweep>/<arm>/<value>/seed=1`.
+    Its `--workdir` is `runs/<sweep>/<arm>/seed=1`, or, with tuning,
+    `runs/<sweep>/<arm>/<value>/seed=1`.
 
     Attributes:
-      arm: its name.
-      seed: the run's `train.seed`.
-      overrides: what differs from the config file.
-      path: the run's directory.
-      config: with the overrides in it.
-      measure: the set and the score that are looked at.
-      value: of what is tuned; None where nothing is.
+      arm: Its name.
+      seed: The run's `train.seed`.
+      overrides: Differences from the config file.
+      path: The run's directory.
+      config: The config with the overrides.
+      measure: The set and the score to look at.
+      value: The tuned value; None without tuning.
       crossed: Fields of crossed factors, which may have no effect in an arm.
     """
 
@@ -64,7 +64,7 @@ class PlannedRun(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Its arm, with the value of what is tuned."""
+        """The arm's name, with the tuned value."""
         if self.value is None:
             return self.arm
         return f'{self.arm}, {self.value}'
@@ -77,17 +77,17 @@ class PlannedRun(NamedTuple):
 class Tuning:
     """`tuning(field='model.dropout', values=(0.1, 0.3))`: what each arm tries first.
 
-    The value with the best mean over its trials is the one that the arm is reported
-    with, by runs of other seeds. All arms try the same values.
+    An arm is reported with the value that has the best mean over its trials, using runs
+    of other seeds. All arms try the same values.
 
     Attributes:
-      field: of the config; or an argument of the part that a field names, as
-        'optimizer.schedule.peak' is.
-      values: in their order, which the report draws them in.
-      budget: how many of them an arm tries; 0 for all. Fewer are drawn at random
+      field: A config field, or an argument of the component that a field names, such as
+        'optimizer.schedule.peak'.
+      values: The values, in the order in which the report draws them.
+      budget: Number of values an arm tries; 0 for all. Fewer are drawn at random
         (random search, Bergstra and Bengio 2012).
-      seeds: of the trials; the sweep's are others.
-      set: whose score decides among them; never the one that is reported.
+      seeds: Seeds of the trials; must differ from the sweep's.
+      set: The set whose score chooses the value; never the reported set.
     """
 
     field: str
@@ -108,16 +108,16 @@ class Tuning:
 
 @dataclasses.dataclass(frozen=True)
 class Until:
-    """`until(half_width=1.0, most=12)`: seeds until the intervals are narrow.
+    """`until(half_width=1.0, most=12)`: adds seeds until the intervals are narrow.
 
-    After `first` seeds, and after as many again, the widest interval is looked at.
-    Every look has its share of the error rate, so that all intervals together cover in
-    95 of 100 sweeps whichever is the last (Bonferroni's way to spend it).
+    The widest interval is checked after every `first` seeds. Each look gets an equal
+    share of the error rate (Bonferroni). All intervals together then cover in 95 of 100
+    sweeps, no matter which look is the last.
 
     Attributes:
-      half_width: of the widest interval of a declared difference, at the end.
-      most: seeds.
-      first: seeds of each step.
+      half_width: Wanted half-width of the widest interval of a declared difference.
+      most: Maximum number of seeds.
+      first: Number of seeds added at a time.
     """
 
     half_width: Positive
@@ -127,35 +127,35 @@ class Until:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What a sweep's file says.
+    """The contents of a sweep file.
 
     Attributes:
-      name: the file's, without .py.
-      question: one sentence.
-      source: where the question or the published numbers are from.
-      config: the config file that all arms start from.
-      base: the arm that the others are compared with.
-      measure: the set and the score that decide: 'test bleu'.
-      arms: name → overrides of its own, by field: {'train.steps': 600}.
-      factors: name → level → its overrides; every combination of levels is an arm.
-      levels: arm → factor → its level.
-      overrides: of all arms.
-      seeds: each arm is run with each.
-      until: says when no more of them are needed; None: all are. A file gives it in
-        the place of seeds.
-      tune: what each arm tries first, if anything.
-      equal: what is the same in all arms beside the data: 'steps', as they say, or
-        'tokens' or 'flops', of which each gets as much as the base by its steps.
-      contrasts: pairs (arm, arm) whose differences are the question; without any, those
-        of each arm from the base are.
-      margin: a difference below it does not matter; 0 for none.
-      target: a score of the dev set; the report says what each arm took to reach it.
-      published: arm → what the source gives for it: {'bleu': 25.8}.
-      differs: how the runs differ from the published ones, in data and scale.
-      digest: of the file, so that what was declared can be told from what came later.
-      trials: the runs that are tried, arm by arm.
-      runs: those that are reported, as far as results tell which.
-      ended: why results bring no more runs; empty while they may.
+      name: The file's name without .py.
+      question: One sentence.
+      source: Origin of the question or the published numbers.
+      config: The config file that all arms start from.
+      base: The arm that the others are compared with.
+      measure: The deciding set and score: 'test bleu'.
+      arms: Name → its own overrides, by field: {'train.steps': 600}.
+      factors: Name → level → its overrides. Every combination of levels is an arm.
+      levels: Arm → factor → its level.
+      overrides: Overrides of all arms.
+      seeds: The seeds that each arm is run with.
+      until: When to stop adding seeds; None runs all. A sweep file gives it as `seeds`.
+      tune: What each arm tries first, if anything.
+      equal: What the arms have in common besides the data. 'steps' keeps the steps of
+        each arm. 'tokens' and 'flops' set them so that each arm gets the base's total.
+      contrasts: Pairs (arm, arm) whose differences answer the question. Defaults to
+        each arm against the base.
+      margin: Smallest difference that matters; 0 for none.
+      target: A dev set score. The report shows what each arm took to reach it.
+      published: Arm → what the source reports for it: {'bleu': 25.8}.
+      differs: How the runs differ from the published ones, in data and scale.
+      digest: SHA-256 of the file, which shows whether the sweep changed after it was
+        declared.
+      trials: The tuning runs, arm by arm.
+      runs: The reported runs, as far as results determine them.
+      ended: Why results add no more runs; empty while they may.
     """
 
     name: str
@@ -184,7 +184,7 @@ class Sweep:
 
     @property
     def looks(self) -> int:
-        """How often the intervals may decide whether seeds are added."""
+        """Maximum number of times the intervals may decide whether to add seeds."""
         if self.until is None:
             return 1
         return math.ceil(self.until.most / self.until.first)
@@ -195,7 +195,7 @@ class Sweep:
 
     @property
     def fields(self) -> set[str]:
-        """In which the arms are meant to differ."""
+        """The fields in which the arms are meant to differ."""
         found = set(itertools.chain(*self.arms.values()))
         if self.tune is not None:
             part, _, _ = self.tune.field.rpartition('.')
@@ -206,7 +206,7 @@ class Sweep:
 
     @property
     def crossed(self) -> frozenset[str]:
-        """The fields of factors that are combined with each other."""
+        """The fields of crossed factors."""
         if len(self.factors) < 2:
             return frozenset()
         levels = itertools.chain(*(x.values() for x in self.factors.values()))
@@ -214,17 +214,17 @@ class Sweep:
 
     @property
     def factor_of_data(self) -> str | None:
-        """Which of the factors is one of data sets."""
+        """The factor that varies the data sets, if any."""
         for factor, levels in self.factors.items():
             if all('data' in overrides for overrides in levels.values()):
                 return factor
         return None
 
     def bases(self, base: str) -> dict[str, str]:
-        """Arm → the arm to compare it with: what a base is on the arm's own data.
+        """Returns arm → the arm to compare it with: the base's match on the same data.
 
-        Scores on other data are no better or worse. Where data are no factor, it is the
-        base itself.
+        Scores on different data can't be compared. Without a data factor, every arm is
+        compared with the base itself.
         """
         data = self.factor_of_data
         if data is None:
@@ -238,7 +238,7 @@ class Sweep:
         return {arm: by_data[levels[data]] for arm, levels in self.levels.items()}
 
     def without_factor(self, factor: str) -> dict[str, str]:
-        """Arm → its name without its level of a factor."""
+        """Returns arm → its name without its level of a factor."""
         names = {}
         for arm, levels in self.levels.items():
             others = [levels[name] for name in levels if name != factor]
@@ -250,10 +250,10 @@ NOT_OF_THE_FILE = ('name', 'levels', 'until', 'digest', 'trials', 'runs', 'ended
 
 
 def load(path: str | Path) -> Sweep:
-    """The sweep of a file; it is looked for here, in the project and in its sweeps.
+    """Loads a sweep file from the current folder, the project or its sweeps.
 
     Raises:
-      UserError: there is no such file, it fails, or what it says cannot be a sweep.
+      UserError: The file doesn't exist, fails, or isn't a valid sweep.
     """
     file = flags.find(str(path), (flags.PROJECT, FOLDER))
     values = flags.evaluate(file)
@@ -270,7 +270,7 @@ def load(path: str | Path) -> Sweep:
 
 
 def _sweep(name: str, digest: str, values: Fields) -> Sweep:
-    """Raises UserError or ValueError for fields or types that a sweep has not."""
+    """Builds a sweep, or raises UserError or ValueError for invalid fields."""
     values = _with_tuples(values)
     if isinstance(values.get('tune'), dict):
         tuning = _with_tuples(values['tune'])
@@ -293,7 +293,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
 
 
 def _until(seeds: str) -> Until:
-    """When no more seeds are needed, as a file says it."""
+    """Parses seeds='until(…)'."""
     with user_errors('seeds: '):
         name, arguments = spec.parse(seeds)
         if name != 'until':
@@ -303,7 +303,7 @@ def _until(seeds: str) -> Until:
 
 
 def _with_tuples(values: Fields) -> Fields:
-    """A copy in which what may be a list or a range is a tuple."""
+    """Returns a copy with lists and ranges as tuples."""
     values = dict(values)
     for name, value in values.items():
         if isinstance(value, list | range):
@@ -312,9 +312,9 @@ def _with_tuples(values: Fields) -> Fields:
 
 
 def _factors(values: Fields) -> Fields:
-    """Factors, their levels, and the arms that these make.
+    """Returns factors, their levels and the resulting arms.
 
-    `{'model.residual': ['pre_norm', 'rezero']}` is short for levels of these names.
+    `{'model.residual': ['pre_norm', 'rezero']}` is short for levels with those names.
     """
     if values.get('arms'):
         raise UserError('give factors or arms, not both')
@@ -339,7 +339,7 @@ def _factors(values: Fields) -> Fields:
 
 
 def _flat(field: str, by_name: Fields) -> Fields:
-    """By name dictionaries by dotted field, of some that may be nested."""
+    """Flattens the overrides of each name to dotted fields."""
     found = {}
     for name, overrides in by_name.items():
         _check_name(field, name)
@@ -359,7 +359,7 @@ def _check_name(field: str, name: Any) -> None:
 
 
 def _check_arms(sweep: Sweep) -> None:
-    """Refuses what names no arm, and overrides of fields that the sweep sets."""
+    """Raises UserError for unknown arms, or overrides of fields that the sweep sets."""
     for name in ('arms', 'seeds'):
         if not getattr(sweep, name):
             raise UserError(f'{name} is missing: give it')
@@ -384,7 +384,7 @@ def _check_arms(sweep: Sweep) -> None:
 
 
 def _check_tuning(sweep: Sweep) -> None:
-    """Refuses values that are none to choose among, and what is reported itself."""
+    """Raises UserError for invalid tuning values, or reported seeds or sets."""
     tune = sweep.tune
     if tune is None:
         return

@@ -1,8 +1,8 @@
-"""The workers of a sweep: processes which make the runs that nobody else makes.
+"""The workers of a sweep: processes that share its runs.
 
-A worker is the command of the sweep with `--worker`. It walks over all runs, so workers
-need no scheduler: wherever they run, the locks of the runs' directories keep them
-apart.
+A worker is the sweep command with `--worker`. Every worker goes through all runs, and
+the locks of the runs' directories keep workers apart, on any machine. No scheduler is
+needed.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ _STARTED_HERE = 'FLAXFORMER_LITE_STARTED_HERE'
 
 
 def make_all(sweep: Sweep, index: int, workers: int) -> None:
-    """Makes the runs of a sweep, and those that their results ask for.
+    """Makes the runs of a sweep, and those that their results add.
 
     Args:
-      sweep: as it is planned.
-      index, workers: as `make_runs` has them.
+      sweep: The planned sweep.
+      index, workers: As in `make_runs`.
 
     Raises:
-      Stopped: as `make_runs`.
+      Stopped: As `make_runs`.
     """
     seen: set[Path] = set()
     while True:
@@ -54,15 +54,15 @@ def make_all(sweep: Sweep, index: int, workers: int) -> None:
 
 
 def make_runs(runs: Sequence[PlannedRun], index: int, workers: int) -> None:
-    """Makes the open runs, one after another; what they print is on stdout.
+    """Makes the open runs in turn, with their output on stdout.
 
-    An error of a run stops no other.
+    If a run fails, the others continue.
 
     Args:
-      index: the worker's number, from 0. Each begins at a place of its own.
+      index: The worker's number, from 0. Each worker starts at a different run.
 
     Raises:
-      Stopped: a stop was asked for; the run that was training is saved.
+      Stopped: A stop was requested; the run that was training is saved.
     """
     start = len(runs) * index // workers
     for run in (*runs[start:], *runs[:start]):
@@ -80,7 +80,7 @@ def _make_run(run: PlannedRun) -> None:
     except Stopped:
         raise
     except storage.InUse:
-        pass  # another worker has begun it at this moment
+        pass  # another worker has just started it
     except UserError as error:
         print('error:', line(error), flush=True)
     except Exception as error:
@@ -93,9 +93,9 @@ def _make_run(run: PlannedRun) -> None:
 
 
 def forget_failures(sweep: Sweep) -> None:
-    """Has the runs that failed be tried once more: the disk may no longer be full.
+    """Lets failed runs be retried, since the cause, such as a full disk, may be gone.
 
-    What has diverged would diverge again, and stays as it is.
+    Diverged runs would diverge again, and are not retried.
     """
     for run in sweep.all_runs:
         if planning.outcome(run).status == reading.FAILED:
@@ -105,12 +105,12 @@ def forget_failures(sweep: Sweep) -> None:
 def start_here(
     config: str, workers: int, folder: Path
 ) -> list['subprocess.Popen[bytes]']:
-    """Starts workers on this machine, which divide its cores or its GPUs.
+    """Starts workers on this machine, which share its cores or its GPUs.
 
     Args:
-      config: the sweep's file.
-      workers: how many.
-      folder: gets what they print.
+      config: The sweep file.
+      workers: Number of workers.
+      folder: Gets their output.
 
     Returns:
       Their processes. They stop when these objects or this process are gone.
@@ -126,7 +126,7 @@ def start_here(
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=0,  # Ctrl-C is passed on by who waits for them
+                process_group=0,  # the waiting process passes Ctrl-C on
             )
         _use_share_of_cores(process.pid, index, workers)
         processes.append(process)
@@ -134,7 +134,7 @@ def start_here(
 
 
 def stop_with_parent() -> None:
-    """Has a worker of `start_here` stop, as by SIGTERM, once its parent has died."""
+    """Stops a worker of `start_here`, as by SIGTERM, once its parent has died."""
     if _STARTED_HERE in os.environ:
         threading.Thread(target=_wait_for_end_of_input, daemon=True).start()
 
@@ -145,7 +145,7 @@ def _wait_for_end_of_input() -> None:
 
 
 def _use_share_of_cores(process: int, index: int, workers: int) -> None:
-    """Keeps a process to its share of the cores, before it starts threads."""
+    """Restricts a process to its share of the cores, before it starts threads."""
     if not hasattr(os, 'sched_setaffinity'):
         return
     cores = sorted(os.sched_getaffinity(0))
@@ -156,7 +156,7 @@ def _use_share_of_cores(process: int, index: int, workers: int) -> None:
 
 
 def _environment(index: int, workers: int) -> dict[str, str]:
-    """What gives each of several workers a GPU, without touching one here."""
+    """Returns variables that give each worker a GPU, without initializing one here."""
     gpus = os.environ.get('CUDA_VISIBLE_DEVICES', '').split(',')
     if not gpus[0] and shutil.which('nvidia-smi'):
         listed = subprocess.run(['nvidia-smi', '-L'], capture_output=True).stdout
@@ -165,6 +165,6 @@ def _environment(index: int, workers: int) -> dict[str, str]:
         return {}
     environment = {'CUDA_VISIBLE_DEVICES': gpus[index % len(gpus)]}
     if len(gpus) < workers:
-        # Else the first on a GPU takes most of its memory at once.
+        # Otherwise the first process on a GPU reserves most of its memory.
         environment['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
     return environment
