@@ -29,8 +29,8 @@ def made(text, **sizes):
 TABLE = 'test_positions.Table'
 
 
-class Table(Positions):
-    """A row for each position, added to embeddings."""
+class Rows(Positions):
+    """Positions of a table with a limited number of rows."""
 
     rows: Size = 4
 
@@ -38,16 +38,18 @@ class Table(Positions):
     def num_positions(self):
         return self.rows
 
+
+class Table(Rows):
+    """A row for each position, added to embeddings."""
+
     @nn.compact
     def embed(self, x_BTD, positions_BT):
         shape = self.rows, self.sizes.d_model
         return x_BTD + self.param('table', nn.initializers.ones, shape)[positions_BT]
 
 
-class Factors(Table):
-    """The same in each attention, of queries and keys."""
-
-    embed = Positions.embed
+class Factors(Rows):
+    """A row for each position, multiplied by queries and keys in each attention."""
 
     @nn.compact
     def rotate(self, x_BTHK, positions_BT):
