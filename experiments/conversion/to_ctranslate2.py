@@ -5,6 +5,7 @@ are outputs × inputs. It concatenates those of queries, keys and values along o
 """
 
 # An extra installs CTranslate2, which may be missing.
+# pyright: reportMissingImports=false
 
 import dataclasses
 from collections.abc import Mapping
