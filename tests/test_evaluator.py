@@ -144,3 +144,10 @@ def test_several_references_are_files_that_are_read_again(evaluator, tmp_path):
     assert found.references == [('x y', 'y x'), ('z',)]
     assert found.outputs == ['a b 1.0', 'c 1.0']
     assert found.sources == ['a b', 'c']
+
+
+@pytest.mark.parametrize('name', ['../outside', 'a/b', 'a\\b'])
+def test_a_set_whose_file_would_be_elsewhere_is_refused(name):
+    pairs = [('Tom sleeps.', 'Tom schläft.')]
+    with pytest.raises(UserError, match='evaluation.sets: .* contains a slash'):
+        sets.chosen({name: pairs}, '', 'evaluation.sets')

@@ -22,13 +22,19 @@ def chosen(
       field: The config field of the names, for messages.
 
     Raises:
-      UserError: A selected set is unknown, is empty, or has pairs with a blank side.
+      UserError: A selected set is unknown or empty, its name contains a slash, or a
+        pair has a blank side.
     """
     found = {}
     for name in split_names(names, sets) or sets:
         if name not in sets:
             raise UserError(
                 f'{field}: there is no set {name!r}; there is {", ".join(sets)}'
+            )
+        if '/' in name or '\\' in name:
+            raise UserError(
+                f'{field}: {name!r} names the file of its translations and contains a '
+                'slash. Rename the set.'
             )
         if not len(sets[name]):
             raise UserError(f'{field}: the set {name!r} holds no sentences')
