@@ -82,6 +82,17 @@ def test_texts_of_tokens_are_those_of_transformers(name, read):
     assert tokenizer.decode(rows) == [text for _, text in expected]
 
 
+@pytest.mark.parametrize('name', ['..', '../x.py', 'a/../../x.py', '/x.py'])
+def test_a_file_of_a_run_that_lies_elsewhere_is_refused(name, read, tmp_path):
+    path = tmp_path / 'run' / 'tokenizer.model'
+    read('marian').save(path)
+    fields = json.loads(path.read_bytes())
+    fields['sums'] = {name: '0' * 64}
+    path.write_text(json.dumps(fields))
+    with pytest.raises(UserError, match='is damaged .* is no file name'):
+        huggingface.Huggingface().open(path)
+
+
 @every_golden
 def test_a_run_keeps_a_copy(name, read, tmp_path):
     tokenizer = read(name)

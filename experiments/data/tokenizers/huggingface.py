@@ -211,6 +211,9 @@ class Huggingface(Tokenizer):
         found = dataclasses.replace(super().open(path), path=str(folder))
         for name, sha256 in found._fields['sums'].items():
             file = folder / name
+            # Another name could lead `save` out of the directory of a run.
+            if name in ('.', '..') or Path(name).name != name:
+                raise UserError(f'{folder} is damaged ({name!r} is no file name)')
             if not storage.exists(file) or storage.sha256(file) != sha256:
                 raise UserError(
                     f'{folder} is damaged ({name} is not what was written): {_MEND}'
