@@ -401,3 +401,9 @@ def test_the_tab_key_completes_flags_fields_and_names(typed, expected, tmp_path)
         [sys.executable, '-m', 'experiments.run'], env=os.environ | asked, check=True
     )
     assert {word.strip() for word in answer.read_text().splitlines()} == expected
+
+
+def test_python_in_place_of_the_config_of_a_run_is_not_run(tmp_path):
+    (tmp_path / 'config.json.py').write_text('raise AssertionError')
+    with pytest.raises(UserError, match='no such file'):
+        flags.find(str(tmp_path / 'config.json'))

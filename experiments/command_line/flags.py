@@ -328,14 +328,17 @@ def available(folder: Path = FOLDERS[-1]) -> list[str]:
 def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
     """Returns the file of a path with or without `.py`.
 
+    For `config.json`, `config.json.py` is not tried: it would be run.
+
     Args:
       folders: Searched after the working directory.
 
     Raises:
       UserError: The file doesn't exist.
     """
+    paths = [path] if path.endswith('.json') else [path, f'{path}.py']
     for folder in (Path(), *folders):
-        for file in (folder / path, folder / f'{path}.py'):
+        for file in (folder / name for name in paths):
             if os.path.isfile(file):
                 return file
     there = available(folders[-1])
