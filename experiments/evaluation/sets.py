@@ -32,9 +32,9 @@ def chosen(
                 f'{field}: there is no set {name!r}; there is {", ".join(sets)}'
             )
         if '/' in name or '\\' in name:
+            # Its translations would be written to another folder.
             raise UserError(
-                f'{field}: {name!r} names the file of its translations and contains a '
-                'slash. Rename the set.'
+                f'{field}: the set name {name!r} contains a slash. Rename the set.'
             )
         if not len(sets[name]):
             raise UserError(f'{field}: the set {name!r} holds no sentences')

@@ -213,7 +213,9 @@ class Huggingface(Tokenizer):
             file = folder / name
             # Another name could lead `save` out of the directory of a run.
             if name in ('.', '..') or Path(name).name != name:
-                raise UserError(f'{folder} is damaged ({name!r} is no file name)')
+                raise UserError(
+                    f'{folder} is damaged ({name!r} is no file name): {_MEND}'
+                )
             if not storage.exists(file) or storage.sha256(file) != sha256:
                 raise UserError(
                     f'{folder} is damaged ({name} is not what was written): {_MEND}'
