@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_runs
+import tiny
 from published import GOLDENS, weights_of
 
 import flaxformer_lite
@@ -25,11 +26,10 @@ from experiments.data.tokenizers import base as tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig
-from tests import tiny
 
 pytest.importorskip('safetensors')
 
-SIZES = dict(d_model=12, num_layers=1, decoder_num_layers=2, num_heads=2, d_ff=16)
+SIZES = dict(d_model=12, num_layers=1, decoder__num_layers=2, num_heads=2, d_ff=16)
 T5 = dict(norm='rms', residual='pre_norm', positions='t5')
 V11 = dict(
     feed_forward='geglu(tanh=True)',
@@ -55,7 +55,7 @@ CASES = {
 # The same families; above, decoders are the deeper stack.
 OTHERS = {
     't5_of_a_deeper_encoder': CASES['t5'] | dict(num_layers=3),
-    'mt5_of_equal_depths': V11 | dict(decoder_num_layers=1),
+    'mt5_of_equal_depths': V11 | dict(decoder__num_layers=1),
     't5_without_a_matrix_of_its_own': V11 | dict(tie='all', scale_logits=True),
     'marian_with_biases': dict(attention_bias=True, output_bias=True),
 }
@@ -68,7 +68,7 @@ def vocabulary(tmp_path_factory):
 
 
 def trained(vocabulary, **fields):
-    config = ModelConfig.of(SIZES | fields)
+    config = ModelConfig().with_values(tiny.dotted(SIZES | fields))
     model = build.model(config, vocabulary.vocab_size)
     variables = tiny.all_variables(model)
     experiment = ExperimentConfig(

@@ -70,7 +70,7 @@ def test_without_overrides_it_is_the_file_s_config(file):
             'text(path="a b/c", source="en")',
         ),
         # The file has none of these: they are the schema's.
-        ('--config.model.decoder_norm=rms', 'model.decoder_norm', 'rms'),
+        ('--config.model.decoder.norm=rms', 'model.decoder.norm', 'rms'),
         ('--config.train.init_seed=3', 'train.init_seed', 3),
     ],
 )
@@ -380,7 +380,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra():
     ('typed', 'expected'),
     [
         ('--config.model.num_h', {'--config.model.num_heads'}),
-        ('--config.model.decoder_norm=', set(variants.names('norm'))),
+        ('--config.model.decoder.norm=', set(variants.names('norm'))),
         ('--config.train.loss=fo', {'focal'}),
         ('--config=configs/wmt_small.py --workdir=x --dry', {'--dry_run'}),
     ],

@@ -388,11 +388,11 @@ class Marked(Mine):
 
 
 def test_a_class_in_a_config_is_stored_by_its_name():
-    model = {'attention': Mine, 'decoder_attention': Mine(width=3)}
+    model = {'attention': Mine, 'decoder': {'attention': Mine(width=3)}}
     stored = load.from_config_dict(ConfigDict({'model': model})).model
     assert stored.attention == f'{__name__}.Mine'
-    assert stored.decoder_attention == f'{__name__}.Mine(width=3)'
-    assert variants.find(stored, 'decoder_attention') is Mine
+    assert stored.decoder.attention == f'{__name__}.Mine(width=3)'
+    assert variants.find(stored, 'decoder.attention') is Mine
     with pytest.raises(UserError, match='^model.attention: .__main__.Marked. cannot'):
         load.from_config_dict(ConfigDict({'model': {'attention': Marked}}))
 
@@ -639,7 +639,7 @@ def test_the_page_has_a_row_for_each_field_that_names_a_part():
     plain = {
         field
         for field in schema.part_fields()
-        if not field.startswith(('model.decoder_', 'model.cross_'))
+        if not field.startswith(('model.decoder.', 'model.cross.'))
     }
     assert set(rows) == plain - {'optimizer.name'}  # optax's; it has no folder
     folders = {f'model.{kind}': folder for kind, folder in variants.FOLDERS.items()}

@@ -864,10 +864,10 @@ def test_a_run_from_a_gpu_is_refused_where_there_is_none(whole, tmp_path, monkey
     copy = tmp_path / 'run'
     shutil.copytree(whole[0], copy)
     config = storage.read_json(copy / 'config.json')
-    config['model']['cross_attention'] = 'flash'
+    config['model']['cross.attention'] = 'flash'
     storage.write_json(copy / 'config.json', config)
     monkeypatch.setattr(jax, 'default_backend', lambda: 'cpu')
-    message = r'model\.cross_attention: flash runs only on a gpu'
+    message = r'model\.cross\.attention: flash runs only on a gpu'
     with pytest.raises(UserError, match=message):
         command(monkeypatch, translate, f'--workdir={copy}')
 

@@ -96,10 +96,6 @@ class Parser(argparse.ArgumentParser):
             flag = text.split('=')[0]
             if flag in known or OVERRIDE.match(flag):
                 continue
-            dropped = load.REPLACED.get(f'evaluation.{flag[2:]}')
-            if dropped and '--decode' in known:
-                instead = dropped.removeprefix('evaluation.')
-                raise UserError(f'there is no {flag} any more: write --{instead}')
             if re.fullmatch('--?[a-zA-Z][^ ]*', flag):
                 raise UserError(f'there is no flag {flag}{nearest(flag, known)}')
         return super().parse_known_args(argv, namespace)
@@ -305,7 +301,7 @@ def _help(argv: Sequence[str]) -> str:
         of_kind[f'model.{kind}'] = variants.names(kind)
     for kind, names in of_kind.items():
         lines.append(_row(kind, ', '.join(names)))
-    lines.append('  model.decoder_* and model.cross_* may name the same')
+    lines.append('  the sections model.decoder and model.cross may name the same')
     return '\n'.join(lines)
 
 
