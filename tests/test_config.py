@@ -149,7 +149,7 @@ def test_a_model_config_takes_sections_as_mappings_and_as_dataclasses():
     assert expected.decoder.norm == 'rms' and expected.cross == ModelConfig().cross
     for section in ({'norm': 'rms'}, ConfigDict({'norm': 'rms'}), expected.decoder):
         assert ModelConfig.of({'d_ff': 8, 'decoder': section}) == expected
-    with pytest.raises(ValueError, match='model.decoder.d_ff must be int'):
+    with pytest.raises(ValueError, match='model.decoder.d_ff must be at least 1'):
         ModelConfig.of({'decoder': {'d_ff': 0}})
 
 
