@@ -394,6 +394,11 @@ def run_title(path: Path) -> str:
     return '/'.join(parts[-3:]) if parts[-1].startswith('seed=') else parts[-1]
 
 
+def is_file_name(name: str) -> bool:
+    """Returns whether a name leads to no other folder, and can be a file's."""
+    return name not in ('', '.', '..') and not set('/\\\0').intersection(name)
+
+
 def obstacle(path: Path) -> str:
     """Returns why a path and its parents cannot be written, or '' if they can."""
     nearest = path.absolute()
