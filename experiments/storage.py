@@ -49,20 +49,27 @@ def as_user_error(action: str, path: Path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path whose file or folder then replaces `path` atomically.
 
-    If the block raises, `path` is unchanged. A folder cannot replace a nonempty folder.
+    If the block raises, `path` is unchanged, and no new folder remains. A folder cannot
+    replace a nonempty folder.
 
     Raises:
       UserError: The disk is full, or the path is not writable.
     """
     temporary = path.with_name(f'.{path.name}.{uuid.uuid4().hex}.tmp')
+    folders = path.absolute().parents
+    missing = [folder for folder in folders if not os.path.lexists(folder)]
     try:
         with as_user_error('write', path):
             path.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
             sync(temporary)
             os.replace(temporary, path)
-    finally:
+    except BaseException:
         remove(temporary)
+        with contextlib.suppress(OSError):  # another process has written there
+            for folder in missing:
+                folder.rmdir()
+        raise
 
 
 def decode_line(line: bytes) -> str:
