@@ -132,7 +132,7 @@ def main(run: Callable[[], None]) -> None:
     """
     _use_utf8()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # pyright: only print and rich use it.
+        # Only print and rich use it.
         sys.stdout = console.SafeOutput(_Output(sys.stdout))  # pyright: ignore
     try:
         try:
