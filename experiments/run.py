@@ -69,7 +69,7 @@ def _show_plan(settings: flags.Settings, path: Path, args: Any) -> None:
     # These raise as in the run itself, such as for missing files or untrusted code.
     state = directory.check_directory(path, config.to_dict())
     accepts = args.accept_changed_parts or state == directory.HAS_ENDED
-    parts.use(path, warn, accepts, args.trust_code)
+    parts.use(path, warn, accepts, args.trust_code, is_own=True)
     check.check_overrides(config, settings.overrides)
     initial.source(config, path)
     teacher.open_teacher(config.train.teacher)
