@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import importlib.util
 import pickle
 from pathlib import Path
@@ -56,7 +57,7 @@ class Comet(Metric):
 
         unbabel-comet unpickles it without a check, and the config may be anyone's.
         """
-        import torch  # pyright: ignore[reportMissingImports]
+        torch: Any = importlib.import_module('torch')
 
         try:
             torch.load(
