@@ -4,6 +4,7 @@ Where Transformers is installed, the slow tests open the folder with it.
 """
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 import small_runs
 import tiny
 from published import GOLDENS, weights_of
+from published_tokenizers import TOKENIZERS
 
 import flaxformer_lite
 from experiments.config.schema import (
@@ -21,6 +23,7 @@ from experiments.config.schema import (
 )
 from experiments.conversion import huggingface
 from experiments.conversion.trained import Trained
+from experiments.data import tokenizers
 from experiments.data.sources.grammar import Grammar
 from experiments.data.tokenizers import base as tokenizer
 from experiments.errors import UserError
@@ -208,6 +211,32 @@ def test_the_tokenizer_of_transformers_is_ours(tmp_path, vocabulary):
     assert [theirs(text)['input_ids'] for text in texts] == expected
     decoded = theirs.batch_decode(expected[:50], skip_special_tokens=True)
     assert decoded == vocabulary.decode(expected[:50])
+
+
+def test_a_published_tokenizer_is_written_with_a_model_that_was_trained_here(tmp_path):
+    pytest.importorskip('transformers')
+    theirs = shutil.copytree(TOKENIZERS / 'bart', tmp_path / 'theirs')
+    out = tmp_path / 'out'
+    out.mkdir()
+    spec = f'huggingface(path={str(theirs)!r})'
+    untrained = tokenizers.make(spec)
+    own = untrained.opened(untrained.train(()))
+    config = ModelConfig.of(SIZES)
+    model = build.model(config, own.vocab_size, own.special_tokens)
+    experiment = ExperimentConfig(model=config, tokenizer=spec)
+    ours = Trained(experiment, own, model, tiny.all_variables(model))
+    huggingface.write_published(ours, out)
+    untrained = tokenizers.make(f'huggingface(path={str(out)!r})')
+    written = untrained.opened(untrained.train(()))
+    texts = ['a red box', 'The dog sleeps.']
+    assert written.encode(texts) == own.encode(texts)
+    source, inputs = np.full((2, 1, 5), 7, np.int32)
+    model, variables = flaxformer_lite.from_pretrained(out)
+    np.testing.assert_allclose(
+        model.apply(variables, source, inputs),
+        ours.model.apply(ours.variables, source, inputs),
+        atol=1e-4,
+    )
 
 
 def test_arrays_that_the_disk_does_not_take_are_one_line(tmp_path):

@@ -363,6 +363,15 @@ def test_a_dry_run_refuses_text_that_is_missing(tmp_path, monkeypatch):
         command(monkeypatch, run, *flags)
 
 
+@pytest.mark.parametrize('field', ['init_from', 'train.teacher'])
+def test_a_dry_run_refuses_a_run_that_is_missing(tmp_path, monkeypatch, field):
+    monkeypatch.chdir(tmp_path)
+    flags = ['--config=wmt_small', '--config.train.loss=distillation', '--dry_run']
+    monkeypatch.setattr(sys, 'argv', ['run', *flags, f'--config.{field}=gone'])
+    with pytest.raises(UserError, match='gone is not the directory of a run'):
+        run.main()
+
+
 def test_a_person_is_told_what_comes_next_and_a_file_is_not(monkeypatch, capsys):
     console.say_next('python -m experiments.report')
     assert capsys.readouterr().out == ''

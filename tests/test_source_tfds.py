@@ -297,3 +297,10 @@ def test_a_prepared_set_that_names_code_is_refused(
     with pytest.raises(UserError, match='data: .* names the feature class .my_feat'):
         list(make(tmp_path / 'sets').pairs('train'))
     assert 'my_features' not in sys.modules
+
+
+def test_a_set_of_a_namespace_is_refused():
+    with pytest.raises(ValueError, match='a namespace holds code from elsewhere'):
+        Tfds('huggingface:wmt14/de-en', 'en', 'de')
+    for name in ('wmt14_translate:1.0.0', 'wmt14_translate/de-en:1.*.*'):
+        Tfds(name, 'en', 'de')

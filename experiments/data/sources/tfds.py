@@ -20,6 +20,8 @@ from flaxformer_lite.ranges import shown
 _HOSTS = 3  # number of hosts to try
 _TIMEOUT = 5  # seconds to wait for a host
 _CLASS_KEYS = ('pythonClassName', 'python_class_name', 'type')  # of `features.json`
+# `huggingface:wmt14`, unlike the version of `wmt14_translate:1.0.0`.
+_NAMESPACE = re.compile(r'\w+:(?![\d*]|experimental_latest$)')
 _CHUNK = 1024  # examples read at once; twice as fast as one by one
 
 
@@ -43,7 +45,7 @@ class Tfds(OfSplits):
     Raises:
       UserError: On reading, if a set, language or split does not exist, or the set
         cannot be prepared.
-      ValueError: Both languages are the same.
+      ValueError: Both languages are the same, or the name has a namespace.
     """
 
     name: str
@@ -55,6 +57,11 @@ class Tfds(OfSplits):
 
     def __post_init__(self):
         check_sides(self.source, self.target)
+        if _NAMESPACE.match(self.name):
+            raise ValueError(
+                f'name={self.name!r}: a namespace holds code from elsewhere. Name a '
+                'set of TFDS, or use huggingface(path=…).'
+            )
 
     def splits(self):
         return list(self._builder.info.splits)
