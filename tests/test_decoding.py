@@ -14,7 +14,7 @@ from flaxformer_lite.config.spec import parse
 from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding import search as search_loop
 from flaxformer_lite.decoding.processors.base import Processor
-from flaxformer_lite.decoding.strategies.sample import Sample
+from flaxformer_lite.decoding.strategies.sample import Sampling
 from flaxformer_lite.generation import as_processors, as_strategy
 
 PAD, EOS, BOS = 0, 1, 2
@@ -468,7 +468,7 @@ def drawn(**settings):
     rows = 6_000
     keys = jax.random.split(jax.random.key(0), rows)
     model = step, NoState(jnp.zeros(rows))
-    tokens, *_ = run(Sample(**settings), model, [4] * rows, keys=keys, length=4)
+    tokens, *_ = run(Sampling(**settings), model, [4] * rows, keys=keys, length=4)
     return tokens[:, 0, :3] - 3
 
 

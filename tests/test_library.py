@@ -12,7 +12,7 @@ import tiny
 import flaxformer_lite
 from configs import wmt_base
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.decoding.strategies.sample import Sample
+from flaxformer_lite.decoding.strategies.sample import Sampling
 from flaxformer_lite.generation import as_strategy
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import BATCH_ARRAYS
@@ -116,7 +116,7 @@ def test_generate_is_the_search_that_it_names():
     assert_same(found, expected)
     assert found.exists_BN.all(1).tolist() == [True, True, False, True]
 
-    key, sample = jax.random.key(3), Sample(temperature=0.7, top_k=5, top_p=0.9)
+    key, sample = jax.random.key(3), Sampling(temperature=0.7, top_k=5, top_p=0.9)
     found = flaxformer_lite.generate(
         model, variables, tiny.padded(SOURCES), sample, key=key, max_length=6
     )

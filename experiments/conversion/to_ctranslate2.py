@@ -22,6 +22,9 @@ from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.errors import UserError
 from flaxformer_lite.config import build, schema, spec
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.feed_forward.relu import ReluFeedForward
+from flaxformer_lite.feed_forward.silu import SiluFeedForward
+from flaxformer_lite.feed_forward.swiglu import SwiGLU
 from flaxformer_lite.training.batch import make_batch
 
 Params = Mapping[str, Any]
@@ -177,10 +180,9 @@ def _activation(feed_forward: Any) -> Any:
     """Returns the activation of one of the networks of `_WRITTEN`."""
     from ctranslate2.specs.common_spec import Activation
 
-    name = type(feed_forward).__name__
-    if name == 'Relu':
+    if isinstance(feed_forward, ReluFeedForward):
         return Activation.RELU
-    if name in ('Silu', 'Swiglu'):
+    if isinstance(feed_forward, SiluFeedForward | SwiGLU):
         return Activation.SWISH
     if feed_forward.tanh:
         return Activation.GELUTanh

@@ -1,10 +1,10 @@
 """Minimum Bayes risk decoding (Kumar and Byrne 2004; Eikema and Aziz 2020)."""
 
-from flaxformer_lite.decoding.strategies.sample import Sample
+from flaxformer_lite.decoding.strategies.sample import Sampling
 from flaxformer_lite.ranges import Size
 
 
-class Mbr(Sample):
+class MBRDecoding(Sampling):
     """The sampled translation with the highest mean utility.
 
     The mean utility is 1/S Σ u(y, y_s), with each sample y_s as a reference (Eikema and
