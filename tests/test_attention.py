@@ -1,6 +1,7 @@
 """Each attention's weights by its formula in float64, and what all of them share."""
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -462,9 +463,10 @@ def test_a_cache_of_bfloat16_has_what_was_written_to_it(are_float32):
 
 
 def test_a_search_finds_the_same_with_slots_of_float32():
-    model = tiny.model(dtype='bfloat16')
+    model = tiny.model(dtype='bfloat16', num_layers=1)
     source_BS = jnp.arange(3, 13, dtype=jnp.int32).reshape(2, 5)
-    variables = init_variables(model, jax.random.key(0))
+    init = jax.jit(functools.partial(init_variables, model))
+    variables = init(jax.random.key(0))
     found = []
     for are_float32 in (False, True):
         with float32_slots(are_float32):

@@ -28,18 +28,23 @@ pytestmark = pytest.mark.usefixtures('cache')
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory, cache):
-    """The directory of a run of two layers."""
+    """The directory of a run of one layer."""
+    return train(tmp_path_factory, num_layers=1)
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory, cache):
+    """A run of two layers."""
+    return experiments.open_run(train(tmp_path_factory, num_layers=2))
+
+
+def train(tmp_path_factory, num_layers):
     text = small_runs.write_text(tmp_path_factory.mktemp('text'), val=4, test=6)
     fields = small_runs.FIELDS | {'data': small_runs.source(text), 'train.steps': 4}
     fields |= {'evaluation.decode': 'greedy'}  # which is compiled sooner
     path = tmp_path_factory.mktemp('runs') / 'run'
-    small_runs.train(path, *small_runs.flags(fields, model__num_layers=2))
+    small_runs.train(path, *small_runs.flags(fields, model__num_layers=num_layers))
     return path
-
-
-@pytest.fixture(scope='module')
-def run(trained):
-    return experiments.open_run(trained)
 
 
 @pytest.mark.slow

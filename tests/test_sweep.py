@@ -49,7 +49,8 @@ def fail(path, failure):
 def planned(tmp_path, monkeypatch):
     """A sweep of six small runs, of which none has begun."""
     monkeypatch.chdir(tmp_path)
-    sizes = {'model.d_model': 16, 'model.num_heads': 2, 'train.steps': 100}
+    sizes = {'model.d_model': 16, 'model.num_heads': 2, 'model.num_layers': 1}
+    sizes |= {'train.steps': 100}
     arms = {name: {'model.d_ff': 16 * i} for i, name in enumerate('abcdef', 1)}
     return planning.load(
         write_sweep(tmp_path, overrides=sizes, arms=arms, base='a', seeds=[0])

@@ -345,7 +345,14 @@ OURS = [
 ]
 
 
-@pytest.mark.parametrize(('kind', 'part'), OURS)
+# Slow tests: the tests of decoding hold every strategy to the same.
+SLOW = ('diverse_beam', 'greedy', 'mbr')
+
+
+@pytest.mark.parametrize(
+    ('kind', 'part'),
+    [pytest.param(*x, marks=[pytest.mark.slow] if x[1] in SLOW else []) for x in OURS],
+)
 def test_ours_keep_the_contracts(kind, part):
     found = testing.require(contracts.findings(part, kind), part)
     assert len(found) >= 2 and all(finding.holds for finding in found)
