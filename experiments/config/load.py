@@ -67,7 +67,7 @@ def fill(config: ConfigDict) -> None:
       UserError: The schema does not have a field.
     """
     check_names(flatten(config.to_dict()))
-    with config.unlocked():
+    with config.unlocked(), config.ignore_type():
         for name, field in fields().items():
             *within, key = name.split('.')
             part: Any = config
@@ -90,8 +90,7 @@ def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
         return  # other fields may refer to it
     elif value is None:
         value = placeholder(kind)
-    with part.ignore_type():
-        part[key] = value
+    part[key] = value
 
 
 def from_config_dict(config: ConfigDict) -> ExperimentConfig:

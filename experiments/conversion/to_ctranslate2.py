@@ -22,9 +22,6 @@ from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.errors import UserError
 from flaxformer_lite.config import build, schema, spec
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.feed_forward.relu import ReluFeedForward
-from flaxformer_lite.feed_forward.silu import SiluFeedForward
-from flaxformer_lite.feed_forward.swiglu import SwiGLU
 from flaxformer_lite.training.batch import make_batch
 
 Params = Mapping[str, Any]
@@ -180,9 +177,10 @@ def _activation(feed_forward: Any) -> Any:
     """Returns the activation of one of the networks of `_WRITTEN`."""
     from ctranslate2.specs.common_spec import Activation
 
-    if isinstance(feed_forward, ReluFeedForward):
+    name = type(feed_forward).__name__
+    if name == 'ReluFeedForward':
         return Activation.RELU
-    if isinstance(feed_forward, SiluFeedForward | SwiGLU):
+    if name in ('SiluFeedForward', 'SwiGLU'):
         return Activation.SWISH
     if feed_forward.tanh:
         return Activation.GELUTanh
