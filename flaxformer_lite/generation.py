@@ -15,7 +15,7 @@ from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import Ensemble
-from flaxformer_lite.interception import interceptors
+from flaxformer_lite.interception import interceptor_keys
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
@@ -127,7 +127,7 @@ def generate(
     if key is None:
         key = jax.random.key(0)
     arrays = variables, key, source_BS, max_len_B
-    return _generate(model, settings, interceptors(), *arrays)
+    return _generate(model, settings, interceptor_keys(), *arrays)
 
 
 def _special_tokens(model, bos, eos):
@@ -181,7 +181,7 @@ def _check(model, source_length_B, strategy, key):
 
 # Interceptors change the traced program, so they are part of the cache key.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _generate(model, settings, listeners, variables, key, source_BS, max_len_B):
+def _generate(model, settings, interceptors, variables, key, source_BS, max_len_B):
     # The row index in the whole batch.
     rows_B = jnp.arange(len(source_BS))
     return decode_rows(model, settings, variables, key, source_BS, max_len_B, rows_B)

@@ -97,8 +97,9 @@ def test_the_runners_step_overwrites_the_state_on_each_device():
     kind = programs.Kind(
         without_seeds(load.from_config_dict(config)), made, 10, mesh.of()
     )
-    program = programs.compiled_step(kind, (jax.device_count(), LENGTH))
-    _, state = programs.first_state(kind)
+    made = programs.TrainingPrograms(kind)
+    program = made.step((jax.device_count(), LENGTH))
+    _, state = made.first_state
     held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
     assert program.memory_analysis().alias_size_in_bytes == held
     assert 'callback' not in program.as_text()
