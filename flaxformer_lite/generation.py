@@ -161,11 +161,6 @@ def _shortest_limit(model, source_length_B, max_length):
 
 
 def _check(model, source_length_B, strategy, key):
-    if strategy.utility_spec:
-        raise ValueError(
-            f"a utility, '{strategy.utility_spec}', is one of texts, and generate has "
-            "tokens alone: draw with 'sample' here, or translate with a run"
-        )
     if strategy.draws and key is None:
         raise ValueError('sampling needs a key, such as key=jax.random.key(0)')
     # Traced lengths are unknown.

@@ -78,9 +78,10 @@ class Translator:
         self._devices = devices or mesh.of()
         choice = search.make(settings, tokenizer.forced_first)
         search.check_processors(choice.processors, model, settings.extra_length)
-        self._strategy = choice.strategy
-        self._samples = self._strategy.drawn(n_best)
-        self._utility = search.utility(self._strategy)
+        self._strategy, self._samples, self._utility = search.sampling(
+            choice.strategy, n_best
+        )
+        choice = choice._replace(strategy=self._strategy)
         if self._utility:
             self._utility.check_installed()
         # Equal texts are merged and the next one moves up, so all must be final.
