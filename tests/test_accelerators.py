@@ -139,6 +139,25 @@ def test_flash_is_not_lowered_for_another_platform():
             lowered(traced, platform)
 
 
+def test_flash_is_planned_on_a_gpu_that_cannot_run_it(monkeypatch):
+    """Only lowering for the GPU tells what it lacks."""
+    attend = jax.nn.dot_product_attention
+
+    def refuse(*arrays, implementation=None, **options):
+        if implementation == 'cudnn':
+            raise NotImplementedError('Require at least Ampere arch to run.')
+        return attend(*arrays, **options)
+
+    monkeypatch.setattr(jax.nn, 'dot_product_attention', refuse)
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+    # Other sizes than elsewhere, so that no trace is shared.
+    traced, _ = traced_step(attention='flash', d_k=24, d_v=24)
+    with pytest.raises(ValueError, match='flash does not run on this GPU: Require at'):
+        lowered(traced, 'cuda')
+    with pytest.raises(ValueError, match='flash runs on NVIDIA GPUs with cuDNN'):
+        lowered(traced, 'cpu')
+
+
 @pytest.mark.skipif(jax.default_backend() == 'gpu', reason='it runs on a GPU')
 def test_flash_does_not_run_on_a_cpu():
     made = model(attention='flash')
