@@ -82,7 +82,7 @@ def variants(only: str = '') -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = [{}]
     for field in only.split(',') if only else FOLDERS:
-        if not field.startswith(('cross_', 'decoder_')):  # they use the same files
+        if '.' not in field:  # they use the same files
             found += [
                 {field: name} for name in names(field) if (field, name) not in _BASE
             ]

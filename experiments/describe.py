@@ -54,7 +54,10 @@ def main() -> None:
     costs = ledger(settings.config)
     if args.compile:
         costs['memory'] = step_memory(settings.config)
-    print(json.dumps(costs, indent=2) if args.json else text(costs))
+    if args.json:
+        console.print_data(json.dumps(costs, indent=2))
+    else:
+        print(text(costs))
 
 
 def show_data(config: ExperimentConfig, folder: Path | None) -> None:

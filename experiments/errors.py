@@ -1,5 +1,6 @@
 """Errors that are printed for the user on one line, without a traceback."""
 
+import re
 import sys
 import textwrap
 import traceback
@@ -10,6 +11,10 @@ from flaxformer_lite.config import spec
 from flaxformer_lite.config.results import ResultError
 
 LONGEST = 1000  # characters of a line
+# C0, DEL and C1, controls that reorder text, and code points that are no characters.
+_CONTROLS = re.compile(
+    '[\0-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]'
+)
 
 
 class UserError(Exception):
@@ -60,7 +65,12 @@ def reason(error: object) -> str:
 
 def warn(message: str) -> None:
     """Prints a warning about a problem that needs no action from the user."""
-    print('warning:', message, file=sys.stderr, flush=True)
+    note(f'warning: {message}')
+
+
+def note(message: str) -> None:
+    """Prints a message on stderr, as one printable line."""
+    print(line(message), file=sys.stderr, flush=True)
 
 
 def component_error(error: BaseException) -> tuple[str, str] | None:
@@ -93,10 +103,20 @@ def line(error: object) -> str:
     text = ' '.join(str(error).splitlines())
     if len(text) > LONGEST:
         text = f'{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}'
-    return ''.join(_printable(character) for character in text)
+    return ''.join(x if x.isprintable() else _escaped(x) for x in text)
 
 
-def _printable(character: str) -> str:
-    if character.isprintable():
-        return character
+def printable(text: str, keep: str = '\t\n') -> str:
+    """Returns the text with control characters as escapes, such as `\\x1b`.
+
+    A terminal would obey them. Texts from files, such as the name of a set, may come
+    from somebody else.
+
+    Args:
+      keep: Control characters that stay.
+    """
+    return _CONTROLS.sub(lambda x: x[0] if x[0] in keep else _escaped(x[0]), text)
+
+
+def _escaped(character: str) -> str:
     return character.encode('unicode_escape').decode()

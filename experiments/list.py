@@ -43,7 +43,9 @@ def main() -> None:
     while args.watch:
         time.sleep(_PAUSE)
         found = listing(args.folders)
-        print(_CLEAR if sys.stdout.isatty() else '', found, sep='', flush=True)
+        if sys.stdout.isatty():
+            print(_CLEAR, end='', file=console.exact(sys.stdout))
+        print(found, flush=True)
 
 
 def listing(folders: Sequence[Path]) -> str:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import errors, storage
-from experiments.command_line import flags, screen
+from experiments.command_line import console, flags, screen
 from experiments.errors import UserError
 from experiments.reports import analysis, arms, scores, tables
 from experiments.reports.arms import Arm
@@ -118,7 +118,7 @@ def _recompute(folder: Path) -> None:
     print(tables.text(found))
     if others:
         names = ', '.join(others)
-        print(f'{folder}/tables/answer.csv says otherwise of {names}', file=sys.stderr)
+        errors.note(f'{folder}/tables/answer.csv says otherwise of {names}')
         sys.exit(1)
     print(f'as {folder}/tables/answer.csv has it')
 
@@ -145,7 +145,7 @@ def _compare(args: Any) -> None:
         of_each = [Arm(str(run.path), (run,)) for run in runs]
         fields = arms.differing(runs, ())
         table = overview(of_each, fields)
-        print(tables.as_csv(table), end='')
+        console.print_data(tables.as_csv(table).removesuffix('\n'))
     else:
         print(as_table(runs))
 
@@ -163,7 +163,7 @@ def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
             runs.append(reading.read_run(path))
         except UserError as error:
             notes.append(f'left out: {errors.line(error)}')
-            print(notes[-1], file=sys.stderr)
+            errors.note(notes[-1])
     if not runs:
         raise UserError(
             'there is no run to report: give the directories of runs, such as runs/*'

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from experiments.command_line import console, flags, stopping
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
-from experiments.errors import UserError
+from experiments.errors import UserError, warn
 from experiments.runs import directory, reading
 from experiments.runtime import processes
 
@@ -47,7 +47,7 @@ def main() -> None:
     name = directory.run_name(settings.name, settings.overrides)
     path = args.workdir or directory.RUNS / name
     if args.dry_run:
-        _show_plan(settings, path)
+        _show_plan(settings, path, args)
         return
     processes.initialize(args)
     with processes.errors_end_all():
@@ -55,18 +55,25 @@ def main() -> None:
         processes.leave()
 
 
-def _show_plan(settings: flags.Settings, path: Path) -> None:
+def _show_plan(settings: flags.Settings, path: Path, args: Any) -> None:
     """Prints what would run and its costs; writes nothing."""
     from experiments import describe
-    from experiments.config import check
+    from experiments.config import check, parts
     from experiments.costs.ledger import ledger
     from experiments.data import sources
+    from experiments.runs import initial
     from experiments.sweeps import progress
+    from experiments.training import teacher
 
     config = settings.config
-    sources.load(config.data)  # raises if files are missing
+    # These raise as in the run itself, such as for missing files or untrusted code.
     state = directory.check_directory(path, config.to_dict())
+    accepts = args.accept_changed_parts or state == directory.HAS_ENDED
+    parts.use(path, warn, accepts, args.trust_code, is_own=True)
     check.check_overrides(config, settings.overrides)
+    initial.source(config, path)
+    teacher.open_teacher(config.train.teacher)
+    sources.load(config.data)
     costs = ledger(config)
     steps = config.train.steps or f'of {config.train.epochs} epochs'
     facts = {'run': f'{path} {state}', 'data': config.data, 'steps': steps}

@@ -53,7 +53,7 @@ def main() -> None:
             shown.count(number, len(pairs), 'pairs')
             if sys.stdout.isatty():
                 shown.close()
-            print(_line(tokens), flush=False)
+            console.print_data(_line(tokens))
 
 
 def _read_pairs() -> list[tuple[str, str]]:

@@ -49,20 +49,27 @@ def as_user_error(action: str, path: Path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path whose file or folder then replaces `path` atomically.
 
-    If the block raises, `path` is unchanged. A folder cannot replace a nonempty folder.
+    If the block raises, `path` is unchanged, and no new folder remains. A folder cannot
+    replace a nonempty folder.
 
     Raises:
       UserError: The disk is full, or the path is not writable.
     """
     temporary = path.with_name(f'.{path.name}.{uuid.uuid4().hex}.tmp')
+    folders = path.absolute().parents
+    missing = [folder for folder in folders if not os.path.lexists(folder)]
     try:
         with as_user_error('write', path):
             path.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
             sync(temporary)
             os.replace(temporary, path)
-    finally:
+    except BaseException:
         remove(temporary)
+        with contextlib.suppress(OSError):  # another process has written there
+            for folder in missing:
+                folder.rmdir()
+        raise
 
 
 def decode_line(line: bytes) -> str:
@@ -392,6 +399,11 @@ def run_title(path: Path) -> str:
     """Returns the name of a run; in a sweep it is `table3_small/base/seed=1`."""
     parts = path.absolute().parts
     return '/'.join(parts[-3:]) if parts[-1].startswith('seed=') else parts[-1]
+
+
+def is_file_name(name: str) -> bool:
+    """Returns whether a name leads to no other folder, and can be a file's."""
+    return name not in ('', '.', '..') and not set('/\\\0').intersection(name)
 
 
 def obstacle(path: Path) -> str:

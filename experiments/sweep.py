@@ -21,7 +21,7 @@ from pathlib import Path
 
 from experiments.command_line import console, flags, stopping
 from experiments.command_line.stopping import Stopped
-from experiments.errors import UserError, named
+from experiments.errors import UserError, named, note
 from experiments.runs import directory, reading
 from experiments.sweeps import planning, progress, workers
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -263,6 +263,6 @@ def _exit_unless_finished(runs: Sequence[PlannedRun], folder: Path) -> None:
         if status != reading.FINISHED:
             is_finished = False
             reason = message or f'{folder}/ has what was printed'
-            print(f'{run.path}: {status}: {reason}', file=sys.stderr)
+            note(f'{run.path}: {status}: {reason}')
     if not is_finished:
         sys.exit(1)

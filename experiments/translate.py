@@ -180,7 +180,7 @@ def _show(hypotheses: 'Sequence[Hypothesis]', n_best: int, scores: bool) -> None
     missing = n_best - len(hypotheses)
     padding = [('', float('-inf'))] * missing
     for text, score in [*hypotheses[:n_best], *padding]:
-        print(f'{score:.4f}\t{text}' if scores else text, flush=False)
+        console.print_data(f'{score:.4f}\t{text}' if scores else text)
 
 
 def _write_page(

@@ -199,10 +199,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Returns a "did you mean" suffix for an error message, or ''.
 
     Names are compared by their last component (`dropuot` in `model.dropuot`), because
-    unrelated names share the same section.
+    unrelated names share the same section. `decoder_norm` is `decoder.norm`.
     """
 
     def likeness(candidate: str) -> tuple[float, float]:
+        if name.replace('.', '_') == candidate.replace('.', '_'):
+            return 1, 1
         last_words = [text.rsplit('.', 1)[-1] for text in (name, candidate)]
         return _ratio(*last_words), _ratio(name, candidate)
 

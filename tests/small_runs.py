@@ -137,8 +137,8 @@ def _shrunk_run(argv: list[str]) -> list[str]:
     if config.endswith('.json'):  # whose model is one that is there
         of_model = ('model.', 'tokenizer')
         fields = {k: v for k, v in fields.items() if not k.startswith(of_model)}
-    if 'model.decoder_num_layers' in given:  # two more than the source's, here one
-        fields['model.decoder_num_layers'] = 3
+    if 'model.decoder.num_layers' in given:  # two more than the source's, here one
+        fields['model.decoder.num_layers'] = 3
         fields['init_ignore'] = given['init_ignore'].replace('[45]', '[12]')
     # A run that is to go on further has more of them.
     fields['train.steps'] = 4 if settings.config.train.steps <= 1_300 else 6

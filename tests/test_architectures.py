@@ -1,7 +1,7 @@
 """What each architecture computes, again in float64 NumPy or by what must not change
 it."""
 
-import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from tiny import float64
 
 from configs import wmt_base
-from flaxformer_lite.config import build, variants
+from flaxformer_lite.config import build, schema, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.recurrent_cells import CELLS
@@ -80,7 +80,7 @@ def test_recurrent_is_its_equations(cell, depths):
     model = tiny.model(
         architecture=f'recurrent(cell="{cell}")',
         num_layers=depths[0],
-        decoder_num_layers=depths[1],
+        decoder__num_layers=depths[1],
         dropout=0.0,
     )
     params = tiny.parameters(model)
@@ -142,7 +142,7 @@ def test_a_prefix_lm_of_one_source_token_is_a_decoder_only_and_of_more_is_not():
 
 def test_continuous_positions_are_those_of_one_text():
     """The same model that is told so of each target token, alone and packed."""
-    fields = dict(positions='rotary', cross_positions='rotary', num_layers=1)
+    fields = dict(positions='rotary', cross__positions='rotary', num_layers=1)
     plain = tiny.model(**fields)
     continuous = tiny.model(**fields, continuous_positions=True)
     p = {'params': tiny.parameters(plain)}
@@ -162,72 +162,71 @@ def test_continuous_positions_are_those_of_one_text():
 
 
 # Every field of a model, with a value that is not the tiny model's.
-OTHERS = dict(
-    d_model=16,
-    num_layers=3,
-    num_heads=4,
-    d_k=6,
-    d_v=6,
-    d_ff=20,
-    decoder_num_layers=1,
-    decoder_d_model=18,
-    decoder_num_heads=3,
-    decoder_num_kv_heads=1,
-    decoder_d_k=8,
-    decoder_d_v=8,
-    decoder_d_ff=24,
-    cross_num_heads=6,
-    cross_num_kv_heads=1,
-    cross_d_k=10,
-    cross_d_v=10,
-    dropout=0.2,
-    attention='relu',
-    decoder_attention='cosine',
-    cross_attention='additive',
-    projections=False,
-    num_kv_heads=1,
-    positions='rotary',
-    decoder_positions='alibi',
-    cross_positions='rotary',
-    continuous_positions=True,
-    merged_attention=True,
-    norm='rms',
-    decoder_norm='scale',
-    residual='deepnorm',
-    decoder_residual='pre_norm',
-    feed_forward='gelu',
-    decoder_feed_forward='swiglu',
-    block='parallel',
-    decoder_block='parallel',
-    share_layers=1,
-    decoder_share_layers=1,
-    scan_layers=True,
-    dropout_kind='tokens',
-    head_dropout=0.1,
-    layer_drop=0.1,
-    init='kaiming',
-    tie='decoder',
-    scale_embeddings=False,
-    attention_bias=True,
-    norm_embeddings=True,
-    output_bias=True,
-    scale_logits=True,
-    logit_cap=5.0,
-    dtype='bfloat16',
-)
+OTHERS: dict[str, Any] = {
+    'd_model': 16,
+    'num_layers': 3,
+    'num_heads': 4,
+    'd_k': 6,
+    'd_v': 6,
+    'd_ff': 20,
+    'decoder.num_layers': 1,
+    'decoder.d_model': 18,
+    'decoder.num_heads': 3,
+    'decoder.num_kv_heads': 1,
+    'decoder.d_k': 8,
+    'decoder.d_v': 8,
+    'decoder.d_ff': 24,
+    'cross.num_heads': 6,
+    'cross.num_kv_heads': 1,
+    'cross.d_k': 10,
+    'cross.d_v': 10,
+    'dropout': 0.2,
+    'attention': 'relu',
+    'decoder.attention': 'cosine',
+    'cross.attention': 'additive',
+    'projections': False,
+    'num_kv_heads': 1,
+    'positions': 'rotary',
+    'decoder.positions': 'alibi',
+    'cross.positions': 'rotary',
+    'continuous_positions': True,
+    'merged_attention': True,
+    'norm': 'rms',
+    'decoder.norm': 'scale',
+    'residual': 'deepnorm',
+    'decoder.residual': 'pre_norm',
+    'feed_forward': 'gelu',
+    'decoder.feed_forward': 'swiglu',
+    'block': 'parallel',
+    'decoder.block': 'parallel',
+    'share_layers': 1,
+    'decoder.share_layers': 1,
+    'scan_layers': True,
+    'dropout_kind': 'tokens',
+    'head_dropout': 0.1,
+    'layer_drop': 0.1,
+    'init': 'kaiming',
+    'tie': 'decoder',
+    'scale_embeddings': False,
+    'attention_bias': True,
+    'norm_embeddings': True,
+    'output_bias': True,
+    'scale_logits': True,
+    'logit_cap': 5.0,
+    'dtype': 'bfloat16',
+}
 
 
 @pytest.mark.parametrize('architecture', variants.names('architecture'))
 def test_unused_fields_and_no_others_change_nothing(architecture):
     config = wmt_base.get_config().model
-    names = {field.name for field in dataclasses.fields(ModelConfig)}
-    assert OTHERS.keys() == names - {'architecture'}
+    assert OTHERS.keys() == set(schema.fields()) - {'architecture'}
     given = dict(architecture=architecture, residual='post_norm')
     config.update(given)
     for field, value in OTHERS.items():
         # Without projections heads are slices of d_model.
         needs = dict(d_k=None, d_v=None) if field == 'projections' else {}
-        if field == 'decoder_d_model':
+        if field == 'decoder.d_model':
             needs = dict(tie='none')
         changed = tiny.model(**given | needs | {field: value})
         same = changed == tiny.model(**given | needs)
@@ -239,8 +238,8 @@ def test_unused_fields_and_no_others_change_nothing(architecture):
     'overrides',
     [
         *(dict(residual=name) for name in variants.names('residual')),
-        dict(residual='rezero', decoder_residual='pre_norm'),
-        dict(residual='pre_norm', decoder_residual='none'),
+        {'residual': 'rezero', 'decoder.residual': 'pre_norm'},
+        {'residual': 'pre_norm', 'decoder.residual': 'none'},
     ],
     ids=str,
 )
@@ -250,8 +249,8 @@ def test_a_norm_is_unused_where_it_makes_no_parameter_another(overrides):
         found = flatten_dict(tiny.parameters(model), sep='/')
         return {name: x.shape for name, x in found.items()}
 
-    unused = variants.unused_fields(ModelConfig.of(overrides))
-    for field in ('norm', 'decoder_norm'):
+    unused = variants.unused_fields(ModelConfig().with_values(overrides))
+    for field in ('norm', 'decoder.norm'):
         same = parameters(**{field: 'scale'}) == parameters()
         assert same == (field in unused), field
 

@@ -73,7 +73,7 @@ def test_the_example_keeps_the_contracts_beside_attention(convolution):
     testing.check(
         testing.small_model(
             block='[my_blocks.Convolution, parallel]',
-            decoder_block='[my_blocks.Convolution(width=2), sequential]',
+            decoder__block='[my_blocks.Convolution(width=2), sequential]',
             num_layers=2,
             residual='pre_norm',
             scan_layers=True,
@@ -96,7 +96,7 @@ def test_a_convolution_along_the_row_does_not_keep_them(convolution):
 
 
 def test_layers_of_attention_are_recorded_beside_others(convolution):
-    model = tiny.model(block=convolution, decoder_block='sequential')
+    model = tiny.model(block=convolution, decoder__block='sequential')
     rows = tiny.batch([[pair] for pair in tiny.PAIRS])
     found = record(model, tiny.all_variables(model), rows)
     assert set(found.weights) == {'decoder', 'decoder cross'}

@@ -62,21 +62,21 @@ def test_a_decoder_has_what_it_names_and_else_what_the_encoder_has(kind):
     configs = [ModelConfig(**{kind: name}) for name in (one, other)]
     classes = [variants.find(config, kind) for config in configs]
     assert found(tiny.model(**{kind: one})) == [classes[0]] * 2
-    assert found(tiny.model(**{kind: one, f'decoder_{kind}': other})) == classes
+    assert found(tiny.model(**{kind: one, f'decoder.{kind}': other})) == classes
     with pytest.raises(
-        ValueError, match=f"model.decoder_{kind}: 'sofmax' is not one of"
+        ValueError, match=f"model.decoder.{kind}: 'sofmax' is not one of"
     ):
-        tiny.model(**{f'decoder_{kind}': 'sofmax'})
+        tiny.model(**{f'decoder.{kind}': 'sofmax'})
 
 
 def test_what_is_named_stands_in_its_place():
     model = tiny.model(
         attention='relu',
-        decoder_attention='cosine',
-        cross_attention='additive',
+        decoder__attention='cosine',
+        cross__attention='additive',
         positions='alibi',
-        decoder_positions='rotary',
-        cross_positions='shaw',
+        decoder__positions='rotary',
+        cross__positions='shaw',
     )
     encoder, decoder = model.encoder.block, model.decoder.block
     attentions = (
@@ -97,8 +97,8 @@ def test_what_is_named_stands_in_its_place():
     ('overrides', 'message'),
     [
         (
-            dict(cross_positions='alibi'),
-            "model.cross_positions='alibi' does nothing in cross-",
+            dict(cross__positions='alibi'),
+            "model.cross.positions='alibi' does nothing in cross-",
         ),
         (
             dict(projections=False),
@@ -120,11 +120,11 @@ def test_what_is_named_stands_in_its_place():
             'model.share_layers=5: the encoder has 4 layers: give at most as many',
         ),
         (
-            dict(num_layers=4, decoder_share_layers=3, decoder_norm='[layer, rms]'),
-            'model.decoder_share_layers=3: layers of the decoder are alike after 2',
+            dict(num_layers=4, decoder__share_layers=3, decoder__norm='[layer, rms]'),
+            'model.decoder.share_layers=3: layers of the decoder are alike after 2',
         ),
         (
-            dict(scan_layers=True, norm='[layer, rms]', decoder_num_layers=3),
+            dict(scan_layers=True, norm='[layer, rms]', decoder__num_layers=3),
             'model.scan_layers=True runs the 2 layers .* the decoder has 3 layers',
         ),
         (
@@ -166,14 +166,13 @@ def test_a_class_of_ones_own_has_weights_of_its_own_in_every_place():
 def test_parts_know_what_they_are_in(decoder_layers):
     given = dict(
         num_layers=3,
-        decoder_num_layers=decoder_layers,
-        positions='t5',
+        decoder__num_layers=decoder_layers,
         residual='deepnorm',
         head_dropout=0.5,
     )
-    model = tiny.model(**given)
-    lone = tiny.model(**given, architecture='decoder_only')
-    entities = build.entity_encoder(tiny.SIZES | dict(given, positions='none')).encoder
+    model = tiny.model(**given, positions='t5')
+    lone = tiny.model(**given, positions='t5', architecture='decoder_only')
+    entities = build.entity_encoder(tiny.config(**given, positions='none')).encoder
     m = decoder_layers or 3
     for stack, causal, depth, (role, encoder_layers, decoder_layers) in (
         (model.encoder, False, 3, ('encoder', 3, m)),

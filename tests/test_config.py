@@ -114,7 +114,7 @@ def test_what_a_file_gives_gets_the_type_of_its_field():
     config.model.d_k = 64
     config.train.init_seed = 3
     with pytest.raises(TypeError):
-        config.model.decoder_d_k = 'wide'
+        config.model.decoder.d_k = 'wide'
     assert load.from_config_dict(config).model.d_k == 64
 
 
@@ -126,73 +126,39 @@ def test_what_is_stored_is_read_as_it_was(tmp_path):
     assert load.read_stored(file) == nested
 
 
-def test_a_field_of_a_later_version_has_the_value_of_what_was_done(
-    tmp_path, monkeypatch
-):
-    stored = load.to_store(ExperimentConfig().to_dict())
-    del stored['train']['on_nonfinite']
-    file = tmp_path / 'config.json'
-    file.write_text(json.dumps(stored))
-    later = [*load.ADDED, {'train.on_nonfinite': 'skip'}]
-    monkeypatch.setattr(load, 'ADDED', later)
-    assert load.from_dict(load.read_stored(file)).train.on_nonfinite == 'skip'
-    # A config of the version that has the field says itself what it did.
-    present = ExperimentConfig().to_dict()
-    file.write_text(json.dumps(load.to_store(present)))
-    assert load.read_stored(file) == present
+def old(tmp_path, version, **model):
+    """Writes a config as release 0.3 and its successor stored it."""
+    config = load.to_store(ExperimentConfig().to_dict()) | {'schema_version': version}
+    for section in ('decoder', 'cross'):
+        for name, value in config['model'].pop(section).items():
+            config['model'][f'{section}_{name}'] = value
+    config['model'] |= model
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    return tmp_path / 'config.json'
 
 
-SAMPLED = dict(decode='sample', temperature=0.5, top_k=3, top_p=1.0, beams=4, alpha=0)
+def test_a_field_without_its_section_is_recognized():
+    with pytest.raises(UserError, match="did you mean 'model.decoder.attention'"):
+        load.check_names(['model.decoder_attention'])
+    with pytest.raises(ValueError, match="did you mean 'decoder.norm'"):
+        ModelConfig.of({'decoder_norm': 'rms'})
 
 
-@pytest.mark.parametrize(
-    ('section', 'stored', 'field', 'expected'),
-    [
-        (
-            'train',
-            dict(label_smoothing=0.2),
-            'loss',
-            'cross_entropy(label_smoothing=0.2)',
-        ),
-        ('model', dict(parallel=True), 'block', 'parallel'),
-        ('model', dict(parallel=False), 'block', 'sequential'),
-        ('model', dict(attention='softmax'), 'cross_attention', None),
-        ('evaluation', dict(decode='greedy', beams=8), 'decode', 'greedy'),
-        (
-            'evaluation',
-            dict(decode='beam', beams=8, alpha=0.6, top_k=0),
-            'decode',
-            'beam(beams=8, alpha=0.6)',
-        ),
-        (
-            'evaluation',
-            SAMPLED,
-            'decode',
-            'sample(temperature=0.5, top_k=3, top_p=1.0)',
-        ),
-    ],
-)
-def test_what_older_runs_say_is_read_in_the_words_of_now(
-    section, stored, field, expected, tmp_path
-):
-    config = load.to_store(ExperimentConfig().to_dict())
-    config['schema_version'] = load.FIRST_VERSION
-    config['tokenizer'] = {'vocab_size': 4000, 'kind': 'trained'}
-    config['train']['profile'] = None
-    for added in load.ADDED:
-        for name in added:
-            place, _, key = name.rpartition('.')
-            (config[place] if place else config).pop(key)
-    config[section] |= stored
-    file = tmp_path / 'config.json'
-    file.write_text(json.dumps(config))
+def test_a_model_config_takes_sections_as_mappings_and_as_dataclasses():
+    expected = ModelConfig().with_values({'decoder.norm': 'rms', 'd_ff': 8})
+    assert expected.decoder.norm == 'rms' and expected.cross == ModelConfig().cross
+    for section in ({'norm': 'rms'}, ConfigDict({'norm': 'rms'}), expected.decoder):
+        assert ModelConfig.of({'d_ff': 8, 'decoder': section}) == expected
+    with pytest.raises(ValueError, match='model.decoder.d_ff must be at least 1'):
+        ModelConfig.of({'decoder': {'d_ff': 0}})
+
+
+@pytest.mark.parametrize('version', [13, 14])
+def test_the_fields_of_a_stack_were_once_prefixed(version, tmp_path):
+    file = old(tmp_path, version, decoder_norm='rms', cross_num_heads=2)
     found = load.from_dict(load.read_stored(file))
-    assert getattr(getattr(found, section), field) == expected
-    usual = dataclasses.replace(
-        ExperimentConfig(), tokenizer='sentencepiece(vocab_size=4000)'
-    )
-    part = dataclasses.replace(getattr(usual, section), **{field: expected})
-    assert found == dataclasses.replace(usual, **{section: part})
+    model = ModelConfig().with_values({'decoder.norm': 'rms', 'cross.num_heads': 2})
+    assert found == dataclasses.replace(ExperimentConfig(), model=model)
 
 
 @pytest.mark.parametrize(
@@ -205,48 +171,22 @@ def test_what_older_runs_say_is_read_in_the_words_of_now(
     ],
     ids=str,
 )
-def test_a_window_of_older_runs_is_that_of_cross_attention_too(
-    model, expected, tmp_path
-):
-    config = load.to_store(ExperimentConfig().to_dict()) | {'schema_version': 12}
-    config['model'] |= {'attention': '[local(window=2), softmax]'} | model
-    file = tmp_path / 'config.json'
-    file.write_text(json.dumps(config))
-    assert load.read_stored(file)['model']['cross_attention'] == expected
-    file.write_text(json.dumps(config | {'schema_version': 14}))
-    now = load.read_stored(file)['model']['cross_attention']
-    assert now == model.get('cross_attention')
+def test_cross_attention_of_release_0_3_inherits_a_window(model, expected, tmp_path):
+    fields = {'attention': '[local(window=2), softmax]'} | model
+    stored = load.read_stored(old(tmp_path, 13, **fields))['model']
+    assert stored['cross']['attention'] == expected
+    stored = load.read_stored(old(tmp_path, 14, **fields))['model']
+    assert stored['cross']['attention'] == model.get('cross_attention')
 
 
-def test_a_published_tokenizer_of_older_runs_is_read_as_a_spec(tmp_path):
-    config = load.to_store(ExperimentConfig().to_dict())
-    config['schema_version'] = load.FIRST_VERSION
-    config['tokenizer'] = {'vocab_size': 4000, 'kind': 'published'}
-    file = tmp_path / 'config.json'
-    file.write_text(json.dumps(config))
-    assert load.read_stored(file)['tokenizer'] == 'huggingface(vocab_size=4000)'
-
-
-@pytest.mark.parametrize(
-    ('name', 'instead'),
-    [
-        ('train.label_smoothing', "train.loss='cross_entropy"),
-        ('model.parallel', 'model.block=parallel'),
-        ('tokenizer.vocab_size', "tokenizer='sentencepiece"),
-        ('evaluation.beams', "evaluation.decode='beam"),
-    ],
-)
-def test_a_field_that_there_was_is_answered_with_how_it_is_written_now(name, instead):
-    with pytest.raises(UserError, match=f'no {name} any more: write {instead}'):
-        load.check_names([name])
-
-
-@pytest.mark.parametrize('version', [None, load.FIRST_VERSION - 1, 99, 0, True, '8'])
+@pytest.mark.parametrize('version', [None, 12, 99, 0, True, '14'])
 def test_a_version_that_cannot_be_read_is_one_line(version, tmp_path):
     stored = ExperimentConfig().to_dict() | {'schema_version': version}
     file = tmp_path / 'config.json'
     file.write_text(json.dumps(stored))
-    message = f'its schema_version is {version!r}, and this code reads those from 8'
+    message = (
+        f'its schema_version is {version!r}, and this code reads those from 13 to 15'
+    )
     for read in (directory.read_config, trained_run.open_trained, reading.read_run):
         with pytest.raises(UserError, match=message) as error:
             read(tmp_path)

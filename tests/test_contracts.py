@@ -42,7 +42,7 @@ def every_case():
         if field.startswith(('decoder_', 'cross_', 'init')):
             continue
         for name in tiny.here(field):
-            if name != getattr(base, field):
+            if name != base.get(field):
                 marks = pytest.mark.slow if name in ALIKE.get(field, ()) else []
                 fields = {field: name}
                 if field not in ('attention', 'architecture'):
@@ -53,7 +53,7 @@ def every_case():
         id='no projections',
     )
     yield pytest.param(
-        dict(tiny.UNEQUAL, decoder_d_model=10, tie='decoder'), id='unequal stacks'
+        tiny.UNEQUAL | {'decoder.d_model': 10, 'tie': 'decoder'}, id='unequal stacks'
     )
 
 
@@ -81,37 +81,37 @@ OTHERS = {
     'share_layers': (None, None, 1),
     'continuous_positions': (False, True),
     'merged_attention': (False, False, True),
-    'decoder_d_model': (None, None, 10),
+    'decoder.d_model': (None, None, 10),
     'scale_embeddings': (False, True),
     'dtype': ('float32', 'bfloat16', 'float16'),
     'd_v': (3, 4),
-    'decoder_num_layers': (None, 2),
-    'decoder_num_heads': (None, 1, 4),
-    'decoder_num_kv_heads': (None, 1, 2),
-    'decoder_d_k': (None, 6),
-    'decoder_d_v': (None, 5),
-    'decoder_d_ff': (None, 20),
-    'cross_num_heads': (None, 1, 6),
-    'cross_num_kv_heads': (None, 1, 2),
-    'cross_d_k': (None, 8),
-    'cross_d_v': (None, 2),
+    'decoder.num_layers': (None, 2),
+    'decoder.num_heads': (None, 1, 4),
+    'decoder.num_kv_heads': (None, 1, 2),
+    'decoder.d_k': (None, 6),
+    'decoder.d_v': (None, 5),
+    'decoder.d_ff': (None, 20),
+    'cross.num_heads': (None, 1, 6),
+    'cross.num_kv_heads': (None, 1, 2),
+    'cross.d_k': (None, 8),
+    'cross.d_v': (None, 2),
 }
 # All that may be refused of what is drawn here: each a whole message.
 REFUSALS = (
-    r"model\.cross_positions='(alibi|learned|sinusoidal|sinusoidal_t2t|t5)' does "
+    r"model\.cross\.positions='(alibi|learned|sinusoidal|sinusoidal_t2t|t5)' does "
     'nothing in cross-attention: choose what acts on queries and keys, such as rotary '
     'or shaw, or none',
     '(linear|blockwise|flash) attention holds no scores for these positions to act on: '
     'choose positions that act on embeddings, queries and keys, or attention=softmax',
     r'model\.tie=(all|source_target) shares embeddings of source and target, which '
-    r'have model\.d_model=12 and model\.decoder_d_model=10: set model\.tie to decoder '
+    r'have model\.d_model=12 and model\.decoder\.d_model=10: set model\.tie to decoder '
     'or none',
     r'model\.merged_attention=True shares its matrices between source and target, '
-    r'which have model\.d_model=12 and model\.decoder_d_model=10: make them equal',
-    r'model\.(decoder_)?positions=(shaw|transformer_xl) adds to scores by distances, '
+    r'which have model\.d_model=12 and model\.decoder\.d_model=10: make them equal',
+    r'model\.(decoder\.)?positions=(shaw|transformer_xl) adds to scores by distances, '
     r'which keys of the source have none of with model\.merged_attention=True: choose '
     '.*',
-    r'model\.\w*num_kv_heads=2 does not divide model\.\w*num_heads=1',
+    r'model\.[\w.]*num_kv_heads=2 does not divide model\.[\w.]*num_heads=1',
     r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of '
     '8, not .*',
 )
@@ -142,7 +142,7 @@ def combination(number):
 def named(number, drawn):
     """What a failure must print, so that it can be had again."""
     base = ModelConfig()
-    changed = {field: x for field, x in drawn.items() if x != getattr(base, field)}
+    changed = {field: x for field, x in drawn.items() if x != base.get(field)}
     return f'COMBINATIONS_SEED={SEED}, number {number}: {changed}'
 
 
@@ -242,8 +242,8 @@ def test_layers_have_weights_of_their_own(overrides):
     # The first layers of a recurrent network read vectors of another width.
     last = 2 if overrides.get('architecture') == 'recurrent' else 1
     depths = dict(num_layers=last + 1)
-    if 'decoder_num_layers' in overrides:
-        depths['decoder_num_layers'] = last + 1
+    if 'decoder.num_layers' in overrides:
+        depths['decoder.num_layers'] = last + 1
     model = tiny.model(**overrides | depths)
     init = functools.partial(init_variables, model, jax.random.key(0))
     tree = flatten_dict(jax.eval_shape(init)['params'], sep='/')

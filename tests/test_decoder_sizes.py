@@ -13,7 +13,7 @@ def test_a_decoder_of_another_width_reads_the_source_by_its_own():
     """Queries and results are as wide as the decoder, keys and values are read off
     vectors of the encoder's width, and so are the source's embeddings."""
     d, e = 10, tiny.SIZES['d_model']
-    model = tiny.model(decoder_d_model=d, tie='decoder', d_k=None, d_v=None)
+    model = tiny.model(decoder__d_model=d, tie='decoder', d_k=None, d_v=None)
     p = flatten_dict(tiny.parameters(model), sep='/')
     assert p['embedding'].shape == (tiny.VOCAB, d)
     assert p['source_embedding'].shape == (tiny.VOCAB, e)
@@ -30,7 +30,7 @@ def test_a_decoder_of_another_width_reads_the_source_by_its_own():
 
 
 def test_mu_ps_rates_go_by_the_width_that_a_matrix_reads():
-    model = tiny.model(init='mu_p(base=3)', decoder_d_model=6, tie='none', d_k=4)
+    model = tiny.model(init='mu_p(base=3)', decoder__d_model=6, tie='none', d_k=4)
     cross = 'decoder', 'layer_0', 'cross_attention'
     rates = {
         ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel'): 1 / 4,
@@ -52,16 +52,16 @@ def test_mu_ps_rates_go_by_the_width_that_a_matrix_reads():
     ('overrides', 'message'),
     [
         (
-            dict(decoder_num_heads=5, d_v=None),
-            'model.d_model=12 cannot be divided among model.decoder_num_heads=5',
+            dict(decoder__num_heads=5, d_v=None),
+            'model.d_model=12 cannot be divided among model.decoder.num_heads=5',
         ),
         (
-            dict(num_kv_heads=2, decoder_num_heads=3),
-            'model.num_kv_heads=2 does not divide model.decoder_num_heads=3',
+            dict(num_kv_heads=2, decoder__num_heads=3),
+            'model.num_kv_heads=2 does not divide model.decoder.num_heads=3',
         ),
         (
-            dict(projections=False, d_k=None, d_v=None, decoder_d_k=4),
-            'model.projections=False .* leave model.decoder_d_k empty',
+            dict(projections=False, d_k=None, d_v=None, decoder__d_k=4),
+            'model.projections=False .* leave model.decoder.d_k empty',
         ),
     ],
     ids=str,

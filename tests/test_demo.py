@@ -428,7 +428,7 @@ def test_a_mistake_is_said_on_the_page(tab, address):
     ('config', 'said'),
     [
         (
-            {'attention': 'blockwise', 'cross_attention': 'softmax'},
+            {'attention': 'blockwise', 'cross.attention': 'softmax'},
             'Source to itself, Translation to itself: this attention keeps no weights '
             'that could be shown; its heads can be switched off.',
         ),

@@ -4,7 +4,6 @@ import csv
 import inspect
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pages
@@ -16,8 +15,8 @@ from docs import shots
 from experiments.command_line import flags
 from experiments.config import check, schema
 from experiments.sweeps import schema as sweeps
+from flaxformer_lite.config import schema as model_schema
 from flaxformer_lite.config import variants
-from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.blocks import sequential
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +28,7 @@ def table():
     """The rows of 'What can be exchanged': the names of fields, and what is beside."""
     section = VARIANTS[VARIANTS.index('## What can be exchanged') :]
     rows = re.findall(r'^\| (.*?) \| (.*) \|$', section, re.MULTILINE)
-    return [(re.findall(r'`(\w+)`', left), right) for left, right in rows]
+    return [(re.findall(r'`([\w.]+)`', left), right) for left, right in rows]
 
 
 def test_the_architecture_quotes_a_layer_as_it_stands():
@@ -51,8 +50,8 @@ def test_each_variant_of_a_field_is_named(field):
 
 def test_each_field_of_a_model_is_named():
     section = VARIANTS[VARIANTS.index('## What can be exchanged') :]
-    named = re.findall(r'`(\w+)`', section)
-    assert {field.name for field in fields(ModelConfig)} <= set(named)
+    named = re.findall(r'`([\w.]+)`', section)
+    assert set(model_schema.fields()) <= set(named)
 
 
 def test_contributing_names_the_folders_of_variants():
@@ -74,8 +73,8 @@ def named_fields(page):
     """The fields of a config that a page names, with the value beside each, if any."""
     text = (ROOT / 'docs' / page).read_text('utf-8')
     sections = '|'.join(sorted({x.partition('.')[0] for x in schema.fields()}))
-    in_text = re.findall(rf'`((?:{sections})\.\w+)(?:=([^`\n]+))?`', text)
-    in_commands = re.findall(r"--config\.(\w+\.\w+)='?((?<=')[^'\n]+|[^\s`]+)", text)
+    in_text = re.findall(rf'`((?:{sections})\.[\w.]+)(?:=([^`\n]+))?`', text)
+    in_commands = re.findall(r"--config\.(\w+\.[\w.]+)='?((?<=')[^'\n]+|[^\s`]+)", text)
     return sorted({*in_text, *in_commands})
 
 
@@ -97,11 +96,13 @@ def test_a_page_names_fields_that_there_are(page):
     sections = '|'.join(sorted({x.partition('.')[0] for x in schema.fields()}))
     text = pages.text(page)
     # A file may be named as a section is.
-    named = re.findall(rf'`(?:--config\.)?((?:{sections})\.[a-z_]\w*)[`=]', text)
+    named = re.findall(rf'`(?:--config\.)?((?:{sections})\.[a-z_][\w.]*)[`=]', text)
     named = {
-        x for x in named if not x.endswith(('.py', '.model', '.json', '.en', '.de'))
+        x
+        for x in named
+        if not x.endswith(('.py', '.model', '.sha256', '.json', '.en', '.de'))
     }
-    assert named <= set(schema.fields())
+    assert named <= {*schema.fields(), *schema.sections()}
 
 
 def test_pictures_are_small_and_no_older_than_what_they_are_made_of():

@@ -203,7 +203,7 @@ def test_what_is_switched_off_is_what_the_library_masks(path):
 
 
 def test_every_head_and_layer_has_a_switch():
-    found = explainer_of(decoder_num_layers=1)
+    found = explainer_of(decoder__num_layers=1)
     assert len(found.switches) == (2 + 2 * 2) + (1 + 2 * 2)
     assert not explainer_of(architecture='recurrent').switches
     with pytest.raises(UserError, match="no 'encoder/layer_0/x' to switch off"):
@@ -211,7 +211,7 @@ def test_every_head_and_layer_has_a_switch():
 
 
 def test_what_keeps_no_weights_is_left_out_and_the_rest_is_told():
-    found = explainer_of(attention='blockwise', cross_attention='softmax')
+    found = explainer_of(attention='blockwise', cross__attention='softmax')
     answer = found.explain(TEXT, found.strategy(1))
     assert 'encoder' not in answer['attention']
     assert 'decoder cross' in answer['attention']

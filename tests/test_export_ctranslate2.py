@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import small_runs
+import tiny
 
 import flaxformer_lite
 from experiments.config.schema import ExperimentConfig
@@ -19,9 +20,8 @@ from experiments.data.tokenizers import base as tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig
-from tests import tiny
 
-SIZES = dict(d_model=24, num_layers=1, decoder_num_layers=2, num_heads=2, d_ff=40)
+SIZES = dict(d_model=24, num_layers=1, decoder__num_layers=2, num_heads=2, d_ff=40)
 LONGEST = 41
 # No two sizes that could stand for each other are equal.
 UNEQUAL = dict(
@@ -29,14 +29,14 @@ UNEQUAL = dict(
     d_v=6,
     num_heads=4,
     num_kv_heads=2,
-    decoder_num_heads=6,
-    decoder_num_kv_heads=3,
-    decoder_d_k=8,
-    decoder_d_v=8,
-    decoder_d_ff=28,
-    cross_num_kv_heads=2,
-    cross_d_k=4,
-    cross_d_v=4,
+    decoder__num_heads=6,
+    decoder__num_kv_heads=3,
+    decoder__d_k=8,
+    decoder__d_v=8,
+    decoder__d_ff=28,
+    cross__num_kv_heads=2,
+    cross__d_k=4,
+    cross__d_v=4,
 )
 CASES = {
     'post_norm': dict(),
@@ -59,13 +59,13 @@ CASES = {
         scale_logits=True,
         **UNEQUAL,
     ),
-    'each_its_own': dict(positions='none', decoder_positions='rotary'),
+    'each_its_own': dict(positions='none', decoder__positions='rotary'),
     'offset': dict(
-        norm='rms(offset=1.0)', residual='pre_norm', decoder_feed_forward='silu'
+        norm='rms(offset=1.0)', residual='pre_norm', decoder__feed_forward='silu'
     ),
     'multi_query': dict(num_kv_heads=1, attention='softmax(scale=0.3)'),
     'widths': dict(
-        decoder_d_model=36,
+        decoder__d_model=36,
         tie='decoder',
         norm_embeddings=True,
         init='mu_p(base=16)',
@@ -73,13 +73,20 @@ CASES = {
 }
 
 
+def config_with(fields):
+    return ModelConfig().with_values(tiny.dotted(SIZES | fields))
+
+
 @pytest.mark.parametrize(
     ('given', 'words'),
     [
         (dict(attention='cosine'), 'model.attention=cosine: there it is softmax'),
         (dict(attention='softmax(cap=3.0)'), 'softmax has no cap there'),
-        (dict(decoder_positions='alibi'), 'model.decoder_positions=alibi: there it is'),
-        (dict(cross_positions='rotary'), 'model.cross_positions=rotary: there'),
+        (
+            dict(decoder__positions='alibi'),
+            'model.decoder.positions=alibi: there it is',
+        ),
+        (dict(cross__positions='rotary'), 'model.cross.positions=rotary: there'),
         (dict(continuous_positions=True), 'model.continuous_positions=True: there'),
         (dict(norm='batch'), 'model.norm=batch: there it is layer, rms'),
         (dict(merged_attention=True), 'model.merged_attention=True: there it is'),
@@ -91,14 +98,14 @@ CASES = {
 )
 def test_what_is_not_computed_is_refused_by_its_field(given, words):
     with pytest.raises(UserError) as caught:
-        to_ctranslate2.check_model(ModelConfig.of(SIZES | given))
+        to_ctranslate2.check_model(config_with(given))
     assert str(caught.value).startswith('--to=ctranslate2 cannot have ')
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize('name', CASES)
 def test_what_is_computed_is_not_refused(name):
-    to_ctranslate2.check_model(ModelConfig.of(SIZES | CASES[name]))
+    to_ctranslate2.check_model(config_with(CASES[name]))
 
 
 @pytest.fixture(scope='module')
@@ -108,7 +115,7 @@ def vocabulary(tmp_path_factory):
 
 
 def trained(vocabulary, **given):
-    config = ModelConfig.of(SIZES | given)
+    config = config_with(given)
     built = build.model(config, vocabulary.vocab_size)
     # Larger than at first: the logits are far apart.
     variables = jax.tree.map(lambda x: 1.2 * x, tiny.all_variables(built))
@@ -201,9 +208,9 @@ def test_the_tokenizer_normalizes_as_the_run_does(tmp_path, vocabulary):
 @pytest.mark.parametrize(
     ('fields', 'reason'),
     [
-        (dict(cross_d_k=4), 'MatMul'),
-        (dict(cross_num_heads=4, cross_d_k=12, cross_d_v=12), 'differ by 0'),
-        (dict(decoder_norm='layer(epsilon=0.1)'), 'differ by 0'),
+        (dict(cross__d_k=4), 'MatMul'),
+        (dict(cross__num_heads=4, cross__d_k=12, cross__d_v=12), 'differ by 0'),
+        (dict(decoder__norm='layer(epsilon=0.1)'), 'differ by 0'),
     ],
     ids=str,
 )

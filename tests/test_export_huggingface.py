@@ -4,13 +4,16 @@ Where Transformers is installed, the slow tests open the folder with it.
 """
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_runs
+import tiny
 from published import GOLDENS, weights_of
+from published_tokenizers import TOKENIZERS
 
 import flaxformer_lite
 from experiments.config.schema import (
@@ -20,16 +23,16 @@ from experiments.config.schema import (
 )
 from experiments.conversion import huggingface
 from experiments.conversion.trained import Trained
+from experiments.data import tokenizers
 from experiments.data.sources.grammar import Grammar
 from experiments.data.tokenizers import base as tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig
-from tests import tiny
 
 pytest.importorskip('safetensors')
 
-SIZES = dict(d_model=12, num_layers=1, decoder_num_layers=2, num_heads=2, d_ff=16)
+SIZES = dict(d_model=12, num_layers=1, decoder__num_layers=2, num_heads=2, d_ff=16)
 T5 = dict(norm='rms', residual='pre_norm', positions='t5')
 V11 = dict(
     feed_forward='geglu(tanh=True)',
@@ -55,7 +58,7 @@ CASES = {
 # The same families; above, decoders are the deeper stack.
 OTHERS = {
     't5_of_a_deeper_encoder': CASES['t5'] | dict(num_layers=3),
-    'mt5_of_equal_depths': V11 | dict(decoder_num_layers=1),
+    'mt5_of_equal_depths': V11 | dict(decoder__num_layers=1),
     't5_without_a_matrix_of_its_own': V11 | dict(tie='all', scale_logits=True),
     'marian_with_biases': dict(attention_bias=True, output_bias=True),
 }
@@ -68,7 +71,7 @@ def vocabulary(tmp_path_factory):
 
 
 def trained(vocabulary, **fields):
-    config = ModelConfig.of(SIZES | fields)
+    config = ModelConfig().with_values(tiny.dotted(SIZES | fields))
     model = build.model(config, vocabulary.vocab_size)
     variables = tiny.all_variables(model)
     experiment = ExperimentConfig(
@@ -208,6 +211,32 @@ def test_the_tokenizer_of_transformers_is_ours(tmp_path, vocabulary):
     assert [theirs(text)['input_ids'] for text in texts] == expected
     decoded = theirs.batch_decode(expected[:50], skip_special_tokens=True)
     assert decoded == vocabulary.decode(expected[:50])
+
+
+def test_a_published_tokenizer_is_written_with_a_model_that_was_trained_here(tmp_path):
+    pytest.importorskip('transformers')
+    theirs = shutil.copytree(TOKENIZERS / 'bart', tmp_path / 'theirs')
+    out = tmp_path / 'out'
+    out.mkdir()
+    spec = f'huggingface(path={str(theirs)!r})'
+    untrained = tokenizers.make(spec)
+    own = untrained.opened(untrained.train(()))
+    config = ModelConfig.of(SIZES)
+    model = build.model(config, own.vocab_size, own.special_tokens)
+    experiment = ExperimentConfig(model=config, tokenizer=spec)
+    ours = Trained(experiment, own, model, tiny.all_variables(model))
+    huggingface.write_published(ours, out)
+    untrained = tokenizers.make(f'huggingface(path={str(out)!r})')
+    written = untrained.opened(untrained.train(()))
+    texts = ['a red box', 'The dog sleeps.']
+    assert written.encode(texts) == own.encode(texts)
+    source, inputs = np.full((2, 1, 5), 7, np.int32)
+    model, variables = flaxformer_lite.from_pretrained(out)
+    np.testing.assert_allclose(
+        model.apply(variables, source, inputs),
+        ours.model.apply(ours.variables, source, inputs),
+        atol=1e-4,
+    )
 
 
 def test_arrays_that_the_disk_does_not_take_are_one_line(tmp_path):

@@ -70,7 +70,7 @@ def test_without_overrides_it_is_the_file_s_config(file):
             'text(path="a b/c", source="en")',
         ),
         # The file has none of these: they are the schema's.
-        ('--config.model.decoder_norm=rms', 'model.decoder_norm', 'rms'),
+        ('--config.model.decoder.norm=rms', 'model.decoder.norm', 'rms'),
         ('--config.train.init_seed=3', 'train.init_seed', 3),
     ],
 )
@@ -275,6 +275,50 @@ def test_a_mistake_is_one_line_and_a_status(capsys):
     assert capsys.readouterr() == ('', 'error: num_heads=0: must be at least 1\n')
 
 
+CONTROLS = '\x1b[2J\r\x07\x9b31m\x7f\u202e\u2066\ufffe'
+ESCAPED = r'\x1b[2J\r\x07\x9b31m\x7f\u202e\u2066\ufffe'
+LINE = ESCAPED.replace(r'\r', ' ')  # its line ends are spaces
+OF_OTHERS = f"""
+from experiments.command_line import console, flags
+from experiments.errors import warn
+
+def run():
+    warn({CONTROLS!a})
+    print({CONTROLS!a}, 'ü\u200d', sep='\t')
+    console.print_data({CONTROLS!a})
+    raise {{error}}
+
+flags.main(run)
+"""
+
+
+@pytest.mark.parametrize(
+    ('error', 'said'),
+    [
+        (f'flags.UserError({CONTROLS!a})', [f'error: {LINE}']),
+        ('SystemExit', []),
+    ],
+)
+def test_control_characters_are_shown_as_escapes(error, said):
+    command = [sys.executable, '-c', OF_OTHERS.format(error=error)]
+    done = subprocess.run(command, capture_output=True)
+    # A program gets data as they are.
+    printed = f'{ESCAPED}\tü\u200d\n{CONTROLS}\n'
+    assert done.stdout.decode() == printed
+    assert done.stderr.decode().splitlines() == [f'warning: {LINE}', *said]
+
+
+@pytest.mark.skipif(os.name != 'posix', reason='needs a pseudo-terminal')
+def test_a_terminal_gets_data_with_escapes():
+    parent, child = os.openpty()
+    command = [sys.executable, '-c', OF_OTHERS.format(error='SystemExit')]
+    subprocess.run(command, stdout=child, stderr=subprocess.DEVNULL, check=True)
+    os.close(child)
+    shown = os.read(parent, 1000).decode()
+    os.close(parent)
+    assert shown == f'{ESCAPED}\tü\u200d\r\n{ESCAPED}\r\n'
+
+
 HELP_OF_ALL = """
 import importlib, sys
 for name in sys.argv[1:]:
@@ -380,7 +424,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra():
     ('typed', 'expected'),
     [
         ('--config.model.num_h', {'--config.model.num_heads'}),
-        ('--config.model.decoder_norm=', set(variants.names('norm'))),
+        ('--config.model.decoder.norm=', set(variants.names('norm'))),
         ('--config.train.loss=fo', {'focal'}),
         ('--config=configs/wmt_small.py --workdir=x --dry', {'--dry_run'}),
     ],

@@ -1,6 +1,7 @@
 """Frozen parameters: they stay as they are, and nothing is computed or kept of them."""
 
 import functools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +30,9 @@ def config(**fields):
     found.tokenizer = f'sentencepiece(vocab_size={tiny.VOCAB})'
     found.batch.tokens, found.batch.max_length = 32, 8
     for name, value in fields.items():
-        section, _, key = name.partition('__')
-        found[section][key] = value
+        *sections, key = name.split('__')
+        part = functools.reduce(operator.getitem, sections, found)
+        part[key] = value
     return load.from_config_dict(found)
 
 
@@ -131,7 +133,7 @@ def test_one_layer_of_a_turn_may_be_frozen():
         optimizer__name='contrib.muon',
         model__scan_layers=True,
         model__attention='[softmax, local(window=2)]',
-        model__decoder_attention='softmax',
+        model__decoder__attention='softmax',
     )
     model = build(settings)
     held = frozen.paths(settings, model)

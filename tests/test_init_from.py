@@ -185,7 +185,7 @@ def test_its_tokenizer_comes_along_to_other_text(source, tmp_path):
 
 def test_what_fits_is_taken_where_the_rest_is_ignored(text, source, tmp_path):
     pattern = '^decoder/layer_1/'
-    changes = dict(init_from=source, model__decoder_num_layers=2)
+    changes = dict(init_from=source, model__decoder__num_layers=2)
     own = prepared(text, tmp_path / 'run', init_ignore=pattern, **changes)
     assert own.initial is not None
     taken = mean_of(source)

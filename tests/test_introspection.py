@@ -131,7 +131,7 @@ def test_gradient_norms_are_those_of_the_mean_loss():
 
 
 def test_what_holds_no_weights_says_so():
-    m = model(attention='blockwise', cross_attention='softmax')
+    m = model(attention='blockwise', cross__attention='softmax')
     with pytest.raises(
         ValueError, match='attention of encoder never holds its weights'
     ):

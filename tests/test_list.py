@@ -51,6 +51,18 @@ def test_a_damaged_run_is_named_among_the_others(runs):
     assert len(rows_of(runs)) == 3
 
 
+def test_a_name_cannot_write_to_the_terminal_or_add_a_row(tmp_path):
+    name = 'a\x1b[2J\n0:00  finished'
+    path = make(tmp_path / f'run{name}', 30.0)
+    result = storage.read_json(path / directory.RESULT)
+    result['evaluations'] = {name: result['evaluations']['test']}
+    storage.write_json(path / directory.RESULT, result)
+    escaped = r'a\x1b[2J\n0:00  finished'
+    head, rule, row = listing.listing([tmp_path]).splitlines()
+    assert f'{escaped} bleu 30.00' in row and row.endswith(f'run{escaped}')
+    assert len(rule) == len(row)
+
+
 def seal(path):
     file = path / directory.RESULT
     result = storage.read_json(file)

@@ -132,14 +132,14 @@ def test_each_weight_has_the_pieces_that_it_joins(architecture):
             np.testing.assert_allclose(layer_HTS.sum(-1), 1, rtol=1e-5)
 
 
-SOFTMAX = {'decoder_attention': 'softmax', 'cross_attention': 'softmax'}
+SOFTMAX = {'decoder.attention': 'softmax', 'cross.attention': 'softmax'}
 NEVER = {
     'attention=blockwise': (
         {'attention': 'blockwise', **SOFTMAX},
         {'decoder', 'decoder cross'},
     ),
-    'cross_attention=blockwise': (
-        {'cross_attention': 'blockwise'},
+    'cross.attention=blockwise': (
+        {'cross.attention': 'blockwise'},
         {'encoder', 'decoder'},
     ),
     'recurrent': ({'architecture': 'recurrent'}, {'decoder cross'}),

@@ -79,15 +79,15 @@ def test_it_is_one_softmax_over_the_keys_of_both():
 def test_fields_of_attention_to_the_source_change_nothing():
     base = tiny.model(merged_attention=True)
     others = {
-        'cross_attention': 'relu',
-        'cross_positions': 'rotary',
-        'cross_num_heads': 4,
-        'cross_num_kv_heads': 1,
-        'cross_d_k': 6,
-        'cross_d_v': 5,
+        'cross.attention': 'relu',
+        'cross.positions': 'rotary',
+        'cross.num_heads': 4,
+        'cross.num_kv_heads': 1,
+        'cross.d_k': 6,
+        'cross.d_v': 5,
     }
     unused = variants.unused_fields(ModelConfig(merged_attention=True))
     assert others.keys() <= unused
-    assert {name for name in unused if name.startswith('cross_')} == set(others)
+    assert {name for name in unused if name.startswith('cross.')} == set(others)
     for field, value in others.items():
         assert tiny.model(merged_attention=True, **{field: value}) == base, field

@@ -2,6 +2,9 @@
 
 import itertools
 import math
+import os
+import pickle
+import pickletools
 import random
 import statistics
 import sys
@@ -61,6 +64,18 @@ def comet(monkeypatch):
     module.__spec__ = SimpleNamespace()
     module.load_from_checkpoint = lambda path: SimpleNamespace(predict=predict)
     monkeypatch.setitem(sys.modules, 'comet', module)
+    torch = ModuleType('torch')
+    torch.load = load_arrays
+    monkeypatch.setitem(sys.modules, 'torch', torch)
+
+
+def load_arrays(file, map_location, weights_only, mmap):
+    """In the place of torch: refuses a pickle of anything but plain values."""
+    assert weights_only
+    if file.is_file():
+        for code, name, _ in pickletools.genops(file.read_bytes()):
+            if code.name in ('GLOBAL', 'STACK_GLOBAL', 'INST'):
+                raise pickle.UnpicklingError(f'Unsupported global: {name}')
 
 
 @pytest.fixture(params=METRICS.names())
@@ -294,6 +309,26 @@ def test_of_several_references_comet_takes_the_one_that_is_best():
         ['a b', 'c'], [('x', 'a b'), ('c d',)], ['s', 't']
     )
     assert found == [100.0, 50.0]
+
+
+class _Code:
+    def __reduce__(self):
+        return os.system, ('true',)
+
+
+def test_a_checkpoint_of_comet_that_runs_code_is_refused(tmp_path, monkeypatch):
+    file = tmp_path / 'checkpoints' / 'model.ckpt'
+    file.parent.mkdir()
+    file.write_bytes(pickle.dumps({'state_dict': {}}))
+    text = f'comet(path={str(tmp_path)!r})'
+    installed_metrics(text, '')
+    file.write_bytes(pickle.dumps({'state_dict': _Code()}))
+    monkeypatch.delattr(sys.modules['comet'], 'load_from_checkpoint')
+    message = 'evaluation.metrics: comet: .*model.ckpt may run code .* save only its'
+    with pytest.raises(UserError, match=message):
+        installed_metrics(text, '')
+    with pytest.raises(UserError, match=message):
+        make(text).score(['a'], [('a',)], ['a'])
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,9 @@ def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
         (run, config, f'--workdir={path}'),
         (run, config, '--workdir=new', '--dry_run'),
         (run, *small, f'--config.init_from={path}'),
+        (run, *small, f'--config.init_from={path}', '--dry_run'),
         (run, *small, *distilled),
+        (run, *small, *distilled, '--dry_run'),
         (describe, config),
         (translate, f'--workdir={path}'),
         (evaluate, f'--workdir={path}'),
@@ -218,6 +220,7 @@ def test_a_module_that_is_here_is_used_and_needs_no_trust(world):
     files = {'my_parts.py': 'VALUE = 1', 'my_package/near.py': ''}
     path = make_run(here / 'run', '[my_parts.X, my_package.near.X]', **files)
     (here / 'my_package').mkdir()
+    (here / 'my_package/__init__.py').write_text('')
     (here / 'my_package/near.py').write_text('')
     (here / 'my_parts.py').write_text('VALUE = 1')
     parts.use(path, pytest.fail)
@@ -229,6 +232,62 @@ def test_a_module_that_is_here_is_used_and_needs_no_trust(world):
     (changed,) = said
     for name in files:
         assert str(here / name) in changed
+
+
+@pytest.mark.parametrize(
+    ('field', 'text'),
+    [
+        ('model.attention', '{}'),
+        ('evaluation.metrics', '[bleu, {}]'),
+        ('evaluation.decode', "mbr(utility='{}')"),
+        ('data', "mix(sources=['scan', '{}'])"),
+        ('data', "mix(sources=['scan', 'mix(sources=[\"{}\"])'])"),
+        ('optimizer.name', '{}'),
+    ],
+)
+@pytest.mark.parametrize('package', [False, True])
+def test_a_module_that_may_have_come_with_a_run_needs_trust(
+    world, field, text, package
+):
+    """A folder in the working directory can be imported, even a run."""
+    here = world('here')
+    config = ExperimentConfig().to_dict()
+    section, _, key = field.rpartition('.')
+    part = config[section] if section else config
+    part[key] = text.format('my_runs.near.parts.mine.X')
+    path = here / 'my_runs' / 'near'
+    storage.write_json(path / 'config.json', load.to_store(config))
+    storage.write(path / 'parts' / 'mine.py', 'raise AssertionError')
+    if package:
+        for folder in (path.parent, path, path / 'parts'):
+            (folder / '__init__.py').write_text('')
+    problem = '__init__.py lies in the dir' if package else 'my_runs has no __init__'
+    with pytest.raises(UserError, match=f'my_runs.near.parts.mine, and .*{problem}'):
+        parts.use(path)
+    parts.use(path, pytest.fail, trust_code=True)
+    parts.use(path, pytest.fail, is_own=True)
+    assert not any(name.startswith('my_runs') for name in sys.modules)
+
+
+@pytest.mark.parametrize('name', ['antigravity.X', 'pip.__main__.X', '__main__.X'])
+def test_a_program_is_no_component_and_is_not_imported(name):
+    """Importing one may start something."""
+    loaded = set(sys.modules)
+    with pytest.raises(ValueError, match=f'^{name} cannot be a component: write the'):
+        variants.LOSSES.find(name)
+    assert not {'antigravity', 'pip.__main__'} & (set(sys.modules) - loaded)
+
+
+def test_a_run_of_a_module_in_a_plain_folder_is_resumed_by_its_command(world, cache):
+    here = world('here')
+    (here / 'my_folder').mkdir()
+    (here / 'my_folder' / 'near.py').write_text(EXAMPLE)
+    data = small_runs.source(small_runs.write_text(here, val=4))
+    changes = dict(data=data, model__attention='my_folder.near.Euclidean')
+    train(here / 'run', **changes)
+    train(here / 'run', **changes, train__steps=4)
+    with pytest.raises(UserError, match='the folder my_folder has no __init__.py'):
+        experiments.open_run(here / 'run')
 
 
 HOW_TO_TRAIN_AND_DECODE = """
@@ -331,11 +390,11 @@ class Marked(Mine):
 
 
 def test_a_class_in_a_config_is_stored_by_its_name():
-    model = {'attention': Mine, 'decoder_attention': Mine(width=3)}
+    model = {'attention': Mine, 'decoder': {'attention': Mine(width=3)}}
     stored = load.from_config_dict(ConfigDict({'model': model})).model
     assert stored.attention == f'{__name__}.Mine'
-    assert stored.decoder_attention == f'{__name__}.Mine(width=3)'
-    assert variants.find(stored, 'decoder_attention') is Mine
+    assert stored.decoder.attention == f'{__name__}.Mine(width=3)'
+    assert variants.find(stored, 'decoder.attention') is Mine
     with pytest.raises(UserError, match='^model.attention: .__main__.Marked. cannot'):
         load.from_config_dict(ConfigDict({'model': {'attention': Marked}}))
 
@@ -582,7 +641,7 @@ def test_the_page_has_a_row_for_each_field_that_names_a_part():
     plain = {
         field
         for field in schema.part_fields()
-        if not field.startswith(('model.decoder_', 'model.cross_'))
+        if not field.startswith(('model.decoder.', 'model.cross.'))
     }
     assert set(rows) == plain - {'optimizer.name'}  # optax's; it has no folder
     folders = {f'model.{kind}': folder for kind, folder in variants.FOLDERS.items()}

@@ -72,7 +72,7 @@ def test_a_window_of_self_attention_is_not_passed_on(attention, continuous):
     for weights in recorded['decoder cross']:
         first_sees = (np.asarray(weights)[:, :, 0] > 0).all(1)
         np.testing.assert_array_equal(first_sees, is_token)
-    asked = tiny.model(attention=attention, cross_attention='local(window=1)')
+    asked = tiny.model(attention=attention, cross__attention='local(window=1)')
     weights = record(asked, tiny.all_variables(asked), rows).weights['decoder cross'][0]
     is_near = np.eye(*weights.shape[-2:], dtype=bool)
     assert (np.asarray(weights)[..., ~is_near] == 0).all()
@@ -82,8 +82,8 @@ def test_each_stack_has_the_patterns_of_its_own_fields():
     model = tiny.model(
         num_layers=6,
         attention='[local, softmax]',
-        decoder_norm='[layer, rms, scale]',
-        decoder_feed_forward='relu',
+        decoder__norm='[layer, rms, scale]',
+        decoder__feed_forward='relu',
     )
     assert model.layer_periods == {'encoder': 2, 'decoder': 6}
     for i in range(6):

@@ -62,14 +62,14 @@ class Factors(Rows):
     ('settings', 'limit'),
     [
         (dict(positions=f'{TABLE}(rows=6)'), 6),
-        (dict(positions='rotary', decoder_positions=f'{TABLE}(rows=6)'), 6),
+        (dict(positions='rotary', decoder__positions=f'{TABLE}(rows=6)'), 6),
         (dict(positions='[test_positions.Factors(rows=6), none]'), 6),
-        (dict(positions='none', cross_positions='test_positions.Factors'), 4),
+        (dict(positions='none', cross__positions='test_positions.Factors'), 4),
         (dict(positions=f'{TABLE}(rows=6)', continuous_positions=True), 3),
         (dict(positions=f'{TABLE}(rows=9)', architecture='decoder_only'), 4),
         (
             dict(
-                positions=f'{TABLE}(rows=9)', decoder_positions='learned(max_length=7)'
+                positions=f'{TABLE}(rows=9)', decoder__positions='learned(max_length=7)'
             ),
             7,
         ),

@@ -173,6 +173,18 @@ def test_a_language_that_is_not_there_is_refused(name, languages, words, tmp_pat
     refuses(checkpoint(name, tmp_path / name), words, *languages)
 
 
+def test_code_in_the_folder_of_a_checkpoint_is_not_run(tmp_path):
+    theirs = checkpoint('bart', tmp_path / 'theirs')
+    (theirs / 'code.py').write_text('raise SystemExit')
+    names = {'AutoConfig': 'code.A', 'AutoTokenizer': ['code.A', 'code.A']}
+    edit(theirs / 'config.json', auto_map=names)
+    (theirs / 'tokenizer_config.json').write_text(json.dumps({'auto_map': names}))
+    assert open_checkpoint(theirs).encode(['a'])
+    edit(theirs / 'tokenizer_config.json', tokenizer_class='A')
+    with pytest.raises(UserError, match='Transformers cannot open its tokenizer'):
+        open_checkpoint(theirs)
+
+
 def files_of(name):
     """The files that only this tokenizer has."""
     kinds = ('.model', '.spm', '.txt')

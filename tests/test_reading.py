@@ -106,6 +106,20 @@ def test_an_entry_of_another_kind_is_named_with_its_file(tmp_path, name, field, 
         reading.read_run(path)
 
 
+@pytest.mark.parametrize('name', ['../x', 'a\\b', 'a\0', '..'])
+def test_a_set_whose_name_leads_to_another_folder_is_refused(tmp_path, name):
+    path = make(tmp_path / 'run', rows=[(5, 'eval', {'set': name, 'loss': 1.0})])
+    words = 'line 1: set must be a file name, not .*Delete this line'
+    with pytest.raises(UserError, match=words):
+        reading.read_run(path)
+    path = make(tmp_path / 'finished', 30.0)
+    result = storage.read_json(path / directory.RESULT)
+    result['evaluations'] = {name: result['evaluations']['test']}
+    storage.write_json(path / directory.RESULT, result)
+    with pytest.raises(UserError, match='result.json: set must be a file name, not'):
+        reading.read_run(path)
+
+
 @pytest.mark.parametrize('levels', [200, 50_000])
 @pytest.mark.parametrize(
     'name', ['config.json', 'result.json', 'metrics.jsonl', 'environment.json']

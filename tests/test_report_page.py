@@ -177,6 +177,13 @@ def test_of_many_points_so_many_are_drawn_and_the_last_is_among_them():
     assert lines[0]['y'][-1] == 0.333333
 
 
+def test_a_figure_shows_control_characters_as_escapes():
+    lines = {'a\x1b\ufffe\n': [figures.over_seeds(1, [1.0, 2.0])]}
+    chart = figures.line_chart(lines, 'x', 'y\x9b')
+    text = figures.files(Figure('name', 'Title', chart))['svg'].decode()
+    assert r'>a\x1b\ufffe\n<' in text and r'>y\x9b<' in text
+
+
 def test_a_file_has_room_for_wider_letters():
     point = figures.Point(1, 1, 1, 1)
     chart = figures.line_chart({'a': [point]}, 'steps', 'loss')

@@ -363,6 +363,15 @@ def test_a_dry_run_refuses_text_that_is_missing(tmp_path, monkeypatch):
         command(monkeypatch, run, *flags)
 
 
+@pytest.mark.parametrize('field', ['init_from', 'train.teacher'])
+def test_a_dry_run_refuses_a_run_that_is_missing(tmp_path, monkeypatch, field):
+    monkeypatch.chdir(tmp_path)
+    flags = ['--config=wmt_small', '--config.train.loss=distillation', '--dry_run']
+    monkeypatch.setattr(sys, 'argv', ['run', *flags, f'--config.{field}=gone'])
+    with pytest.raises(UserError, match='gone is not the directory of a run'):
+        run.main()
+
+
 def test_a_person_is_told_what_comes_next_and_a_file_is_not(monkeypatch, capsys):
     console.say_next('python -m experiments.report')
     assert capsys.readouterr().out == ''
@@ -864,10 +873,10 @@ def test_a_run_from_a_gpu_is_refused_where_there_is_none(whole, tmp_path, monkey
     copy = tmp_path / 'run'
     shutil.copytree(whole[0], copy)
     config = storage.read_json(copy / 'config.json')
-    config['model']['cross_attention'] = 'flash'
+    config['model']['cross.attention'] = 'flash'
     storage.write_json(copy / 'config.json', config)
     monkeypatch.setattr(jax, 'default_backend', lambda: 'cpu')
-    message = r'model\.cross_attention: flash runs only on a gpu'
+    message = r'model\.cross\.attention: flash runs only on a gpu'
     with pytest.raises(UserError, match=message):
         command(monkeypatch, translate, f'--workdir={copy}')
 

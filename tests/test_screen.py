@@ -46,6 +46,18 @@ def test_a_file_gets_plain_lines():
     )
 
 
+def test_texts_of_files_are_shown_without_control_characters(terminal):
+    for out in (io.StringIO(), terminal):
+        screen = Screen(out)
+        screen.begin('reading \x9b2J')
+        screen.step(1, 2)
+        screen.metrics(1, **{'loss/\x9b2J': 1.0})
+        screen.say('said \x9b2J')
+        screen.close()
+        shown = out.getvalue()
+        assert r'said \x9b2J' in shown and '\x9b' not in shown
+
+
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines(terminal, monkeypatch):
     monkeypatch.setenv('TERM', 'dumb')
     screen = Screen(terminal)

@@ -1,7 +1,6 @@
 """Layers that share parameters: the model whose layers have equal ones."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +21,11 @@ from flaxformer_lite.training.train_step import init_variables
 SHARED = dict(
     num_layers=4,
     share_layers=2,
-    decoder_num_layers=3,
-    decoder_share_layers=1,
+    decoder__num_layers=3,
+    decoder__share_layers=1,
     attention='[softmax, local(window=2)]',
-    decoder_attention='softmax',
-    cross_attention='softmax',
+    decoder__attention='softmax',
+    cross__attention='softmax',
     residual='pre_norm',
 )
 DISTINCT = {'encoder': 2, 'decoder': 1}
@@ -34,7 +33,7 @@ DEPTHS = {'encoder': 4, 'decoder': 3}
 
 
 def unshared():
-    nothing = dict(share_layers=None, decoder_share_layers=None)
+    nothing = dict(share_layers=None, decoder__share_layers=None)
     return tiny.model(**SHARED | nothing)
 
 
@@ -159,8 +158,7 @@ def test_what_is_inside_is_recorded_by_depth():
 
 def test_costs_are_the_parameters_of_few_layers_and_the_work_of_all():
     def found(**fields):
-        sizes: dict[str, Any] = tiny.SIZES | fields
-        config = ModelConfig(**sizes)
+        config = ModelConfig().with_values(tiny.dotted(tiny.SIZES | fields))
         batch = BatchConfig(tokens=64, max_length=16)
         costs = ledger.ledger(ExperimentConfig(model=config, batch=batch))
         return costs['parameters'], costs['flops_per_token']

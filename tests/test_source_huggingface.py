@@ -32,6 +32,13 @@ def load(folder, more='', source='en'):
     )
 
 
+def test_a_script_in_the_folder_of_a_set_is_not_run(folder):
+    pytest.importorskip('datasets')
+    (folder / 'set.py').write_text('raise SystemExit')
+    with pytest.raises(UserError, match='data: .* by a script, which is not run'):
+        load(folder).evaluation()
+
+
 def test_pairs_of_a_set_and_its_other_splits(folder):
     pytest.importorskip('datasets')
     found = load(folder)

@@ -1,6 +1,7 @@
 """The TFDS source: a set that the test prepares with TFDS itself, and its errors."""
 
 import itertools
+import json
 import shutil
 import struct
 import sys
@@ -267,3 +268,39 @@ def test_without_a_network_that_is_said_before_a_download(tmp_path, monkeypatch)
 def test_prepares_what_is_not_there(tmp_path):
     assert set(make(tmp_path).train()) == expected('train')
     assert list(tmp_path.rglob('*.array_record-*'))
+
+
+@pytest.mark.parametrize(
+    'features',
+    [
+        {'pythonClassName': 'my_features.Loud'},
+        {'type': 'my_features.Loud', 'content': {}},
+        {
+            'pythonClassName': (
+                'tensorflow_datasets.core.features.features_dict.FeaturesDict'
+            ),
+            'featuresDict': {
+                'features': {'en': {'python_class_name': 'my_features.L'}}
+            },
+        },
+    ],
+    ids=['a class', 'an old file', 'a nested class'],
+)
+def test_a_prepared_set_that_names_code_is_refused(
+    folder, tmp_path, monkeypatch, features
+):
+    shutil.copytree(folder, tmp_path / 'sets')
+    (file,) = (tmp_path / 'sets').rglob('features.json')
+    file.write_text(json.dumps(features))
+    (tmp_path / 'my_features.py').write_text('raise AssertionError')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match='data: .* names the feature class .my_feat'):
+        list(make(tmp_path / 'sets').pairs('train'))
+    assert 'my_features' not in sys.modules
+
+
+def test_a_set_of_a_namespace_is_refused():
+    with pytest.raises(ValueError, match='a namespace holds code from elsewhere'):
+        Tfds('huggingface:wmt14/de-en', 'en', 'de')
+    for name in ('wmt14_translate:1.0.0', 'wmt14_translate/de-en:1.*.*'):
+        Tfds(name, 'en', 'de')

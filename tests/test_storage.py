@@ -60,6 +60,13 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ['file']
 
 
+def test_what_fails_leaves_no_new_folder(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        with storage.replacing(tmp_path / 'a' / 'b' / 'file'):
+            raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_appears_with_all_that_is_in_it(tmp_path):
     with storage.replacing(tmp_path / 'cache') as temporary:
         (temporary / 'inner').mkdir(parents=True)

@@ -204,7 +204,7 @@ def test_what_is_no_part_is_refused(part, message):
     [
         ('focl', "'focl' is not a part, .*; close matches: focal"),
         ('local(', r"'local\(' is not a spec: write name or name"),
-        ('builtins.dict', 'builtins.dict is not a part: derive it from the base class'),
+        ('builtins.dict', 'builtins.dict cannot be a component: write the module of'),
     ],
 )
 def test_the_command_names_what_is_no_part_in_one_short_line(part, message):
@@ -304,7 +304,7 @@ def test_our_sources_that_make_their_text_keep_their_contracts(name):
 def config_with(part='relu', **train):
     settings = wmt_base.get_config()
     load.fill(settings)
-    settings.model.decoder_feed_forward = part
+    settings.model.decoder.feed_forward = part
     settings.train.update(train)
     return load.from_config_dict(settings)
 
@@ -315,7 +315,7 @@ def test_a_run_refuses_a_part_that_breaks_a_contract_unless_told_to_train_it(
     """Where it stands: what only an encoder has may see all of the source."""
     part = 'test_testing.SeesTheFuture'
     message = (
-        f'model.decoder_feed_forward={part}: logits do not see the future, but logits '
+        f'model.decoder.feed_forward={part}: logits do not see the future, but logits '
         'at position 0 change by .* when token 1 does: .*train.check_parts=False'
     )
     with pytest.raises(UserError, match=message):

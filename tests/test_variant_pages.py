@@ -54,7 +54,7 @@ def test_a_page_names_the_variants_of_its_kind(kind):
 def test_a_page_names_the_fields_of_its_kind(kind):
     fields = {field for field in variants.fields() if variants._plain(field) == kind}
     lead = page(kind).partition('\n## ')[0]
-    assert fields <= set(re.findall(r'`model\.(\w+)`', lead))
+    assert fields <= set(re.findall(r'`model\.([\w.]+)`', lead))
 
 
 def default(parameter):

@@ -1,6 +1,5 @@
 """A Transformer small enough to compile in a second, and sentences for it."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -24,35 +23,43 @@ VOCAB = rows.VOCAB_SIZE
 SIZES = dict(d_model=12, num_layers=2, num_heads=2, d_k=4, d_v=3, d_ff=16)
 # The decoder's sizes, and those of its attention to the source, differ from the
 # encoder's and from each other.
-UNEQUAL = dict(
-    num_layers=1,
-    decoder_num_layers=2,
-    decoder_num_heads=4,
-    decoder_num_kv_heads=2,
-    decoder_d_k=6,
-    decoder_d_v=5,
-    decoder_d_ff=20,
-    cross_num_heads=6,
-    cross_num_kv_heads=3,
-    cross_d_k=8,
-    cross_d_v=7,
-)
+UNEQUAL = {
+    'num_layers': 1,
+    'decoder.num_layers': 2,
+    'decoder.num_heads': 4,
+    'decoder.num_kv_heads': 2,
+    'decoder.d_k': 6,
+    'decoder.d_v': 5,
+    'decoder.d_ff': 20,
+    'cross.num_heads': 6,
+    'cross.num_kv_heads': 3,
+    'cross.d_k': 8,
+    'cross.d_v': 7,
+}
 PAIRS = rows.PAIRS
 batch = rows.batch_of
 
 
+def config(**overrides: Any) -> ModelConfig:
+    """The paper's base model, shrunk; `decoder__norm` stands for `decoder.norm`."""
+    base = ModelConfig.of(wmt_base.get_config().model.to_dict())
+    return base.with_values(dotted(SIZES | overrides))
+
+
+def dotted(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name.replace('__', '.'): value for name, value in fields.items()}
+
+
 def model(**overrides: Any) -> Model:
-    """The paper's base model, shrunk."""
-    config = wmt_base.get_config().model
-    config.update(SIZES | overrides)
-    return build.model(config, VOCAB)
+    """The model of `config`."""
+    return build.model(config(**overrides), VOCAB)
 
 
 def here(field: str) -> list[str]:
     """The variants of a field that this machine can run."""
 
     def backend(name: str) -> str | None:
-        config = dataclasses.replace(ModelConfig(), **{field: name})
+        config = ModelConfig().with_values({field: name})
         return getattr(variants.find(config, field), 'backend', None)
 
     return [

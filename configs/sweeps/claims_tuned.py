@@ -23,9 +23,9 @@ PARTS = {
     'learned positions': {'model.positions': 'learned'},
     'no positions in the encoder': {
         'model.positions': 'none',
-        'model.decoder_positions': 'sinusoidal',
+        'model.decoder.positions': 'sinusoidal',
     },
-    'no positions in the decoder': {'model.decoder_positions': 'none'},
+    'no positions in the decoder': {'model.decoder.positions': 'none'},
     'not tied': {'model.tie': 'none'},
 }
 # Each part and what it is compared with; any other is with the base.

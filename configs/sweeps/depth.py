@@ -12,7 +12,7 @@ def arms() -> dict[str, dict]:
     for encoder, decoder in DEPTHS:
         overrides = {'model.num_layers': encoder}
         if encoder != decoder:
-            overrides['model.decoder_num_layers'] = decoder
+            overrides['model.decoder.num_layers'] = decoder
         found[f'{encoder} + {decoder}'] = overrides
     return found
 

@@ -15,7 +15,7 @@ MODELS = {
         'model.architecture': 'recurrent(cell="lstm")',
         'model.d_model': 400,
         'model.num_layers': 2,
-        'model.decoder_num_layers': 1,
+        'model.decoder.num_layers': 1,
         'model.dropout': 0.4,
     },
     'Transformer': {

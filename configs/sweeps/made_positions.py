@@ -11,7 +11,7 @@ POSITIONS = {
     for name in ('sinusoidal', 'none', 'rotary', 'transformer_xl', 't5', 'alibi')
 }
 # A causal decoder may count its tokens without.
-POSITIONS['none in the decoder'] = {'model.decoder_positions': 'none'}
+POSITIONS['none in the decoder'] = {'model.decoder.positions': 'none'}
 
 
 def get_config() -> dict:

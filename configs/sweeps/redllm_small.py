@@ -22,7 +22,7 @@ RECIPE = {
 }
 REDLLM = {
     'model.num_layers': 3,
-    'model.cross_positions': 'rotary',
+    'model.cross.positions': 'rotary',
     'model.continuous_positions': True,
 }
 DECODER = {'model.num_layers': 7}

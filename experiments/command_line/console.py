@@ -3,20 +3,48 @@
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from experiments import storage
-from experiments.errors import UserError
+from experiments.errors import UserError, printable
 
 _BLOCK = 1 << 20  # bytes per read, which only files fill
 _RAISED = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
 
 
+class SafeOutput:
+    """A text stream that writes control characters as escapes.
+
+    Attributes:
+      exact: The stream below it.
+    """
+
+    def __init__(self, exact: TextIO):
+        self.exact = exact
+
+    def write(self, text: str) -> int:
+        return self.exact.write(printable(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.exact, name)
+
+
+def exact(stream: TextIO) -> TextIO:
+    """Returns the stream below a `SafeOutput`, and any other stream unchanged."""
+    return getattr(stream, 'exact', stream)
+
+
+def print_data(text: str) -> None:
+    """Prints text that programs read; only a terminal gets escapes."""
+    stream = sys.stdout if sys.stdout.isatty() else exact(sys.stdout)
+    print(text, file=stream)
+
+
 def facts(values: Mapping[str, Any]) -> str:
     """Returns one line per value, with aligned values; numbers have commas."""
-    width = max(map(len, values), default=0)
-    lines = [f'{name:<{width}}  {cell(value)}' for name, value in values.items()]
-    return '\n'.join(lines)
+    cells = {cell(name): cell(value) for name, value in values.items()}
+    width = max(map(len, cells), default=0)
+    return '\n'.join(f'{name:<{width}}  {value}' for name, value in cells.items())
 
 
 def table(
@@ -53,6 +81,7 @@ def tabulated(
     import tabulate  # imported here, since most commands need it late or never
 
     tabulate.MIN_PADDING = 0  # by default, a column is wider than its name
+    names, *cells = [list(map(cell, row)) for row in (names, *cells)]
     text = tabulate.tabulate(
         cells, names, form, colalign=sides or None, disable_numparse=True
     )
@@ -65,7 +94,7 @@ def cell(value: Any) -> str:
         return '-'
     if isinstance(value, float):
         return _of_float(value)
-    return f'{value:,}' if is_number(value) else str(value)
+    return f'{value:,}' if is_number(value) else printable(str(value), keep='')
 
 
 def _of_float(value: float) -> str:

@@ -18,10 +18,10 @@ from absl import flags
 from ml_collections import config_dict, config_flags
 
 from experiments import kinds, storage
-from experiments.command_line import stopping
+from experiments.command_line import console, stopping
 from experiments.config import load, parts, schema
 from experiments.config.load import flatten
-from experiments.errors import UserError, component_error, line, named
+from experiments.errors import UserError, component_error, line, named, printable
 from flaxformer_lite.config import variants
 from flaxformer_lite.ranges import nearest, shown
 
@@ -79,6 +79,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.register('type', Path, directory)
+        self.color = False  # Python 3.14 would write escape sequences
 
     def error(self, message: str) -> NoReturn:
         # A command's description has an example.
@@ -96,10 +97,6 @@ class Parser(argparse.ArgumentParser):
             flag = text.split('=')[0]
             if flag in known or OVERRIDE.match(flag):
                 continue
-            dropped = load.REPLACED.get(f'evaluation.{flag[2:]}')
-            if dropped and '--decode' in known:
-                instead = dropped.removeprefix('evaluation.')
-                raise UserError(f'there is no {flag} any more: write --{instead}')
             if re.fullmatch('--?[a-zA-Z][^ ]*', flag):
                 raise UserError(f'there is no flag {flag}{nearest(flag, known)}')
         return super().parse_known_args(argv, namespace)
@@ -131,7 +128,8 @@ def main(run: Callable[[], None]) -> None:
     """
     _use_utf8()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout = _Output(sys.stdout)
+        # Only print and rich use it.
+        sys.stdout = console.SafeOutput(_Output(sys.stdout))  # pyright: ignore
     try:
         try:
             run()
@@ -148,7 +146,7 @@ def main(run: Callable[[], None]) -> None:
         if found is None:
             raise
         message, trace = found
-        print(f'error: {message}\n{trace}', end='', file=sys.stderr)
+        print(f'error: {message}\n{printable(trace)}', end='', file=sys.stderr)
         sys.exit(1 if trace else 2)
 
 
@@ -305,7 +303,7 @@ def _help(argv: Sequence[str]) -> str:
         of_kind[f'model.{kind}'] = variants.names(kind)
     for kind, names in of_kind.items():
         lines.append(_row(kind, ', '.join(names)))
-    lines.append('  model.decoder_* and model.cross_* may name the same')
+    lines.append('  the sections model.decoder and model.cross may name the same')
     return '\n'.join(lines)
 
 

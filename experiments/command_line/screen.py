@@ -22,8 +22,8 @@ from rich.progress import (
 from rich.spinner import Spinner
 
 from experiments.command_line import stopping
-from experiments.command_line.console import cell, duration
-from experiments.errors import UserError
+from experiments.command_line.console import cell, duration, exact
+from experiments.errors import UserError, printable
 
 _LONG = 600.0  # seconds of progress that estimate the time left
 
@@ -91,7 +91,7 @@ class Screen:
             BarColumn(bar_width=20),
             TextColumn('{task.fields[details]}', markup=False),
             TimeRemainingColumn(),
-            console=Console(file=self._out, force_terminal=True),
+            console=Console(file=exact(self._out), force_terminal=True),
             transient=True,
             refresh_per_second=5,
             get_time=clock,
@@ -114,7 +114,8 @@ class Screen:
             return
         self.phase = phase
         self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(phase, total=None, details='')
+        shown = printable(phase)
+        self._task = self._progress.add_task(shown, total=None, details='')
         if self._is_log and not self._is_live and not quiet:
             self.say(f'{phase} …')
 
@@ -147,7 +148,7 @@ class Screen:
         for name, value in values.items():
             words = name.replace('_', ' ')
             shown.append(f'{words} {cell(value)}')
-        self._shown_metrics = '  '.join(shown)
+        self._shown_metrics = printable('  '.join(shown))
         task = self._progress.tasks[0]
         if self._is_live:
             self._progress.update(self._task, details=self._shown_metrics)
@@ -162,6 +163,7 @@ class Screen:
 
         If the output is gone, such as a closed terminal, the run continues without it.
         """
+        text = printable(text)
         try:
             if self._is_live:
                 self._progress.console.print(

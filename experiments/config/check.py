@@ -25,7 +25,7 @@ from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from flaxformer_lite.training.loss import as_loss
 
 # The values of these fields can make other fields of the model ineffective.
-_DECIDING = ('architecture', 'residual', 'decoder_residual', 'merged_attention')
+_DECIDING = ('architecture', 'residual', 'decoder.residual', 'merged_attention')
 
 
 def check_config(config: ExperimentConfig) -> None:
@@ -114,7 +114,7 @@ def check_backend(config: ExperimentConfig) -> None:
     here = jax.default_backend()
     for layer in variants.of_layers(config.model):
         for field in sorted(used):
-            part = getattr(layer, field)
+            part = layer.get(field)
             if part is None:
                 continue
             backend = getattr(variants.find(layer, field), 'backend', None)
@@ -144,7 +144,7 @@ def check_contracts(config: ExperimentConfig) -> None:
     """
     if not config.train.check_parts:
         return
-    fields = {name: getattr(config.model, name) for name in variants.fields()}
+    fields = {name: config.model.get(name) for name in variants.fields()}
     given = {name: part for name, part in fields.items() if part is not None}
     elsewhere = [f'model.{x}={given[x]}' for x in given if _is_elsewhere(given[x])]
     if elsewhere:
@@ -200,7 +200,7 @@ def unused_fields(config: ExperimentConfig) -> dict[str, str]:
         names = variants.unused_fields(config.model)
     reasons = []
     for field in _DECIDING:
-        value = getattr(config.model, field)
+        value = config.model.get(field)
         if value:
             reasons.append(f'model.{field}={value}')
     for name in names:

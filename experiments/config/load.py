@@ -4,6 +4,7 @@ A config file returns a `ConfigDict`, which may omit fields. `fill` adds the sch
 defaults, so that every field can be overridden on the command line.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,49 +29,10 @@ from flaxformer_lite.ranges import shown
 CONFIG = 'config.json'  # in the directory of a run
 _DEEPEST = 10  # levels of nested fields
 VERSION_FIELD = 'schema_version'
-# The version of the first release. Earlier configs cannot be read.
-FIRST_VERSION = 8
-# For each later version, its new fields with the values that keep the behavior of the
-# version before: {'train.new': 0}. To add a field, append an entry. An empty entry is
-# a version that only changes how fields are written: see `_in_words_of_now`.
-ADDED: list[dict[str, Any]] = [
-    {'train.loss': 'cross_entropy(label_smoothing=0.1)', 'train.teacher': ''},
-    {'evaluation.metrics': '[bleu, chrf]', 'evaluation.best': ''},
-    {},
-    {
-        'train.hooks': 'tensorboard',
-        'train.ema': 0.0,
-        'model.block': 'sequential',
-        'model.decoder_block': None,
-        'model.share_layers': None,
-        'model.decoder_share_layers': None,
-        'filters': None,
-        'objective': None,
-        'evaluation.processors': None,
-    },
-    {},
-    {},
-]
-_SMOOTHED = 'cross_entropy(label_smoothing={})'
-# Former fields that are now arguments of the strategies of `evaluation.decode`.
-_OF_DECODE = {
-    'beams': 'beam',
-    'alpha': 'beam',
-    'temperature': 'sample',
-    'top_k': 'sample',
-    'top_p': 'sample',
-}
-# Removed field → its current equivalent.
-REPLACED = {
-    'train.label_smoothing': f"train.loss='{_SMOOTHED.format(0.1)}'",
-    'train.profile': "train.hooks='[profile(after=100), tensorboard]'",
-    'model.parallel': 'model.block=parallel',
-    'tokenizer.vocab_size': "tokenizer='sentencepiece(vocab_size=8000)'",
-    'tokenizer.kind': "tokenizer='sentencepiece(vocab_size=8000)', or huggingface(…)",
-} | {
-    f'evaluation.{field}': f"evaluation.decode='{name}({field}=…)'"
-    for field, name in _OF_DECODE.items()
-}
+# If you add a field, raise the version, and let `_update` give the field the value that
+# keeps the behavior of earlier versions.
+VERSION = 15
+_OLDEST = 13  # of release 0.3, the oldest whose runs can be read
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
@@ -107,10 +69,12 @@ def fill(config: ConfigDict) -> None:
     check_names(flatten(config.to_dict()))
     with config.unlocked():
         for name, field in fields().items():
-            section, _, key = name.rpartition('.')
-            if section and section not in config:
-                config[section] = ConfigDict()
-            part: Any = config[section] if section else config
+            *within, key = name.split('.')
+            part: Any = config
+            for section in within:
+                if section not in part:
+                    part[section] = ConfigDict()
+                part = part[section]
             with user_errors(f'{name}: '):
                 _fill_field(part, key, field)
 
@@ -152,11 +116,17 @@ def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
     for name in fields():
         if name not in values:
             raise UserError(f'the config has no field {name}: it is not of this schema')
-    parts: dict[str, Any] = dict(config)
     with user_errors():  # errors of model fields, which the library raises
-        for name, section in sections().items():
-            parts[name] = section(**config[name])
-    return ExperimentConfig(**parts)
+        return _of_class(ExperimentConfig, config)
+
+
+def _of_class(kind: Any, values: Mapping[str, Any]) -> Any:
+    """Returns the dataclass of nested values, with a dataclass for each section."""
+    made = dict(values)
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(field.type):
+            made[field.name] = _of_class(field.type, values[field.name])
+    return kind(**made)
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -168,8 +138,6 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if name in fields():
             continue
-        if name in REPLACED:
-            raise UserError(f'there is no {name} any more: write {REPLACED[name]}')
         own = [field for field in fields() if field.startswith(f'{name}.')]
         # The run's directory is a flag, not a field.
         hint = ranges.nearest(name, [*fields(), '--workdir'])
@@ -180,11 +148,11 @@ def check_names(names: Iterable[str]) -> None:
 
 def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields to store: a config with the version of the schema."""
-    return {VERSION_FIELD: FIRST_VERSION + len(ADDED), **config}
+    return {VERSION_FIELD: VERSION, **config}
 
 
 def read_stored(file: Path) -> dict[str, Any]:
-    """Returns the stored config of a run, nested, migrated to the current version.
+    """Returns the stored config of a run, nested, in the current version's fields.
 
     Raises:
       UserError: The file is not a config, its version is unsupported, or a value is
@@ -193,28 +161,29 @@ def read_stored(file: Path) -> dict[str, Any]:
     config = storage.read_json(file)
     if not isinstance(config, dict) or not config:
         raise UserError(f'{file} is not the config of a run')
-    for name in sections():
-        if not isinstance(config.get(name, {}), dict):
-            value = ranges.shown(config[name])
-            raise UserError(f'{file}: {name} must be a section, not {value}')
     version = config.pop(VERSION_FIELD, None)
-    latest = FIRST_VERSION + len(ADDED)
-    if type(version) is not int or not FIRST_VERSION <= version <= latest:
+    if type(version) is not int or not _OLDEST <= version <= VERSION:
         raise UserError(
             f'{file}: its {VERSION_FIELD} is {ranges.shown(version)}, and this code '
-            f'reads those from {FIRST_VERSION} to {latest}: use the commit that its '
+            f'reads those from {_OLDEST} to {VERSION}: use the commit that its '
             'environment.json names'
         )
     with named(file), user_errors():
-        for added in ADDED[version - FIRST_VERSION :]:
-            for name, value in added.items():
-                section, _, key = name.rpartition('.')
-                part = config.setdefault(section, {}) if section else config
-                part.setdefault(key, value)
-        if version < latest:
-            _in_words_of_now(config)
+        _check_sections(config)
+        if version < VERSION:
+            _update(config['model'], version)
         _check_stored(flatten(config))
     return config
+
+
+def _check_sections(config: dict[str, Any]) -> None:
+    """Adds missing sections; raises UserError if one is another value."""
+    for name in sections():
+        part = config
+        for section in name.split('.'):
+            part = part.setdefault(section, {})
+        if not isinstance(part, dict):
+            raise UserError(f'{name} must be a section, not {ranges.shown(part)}')
 
 
 def _check_stored(values: Mapping[str, Any]) -> None:
@@ -240,28 +209,11 @@ def _passes_window_on(model: Mapping[str, Any]) -> bool:
     return any(spec.parse(entry)[0] == 'local' for entry in entries)
 
 
-def _in_words_of_now(config: dict[str, Any]) -> None:
-    """Replaces fields of earlier versions by their current equivalents."""
-    train = config.get('train', {})
-    if 'label_smoothing' in train:
-        train['loss'] = _SMOOTHED.format(train.pop('label_smoothing'))
-    train.pop('profile', None)  # now a hook, which doesn't change results
-    model = config.get('model', {})
-    if model.pop('parallel', False):
-        model['block'] = 'parallel'
-    if _passes_window_on(model):
+def _update(model: dict[str, Any], version: int) -> None:
+    """Brings the `model` section of an earlier version to the current one."""
+    if version < 14 and _passes_window_on(model):
         model['cross_attention'] = model['attention']
-    tokenizer = config.get('tokenizer')
-    if isinstance(tokenizer, dict):
-        is_own = tokenizer.get('kind') == 'trained'
-        name = 'sentencepiece' if is_own else 'huggingface'
-        config['tokenizer'] = f'{name}(vocab_size={tokenizer.get("vocab_size")})'
-    evaluation = config.get('evaluation', {})
-    arguments = []
-    for field, name in _OF_DECODE.items():
-        if field in evaluation:
-            value = evaluation.pop(field)
-            if name == evaluation.get('decode'):
-                arguments.append(f'{field}={value!r}')
-    if arguments:
-        evaluation['decode'] += f'({", ".join(arguments)})'
+    for section in ('decoder', 'cross'):
+        prefix = f'{section}_'
+        for name in [name for name in model if name.startswith(prefix)]:
+            model[section][name.removeprefix(prefix)] = model.pop(name)

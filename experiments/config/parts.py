@@ -1,16 +1,17 @@
 """User modules that a config names: copied to the run, and imported again later.
 
 A config names components with their modules, `'my_parts.Local'`. The run's directory
-holds copies of the files in `parts/`. A shared run may hold anyone's code, so that code
-runs only with the user's consent.
+holds copies of the files in `parts/`. A shared run may hold anyone's code and may name
+any module, so its modules are imported only if they are the user's own, or with the
+user's consent.
 """
 
 import contextlib
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -26,18 +27,33 @@ _NOT_USERS |= {'contrib'}
 _NOT_USERS |= sys.stdlib_module_names
 
 
-def packages(fields: Mapping[str, Any]) -> list[str]:
-    """Returns the packages, or single modules, of the components in a flat config."""
+def modules(fields: Mapping[str, Any]) -> list[str]:
+    """Returns the modules of the user's components in a flat config, `'my_parts'`."""
     found = set()
     for field in schema.part_fields():
-        with contextlib.suppress(ValueError):  # reported when the field is checked
-            for entry in spec.entries(fields.get(field) or ''):
-                name, arguments = spec.parse(entry)
-                # The utility of `mbr` is also a component.
-                utility, _ = spec.parse(arguments.get('utility', name))
-                found |= {name, utility}
-    packages = {name.partition('.')[0] for name in found if '.' in name}
-    return sorted(packages.difference(_NOT_USERS))
+        found |= _modules_in(fields.get(field) or '')
+    return sorted(found)
+
+
+def packages(fields: Mapping[str, Any]) -> list[str]:
+    """Returns the packages, or single modules, of the components in a flat config."""
+    return sorted({module.partition('.')[0] for module in modules(fields)})
+
+
+def _modules_in(part: Any) -> set[str]:
+    """Returns the user modules of a spec, a list of specs, and specs within them."""
+    found = set()
+    with contextlib.suppress(ValueError):  # reported when the field is checked
+        for entry in spec.entries(part):
+            name, arguments = spec.parse(entry)
+            module = name.rpartition('.')[0]
+            if module and module.partition('.')[0] not in _NOT_USERS:
+                found.add(module)
+            # The utility of `mbr` and the sources of `mix` are also components.
+            for inner in (arguments.get('utility', []), arguments.get('sources', [])):
+                for nested in inner if isinstance(inner, list | tuple) else [inner]:
+                    found |= _modules_in(nested)
+    return found
 
 
 def save(path: Path, fields: Mapping[str, Any]) -> None:
@@ -70,28 +86,38 @@ def use(
     tell: Callable[[str], None] = warn,
     accept_changed: bool = True,
     trust_code: bool = False,
+    is_own: bool = False,
 ) -> None:
     """Makes the user modules that a run's config names importable.
 
     An importable module is used in its current version. Any other is imported from the
     run's copies, which needs consent. Call this before anything imports them.
 
+    Without consent, a module must be a file, or in packages with an `__init__.py`,
+    outside the run's directory. A folder without that file may be anything: a run in
+    the working directory is importable as `runs.near.parts.my_parts`.
+
     Args:
       path: The directory of the run. Without a run, this does nothing.
       tell: Called with a message about used copies and changed files.
       accept_changed: Continues if files have changed since the run began.
-      trust_code: Allows running the code in the run's directory.
+      trust_code: Allows running the code that the run's config names.
+      is_own: Whether the user has given the same config, and so named its modules.
 
     Raises:
-      UserError: The copies are needed and not trusted, a file has changed and that is
-        not accepted, or a file cannot be read.
+      UserError: Code is needed and not trusted, a file has changed and that is not
+        accepted, or a file cannot be read.
     """
     file = path / load.CONFIG
     if not storage.exists(file):
         return
     needed, changed = {}, []
     copies = _copies(path)
-    for package in packages(load.flatten(load.read_stored(file))):
+    fields = load.flatten(load.read_stored(file))
+    if not (trust_code or is_own):
+        for module in modules(fields):
+            _check_origin(module, path)
+    for package in packages(fields):
         files = {k: data for k, data in copies.items() if _package_of(k) == package}
         folder = _folder_of(package)
         if folder is None:
@@ -112,6 +138,41 @@ def use(
             'give --accept_changed_parts to go on with it as it is'
         )
     tell(message)
+
+
+def _check_origin(module: str, run: Path) -> None:
+    """Checks that a module that a run names did not come with the run.
+
+    Raises:
+      UserError: It lies in the run's directory, or in a folder without `__init__.py`.
+    """
+    for place in _places(module):
+        if isinstance(place.loader, _CopyFinder):
+            return  # trusted before
+        file = Path(place.origin) if place.has_location and place.origin else None
+        if file is None:
+            problem = f'the folder {place.name} has no __init__.py'
+        elif file.resolve().is_relative_to(run.resolve()):
+            problem = f'{file} lies in the directory of the run'
+        else:
+            continue
+        raise UserError(
+            f'{run / load.CONFIG}: the config names the module {module}, and {problem}'
+            ', so it may have come with the run. Read it, then give --trust_code (in '
+            'Python trust_code=True). In a folder of your own, add __init__.py'
+        )
+
+
+def _places(module: str) -> Iterator[ModuleSpec]:
+    """Yields where the packages of a module and the module are. Imports nothing."""
+    name, *inner = module.split('.')
+    found = importlib.util.find_spec(name)
+    while found is not None:
+        yield found
+        if not inner or found.submodule_search_locations is None:
+            return
+        name = f'{name}.{inner.pop(0)}'
+        found = PathFinder.find_spec(name, found.submodule_search_locations)
 
 
 def _use_copies(

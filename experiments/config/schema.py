@@ -1,17 +1,18 @@
 """The fields of an experiment's config: type, default, range and meaning of each.
 
 Checks, errors, `--help` and the table in the documentation are generated from the
-annotations: `Annotated[type, Range or Choices, help]`. If you add a field, also append
-to `load.ADDED`.
+annotations: `Annotated[type, Range or Choices, help]`. If you add a field, also raise
+`load.VERSION`.
 """
 
 import dataclasses
 import functools
 import typing
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from experiments.errors import user_errors
 from flaxformer_lite import ranges
+from flaxformer_lite.config import schema as model_schema
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.ranges import (
@@ -40,16 +41,12 @@ def check_value(name: str, annotation: Any, value: Any) -> None:
         ranges.check(name, annotation, value)
 
 
-class Section:
-    """A section of the config; checks each field with `check_value`."""
-
-    NAME: ClassVar[str] = ''
+class Section(model_schema.Section):
+    """A section of the config; an invalid field raises UserError."""
 
     def __post_init__(self):
-        # Sections are dataclasses, but this base class is not.
-        for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
-            name = f'{self.NAME}.{field.name}'.lstrip('.')
-            check_value(name, field.type, getattr(self, field.name))
+        with user_errors():
+            super().__post_init__()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,10 +293,14 @@ def part_fields() -> list[str]:
     return [x for x, field in fields().items() if type in ranges.types_of(field.kind)]
 
 
-def sections() -> dict[str, Any]:
-    """Returns name → class of the sections."""
-    every = dataclasses.fields(ExperimentConfig)
-    return {x.name: x.type for x in every if dataclasses.is_dataclass(x.type)}
+def sections(kind: Any = ExperimentConfig, prefix: str = '') -> dict[str, Any]:
+    """Returns name → class of the sections: `model`, `model.decoder`, ...."""
+    found = {}
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(field.type):
+            name = prefix + field.name
+            found |= {name: field.type} | sections(field.type, f'{name}.')
+    return found
 
 
 def allowed(kind: Any) -> str:

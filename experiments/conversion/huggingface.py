@@ -22,7 +22,7 @@ from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.data.tokenizers.huggingface import CONFIG, GENERATION, Huggingface
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError, user_errors
-from flaxformer_lite.config import build
+from flaxformer_lite.config import build, spec
 from flaxformer_lite.families.base import Described, Family
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.pretrained import load
@@ -59,22 +59,16 @@ def write(trained: Trained, folder: Path) -> None:
       UserError: No family computes this model; names a field.
     """
     tokenizer = _byte_pair_encoding(trained)
-    found = find_family(trained)
-    _check_logits(trained, found)
-    with user_errors('--to=huggingface: '):
-        config, arrays = load.to_pretrained(
-            found.described, found.variables, found.family.model_types[0]
-        )
+    config, arrays = _in_own_family(trained)
+    config |= {'bos_token_id': BOS, 'forced_eos_token_id': EOS, 'dtype': 'float32'}
     _write_tokenizer(tokenizer, folder)
-    documents = {
-        CONFIG: _config(config, trained),
-        GENERATION: _generation(trained),
-    }
-    _save(folder, documents, arrays)
+    _save(folder, {CONFIG: config, GENERATION: _generation(trained)}, arrays)
 
 
 def write_published(trained: Trained, folder: Path) -> None:
     """Writes a run with a published tokenizer in the format of its checkpoint.
+
+    If only the tokenizer was published, the model gets the family that computes it.
 
     Raises:
       UserError: The family doesn't support this model; names the field.
@@ -85,16 +79,32 @@ def write_published(trained: Trained, folder: Path) -> None:
     for name in (CONFIG, GENERATION, _TOKENIZER):
         file = tokenizer.files.get(name)
         documents[name] = storage.read_json(file) if file else {}
-    model = trained.model
-    described = Described(trained.config.model, model.vocab_size, model.special_tokens)
-    theirs = documents[CONFIG]
-    with user_errors('--to=huggingface: '):
-        config, arrays = load.to_pretrained(
-            described, trained.variables, theirs['model_type']
-        )
-    config |= {'bos_token_id': theirs.get('bos_token_id'), 'dtype': 'float32'}
-    documents[CONFIG] = config
     special = tokenizer.special_tokens
+    theirs = documents[CONFIG]
+    # A path names the tokenizer of a model that was trained here.
+    (entry,) = spec.entries(trained.config.tokenizer)
+    if 'path' not in spec.parse(entry)[1]:
+        model = trained.model
+        described = Described(
+            trained.config.model, model.vocab_size, model.special_tokens
+        )
+        with user_errors('--to=huggingface: '):
+            config, arrays = load.to_pretrained(
+                described, trained.variables, theirs['model_type']
+            )
+        config['bos_token_id'] = theirs.get('bos_token_id')
+    else:
+        config, arrays = _in_own_family(trained)
+        config['bos_token_id'] = special.start
+        # Without a class, Transformers opens the tokenizer of the model's family.
+        kind = type(tokenizer.theirs).__name__
+        documents[_TOKENIZER].setdefault('tokenizer_class', kind)
+        never = {special.padding, special.start} - {special.end}
+        documents[GENERATION] = {
+            'suppress_tokens': sorted(never),
+            'max_length': _longest(trained),
+        }
+    documents[CONFIG] = config | {'dtype': 'float32'}
     documents[GENERATION] |= {
         'pad_token_id': special.padding,
         'eos_token_id': special.end,
@@ -194,13 +204,18 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
     )
 
 
-def _config(theirs: dict[str, Any], trained: Trained) -> dict[str, Any]:
-    """Returns the family's config.json, with the entries that aren't in its tables."""
-    config = theirs | {
-        'bos_token_id': BOS,
-        'forced_eos_token_id': EOS,
-        'dtype': 'float32',
-    }
+def _in_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+    """Returns config.json and arrays of the first family that supports the model.
+
+    Raises:
+      UserError: No family computes this model; names a field.
+    """
+    found = find_family(trained)
+    _check_logits(trained, found)
+    with user_errors('--to=huggingface: '):
+        config, arrays = load.to_pretrained(
+            found.described, found.variables, found.family.model_types[0]
+        )
     if trained.model.max_length is None and 'max_position_embeddings' in config:
         # Transformers limits its table of sinusoids; ours has no limit.
         rows = max(config['max_position_embeddings'], _longest(trained))
@@ -208,7 +223,7 @@ def _config(theirs: dict[str, Any], trained: Trained) -> dict[str, Any]:
     if 'num_decoder_layers' in config:
         # `generate` reads the depth of T5's cache from this name only.
         config['decoder_layers'] = config['num_decoder_layers']
-    return config
+    return config, arrays
 
 
 def _longest(trained: Trained) -> int:

@@ -5,7 +5,6 @@ constant factor can be absorbed by a matrix. Each function maps a config and var
 to others that compute the same.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ class Expressed(NamedTuple):
 
     def with_fields(self, **fields: Any) -> 'Expressed':
         """Returns the same variables with other fields of the config."""
-        return self._replace(config=dataclasses.replace(self.config, **fields))
+        return self._replace(config=self.config.with_values(fields))
 
     def with_arrays(self, change: Callable[[list[str], Any], Any]) -> 'Expressed':
         """Returns the same config, with `change` applied to each path and array."""
@@ -52,14 +51,14 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
       UserError: Its layers differ from each other; names the field.
     """
     for field in variants.fields():
-        text = getattr(config, field)
+        text = config.get(field)
         if text and spec.entries(text) != [text]:
             raise UserError(
                 f'model.{field}={text}: the layers of a stack are alike in other '
                 'programs'
             )
     _, variables = model.unshared(unstack_layers(variables))
-    alike = dict(scan_layers=False, share_layers=None, decoder_share_layers=None)
+    alike = {'scan_layers': False, 'share_layers': None, 'decoder.share_layers': None}
     return Expressed(config, variables).with_fields(
         head_dropout=0.0, dropout_kind='elements', **alike
     )
@@ -91,7 +90,7 @@ def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
 
 def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
     """Adds the family's arguments to a spec, with their defaults."""
-    text = getattr(model.config, field)
+    text = model.config.get(field)
     if text is None:
         return model
     name, given = spec.parse(text)
@@ -182,7 +181,7 @@ def _without_scale_of_embeddings(model: Expressed) -> Expressed:
 def _without_scale_of_scores(model: Expressed) -> Expressed:
     """Multiplies the query matrices by 1 / √d_k."""
     config = model.config
-    own = config.decoder_attention, config.cross_attention
+    own = config.decoder.attention, config.cross.attention
     if config.attention != 'softmax' or any(own):
         return model
     d_k = {

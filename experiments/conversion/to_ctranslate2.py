@@ -7,7 +7,6 @@ are outputs × inputs. It concatenates those of queries, keys and values along o
 # An extra installs CTranslate2, which may be missing.
 # pyright: reportMissingImports=false
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from experiments.conversion import normalization, rewrite
 from experiments.conversion.trained import Trained, draw_tokens, logits
 from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.errors import UserError
-from flaxformer_lite.config import build, spec
+from flaxformer_lite.config import build, schema, spec
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.training.batch import make_batch
 
@@ -32,7 +31,7 @@ _WRITTEN: dict[str, tuple[Any, ...]] = {
     'architecture': ('encoder_decoder',),
     'attention': ('softmax',),
     'positions': ('none', 'sinusoidal', 'learned', 'rotary'),
-    'cross_positions': ('none',),
+    'cross.positions': ('none',),
     'continuous_positions': (False,),
     'norm': ('layer', 'rms'),
     'residual': ('post_norm', 'pre_norm'),
@@ -93,10 +92,9 @@ def check_model(config: ModelConfig) -> None:
     Raises:
       UserError: Names the first field, its value and the supported ones.
     """
-    for field, value in dataclasses.asdict(config).items():
-        kind = field
-        if kind not in _WRITTEN:
-            kind = kind.removeprefix('decoder_').removeprefix('cross_')
+    for field in schema.fields():
+        value = config.get(field)
+        kind = field if field in _WRITTEN else field.rpartition('.')[2]
         if kind not in _WRITTEN or value is None:
             continue
         refused = f'--to=ctranslate2 cannot have model.{field}={value}: '

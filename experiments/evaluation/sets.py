@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Sequence
 
+from experiments import storage
 from experiments.data.sources.base import Pair, Sets, as_references
 from experiments.data.tokenizers.base import on_one_line
 from experiments.errors import UserError
@@ -31,10 +32,10 @@ def chosen(
             raise UserError(
                 f'{field}: there is no set {name!r}; there is {", ".join(sets)}'
             )
-        if '/' in name or '\\' in name:
+        if not storage.is_file_name(name):
             # Its translations would be written to another folder.
             raise UserError(
-                f'{field}: the set name {name!r} contains a slash. Rename the set.'
+                f'{field}: the set name {name!r} is not a file name. Rename the set.'
             )
         if not len(sets[name]):
             raise UserError(f'{field}: the set {name!r} holds no sentences')

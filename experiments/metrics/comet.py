@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import importlib
 import importlib.util
+import pickle
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import UserError
+from experiments.errors import UserError, reason
 from experiments.metrics.base import Metric
 from flaxformer_lite.ranges import Size
 
@@ -19,7 +21,7 @@ class Comet(Metric):
 
     Attributes:
       path: A folder from `comet.download_model`, with `hparams.yaml` and
-        `checkpoints/model.ckpt`.
+        `checkpoints/model.ckpt`. A checkpoint that could run code is refused.
       batch_size: Number of sentences scored together.
     """
 
@@ -33,6 +35,7 @@ class Comet(Metric):
                 f'evaluation.metrics: {self.name} needs the file {self._checkpoint} '
                 'and the package that reads it: pip install unbabel-comet'
             )
+        self._check_checkpoint()
 
     def statistics(self, outputs, references, sources):
         asked = []
@@ -49,8 +52,27 @@ class Comet(Metric):
     def _checkpoint(self) -> Path:
         return Path(self.path).expanduser() / 'checkpoints' / 'model.ckpt'
 
+    def _check_checkpoint(self) -> None:
+        """Raises UserError if the checkpoint, a pickle, could run code.
+
+        unbabel-comet unpickles it without a check, and the config may be anyone's.
+        """
+        torch: Any = importlib.import_module('torch')
+
+        try:
+            torch.load(
+                self._checkpoint, map_location='cpu', weights_only=True, mmap=True
+            )
+        except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+            raise UserError(
+                f'evaluation.metrics: {self.name}: {self._checkpoint} may run code or '
+                f'is damaged ({reason(error)}). If you trust it, load it with torch, '
+                'and save only its state_dict and hyper_parameters'
+            ) from None
+
     @functools.cached_property
     def _model(self) -> Any:
+        self._check_checkpoint()
         # pyright takes the package for this file.
         from comet import load_from_checkpoint  # pyright: ignore
 

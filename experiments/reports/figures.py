@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import altair as alt
 import vl_convert
 
+from experiments.errors import printable
 from experiments.reports.analysis import Contrast
 from experiments.reports.arms import Study
 from experiments.runs.reading import Run
@@ -78,7 +79,19 @@ class Figure(NamedTuple):
 
     def spec(self) -> dict[str, Any]:
         """Returns the Vega-Lite specification, without the theme."""
-        return {**self.chart.to_dict(), 'config': {}}
+        return _printable({**self.chart.to_dict(), 'config': {}})
+
+
+def _printable(spec: Any) -> Any:
+    """Escapes control characters in a specification: SVG can't hold them."""
+    match spec:
+        case str():
+            return printable(spec, keep='')
+        case dict():
+            return {name: _printable(value) for name, value in spec.items()}
+        case list():
+            return list(map(_printable, spec))
+    return spec
 
 
 def files(figure: Figure) -> dict[str, bytes]:

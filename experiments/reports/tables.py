@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from experiments.command_line import console
+from experiments.errors import printable
 from experiments.reports.analysis import Contrast, OverSentences, Spread
 
 # Markdown's markup characters, which are escaped in text.
@@ -163,7 +164,7 @@ def markdown(table: Table) -> str:
 
 def escape_markdown(value: str) -> str:
     """Escapes a value for Markdown and for HTML inside it."""
-    return _MARKUP.sub(r'\\\1', html.escape(value, quote=False))
+    return _MARKUP.sub(r'\\\1', html.escape(printable(value), quote=False))
 
 
 def latex(table: Table) -> str:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from experiments import storage
 from experiments.command_line import console
 from experiments.errors import UserError
 from experiments.metrics.base import OF_MODELS
@@ -43,6 +44,8 @@ NUMBER = Kind(
 COUNT = Kind('a whole number', lambda x: isinstance(x, int) and NUMBER.holds(x))
 TEXT = Kind('a string', lambda x: isinstance(x, str))
 OBJECT = Kind('an object', lambda x: isinstance(x, dict))
+# The name of a set is part of the names of its files.
+SET = Kind('a file name', lambda x: isinstance(x, str) and storage.is_file_name(x))
 
 RESULT = {
     'step': COUNT,
@@ -69,7 +72,7 @@ ROW = {'step': COUNT, 'kind': TEXT}
 OPTIONAL = {
     **SCORES,
     'step': COUNT,
-    'set': TEXT,
+    'set': SET,
     'target': TEXT,
     'lower_is_better': TEXT.array,
     'time': NUMBER.or_null,

@@ -223,6 +223,7 @@ def read_result(path: Path) -> Entries:
     optional = entries.RESULT_OPTIONAL
     entries.check(file, _RESTORE, result, entries.RESULT, optional)
     for name, scores in result['evaluations'].items():
+        entries.check(file, _RESTORE, {'set': name}, {'set': entries.SET})
         within = f'evaluations.{name}'
         optional = entries.OPTIONAL
         entries.check(file, _RESTORE, scores, entries.SCORES, optional, within)
@@ -305,7 +306,7 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
     found = {}
     for file in sorted(pattern.parent.glob(pattern.name)):
         scores = storage.read_json(file)
-        required = {'set': entries.TEXT}
+        required = {'set': entries.SET}
         entries.check(file, _SCORE_AGAIN, scores, required, entries.OPTIONAL)
         found[file.name.partition('.step=')[0]] = scores
     return found

@@ -432,7 +432,8 @@ def run(
         processes.check_same('command', code | command)
         state = directory.check_directory(path, fields)
         has_ended = state == directory.HAS_ENDED
-        parts.use(path, screen.say, accept_changed_parts or has_ended, trust_code)
+        accept = accept_changed_parts or has_ended
+        parts.use(path, screen.say, accept, trust_code, is_own=True)
         if has_ended:
             _show_result(config, path, screen)
             return

@@ -1,6 +1,5 @@
 """Builds modules from a config; only this module resolves config strings."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,7 +55,7 @@ def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
     Raises:
       ValueError: as `model`.
     """
-    config = dataclasses.replace(ModelConfig.of(config), positions='none')
+    config = ModelConfig.of(config).with_values({'positions': 'none'})
     variants.check(config)
     parts = Parts(config)
     embedding = parts.dense('encoder_only').copy(features=(config.d_model,))
@@ -134,7 +133,7 @@ class Parts:
     def _stack_positions(self, role: Role, sizes: Sizes) -> Any:
         """Returns the positions that act on embeddings or as a bias of all layers."""
         field = self.config.deciding_field('positions', role)
-        specs = [getattr(x, field) for x in self._of_layers[: sizes.num_layers]]
+        specs = [x.get(field) for x in self._of_layers[: sizes.num_layers]]
         layers = [variants.make(field, text, sizes=sizes) for text in specs]
         first = layers[0]
         in_all_layers = all(x == first for x in layers)
@@ -207,7 +206,7 @@ class Parts:
         if merged and type(block).attend_to_self is not Block.attend_to_self:
             field = self.config.deciding_field('block', role)
             raise ValueError(
-                f'model.{field}={shown(getattr(self.config, field))} has no '
+                f'model.{field}={shown(self.config.get(field))} has no '
                 'self-attention to be merged with that to the source: leave '
                 'model.merged_attention=True out'
             )
@@ -228,10 +227,10 @@ class Parts:
     def _cross_attention(self) -> MultiHeadAttention:
         sizes = self.config.cross_sizes()
         positions = self._make('positions', 'cross', sizes=sizes)
-        named = self.config.cross_positions
+        named = self.config.cross.positions
         if not positions.in_attention and spec.parse(named)[0] != 'none':
             raise ValueError(
-                f'model.cross_positions={named!r} does nothing in cross-attention: '
+                f'model.cross.positions={named!r} does nothing in cross-attention: '
                 'choose what acts on queries and keys, such as rotary or shaw, or none'
             )
         return MultiHeadAttention(
@@ -249,8 +248,8 @@ class Parts:
         Defaults to the encoder's kind, or to softmax if that is `by_distance`.
         """
         core = self._make('attention', 'cross')
-        if self.config.cross_attention is None and core.by_distance:
-            return variants.make('cross_attention', 'softmax')
+        if self.config.cross.attention is None and core.by_distance:
+            return variants.make('cross.attention', 'softmax')
         return core
 
     def _check_merged(self, sizes: Sizes) -> None:
@@ -260,12 +259,12 @@ class Parts:
             raise ValueError(
                 'model.merged_attention=True shares its matrices between source and '
                 f'target, which have model.d_model={config.d_model} and '
-                f'model.decoder_d_model={sizes.d_model}: make them equal'
+                f'model.decoder.d_model={sizes.d_model}: make them equal'
             )
         if self._make('positions', 'decoder', sizes=sizes).adds_scores:
             field = config.deciding_field('positions', 'decoder')
             raise ValueError(
-                f'model.{field}={getattr(config, field)} adds to scores by distances, '
+                f'model.{field}={config.get(field)} adds to scores by distances, '
                 'which keys of the source have none of with '
                 'model.merged_attention=True: choose rotary, t5, alibi or what acts on '
                 'embeddings'
@@ -276,7 +275,7 @@ class Parts:
 
     def _make(self, kind: str, role: str, **given: Any) -> Any:
         field = self.config.deciding_field(kind, role)
-        return variants.make(field, getattr(self.config, field), **given)
+        return variants.make(field, self.config.get(field), **given)
 
 
 def period_of(layers: tuple[Any, ...]) -> int:

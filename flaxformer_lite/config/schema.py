@@ -5,8 +5,9 @@ from these annotations: `Annotated[type, Range or Choices, help]`.
 """
 
 import dataclasses
+import operator
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from flaxformer_lite import ranges
 from flaxformer_lite.config.spec import Spec
@@ -22,13 +23,75 @@ DEPTH = Range(at_least=1, at_most=1000)
 HEADS = Range(at_least=1, at_most=2**16)
 
 
+class Section:
+    """A section of the config, a dataclass whose fields are checked.
+
+    Attributes:
+      NAME: the section's name in error messages.
+    """
+
+    NAME: ClassVar[str] = ''
+
+    def __post_init__(self):
+        # Sections are dataclasses, but this base class is not.
+        for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
+            if not dataclasses.is_dataclass(field.type):
+                name = f'{self.NAME}.{field.name}'.lstrip('.')
+                ranges.check(name, field.type, getattr(self, field.name))
+
+
 @dataclasses.dataclass(frozen=True)
-class ModelConfig:
+class DecoderConfig(Section):
+    """What differs in the decoder of an encoder-decoder; None: as in `model`."""
+
+    NAME = 'model.decoder'
+
+    num_layers: Annotated[int | None, DEPTH, 'depth'] = None
+    d_model: Annotated[int | None, WIDTH, 'width'] = None
+    num_heads: Annotated[int | None, HEADS, 'query heads'] = None
+    num_kv_heads: Annotated[int | None, HEADS, 'key and value heads'] = None
+    d_k: Annotated[int | None, WIDTH, 'width of a query and key'] = None
+    d_v: Annotated[int | None, WIDTH, 'width of a value'] = None
+    d_ff: Annotated[int | None, WIDTH, 'inner width of the feed-forward network'] = None
+    attention: Annotated[Spec | None, 'self-attention'] = None
+    positions: Annotated[Spec | None, 'positions of the target'] = None
+    norm: Annotated[Spec | None, 'normalization'] = None
+    residual: Annotated[Spec | None, 'residual connection'] = None
+    feed_forward: Annotated[Spec | None, 'feed-forward network'] = None
+    block: Annotated[Spec | None, 'layer'] = None
+    share_layers: Annotated[
+        int | None, DEPTH, 'number of layers with parameters of their own'
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossConfig(Section):
+    """What differs in cross-attention; None: as in the decoder."""
+
+    NAME = 'model.cross'
+
+    num_heads: Annotated[int | None, HEADS, 'query heads'] = None
+    num_kv_heads: Annotated[int | None, HEADS, 'key and value heads'] = None
+    d_k: Annotated[int | None, WIDTH, 'width of a query and key'] = None
+    d_v: Annotated[int | None, WIDTH, 'width of a value'] = None
+    attention: Annotated[
+        Spec | None,
+        'a file in attention/; empty: model.attention, or softmax if that is local',
+    ] = None
+    positions: Annotated[Spec, 'a file in positions/ that acts on queries and keys'] = (
+        'none'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(Section):
     """Config of a model.
 
-    The defaults are the paper's base model. A field of None falls back to another
-    field.
+    The defaults are the paper's base model. The sections `decoder` and `cross` hold
+    what differs in the decoder and in cross-attention.
     """
+
+    NAME = 'model'
 
     architecture: Annotated[Spec, 'a file in models/'] = 'encoder_decoder'
 
@@ -46,42 +109,7 @@ class ModelConfig:
     ] = None
     d_ff: Annotated[int, WIDTH, 'inner width of the feed-forward network'] = 2048
 
-    decoder_num_layers: Annotated[
-        int | None, DEPTH, 'depth of the decoder; empty: num_layers'
-    ] = None
-    decoder_d_model: Annotated[
-        int | None, WIDTH, 'width of the decoder; empty: d_model'
-    ] = None
-    decoder_num_heads: Annotated[
-        int | None, HEADS, "the decoder's; empty: num_heads"
-    ] = None
-    decoder_num_kv_heads: Annotated[
-        int | None, HEADS, "the decoder's; empty: num_kv_heads"
-    ] = None
-    decoder_d_k: Annotated[int | None, WIDTH, "the decoder's; empty: d_k"] = None
-    decoder_d_v: Annotated[int | None, WIDTH, "the decoder's; empty: d_v"] = None
-    decoder_d_ff: Annotated[int | None, WIDTH, "the decoder's; empty: d_ff"] = None
-    cross_num_heads: Annotated[
-        int | None, HEADS, "cross-attention; empty: the decoder's"
-    ] = None
-    cross_num_kv_heads: Annotated[
-        int | None, HEADS, "cross-attention; empty: the decoder's"
-    ] = None
-    cross_d_k: Annotated[int | None, WIDTH, "cross-attention; empty: the decoder's"] = (
-        None
-    )
-    cross_d_v: Annotated[int | None, WIDTH, "cross-attention; empty: the decoder's"] = (
-        None
-    )
-
     attention: Annotated[Spec, 'a file in attention/'] = 'softmax'
-    decoder_attention: Annotated[
-        Spec | None, "the decoder's self-attention; empty: attention"
-    ] = None
-    cross_attention: Annotated[
-        Spec | None,
-        'cross-attention; empty: attention, or softmax if that is local',
-    ] = None
     projections: Annotated[
         bool,
         'False: self-attention has no projections, each head is a slice of d_model',
@@ -90,8 +118,6 @@ class ModelConfig:
         bool, 'biases of the query, key, value and output projections'
     ] = False
     positions: Annotated[Spec, 'a file in positions/'] = 'sinusoidal'
-    decoder_positions: Annotated[Spec | None, "the decoder's; empty: positions"] = None
-    cross_positions: Annotated[Spec, 'positions in cross-attention'] = 'none'
     continuous_positions: Annotated[
         bool, "the decoder's positions continue those of the encoder"
     ] = False
@@ -99,19 +125,12 @@ class ModelConfig:
         bool, 'one softmax over target and source instead of two attention sublayers'
     ] = False
     norm: Annotated[Spec, 'a file in norms/'] = 'layer'
-    decoder_norm: Annotated[Spec | None, "the decoder's; empty: norm"] = None
     norm_embeddings: Annotated[bool, 'normalize embeddings after adding positions'] = (
         False
     )
     residual: Annotated[Spec, 'a file in residual/'] = 'post_norm'
-    decoder_residual: Annotated[Spec | None, "the decoder's; empty: residual"] = None
     feed_forward: Annotated[Spec, 'a file in feed_forward/'] = 'relu'
-    decoder_feed_forward: Annotated[
-        Spec | None, "the decoder's; empty: feed_forward"
-    ] = None
     block: Annotated[Spec, 'a file in layers/blocks/'] = 'sequential'
-    decoder_block: Annotated[Spec | None, "the decoder's; empty: block"] = None
-
     scan_layers: Annotated[
         bool, 'run layers in a loop, so that compile time does not grow with depth'
     ] = False
@@ -122,10 +141,6 @@ class ModelConfig:
         'number of layers with parameters of their own, which later layers reuse in '
         'turn; empty: all',
     ] = None
-    decoder_share_layers: Annotated[
-        int | None, DEPTH, "the decoder's; empty: share_layers"
-    ] = None
-
     dropout: Annotated[Rate, 'dropout rate of sublayers and embeddings'] = 0.1
     dropout_kind: Annotated[
         str, Choices(*DROPOUT_AXES), 'drop single elements or whole tokens'
@@ -155,6 +170,9 @@ class ModelConfig:
         'dtype of matmul operands; sums are float32',
     ] = 'float32'
 
+    decoder: DecoderConfig = DecoderConfig()
+    cross: CrossConfig = CrossConfig()
+
     @classmethod
     def of(cls, config: 'Mapping[str, Any] | ModelConfig') -> 'ModelConfig':
         """Returns a validated config from a mapping; omitted fields get defaults.
@@ -164,43 +182,63 @@ class ModelConfig:
         """
         if isinstance(config, ModelConfig):
             return config
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in config:
+        values = {}
+        for name, value in config.items():
+            if name not in ('decoder', 'cross'):
+                values[name] = value
+                continue
+            section = vars(value) if isinstance(value, Section) else value
+            for field, inner in section.items():
+                values[f'{name}.{field}'] = inner
+        return cls().with_values(values)
+
+    def with_values(self, values: Mapping[str, Any]) -> 'ModelConfig':
+        """Returns a config with other values, such as `{'decoder.norm': 'rms'}`.
+
+        Raises:
+          ValueError: a field is unknown, or a value is invalid; names the field.
+        """
+        known = fields()
+        of_section: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
             if name not in known:
                 raise ValueError(
                     f'model has no field {name!r}{ranges.nearest(name, known)}'
                 )
-        return cls(**config)
+            section, _, field = name.rpartition('.')
+            of_section.setdefault(section, {})[field] = value
+        changed = of_section.pop('', {})
+        for section, new in of_section.items():
+            changed[section] = dataclasses.replace(getattr(self, section), **new)
+        return dataclasses.replace(self, **changed)
 
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            ranges.check(f'model.{field.name}', field.type, getattr(self, field.name))
+    def get(self, name: str) -> Any:
+        """Returns the value of a field, such as `'decoder.norm'`."""
+        return operator.attrgetter(name)(self)
 
     def deciding_field(self, name: str, role: str) -> str:
-        """Returns the field that applies to a stack, such as 'decoder_norm' or 'norm'.
+        """Returns the field that applies to a stack: `'decoder.norm'` or `'norm'`.
 
-        All fallbacks are defined here. The decoder of an encoder-decoder uses its own
-        field, `decoder_…`, or else the plain one. Cross-attention uses `cross_…`.
-        Otherwise its sizes are the decoder's, and its kind of attention is the plain
-        field's. `build.Parts` makes an exception for an attention that is
-        `by_distance`.
+        The one place that says what is inherited. The decoder of an encoder-decoder
+        uses its own value, or else the encoder's. Cross-attention uses its own, or else
+        the sizes of the decoder and the attention of the encoder. `build.Parts` makes
+        an exception for an attention that is `by_distance`.
 
         Args:
-          name: a plain field.
+          name: a field without a section.
           role: 'encoder', 'decoder', 'cross', or the role of a single stack.
         """
-        prefixes = _FALLBACKS.get(role, [])
+        sections = {'decoder': ['decoder'], 'cross': ['cross', 'decoder']}.get(role, [])
         if role == 'cross' and name in ('attention', 'positions'):
-            prefixes = ['cross_']
-        for prefix in prefixes:
-            field = prefix + name
-            if getattr(self, field, None) is not None:
-                return field
+            sections = ['cross']
+        for section in sections:
+            if getattr(getattr(self, section), name, None) is not None:
+                return f'{section}.{name}'
         return name
 
     def value(self, name: str, role: str) -> Any:
         """Returns the value of the deciding field."""
-        return getattr(self, self.deciding_field(name, role))
+        return self.get(self.deciding_field(name, role))
 
     def sizes(self, role: Role) -> Sizes:
         """Returns the sizes of a stack."""
@@ -242,6 +280,13 @@ class ModelConfig:
         )
 
 
-# Prefixes of a field's name, in order of precedence, for the decoder of an
-# encoder-decoder and for cross-attention.
-_FALLBACKS = {'decoder': ['decoder_'], 'cross': ['cross_', 'decoder_']}
+def fields() -> list[str]:
+    """Returns the names of all fields: `'norm'`, …, `'decoder.norm'`, …."""
+    names = []
+    for field in dataclasses.fields(ModelConfig):
+        if dataclasses.is_dataclass(field.type):
+            inner = dataclasses.fields(field.type)
+            names += [f'{field.name}.{x.name}' for x in inner]
+        else:
+            names.append(field.name)
+    return names

@@ -19,6 +19,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import sys
 import traceback
 import types
 import warnings
@@ -368,11 +369,17 @@ def imported(name: str) -> Any:
     """Returns the class or function of a dotted name.
 
     Raises:
-      ValueError: the module doesn't exist, or lacks the callable.
+      ValueError: the module doesn't exist, lacks the callable, or is a program.
       ModuleError: the module raises an error, which is the cause.
     """
     module_name, _, class_name = name.rpartition('.')
     package, _, _ = name.partition('.')
+    # A shared config may name any module, and importing some has effects.
+    if package in sys.stdlib_module_names or '__main__' in name.split('.'):
+        raise ValueError(
+            f'{name} cannot be a component: write the module of your own class, such '
+            'as my_parts.MyClass'
+        )
     if package != __name__.partition('.')[0]:
         _elsewhere.add(package)
     try:

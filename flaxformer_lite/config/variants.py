@@ -1,12 +1,11 @@
 """Config fields that name a component, and what the components require."""
 
 import contextlib
-import dataclasses
 import math
 from typing import Any
 
 from flaxformer_lite import ranges
-from flaxformer_lite.config import spec
+from flaxformer_lite.config import schema, spec
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Folder, Spec
 
@@ -50,25 +49,23 @@ GIVEN = {
 
 
 def folder(field: str) -> Folder:
-    """Returns the folder of a field: that of `'norm'` for `'decoder_norm'`."""
+    """Returns the folder of a field: that of `'norm'` for `'decoder.norm'`."""
     return FOLDERS[_plain(field)]
 
 
 def fields() -> list[str]:
     """Returns all fields that name a component."""
-    names = [field.name for field in dataclasses.fields(ModelConfig)]
-    return [name for name in names if _plain(name) in FOLDERS]
+    return [name for name in schema.fields() if _plain(name) in FOLDERS]
 
 
 def _plain(field: str) -> str:
-    """Strips the prefix: `'decoder_norm'` and `'cross_norm'` → `'norm'`."""
-    return field.removeprefix('decoder_').removeprefix('cross_')
+    """Returns the field without its section: `'decoder.norm'` → `'norm'`."""
+    return field.rpartition('.')[2]
 
 
 def _own_fields() -> list[str]:
     """Returns the fields specific to the decoder or to cross-attention."""
-    names = [field.name for field in dataclasses.fields(ModelConfig)]
-    return [name for name in names if _plain(name) != name]
+    return [name for name in schema.fields() if '.' in name]
 
 
 def names(field: str) -> list[str]:
@@ -98,15 +95,14 @@ def of_layers(config: ModelConfig) -> list[ModelConfig]:
     """
     patterns = {}
     for field in fields():
-        text = getattr(config, field)
+        text = config.get(field)
         if text is not None:
             patterns[field] = _entries(field, text)
     depth = max(config.num_layers, config.value('num_layers', 'decoder'))
     period = min(depth, math.lcm(*map(len, patterns.values())))
     return [
-        dataclasses.replace(
-            config,
-            **{field: texts[i % len(texts)] for field, texts in patterns.items()},
+        config.with_values(
+            {field: texts[i % len(texts)] for field, texts in patterns.items()}
         )
         for i in range(period)
     ]
@@ -130,7 +126,7 @@ def find(config: ModelConfig, field: str) -> type:
       ValueError: as `Folder.find`; the message names the field.
     """
     with naming(field):
-        cls, _ = folder(field).find(getattr(config, field))
+        cls, _ = folder(field).find(config.get(field))
     return cls
 
 
@@ -175,16 +171,16 @@ def _unused_fields(config: ModelConfig) -> set[str]:
     if not architecture.has_decoder_beside_encoder:
         return unused | encoder_unused | set(_own_fields())
     if config.merged_attention:
-        unused |= {name for name in _own_fields() if name.startswith('cross_')}
+        unused |= {name for name in _own_fields() if name.startswith('cross.')}
     decoder_field = config.deciding_field('residual', 'decoder')
     decoder_unused = _unused_with(config, decoder_field)
     # The decoder may use fields that the encoder ignores.
     in_both = {
         name
         for name in encoder_unused
-        if name in decoder_unused or getattr(config, f'decoder_{name}') is not None
+        if name in decoder_unused or config.get(f'decoder.{name}') is not None
     }
-    return unused | in_both | {f'decoder_{name}' for name in decoder_unused}
+    return unused | in_both | {f'decoder.{name}' for name in decoder_unused}
 
 
 def _unused_with(config: ModelConfig, field: str) -> set[str]:
@@ -224,19 +220,19 @@ def _check_tie(config: ModelConfig, roles: list[str]) -> None:
     if config.tie not in ('decoder', 'none') and width != config.d_model:
         raise ValueError(
             f'model.tie={config.tie} shares embeddings of source and target, which '
-            f'have model.d_model={config.d_model} and model.decoder_d_model={width}: '
+            f'have model.d_model={config.d_model} and model.decoder.d_model={width}: '
             'set model.tie to decoder or none'
         )
 
 
 def _check_heads(config: ModelConfig, role: str) -> None:
     heads_field = config.deciding_field('num_heads', role)
-    heads = getattr(config, heads_field)
+    heads = config.get(heads_field)
     kv_field = config.deciding_field('num_kv_heads', role)
-    kv_heads = getattr(config, kv_field)
+    kv_heads = config.get(kv_field)
     widths = config.value('d_k', role), config.value('d_v', role)
     width_field = config.deciding_field('d_model', role)
-    width = getattr(config, width_field)
+    width = config.get(width_field)
     if None in widths and width % heads:
         raise ValueError(
             f'model.{width_field}={width} cannot be divided among '
@@ -255,7 +251,7 @@ def _check_no_projections(config: ModelConfig, roles: list[str]) -> None:
             continue
         for name in ('d_k', 'd_v', 'num_kv_heads'):
             field = config.deciding_field(name, role)
-            if getattr(config, field) is not None:
+            if config.get(field) is not None:
                 raise ValueError(
                     'model.projections=False makes heads slices of d_model: leave '
                     f'model.{field} empty'

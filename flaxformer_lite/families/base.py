@@ -5,12 +5,11 @@ other maps its arrays to our parameters. A family only states the tables. This m
 and `pretrained/` interpret them.
 """
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from flaxformer_lite import ranges
-from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config import schema, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.families import _entries
 from flaxformer_lite.families._entries import Entry, Theirs
@@ -91,7 +90,7 @@ class Family:
             end=_end_token(given['eos_token_id']),
         )
         ranges.check('vocab_size', ranges.Size, given['vocab_size'])
-        return Described(ModelConfig.of(fields), given['vocab_size'], tokens)
+        return Described(ModelConfig().with_values(fields), given['vocab_size'], tokens)
 
     @classmethod
     def write(cls, described: Described, names: Collection[str]) -> dict[str, Any]:
@@ -173,24 +172,22 @@ def _end_token(given: Any) -> Any:
 def _values(config: ModelConfig) -> dict[str, Any]:
     """Returns each field's value, with fallbacks resolved and specs normalized."""
     values = {}
-    for field in dataclasses.fields(config):
-        role, _, plain = field.name.partition('_')
-        value = getattr(config, field.name)
-        if value is None and role in ('decoder', 'cross'):
-            value = config.value(plain, role)
-        values[field.name] = value
-    for role, sizes in (
+    for name in schema.fields():
+        section, _, plain = name.rpartition('.')
+        value = config.get(name)
+        if value is None and section:
+            value = config.value(plain, section)
+        values[name] = value
+    for section, sizes in (
         ('', config.sizes('encoder')),
-        ('decoder_', config.sizes('decoder')),
-        ('cross_', config.cross_sizes()),
+        ('decoder.', config.sizes('decoder')),
+        ('cross.', config.cross_sizes()),
     ):
         for name in ('num_heads', 'num_kv_heads', 'd_k', 'd_v'):
-            values[role + name] = getattr(sizes, name)
+            values[section + name] = getattr(sizes, name)
     for name in variants.fields():
         if values[name] is not None:
-            stack, _, _ = name.partition('_')
-            of_decoder = stack in ('decoder', 'cross')
-            sizes = config.sizes('decoder' if of_decoder else 'encoder')
+            sizes = config.sizes('decoder' if '.' in name else 'encoder')
             values[name] = _in_one_form(values[name], sizes.num_layers)
     return values
 

@@ -27,7 +27,7 @@ class T5(Family):
     fields = {
         'd_model': Copy('d_model'),
         'num_layers': Copy('num_layers'),
-        'decoder_num_layers': Copy('num_decoder_layers'),
+        'decoder.num_layers': Copy('num_decoder_layers'),
         'num_heads': Copy('num_heads'),
         'd_k': Copy('d_kv'),
         'd_v': Copy('d_kv'),

@@ -60,16 +60,16 @@ class T5Gemma2(T5Gemma):
     model_types = ('t5gemma2',)
     architecture = 'T5Gemma2ForConditionalGeneration'
     fields = {
-        **{k: v for k, v in T5Gemma.fields.items() if k != 'cross_attention'},
+        **{k: v for k, v in T5Gemma.fields.items() if k != 'cross.attention'},
         'd_model': Copy('encoder.hidden_size', 'decoder.hidden_size'),
-        'decoder_d_model': Copy('decoder.hidden_size'),
+        'decoder.d_model': Copy('decoder.hidden_size'),
         'merged_attention': True,
         'attention': _attention(
             'encoder', window='encoder.window', window_after='encoder.window_after'
         ),
-        'decoder_attention': _attention('decoder', window='decoder.window'),
+        'decoder.attention': _attention('decoder', window='decoder.window'),
         'positions': _positions('encoder'),
-        'decoder_positions': _positions('decoder'),
+        'decoder.positions': _positions('decoder'),
         'tie': 'all',
     }
     defaults = {

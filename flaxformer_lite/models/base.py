@@ -71,7 +71,7 @@ class Model(Checked, nn.Module):
       special_tokens: Padding, start and end tokens.
       unused_fields: Fields of `model` configs that this architecture ignores.
       own_arguments: Attributes that a spec may set, as in recurrent(cell='lstm').
-      has_decoder_beside_encoder: Whether `decoder_*` fields apply.
+      has_decoder_beside_encoder: Whether the section `decoder` applies.
     """
 
     unused_fields: ClassVar[tuple[str, ...]] = ()

@@ -56,7 +56,7 @@ class Recurrent(Model, kw_only=True):
 
     unused_fields = (
         'attention',
-        'decoder_d_model',
+        'decoder.d_model',
         'attention_bias',
         'positions',
         'continuous_positions',

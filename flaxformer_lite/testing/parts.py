@@ -61,4 +61,4 @@ def small_model(**fields: Any) -> Model:
     Raises:
       ValueError: as `build.model`.
     """
-    return build.model(ModelConfig(**SIZES | fields), rows.VOCAB_SIZE)
+    return build.model(ModelConfig().with_values(SIZES | fields), rows.VOCAB_SIZE)

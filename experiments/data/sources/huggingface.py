@@ -103,13 +103,22 @@ class Huggingface(OfSplits):
         """Calls a function of the package, and converts its various errors."""
         path = str(Path(self.path).expanduser())
         revision = self.revision or None
+        if self._package.__version__.startswith('3.'):
+            # Version 3 asks whether to run a set's script; later ones never run it.
+            arguments['trust_remote_code'] = False
         try:
             return function(path, self.name or None, revision=revision, **arguments)
         except Exception as error:
             raise self._refusal(error) from error
 
     def _refusal(self, error: Exception) -> UserError:
-        return UserError(f'data: huggingface(path={self.path!r}): {reason(error)}')
+        said = reason(error)
+        if 'script' in said:
+            said = (
+                'the set is loaded by a script, which is not run. Give '
+                'revision="refs/convert/parquet", or files of data alone'
+            )
+        return UserError(f'data: huggingface(path={self.path!r}): {said}')
 
     def pairs(self, split):
         rows = self._load(split)

@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
 from experiments.errors import UserError, reason
+from flaxformer_lite.ranges import shown
 
 _HOSTS = 3  # number of hosts to try
 _TIMEOUT = 5  # seconds to wait for a host
+_CLASS_KEYS = ('pythonClassName', 'python_class_name', 'type')  # of `features.json`
+# `huggingface:wmt14`, unlike the version of `wmt14_translate:1.0.0`.
+_NAMESPACE = re.compile(r'\w+:(?![\d*]|experimental_latest$)')
 _CHUNK = 1024  # examples read at once; twice as fast as one by one
 
 
@@ -40,7 +45,7 @@ class Tfds(OfSplits):
     Raises:
       UserError: On reading, if a set, language or split does not exist, or the set
         cannot be prepared.
-      ValueError: Both languages are the same.
+      ValueError: Both languages are the same, or the name has a namespace.
     """
 
     name: str
@@ -52,6 +57,11 @@ class Tfds(OfSplits):
 
     def __post_init__(self):
         check_sides(self.source, self.target)
+        if _NAMESPACE.match(self.name):
+            raise ValueError(
+                f'name={self.name!r}: a namespace holds code from elsewhere. Name a '
+                'set of TFDS, or use huggingface(path=…).'
+            )
 
     def splits(self):
         return list(self._builder.info.splits)
@@ -96,6 +106,7 @@ class Tfds(OfSplits):
         return any(_overlap(a, b) for a, b in itertools.product(*parts))
 
     def _find(self) -> Any:
+        self._check_features()
         import absl.logging
         from google.protobuf.runtime_version import VersionError
 
@@ -129,6 +140,22 @@ class Tfds(OfSplits):
         finally:
             absl.logging.set_verbosity(verbosity)
 
+    def _check_features(self) -> None:
+        """Raises UserError if a prepared set names code that is not TFDS's.
+
+        TFDS imports the module of each feature's class, which `features.json` names.
+        """
+        name = re.split('[/:]', self.name)[0]
+        folder = Path(self.data_dir or '') / name
+        for file in folder.rglob('features.json') if self.data_dir else ():
+            for text in _class_names(storage.read_json(file)):
+                if not text.startswith('tensorflow_datasets.'):
+                    raise UserError(
+                        f'data: {file} names the feature class {shown(text)}, which is '
+                        'not of TFDS and whose module would be imported. Prepare the '
+                        "set with TFDS's own features"
+                    )
+
     def _prepare(self, builder: Any) -> None:
         try:
             _check_network(builder)
@@ -159,6 +186,18 @@ class Tfds(OfSplits):
                 f'{_line(error)}; if it is damaged, remove that folder and have it '
                 'prepared anew'
             ) from error
+
+
+def _class_names(features: Any) -> Iterator[str]:
+    """Yields the Python classes in the JSON of a set's features, at any depth."""
+    if isinstance(features, list):
+        for part in features:
+            yield from _class_names(part)
+    if isinstance(features, dict):
+        for key, value in features.items():
+            if key in _CLASS_KEYS and isinstance(value, str):
+                yield value
+            yield from _class_names(value)
 
 
 def _check_network(builder: Any) -> None:

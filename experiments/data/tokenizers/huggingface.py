@@ -217,7 +217,7 @@ class Huggingface(Tokenizer):
         for name, sha256 in found._fields['sums'].items():
             file = folder / name
             # Another name could lead `save` out of the directory of a run.
-            if name in ('.', '..') or Path(name).name != name:
+            if not storage.is_file_name(name):
                 raise UserError(
                     f'{folder} is damaged ({name!r} is no file name): {_MEND}'
                 )
