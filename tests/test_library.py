@@ -186,7 +186,11 @@ def test_a_forced_prefix_leaves_room_for_the_end_of_each_target():
         (dict(strategy='beam(beams=2)', n_best=3), 'n_best must be from 1 to the 2 '),
         (dict(processors='no_repeat'), "'no_repeat' is not one of forced_prefix, "),
         (dict(strategy='sample'), 'sampling needs a key'),
-        (dict(strategy='mbr'), "a utility, 'chrf', is one of texts, and generate has"),
+        (dict(strategy='mbr'), 'sampling needs a key'),
+        (
+            dict(strategy='mbr(utility="bleu")', key=jax.random.key(0)),
+            "utility: 'bleu' is no function of token ids. Leave it out, or",
+        ),
         (dict(source=[[4, 13, 1]]), 'source holds token 13: a vocabulary of 13 ends'),
         (dict(max_length=0), 'max_length must be at least 1, not 0'),
         (

@@ -167,7 +167,7 @@ def test_what_holds_no_weights_is_left_out_and_the_rest_is_shown(case):
 
 
 NOTHING_CHANGES = """
-import logging, signal, sys, warnings
+import logging, os, signal, sys, warnings
 import jax
 
 def state():
@@ -179,12 +179,15 @@ def state():
         [(logger.level, list(logger.filters)) for logger in loggers],
         [signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)],
         dict(jax.config.values),
+        dict(os.environ),
     )
 
 before = state()
 import experiments
 assert state() == before
-experiments.open_run(sys.argv[1]).translate(['Tom sleeps.'])
+run = experiments.open_run(sys.argv[1])
+run.translate(['Tom sleeps.'])
+run.score([('Tom sleeps.', 'Tom schläft.')])
 assert state() == before
 """
 

@@ -36,10 +36,10 @@ from experiments.runs import (
 from experiments.runs.failure import Diverged
 from experiments.runs.metrics_log import MetricsLog
 from experiments.runtime import compilation, memory, processes
-from experiments.training import programs, result
+from experiments.runtime.compilation import ProgramCache
+from experiments.training import result
 from experiments.training.metrics import Progress, stops_early
 from experiments.training.setup import RunSetup, describe, prepare
-from experiments.training.teacher import open_teacher
 from flaxformer_lite.training import schedules
 from flaxformer_lite.training.train_step import TrainState
 
@@ -53,6 +53,7 @@ class Run:
       setup: Everything that training needs.
       path: The run's directory.
       screen: Shows the progress.
+      programs: Shares compiled programs with other runs.
 
     Attributes:
       state: The state after `step`, the last step.
@@ -65,14 +66,19 @@ class Run:
     progress: Progress
     _log: MetricsLog
 
-    def __init__(self, setup: RunSetup, path: Path, screen: Screen):
+    def __init__(
+        self,
+        setup: RunSetup,
+        path: Path,
+        screen: Screen,
+        programs: ProgramCache | None = None,
+    ):
         self.setup = setup
         self.config = setup.config
         self.path = path
         self.screen = screen
         self.scores: dict[int, float] = {}
         self._best = metrics_log.deciding_metric(setup.config)
-        self._rate = jax.jit(setup.schedule)  # one program instead of one per operation
         self._peak = memory.Peak()
         made = hooks.make(self.config.train.hooks) if processes.is_first() else {}
         self._hooks = hooks.Hooks(made)
@@ -92,6 +98,7 @@ class Run:
             path,
             setup.languages,
             setup.devices,
+            programs,
             on_progress=screen.count,
         )
 
@@ -121,8 +128,7 @@ class Run:
     ) -> None:
         """The training loop: batch, step, log, save, stop, evaluate."""
         dropout_key = self._key('dropout_seed')
-        teacher = open_teacher(self.config.train.teacher)
-        taught = teacher and teacher.variables
+        taught = self._teacher_variables
         self.progress.start_clock()
         for batch, position in batches:
             program = self._program(batch['labels'].shape)
@@ -175,7 +181,7 @@ class Run:
           UserError: The checkpoints cannot be read, or the training text has changed.
         """
         setup = self.setup
-        make, abstract = programs.first_state(setup.kind)
+        make, abstract = setup.programs.first_state
         to_restore = eval_params.to_restore(abstract)
         restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
         if restored is None:
@@ -186,7 +192,8 @@ class Run:
             with ThreadPoolExecutor(1) as pool:
                 # Compile the training step in parallel, on another core.
                 shape = setup.batches.shapes[0]
-                compiling = pool.submit(programs.compiled_step, setup.kind, shape)
+                taught = self._teacher_variables
+                compiling = pool.submit(setup.programs.step, shape, taught)
                 first = compilation.compiled(make, *arguments, once=True)
                 self.state = first(*arguments)
                 compiling.result()
@@ -265,7 +272,14 @@ class Run:
 
     def _compile(self, shape: tuple[int, ...]) -> None:
         self.screen.begin('compiling')
-        self._programs[shape] = programs.compiled_step(self.setup.kind, shape)
+        program = self.setup.programs.step(shape, self._teacher_variables)
+        self._programs[shape] = program
+
+    @property
+    def _teacher_variables(self) -> Any:
+        """The variables of `train.teacher`, or None."""
+        teacher = self.setup.teacher
+        return teacher and teacher.variables
 
     def _settle(self) -> None:
         """Waits for all steps so far; reports or raises on non-finite ones."""
@@ -284,9 +298,10 @@ class Run:
         """Logs and shows the mean metrics since the last row."""
         # Schedules count the applied updates from 0.
         updates = self.step - int(self.state.skipped)
+        learning_rate = self.setup.programs.learning_rate
         row = {
             'epoch': self.progress.position.epoch,
-            'learning_rate': float(self._rate(max(updates - 1, 0))),
+            'learning_rate': float(learning_rate(max(updates - 1, 0))),
             **self.progress.row(),
         }
         self._log.write(self.step, 'train', **row)
@@ -354,7 +369,7 @@ class Run:
             'train_seconds': self.progress.seconds,
             'tokens_per_second': self.progress.tokens / self.progress.seconds,
             'peak_memory_bytes': self._peak.bytes(),
-            'flops_per_token': result.flops_per_token(setup.kind.config, setup.model),
+            'flops_per_token': setup.programs.flops_per_token,
             'parameters_sha256': digest,
             'averaged_steps': mean.steps,
             'left_out_steps': mean.left_out,
@@ -392,6 +407,7 @@ def run(
     screen: Screen,
     accept_changed_parts: bool = False,
     trust_code: bool = False,
+    programs: ProgramCache | None = None,
 ) -> None:
     """Trains and scores a run, or shows its result if it has ended.
 
@@ -401,6 +417,7 @@ def run(
       screen: Shows the progress. Errors get a note with the current phase.
       accept_changed_parts: Resumes even if user modules have changed since the start.
       trust_code: Allows running code from the run's directory. See `parts.use`.
+      programs: Shares compiled programs with other runs.
 
     Raises:
       UserError: A field, a file or the text is invalid, or training failed. Failures
@@ -423,7 +440,7 @@ def run(
         check.check_overrides(config, overrides)
         if state == directory.GOES_FURTHER:
             _check_may_go_on(config)
-        setup = prepare(config, path, screen)
+        setup = prepare(config, path, screen, programs)
         # This also waits until all processes have checked the directory.
         processes.check_same('text', {'its digest': setup.pairs.digest})
         if processes.is_first():
@@ -431,7 +448,8 @@ def run(
             _write_start(setup, path)
             screen.say(describe(setup, path))
         processes.barrier('opened')
-        training = opened.enter_context(contextlib.closing(Run(setup, path, screen)))
+        training = Run(setup, path, screen, programs)
+        opened.enter_context(contextlib.closing(training))
         opened.enter_context(processes.errors_end_all(Stopped))
         if processes.is_first():
             opened.enter_context(failure.recorded(path))
