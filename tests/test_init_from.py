@@ -131,7 +131,7 @@ def test_a_killed_run_goes_on_without_its_source(text, source, tmp_path, monkeyp
         def kill(self, *_):
             raise KeyboardInterrupt
 
-        patch.setattr(loop.Run, '_make_steps', kill)
+        patch.setattr(loop.Trainer, '_make_steps', kill)
         with pytest.raises(KeyboardInterrupt):
             small_runs.train(tmp_path / 'killed', *argv)
     shutil.rmtree(copy)
