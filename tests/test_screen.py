@@ -50,6 +50,9 @@ def test_texts_of_files_are_shown_without_control_characters(terminal):
     for out in (io.StringIO(), terminal):
         screen = Screen(out)
         screen.begin('reading \x9b2J')
+        screen.count(1, 2, 'sentences of \x9b2J')
+        screen.close()
+        screen = Screen(out)
         screen.step(1, 2)
         screen.metrics(1, **{'loss/\x9b2J': 1.0})
         screen.say('said \x9b2J')
