@@ -298,6 +298,18 @@ def test_a_run_itself_may_be_a_package(world):
         parts.use(here / 'my_run')
 
 
+@pytest.mark.parametrize('section', [[], ['model'], ['model', 'decoder']])
+def test_a_field_of_a_stored_config_is_named_once(tmp_path, section):
+    config = load.to_store(ExperimentConfig().to_dict())
+    part = config
+    for name in section:
+        part = part[name]
+    part['model.attention'] = 'softmax'
+    storage.write_json(tmp_path / 'config.json', config)
+    with pytest.raises(UserError, match="config.json: the key 'model.attention' has a"):
+        parts.use(tmp_path)
+
+
 def test_optimizers_of_optax_are_no_user_modules():
     assert not parts.modules({'optimizer.name': 'contrib.muon'})
     assert parts.modules({'optimizer.name': 'contrib.near.X'}) == ['contrib.near']
