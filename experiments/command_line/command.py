@@ -43,8 +43,7 @@ def _print_error(kind: type[BaseException], error: BaseException, trace: Any) ->
 
     The message may quote a file from somebody else.
     """
-    # Imported here, since it needs JAX, which may be missing.
-    from experiments.errors import printable
+    from experiments.errors import printable  # late, as all slow imports
 
     lines = traceback.format_exception(kind, error, trace)
     print(printable(''.join(lines)), end='', file=sys.stderr)
