@@ -171,11 +171,23 @@ def read_stored(file: Path) -> dict[str, Any]:
             'environment.json names'
         )
     with named(file), user_errors():
+        _check_keys(config)
         _check_sections(config)
         if version < VERSION:
             _update(config.get('model', {}), version)
         _check_stored(flatten(config))
     return config
+
+
+def _check_keys(nested: Mapping[str, Any]) -> None:
+    """Raises UserError if a key has a dot: it could hide the value of a field."""
+    for key, value in nested.items():
+        if '.' in key:
+            raise UserError(
+                f'the key {shown(key)} has a dot. Write the field in its section.'
+            )
+        if isinstance(value, dict):
+            _check_keys(value)
 
 
 def _check_sections(config: Mapping[str, Any]) -> None:
