@@ -6,6 +6,7 @@ import pytest
 
 from experiments.command_line import flags
 from experiments.errors import UserError
+from experiments.evaluation.measure import Measure
 from experiments.runs import directory
 from experiments.sweeps import planning
 
@@ -42,6 +43,24 @@ def test_a_sweep_is_what_its_file_says(tmp_path):
     assert sweep.differs == ''
     file = tmp_path / 'heads.py'
     assert sweep.digest == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('test bleu', Measure('test', 'bleu')),
+        ('news 2014 bleu', Measure('news 2014', 'bleu')),
+        ('test ter', Measure('test', 'ter', higher_is_better=False)),
+        ('val loss', Measure('val', 'loss', higher_is_better=False)),
+        ('val accuracy', Measure('val', 'accuracy')),
+    ],
+)
+def test_its_runs_have_the_measure_with_its_direction(tmp_path, text, expected):
+    overrides = {'evaluation.metrics': '[bleu, ter]'}
+    sweep = planning.load(write_sweep(tmp_path, overrides=overrides, measure=text))
+    assert (sweep.measure.set, sweep.measure.score) == (expected.set, expected.score)
+    assert {run.measure for run in sweep.runs} == {expected}
+    assert str(expected) == text
 
 
 def test_overrides_may_be_nested(tmp_path):
@@ -101,6 +120,17 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
         ({'published': {'bass': {}}}, "there is no arm 'bass'"),
         ({'published': {'base': {'blue': 1.0}}}, "must be one of bleu.*'blue'"),
         ({'measure': 'test blue'}, "measure='test blue' is not the name of a set and"),
+        (
+            {'measure': 'bleu'},
+            "measure='bleu' is not the name of a set and one of bleu",
+        ),
+        ({'measure': 'test '}, "measure='test ' is not the name of a set and one of b"),
+        ({'measure': 3}, 'heads.py: measure must be of type str, not 3'),
+        ({'measure': ...}, 'heads.py: sweep needs measure'),
+        (
+            {'measure': 'tset bleu', 'overrides': {'evaluation.sets': 'test'}},
+            "measure='tset bleu': evaluation.sets='test' leaves out 'tset'",
+        ),
         ({'contrasts': [('base', 'heads')]}, "there is no arm 'heads'"),
         ({'contrasts': [('base', 'base')]}, r"\('base', 'base'\) is not a pair of two"),
         ({'contrasts': ['base']}, "contrasts: 'base' is not a pair of two arms"),
