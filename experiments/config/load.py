@@ -4,7 +4,9 @@ A config file returns a `ConfigDict`, which may omit fields. `fill` adds the sch
 defaults, so that every field can be overridden on the command line.
 """
 
+import contextlib
 import dataclasses
+import numbers
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from experiments import storage
 from experiments.config.schema import (
     ExperimentConfig,
     Field,
+    check_value,
     fields,
     part_fields,
     sections,
@@ -81,17 +84,56 @@ def fill(config: ConfigDict) -> None:
 
 def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
     kind = ranges.types_of(field.kind)[0]
-    value: Any = part.get(key, field.default)
-    if isinstance(value, type | Dataclass):
-        value = spec.text(value)
-    elif type(value) is int and kind is float:
-        value = float(value)
-    elif key in part and part.get_type(key) is not type(None):
+    given: Any = part.get(key, field.default)
+    value = plain(given, kind)
+    is_as_given = type(value) is type(given)
+    if is_as_given and key in part and part.get_type(key) is not type(None):
         return  # other fields may refer to it
-    elif value is None:
+    if value is None:
         value = placeholder(kind)
     with part.ignore_type():
         part[key] = value
+
+
+def plain(value: Any, kind: Any = None) -> Any:
+    """Returns a value as `config.json` stores it.
+
+    A class or an object becomes its spec, and a NumPy number becomes Python's.
+
+    Args:
+      value: The value.
+      kind: The type of its field. An int becomes a float in a float field.
+
+    Raises:
+      ValueError: The class can't be imported by name, as in `spec.text`.
+    """
+    if isinstance(value, type | Dataclass):
+        return spec.text(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return value
+    number: Any = value
+    if isinstance(value, numbers.Integral) and kind is not float:
+        return int(number)
+    with contextlib.suppress(OverflowError):  # the check of its range reports it
+        return float(number)
+    return value
+
+
+def override(config: ConfigDict, values: Mapping[str, Any]) -> None:
+    """Sets fields of a config that `fill` has completed: `{'model.num_heads': 8}`.
+
+    Raises:
+      UserError: A field is unknown, or its value is invalid.
+    """
+    check_names(values)
+    found = {}
+    for name, value in values.items():
+        kind = fields()[name].kind
+        with user_errors(f'{name}: '):
+            found[name] = plain(value, ranges.types_of(kind)[0])
+        check_value(name, kind, found[name])
+    with config.ignore_type():  # the file may have given a field another type
+        config.update_from_flattened_dict(found)
 
 
 def from_config_dict(config: ConfigDict) -> ExperimentConfig:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from experiments import metrics, storage
 from experiments.command_line import console, flags
 from experiments.config.load import flatten
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, fields, part_fields
 from experiments.errors import UserError, named, user_errors
 from experiments.evaluation import sets
 from experiments.metrics.base import OF_MODELS
@@ -245,10 +245,10 @@ def _planned_run(
     overrides = {**sweep.overrides, **sweep.arms[arm], SEED: seed, **only}
     with named(f'sweep {sweep.name}, arm {arm!r}'):
         if sweep.tune is not None:
-            overrides |= _with_value(sweep, overrides, sweep.tune.field, value)
+            overrides |= _tuned(sweep, overrides, sweep.tune.field, value)
         if sweep.equal != 'steps':
             overrides['train.steps'] = _equal_steps(sweep, overrides)
-        config, _, changed = _settings(sweep, overrides)
+        config, _, changed = flags.settings(sweep.config, overrides)
         measure = sweep.measure.resolve(config.evaluation.metrics)
     path = directory.RUNS / sweep.name / directory.folder_name(arm)
     if value is not None:
@@ -257,30 +257,23 @@ def _planned_run(
     return PlannedRun(arm, seed, changed, path, config, measure, value, sweep.crossed)
 
 
-def _settings(sweep: Sweep, overrides: Overrides) -> flags.Settings:
-    argv = [f'--config.{field}={value}' for field, value in overrides.items()]
-    return flags.settings(sweep.config, argv)
-
-
-def _with_value(
+def _tuned(
     sweep: Sweep, overrides: Overrides, field: str, value: Any
 ) -> dict[str, Any]:
-    """Returns the override of a field, or of the spec that contains the argument."""
-    config = _settings(sweep, overrides).config
-    fields = flatten(config.to_dict())
+    """Returns the override of a field, or of the component that has the argument."""
     part, _, argument = field.rpartition('.')
-    if field in fields or part not in fields:
+    if field in fields() or part not in part_fields():
         return {field: value}  # an unknown field is reported later
-    name, arguments = spec.parse(fields[part])
-    arguments[argument] = value
-    texts = [f'{key}={given!r}' for key, given in arguments.items()]
-    return {part: f'{name}({", ".join(texts)})'}
+    config = flags.settings(sweep.config, overrides).config
+    given = flatten(config.to_dict())[part]
+    return {part: spec.replace(given, **{argument: value})}
 
 
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
     """Returns the steps that give the arm the base's total of tokens or FLOPs."""
-    config = _settings(sweep, overrides).config
-    base = _settings(sweep, sweep.overrides | sweep.arms[sweep.base]).config
+    config = flags.settings(sweep.config, overrides).config
+    of_base = sweep.overrides | sweep.arms[sweep.base]
+    base = flags.settings(sweep.config, of_base).config
     if not base.train.steps:
         raise UserError(f'equal={sweep.equal!r} needs train.steps, which is 0')
     cost = _flops_per_step if sweep.equal == 'flops' else _TOKENS_PER_STEP

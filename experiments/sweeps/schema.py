@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from experiments.command_line import flags
-from experiments.config.load import flatten
+from experiments.config.load import flatten, plain
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, named, user_errors
 from experiments.evaluation.measure import Measure
@@ -277,6 +277,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
         tuning = _with_tuples(values['tune'])
         with user_errors('tune: '):
             spec.check('tuning', Tuning, tuning)
+            tuning['values'] = tuple(map(plain, tuning['values']))
         values['tune'] = Tuning(**tuning)
     if 'measure' in values:
         ranges.check('measure', str, values['measure'])
@@ -326,7 +327,8 @@ def _factors(values: Fields) -> Fields:
     for name, levels in values['factors'].items():
         _check_name('factors', name)
         if isinstance(levels, list | tuple):
-            levels = {str(value): {name: value} for value in levels}
+            with user_errors(f'factors[{name!r}]: '):
+                levels = {str(plain(value)): {name: value} for value in levels}
         ranges.check(f'factors[{name!r}]', dict, levels)
         if len(levels) < 2:
             raise UserError(f'factors[{name!r}] needs two levels, not {shown(levels)}')
