@@ -120,9 +120,10 @@ def training(width: int, dtype: str, rate: float, bandwidth: float) -> list[Any]
     file.update_from_flattened_dict({f'model.{k}': v for k, v in sizes.items()})
     config = load.from_config_dict(file)
     made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
-    state = init_state(made.model, made.optimizer, jax.random.key(0))
+    optimizer = made.programs.optimizer
+    state = init_state(made.model, optimizer, jax.random.key(0))
     key = jax.random.key(1)
-    step = jax.jit(make_train_step(made.model, made.optimizer), donate_argnums=0)
+    step = jax.jit(make_train_step(made.model, optimizer), donate_argnums=0)
     planned = itertools.islice(made.batches.iterate(Position()), WARM_UP + STEPS)
     batches = [jax.device_put(batch, mesh.of().rows()) for batch, _ in planned]
     program = compilation.compiled(step, state, batches[0], key)

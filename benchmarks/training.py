@@ -105,10 +105,10 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
     work = setup.prepare(_config(args), args.cache, Screen(sys.stderr))
-    init = functools.partial(init_state, work.model, work.optimizer)
+    init = functools.partial(init_state, work.model, work.programs.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     loss = f'cross_entropy(label_smoothing={SMOOTHING})'
-    step = make_train_step(work.model, work.optimizer, loss=loss)
+    step = make_train_step(work.model, work.programs.optimizer, loss=loss)
     batches = prefetch(work.batches.iterate(Position()))
     first = jax.device_put(next(batches)[0], mesh.of().rows())
     began = time.perf_counter()

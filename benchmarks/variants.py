@@ -116,9 +116,9 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     compilation.use_cache()
     config = _config(args)
     made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
-    init = functools.partial(init_state, made.model, made.optimizer)
+    init = functools.partial(init_state, made.model, made.programs.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
-    step = make_train_step(made.model, made.optimizer)
+    step = make_train_step(made.model, made.programs.optimizer)
     jitted = jax.jit(step, donate_argnums=0)
     programs, figures = {}, Progress(text='')
     for batch, after in itertools.islice(

@@ -90,7 +90,8 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     from experiments.costs.ledger import batch_shape
     from experiments.optimizers.optimizer import LONG
     from experiments.runtime import compilation, mesh
-    from experiments.training import programs
+    from experiments.training.programs import Kind, TrainingPrograms
+    from experiments.training.teacher import open_teacher
 
     compilation.use_cache()
     devices = mesh.of(**vars(config.mesh))
@@ -99,8 +100,11 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     rows, length = batch_shape(config)
     multiple = config.train.accumulate * devices.row_shards
     shape = math.ceil(rows / multiple) * multiple, length
-    kind = programs.Kind(without_seeds(config), model, LONG, devices)
-    found: Any = programs.compiled_step(kind, shape).memory_analysis()
+    teacher = open_teacher(config.train.teacher)
+    taught_by = teacher and teacher.model
+    kind = Kind(without_seeds(config), model, LONG, devices, taught_by)
+    program = TrainingPrograms(kind).step(shape, teacher and teacher.variables)
+    found: Any = program.memory_analysis()
     # The new state reuses the donated buffers of the old one (XLA's aliases).
     beside = found.output_size_in_bytes - found.alias_size_in_bytes
     return {

@@ -59,7 +59,9 @@ def main() -> None:
         usual = runs[0].config.evaluation
         settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
         strategy = search.make(settings).strategy
-        _check_n_best(args.n_best, strategy)
+        samples = search.sampling(strategy, args.n_best).samples
+        most = samples if strategy.draws else strategy.hypotheses
+        _check_n_best(args.n_best, most)
         if args.html and (len(runs) > 1 or strategy.draws):
             raise UserError(
                 f'--html={args.html} shows how one run searches: give one --workdir, '
@@ -164,9 +166,8 @@ def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
             )
 
 
-def _check_n_best(n_best: int, strategy: 'Strategy') -> None:
+def _check_n_best(n_best: int, most: int) -> None:
     """Raises UserError if the search returns fewer translations per line."""
-    most = strategy.drawn(n_best) if strategy.draws else strategy.hypotheses
     if not 1 <= n_best <= most:
         raise UserError(
             f"--n_best={n_best} must be from 1 to {most}: give --decode='beam(beams=…)'"

@@ -15,7 +15,7 @@ from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import Ensemble
-from flaxformer_lite.interception import interceptors
+from flaxformer_lite.interception import interceptor_keys
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
@@ -127,7 +127,7 @@ def generate(
     if key is None:
         key = jax.random.key(0)
     arrays = variables, key, source_BS, max_len_B
-    return _generate(model, settings, interceptors(), *arrays)
+    return _generate(model, settings, interceptor_keys(), *arrays)
 
 
 def _special_tokens(model, bos, eos):
@@ -161,11 +161,6 @@ def _shortest_limit(model, source_length_B, max_length):
 
 
 def _check(model, source_length_B, strategy, key):
-    if strategy.utility_spec:
-        raise ValueError(
-            f"a utility, '{strategy.utility_spec}', is one of texts, and generate has "
-            "tokens alone: draw with 'sample' here, or translate with a run"
-        )
     if strategy.draws and key is None:
         raise ValueError('sampling needs a key, such as key=jax.random.key(0)')
     # Traced lengths are unknown.
@@ -181,7 +176,7 @@ def _check(model, source_length_B, strategy, key):
 
 # Interceptors change the traced program, so they are part of the cache key.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _generate(model, settings, listeners, variables, key, source_BS, max_len_B):
+def _generate(model, settings, interceptors, variables, key, source_BS, max_len_B):
     # The row index in the whole batch.
     rows_B = jnp.arange(len(source_BS))
     return decode_rows(model, settings, variables, key, source_BS, max_len_B, rows_B)

@@ -1,5 +1,7 @@
 """Access to the active Flax interceptors (`nn.intercept_methods`)."""
 
+import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -7,9 +9,32 @@ from typing import Any
 from flax.linen.module import _global_interceptor_stack
 
 
-def interceptors() -> tuple[Callable[..., Any], ...]:
-    """Returns the active interceptors, innermost first.
+class InterceptorKey:
+    """A cache key of an interceptor, which it does not keep alive.
 
-    Reuse a compiled program or a trace only if the interceptors are the same.
+    Keys are equal while the same interceptor is alive. Bound methods are the same if
+    they have the same function and object.
     """
-    return tuple(_global_interceptor_stack)
+
+    def __init__(self, interceptor: Callable[..., Any]):
+        # A bound method is a new object each time, and would be gone at once.
+        is_method = inspect.ismethod(interceptor)
+        self._refer = (weakref.WeakMethod if is_method else weakref.ref)(interceptor)
+        self._hash = hash(interceptor)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, InterceptorKey):
+            return NotImplemented
+        interceptor = self._refer()
+        return interceptor is not None and interceptor == other._refer()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def interceptor_keys() -> tuple[InterceptorKey, ...]:
+    """Returns keys of the active interceptors, innermost first.
+
+    Reuse a compiled program or a trace only if the keys are equal.
+    """
+    return tuple(map(InterceptorKey, _global_interceptor_stack))

@@ -39,6 +39,13 @@ os.environ['XLA_FLAGS'] = ' '.join([os.environ.get('XLA_FLAGS', ''), *flags])
 # Several devices on few cores wait for each other forever unless there are threads to
 # spare.
 os.environ['NPROC'] = '32'
+# Without bytecode, each process that a test starts compiles a thousand modules again,
+# which takes seconds. Processes and workers share a temporary folder of it instead.
+if os.environ.pop('PYTHONDONTWRITEBYTECODE', None):
+    bytecode = tempfile.TemporaryDirectory(
+        prefix='bytecode_', ignore_cleanup_errors=True
+    )
+    os.environ['PYTHONPYCACHEPREFIX'] = bytecode.name
 
 
 def pytest_collection_finish():
@@ -107,7 +114,7 @@ def browser():
         found.close()
 
 
-@pytest.fixture(scope='module')
+@pytest.fixture(scope='session', autouse=True)
 def no_default_is_written():
     """absl writes a flag's default twice, whole and as YAML: half of all parsing."""
     from ml_collections import ConfigDict

@@ -97,8 +97,9 @@ def test_the_runners_step_overwrites_the_state_on_each_device():
     kind = programs.Kind(
         without_seeds(load.from_config_dict(config)), made, 10, mesh.of()
     )
-    program = programs.compiled_step(kind, (jax.device_count(), LENGTH))
-    _, state = programs.first_state(kind)
+    made = programs.TrainingPrograms(kind)
+    program = made.step((jax.device_count(), LENGTH))
+    _, state = made.first_state
     held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
     assert program.memory_analysis().alias_size_in_bytes == held
     assert 'callback' not in program.as_text()
@@ -136,6 +137,25 @@ def test_flash_is_not_lowered_for_another_platform():
     for platform in ('cpu', 'tpu'):
         with pytest.raises(ValueError, match='flash runs on NVIDIA GPUs with cuDNN'):
             lowered(traced, platform)
+
+
+def test_flash_is_planned_on_a_gpu_that_cannot_run_it(monkeypatch):
+    """Only lowering for the GPU tells what it lacks."""
+    attend = jax.nn.dot_product_attention
+
+    def refuse(*arrays, implementation=None, **options):
+        if implementation == 'cudnn':
+            raise NotImplementedError('Require at least Ampere arch to run.')
+        return attend(*arrays, **options)
+
+    monkeypatch.setattr(jax.nn, 'dot_product_attention', refuse)
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+    # Other sizes than elsewhere, so that no trace is shared.
+    traced, _ = traced_step(attention='flash', d_k=24, d_v=24)
+    with pytest.raises(ValueError, match='flash does not run on this GPU: Require at'):
+        lowered(traced, 'cuda')
+    with pytest.raises(ValueError, match='flash runs on NVIDIA GPUs with cuDNN'):
+        lowered(traced, 'cpu')
 
 
 @pytest.mark.skipif(jax.default_backend() == 'gpu', reason='it runs on a GPU')

@@ -1,6 +1,7 @@
 """Each attention's weights by its formula in float64, and what all of them share."""
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,8 @@ import pytest
 import tiny
 from tiny import apply, float64, variables
 
-from flaxformer_lite.attention.flash import Flash
-from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.attention.flash import FlashAttention
+from flaxformer_lite.attention.softmax import SoftmaxAttention
 from flaxformer_lite.config import variants
 from flaxformer_lite.generation import generate
 from flaxformer_lite.kv_cache import BeamState, Cache, KeyValues, float32_slots
@@ -41,7 +42,7 @@ def attend(
 ):
     """Any variant on arrays whose length is the second axis."""
     if attention is None:
-        attention = Softmax()
+        attention = SoftmaxAttention()
     index_1T = jnp.arange(q_BTHK.shape[1])[None]
     arguments = dict(
         positions_BT=jnp.broadcast_to(index_1T, q_BTHK.shape[:2]),
@@ -191,7 +192,7 @@ def test_every_attention_has_a_law():
 
 
 def test_no_temperature_takes_the_likeliest_and_shares_evenly_among_ties():
-    attention = Softmax(temperature=0.0)
+    attention = SoftmaxAttention(temperature=0.0)
     q, key = [[1.0]], [[2.0], [4.0], [4.0], [9.0]]
     mask = np.array([[True, True, True, False]])[None, None]
     arrays = (np.asarray(x)[None, :, None] for x in (q, key, np.eye(4)))
@@ -207,7 +208,14 @@ def test_dropout_of_weights_is_each_weights_own():
     mask = jnp.ones((1, 1, 64, 64), bool)
     arguments = dict(positions_BT=jnp.arange(64)[None], mask_BHTS=mask)
     rngs = {'dropout': jax.random.key(0)}
-    y = apply(Softmax(dropout=0.5), {}, jnp.asarray(zeros), kv, **arguments, rngs=rngs)
+    y = apply(
+        SoftmaxAttention(dropout=0.5),
+        {},
+        jnp.asarray(zeros),
+        kv,
+        **arguments,
+        rngs=rngs,
+    )
     y = np.asarray(y)
     assert set(np.unique(y)) == {0.0, 2 / 64}
     assert abs((y == 0).mean() - 0.5) < 5 * 0.5 / np.sqrt(y.size)
@@ -243,7 +251,9 @@ def test_blocks_change_neither_results_nor_gradients(block):
         return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(arrays, bias)
 
     found = both(variants.make('attention', f'blockwise(block={block})'))
-    for one, other in zip(*map(jax.tree.leaves, (found, both(Softmax()))), strict=True):
+    for one, other in zip(
+        *map(jax.tree.leaves, (found, both(SoftmaxAttention()))), strict=True
+    ):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
@@ -269,9 +279,11 @@ def test_gradients_of_blocks_in_bfloat16_are_as_exact_as_those_of_softmax():
             for one, other in zip(found, exact, strict=True)
         ]
 
-    exact = gradients(Softmax(), jnp.float32)
+    exact = gradients(SoftmaxAttention(), jnp.float32)
     blockwise = variants.make('attention', 'blockwise(block=4)')
-    for error, of_softmax in zip(errors(blockwise), errors(Softmax()), strict=True):
+    for error, of_softmax in zip(
+        errors(blockwise), errors(SoftmaxAttention()), strict=True
+    ):
         assert error < 3 * of_softmax
 
 
@@ -346,7 +358,7 @@ def test_flash_is_softmax(settings):
     mask = np.random.default_rng(4).random((2, 1, 5, 5)) < 0.5
     mask[0, 0, 2] = False
     arguments = dict(bias=bias, dtype=jnp.bfloat16)
-    softmax, flash = Softmax(**settings), Flash(**settings)
+    softmax, flash = SoftmaxAttention(**settings), FlashAttention(**settings)
     expected = attend(*arrays, mask, **arguments, attention=softmax)
     # The formula that cuDNN is the fast version of; a GPU runs cuDNN itself.
     on_gpu = jax.default_backend() == 'gpu'
@@ -451,9 +463,10 @@ def test_a_cache_of_bfloat16_has_what_was_written_to_it(are_float32):
 
 
 def test_a_search_finds_the_same_with_slots_of_float32():
-    model = tiny.model(dtype='bfloat16')
+    model = tiny.model(dtype='bfloat16', num_layers=1)
     source_BS = jnp.arange(3, 13, dtype=jnp.int32).reshape(2, 5)
-    variables = init_variables(model, jax.random.key(0))
+    init = jax.jit(functools.partial(init_variables, model))
+    variables = init(jax.random.key(0))
     found = []
     for are_float32 in (False, True):
         with float32_slots(are_float32):

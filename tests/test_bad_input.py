@@ -13,7 +13,6 @@ from experiments.errors import UserError, line
 from flaxformer_lite import ranges
 from flaxformer_lite.config import spec, variants
 
-pytestmark = pytest.mark.usefixtures('no_default_is_written')
 SEED = int(os.environ.get('BAD_INPUT_SEED', random.randrange(10**6)))
 SMALL = {
     'model.num_layers': 1,

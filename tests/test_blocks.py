@@ -18,7 +18,7 @@ from experiments import check
 from flaxformer_lite import testing
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.masks import AttentionContext, TokenBatch
-from flaxformer_lite.norms.identity import Identity
+from flaxformer_lite.norms.identity import IdentityNorm
 from flaxformer_lite.residual.none import NoResidual
 from flaxformer_lite.testing.finding import broken
 
@@ -42,7 +42,7 @@ def test_the_example_convolves_each_sentence_of_a_packed_row(convolution):
     block = convolution(
         self_attention=Times(2.0),
         feed_forward=Times(1.0),
-        residual=NoResidual(norm=Identity(), dropout=Dropout(0.0)),
+        residual=NoResidual(norm=IdentityNorm(), dropout=Dropout(0.0)),
         width=width,
     )
     w_JD = rng.normal(size=(width, 5))

@@ -8,7 +8,7 @@ from flax import linen as nn
 from flax.traverse_util import flatten_dict
 
 from configs import wmt_base, wmt_big
-from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.attention.softmax import SoftmaxAttention
 from flaxformer_lite.config import build, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.dropout import Dropout
@@ -88,9 +88,13 @@ def test_what_is_named_stands_in_its_place():
         (type(x.core_attention).__name__, type(x.positions).__name__)
         for x in attentions
     ]
-    assert names == [('Relu', 'Alibi'), ('Cosine', 'Rotary'), ('Additive', 'Shaw')]
+    assert names == [
+        ('ReluAttention', 'ALiBi'),
+        ('CosineAttention', 'RotaryPositions'),
+        ('AdditiveAttention', 'ShawPositions'),
+    ]
     stacks = model.encoder.positions, model.decoder.positions
-    assert [type(x).__name__ for x in stacks] == ['Alibi', 'Rotary']
+    assert [type(x).__name__ for x in stacks] == ['ALiBi', 'RotaryPositions']
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_what_cannot_be_built_is_refused_by_the_name_of_its_field(overrides, mes
         tiny.model(**overrides)
 
 
-class Probe(Softmax):
+class Probe(SoftmaxAttention):
     def setup(self):
         self.w = self.param('w', nn.initializers.ones_init(), (1,))
 

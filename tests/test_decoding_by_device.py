@@ -38,6 +38,7 @@ def sources():
         {'strategy': 'beam(beams=3)', 'n_best': 2},
         {'strategy': 'diverse_beam(beams=4, groups=2)'},
         {'strategy': 'sample(top_p=0.9)', 'key': jax.random.key(3)},
+        {'strategy': 'mbr(samples=3)', 'key': jax.random.key(3)},
     ],
     ids=lambda settings: settings['strategy'],
 )

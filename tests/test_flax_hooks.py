@@ -1,6 +1,8 @@
 """Flax's own means of looking and changing work, in any order, and leave nothing."""
 
 import functools
+import gc
+import weakref
 
 import jax
 import numpy as np
@@ -123,3 +125,43 @@ def test_an_interceptor_reaches_into_blocks_and_a_plain_call_forgets_it():
     np.testing.assert_allclose(changed, expected, atol=1e-5)
     assert np.abs(changed - before).max() > 1e-3
     np.testing.assert_array_equal(plain(model, variables), before)
+
+
+class Halver:
+    """Halves feed-forward networks, and counts the calls that it sees in a trace."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None  # as of a dataclass
+
+    def intercept(self, of, args, kwargs, context):
+        self.calls += 1
+        return halve(of, args, kwargs, context)
+
+
+def intercepted(model, variables, interceptor):
+    with nn.intercept_methods(interceptor):
+        return generate(model, variables, [[4, 5, 1]], 'greedy', max_length=2)
+
+
+def test_generate_is_traced_once_for_each_interceptor_and_keeps_none_alive():
+    model, variables = made('encoder_decoder')
+    one, other = Halver(), Halver()
+    intercepted(model, variables, one.intercept)
+    calls = one.calls
+    intercepted(model, variables, one.intercept)
+    intercepted(model, variables, other.intercept)
+    assert one.calls == other.calls == calls > 0
+
+    def halve_too(of, args, kwargs, context):
+        return halve(of, args, kwargs, context)
+
+    intercepted(model, variables, halve_too)
+    references = weakref.ref(one), weakref.ref(halve_too)
+    del one, halve_too
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]

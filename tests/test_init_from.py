@@ -20,7 +20,7 @@ from experiments.errors import UserError
 from experiments.runs import directory, initial, metrics_log, trained_run
 from experiments.runtime import compilation
 from experiments.runtime.mesh import abstract_variables
-from experiments.training import loop, programs, setup
+from experiments.training import loop, setup
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.loss import loss_sums
@@ -132,7 +132,7 @@ def test_a_killed_run_goes_on_without_its_source(text, source, tmp_path, monkeyp
         def kill(self, *_):
             raise KeyboardInterrupt
 
-        patch.setattr(loop.Run, '_make_steps', kill)
+        patch.setattr(loop.Trainer, '_make_steps', kill)
         with pytest.raises(KeyboardInterrupt):
             small_runs.train(tmp_path / 'killed', *argv)
     shutil.rmtree(copy)
@@ -263,7 +263,7 @@ def test_layers_may_be_scanned_on_either_side(text, tmp_path, mesh):
             **mesh,
         )
         key = own.devices.key(0)
-        make, _ = programs.first_state(own.kind)
+        make, _ = own.programs.first_state
         state = make(key, own.initial.variables)
         run = trained_run.open_trained(path)
         separate = own.model.with_separate_layers() if not scanned else own.model

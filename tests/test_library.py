@@ -12,7 +12,7 @@ import tiny
 import flaxformer_lite
 from configs import wmt_base
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.decoding.strategies.sample import Sample
+from flaxformer_lite.decoding.strategies.sample import Sampling
 from flaxformer_lite.generation import as_strategy
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import BATCH_ARRAYS
@@ -116,7 +116,7 @@ def test_generate_is_the_search_that_it_names():
     assert_same(found, expected)
     assert found.exists_BN.all(1).tolist() == [True, True, False, True]
 
-    key, sample = jax.random.key(3), Sample(temperature=0.7, top_k=5, top_p=0.9)
+    key, sample = jax.random.key(3), Sampling(temperature=0.7, top_k=5, top_p=0.9)
     found = flaxformer_lite.generate(
         model, variables, tiny.padded(SOURCES), sample, key=key, max_length=6
     )
@@ -186,7 +186,11 @@ def test_a_forced_prefix_leaves_room_for_the_end_of_each_target():
         (dict(strategy='beam(beams=2)', n_best=3), 'n_best must be from 1 to the 2 '),
         (dict(processors='no_repeat'), "'no_repeat' is not one of forced_prefix, "),
         (dict(strategy='sample'), 'sampling needs a key'),
-        (dict(strategy='mbr'), "a utility, 'chrf', is one of texts, and generate has"),
+        (dict(strategy='mbr'), 'sampling needs a key'),
+        (
+            dict(strategy='mbr(utility="bleu")', key=jax.random.key(0)),
+            "utility: 'bleu' is no function of token ids. Leave it out, or",
+        ),
         (dict(source=[[4, 13, 1]]), 'source holds token 13: a vocabulary of 13 ends'),
         (dict(max_length=0), 'max_length must be at least 1, not 0'),
         (

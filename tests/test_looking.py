@@ -28,18 +28,23 @@ pytestmark = pytest.mark.usefixtures('cache')
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory, cache):
-    """The directory of a run of two layers."""
+    """The directory of a run of one layer."""
+    return train(tmp_path_factory, num_layers=1)
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory, cache):
+    """A run of two layers."""
+    return experiments.open_run(train(tmp_path_factory, num_layers=2))
+
+
+def train(tmp_path_factory, num_layers):
     text = small_runs.write_text(tmp_path_factory.mktemp('text'), val=4, test=6)
     fields = small_runs.FIELDS | {'data': small_runs.source(text), 'train.steps': 4}
     fields |= {'evaluation.decode': 'greedy'}  # which is compiled sooner
     path = tmp_path_factory.mktemp('runs') / 'run'
-    small_runs.train(path, *small_runs.flags(fields, model__num_layers=2))
+    small_runs.train(path, *small_runs.flags(fields, model__num_layers=num_layers))
     return path
-
-
-@pytest.fixture(scope='module')
-def run(trained):
-    return experiments.open_run(trained)
 
 
 @pytest.mark.slow
@@ -162,7 +167,7 @@ def test_what_holds_no_weights_is_left_out_and_the_rest_is_shown(case):
 
 
 NOTHING_CHANGES = """
-import logging, signal, sys, warnings
+import logging, os, signal, sys, warnings
 import jax
 
 def state():
@@ -174,12 +179,15 @@ def state():
         [(logger.level, list(logger.filters)) for logger in loggers],
         [signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)],
         dict(jax.config.values),
+        dict(os.environ),
     )
 
 before = state()
 import experiments
 assert state() == before
-experiments.open_run(sys.argv[1]).translate(['Tom sleeps.'])
+run = experiments.open_run(sys.argv[1])
+run.translate(['Tom sleeps.'])
+run.score([('Tom sleeps.', 'Tom schläft.')])
 assert state() == before
 """
 

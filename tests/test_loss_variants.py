@@ -166,6 +166,17 @@ def test_metrics_have_no_gradient(metric):
     assert not any(np.any(x) for x in jax.tree.leaves(gradients))
 
 
+def mostly(slow):
+    """Each file and a sum, of which some are slow tests."""
+    return pytest.mark.parametrize(
+        'text',
+        [
+            pytest.param(x, marks=[pytest.mark.slow] if x.startswith(slow) else [])
+            for x in EVERY
+        ],
+    )
+
+
 # Each file, and a sum.
 EVERY = [text for text in LAWS if text[0] != '['] + ['[r_drop, distillation, z_loss]']
 
@@ -204,7 +215,7 @@ def close(found, expected, tolerance=1e-5):
     jax.tree.map(compare, found, expected)
 
 
-@pytest.mark.parametrize('text', EVERY)
+@mostly(slow='[')
 def test_what_every_loss_has_to_hold(text):
     testing.require(testing.loss_findings(loss_of(text), Words(), variables()), text)
     run = learn(text)
@@ -284,7 +295,7 @@ def stepped(text, accumulate=1, devices=None):
     return jax.device_get((metrics.sums, tiny.first_gradient(state)))
 
 
-@pytest.mark.parametrize('text', EVERY)
+@mostly(slow=('focal', 'z_loss', '['))
 def test_parts_of_a_batch_and_devices_sum_up_to_the_whole(text):
     whole = stepped(text)
     close(stepped(text, accumulate=2), whole)

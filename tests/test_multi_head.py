@@ -7,7 +7,7 @@ import tiny
 from flax import linen as nn
 from tiny import apply, float64, variables
 
-from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.attention.softmax import SoftmaxAttention
 from flaxformer_lite.config import variants
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.masks import AttentionContext
@@ -48,7 +48,7 @@ def positions_of(x_BTD):
 
 def multi_head(sizes=SIZES, **parts):
     """By default between heads of softmax attention, without positions."""
-    defaults = dict(core_attention=Softmax(), positions=NoPositions())
+    defaults = dict(core_attention=SoftmaxAttention(), positions=NoPositions())
     return MultiHeadAttention(sizes=sizes, **defaults | parts)
 
 
@@ -88,7 +88,7 @@ def test_is_the_concatenation_of_its_heads():
 
 @pytest.mark.parametrize('offset', [0.0, 0.75])
 def test_queries_and_keys_are_normed_before_positions_turn_them(offset):
-    attention = Softmax(query_key_norm=True, query_key_offset=offset)
+    attention = SoftmaxAttention(query_key_norm=True, query_key_offset=offset)
     heads = multi_head(core_attention=attention, positions=Rolled())
     p, out = run(X, Y, MASK, heads)
     norms = {k: float64(x['scale']) for k, x in p.pop('core_attention').items()}

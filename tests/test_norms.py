@@ -8,17 +8,17 @@ from flax import linen as nn
 from tiny import apply, float64, variables
 
 from flaxformer_lite.masks import padding_known
-from flaxformer_lite.norms.batch import Batch
+from flaxformer_lite.norms.batch import BatchNorm
 from flaxformer_lite.norms.dynamic_tanh import DynamicTanh
-from flaxformer_lite.norms.layer import Layer
-from flaxformer_lite.norms.rms import Rms
-from flaxformer_lite.norms.scale import Scale
+from flaxformer_lite.norms.layer import LayerNorm
+from flaxformer_lite.norms.rms import RMSNorm
+from flaxformer_lite.norms.scale import ScaleNorm
 
 X = np.random.default_rng(0).normal(3.0, 2.0, (2, 3, 8))
 
 
 def test_layer_norm_is_its_formula_with_epsilon_inside_the_root():
-    norm = Layer(epsilon=0.1)
+    norm = LayerNorm(epsilon=0.1)
     p = variables(norm, jnp.zeros((1, 1, 8)))
     small = X * 0.1  # so that ε counts
     mean = small.mean(-1, keepdims=True)
@@ -29,7 +29,7 @@ def test_layer_norm_is_its_formula_with_epsilon_inside_the_root():
 
 
 def test_rms_norm_is_its_formula_with_epsilon_inside_the_root():
-    norm = Rms(epsilon=0.1)
+    norm = RMSNorm(epsilon=0.1)
     p = variables(norm, jnp.zeros((1, 1, 8)))
     small = X * 0.1
     scale = float64(p['params']['scale'])
@@ -38,9 +38,9 @@ def test_rms_norm_is_its_formula_with_epsilon_inside_the_root():
 
 
 def test_rms_norm_with_an_offset_has_gemmas_gain_and_begins_without_one():
-    norm, x = Rms(offset=1.0), jnp.asarray(X, jnp.float32)
+    norm, x = RMSNorm(offset=1.0), jnp.asarray(X, jnp.float32)
     first, plain = (
-        each.init_with_output(jax.random.key(0), x)[0] for each in (norm, Rms())
+        each.init_with_output(jax.random.key(0), x)[0] for each in (norm, RMSNorm())
     )
     np.testing.assert_array_equal(first, plain)
     p = variables(norm, x)
@@ -50,7 +50,7 @@ def test_rms_norm_with_an_offset_has_gemmas_gain_and_begins_without_one():
 
 
 def test_scale_norm_has_one_gain_and_its_length():
-    norm = Scale()
+    norm = ScaleNorm()
     p = variables(norm, jnp.zeros((1, 1, 8)))
     gain = float64(p['params']['scale'])
     expected = gain * X / np.sqrt((X**2).sum(-1, keepdims=True))
@@ -67,7 +67,7 @@ def test_dynamic_tanh_is_its_formula():
     np.testing.assert_allclose(apply(norm, p, jnp.asarray(X)), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize('norm', [Layer(), Rms()])
+@pytest.mark.parametrize('norm', [LayerNorm(), RMSNorm()])
 def test_statistics_are_float32_for_bfloat16_inputs(norm):
     x = jnp.asarray(X, jnp.bfloat16)
     p = variables(norm, x)
@@ -78,7 +78,7 @@ def test_statistics_are_float32_for_bfloat16_inputs(norm):
 
 def test_layer_norm_keeps_its_precision_far_from_zero():
     x = np.float32([[[4096.0, 4096.5, 4097.0, 4097.5]]])
-    norm = Layer()
+    norm = LayerNorm()
     y = apply(norm, {'params': {'scale': jnp.ones(4), 'bias': jnp.zeros(4)}}, x)
     np.testing.assert_allclose(
         y[0, 0], np.array([-3, -1, 1, 3]) / np.sqrt(5), atol=1e-4
@@ -94,7 +94,7 @@ def train(norm, x, valid, p):
 def test_batch_norm_equals_linens_and_leaves_padding_out():
     x = jnp.asarray(X, jnp.float32)
     valid = jnp.asarray([[True, True, False], [True, False, False]])
-    ours, linen = Batch(), nn.BatchNorm(use_running_average=False)
+    ours, linen = BatchNorm(), nn.BatchNorm(use_running_average=False)
     p = variables(ours, x)
     theirs = {
         'params': p['params'],
@@ -119,14 +119,14 @@ def test_batch_norm_equals_linens_and_leaves_padding_out():
 
 
 def test_batch_norm_learns_nothing_of_padding_alone():
-    x, norm = jnp.asarray(X, jnp.float32), Batch()
+    x, norm = jnp.asarray(X, jnp.float32), BatchNorm()
     p = variables(norm, x)
     _, found = train(norm, x, jnp.zeros((2, 3), bool), p)
     jax.tree.map(np.testing.assert_array_equal, found['batch_stats'], p['batch_stats'])
 
 
 def test_batch_norm_that_is_not_training_is_of_its_running_means():
-    norm = Batch(epsilon=0.1)
+    norm = BatchNorm(epsilon=0.1)
     p = variables(norm, jnp.zeros((1, 1, 8)))
     mean, variance = (float64(p['batch_stats'][k]) for k in ('mean', 'variance'))
     scale, bias = (float64(p['params'][k]) for k in ('scale', 'bias'))

@@ -368,7 +368,7 @@ def test_of_a_package_the_files_that_were_imported_are_kept(world, tmp_path):
     importlib.import_module('my_package.near')
     fields = dict.fromkeys(schema.fields()) | {
         'model.attention': '[softmax, my_package.near.C(x=1)]',
-        'model.norm': 'flaxformer_lite.norms.rms.Rms',
+        'model.norm': 'flaxformer_lite.norms.rms.RMSNorm',
         'evaluation.decode': 'mbr(utility="my_metrics.Words")',
     }
     assert parts.packages(fields) == ['my_metrics', 'my_package']

@@ -88,12 +88,14 @@ def test_each_stack_has_the_patterns_of_its_own_fields():
     assert model.layer_periods == {'encoder': 2, 'decoder': 6}
     for i in range(6):
         encoder, decoder = model.encoder.template(i), model.decoder.template(i)
-        kind = ('Local', 'Softmax')[i % 2]
+        kind = ('LocalAttention', 'SoftmaxAttention')[i % 2]
         assert type(encoder.self_attention.core_attention).__name__ == kind
         assert type(decoder.self_attention.core_attention).__name__ == kind
-        assert type(decoder.cross_attention.core_attention).__name__ == 'Softmax'
-        assert type(encoder.residual.norm).__name__ == 'Layer'
-        norm = ('Layer', 'Rms', 'Scale')[i % 3]
+        assert (
+            type(decoder.cross_attention.core_attention).__name__ == 'SoftmaxAttention'
+        )
+        assert type(encoder.residual.norm).__name__ == 'LayerNorm'
+        norm = ('LayerNorm', 'RMSNorm', 'ScaleNorm')[i % 3]
         assert type(decoder.residual.norm).__name__ == norm
 
 
@@ -103,7 +105,7 @@ def test_matrices_begin_as_the_residual_connection_of_their_layer_asks():
         type(model.encoder.template(i).feed_forward.dense.kernel_init).__name__
         for i in range(2)
     ]
-    assert inits == ['Deepnorm', 'Xavier']
+    assert inits == ['DeepNormInit', 'XavierInit']
 
 
 def test_a_field_is_unused_where_no_layer_uses_it():

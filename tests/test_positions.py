@@ -10,8 +10,8 @@ from flax import linen as nn
 from flaxformer_lite.config import variants
 from flaxformer_lite.generation import generate
 from flaxformer_lite.positions.base import Positions
-from flaxformer_lite.positions.learned import Learned
-from flaxformer_lite.positions.sinusoidal import Sinusoidal
+from flaxformer_lite.positions.learned import LearnedPositions
+from flaxformer_lite.positions.sinusoidal import SinusoidalPositions
 from flaxformer_lite.ranges import Size
 from flaxformer_lite.sizes import Sizes
 
@@ -92,7 +92,7 @@ def test_a_sentence_longer_than_a_table_is_refused():
 
 def table(length, d_model):
     nothing, positions = jnp.zeros((1, length, d_model)), jnp.arange(length)[None]
-    sinusoidal = Sinusoidal(Sizes(d_model=d_model))
+    sinusoidal = SinusoidalPositions(Sizes(d_model=d_model))
     rows = tiny.apply(sinusoidal, {}, nothing, positions, method='embed')
     return np.asarray(rows)[0]
 
@@ -108,12 +108,12 @@ def test_sinusoids_are_the_papers_formula():
 
 def test_sinusoids_go_by_position_not_by_slot():
     x, pos = jnp.ones((2, 3, 8)), jnp.array([[2, 0, 1], [5, 5, 0]])
-    y = tiny.apply(Sinusoidal(Sizes(d_model=8)), {}, x, pos, method='embed')
+    y = tiny.apply(SinusoidalPositions(Sizes(d_model=8)), {}, x, pos, method='embed')
     np.testing.assert_array_equal(y, 1 + table(6, 8)[np.asarray(pos)])
 
 
 def test_learned_positions_add_a_row_for_each_position():
-    positions = Learned(max_length=5)
+    positions = LearnedPositions(max_length=5)
     x, pos = jnp.ones((1, 4, 6)), jnp.array([[4, 0, 0, 2]])
     p = tiny.variables(positions, x, pos, method='embed')
     rows = np.asarray(p['params']['table'])
@@ -123,7 +123,7 @@ def test_learned_positions_add_a_row_for_each_position():
 
 
 def test_a_position_beyond_the_learned_ones_is_never_another_ones():
-    positions = Learned(max_length=5)
+    positions = LearnedPositions(max_length=5)
     x, pos = jnp.ones((1, 3, 6)), jnp.array([[4, 5, 1000]])
     p = tiny.variables(positions, x, pos, method='embed')
     y = tiny.apply(positions, p, x, pos, method='embed')

@@ -24,9 +24,19 @@ ENSEMBLES = {
     'scanned, recurrent': ['scanned', 'recurrent'],
     'bart, bart': ['bart', 'bart'],
 }
-single = pytest.mark.parametrize('name', [*MODELS, *PUBLISHED])
-several = pytest.mark.parametrize('name', ENSEMBLES)
-every = pytest.mark.parametrize('name', [*MODELS, *PUBLISHED, *ENSEMBLES])
+# Slow tests: most other tests are of the plain model, and one ensemble is enough here.
+SLOW = ('plain', 'bart, bart')
+
+
+def each(*names, slow=SLOW):
+    marks = {name: [pytest.mark.slow] if name in slow else [] for name in names}
+    cases = [pytest.param(name, marks=marks[name]) for name in names]
+    return pytest.mark.parametrize('name', cases)
+
+
+single = each(*MODELS, *PUBLISHED)
+several = each(*ENSEMBLES, slow=())
+every = each(*MODELS, *PUBLISHED, *ENSEMBLES)
 
 
 @functools.cache
@@ -104,7 +114,7 @@ def test_masks_that_are_on_change_nothing(name):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-@single
+@each(*MODELS, *PUBLISHED, slow=('plain', 'bart'))
 def test_it_is_trained_from_where_it_is(name):
     model, variables = opened(name)
     batch = a_batch(model)

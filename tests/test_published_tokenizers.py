@@ -235,16 +235,26 @@ def test_tokens_that_are_no_text_are_shown_by_names(read):
 
 
 def test_without_a_package_it_is_named_and_nothing_else_is_said(tmp_path):
-    """In a process of its own: that Transformers finds no PyTorch is not said."""
+    """In a process of its own: that Transformers finds no PyTorch is not said.
+
+    Later warnings are shown, since no setting of the process has changed.
+    """
     theirs = checkpoint('marian', tmp_path / 'marian')
     program = (
-        'import sys\n'
+        'import logging, os, sys, warnings\n'
         'from pathlib import Path\n'
         'from experiments.data.tokenizers import huggingface\n'
         'from flaxformer_lite.special_tokens import SpecialTokens\n'
         'if sys.argv[2]: sys.modules[sys.argv[2]] = None\n'
         'special = SpecialTokens(16, 16, 0)\n'
-        'huggingface.of_checkpoint(Path(sys.argv[1]), 17, special).encode(["ab"])\n'
+        'def state():\n'
+        '    filters = list(warnings.filters)\n'
+        '    return dict(os.environ), filters, logging.root.manager.disable\n'
+        'before = state()\n'
+        'found = huggingface.of_checkpoint(Path(sys.argv[1]), 17, special)\n'
+        'found.encode(["ab " * 9000])\n'
+        'assert state() == before\n'
+        'assert logging.getLogger("transformers").isEnabledFor(logging.WARNING)\n'
     )
 
     def run(missing):

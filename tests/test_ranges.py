@@ -8,14 +8,14 @@ import pytest
 from configs import wmt_base
 from experiments.config import schema
 from flaxformer_lite import ranges
-from flaxformer_lite.attention.local import Local
+from flaxformer_lite.attention.local import LocalAttention
 from flaxformer_lite.config import build, spec, variants
-from flaxformer_lite.init.normal import Normal
+from flaxformer_lite.init.normal import NormalInit
 from flaxformer_lite.layers.dropout import Dropout
-from flaxformer_lite.norms.layer import Layer
+from flaxformer_lite.norms.layer import LayerNorm
 from flaxformer_lite.ranges import Choices, Range
-from flaxformer_lite.training.schedules.cosine import Cosine
-from flaxformer_lite.training.schedules.noam import Noam
+from flaxformer_lite.training.schedules.cosine import CosineSchedule
+from flaxformer_lite.training.schedules.noam import NoamSchedule
 
 INF, NAN = float('inf'), float('nan')
 Whole = Annotated[int, Range(at_least=1)]
@@ -77,13 +77,19 @@ def test_what_is_refused(annotation, value, message):
 @pytest.mark.parametrize(
     ('make', 'message'),
     [
-        (lambda: Local(window=0), 'window must be at least 1, not 0'),
-        (lambda: Local().clone(window=-1), 'window must be at least 1, not -1'),
-        (lambda: Layer(epsilon=-1.0), 'epsilon must be above 0 and at most 1, not -1'),
-        (lambda: Normal(std=0.0), 'std must be above 0, not 0.0'),
+        (lambda: LocalAttention(window=0), 'window must be at least 1, not 0'),
+        (
+            lambda: LocalAttention().clone(window=-1),
+            'window must be at least 1, not -1',
+        ),
+        (
+            lambda: LayerNorm(epsilon=-1.0),
+            'epsilon must be above 0 and at most 1, not -1',
+        ),
+        (lambda: NormalInit(std=0.0), 'std must be above 0, not 0.0'),
         (lambda: Dropout(1.0), 'rate must be at least 0 and below 1, not 1.0'),
-        (lambda: Noam(512, factor=-1), 'factor must be above 0, not -1'),
-        (lambda: Cosine(10, INF), 'peak must be above 0 and finite'),
+        (lambda: NoamSchedule(512, factor=-1), 'factor must be above 0, not -1'),
+        (lambda: CosineSchedule(10, INF), 'peak must be above 0 and finite'),
     ],
 )
 def test_what_is_made_in_python_is_held_to_the_same(make, message):

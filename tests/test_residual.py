@@ -9,7 +9,7 @@ from tiny import apply, variables
 
 from flaxformer_lite.config import variants
 from flaxformer_lite.layers.dropout import Dropout
-from flaxformer_lite.norms.identity import Identity
+from flaxformer_lite.norms.identity import IdentityNorm
 from flaxformer_lite.residual.post_norm import PostNorm
 from flaxformer_lite.residual.pre_norm import PreNorm
 from flaxformer_lite.sizes import Sizes
@@ -103,7 +103,7 @@ def test_dropout_falls_on_the_branch_and_spares_the_stream(name):
     residual = variants.make(
         'residual',
         name,
-        norm=Identity(),
+        norm=IdentityNorm(),
         dropout=Dropout(0.5),
         sizes=Sizes(role='encoder', encoder_layers=2, decoder_layers=2),
     )

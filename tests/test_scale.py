@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks import scale
 
 PAGE = Path(__file__).parents[1] / 'docs/scale.md'
@@ -32,6 +34,7 @@ def test_flops_and_bytes_are_near_those_of_compiled_steps():
         assert _percent(row[6]) <= 10
 
 
+@pytest.mark.slow
 def test_the_page_has_the_tables():
     page = PAGE.read_text('utf-8')
     without_price = [row[:-1] for row in scale.runs(scale.H100)]

@@ -7,14 +7,14 @@ import pytest
 from flaxformer_lite import testing
 from flaxformer_lite.training import schedules
 from flaxformer_lite.training.schedules.base import Schedule
-from flaxformer_lite.training.schedules.noam import Noam
+from flaxformer_lite.training.schedules.noam import NoamSchedule
 
 
 @pytest.mark.parametrize(
     ('d_model', 'warmup', 'factor'), [(512, 4000, 1.0), (128, 400, 2.5)]
 )
 def test_noam_is_the_papers_formula_and_its_first_step_is_one(d_model, warmup, factor):
-    rate = Noam(d_model, warmup, factor)
+    rate = NoamSchedule(d_model, warmup, factor)
     for count in (0, 1, 17, warmup - 2, warmup - 1, warmup, 10 * warmup, 100_000):
         s = count + 1
         expected = factor * d_model**-0.5 * min(s**-0.5, s * warmup**-1.5)

@@ -21,7 +21,7 @@ from flaxformer_lite.training.train_step import init_variables
 SHARED = dict(
     num_layers=4,
     share_layers=2,
-    decoder__num_layers=3,
+    decoder__num_layers=2,
     decoder__share_layers=1,
     attention='[softmax, local(window=2)]',
     decoder__attention='softmax',
@@ -29,7 +29,7 @@ SHARED = dict(
     residual='pre_norm',
 )
 DISTINCT = {'encoder': 2, 'decoder': 1}
-DEPTHS = {'encoder': 4, 'decoder': 3}
+DEPTHS = {'encoder': 4, 'decoder': 2}
 
 
 def unshared():

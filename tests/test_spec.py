@@ -212,7 +212,7 @@ def test_a_file_with_two_public_classes_is_refused_by_their_names(
         ),
         ('spare_parts.Farr', "spare_parts has no class Farr; did you mean 'Far'"),
         ('spare_parts.dataclasses', 'spare_parts has no class dataclasses'),
-        ('decimal.Decimal', 'decimal.Decimal is no Base: derive it from shop.base.B'),
+        ('optax.Schedule', 'optax.Schedule is no Base: derive it from shop.base.B'),
         (
             'spare_parts.Far(size=3)',
             "unknown argument 'size'; spare_parts.Far takes window",

@@ -18,6 +18,7 @@ from experiments.costs.ledger import ledger
 from experiments.errors import UserError
 from experiments.reports import analysis
 from experiments.runs import directory, metrics_log
+from experiments.runtime import compilation
 from experiments.sweeps import planning, progress, workers
 from experiments.training import loop
 from flaxformer_lite.config.results import ResultError
@@ -49,7 +50,8 @@ def fail(path, failure):
 def planned(tmp_path, monkeypatch):
     """A sweep of six small runs, of which none has begun."""
     monkeypatch.chdir(tmp_path)
-    sizes = {'model.d_model': 16, 'model.num_heads': 2, 'train.steps': 100}
+    sizes = {'model.d_model': 16, 'model.num_heads': 2, 'model.num_layers': 1}
+    sizes |= {'train.steps': 100}
     arms = {name: {'model.d_ff': 16 * i} for i, name in enumerate('abcdef', 1)}
     return planning.load(
         write_sweep(tmp_path, overrides=sizes, arms=arms, base='a', seeds=[0])
@@ -62,7 +64,7 @@ def made(monkeypatch, planned):
     arms = {run.path: run.arm for run in planned.runs}
     made = []
 
-    def run(config, path, overrides, screen):
+    def run(config, path, overrides, screen, programs):
         made.append(arms[path])
         finish(path)
 
@@ -103,10 +105,10 @@ def test_what_has_ended_or_is_in_use_is_left_alone(planned, made):
 def test_an_error_stops_no_other_run(planned, made, monkeypatch, error, capsys):
     make = loop.run
 
-    def fail(config, path, *arguments):
+    def fail(config, path, *arguments, **options):
         if path == planned.runs[1].path:
             raise error
-        make(config, path, *arguments)
+        make(config, path, *arguments, **options)
 
     monkeypatch.setattr(loop, 'run', fail)
     workers.make_runs(planned.runs, 0, 1)
@@ -411,6 +413,34 @@ def test_a_set_that_is_not_there_is_refused_before_the_first_run(
     assert not (folder / 'runs').exists()
 
 
+def test_seeds_of_one_worker_share_their_programs(folder, monkeypatch):
+    """Only initialization, which runs once, is compiled for each run."""
+    data = {'data': small_runs.source('text')}
+    fields = small_runs.SHORT | data
+    arms = {'base': {}}
+    file = write_sweep(
+        folder, overrides=fields, arms=arms, seeds=[1, 2], measure='val loss'
+    )
+    compiled, by_run, make = [], [], loop.run
+    compile_program = compilation.compiled
+
+    def count(function, *arguments, once=False):
+        if not once:
+            compiled.append(function)
+        return compile_program(function, *arguments, once=once)
+
+    def run(*arguments, **options):
+        compiled.clear()
+        make(*arguments, **options)
+        by_run.append(len(compiled))
+
+    monkeypatch.setattr(compilation, 'compiled', count)
+    monkeypatch.setattr(loop, 'run', run)
+    workers.make_all(planning.load(file), 0, 1)
+    first, second = by_run
+    assert first >= 3 and second == 0  # a step, the loss and the search
+
+
 def test_a_dry_run_downloads_nothing(folder, monkeypatch, capsys):
     public = 'tfds(name="wmt14_translate/de-en", source="en", target="de")'
     for data in (public, f'mix(sources=[{public!r}])'):
@@ -434,7 +464,11 @@ def test_a_crossed_factor_may_have_no_effect_in_an_arm(folder, monkeypatch, caps
     assert f'rms, rezero: model.norm=rms has no effect where {reason}\n' in out
     runs = planning.load(file).runs
     given = []
-    monkeypatch.setattr(loop, 'run', lambda config, path, asked, _: given.append(asked))
+
+    def run(config, path, asked, screen, programs):
+        given.append(asked)
+
+    monkeypatch.setattr(loop, 'run', run)
     workers.make_runs(runs[-1:], 0, 1)
     assert given[0]['train.seed'] == 3 and 'model.norm' not in given[0]
     factors['model.residual'] = ['rezero', 'none']

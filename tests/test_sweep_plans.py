@@ -12,7 +12,12 @@ from experiments.errors import UserError
 from experiments.sweeps import planning, progress, workers
 from experiments.training import loop
 
-SMALL = {'model.d_model': 16, 'model.num_heads': 2, 'train.steps': 100}
+SMALL = {
+    'model.d_model': 16,
+    'model.num_heads': 2,
+    'model.num_layers': 1,
+    'train.steps': 100,
+}
 ARMS = {'base': {}, 'wide': {'model.d_ff': 32}}
 RATE = 'optimizer.schedule.peak'
 
@@ -214,7 +219,7 @@ def test_arms_get_equally_many_tokens_or_flops(folder):
     arms = {
         'base': {},
         'large batches': {'batch.tokens': 16_384},
-        'deep': {'model.num_layers': 8},
+        'deep': {'model.num_layers': 2},
     }
     by_equal = {}
     for equal in ('steps', 'tokens', 'flops'):
@@ -281,7 +286,7 @@ def test_a_worker_goes_on_with_what_results_ask_for(folder, monkeypatch):
     sweep = planned(folder, tune=TUNE)
     made = []
 
-    def run(config, path, overrides, screen):
+    def run(config, path, overrides, screen, programs):
         plan = planning.plan(sweep)
         (this,) = [x for x in (*plan.trials, *plan.runs) if x.path == path]
         made.append(str(this))
@@ -302,7 +307,7 @@ def test_a_worker_adds_seeds_until_results_are_enough(folder, monkeypatch):
     noise = [0.5, -0.5, 0, 0.5, -0.5, 0]  # too much for three seeds
     made = []
 
-    def run(config, path, overrides, screen):
+    def run(config, path, overrides, screen, programs):
         (this,) = [x for x in planning.plan(sweep).runs if x.path == path]
         made.append(this.seed)
         finish(this, 10.0 + noise[this.seed] * (this.arm == 'wide'))

@@ -7,7 +7,6 @@ from experiments.command_line import flags
 from experiments.config import check
 from experiments.sweeps import planning, schema
 
-pytestmark = pytest.mark.usefixtures('no_default_is_written')
 NAMES = flags.available(schema.FOLDER)
 
 

@@ -22,21 +22,21 @@ from experiments.errors import UserError
 from experiments.hooks.base import Hook
 from experiments.training import setup
 from flaxformer_lite import testing
-from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.attention.softmax import SoftmaxAttention
 from flaxformer_lite.decoding.processors.base import Processor
-from flaxformer_lite.decoding.strategies.greedy import Greedy
-from flaxformer_lite.decoding.strategies.sample import Sample
+from flaxformer_lite.decoding.strategies.greedy import GreedySearch
+from flaxformer_lite.decoding.strategies.sample import Sampling
 from flaxformer_lite.feed_forward.base import FeedForward
-from flaxformer_lite.feed_forward.relu import Relu
-from flaxformer_lite.init.xavier import Xavier
+from flaxformer_lite.feed_forward.relu import ReluFeedForward
+from flaxformer_lite.init.xavier import XavierInit
 from flaxformer_lite.kv_cache import Cache
 from flaxformer_lite.losses.base import Loss, label_log_p
-from flaxformer_lite.norms.layer import Layer
+from flaxformer_lite.norms.layer import LayerNorm
 from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.testing import forms, models, parts
 
 
-class SeesTheFuture(Relu):
+class SeesTheFuture(ReluFeedForward):
     """A convolution to the wrong side."""
 
     @nn.compact
@@ -44,7 +44,7 @@ class SeesTheFuture(Relu):
         return super().__call__(x_BTD + jnp.roll(x_BTD, -1, axis=1))
 
 
-class IgnoresThePadding(Softmax):
+class IgnoresThePadding(SoftmaxAttention):
     def __call__(self, q_BTHK, kv, *, positions_BT, mask_BHTS, **others):
         before_BTS = kv.positions_BS[:, None] <= positions_BT[:, :, None]
         mask_BHTS |= before_BTS[:, None]
@@ -57,7 +57,7 @@ class CountsAlongTheRow(Positions):
         return x_BTD + jnp.arange(x_BTD.shape[1])[None, :, None]
 
 
-class OfTheBatch(Layer):
+class OfTheBatch(LayerNorm):
     def normalize(self, x_BTD):
         return x_BTD - x_BTD.mean(0, keepdims=True)
 
@@ -68,17 +68,17 @@ class Forgetful(Cache):
         return self, everything
 
 
-class Forgets(Softmax):
+class Forgets(SoftmaxAttention):
     def init_cache(self, prefix, valid_BS):
         return Forgetful.starting_with(prefix)
 
 
-class InfiniteSlope(Relu):
+class InfiniteSlope(ReluFeedForward):
     def activation(self, h_BTF):
         return jnp.sqrt(jnp.maximum(h_BTF, 0.0))
 
 
-class HasTooMany(Relu):
+class HasTooMany(ReluFeedForward):
     @nn.compact
     def __call__(self, x_BTD):
         self.param('spare', nn.initializers.ones, (3,))
@@ -147,24 +147,24 @@ def test_products_that_are_summed_in_bfloat16_are_found():
         products = forms.products(rounded, models.random_variables(model))
         return forms.float32_sums(products)
 
-    assert found(Relu).holds
+    assert found(ReluFeedForward).holds
     assert not found(Rounds).holds
     assert found(Rounds).detail == 'a dot_general of bfloat16 gives bfloat16'
 
 
 def test_first_values_that_are_no_numbers_are_found():
-    class Endless(Xavier):
+    class Endless(XavierInit):
         def matrix(self, key, fan_in, fan_out, name):
             return super().matrix(key, fan_in, fan_out, name) / 0.0
 
-    assert models.first_values(parts.model_with(Xavier, 'init')).holds
+    assert models.first_values(parts.model_with(XavierInit, 'init')).holds
     found = models.first_values(parts.model_with(Endless, 'init'))
     assert not found.holds and 'kernel: float32, up to' in found.detail
 
 
 @pytest.mark.slow
 def test_a_part_of_ours_keeps_its_contracts_in_all_forms():
-    found = testing.check(Relu(bias=False), 'feed_forward')
+    found = testing.check(ReluFeedForward(bias=False), 'feed_forward')
     assert len(found) == 15 and all(finding.holds for finding in found)
 
 
@@ -175,7 +175,7 @@ def test_a_whole_model_is_held_to_the_same():
 
 
 def test_what_cannot_be_tried_is_no_failure_and_says_so():
-    class OfAnotherDevice(Softmax):
+    class OfAnotherDevice(SoftmaxAttention):
         backend = 'abacus'
 
     (found,) = testing.check(OfAnotherDevice)
@@ -345,7 +345,14 @@ OURS = [
 ]
 
 
-@pytest.mark.parametrize(('kind', 'part'), OURS)
+# Slow tests: the tests of decoding hold every strategy to the same.
+SLOW = ('diverse_beam', 'greedy', 'mbr')
+
+
+@pytest.mark.parametrize(
+    ('kind', 'part'),
+    [pytest.param(*x, marks=[pytest.mark.slow] if x[1] in SLOW else []) for x in OURS],
+)
 def test_ours_keep_the_contracts(kind, part):
     found = testing.require(contracts.findings(part, kind), part)
     assert len(found) >= 2 and all(finding.holds for finding in found)
@@ -400,25 +407,25 @@ class AddsItself(Hook):
         return {'hook': self}
 
 
-class Twice(Greedy):
+class Twice(GreedySearch):
     def __call__(self, inputs, n_best=1):
         found = super().__call__(inputs, n_best)
         return found._replace(scores_BN=2 * found.scores_BN)
 
 
-class FindsNothing(Greedy):
+class FindsNothing(GreedySearch):
     def __call__(self, inputs, n_best=1):
         found = super().__call__(inputs, n_best)
         return found._replace(exists_BN=jnp.zeros_like(found.exists_BN))
 
 
-class NeverEnds(Greedy):
+class NeverEnds(GreedySearch):
     def __call__(self, inputs, n_best=1):
         found = super().__call__(inputs, n_best)
         return found._replace(tokens_BNL=jnp.full_like(found.tokens_BNL, 5))
 
 
-class OfTheWholeBatch(Sample):
+class OfTheWholeBatch(Sampling):
     """What a row draws depends on how many rows there are."""
 
     def choose(self, state, logits_BNV, total_BNV):

@@ -13,8 +13,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 import flaxformer_lite
 from flaxformer_lite.generation import as_strategy
 from flaxformer_lite.kv_cache import BeamState
-from flaxformer_lite.layers.blocks.parallel import Parallel
-from flaxformer_lite.layers.blocks.sequential import Sequential
+from flaxformer_lite.layers.blocks.parallel import ParallelBlock
+from flaxformer_lite.layers.blocks.sequential import SequentialBlock
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.residual.pre_norm import PreNorm
@@ -197,9 +197,9 @@ class PlusOne(nn.Module):
 @pytest.mark.parametrize(
     ('kind', 'expected'),
     [
-        (Parallel, lambda x: x + (2 + 3 + 5) * (x + 1)),
+        (ParallelBlock, lambda x: x + (2 + 3 + 5) * (x + 1)),
         (
-            Sequential,
+            SequentialBlock,
             lambda x: functools.reduce(lambda x, k: x + k * (x + 1), (2, 3, 5), x),
         ),
     ],

@@ -70,7 +70,7 @@ def fill(config: ConfigDict) -> None:
       UserError: The schema does not have a field.
     """
     check_names(flatten(config.to_dict()))
-    with config.unlocked():
+    with config.unlocked(), config.ignore_type():
         for name, field in fields().items():
             *within, key = name.split('.')
             part: Any = config
@@ -91,8 +91,7 @@ def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
         return  # other fields may refer to it
     if value is None:
         value = placeholder(kind)
-    with part.ignore_type():
-        part[key] = value
+    part[key] = value
 
 
 def plain(value: Any, kind: Any = None) -> Any:
@@ -159,15 +158,18 @@ def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
         if name not in values:
             raise UserError(f'the config has no field {name}: it is not of this schema')
     with user_errors():  # errors of model fields, which the library raises
-        return _of_class(ExperimentConfig, config)
+        return _of_class(ExperimentConfig, values)
 
 
-def _of_class(kind: Any, values: Mapping[str, Any]) -> Any:
-    """Returns the dataclass of nested values, with a dataclass for each section."""
-    made = dict(values)
+def _of_class(kind: Any, values: Mapping[str, Any], prefix: str = '') -> Any:
+    """Returns the dataclass of flat values, with a dataclass for each section."""
+    made = {}
     for field in dataclasses.fields(kind):
+        name = prefix + field.name
         if dataclasses.is_dataclass(field.type):
-            made[field.name] = _of_class(field.type, values[field.name])
+            made[field.name] = _of_class(field.type, values, f'{name}.')
+        else:
+            made[field.name] = values[name]
     return kind(**made)
 
 
@@ -213,17 +215,17 @@ def read_stored(file: Path) -> dict[str, Any]:
     with named(file), user_errors():
         _check_sections(config)
         if version < VERSION:
-            _update(config['model'], version)
+            _update(config.get('model', {}), version)
         _check_stored(flatten(config))
     return config
 
 
-def _check_sections(config: dict[str, Any]) -> None:
-    """Adds missing sections; raises UserError if one is another value."""
+def _check_sections(config: Mapping[str, Any]) -> None:
+    """Raises UserError if a section is another value."""
     for name in sections():
-        part = config
+        part: Any = config
         for section in name.split('.'):
-            part = part.setdefault(section, {})
+            part = part.get(section, {})
         if not isinstance(part, dict):
             raise UserError(f'{name} must be a section, not {ranges.shown(part)}')
 
@@ -257,5 +259,5 @@ def _update(model: dict[str, Any], version: int) -> None:
         model['cross_attention'] = model['attention']
     for section in ('decoder', 'cross'):
         prefix = f'{section}_'
-        for name in [name for name in model if name.startswith(prefix)]:
-            model[section][name.removeprefix(prefix)] = model.pop(name)
+        own = [name for name in model if name.startswith(prefix)]
+        model[section] = {name.removeprefix(prefix): model.pop(name) for name in own}

@@ -1,13 +1,14 @@
 """Decoding strategy and logit processors of a config."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.config.schema import EvaluationConfig
 from experiments.errors import user_errors
 from experiments.kinds import METRICS
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
+from flaxformer_lite.decoding.strategies.mbr import MBRDecoding
 from flaxformer_lite.generation import as_processors, as_strategy, forced_prefix
 
 if TYPE_CHECKING:  # few strategies use one
@@ -15,10 +16,26 @@ if TYPE_CHECKING:  # few strategies use one
     from flaxformer_lite.ensembling import Ensemble
     from flaxformer_lite.models.base import Model
 
+_UTILITY = 'chrf'  # the default of `mbr`
+
 
 class Search(NamedTuple):
     strategy: Strategy
     processors: tuple[Processor, ...]
+
+
+class Sampling(NamedTuple):
+    """Options for decoding a sentence several times, each with its own key.
+
+    Attributes:
+      strategy: The strategy of each time.
+      samples: The number of times.
+      utility: The metric that ranks the samples; None ranks them by score.
+    """
+
+    strategy: Strategy
+    samples: int
+    utility: 'Metric | None' = None
 
 
 def make(evaluation: EvaluationConfig, forced_first: int | None = None) -> Search:
@@ -33,7 +50,7 @@ def make(evaluation: EvaluationConfig, forced_first: int | None = None) -> Searc
     """
     with user_errors('evaluation.decode: '):
         strategy = as_strategy(evaluation.decode)
-    utility(strategy)
+    sampling(strategy)
     with user_errors('evaluation.processors: '):
         processors = as_processors(evaluation.processors)
     return Search(strategy, (*forced_prefix(forced_first), *processors))
@@ -55,13 +72,20 @@ def check_processors(
             processor.check(model.vocab_size, model.special_tokens, limit)
 
 
-def utility(strategy: Strategy) -> 'Metric | None':
-    """Returns the metric by which a strategy ranks samples; None ranks by score.
+def sampling(strategy: Strategy, n_best: int = 1) -> Sampling:
+    """Returns how a strategy decodes a sentence.
+
+    Args:
+      strategy: The strategy.
+      n_best: Number of samples, unless the strategy sets it.
 
     Raises:
-      UserError: The metric is unknown, or an argument is invalid.
+      UserError: The utility is unknown, or an argument of it is invalid.
     """
-    if not strategy.utility_spec:
-        return None
+    if not isinstance(strategy, MBRDecoding):
+        return Sampling(strategy, n_best if strategy.draws else 1)
     with user_errors('evaluation.decode: utility: '):
-        return METRICS.make(strategy.utility_spec, name='utility')
+        # Configs are text, so it is never a function.
+        spec: Any = strategy.utility or _UTILITY
+        utility = METRICS.make(spec, name='utility')
+    return Sampling(strategy.sampler, strategy.samples, utility)

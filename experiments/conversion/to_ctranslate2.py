@@ -178,9 +178,9 @@ def _activation(feed_forward: Any) -> Any:
     from ctranslate2.specs.common_spec import Activation
 
     name = type(feed_forward).__name__
-    if name == 'Relu':
+    if name == 'ReluFeedForward':
         return Activation.RELU
-    if name in ('Silu', 'Swiglu'):
+    if name in ('SiluFeedForward', 'SwiGLU'):
         return Activation.SWISH
     if feed_forward.tanh:
         return Activation.GELUTanh

@@ -21,7 +21,8 @@ from experiments.evaluation.scores import Scores
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator
 from experiments.runs.reading import outputs_path, pair_paths
-from experiments.runtime import compilation, mesh, processes
+from experiments.runtime import mesh, processes
+from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
@@ -45,6 +46,7 @@ class Evaluator:
       path: The run's directory, where translations are saved; None disables saving.
       languages: Codes of source and target language.
       devices: Devices that share the rows of batches. Defaults to all devices.
+      programs: Shares compiled programs with other evaluators.
       on_progress: Called with the number of translated sentences of a set, their total,
         and a description: 'sentences of val'.
 
@@ -60,6 +62,7 @@ class Evaluator:
         path: Path | None,
         languages: tuple[str, str],
         devices: DeviceMesh | None = None,
+        programs: ProgramCache | None = None,
         on_progress: Callable[[int, int, str], None] = lambda done, total, unit: None,
     ):
         self._path = path
@@ -70,12 +73,17 @@ class Evaluator:
         self._on_progress = on_progress
         self._evaluated: dict[tuple[str, int, int], Evaluation] = {}
         devices = devices or mesh.of()
+        programs = programs or ProgramCache()
         self._translate = Translator(
-            model, tokenizer, config.evaluation, devices=devices
+            model,
+            tokenizer,
+            config.evaluation,
+            devices=devices,
+            programs=programs,
         )
         tokens = config.evaluation.batch_tokens
-        self._scorer = Scorer(model, tokenizer, tokens, devices)
-        self._loss_sums = _loss_sums(model, devices)
+        self._scorer = Scorer(model, tokenizer, tokens, devices, programs=programs)
+        self._loss_sums = programs.get(_loss_sums, model, devices)
         self._objective = objectives.make(config.objective, tokenizer)
 
     def every(
@@ -151,12 +159,11 @@ class Evaluator:
         }
 
 
-@functools.lru_cache(maxsize=4)  # shared by the runs of a process
-def _loss_sums(model: Model, devices: DeviceMesh) -> compilation.Program:
+def _loss_sums(model: Model, devices: DeviceMesh) -> Program:
     """Returns the compiled loss sums of a batch."""
     sums = functools.partial(loss_sums, model, loss='cross_entropy(label_smoothing=0)')
     jitted = jax.jit(sums, out_shardings=devices.everywhere())
-    return compilation.Program(jitted)
+    return Program(jitted)
 
 
 def _write_translations(

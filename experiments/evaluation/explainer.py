@@ -1,6 +1,5 @@
 """Explains a translation: search, alternatives, attention of each head."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,6 +67,7 @@ class Explainer:
             for i in range(mask.size)
         ]
         self._inspect = compilation.Program(jax.jit(self._inspected))
+        self._searches: dict[Strategy, compilation.Program] = {}
 
     def example(self) -> str:
         """Returns the run's first scored source, or '' if none is saved."""
@@ -175,14 +175,15 @@ class Explainer:
     ) -> SearchTrace:
         """Runs the search for a sentence and returns its trace."""
         extra = self.run.config.evaluation.extra_length
-        choice = self._own._replace(strategy=strategy)
-        program = _traced_search(self._model, choice, extra)
+        if strategy not in self._searches:
+            choice = self._own._replace(strategy=strategy)
+            self._searches[strategy] = _traced_search(self._model, choice, extra)
         padding = self._model.special_tokens.padding
         source_BS = pad_source([source], padding, length=_room(len(source)))
         # As in `Translator`, without the EOS of the source.
         max_len_B = np.array([len(source) - 1 + extra], np.int32)
         arrays = _placed((source_BS, max_len_B))
-        return jax.device_get(program(variables, *arrays))
+        return jax.device_get(self._searches[strategy](variables, *arrays))
 
     def _inspected(self, variables: Any, batch: Batch) -> Any:
         """Returns attention weights, label probabilities and top-k tokens."""
@@ -253,7 +254,6 @@ class Explainer:
         return attention
 
 
-@functools.lru_cache(maxsize=16)
 def _traced_search(
     model: Model, choice: search.Search, extra_length: int
 ) -> compilation.Program:

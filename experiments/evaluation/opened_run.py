@@ -99,8 +99,7 @@ class OpenedRun:
             model has positions.
         """
         check_list('lines', lines)
-        translator = Translator(self.model, self.tokenizer, self.config.evaluation)
-        hypotheses = translator(self.variables, lines)
+        hypotheses = self._translator(self.variables, lines)
         return [best_first[0].text for best_first in hypotheses]
 
     def score(self, pairs: Sequence[Pair]) -> list[list[ScoredToken]]:
@@ -109,9 +108,18 @@ class OpenedRun:
         Raises:
           UserError: As `Scorer.batches`.
         """
+        return list(self._scorer(self.variables, pairs))
+
+    # Both keep their compiled programs.
+
+    @functools.cached_property
+    def _translator(self) -> Translator:
+        return Translator(self.model, self.tokenizer, self.config.evaluation)
+
+    @functools.cached_property
+    def _scorer(self) -> Scorer:
         tokens = self.config.evaluation.batch_tokens
-        scorer = Scorer(self.model, self.tokenizer, tokens)
-        return list(scorer(self.variables, pairs))
+        return Scorer(self.model, self.tokenizer, tokens)
 
     def record(self, source: str, target: str) -> Record:
         """Records the internals of the model for one pair; the target is decoder input.

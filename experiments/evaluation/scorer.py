@@ -18,7 +18,8 @@ from experiments.evaluation.translator import (
     check_longest,
     count_fitting,
 )
-from experiments.runtime import compilation, mesh
+from experiments.runtime import mesh
+from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.scoring import TokenScores, log_probs
@@ -40,6 +41,7 @@ class Scorer:
       batch_tokens: Tokens per side and device.
       devices: Devices that share the rows of batches. Defaults to all devices.
       longest: Maximum number of tokens per side; None disables the limit.
+      programs: Shares compiled programs with other scorers.
     """
 
     def __init__(
@@ -49,13 +51,15 @@ class Scorer:
         batch_tokens: int,
         devices: DeviceMesh | None = None,
         longest: int | None = None,
+        programs: ProgramCache | None = None,
     ):
         self._longest = longest
         self._model = model
         self._tokenizer = tokenizer
         self._batch_tokens = batch_tokens
         self._devices = devices or mesh.of()
-        self._log_probs = _log_probs(model, self._devices)
+        programs = programs or ProgramCache()
+        self._log_probs = programs.get(_log_probs, model, self._devices)
 
     def batches(
         self, pairs: Sequence[Pair], objective: Objective | None = None
@@ -133,8 +137,7 @@ class Scorer:
             yield list(map(ScoredToken, pieces, *own))
 
 
-@functools.lru_cache(maxsize=4)
-def _log_probs(model: Model, devices: DeviceMesh) -> compilation.Program:
+def _log_probs(model: Model, devices: DeviceMesh) -> Program:
     """Returns the compiled token scores of a batch."""
     function = functools.partial(log_probs, model)
-    return compilation.Program(jax.jit(function, out_shardings=devices.readable_rows()))
+    return Program(jax.jit(function, out_shardings=devices.readable_rows()))

@@ -19,7 +19,8 @@ from experiments.data.collate import collate_side
 from experiments.data.corpus import RaggedArray
 from experiments.data.tokenizers.base import Progress, Tokenizer, on_one_line
 from experiments.errors import UserError, check_list
-from experiments.runtime import compilation, mesh
+from experiments.runtime import mesh
+from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import kv_cache
 from flaxformer_lite.decoding import DecodeResult
@@ -52,6 +53,7 @@ class Translator:
         of samples, unless the strategy sets another.
       devices: Devices that share the rows of batches. Defaults to all devices.
       longest: Maximum number of tokens of a text; None disables the limit.
+      programs: Shares compiled programs with other translators.
 
     Raises:
       UserError: As `search.make`, or a utility needs a package that is not installed.
@@ -66,6 +68,7 @@ class Translator:
         n_best: int = 1,
         devices: DeviceMesh | None = None,
         longest: int | None = None,
+        programs: ProgramCache | None = None,
     ):
         self._model = model
         self._longest = longest
@@ -75,9 +78,10 @@ class Translator:
         self._devices = devices or mesh.of()
         choice = search.make(settings, tokenizer.forced_first)
         search.check_processors(choice.processors, model, settings.extra_length)
-        self._strategy = choice.strategy
-        self._samples = self._strategy.drawn(n_best)
-        self._utility = search.utility(self._strategy)
+        self._strategy, self._samples, self._utility = search.sampling(
+            choice.strategy, n_best
+        )
+        choice = choice._replace(strategy=self._strategy)
         if self._utility:
             self._utility.check_installed()
         # Equal texts are merged and the next one moves up, so all must be final.
@@ -85,8 +89,8 @@ class Translator:
         if self._strategy.draws:
             final = 1
         extra = settings.extra_length
-        # Flax makes modules hashable, but pyright does not know it.
-        self._search = _search(model, choice, extra, final, self._devices)  # pyright: ignore[reportArgumentType]
+        programs = programs or ProgramCache()
+        self._search = programs.get(_search, model, choice, extra, final, self._devices)
 
     def __call__(
         self,
@@ -262,14 +266,13 @@ def mean_utilities(
     return means
 
 
-@functools.lru_cache(maxsize=4)  # shared by the runs of a process
 def _search(
     model: Model | Ensemble,
     choice: search.Search,
     extra_length: int,
     n_best: int,
     devices: DeviceMesh,
-) -> compilation.Program:
+) -> Program:
     """Returns the compiled search for a batch, sharded by rows."""
 
     def decode(variables, key, source_BS, max_len_B, numbers_B):
@@ -280,7 +283,7 @@ def _search(
             return decode_rows(model, settings, variables, key, *arrays)
 
     jitted = jax.jit(decode, out_shardings=devices.readable_rows())
-    return compilation.Program(jitted)
+    return Program(jitted)
 
 
 def _count_threads() -> int:

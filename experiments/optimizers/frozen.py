@@ -1,6 +1,5 @@
 """Parameters that `train.freeze` excludes from training."""
 
-import functools
 import re
 from collections.abc import Mapping
 
@@ -9,11 +8,11 @@ import jax.numpy as jnp
 
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, user_errors
+from experiments.runtime import mesh
 from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import shown
 from flaxformer_lite.training import freezing
-from flaxformer_lite.training.train_step import init_variables
 
 
 def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
@@ -26,12 +25,7 @@ def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
       UserError: The pattern matches no path or all of them, or some layers of a stacked
         parameter.
     """
-    # The paths don't depend on the vocabulary size, so all sizes share a cache entry.
-    return _paths(config.train.freeze, model.clone(vocab_size=1))
-
-
-@functools.lru_cache(maxsize=16)
-def _paths(pattern: str, model: Model) -> frozenset[str]:
+    pattern = config.train.freeze
     if not pattern:
         return frozenset()
     found = {
@@ -69,7 +63,9 @@ def _of_stacked(
 
 def _parameter_paths(model: Model) -> list[str]:
     """Returns the paths of a model's parameters with separate layers."""
-    separate = model.with_separate_layers()
+    # The paths don't depend on the vocabulary size, so all sizes share a trace.
+    separate = model.with_separate_layers().clone(vocab_size=1)
+    key = jax.eval_shape(jax.random.key, 0)
     with user_errors():
-        variables = jax.eval_shape(lambda: init_variables(separate, jax.random.key(0)))
+        variables = mesh.first_variables.eval_shape(separate, key, {})
     return sorted(freezing.paths(variables['params']))

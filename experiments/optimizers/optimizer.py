@@ -1,6 +1,5 @@
 """The optimizer of a config (paper §5.3)."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +37,6 @@ ENTRYWISE = (
 DECAYING = ('kernel', 'embedding', 'source_embedding', 'output')
 
 
-@functools.lru_cache(maxsize=8)
 def make(
     config: ExperimentConfig, model: Model, steps: int = LONG
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:

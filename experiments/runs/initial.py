@@ -304,7 +304,7 @@ def _taken_over(
     abstract = freezing.paths(mesh.abstract_variables(model, devices))
 
     def take(key, old):
-        new = freezing.paths(mesh.first_variables(model)(key, {}))
+        new = freezing.paths(mesh.first_variables(model, key, {}))
         found = {}
         for path, (here, there, _) in kept.items():
             taken = old[path][there]

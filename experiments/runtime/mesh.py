@@ -187,17 +187,11 @@ def abstract_key(devices: DeviceMesh) -> Any:
     return placed(jax.eval_shape(jax.random.key, 0), devices.everywhere())
 
 
-@functools.lru_cache(maxsize=4)
-def first_variables(model: Model) -> Any:
-    """Returns `init_variables` of a model, jitted: (key, given) → variables.
-
-    Tracing is slow, and a run uses the trace several times. To share the trace, pass
-    keys like `abstract_key`.
-    """
-    return jax.jit(functools.partial(init_variables, model))
+# (model, key, given) → variables. Tracing is slow, and a run uses the trace several
+# times. JAX shares it between equal models if the keys are like `abstract_key`.
+first_variables = jax.jit(init_variables, static_argnums=0)
 
 
-@functools.lru_cache(maxsize=16)
 def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
     """Returns shapes, dtypes and shardings of the model's variables.
 
@@ -206,5 +200,5 @@ def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
       devices: Defaults to all devices, with replicated variables.
     """
     devices = devices or of()
-    abstract = first_variables(model).eval_shape(abstract_key(devices), {})
+    abstract = first_variables.eval_shape(model, abstract_key(devices), {})
     return placed(abstract, devices.state(abstract))

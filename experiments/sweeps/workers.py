@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments import storage
 from experiments.command_line.screen import Screen
@@ -24,6 +25,9 @@ from experiments.errors import UserError, component_error, line
 from experiments.runs import failure, reading
 from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
+
+if TYPE_CHECKING:
+    from experiments.runtime.compilation import ProgramCache
 
 # Set for workers whose standard input is closed when the sweep's own process dies.
 _STARTED_HERE = 'FLAXFORMER_LITE_STARTED_HERE'
@@ -39,13 +43,16 @@ def make_all(sweep: Sweep, index: int, workers: int) -> None:
     Raises:
       Stopped: As `make_runs`.
     """
+    from experiments.runtime.compilation import ProgramCache
+
+    programs = ProgramCache()
     seen: set[Path] = set()
     while True:
         sweep = planning.plan(sweep)
         new = [run for run in sweep.all_runs if run.path not in seen]
         statuses = [planning.outcome(run).status for run in sweep.all_runs]
         if new:
-            make_runs(new, index, workers)
+            make_runs(new, index, workers, programs)
             seen.update(run.path for run in new)
         elif not sweep.ended and reading.RUNNING in statuses:
             time.sleep(1)  # another worker's result decides
@@ -53,13 +60,20 @@ def make_all(sweep: Sweep, index: int, workers: int) -> None:
             return
 
 
-def make_runs(runs: Sequence[PlannedRun], index: int, workers: int) -> None:
+def make_runs(
+    runs: Sequence[PlannedRun],
+    index: int,
+    workers: int,
+    programs: 'ProgramCache | None' = None,
+) -> None:
     """Makes the open runs in turn, with their output on stdout.
 
     If a run fails, the others continue.
 
     Args:
       index: The worker's number, from 0. Each worker starts at a different run.
+      workers: The number of workers.
+      programs: Shares compiled programs between the runs.
 
     Raises:
       Stopped: A stop was requested; the run that was training is saved.
@@ -68,15 +82,15 @@ def make_runs(runs: Sequence[PlannedRun], index: int, workers: int) -> None:
     for run in (*runs[start:], *runs[:start]):
         if planning.outcome(run).status in (reading.NOT_BEGUN, reading.STOPPED):
             print(f'{run}: {run.path}', flush=True)
-            _make_run(run)
+            _make_run(run, programs)
 
 
-def _make_run(run: PlannedRun) -> None:
+def _make_run(run: PlannedRun, programs: 'ProgramCache | None') -> None:
     from experiments.training import loop
 
     try:
         with contextlib.closing(Screen()) as screen:
-            loop.run(run.config, run.path, run.asked, screen)
+            loop.run(run.config, run.path, run.asked, screen, programs=programs)
     except Stopped:
         raise
     except storage.InUse:

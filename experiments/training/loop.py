@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from experiments import hooks, storage
-from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.checkpoints.checkpoints import Checkpoints, Restored
 from experiments.command_line import stopping
 from experiments.command_line.screen import Screen, errors_noted
 from experiments.command_line.stopping import Stopped
@@ -36,48 +36,52 @@ from experiments.runs import (
 from experiments.runs.failure import Diverged
 from experiments.runs.metrics_log import MetricsLog
 from experiments.runtime import compilation, memory, processes
-from experiments.training import programs, result
+from experiments.runtime.compilation import ProgramCache
+from experiments.training import result
 from experiments.training.metrics import Progress, stops_early
 from experiments.training.setup import RunSetup, describe, prepare
-from experiments.training.teacher import open_teacher
 from flaxformer_lite.training import schedules
 from flaxformer_lite.training.train_step import TrainState
 
 Batch = dict[str, jax.Array]
 
 
-class Run:
-    """A run in training: its state, its progress, and its outputs.
+class Trainer:
+    """Trains a run and scores it.
 
     Args:
       setup: Everything that training needs.
       path: The run's directory.
       screen: Shows the progress.
+      programs: Shares compiled programs with other runs.
 
     Attributes:
-      state: The state after `step`, the last step.
+      step: The number of steps so far.
       progress: Position in the data, and the metrics since the last log row.
       scores: Step → dev score; higher is better.
     """
 
-    state: TrainState
-    step: int
-    progress: Progress
-    _log: MetricsLog
-
-    def __init__(self, setup: RunSetup, path: Path, screen: Screen):
+    def __init__(
+        self,
+        setup: RunSetup,
+        path: Path,
+        screen: Screen,
+        programs: ProgramCache | None = None,
+    ):
         self.setup = setup
         self.config = setup.config
         self.path = path
         self.screen = screen
+        self.step = 0
+        self.progress = Progress(setup.pairs.digest)
         self.scores: dict[int, float] = {}
+        self._log = MetricsLog(None)  # opened when the step is known
         self._best = metrics_log.deciding_metric(setup.config)
-        self._rate = jax.jit(setup.schedule)  # one program instead of one per operation
         self._peak = memory.Peak()
         made = hooks.make(self.config.train.hooks) if processes.is_first() else {}
         self._hooks = hooks.Hooks(made)
         self._programs: dict[tuple[int, ...], Callable[..., Any]] = {}
-        self._untold: int | None = None  # checkpoint that hooks don't know yet
+        self._unreported_step: int | None = None  # checkpoint that hooks don't know yet
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
             self.config.checkpoint.keep,
@@ -92,62 +96,76 @@ class Run:
             path,
             setup.languages,
             setup.devices,
+            programs,
             on_progress=screen.count,
         )
 
-    def train(self) -> None:
-        """Trains to the end, from the newest checkpoint if there is one.
+    def run(self) -> None:
+        """Trains to the end, from the newest checkpoint if there is one, and scores.
 
         Raises:
           Stopped: The run was interrupted; the state is saved.
           Diverged: A loss or gradient is not finite.
         """
         self.screen.begin('compiling')
-        self._begin()
+        state = self._train(self._restore_or_init())
+        self.screen.begin('scoring')
+        params = eval_params.variables(state)['params']
+        trained = {
+            'parameters': result.count_parameters(params),
+            'parameters_sha256': trained_run.sha256(params),
+        }
+        del state, params  # frees memory
+        self._score(trained)
+
+    def _train(self, state: TrainState) -> TrainState:
+        """Makes the remaining steps, and returns the state after the last one."""
         if self._evaluates(self.step) and self.step not in self.scores:
-            self._evaluate()
+            self._evaluate(state)
         if not self._has_ended():
             self._compile(self.setup.batches.shapes[0])
             with contextlib.closing(prefetch(self._batches())) as batches:
                 with _stop_asked() as stop:
-                    self._make_steps(batches, stop)
+                    state = self._make_steps(state, batches, stop)
         self.screen.begin('saving', quiet=True)
         self._wait_for_checkpoint()
+        return state
 
     def _make_steps(
         self,
+        state: TrainState,
         batches: Iterable[tuple[Batch, Position]],
         stop: Callable[[int], bool],
-    ) -> None:
+    ) -> TrainState:
         """The training loop: batch, step, log, save, stop, evaluate."""
         dropout_key = self._key('dropout_seed')
-        teacher = open_teacher(self.config.train.teacher)
-        taught = teacher and teacher.variables
+        taught = self._teacher_variables
         self.progress.start_clock()
         for batch, position in batches:
             program = self._program(batch['labels'].shape)
             step = self.step + 1
             self.screen.step(step, self.setup.steps)
             with jax.profiler.StepTraceAnnotation('train', step_num=step):
-                self.state, metrics = program(self.state, batch, dropout_key, taught)
+                state, metrics = program(state, batch, dropout_key, taught)
             self.step = step
             self.progress.add(step, position, metrics)  # at most one step is ahead
             is_stopped = stop(step)
             if not (self._logs(step) or self._saves(step) or is_stopped):
                 continue
-            self._settle()  # waits; raises Diverged
+            self._flush_metrics()  # waits; raises Diverged
             if self._logs(step):
-                self._write_row()
+                self._write_row(state)
             if self._saves(step) or is_stopped:
-                self._save()
+                self._save(state)
             if is_stopped:
                 self._wait_for_checkpoint()
                 raise Stopped(f'saved at step {step:,}')
             if self._evaluates(step):
-                self._evaluate()
+                self._evaluate(state)
             if self._has_ended():
-                return
+                break
             self.progress.start_clock()
+        return state
 
     # Logging, saving and evaluation depend only on the step and the config. So a
     # resumed run behaves as if it had never stopped.
@@ -168,46 +186,56 @@ class Run:
         is_early = stops_early(self.scores, self.config.train.patience)
         return self.step >= self.setup.steps or is_early
 
-    def _begin(self) -> None:
+    def _restore_or_init(self) -> TrainState:
         """Restores the newest checkpoint, or initializes the state.
 
         Raises:
           UserError: The checkpoints cannot be read, or the training text has changed.
         """
-        setup = self.setup
-        make, abstract = programs.first_state(setup.kind)
+        _, abstract = self.setup.programs.first_state
         to_restore = eval_params.to_restore(abstract)
         restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
         if restored is None:
             self._set_rows_aside()
-            self.progress = Progress(setup.pairs.digest)
-            taken = setup.initial.variables if setup.initial else {}
-            arguments = self._key('init_seed'), taken
-            with ThreadPoolExecutor(1) as pool:
-                # Compile the training step in parallel, on another core.
-                shape = setup.batches.shapes[0]
-                compiling = pool.submit(programs.compiled_step, setup.kind, shape)
-                first = compilation.compiled(make, *arguments, once=True)
-                self.state = first(*arguments)
-                compiling.result()
-            taken.clear()  # frees memory
+            state = self._initialized()
         else:
-            self._check_rows(restored.step, restored.metadata.pop('rows', None))
-            self.progress = Progress(**restored.metadata)
-            if self.progress.text != setup.pairs.digest:
-                raise UserError(
-                    f'the training text is not what {self.path} was begun with: '
-                    'restore it, or begin a new run with another --workdir'
-                )
-            self.screen.say(f'resuming at step {restored.step:,}')
-            self.state = eval_params.restored(restored.state)
-            self._untold = restored.step
-        self.step = int(self.state.step)
+            self._resume(restored)
+            state = eval_params.restored(restored.state)
+        self.step = int(state.step)
         self._open_log()
-        if restored is None and setup.initial:
+        if restored is None and self.setup.initial:
             # Once this checkpoint exists, the source run is no longer needed.
-            self._save()
+            self._save(state)
         self._wait_for_checkpoint()
+        return state
+
+    def _initialized(self) -> TrainState:
+        setup = self.setup
+        make, _ = setup.programs.first_state
+        taken = setup.initial.variables if setup.initial else {}
+        arguments = self._key('init_seed'), taken
+        with ThreadPoolExecutor(1) as pool:
+            # Compile the training step in parallel, on another core.
+            shape = setup.batches.shapes[0]
+            taught = self._teacher_variables
+            compiling = pool.submit(setup.programs.step, shape, taught)
+            first = compilation.compiled(make, *arguments, once=True)
+            state = first(*arguments)
+            compiling.result()
+        taken.clear()  # frees memory
+        return state
+
+    def _resume(self, restored: Restored) -> None:
+        """Takes the progress of a checkpoint; raises UserError if the text changed."""
+        self._check_rows(restored.step, restored.metadata.pop('rows', None))
+        self.progress = Progress(**restored.metadata)
+        if self.progress.text != self.setup.pairs.digest:
+            raise UserError(
+                f'the training text is not what {self.path} was begun with: '
+                'restore it, or begin a new run with another --workdir'
+            )
+        self.screen.say(f'resuming at step {restored.step:,}')
+        self._unreported_step = restored.step
 
     def _check_rows(self, step: int, seal: dict[str, Any] | None) -> None:
         """Warns if the metric rows differ from those saved with the checkpoint.
@@ -258,16 +286,23 @@ class Run:
     def _program(self, shape: tuple[int, ...]) -> Callable[..., Any]:
         """Returns the compiled step. Compilation does not count as training time."""
         if shape not in self._programs:
-            self._settle()
+            self._flush_metrics()
             self._compile(shape)
             self.progress.start_clock()
         return self._programs[shape]
 
     def _compile(self, shape: tuple[int, ...]) -> None:
         self.screen.begin('compiling')
-        self._programs[shape] = programs.compiled_step(self.setup.kind, shape)
+        program = self.setup.programs.step(shape, self._teacher_variables)
+        self._programs[shape] = program
 
-    def _settle(self) -> None:
+    @property
+    def _teacher_variables(self) -> Any:
+        """The variables of `train.teacher`, or None."""
+        teacher = self.setup.teacher
+        return teacher and teacher.variables
+
+    def _flush_metrics(self) -> None:
         """Waits for all steps so far; reports or raises on non-finite ones."""
         for step, position in self.progress.settle():
             where = f'step {step:,} (epoch {position.epoch}, batch {position.index})'
@@ -280,37 +315,38 @@ class Run:
                 )
             self.screen.say(f'not finite at {where}: its update is skipped')
 
-    def _write_row(self) -> None:
+    def _write_row(self, state: TrainState) -> None:
         """Logs and shows the mean metrics since the last row."""
         # Schedules count the applied updates from 0.
-        updates = self.step - int(self.state.skipped)
+        updates = self.step - int(state.skipped)
+        learning_rate = self.setup.programs.learning_rate
         row = {
             'epoch': self.progress.position.epoch,
-            'learning_rate': float(self._rate(max(updates - 1, 0))),
+            'learning_rate': float(learning_rate(max(updates - 1, 0))),
             **self.progress.row(),
         }
         self._log.write(self.step, 'train', **row)
         shown = {name: row[name] for name in ('loss', 'tokens_per_second')}
         self.screen.metrics(self.step, **shown)
 
-    def _save(self) -> None:
+    def _save(self, state: TrainState) -> None:
         """Starts to save the state, with a digest of the rows so far."""
         self.screen.begin('saving', quiet=True)
         self._wait_for_checkpoint()
         self._log.flush()
-        tree = eval_params.to_save(self.state)
+        tree = eval_params.to_save(state)
         metadata = {**self.progress.metadata(), 'rows': self._log.seal()}
         self._checkpoints.save(self.step, tree, metadata)
-        self._untold = self.step
+        self._unreported_step = self.step
 
     def _wait_for_checkpoint(self) -> None:
         """Waits until the last checkpoint is complete, and tells the hooks."""
         self._checkpoints.wait()
-        if self._untold is not None:
-            self._hooks.checkpoint(self._untold)
-            self._untold = None
+        if self._unreported_step is not None:
+            self._hooks.checkpoint(self._unreported_step)
+            self._unreported_step = None
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, state: TrainState) -> None:
         """Scores the dev set; logs and shows the scores and example translations.
 
         The last checkpoint is complete first, so a signal can end the process without
@@ -320,7 +356,7 @@ class Run:
         name, pairs = self.setup.dev
         self.screen.begin('evaluating', quiet=True)
         with stopping.at_once():
-            variables = eval_params.variables(self.state)
+            variables = eval_params.variables(state)
             found, outputs = self._evaluator(variables, name, pairs, self.step)
         so_far = self.progress.so_far()
         self._log.write(self.step, 'eval', set=name, **found, **so_far)
@@ -330,15 +366,13 @@ class Run:
         self.screen.say(summary)
         self.screen.say(evaluator.examples(pairs, outputs))
 
-    def score(self) -> None:
-        """Scores the final sets after training, and writes the run's result."""
-        self.screen.begin('scoring')
+    def _score(self, trained: dict[str, Any]) -> None:
+        """Scores the final sets after training, and writes the run's result.
+
+        Args:
+          trained: Fields of the result about the parameters.
+        """
         setup = self.setup
-        params = eval_params.variables(self.state)['params']
-        del self.state  # frees the optimizer state
-        parameters = result.count_parameters(params)
-        digest = trained_run.sha256(params)
-        del params
         mean = trained_run.average(
             self.config, self._checkpoints, setup.model, self.screen.say, setup.devices
         )
@@ -350,12 +384,11 @@ class Run:
             'status': 'finished',
             'step': self.step,
             'stopped_early': self.step < setup.steps,
-            'parameters': parameters,
+            **trained,
             'train_seconds': self.progress.seconds,
             'tokens_per_second': self.progress.tokens / self.progress.seconds,
             'peak_memory_bytes': self._peak.bytes(),
-            'flops_per_token': result.flops_per_token(setup.kind.config, setup.model),
-            'parameters_sha256': digest,
+            'flops_per_token': setup.programs.flops_per_token,
             'averaged_steps': mean.steps,
             'left_out_steps': mean.left_out,
             'evaluations': evaluations,
@@ -392,6 +425,7 @@ def run(
     screen: Screen,
     accept_changed_parts: bool = False,
     trust_code: bool = False,
+    programs: ProgramCache | None = None,
 ) -> None:
     """Trains and scores a run, or shows its result if it has ended.
 
@@ -401,6 +435,7 @@ def run(
       screen: Shows the progress. Errors get a note with the current phase.
       accept_changed_parts: Resumes even if user modules have changed since the start.
       trust_code: Allows running code from the run's directory. See `parts.use`.
+      programs: Shares compiled programs with other runs.
 
     Raises:
       UserError: A field, a file or the text is invalid, or training failed. Failures
@@ -423,7 +458,7 @@ def run(
         check.check_overrides(config, overrides)
         if state == directory.GOES_FURTHER:
             _check_may_go_on(config)
-        setup = prepare(config, path, screen)
+        setup = prepare(config, path, screen, programs)
         # This also waits until all processes have checked the directory.
         processes.check_same('text', {'its digest': setup.pairs.digest})
         if processes.is_first():
@@ -431,12 +466,12 @@ def run(
             _write_start(setup, path)
             screen.say(describe(setup, path))
         processes.barrier('opened')
-        training = opened.enter_context(contextlib.closing(Run(setup, path, screen)))
+        trainer = Trainer(setup, path, screen, programs)
+        opened.enter_context(contextlib.closing(trainer))
         opened.enter_context(processes.errors_end_all(Stopped))
         if processes.is_first():
             opened.enter_context(failure.recorded(path))
-        training.train()
-        training.score()
+        trainer.run()
 
 
 def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:

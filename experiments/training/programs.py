@@ -7,11 +7,12 @@ import jax
 
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
+from experiments.costs import ledger
 from experiments.data.collate import abstract_batch
+from experiments.errors import UserError
 from experiments.optimizers import frozen, optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
-from experiments.training import teacher
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import as_loss
 from flaxformer_lite.training.loss_scale import LossScale
@@ -26,70 +27,107 @@ class Kind(NamedTuple):
       model: The model.
       steps: Number of training steps, which some schedules use.
       devices: The devices.
+      teacher: The model of `train.teacher`, or None.
     """
 
     config: ExperimentConfig
     model: Model
     steps: int
     devices: DeviceMesh
+    teacher: Model | None = None
 
 
-# Runs in one process that differ only in their seeds share these programs.
+class TrainingPrograms:
+    """The compiled programs of training, and the optimizer in them.
 
+    Runs that differ only in their seeds can share them.
 
-@functools.lru_cache(maxsize=4)
-def first_state(kind: Kind) -> tuple[Any, TrainState]:
-    """Returns the program that makes the initial state, and the abstract state.
+    Attributes:
+      optimizer: The optimizer.
+      learning_rate: The jitted schedule: number of updates → learning rate.
 
-    Returns:
-      The jitted function (key, given) → state, with the arguments of `init_variables`;
-      and the shapes, dtypes and shardings of the state.
+    Raises:
+      UserError: As `optimizer.make` and `frozen.paths`.
     """
-    update, _ = optimizer.make(kind.config, kind.model, kind.steps)
-    held = frozen.paths(kind.config, kind.model)
 
-    def make(key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
-        variables = mesh.first_variables(kind.model)(key, given)
-        scale = LossScale.for_model(kind.model)
-        return TrainState.create(variables, update, held, scale)
+    def __init__(self, kind: Kind):
+        self._kind = kind
+        self.optimizer, schedule = optimizer.make(kind.config, kind.model, kind.steps)
+        self.learning_rate = jax.jit(schedule)
+        self._frozen = frozen.paths(kind.config, kind.model)
+        self._steps: dict[tuple[int, ...], jax.stages.Compiled] = {}
 
-    key = mesh.abstract_key(kind.devices)
-    state = jax.eval_shape(make, key, {})
-    # The shardings depend only on the shapes.
-    shardings = kind.devices.state(state)
-    jitted = jax.jit(make, out_shardings=shardings)
-    return jitted, mesh.placed(state, shardings)
+    @functools.cached_property
+    def flops_per_token(self) -> int | None:
+        """FLOPs per token of a training step, or None if they are unknown."""
+        config, model = self._kind.config, self._kind.model
+        try:
+            variables = mesh.abstract_variables(model)
+            return ledger.flops_per_token(config, model, variables)['total']
+        except (UserError, ValueError):
+            return None
 
+    @functools.cached_property
+    def first_state(self) -> tuple[Any, TrainState]:
+        """The program that makes the initial state, and the abstract state.
 
-@functools.lru_cache(maxsize=16)
-def compiled_step(kind: Kind, shape: tuple[int, ...]) -> jax.stages.Compiled:
-    """Compiles the training step for batches of a shape.
+        The program is a jitted function (key, given) → state, with the arguments of
+        `init_variables`. The abstract state has shapes, dtypes and shardings.
+        """
+        model, devices = self._kind.model, self._kind.devices
 
-    Returns:
-      (state, batch, dropout key, variables) → (state, metrics). The variables are those
-      of a teacher, or None. They would be too large for constants.
-    """
-    train = kind.config.train
-    update, _ = optimizer.make(kind.config, kind.model, kind.steps)
-    taught = teacher.open_teacher(train.teacher)
+        def make(key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
+            variables = mesh.first_variables(model, key, given)
+            scale = LossScale.for_model(model)
+            return TrainState.create(variables, self.optimizer, self._frozen, scale)
 
-    def train_step(state, batch, key, variables):
-        step = make_train_step(
-            kind.model,
-            update,
-            loss=as_loss(
-                train.loss, teacher=taught and taught.model, teacher_variables=variables
-            ),
-            accumulate=train.accumulate,
-            remat=train.remat,
-            frozen=frozen.paths(kind.config, kind.model),
-        )
-        return step(state, batch, key)
+        state = jax.eval_shape(make, mesh.abstract_key(devices), {})
+        # The shardings depend only on the shapes.
+        shardings = devices.state(state)
+        jitted = jax.jit(make, out_shardings=shardings)
+        return jitted, mesh.placed(state, shardings)
 
-    _, state = first_state(kind)
-    features = check.source_features(kind.config, kind.model)
-    batch = mesh.placed(abstract_batch(shape, features), kind.devices.rows())
-    out_shardings = (kind.devices.state(state), kind.devices.everywhere())
-    jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
-    key = mesh.abstract_key(kind.devices)
-    return compilation.compiled(jitted, state, batch, key, taught and taught.variables)
+    def step(
+        self, shape: tuple[int, ...], teacher_variables: Any = None
+    ) -> jax.stages.Compiled:
+        """Returns the training step for batches of a shape, compiled once.
+
+        Args:
+          shape: Rows and length.
+          teacher_variables: The teacher's variables. They would be too large for
+            constants.
+
+        Returns:
+          (state, batch, dropout key, teacher's variables) → (state, metrics).
+        """
+        if shape not in self._steps:
+            self._steps[shape] = self._compiled_step(shape, teacher_variables)
+        return self._steps[shape]
+
+    def _compiled_step(
+        self, shape: tuple[int, ...], teacher_variables: Any
+    ) -> jax.stages.Compiled:
+        config, model, _, devices, teacher = self._kind
+
+        def train_step(state, batch, key, teacher_variables):
+            step = make_train_step(
+                model,
+                self.optimizer,
+                loss=as_loss(
+                    config.train.loss,
+                    teacher=teacher,
+                    teacher_variables=teacher_variables,
+                ),
+                accumulate=config.train.accumulate,
+                remat=config.train.remat,
+                frozen=self._frozen,
+            )
+            return step(state, batch, key)
+
+        _, state = self.first_state
+        features = check.source_features(config, model)
+        batch = mesh.placed(abstract_batch(shape, features), devices.rows())
+        out_shardings = (devices.state(state), devices.everywhere())
+        jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
+        key = mesh.abstract_key(devices)
+        return compilation.compiled(jitted, state, batch, key, teacher_variables)

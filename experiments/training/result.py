@@ -1,38 +1,17 @@
 """The result of a run: computed fields and a printed summary."""
 
-import functools
 import math
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from experiments.config.schema import ExperimentConfig
-from experiments.costs import ledger
-from experiments.errors import UserError
 from experiments.evaluation import scores
-from experiments.runtime import mesh
-from flaxformer_lite.models.base import Model
 
 
 def count_parameters(params: Any) -> int:
     """Returns the number of scalars in a tree of parameters."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
-
-
-@functools.lru_cache(maxsize=4)  # shared by the runs of a process
-def flops_per_token(config: ExperimentConfig, model: Model) -> int | None:
-    """Returns the FLOPs per token of a training step, or None if they are unknown.
-
-    Args:
-      config: A config without seeds.
-      model: The model.
-    """
-    try:
-        variables = mesh.abstract_variables(model)
-        return ledger.flops_per_token(config, model, variables)['total']
-    except (UserError, ValueError):
-        return None
 
 
 def summary(path: Path, result: dict[str, Any]) -> str:

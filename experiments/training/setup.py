@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import optax
 
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
@@ -20,15 +19,17 @@ from experiments.data.sources.base import Source
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import user_errors
 from experiments.evaluation import scores, sets, translator
+from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
 from experiments.runs import environment, initial, trained_run
 from experiments.runs.initial import Initial
 from experiments.runtime import accelerators, compilation, mesh
+from experiments.runtime.compilation import ProgramCache
 from experiments.runtime.mesh import DeviceMesh
-from experiments.training import programs
+from experiments.training.programs import Kind, TrainingPrograms
 from experiments.training.result import count_parameters
-from experiments.training.teacher import check_teacher
+from experiments.training.teacher import open_teacher
 from flaxformer_lite.models.base import Model
 
 
@@ -40,6 +41,8 @@ class RunSetup(NamedTuple):
       dev: Name and pairs of the dev set.
       sets: Name → pairs of the sets that are scored at the end.
       steps: Number of training steps.
+      programs: The compiled programs of training.
+      teacher: The run of `train.teacher`, or None.
       initial: Parameters from `init_from`, or None; always None in a resumed run.
     """
 
@@ -52,20 +55,22 @@ class RunSetup(NamedTuple):
     batches: Batches
     devices: DeviceMesh
     model: Model
-    optimizer: optax.GradientTransformation
-    schedule: optax.Schedule
     steps: int
+    programs: TrainingPrograms
+    teacher: OpenedRun | None = None
     initial: Initial | None = None
 
-    @property
-    def kind(self) -> programs.Kind:
-        """The cache key of the compiled programs."""
-        config = without_seeds(self.config)
-        return programs.Kind(config, self.model, self.steps, self.devices)
 
-
-def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
+def prepare(
+    config: ExperimentConfig,
+    path: Path,
+    screen: Screen,
+    programs: ProgramCache | None = None,
+) -> RunSetup:
     """Makes everything that training needs. Writes only caches.
+
+    Args:
+      programs: Shares compiled programs with other runs.
 
     Raises:
       UserError: A field, a file or the text is invalid.
@@ -96,7 +101,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     make = functools.partial(tokenizers.train, untrained, data, cache, show_read)
     vocabulary = initial.vocabulary(config, path, origin, make)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
-    check_teacher(config.train.teacher, vocabulary)
+    teacher = open_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
     # On a short text, the tokenizer can have fewer pieces than the config asks for.
     model = _traced(model, vocabulary, devices)
@@ -112,7 +117,9 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     batches = _batches(config, pairs, vocabulary, devices)
     _check_positions(model, batches, vocabulary, dev | final)
     steps = count_steps(config, batches)
-    update, schedule = optimizer.make(config, model, steps)
+    taught_by = teacher and teacher.model
+    kind = Kind(without_seeds(config), model, steps, devices, taught_by)
+    programs = programs or ProgramCache()
     return RunSetup(
         config=config,
         languages=(data.source, data.target),
@@ -123,9 +130,9 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
         batches=batches,
         devices=devices,
         model=model,
-        optimizer=update,
-        schedule=schedule,
         steps=steps,
+        programs=programs.get(TrainingPrograms, kind),
+        teacher=teacher,
         initial=taken,
     )
 

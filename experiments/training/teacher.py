@@ -1,6 +1,5 @@
 """The teacher run of distillation (`train.teacher`)."""
 
-import functools
 from pathlib import Path
 
 from experiments.data.tokenizers.base import Tokenizer
@@ -8,25 +7,22 @@ from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 
 
-@functools.lru_cache(maxsize=1)  # shared by all programs of a run
-def open_teacher(path: str) -> OpenedRun | None:
+def open_teacher(path: str, vocabulary: Tokenizer | None = None) -> OpenedRun | None:
     """Opens the teacher run with averaged parameters; returns None for an empty path.
 
-    Raises:
-      UserError: The run cannot be read.
-    """
-    return OpenedRun(Path(path).expanduser()) if path else None
-
-
-def check_teacher(path: str, vocabulary: Tokenizer) -> None:
-    """Checks that the teacher has the same tokenizer.
+    Args:
+      path: The teacher's directory.
+      vocabulary: The tokenizer that the teacher must have. Defaults to any.
 
     Raises:
-      UserError: The tokenizers differ, or as `open_teacher`.
+      UserError: The run cannot be read, or its tokenizer differs.
     """
-    taught = open_teacher(path)
-    if taught and taught.tokenizer.digest != vocabulary.digest:
+    if not path:
+        return None
+    teacher = OpenedRun(Path(path).expanduser())
+    if vocabulary and teacher.tokenizer.digest != vocabulary.digest:
         raise UserError(
             f'train.teacher={path}: its tokenizer is another than that of this run: '
             'train both on one text with the same tokenizer'
         )
+    return teacher

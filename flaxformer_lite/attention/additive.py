@@ -9,7 +9,7 @@ from flaxformer_lite.attention.base import Attention
 from flaxformer_lite.ranges import Range
 
 
-class Additive(Attention):
+class AdditiveAttention(Attention):
     """Additive attention: softmax(vᵀ tanh(W q + U k)).
 
     Time and memory per query-key pair grow with the width of the hidden layer.

@@ -21,7 +21,7 @@ from flaxformer_lite.shapes import split_into_blocks
 LOWEST = -1e30
 
 
-class Blockwise(ScaledDotProduct):
+class BlockwiseAttention(ScaledDotProduct):
     """Softmax attention in linear memory: softmax((Q Kᵀ scale + bias) / T) V.
 
     The weights are never materialized. An online softmax rescales the running sums to

@@ -7,7 +7,7 @@ from flaxformer_lite.attention.base import ScaledDotProduct, refuse_positions
 from flaxformer_lite.ops.fused_attention import fused_attention
 
 
-class Flash(ScaledDotProduct):
+class FlashAttention(ScaledDotProduct):
     """Fused softmax attention on NVIDIA GPUs: softmax((Q Kᵀ scale + bias) / T) V.
 
     You can trace it on any machine, but lower it only for NVIDIA GPUs. `blockwise`

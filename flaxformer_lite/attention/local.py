@@ -7,7 +7,7 @@ from flaxformer_lite.kv_cache import NO_POSITION
 from flaxformer_lite.ranges import Range, Size
 
 
-class Local(ScaledDotProduct):
+class LocalAttention(ScaledDotProduct):
     """Scaled dot-product attention to the keys near the query.
 
     Attributes:

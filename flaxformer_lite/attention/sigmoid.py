@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flaxformer_lite.attention.base import Attention
 
 
-class Sigmoid(Attention):
+class SigmoidAttention(Attention):
     """Sigmoid attention: σ(q · k / √d_k − log n), with n the number of visible keys.
 
     Keys do not compete. The bias −log n makes the weights of a query sum to about 1 at

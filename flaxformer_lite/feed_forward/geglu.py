@@ -5,7 +5,7 @@ import jax
 from flaxformer_lite.feed_forward.base import Gated
 
 
-class Geglu(Gated):
+class GEGLU(Gated):
     """(GELU(x W) ⊙ x V) W₂, with GELU(x) = x Φ(x).
 
     Attributes:

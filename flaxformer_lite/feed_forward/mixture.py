@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.feed_forward.base import FeedForward
-from flaxformer_lite.feed_forward.relu import Relu
+from flaxformer_lite.feed_forward.relu import ReluFeedForward
 from flaxformer_lite.masks import padding_mask
 from flaxformer_lite.ranges import NotNegative, Size
 
 
-class Mixture(FeedForward):
+class MixtureOfExperts(FeedForward):
     """Σ_e p_e FFN_e(x) over the `top` likeliest of E experts, with p = softmax(x W).
 
     With several chosen experts, their weights p are divided by their sum. Training adds
@@ -86,7 +86,7 @@ class Mixture(FeedForward):
 
     def _run_experts(self, x_ECD):
         experts = nn.vmap(
-            Relu,
+            ReluFeedForward,
             variable_axes={'params': 0},
             split_rngs={'params': True, 'dropout': True},
         )

@@ -5,7 +5,7 @@ import jax
 from flaxformer_lite.feed_forward.base import Gated
 
 
-class Swiglu(Gated):
+class SwiGLU(Gated):
     """(Swish(x W) ⊙ x V) W₂."""
 
     def activation(self, h_BTF):

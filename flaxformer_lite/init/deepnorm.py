@@ -9,7 +9,7 @@ from flaxformer_lite.init.base import Init
 
 
 @dataclasses.dataclass(frozen=True)
-class Deepnorm(Init):
+class DeepNormInit(Init):
     """Xavier, scaled by β for all matrices except queries and keys.
 
     β = 0.87 (N⁴ M)^(−1/16) in an encoder of N layers and (12 M)^(−1/4) in a decoder of

@@ -9,7 +9,7 @@ from flaxformer_lite.init.base import Init
 
 
 @dataclasses.dataclass(frozen=True)
-class Kaiming(Init):
+class KaimingInit(Init):
     """N(0, 2 / fan_in), which preserves the mean square through a ReLU."""
 
     def matrix(self, key, fan_in, fan_out, name):

@@ -10,7 +10,7 @@ ATTENTION_WEIGHTS = ('query', 'key', 'form', 'energy')
 
 
 @dataclasses.dataclass(frozen=True)
-class MuP(Init):
+class MuPInit(Init):
     """Xavier at the base width; at m times it, rescaled for similar Adam updates.
 
     | | initialization | learning rate | |

@@ -10,7 +10,7 @@ from flaxformer_lite.ranges import Positive
 
 
 @dataclasses.dataclass(frozen=True)
-class Normal(Init):
+class NormalInit(Init):
     """N(0, std²) for every shape."""
 
     std: Positive = 0.02

@@ -8,7 +8,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from flaxformer_lite.init.base import Init
-from flaxformer_lite.init.xavier import Xavier
+from flaxformer_lite.init.xavier import XavierInit
 from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.sharding import gather
 
@@ -31,7 +31,7 @@ class Dense(nn.Module):
     input_axes: int = 1
     bias: bool = True
     dtype: DTypeLike = jnp.float32
-    kernel_init: Init = Xavier()
+    kernel_init: Init = XavierInit()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

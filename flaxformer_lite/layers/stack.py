@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.core import Tracer
 
-from flaxformer_lite.interception import interceptors
+from flaxformer_lite.interception import interceptor_keys
 from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
@@ -248,7 +248,7 @@ class Stack(Checked, nn.Module):
         scope = self.scope
         assert scope is not None
         gives_results_alone = not scope.mutable and not scope.rngs
-        return gives_results_alone and not interceptors()
+        return gives_results_alone and not interceptor_keys()
 
     def _with_bias(self, context: AttentionContext) -> AttentionContext:
         keys_BS = context.key_positions_BS

@@ -8,7 +8,7 @@ from flaxformer_lite.norms.base import Norm
 from flaxformer_lite.ranges import Epsilon, Rate
 
 
-class Batch(Norm):
+class BatchNorm(Norm):
     """(x − μ) / √(σ² + ε) · γ + β, with μ and σ² per feature over non-padding tokens.
 
     Training uses batch statistics, so sentences affect each other, and updates running

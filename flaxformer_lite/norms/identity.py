@@ -3,7 +3,7 @@
 from flaxformer_lite.norms.base import Norm
 
 
-class Identity(Norm):
+class IdentityNorm(Norm):
     """The input x."""
 
     def __call__(self, x_BTD):

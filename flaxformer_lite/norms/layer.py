@@ -5,7 +5,7 @@ from flaxformer_lite.ops.rms import divide_by_rms
 from flaxformer_lite.ranges import Epsilon
 
 
-class Layer(Norm):
+class LayerNorm(Norm):
     """(x − E x) / √(Var x + ε) ⊙ γ + β over features, the variance biased, in float32.
 
     Attributes:

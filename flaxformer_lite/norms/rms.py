@@ -9,7 +9,7 @@ from flaxformer_lite.ops.rms import divide_by_rms
 from flaxformer_lite.ranges import Epsilon, Range
 
 
-class Rms(Norm):
+class RMSNorm(Norm):
     """x / √(E x² + ε) ⊙ (c + w) over features, in float32.
 
     Attributes:

@@ -8,7 +8,7 @@ from flaxformer_lite.norms.base import Norm
 from flaxformer_lite.ranges import Epsilon
 
 
-class Scale(Norm):
+class ScaleNorm(Norm):
     """g · x / ‖x‖ over features, in float32, with one learned g, initially √d_model.
 
     Attributes:

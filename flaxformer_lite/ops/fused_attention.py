@@ -39,29 +39,28 @@ def _cudnn(*arrays, scale):
             *arrays, scale=scale, implementation='cudnn'
         )
     except RuntimeError as error:
-        unsupported = isinstance(error, NotImplementedError)  # also a RuntimeError
-        if unsupported and jax.default_backend() == 'gpu':
-            raise ValueError(
-                f'flash attention is not for this GPU: {error} Choose '
-                'attention=blockwise'
-            ) from error
         # JAX looks for cuDNN and a GPU while tracing, but plans are made without them.
         # Shapes and FLOPs are the same.
-        return _not_lowered(*arrays, scale=scale)
+        return _not_lowered(*arrays, scale=scale, reason=str(error))
 
 
-def _not_lowered(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale):
+def _not_lowered(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale, reason=''):
     """Applies the reference, which can be traced and counted, but not lowered.
 
     Rematerialization leaves its arguments as residuals, as in cuDNN. Otherwise, a GPU
     program would contain zeros in the shape of the weights.
     """
     attend = jax.checkpoint(functools.partial(reference, scale=scale))
-    mask_BHTS = _gpu_only.bind(mask_BHTS)
+    mask_BHTS = _gpu_only.bind(mask_BHTS, reason=reason)
     return attend(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS)
 
 
-def _refuse(*_):
+def _refuse(*_, reason):
+    if reason:
+        raise ValueError(
+            f'attention: flash does not run on this GPU: {reason} Choose '
+            'attention=blockwise.'
+        )
     raise ValueError(
         'attention: flash runs on NVIDIA GPUs with cuDNN only. Choose '
         'attention=blockwise here.'
@@ -70,7 +69,7 @@ def _refuse(*_):
 
 # Identity of a mask, which needs no derivative.
 _gpu_only = Primitive('gpu_only')
-_gpu_only.def_abstract_eval(lambda mask: mask)
+_gpu_only.def_abstract_eval(lambda mask, reason: mask)
 _gpu_only.def_impl(_refuse)
 batching.defvectorized(_gpu_only)
 mlir.register_lowering(_gpu_only, _refuse)

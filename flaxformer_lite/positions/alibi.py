@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flaxformer_lite.positions.base import Positions, distances
 
 
-class Alibi(Positions):
+class ALiBi(Positions):
     """Linear biases: scores − m_h · |distance|.
 
     The slope m_h of head h is fixed: 2^(−8 i / h) for i = 1 … h if h is a power of two.

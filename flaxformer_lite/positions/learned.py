@@ -9,7 +9,7 @@ from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.ranges import Range, Size
 
 
-class Learned(Positions):
+class LearnedPositions(Positions):
     """Embeddings x + P[pos + offset], P of shape (max_length + offset, d_model).
 
     Compiled programs cannot raise errors. Positions beyond the table give NaN, never

@@ -8,7 +8,7 @@ from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.ranges import Positive, Range
 
 
-class Rotary(Positions):
+class RotaryPositions(Positions):
     """Rotation of query and key features 2i, 2i + 1 by pos / scale · λ^(−2i / d_k).
 
     The dot product of a query and a key then depends only on their distance.

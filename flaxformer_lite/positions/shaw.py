@@ -10,7 +10,7 @@ from flaxformer_lite.positions.base import Positions, distances
 from flaxformer_lite.ranges import Range
 
 
-class Shaw(Positions):
+class ShawPositions(Positions):
     """Relative terms: scores + q · a^K_r / √d_k and outputs + Σ_s w_s a^V_r.
 
     r is the clipped distance. Each attention has its own vectors a, shared by its

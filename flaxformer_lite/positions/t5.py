@@ -10,7 +10,7 @@ from flaxformer_lite.positions.base import Positions, distances
 from flaxformer_lite.ranges import Range, Size
 
 
-class T5(Positions):
+class T5Positions(Positions):
     """Bucketed relative biases: scores + table[bucket(distance), head].
 
     The layers of a stack share one table. umT5 has one per layer (Chung et al. 2023,

@@ -3,7 +3,7 @@
 from flaxformer_lite.residual.base import Residual
 
 
-class Deepnorm(Residual):
+class DeepNorm(Residual):
     """LayerNorm(α x + Dropout(f(x))), for matrices initialized by `init/deepnorm.py`.
 
     α = 0.81 (N⁴ M)^(1/16) in an encoder of N layers and (3 M)^(1/4) in a decoder of M

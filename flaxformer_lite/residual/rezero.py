@@ -5,7 +5,7 @@ from flax import linen as nn
 from flaxformer_lite.residual.base import Residual
 
 
-class Rezero(Residual):
+class ReZero(Residual):
     """x + α · Dropout(f(x)), with one learned α per sublayer, initialized to 0."""
 
     unused_fields = ('norm',)

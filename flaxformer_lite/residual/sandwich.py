@@ -3,7 +3,7 @@
 from flaxformer_lite.residual.pre_norm import PreNorm
 
 
-class Sandwich(PreNorm):
+class SandwichNorm(PreNorm):
     """x + Dropout(LayerNorm(f(LayerNorm(x)))), with a norm after the last layer."""
 
     def setup(self):

@@ -1,10 +1,13 @@
 """Published tokenizers, opened by Transformers: `huggingface(path="opus-mt-en-de")`."""
 
+import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -177,7 +180,9 @@ class Huggingface(Tokenizer):
         check_list('texts', texts)
         if not texts:
             return []
-        rows = self.theirs(**{side: texts}, add_special_tokens=False).input_ids
+        # Otherwise it warns of texts that are longer than its own model's positions.
+        options = {'add_special_tokens': False, 'verbose': False}
+        rows = self.theirs(**{side: texts}, **options).input_ids
         both = zip(texts, rows, strict=True)
         return [row if text.strip() else [] for text, row in both]
 
@@ -262,11 +267,9 @@ def of_checkpoint(
 
 def _open(folder: Path, source: str = '', target: str = '') -> Any:
     """Opens a tokenizer with Transformers, offline and without warnings."""
-    os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
     languages = {'src_lang': source, 'tgt_lang': target}
     given = {name: code for name, code in languages.items() if code}
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
+    with _without_warnings():
         try:
             import google.protobuf  # noqa: F401
             from transformers import AutoTokenizer
@@ -284,6 +287,19 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
                 f'{folder}: Transformers cannot open its tokenizer ({reason(error)}): '
                 f'{_COPY}'
             ) from None
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Silences warnings, also those that Transformers logs while it is imported."""
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def _around(theirs: Any, side: str) -> Around:

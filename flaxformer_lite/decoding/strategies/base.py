@@ -39,15 +39,6 @@ class Strategy(Checked):
         """Number of groups of hypotheses that are searched independently."""
         return 1
 
-    @property
-    def utility_spec(self) -> str:
-        """The text metric that ranks samples; '' ranks by score."""
-        return ''
-
-    def drawn(self, n_best: int) -> int:
-        """Returns the number of times a sentence is decoded, each with its own key."""
-        return n_best if self.draws else 1
-
     def choose(
         self, state: SearchState, logits_BNV: jax.Array, total_BNV: jax.Array
     ) -> jax.Array:

@@ -8,7 +8,7 @@ from flaxformer_lite.ops.top_k import top_k_indices
 from flaxformer_lite.ranges import Range
 
 
-class Beam(Strategy):
+class BeamSearch(Strategy):
     """Beam search: keeps the continuations with the highest log-probability.
 
     A finished hypothesis scores log-probability / ((5 + L) / 6)^α (Wu et al. 2016,

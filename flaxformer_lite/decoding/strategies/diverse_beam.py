@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.decoding.strategies.base import flat
-from flaxformer_lite.decoding.strategies.beam import Beam
+from flaxformer_lite.decoding.strategies.beam import BeamSearch
 from flaxformer_lite.ops.top_k import top_k_indices
 from flaxformer_lite.ranges import Range, Size
 
 
-class DiverseBeam(Beam):
+class DiverseBeamSearch(BeamSearch):
     """Groups of beams that avoid the tokens chosen by earlier groups.
 
     At each step the groups choose in turn (algorithm 1, with the Hamming diversity of

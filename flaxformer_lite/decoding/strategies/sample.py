@@ -10,7 +10,7 @@ from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ranges import Range
 
 
-class Sample(Strategy):
+class Sampling(Strategy):
     """Samples each token from the logits that `filter_logits` returns.
 
     Attributes:

@@ -5,7 +5,7 @@ from flax import linen as nn
 from flaxformer_lite.layers.blocks.base import Block
 
 
-class Parallel(Block):
+class ParallelBlock(Block):
     """Block whose sublayers all read the same h; their sum joins the stream once.
 
     In a decoder, cross-attention is one of them.

@@ -5,7 +5,7 @@ from flax import linen as nn
 from flaxformer_lite.layers.blocks.base import Block
 
 
-class Sequential(Block):
+class SequentialBlock(Block):
     """Self-attention, cross-attention in a decoder, then the feed-forward network.
 
     Figure 1 shows both forms. A causal block without cross-attention is decoder-only.

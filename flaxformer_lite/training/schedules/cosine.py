@@ -9,7 +9,7 @@ from flaxformer_lite.ranges import Positive, Rate, Size
 from flaxformer_lite.training.schedules.base import Schedule
 
 
-class Cosine(Schedule):
+class CosineSchedule(Schedule):
     """Linear warmup to `peak` in w updates, then cosine decay towards 0.
 
     Update 1 has the rate peak / w and update w the peak. The rate would reach 0 one

@@ -6,7 +6,7 @@ from flaxformer_lite.ranges import Positive, Size
 from flaxformer_lite.training.schedules.base import Schedule
 
 
-class Noam(Schedule):
+class NoamSchedule(Schedule):
     """factor · d_model^−0.5 · min(s^−0.5, s · warmup^−1.5), s from 1 (equation 3).
 
     Attributes:

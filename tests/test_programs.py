@@ -1,0 +1,108 @@
+"""Compiled programs live as long as the objects that run them."""
+
+import gc
+import sys
+import weakref
+
+import jax
+import tiny
+from small_runs import Numbers
+
+import experiments.conversion.export
+import experiments.describe
+import experiments.evaluation.explainer
+import experiments.sweeps.workers
+import experiments.training.loop  # noqa: F401
+from configs import wmt_base
+from experiments.config import load
+from experiments.config.schema import EvaluationConfig, without_seeds
+from experiments.evaluation.opened_run import OpenedRun
+from experiments.evaluation.scorer import Scorer
+from experiments.evaluation.translator import Translator
+from experiments.runtime import compilation, mesh
+from experiments.runtime.compilation import ProgramCache
+from experiments.training.programs import Kind, TrainingPrograms
+
+# These hold text, numbers, classes, optax's functions, or meshes of the devices.
+CACHES = {
+    'experiments.config.schema.fields',
+    'experiments.optimizers.optax_specs.makers',
+    'experiments.runs.reading._warn_once',
+    'experiments.runtime.mesh._make',
+    'experiments.sweeps.planning._flops_per_step',
+    'flaxformer_lite.pretrained.arrays._pattern',
+    'flaxformer_lite.ranges._limited',
+}
+
+
+class Words(Numbers):
+    """Token ids, which are also their own pieces."""
+
+    vocab_size = tiny.VOCAB
+
+    def pieces(self, ids):
+        return list(map(str, ids))
+
+
+def test_caches_of_modules_hold_no_models_and_programs():
+    found = set()
+    for name, module in list(sys.modules.items()):
+        if name.split('.')[0] in ('experiments', 'flaxformer_lite'):
+            for attribute, value in vars(module).items():
+                if hasattr(value, 'cache_info') and value.__module__ == name:
+                    found.add(f'{name}.{attribute}')
+    assert found == CACHES
+
+
+def test_a_model_is_freed_with_what_runs_it():
+    model = tiny.model(num_layers=1)
+    variables = tiny.random_like(mesh.abstract_variables(model))
+    config = wmt_base.get_config()
+    config.model.update(tiny.SIZES | {'num_layers': 1})
+    config = without_seeds(load.from_config_dict(config))
+    training = TrainingPrograms(Kind(config, model, 10, mesh.of()))
+    training.step((jax.device_count(), 4))
+    settings = EvaluationConfig(decode='greedy', extra_length=3)
+    translate = Translator(model, Words(), settings)
+    assert len(list(translate(variables, ['3 4']))) == 1
+    score = Scorer(model, Words(), 64)
+    assert len(list(score(variables, [('3', '4')]))) == 1
+    reference = weakref.ref(model)
+    del model, training, translate, score
+    jax.clear_caches()  # of functions with a static model, such as `generate`
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_cache_makes_a_program_once_and_keeps_the_latest():
+    made = []
+
+    def make(name):
+        made.append(name)
+        return [name]
+
+    programs = ProgramCache(size=2)
+    assert programs.get(make, 'a') is programs.get(make, 'a')
+    for name in 'bcab':
+        assert programs.get(make, name) == [name]
+    assert ''.join(made) == 'abcab'
+    assert ProgramCache().get(make, 'b') is not programs.get(make, 'b')
+
+
+def test_an_opened_run_compiles_once(monkeypatch):
+    model = tiny.model(num_layers=1)
+    run = object.__new__(OpenedRun)
+    run.model, run.tokenizer = model, Words()
+    run.config = load.from_config_dict(wmt_base.get_config())
+    run.mean = type('Mean', (), {'variables': tiny.all_variables(model)})
+    compiled = []
+    compile_program = compilation.compiled
+
+    def count(*arguments, **options):
+        compiled.append(arguments)
+        return compile_program(*arguments, **options)
+
+    monkeypatch.setattr(compilation, 'compiled', count)
+    for _ in range(2):
+        assert len(run.translate(['3 4'])) == len(run.score([('3 4', '5')])) == 1
+    assert len(compiled) == 2
