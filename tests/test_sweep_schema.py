@@ -96,20 +96,20 @@ OF_CLASSES = """
 import numpy as np
 
 from experiments.metrics.chrf import Chrf
-from flaxformer_lite.attention.local import Local
+from flaxformer_lite.attention.local import LocalAttention
 from flaxformer_lite.losses.focal import Focal
-from flaxformer_lite.norms.rms import Rms
+from flaxformer_lite.norms.rms import RMSNorm
 
 
-class Own(Rms):
+class Own(RMSNorm):
     pass
 
 
 def get_config():
     return {fields!r} | dict({changes})
 """
-LOCAL = 'flaxformer_lite.attention.local.Local'
-RMS = 'flaxformer_lite.norms.rms.Rms'
+LOCAL = 'flaxformer_lite.attention.local.LocalAttention'
+RMS = 'flaxformer_lite.norms.rms.RMSNorm'
 FOCAL = 'flaxformer_lite.losses.focal.Focal'
 CHRF = 'experiments.metrics.chrf.Chrf'
 
@@ -123,8 +123,8 @@ def load_with_classes(folder, changes):
 
 def test_an_arm_may_have_classes_objects_and_numbers_of_numpy(tmp_path):
     own = """{
-        'model.norm': Rms,
-        'model.attention': Local(window=4),
+        'model.norm': RMSNorm,
+        'model.attention': LocalAttention(window=4),
         'train': {'loss': Focal(gamma=3)},
         'model.d_ff': np.int64(64),
         'model.dropout': np.float32(0.5),
@@ -151,7 +151,7 @@ def test_an_arm_may_have_classes_objects_and_numbers_of_numpy(tmp_path):
 def test_levels_and_tuned_values_may_be_classes(tmp_path):
     sweep = load_with_classes(
         tmp_path,
-        "arms={}, factors={'model.norm': ['layer', Rms], 'model.num_heads': [2, 8]}, "
+        "arms={}, factors={'model.norm': ['layer', RMSNorm], 'model.num_heads': [2, 8]},"
         "base='layer, 2', overrides={'evaluation.decode': 'mbr(samples=3)'}, "
         "tune={'field': 'evaluation.decode.utility', 'values': ['bleu', Chrf]}",
     )

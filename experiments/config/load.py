@@ -6,7 +6,6 @@ defaults, so that every field can be overridden on the command line.
 
 import contextlib
 import dataclasses
-import numbers
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,12 +85,10 @@ def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
     kind = ranges.types_of(field.kind)[0]
     given: Any = part.get(key, field.default)
     value = plain(given, kind)
-    is_as_given = type(value) is type(given)
-    if is_as_given and key in part and part.get_type(key) is not type(None):
+    is_typed = key in part and part.get_type(key) is not type(None)
+    if is_typed and type(value) is type(given):
         return  # other fields may refer to it
-    if value is None:
-        value = placeholder(kind)
-    part[key] = value
+    part[key] = placeholder(kind) if value is None else value
 
 
 def plain(value: Any, kind: Any = None) -> Any:
@@ -101,20 +98,18 @@ def plain(value: Any, kind: Any = None) -> Any:
 
     Args:
       value: The value.
-      kind: The type of its field. An int becomes a float in a float field.
+      kind: The type of its field, if known. A float field makes an int a float.
 
     Raises:
-      ValueError: The class can't be imported by name, as in `spec.text`.
+      ValueError: A class can't be imported by name, or an array has several elements.
     """
     if isinstance(value, type | Dataclass):
         return spec.text(value)
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return value
-    number: Any = value
-    if isinstance(value, numbers.Integral) and kind is not float:
-        return int(number)
-    with contextlib.suppress(OverflowError):  # the check of its range reports it
-        return float(number)
+    if hasattr(value, 'item'):
+        value = value.item()
+    if type(value) is int and kind is float:
+        with contextlib.suppress(OverflowError):  # the check of its range reports it
+            value = float(value)
     return value
 
 
@@ -213,11 +208,23 @@ def read_stored(file: Path) -> dict[str, Any]:
             'environment.json names'
         )
     with named(file), user_errors():
+        _check_keys(config)
         _check_sections(config)
         if version < VERSION:
             _update(config.get('model', {}), version)
         _check_stored(flatten(config))
     return config
+
+
+def _check_keys(nested: Mapping[str, Any]) -> None:
+    """Raises UserError if a key has a dot: it could hide the value of a field."""
+    for key, value in nested.items():
+        if '.' in key:
+            raise UserError(
+                f'the key {shown(key)} has a dot. Write the field in its section.'
+            )
+        if isinstance(value, dict):
+            _check_keys(value)
 
 
 def _check_sections(config: Mapping[str, Any]) -> None:

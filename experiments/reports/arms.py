@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from experiments import metrics
+from experiments.config import parts
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
 from experiments.metrics.base import OF_MODELS, Metric
@@ -19,8 +20,7 @@ from experiments.runs.reading import SEEDS, Run
 from experiments.storage import run_title
 from experiments.sweeps.schema import Sweep
 
-_NO_MEASURE = Measure('', '')
-NO_SWEEP = Sweep('', question='', source='', config='', base='', measure=_NO_MEASURE)
+NO_SWEEP = Sweep('', '', '', '', '', measure=Measure('', ''))
 _LONGEST_NAME = 60
 
 
@@ -142,8 +142,10 @@ def metric_of(run: Run, measure: Measure) -> Metric:
     """Returns the metric that scored a run's set; for a loss, the deciding metric.
 
     Raises:
-      UserError: The run lacks this metric, or a package that it needs isn't installed.
+      UserError: The run lacks this metric, a package that it needs isn't installed, or
+        a metric's module may have come with the run.
     """
+    parts.check_origin(run.metrics_spec, run.path)
     name = measure.metric(run.metrics)
     # Results of earlier versions lack the target language, which had no effect.
     language = run.evaluations.get(measure.set, {}).get('target', '')
@@ -270,7 +272,7 @@ def _measure(runs: Sequence[Run], measure: Measure) -> Measure:
     evaluated = [of_set for run in runs for of_set in run.evaluations.items()]
     sets = list(dict(evaluated))
     known_scores = [*metric_names(runs), *OF_MODELS]
-    if measure == _NO_MEASURE:
+    if measure == NO_SWEEP.measure:
         name = 'test' if 'test' in sets or not sets else sets[0]
         measure = Measure(name, known_scores[0])
     is_known = measure.set and (measure.set in sets or not sets)

@@ -274,10 +274,9 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     """Builds a sweep, or raises UserError or ValueError for invalid fields."""
     values = _with_tuples(values)
     if isinstance(values.get('tune'), dict):
-        tuning = _with_tuples(values['tune'])
         with user_errors('tune: '):
+            tuning = _with_tuples(values['tune'])
             spec.check('tuning', Tuning, tuning)
-            tuning['values'] = tuple(map(plain, tuning['values']))
         values['tune'] = Tuning(**tuning)
     if 'measure' in values:
         ranges.check('measure', str, values['measure'])
@@ -308,11 +307,11 @@ def _until(seeds: str) -> Until:
 
 
 def _with_tuples(values: Fields) -> Fields:
-    """Returns a copy with lists and ranges as tuples."""
+    """Returns a copy with sequences as tuples of plain values."""
     values = dict(values)
     for name, value in values.items():
-        if isinstance(value, list | range):
-            values[name] = tuple(value)
+        if isinstance(value, list | tuple | range):
+            values[name] = tuple(map(plain, value))
     return values
 
 
