@@ -151,7 +151,7 @@ def test_an_arm_may_have_classes_objects_and_numbers_of_numpy(tmp_path):
 def test_levels_and_tuned_values_may_be_classes(tmp_path):
     sweep = load_with_classes(
         tmp_path,
-        "arms={}, "
+        'arms={}, '
         "factors={'model.norm': ['layer', RMSNorm], 'model.num_heads': (2, 8)}, "
         "base='layer, 2', overrides={'evaluation.decode': 'mbr(samples=3)'}, "
         "tune={'field': 'evaluation.decode.utility', 'values': ['bleu', Chrf]}",
