@@ -109,7 +109,7 @@ def forest():
     data = sweep.bases(sweep.base)
     contrasts = compare(found, contrasts=sweep.contrasts, data=data)
     named = [x._replace(base=x.base.rpartition(', ')[2]) for x in contrasts]
-    figure = figures.forest(named, sweep.measure)
+    figure = figures.forest(named, str(sweep.measure))
     return figure.chart.properties(width=230, height=alt.Step(15))
 
 

@@ -30,6 +30,7 @@ from typing import Any
 from experiments import errors, storage
 from experiments.command_line import console, flags, screen
 from experiments.errors import UserError
+from experiments.evaluation.measure import Measure
 from experiments.reports import analysis, arms, scores, tables
 from experiments.reports.arms import Arm
 from experiments.reports.tables import Table
@@ -81,7 +82,9 @@ def _parser() -> flags.Parser:
         '--base', default='', help='the arm to compare with; default: the first'
     )
     parser.add_argument(
-        '--measure', default='', help="what decides, such as 'test bleu', the default"
+        '--measure',
+        type=Measure.parse,
+        help="what decides, such as 'test bleu', the default",
     )
     parser.add_argument(
         '--sweep', type=Path, help='the file of the sweep whose runs these are'

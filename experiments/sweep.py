@@ -141,10 +141,9 @@ def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
             if is_dry_run and source.may_download:
                 continue
             found = sets.chosen(source.evaluation(), scored, 'evaluation.sets')
-            name, _, _ = measure.partition(' ')
-            if name not in found:
+            if measure.set not in found:
                 raise UserError(
-                    f'measure={measure!r}: unknown set {name!r}. '
+                    f'measure={str(measure)!r}: unknown set {measure.set!r}. '
                     f'Choose one of {", ".join(found)}.'
                 )
 

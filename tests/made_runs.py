@@ -4,6 +4,7 @@ import json
 
 from experiments import storage
 from experiments.config.schema import ExperimentConfig
+from experiments.evaluation.measure import Measure
 from experiments.reports import arms
 from experiments.runs import directory, metrics_log, reading
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -19,6 +20,7 @@ CONFIG = {
     'train.data_seed': None,
     'train.dropout_seed': None,
 }
+BLEU = Measure('test', 'bleu')
 SIGNATURE = 'nrefs:1|v:1'
 SOURCES = ['a cat sleeps here', 'the dog eats a bone', 'we see two red birds']
 REFERENCES = ['eine Katze schläft hier', 'der Hund frisst Knochen', 'wir sehen Vögel']
@@ -109,9 +111,7 @@ def sweep(folder):
     for arm, number, seeds in (('few', 4, 2), ('many', 8, 2), ('most', 16, 1)):
         for seed in range(seeds):
             path = folder / f'run,heads={number},train.seed={seed}'
-            runs.append(
-                PlannedRun(arm, seed, {}, path, ExperimentConfig(), 'test bleu')
-            )
+            runs.append(PlannedRun(arm, seed, {}, path, ExperimentConfig(), BLEU))
     return Sweep(
         name='heads',
         question='How many heads?',
@@ -119,13 +119,14 @@ def sweep(folder):
         config='none.py',
         arms=dict.fromkeys(('few', 'many', 'most'), {'model.num_heads': 4}),
         base='few',
-        measure='test bleu',
+        measure=BLEU,
         published={'few': {'bleu': 25.5, 'parameters': 65e6}, 'many': {'bleu': 25.8}},
         differs='grammar, not WMT14',
         runs=tuple(runs),
     )
 
 
-def study(paths, of_sweep=None, **options):
+def study(paths, of_sweep=None, base='', measure=''):
     """What a report of the runs in some directories is made of."""
-    return arms.study([reading.read_run(path) for path in paths], of_sweep, **options)
+    runs = [reading.read_run(path) for path in paths]
+    return arms.study(runs, of_sweep, base, Measure.parse(measure))

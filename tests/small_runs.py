@@ -128,7 +128,8 @@ def _shrunk_run(argv: list[str]) -> list[str]:
     given = dict(re.findall(r'--config\.([\w.]+)=(.*)', '\n'.join(argv)))
     config = next(x for x in argv if x.startswith('--config='))
     overrides = [x for x in argv if x.startswith('--config.')]
-    settings = command_flags.settings(config.partition('=')[2], overrides)
+    values = command_flags.parse_overrides(overrides)
+    settings = command_flags.settings(config.partition('=')[2], values)
     if settings.config.data.startswith(NOT_HERE):
         return ['-m', 'experiments.describe', config, *overrides]
     fields = OF_A_PAGE | {k: v for k, v in given.items() if k not in ALWAYS}

@@ -143,7 +143,7 @@ def test_a_run_that_is_trained_here_has_no_published_tokenizer(
 def test_it_stays_as_it_is_and_another_run_has_its_config(runs):
     path = runs / 't5'
     trained = trained_run.open_trained(path)
-    settings = flags.settings(f'{path}/config.json', ['--config.train.steps=7'])
+    settings = flags.settings(f'{path}/config.json', {'train.steps': 7})
     assert settings.config == dataclasses.replace(
         trained.config, train=dataclasses.replace(trained.config.train, steps=7)
     )

@@ -86,7 +86,8 @@ def test_fields_that_a_page_names_take_the_values_beside_them(page):
         assert name in schema.fields()
         if value:
             given = {'evaluation.average': 1, name: value}
-            settings = flags.settings('wmt_base', small_runs.flags(given))
+            values = flags.parse_overrides(small_runs.flags(given))
+            settings = flags.settings('wmt_base', values)
             check.check_config(settings.config)
             check.build_model(settings.config, 100)
 

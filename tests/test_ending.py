@@ -144,7 +144,7 @@ def test_a_run_whose_checkpoints_were_deleted_begins_again_and_says_so(
 
 def test_more_steps_are_refused_where_the_learning_rates_go_by_them(data, tmp_path):
     cosine = SMALL | {'data': data, 'optimizer.schedule': 'cosine(peak=1e-2)'}
-    config = flags.settings('wmt_small', small_runs.flags(cosine)).config
+    config = flags.settings('wmt_small', cosine).config
     with directory.open_run(tmp_path, config.to_dict()):
         pass
     before = (tmp_path / 'config.json').read_bytes()

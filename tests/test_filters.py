@@ -83,7 +83,7 @@ def test_a_run_is_without_them_and_says_how_many(tmp_path):
     fields = small_runs.FIELDS | {'data': data, 'train.steps': 1}
     fields |= {'tokenizer': 'characters', 'filters': '[copies, duplicates]'}
     fields |= {'batch.max_length': 256}
-    settings = flags.settings('wmt_small', small_runs.flags(fields))
+    settings = flags.settings('wmt_small', fields)
     made = setup.prepare(settings.config, tmp_path / 'run', Screen(io.StringIO()))
     said = setup.describe(made, tmp_path / 'run')
     repeated = 7 + len(whole) - len(set(whole))

@@ -81,6 +81,23 @@ def test_an_override_has_its_field_s_type(file, argument, field, value):
     assert settings.overrides == {field: value}
 
 
+def test_overrides_are_values(file):
+    text = CONFIG.replace('.num_heads = 8', ".num_heads = '8'")  # of another type
+    refers = '    config.model.d_ff = config.model.get_ref("d_k")\n    return config'
+    file.write_text(text.replace('    return config', refers))
+    values = {'model.d_k': 32, 'model.dropout': 0, 'model.num_heads': 2}
+    settings = flags.settings(str(file), values | {'optimizer.name': 'lion'})
+    assert settings.overrides == values | {'optimizer.name': 'lion', 'model.d_ff': 32}
+    assert settings.config.model.d_ff == 32  # the file gives it as d_k
+    argv = [f'--config.{field}={value}' for field, value in settings.overrides.items()]
+    assert flags.parse_overrides(argv) == settings.overrides
+    assert flags.parse_overrides([]) == {}
+    with pytest.raises(UserError, match='^model.d_ff must be of type int, not None$'):
+        flags.settings(str(file), {'model.d_ff': None})
+    with pytest.raises(UserError, match='model.num_head.*did you mean'):
+        flags.settings(str(file), {'model.num_head': 4})
+
+
 def test_only_what_differs_from_the_file_counts_and_in_no_order(file):
     some = parse(
         file,

@@ -49,7 +49,8 @@ def overrides(text, **changes):
 
 
 def settings(text, **changes):
-    return flags.settings('wmt_small', overrides(text, **changes)).config
+    values = flags.parse_overrides(overrides(text, **changes))
+    return flags.settings('wmt_small', values).config
 
 
 def make_source(path, text, steps=(1, 2), **changes):

@@ -188,8 +188,8 @@ def test_a_run_begins_with_what_an_objective_taught(text, tmp_path):
     }
     first = tmp_path / 'first'
     small_runs.train(first, *small_runs.flags(fields, objective='span_corruption'))
-    argv = small_runs.flags(fields, init_from=first)
-    config = flags.settings('wmt_small', argv).config
+    changed = fields | {'init_from': str(first)}
+    config = flags.settings('wmt_small', changed).config
     made = setup.prepare(config, tmp_path / 'second', Screen(None))
     assert made.tokenizer.model == (first / 'tokenizer.model').read_bytes()
     assert made.initial and made.initial.variables
@@ -211,6 +211,6 @@ def test_a_wrong_spec_is_one_line_of_the_field(spec, message):
 
 def test_a_tokenizer_without_marks_is_refused_before_training(text, tmp_path):
     fields = {'data': small_runs.source(text), 'objective': 'denoise'}
-    config = flags.settings('wmt_small', small_runs.flags(fields)).config
+    config = flags.settings('wmt_small', fields).config
     with pytest.raises(UserError, match='objective: the tokenizer has no piece <mask>'):
         setup.prepare(config, tmp_path / 'run', Screen(None))

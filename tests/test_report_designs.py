@@ -8,6 +8,7 @@ from made_runs import make
 from scipy import stats
 from test_sweep_plans import TUNE, by_value, finish, planned
 
+from experiments.evaluation.measure import Measure
 from experiments.reports import (
     arms,
     conditions,
@@ -18,7 +19,7 @@ from experiments.reports import (
     tables,
 )
 from experiments.reports import scores as report_scores
-from experiments.reports.arms import Arm, Measure, Study
+from experiments.reports.arms import Arm, Study
 from experiments.runs import reading
 from experiments.sweeps import planning
 

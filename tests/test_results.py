@@ -10,7 +10,6 @@ import pytest
 from experiments import report
 from experiments.errors import UserError
 from experiments.reports import findings, scores
-from experiments.reports.arms import Measure
 from experiments.reports.tables import escape_markdown
 from experiments.sweeps import planning
 
@@ -54,12 +53,11 @@ def test_an_answer_that_does_not_follow_is_said(tmp_path, monkeypatch, capsys):
 def declared(folder):
     """The sentences of a report on the differences that its sweep declares."""
     sweep = planning.load(ROOT / f'configs/sweeps/{folder.name}.py')
-    name, _, score = sweep.measure.rpartition(' ')
     found = scores.read_scores(folder / 'tables/runs.csv')
     study = SimpleNamespace(
         sweep=sweep,
         scores=lambda: found,
-        measure=Measure(name, score, score not in ('loss', 'perplexity')),
+        measure=sweep.measure,
     )
     return findings.answer(study, findings.declared(study))
 

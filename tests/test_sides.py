@@ -143,8 +143,8 @@ def test_a_wrong_list_is_one_line_of_the_field(spec, message):
 
 
 def test_what_needs_one_vocabulary_is_refused_before_the_data_is_read(text, tmp_path):
-    argv = small_runs.flags(small_runs.FIELDS, tokenizer=SPEC)
-    config = flags.settings('wmt_small', argv).config
+    fields = small_runs.FIELDS | {'tokenizer': SPEC}
+    config = flags.settings('wmt_small', fields).config
     with pytest.raises(UserError, match='model.tie=all shares .* a vocabulary each'):
         check.build_model(config)
     both = train(SPEC, text, tmp_path)

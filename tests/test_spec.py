@@ -248,6 +248,17 @@ def test_the_text_of_a_spec_names_what_it_was_made_of():
     assert SHOP.make(spec.text(far)) == far
 
 
+def test_arguments_of_a_spec_are_replaced_or_added():
+    from spare_parts import Far
+
+    assert spec.replace('cosine(peak=1e-3)', peak=0.5) == 'cosine(peak=0.5)'
+    assert spec.replace('local', window=3, spec='a b') == "local(window=3, spec='a b')"
+    assert spec.replace('softmax') == 'softmax'
+    assert spec.replace(Far(window=3), window=4) == 'spare_parts.Far(window=4)'
+    with pytest.raises(ValueError, match='is not a spec'):
+        spec.replace('[softmax, local]', window=3)
+
+
 def test_what_no_text_can_name_has_none():
     from spare_parts import Far
 

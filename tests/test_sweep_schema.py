@@ -5,7 +5,9 @@ import hashlib
 import pytest
 
 from experiments.command_line import flags
+from experiments.config import check
 from experiments.errors import UserError
+from experiments.evaluation.measure import Measure
 from experiments.runs import directory
 from experiments.sweeps import planning
 
@@ -44,6 +46,24 @@ def test_a_sweep_is_what_its_file_says(tmp_path):
     assert sweep.digest == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('test bleu', Measure('test', 'bleu')),
+        ('news 2014 bleu', Measure('news 2014', 'bleu')),
+        ('test ter', Measure('test', 'ter', higher_is_better=False)),
+        ('val loss', Measure('val', 'loss', higher_is_better=False)),
+        ('val accuracy', Measure('val', 'accuracy')),
+    ],
+)
+def test_its_runs_have_the_measure_with_its_direction(tmp_path, text, expected):
+    overrides = {'evaluation.metrics': '[bleu, ter]'}
+    sweep = planning.load(write_sweep(tmp_path, overrides=overrides, measure=text))
+    assert (sweep.measure.set, sweep.measure.score) == (expected.set, expected.score)
+    assert {run.measure for run in sweep.runs} == {expected}
+    assert str(expected) == text
+
+
 def test_overrides_may_be_nested(tmp_path):
     arms = {'base': {}, 'heads=2': {'model': {'num_heads': 2}}}
     file = write_sweep(tmp_path, overrides={'train': {'steps': 30}}, arms=arms)
@@ -72,6 +92,139 @@ def test_its_runs_are_those_that_the_command_line_makes(tmp_path):
     ]
 
 
+OF_CLASSES = """
+import numpy as np
+
+from experiments.metrics.chrf import Chrf
+from flaxformer_lite.attention.local import LocalAttention
+from flaxformer_lite.losses.focal import Focal
+from flaxformer_lite.norms.rms import RMSNorm
+
+
+class Own(RMSNorm):
+    pass
+
+
+def get_config():
+    return {fields!r} | dict({changes})
+"""
+LOCAL = 'flaxformer_lite.attention.local.LocalAttention'
+RMS = 'flaxformer_lite.norms.rms.RMSNorm'
+FOCAL = 'flaxformer_lite.losses.focal.Focal'
+CHRF = 'experiments.metrics.chrf.Chrf'
+
+
+def load_with_classes(folder, changes):
+    """Loads a sweep from `FIELDS` and the code of changes to them."""
+    file = folder / 'heads.py'
+    file.write_text(OF_CLASSES.format(fields=FIELDS, changes=changes), 'utf-8')
+    return planning.load(file)
+
+
+def test_an_arm_may_have_classes_objects_and_numbers_of_numpy(tmp_path):
+    own = """{
+        'model.norm': RMSNorm,
+        'model.attention': LocalAttention(window=4),
+        'train': {'loss': Focal(gamma=3)},
+        'model.d_ff': np.int64(64),
+        'model.dropout': np.float32(0.5),
+        'model.d_k': None,
+    }"""
+    arms = f"{{'base': {{}}, 'own': {own}}}"
+    sweep = load_with_classes(tmp_path, f'seeds=[0], arms={arms}')
+    base, run = sweep.runs
+    assert base.overrides == {'train.steps': 30}
+    assert run.overrides == base.overrides | {
+        'model.norm': RMS,
+        'model.attention': f'{LOCAL}(window=4)',
+        'train.loss': f'{FOCAL}(gamma=3)',
+        'model.d_ff': 64,
+        'model.dropout': 0.5,
+    }
+    check.check_config(run.config)
+    check.build_model(run.config)
+    argv = [f'--config.{field}={value}' for field, value in run.overrides.items()]
+    _, settings = flags.parse(flags.Parser(None), ['--config=wmt_small', *argv])
+    assert settings.config == run.config
+
+
+def test_levels_and_tuned_values_may_be_classes(tmp_path):
+    sweep = load_with_classes(
+        tmp_path,
+        'arms={}, '
+        "factors={'model.norm': ['layer', RMSNorm], 'model.num_heads': (2, 8)}, "
+        "base='layer, 2', overrides={'evaluation.decode': 'mbr(samples=3)'}, "
+        "tune={'field': 'evaluation.decode.utility', 'values': ['bleu', Chrf]}",
+    )
+    assert list(sweep.arms) == ['layer, 2', 'layer, 8', f'{RMS}, 2', f'{RMS}, 8']
+    assert sweep.tune.values == ('bleu', CHRF)
+    decodes = [run.config.evaluation.decode for run in sweep.trials[:2]]
+    assert decodes == [f"mbr(samples=3, utility='{x}')" for x in ('bleu', CHRF)]
+    assert str(sweep.trials[1]) == f'layer, 2, {CHRF}, seed 100'
+
+
+def test_a_tuned_argument_of_an_object_is_replaced(tmp_path):
+    sweep = load_with_classes(
+        tmp_path,
+        "overrides={'train.loss': Focal(gamma=9)}, "
+        "arms={'base': {}, 'named': {'train.loss': 'focal'}}, "
+        "tune={'field': 'train.loss.gamma', 'values': list(np.arange(3, 5))}",
+    )
+    assert [run.config.train.loss for run in sweep.trials] == [
+        *(f'{FOCAL}(gamma=3)', f'{FOCAL}(gamma=4)'),
+        *('focal(gamma=3)', 'focal(gamma=4)'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        (
+            "arms={'base': {'model.num_heads': '8'}}",
+            "heads, arm 'base': model.num_heads must be of type int, not '8'",
+        ),
+        (
+            "arms={'base': {'model.num_heads': 8.0}}",
+            "heads, arm 'base': model.num_heads must be of type int, not 8.0",
+        ),
+        (
+            "arms={'base': {'model.dropout': 10**400}}",
+            "heads, arm 'base': model.dropout must be at least 0 and below 1, not 1000",
+        ),
+        (
+            "measure='test Chrf', arms={'base': {'evaluation.metrics': Chrf}, "
+            "'odd': {'evaluation.metrics': Chrf, 'model.num_heads': 0}}",
+            "heads, arm 'odd': model.num_heads must be at least 1",
+        ),
+        (
+            "arms={'base': {'batch.packed': 'no'}}",
+            "heads, arm 'base': batch.packed must be of type bool, not 'no'",
+        ),
+        (
+            "arms={'base': {'model.norm': Own}}",
+            "heads, arm 'base': model.norm: '.*Own' cannot be made again of this text",
+        ),
+        (
+            "arms={}, factors={'model.norm': ['layer', Own]}",
+            r"heads.py: factors\['model.norm'\]: '.*Own' cannot be made again of this",
+        ),
+        (
+            "tune={'field': 'model.norm', 'values': ['layer', Own]}",
+            "heads.py: tune: '.*Own' cannot be made again of this text",
+        ),
+        (
+            "tune={'field': 'train.steps.x', 'values': [1, 2]}",
+            "heads, arm 'base': nothing reads the field train.steps.x of the config",
+        ),
+    ],
+)
+def test_a_value_that_a_field_cannot_have_is_refused_by_name(
+    tmp_path, changes, message
+):
+    with pytest.raises(UserError, match=message):
+        load_with_classes(tmp_path, f'seeds=[0], contrasts=[], {changes}')
+
+
 def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = planning.load(write_sweep(tmp_path)).runs[0]
@@ -92,7 +245,10 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
     [
         ({'arms': {}}, 'arms is missing'),
         ({'arms': {'a': 3}}, r"arms\['a'\] must be of type dict, not 3"),
-        ({'arms': {'base': {'model.d_k': None}}}, 'model.d_k must be int, .*None'),
+        (
+            {'arms': {'base': {'model.d_ff': None}}},
+            'model.d_ff must be of type int, .*None',
+        ),
         (
             {'overrides': {'train.seed': 3}},
             'the sweep sets train.seed: give it in seeds',
@@ -101,6 +257,17 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
         ({'published': {'bass': {}}}, "there is no arm 'bass'"),
         ({'published': {'base': {'blue': 1.0}}}, "must be one of bleu.*'blue'"),
         ({'measure': 'test blue'}, "measure='test blue' is not the name of a set and"),
+        (
+            {'measure': 'bleu'},
+            "measure='bleu' is not the name of a set and one of bleu",
+        ),
+        ({'measure': 'test '}, "measure='test ' is not the name of a set and one of b"),
+        ({'measure': 3}, 'heads.py: measure must be of type str, not 3'),
+        ({'measure': ...}, 'heads.py: sweep needs measure'),
+        (
+            {'measure': 'tset bleu', 'overrides': {'evaluation.sets': 'test'}},
+            "measure='tset bleu': evaluation.sets='test' leaves out 'tset'",
+        ),
         ({'contrasts': [('base', 'heads')]}, "there is no arm 'heads'"),
         ({'contrasts': [('base', 'base')]}, r"\('base', 'base'\) is not a pair of two"),
         ({'contrasts': ['base']}, "contrasts: 'base' is not a pair of two arms"),
@@ -124,7 +291,7 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
         ),
         (
             {'tune': {'field': 'model.d_ff', 'values': [8, 9], 'seeds': [[1]]}},
-            r"train.seed must be int, .*, not '\[1\]'",
+            r'train.seed must be of type int, not \[1\]',
         ),
         ({'margin': -1.0}, 'margin must be at least 0, not -1.0'),
         ({'seeds': []}, 'seeds is missing: give it'),

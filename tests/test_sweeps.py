@@ -30,7 +30,7 @@ def test_every_arm_can_be_built_and_scores_what_decides(name):
         check.check_overrides(run.config, run.overrides)
         check.build_model(run.config)
         chosen = [text.strip() for text in run.config.evaluation.sets.split(',')]
-        assert chosen == [''] or sweep.measure.split()[0] in chosen
+        assert chosen == [''] or sweep.measure.set in chosen
 
 
 def closed_form(model, vocab_size):

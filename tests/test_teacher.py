@@ -50,7 +50,7 @@ def overrides(text, **changes):
     ],
 )
 def test_what_no_loss_can_do_is_refused_by_name(changes, message):
-    given = [f'--config.train.{name}={value}' for name, value in changes.items()]
+    given = {f'train.{name}': value for name, value in changes.items()}
     settings = flags.settings('wmt_small', given)
     with pytest.raises(UserError, match=message):
         check.check_config(settings.config)
@@ -60,7 +60,7 @@ def test_what_no_loss_can_do_is_refused_by_name(changes, message):
 def test_a_teacher_of_another_tokenizer_is_refused(text, teacher, tmp_path):
     changes = dict(train__loss='distillation', train__teacher=teacher)
     given = overrides(text, tokenizer='sentencepiece(vocab_size=150)', **changes)
-    config = flags.settings('wmt_small', given).config
+    config = flags.settings('wmt_small', flags.parse_overrides(given)).config
     message = 'train.teacher=.*: its tokenizer is another than that of this run'
     with pytest.raises(UserError, match=message):
         setup.prepare(config, tmp_path, Screen(io.StringIO()))

@@ -10,7 +10,7 @@ import runpy
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -239,7 +239,7 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
     if {'-h', '--help'} & set(argv):
         parser.epilog = _help(argv)
     args, overrides = parser.parse_known_args(argv)
-    found = settings(args.config, overrides, args.trust_code)
+    found = settings(args.config, parse_overrides(overrides), args.trust_code)
     if args.trust_code:
         # Trusting them now lets later code open them without the flag.
         for field in ('init_from', 'train.teacher'):
@@ -253,10 +253,14 @@ def _trust(field: str, run: str) -> None:
             parts.use(Path(run).expanduser(), trust_code=True)
 
 
-def settings(path: str, overrides: Sequence[str], trust_code: bool = False) -> Settings:
-    """Returns the settings of a config file and `['--config.a.b=value', …]`.
+def settings(
+    path: str, overrides: Mapping[str, Any], trust_code: bool = False
+) -> Settings:
+    """Returns the settings of a config file with overrides.
 
     Args:
+      path: The file, as on the command line.
+      overrides: Field → value, which may be a class or an object of a component.
       trust_code: Whether code in a run's directory may run, as in `parts.use`.
 
     Raises:
@@ -267,7 +271,7 @@ def settings(path: str, overrides: Sequence[str], trust_code: bool = False) -> S
     if file.suffix == '.json':
         parts.use(file.parent, trust_code=trust_code)
     before = flatten(config.to_dict())
-    _override(config, overrides)
+    load.override(config, overrides)
     after = flatten(config.to_dict())
     changed = {k: v for k, v in after.items() if v != before[k]}
     return Settings(load.from_dict(config.to_dict()), _name(file), changed)
@@ -380,11 +384,17 @@ def _load(file: Path) -> config_dict.ConfigDict:
     return config.lock()
 
 
-def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
-    """Sets `['--config.a.b=value', …]` in the config, parsed by the fields' types."""
-    load.check_names(m[1] for m in map(OVERRIDE.match, overrides) if m)
+def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
+    """Parses `['--config.a.b=value', …]` to `{'a.b': value}`, by the fields' types.
+
+    Raises:
+      UserError: A field is unknown, or its text isn't of its type.
+    """
+    load.check_names(m[1] for m in map(OVERRIDE.match, texts) if m)
+    config = config_dict.ConfigDict()
+    load.fill(config)
     values = flags.FlagValues()
-    argv = ['', *overrides]
+    argv = ['', *texts]
     try:
         config_flags.DEFINE_config_dict(
             'config', config, flag_values=values, sys_argv=argv
@@ -400,6 +410,7 @@ def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
         raise UserError(str(error).removeprefix('flag ')) from error
     if stray:
         raise UserError(f'{stray[0]!r} belongs to no flag')
+    return config_flags.get_override_values(values['config'])
 
 
 def require_packages(

@@ -4,6 +4,7 @@ A config file returns a `ConfigDict`, which may omit fields. `fill` adds the sch
 defaults, so that every field can be overridden on the command line.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from experiments import storage
 from experiments.config.schema import (
     ExperimentConfig,
     Field,
+    check_value,
     fields,
     part_fields,
     sections,
@@ -81,16 +83,51 @@ def fill(config: ConfigDict) -> None:
 
 def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
     kind = ranges.types_of(field.kind)[0]
-    value: Any = part.get(key, field.default)
-    if isinstance(value, type | Dataclass):
-        value = spec.text(value)
-    elif type(value) is int and kind is float:
-        value = float(value)
-    elif key in part and part.get_type(key) is not type(None):
+    given: Any = part.get(key, field.default)
+    value = plain(given, kind)
+    is_typed = key in part and part.get_type(key) is not type(None)
+    if is_typed and type(value) is type(given):
         return  # other fields may refer to it
-    elif value is None:
-        value = placeholder(kind)
-    part[key] = value
+    part[key] = placeholder(kind) if value is None else value
+
+
+def plain(value: Any, kind: Any = None) -> Any:
+    """Returns a value as `config.json` stores it.
+
+    A class or an object becomes its spec, and a NumPy number becomes Python's.
+
+    Args:
+      value: The value.
+      kind: The type of its field, if known. A float field makes an int a float.
+
+    Raises:
+      ValueError: A class can't be imported by name, or an array has several elements.
+    """
+    if isinstance(value, type | Dataclass):
+        return spec.text(value)
+    if hasattr(value, 'item'):
+        value = value.item()
+    if type(value) is int and kind is float:
+        with contextlib.suppress(OverflowError):  # the check of its range reports it
+            value = float(value)
+    return value
+
+
+def override(config: ConfigDict, values: Mapping[str, Any]) -> None:
+    """Sets fields of a config that `fill` has completed: `{'model.num_heads': 8}`.
+
+    Raises:
+      UserError: A field is unknown, or its value is invalid.
+    """
+    check_names(values)
+    found = {}
+    for name, value in values.items():
+        kind = fields()[name].kind
+        with user_errors(f'{name}: '):
+            found[name] = plain(value, ranges.types_of(kind)[0])
+        check_value(name, kind, found[name])
+    with config.ignore_type():  # the file may have given a field another type
+        config.update_from_flattened_dict(found)
 
 
 def from_config_dict(config: ConfigDict) -> ExperimentConfig:

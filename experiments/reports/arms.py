@@ -1,6 +1,7 @@
 """Arms: groups of runs that differ in their seeds only."""
 
 import collections
+import dataclasses
 import json
 import math
 import os
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from experiments import metrics
 from experiments.config import parts
 from experiments.errors import UserError
+from experiments.evaluation.measure import Measure
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import Spread
@@ -18,32 +20,8 @@ from experiments.runs.reading import SEEDS, Run
 from experiments.storage import run_title
 from experiments.sweeps.schema import Sweep
 
-NO_SWEEP = Sweep('', question='', source='', config='', base='', measure='')
+NO_SWEEP = Sweep('', '', '', '', '', measure=Measure('', ''))
 _LONGEST_NAME = 60
-
-
-class Measure(NamedTuple):
-    """The deciding score, of a set."""
-
-    set: str
-    score: str
-    higher_is_better: bool = True
-
-    def metric(self, run: Run) -> str:
-        """Returns the metric's name in a run; for a loss, the deciding metric."""
-        return self.score if self.is_of_translations else run.metrics[0]
-
-    @property
-    def is_of_translations(self) -> bool:
-        """True for the score of a metric, which has two decimals."""
-        return self.score not in OF_MODELS
-
-    def rank(self, score: float) -> float:
-        """Returns a number that is higher for a better score."""
-        return score if self.higher_is_better else -score
-
-    def __str__(self) -> str:
-        return f'{self.set} {self.score}'
 
 
 class Arm(NamedTuple):
@@ -168,7 +146,7 @@ def metric_of(run: Run, measure: Measure) -> Metric:
         a metric's module may have come with the run.
     """
     parts.check_origin(run.metrics_spec, run.path)
-    name = measure.metric(run)
+    name = measure.metric(run.metrics)
     # Results of earlier versions lack the target language, which had no effect.
     language = run.evaluations.get(measure.set, {}).get('target', '')
     found = metrics.make(run.metrics_spec, language)
@@ -239,7 +217,10 @@ def common_path(runs: Sequence[Run]) -> str:
 
 
 def study(
-    runs: Sequence[Run], sweep: Sweep | None, base: str = '', measure: str = ''
+    runs: Sequence[Run],
+    sweep: Sweep | None,
+    base: str = '',
+    measure: Measure | None = None,
 ) -> Study:
     """Collects the input of a report from runs.
 
@@ -247,8 +228,8 @@ def study(
       runs: At least one.
       sweep: Their sweep, if any.
       base: The name of an arm. Defaults to the sweep's, or else the first arm.
-      measure: A set and a score, 'test bleu'. Defaults to the sweep's, or else the
-        deciding metric on `test` or on the first set.
+      measure: Defaults to the sweep's, or else the deciding metric on `test` or on the
+        first set.
 
     Raises:
       UserError: The arm or measure doesn't exist, or no run belongs to the sweep.
@@ -286,20 +267,21 @@ def _base(arms: Sequence[Arm], name: str) -> Arm:
     raise UserError(f'--base={name}: there is no such arm; there is {names}')
 
 
-def _measure(runs: Sequence[Run], text: str) -> Measure:
+def _measure(runs: Sequence[Run], measure: Measure) -> Measure:
+    """Returns the measure, or the default one, with its direction in the runs."""
     evaluated = [of_set for run in runs for of_set in run.evaluations.items()]
     sets = list(dict(evaluated))
     known_scores = [*metric_names(runs), *OF_MODELS]
-    if not text:
+    if measure == NO_SWEEP.measure:
         name = 'test' if 'test' in sets or not sets else sets[0]
-        text = f'{name} {known_scores[0]}'
-    name, _, score = text.rpartition(' ')
-    if score not in known_scores or not name or (sets and name not in sets):
+        measure = Measure(name, known_scores[0])
+    is_known = measure.set and (measure.set in sets or not sets)
+    if measure.score not in known_scores or not is_known:
         raise UserError(
-            f"--measure={text!r} must be a set and a score, such as 'test bleu'; the "
-            f'sets are {", ".join(sets)}, the scores {", ".join(known_scores)}'
+            f'--measure={str(measure)!r} must be a set and a score, such as '
+            f"'test bleu'; the sets are {', '.join(sets)}, the scores "
+            f'{", ".join(known_scores)}'
         )
-    lower = {'loss', 'perplexity'}
-    for _, scores in evaluated:
-        lower.update(scores.get('lower_is_better', ()))
-    return Measure(name, score, score not in lower)
+    if any(measure.score in x.get('lower_is_better', ()) for _, x in evaluated):
+        return dataclasses.replace(measure, higher_is_better=False)
+    return measure

@@ -52,7 +52,7 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
     """Returns the conditions of a run as text, with the same names for all runs."""
     measure = study.measure
     scored = run.evaluations.get(measure.set, {})
-    metric = measure.metric(run)
+    metric = measure.metric(run.metrics)
     environment = run.environment
     counts = environment.get('devices', {})
     devices = [f'{count} × {kind}' for kind, count in counts.items()]

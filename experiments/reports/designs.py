@@ -9,8 +9,9 @@ import numpy as np
 from scipy import stats
 
 from experiments.command_line import console
+from experiments.evaluation.measure import Measure
 from experiments.reports import analysis
-from experiments.reports.arms import Measure, Study
+from experiments.reports.arms import Study
 from experiments.reports.figures import Figure, line_chart, over_seeds
 from experiments.reports.tables import PValue, Table
 from experiments.runs.reading import Run
@@ -199,6 +200,4 @@ def _tuning(study: Study) -> tuple[Tuning, Measure]:
     """Returns a study's tuning and the measure that chooses its values."""
     tune = study.sweep.tune
     assert tune is not None
-    _, _, score = study.sweep.measure.rpartition(' ')
-    is_lower_better = planning.is_lower_better(study.sweep.trials[0])
-    return tune, Measure(tune.set, score, not is_lower_better)
+    return tune, study.sweep.trials[0].measure

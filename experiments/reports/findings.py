@@ -9,10 +9,11 @@ from itertools import chain
 import numpy as np
 
 from experiments.command_line import console
+from experiments.evaluation.measure import Measure
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
-from experiments.reports.arms import Arm, Measure, Study, metric_of
+from experiments.reports.arms import Arm, Study, metric_of
 from experiments.reports.tables import Table, cells_of, permuted, shown
 from experiments.runs import reading
 from experiments.runs.reading import Translations

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from experiments import metrics, storage
 from experiments.command_line import console, flags
 from experiments.config.load import flatten
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, fields, part_fields
 from experiments.errors import UserError, named, user_errors
 from experiments.evaluation import sets
 from experiments.metrics.base import OF_MODELS
@@ -71,13 +71,13 @@ def _trials(sweep: Sweep) -> list[PlannedRun]:
     tune = sweep.tune
     if tune is None:
         return []
-    measure = f'{tune.set} {sweep.measure.partition(" ")[2]}'
     only = {'evaluation.sets': tune.set}
     trials = []
     for arm in sweep.arms:
         for value in tune.tried:
             for seed in tune.seeds:
                 run = _planned_run(sweep, arm, seed, value, only)
+                measure = dataclasses.replace(run.measure, set=tune.set)
                 trials.append(run._replace(measure=measure))
     return trials
 
@@ -108,18 +108,10 @@ def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
         known = {value: of for value, of in by_value.items() if None not in of}
         chosen = None
         if known and all(map(has_ended, of_arm)):
-            best = min if is_lower_better(of_arm[0]) else max
+            best = max if of_arm[0].measure.higher_is_better else min
             chosen = best(known, key=lambda value: fmean(known[value]))
         found.append(Tried(arm, known, chosen))
     return found
-
-
-def is_lower_better(run: PlannedRun) -> bool:
-    """Returns whether a lower score is better in a run's sweep."""
-    kind = run.measure.partition(' ')[2]
-    if kind in OF_MODELS:
-        return kind in ('loss', 'perplexity')
-    return not metrics.make(run.config.evaluation.metrics)[kind].higher_is_better
 
 
 def _reported(
@@ -208,9 +200,8 @@ def result(run: PlannedRun) -> dict[str, Any]:
 
 def score(run: PlannedRun) -> float | None:
     """Returns the deciding score of a run, None unless it has finished."""
-    name, _, kind = run.measure.partition(' ')
     evaluations = result(run).get('evaluations', {})
-    return evaluations.get(name, {}).get(kind)
+    return evaluations.get(run.measure.set, {}).get(run.measure.score)
 
 
 def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
@@ -230,20 +221,15 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
                 raise UserError(
                     f'{run.path} is of fewer train.steps or train.epochs: move it away'
                 )
-        name, _, kind = run.measure.partition(' ')
-        known = (*metrics.by_name(run.config.evaluation.metrics), *OF_MODELS)
-        if not name or kind not in known:
-            raise ValueError(
-                f'measure={shown(run.measure)} is not the name of a set and one of '
-                f"{', '.join(known)}, such as 'test bleu'"
-            )
+        name = run.measure.set
         scored = run.config.evaluation.sets
         if scored and name not in sets.split_names(scored, [name]):
             raise ValueError(
-                f'measure={shown(run.measure)}: evaluation.sets={shown(scored)} leaves '
-                f'out {name!r}. Add it, or measure a set that is listed.'
+                f'measure={shown(str(run.measure))}: evaluation.sets={shown(scored)} '
+                f'leaves out {name!r}. Add it, or measure a set that is listed.'
             )
-        publishable = Choices(*known, 'parameters')
+        known = metrics.by_name(run.config.evaluation.metrics)
+        publishable = Choices(*known, *OF_MODELS, 'parameters')
         for entry in sweep.published.get(run.arm, {}):
             publishable.check(f'published[{run.arm!r}]', entry)
 
@@ -259,43 +245,35 @@ def _planned_run(
     overrides = {**sweep.overrides, **sweep.arms[arm], SEED: seed, **only}
     with named(f'sweep {sweep.name}, arm {arm!r}'):
         if sweep.tune is not None:
-            overrides |= _with_value(sweep, overrides, sweep.tune.field, value)
+            overrides |= _tuned(sweep, overrides, sweep.tune.field, value)
         if sweep.equal != 'steps':
             overrides['train.steps'] = _equal_steps(sweep, overrides)
-        config, _, changed = _settings(sweep, overrides)
+        config, _, changed = flags.settings(sweep.config, overrides)
+        measure = sweep.measure.resolve(config.evaluation.metrics)
     path = directory.RUNS / sweep.name / directory.folder_name(arm)
     if value is not None:
         path /= directory.folder_name(str(value))
     path /= f'seed={seed}'
-    return PlannedRun(
-        arm, seed, changed, path, config, sweep.measure, value, sweep.crossed
-    )
+    return PlannedRun(arm, seed, changed, path, config, measure, value, sweep.crossed)
 
 
-def _settings(sweep: Sweep, overrides: Overrides) -> flags.Settings:
-    argv = [f'--config.{field}={value}' for field, value in overrides.items()]
-    return flags.settings(sweep.config, argv)
-
-
-def _with_value(
+def _tuned(
     sweep: Sweep, overrides: Overrides, field: str, value: Any
 ) -> dict[str, Any]:
-    """Returns the override of a field, or of the spec that contains the argument."""
-    config = _settings(sweep, overrides).config
-    fields = flatten(config.to_dict())
+    """Returns the override of a field, or of the component that has the argument."""
     part, _, argument = field.rpartition('.')
-    if field in fields or part not in fields:
+    if field in fields() or part not in part_fields():
         return {field: value}  # an unknown field is reported later
-    name, arguments = spec.parse(fields[part])
-    arguments[argument] = value
-    texts = [f'{key}={given!r}' for key, given in arguments.items()]
-    return {part: f'{name}({", ".join(texts)})'}
+    config = flags.settings(sweep.config, overrides).config
+    given = flatten(config.to_dict())[part]
+    return {part: spec.replace(given, **{argument: value})}
 
 
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
     """Returns the steps that give the arm the base's total of tokens or FLOPs."""
-    config = _settings(sweep, overrides).config
-    base = _settings(sweep, sweep.overrides | sweep.arms[sweep.base]).config
+    config = flags.settings(sweep.config, overrides).config
+    of_base = sweep.overrides | sweep.arms[sweep.base]
+    base = flags.settings(sweep.config, of_base).config
     if not base.train.steps:
         raise UserError(f'equal={sweep.equal!r} needs train.steps, which is 0')
     cost = _flops_per_step if sweep.equal == 'flops' else _TOKENS_PER_STEP

@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from experiments.command_line import console
-from experiments.metrics.base import OF_MODELS
 from experiments.runs import reading
 from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -179,9 +178,9 @@ def summary(sweep: Sweep) -> str:
         ends = [f'{count} {status}' for status, count in counts.items()]
         mean = _mean(map(planning.score, runs))
         rows.append([arm, ', '.join(ends), mean])
-    _, score, *_ = sweep.measure.split()
-    decimals = [] if score in OF_MODELS else [sweep.measure]
-    return console.table(['arm', 'runs', sweep.measure], rows, decimals)
+    measure = str(sweep.measure)
+    decimals = [measure] if sweep.measure.is_of_translations else []
+    return console.table(['arm', 'runs', measure], rows, decimals)
 
 
 def _mean(values: Iterable[Any]) -> float | None:

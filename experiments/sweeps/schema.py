@@ -10,9 +10,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from experiments.command_line import flags
-from experiments.config.load import flatten
+from experiments.config.load import flatten, plain
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, named, user_errors
+from experiments.evaluation.measure import Measure
 from flaxformer_lite import ranges
 from flaxformer_lite.config import spec
 from flaxformer_lite.ranges import (
@@ -43,7 +44,7 @@ class PlannedRun(NamedTuple):
       overrides: Differences from the config file.
       path: The run's directory.
       config: The config with the overrides.
-      measure: The set and the score to look at.
+      measure: The score to look at.
       value: The tuned value; None without tuning.
       crossed: Fields of crossed factors, which may have no effect in an arm.
     """
@@ -53,7 +54,7 @@ class PlannedRun(NamedTuple):
     overrides: Fields
     path: Path
     config: ExperimentConfig
-    measure: str
+    measure: Measure
     value: Any = None
     crossed: frozenset[str] = frozenset()
 
@@ -135,7 +136,7 @@ class Sweep:
       source: Origin of the question or the published numbers.
       config: The config file that all arms start from.
       base: The arm that the others are compared with.
-      measure: The deciding set and score: 'test bleu'.
+      measure: The deciding score; a sweep file gives it as 'test bleu'.
       arms: Name → its own overrides, by field: {'train.steps': 600}.
       factors: Name → level → its overrides. Every combination of levels is an arm.
       levels: Arm → factor → its level.
@@ -163,7 +164,7 @@ class Sweep:
     source: str
     config: str
     base: str
-    measure: str
+    measure: Measure
     arms: dict = dataclasses.field(default_factory=dict)
     factors: dict = dataclasses.field(default_factory=dict)
     levels: dict = dataclasses.field(default_factory=dict)
@@ -273,10 +274,13 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     """Builds a sweep, or raises UserError or ValueError for invalid fields."""
     values = _with_tuples(values)
     if isinstance(values.get('tune'), dict):
-        tuning = _with_tuples(values['tune'])
         with user_errors('tune: '):
+            tuning = _with_tuples(values['tune'])
             spec.check('tuning', Tuning, tuning)
         values['tune'] = Tuning(**tuning)
+    if 'measure' in values:
+        ranges.check('measure', str, values['measure'])
+        values['measure'] = Measure.parse(values['measure'])
     until = None
     if isinstance(values.get('seeds'), str):
         until = _until(values['seeds'])
@@ -303,11 +307,11 @@ def _until(seeds: str) -> Until:
 
 
 def _with_tuples(values: Fields) -> Fields:
-    """Returns a copy with lists and ranges as tuples."""
+    """Returns a copy with sequences as tuples of plain values."""
     values = dict(values)
     for name, value in values.items():
-        if isinstance(value, list | range):
-            values[name] = tuple(value)
+        if isinstance(value, list | tuple | range):
+            values[name] = tuple(map(plain, value))
     return values
 
 
@@ -322,7 +326,8 @@ def _factors(values: Fields) -> Fields:
     for name, levels in values['factors'].items():
         _check_name('factors', name)
         if isinstance(levels, list | tuple):
-            levels = {str(value): {name: value} for value in levels}
+            with user_errors(f'factors[{name!r}]: '):
+                levels = {str(plain(value)): {name: value} for value in levels}
         ranges.check(f'factors[{name!r}]', dict, levels)
         if len(levels) < 2:
             raise UserError(f'factors[{name!r}] needs two levels, not {shown(levels)}')
@@ -397,8 +402,8 @@ def _check_tuning(sweep: Sweep) -> None:
             f'tune: seeds={shown(tune.seeds)}: give seeds that are not among those of '
             'the sweep, which are reported'
         )
-    if sweep.measure.partition(' ')[0] == tune.set:
+    if sweep.measure.set == tune.set:
         raise UserError(
             f'tune: set={shown(tune.set)} is the one that is reported, by measure='
-            f'{shown(sweep.measure)}: give another, such as val'
+            f'{shown(str(sweep.measure))}: give another, such as val'
         )

@@ -44,6 +44,7 @@ class Dataclass(Protocol):
 # A component's name; in Python also its class, or an object of it.
 Spec = str | type | Dataclass
 
+_OURS = ('flaxformer_lite', 'experiments')
 # User packages and modules that specs have named.
 _elsewhere: set[str] = set()
 # Exceptions that Python raises for text it can't parse. Deeply nested text raises one
@@ -197,8 +198,7 @@ def text(spec: Spec) -> str:
         return spec
     cls = _class_of(spec)
     name, arguments = parse(spec)
-    given = ', '.join(f'{argument}={value!r}' for argument, value in arguments.items())
-    written = f'{name}({given})' if given else name
+    written = _text_of(name, arguments)
     try:
         is_found = cls.__module__ != '__main__' and imported(name) is cls
         is_found = is_found and parse(written) == (name, arguments)
@@ -211,6 +211,23 @@ def text(spec: Spec) -> str:
             'give it numbers, strings and the like'
         )
     return written
+
+
+def replace(spec: Spec, /, **arguments: Any) -> str:
+    """Returns a spec with some arguments replaced or added, as a string.
+
+        replace('cosine(peak=1e-3)', peak=0.5)  # 'cosine(peak=0.5)'
+
+    Raises:
+      ValueError: the spec is malformed.
+    """
+    name, given = parse(spec)
+    return _text_of(name, given | arguments)
+
+
+def _text_of(name: str, arguments: dict[str, Any]) -> str:
+    given = ', '.join(f'{argument}={value!r}' for argument, value in arguments.items())
+    return f'{name}({given})' if given else name
 
 
 def entries(spec: Spec) -> list[Spec]:
@@ -381,7 +398,7 @@ def imported(name: str) -> Any:
             f'{name} cannot be a component: write the module of your own class, such '
             'as my_parts.MyClass'
         )
-    if package != __name__.partition('.')[0]:
+    if package not in _OURS:
         _elsewhere.add(package)
     try:
         module = importlib.import_module(module_name)

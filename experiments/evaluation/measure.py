@@ -1,0 +1,73 @@
+"""The score that decides between runs."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from experiments import metrics
+from experiments.errors import user_errors
+from experiments.kinds import METRICS
+from experiments.metrics.base import OF_MODELS
+from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.ranges import shown
+
+_LOWER_IS_BETTER = ('loss', 'perplexity')
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """A score of an evaluation set, such as `test bleu`.
+
+    Attributes:
+      set: The name of the set.
+      score: The name of a metric, or one of `OF_MODELS`.
+      higher_is_better: Whether the best model has the highest score.
+    """
+
+    set: str
+    score: str
+    higher_is_better: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> 'Measure':
+        """Parses `'test bleu'`. The name of a set may contain spaces."""
+        name, _, score = text.rpartition(' ')
+        return cls(name, score, score not in _LOWER_IS_BETTER)
+
+    def resolve(self, spec: Spec) -> 'Measure':
+        """Returns the measure with the direction of its metric.
+
+        Args:
+          spec: The metrics of a config, `evaluation.metrics`.
+
+        Raises:
+          ValueError: The set has no name, or the config has no such score.
+          UserError: The metric doesn't exist.
+        """
+        by_name = metrics.by_name(spec)
+        known = (*by_name, *OF_MODELS)
+        if not self.set or self.score not in known:
+            raise ValueError(
+                f'measure={shown(str(self))} is not the name of a set and one of '
+                f"{', '.join(known)}, such as 'test bleu'"
+            )
+        if not self.is_of_translations:
+            return self
+        with user_errors('evaluation.metrics: '):
+            metric, _ = METRICS.find(by_name[self.score])
+        return dataclasses.replace(self, higher_is_better=metric.higher_is_better)
+
+    def metric(self, names: Sequence[str]) -> str:
+        """Returns the metric among a run's; for a loss, the first, which decides."""
+        return self.score if self.is_of_translations else names[0]
+
+    @property
+    def is_of_translations(self) -> bool:
+        """True for the score of a metric, which has two decimals."""
+        return self.score not in OF_MODELS
+
+    def rank(self, score: float) -> float:
+        """Returns a number that is higher for a better score."""
+        return score if self.higher_is_better else -score
+
+    def __str__(self) -> str:
+        return f'{self.set} {self.score}'.lstrip()
