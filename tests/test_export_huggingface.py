@@ -221,7 +221,7 @@ def test_a_published_tokenizer_is_written_with_a_model_that_was_trained_here(tmp
     spec = f'huggingface(path={str(theirs)!r})'
     untrained = tokenizers.make(spec)
     own = untrained.opened(untrained.train(()))
-    config = ModelConfig.of(SIZES)
+    config = ModelConfig().with_values(tiny.dotted(SIZES))
     model = build.model(config, own.vocab_size, own.special_tokens)
     experiment = ExperimentConfig(model=config, tokenizer=spec)
     ours = Trained(experiment, own, model, tiny.all_variables(model))

@@ -396,7 +396,7 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         ('bleu(name="x")', '', "unknown argument 'name'"),
         ('error_rate(unit="piece")', '', 'unit must be one of word, character'),
         ('comet', '', 'evaluation.metrics: comet needs path'),
-        ('math.Bleu', '', 'math has no class Bleu'),
+        ('optax.Bleu', '', 'optax has no class Bleu'),
         ('[chrf, ter]', 'bleu', 'evaluation.best=bleu is not one of .*: chrf, ter'),
     ],
 )
