@@ -255,7 +255,7 @@ def test_a_run_stops_early_and_scores_its_best_also_when_it_is_killed(
 
 
 def test_waiting_for_evaluations_that_never_come_is_refused(data, tmp_path):
-    with pytest.raises(UserError, match='train.patience=2 counts evaluations'):
+    with pytest.raises(UserError, match='train.patience=2 has no effect'):
         start(data, tmp_path / 'run', train__patience=2, evaluation__every=0)
     with pytest.raises(UserError, match='checkpoint.keep_best=0 are kept'):
         start(data, tmp_path / 'run', train__patience=2, checkpoint__keep_best=0)

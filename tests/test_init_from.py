@@ -240,7 +240,7 @@ def test_rows_of_pieces_that_both_have_are_kept(text, tmp_path, tokenizer, chang
     said = setup.describe(own, tmp_path / 'run')
     for name, (shared, rows) in counts.items():
         assert f'{name} ' in said
-        assert f'{shared} of {rows} rows are of init_from, by piece' in said
+        assert f'{shared} of {rows} embedding rows from init_from' in said
 
 
 @pytest.mark.slow

@@ -300,7 +300,7 @@ def test_a_stop_of_one_saves_all_and_another_number_of_processes_goes_on(
     processes[-1].send_signal(signal.SIGTERM)
     (status, out), *others = map(ended, processes)
     assert [status, *(other for other, _ in others)] == [143] * number, out
-    assert 'stopped and saved at step' in out
+    assert 'Stopped; saved at step' in out
     (status, out), *_ = map(ended, begin(workdir, then, devices=4 // then))
     assert status == 0 and 'resuming at step' in out, out
     assert_close(figures(workdir), figures(alone))

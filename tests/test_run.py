@@ -225,7 +225,7 @@ def test_a_run_stopped_again_and_again_ends_the_same_bit_for_bit(whole, text, tm
     code, out = killed_after(text, path, 2, signal.SIGKILL, **settings)
     assert code == -signal.SIGKILL, out
     code, out = killed_after(text, path, 6, signal.SIGTERM, **settings)
-    assert code == 128 + signal.SIGTERM and 'stopped and saved at step' in out
+    assert code == 128 + signal.SIGTERM and 'Stopped; saved at step' in out
     code, out = killed_after(text, path, 10, signal.SIGKILL, **settings)
     assert code == -signal.SIGKILL and 'resuming at step' in out
     finish(start(text, path))
@@ -282,7 +282,8 @@ def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
     # The thread that is stuck prints too, and may part a line from its end.
     last_line = out.rstrip('\n').splitlines()[-1]
     assert last_line == (
-        f'stopped while {phase}; nothing was lost: the same command begins again'
+        f'Interrupted while {phase}. No progress was lost; rerun the command to '
+        'continue.'
     )
     assert phase == 'compiling' or not (tmp_path / 'run').exists()
 
@@ -296,7 +297,7 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
     evaluating = 'experiments.evaluation.evaluator:Evaluator:loss'
     code, out = stopped_in(evaluating, signal.SIGTERM, text, path)
     assert code == 128 + signal.SIGTERM, out
-    assert 'stopped and saved at step 6; the same command goes on from there' in out
+    assert 'Stopped; saved at step 6. Rerun the command to continue.' in out
     assert [row['kind'] for row in metrics_log.read_rows(path)] == [
         'train',
         'train',
@@ -307,7 +308,7 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
     assert code == 128 + signal.SIGINT, out
     assert 'resuming at step 6' in out
     last_line = out.rstrip('\n').splitlines()[-1]
-    assert last_line.endswith('lost: the same command goes on from step 12')
+    assert last_line.endswith('rerun the command to resume at step 12.')
     # The score that came later is the checkpoint's all the same.
     assert Checkpoints(path / 'checkpoints').best_steps(2) == Checkpoints(
         workdir / 'checkpoints'
@@ -785,7 +786,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         (dict(model__architecture='lstm'), "model.architecture: 'lstm' is not one of"),
         (
             dict(model__architecture='recurrent', model__attention='relu'),
-            'model.attention=relu changes nothing where model.architecture=recurrent',
+            'model.attention=relu has no effect where model.architecture=recurrent',
         ),
         (
             dict(evaluation__decode='beam(beams=0)'),
@@ -811,7 +812,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
             dict(model__dtype='float64'),
             'model.dtype must be one of float32, bfloat16, float16',
         ),
-        (dict(model__layers=3), 'field model.layers of the config; did you mean'),
+        (dict(model__layers=3), "field 'model.layers'; did you mean"),
         (dict(train__steps='many'), 'train.steps'),
         (dict(train__steps=0), 'train.steps=0 and train.epochs=0'),
         (
@@ -825,9 +826,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         ),
         (
             dict(batch__tokens=64, batch__rows_multiple=4),
-            'batch.tokens=64 is less than batch.rows_multiple=4 rows',
+            'batch.tokens=64 is less than one batch: batch.rows_multiple=4',
         ),
-        (dict(batch__max_length=2), 'batch.max_length=2 is less than each'),
+        (dict(batch__max_length=2), 'batch.max_length=2 excludes all'),
         (
             dict(evaluation__sets='test'),
             "evaluation.sets: there is no set 'test'; there is val",
@@ -946,7 +947,7 @@ def test_a_run_of_another_version_is_named_as_such(whole, tmp_path, monkeypatch)
     del config['model']['block']
     storage.write_json(copy / 'config.json', config)
     with pytest.raises(
-        UserError, match='config.json: the config has no field model.block'
+        UserError, match='config.json: missing config field model.block'
     ):
         command(monkeypatch, translate, f'--workdir={copy}')
 
@@ -1022,7 +1023,7 @@ def test_a_damaged_older_checkpoint_is_left_out_of_the_mean_and_said(
     (workdir / 'result.json').unlink()
     shutil.rmtree(workdir / trained_run.CHECKPOINTS / '8' / 'state')
     command(monkeypatch, run, *arguments(text, workdir))
-    assert 'step 8 is damaged and left out' in capsys.readouterr().out
+    assert 'step 8 is damaged and skipped' in capsys.readouterr().out
     end = result(workdir)
     assert (end['averaged_steps'], end['left_out_steps']) == ([12], [8])
     assert set(end['evaluations']) == {'val', 'news'}

@@ -148,5 +148,5 @@ def test_what_needs_one_vocabulary_is_refused_before_the_data_is_read(text, tmp_
     with pytest.raises(UserError, match='model.tie=all shares .* a vocabulary each'):
         check.build_model(config)
     both = train(SPEC, text, tmp_path)
-    with pytest.raises(UserError, match='objective=denoise .* one tokenizer of both'):
+    with pytest.raises(UserError, match='objective=denoise .* a single tokenizer'):
         objectives.make('denoise', both)

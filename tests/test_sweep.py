@@ -491,7 +491,7 @@ def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, out
-    assert 'the same command goes on from there' in out
+    assert 'Rerun the command to continue.' in out
     for path in paths:
         assert not (path / 'result.json').exists()
         assert list((path / 'checkpoints').glob('[0-9]*')), 'nothing was saved'
@@ -523,4 +523,4 @@ def test_workers_of_a_killed_sweep_stop_and_the_next_sweep_makes_their_runs(
     for number, path in enumerate(paths):
         assert json.loads((path / 'result.json').read_text('utf-8'))['step'] == 400
         log = folder / f'runs/.sweeps/heads/worker{number}.log'
-        assert 'stopped and saved at step' in log.read_text('utf-8')
+        assert 'Stopped; saved at step' in log.read_text('utf-8')

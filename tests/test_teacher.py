@@ -45,7 +45,7 @@ def overrides(text, **changes):
         ),
         (
             dict(teacher='runs/x'),
-            'train.teacher=runs/x changes nothing where train.loss',
+            'train.teacher=runs/x has no effect where train.loss',
         ),
     ],
 )

@@ -152,8 +152,8 @@ class Tfds(OfSplits):
                 if not text.startswith('tensorflow_datasets.'):
                     raise UserError(
                         f'data: {file} names the feature class {shown(text)}, which is '
-                        'not of TFDS and whose module would be imported. Prepare the '
-                        "set with TFDS's own features"
+                        'not part of TFDS and would be imported. Prepare the set with '
+                        "TFDS's own features."
                     )
 
     def _prepare(self, builder: Any) -> None:
@@ -168,9 +168,9 @@ class Tfds(OfSplits):
             )
             raise UserError(
                 f'data: {self.name} is not in {builder.data_dir_root} and cannot be '
-                f'prepared here: {_line(error)}; many archives need: pip install '
-                f'tensorflow; or run python -c "{command}" where there is a network, '
-                f'and copy the folder {builder.name} here'
+                f'prepared here: {_line(error)}. Many archives need: pip install '
+                f'tensorflow. Or run python -c "{command}" on a machine with network '
+                f'access, and copy the folder {builder.name} here.'
             ) from error
 
     def pairs(self, split):
@@ -183,8 +183,8 @@ class Tfds(OfSplits):
         except Exception as error:  # different file formats raise different errors
             raise UserError(
                 f'data: {builder.data_path}, split {split!r}, cannot be read: '
-                f'{_line(error)}; if it is damaged, remove that folder and have it '
-                'prepared anew'
+                f'{_line(error)}. If it is damaged, delete that folder to prepare it '
+                'again.'
             ) from error
 
 
