@@ -212,7 +212,7 @@ def test_saving_a_step_again_is_refused(tmp_path):
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
         checkpoints.save(5, make_state(5), {})
         for step in (4, 5):
-            with pytest.raises(UserError, match=f'step {step} is not later'):
+            with pytest.raises(UserError, match=f'step {step} is not after'):
                 checkpoints.save(step, make_state(step), {})
 
 

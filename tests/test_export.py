@@ -49,7 +49,7 @@ def test_a_folder_that_is_there_is_never_touched(tmp_path, formats, monkeypatch)
     out.mkdir()
     (out / 'model').write_text('mine', 'utf-8')
     for path in (out, out / 'model'):
-        with pytest.raises(UserError, match='is there already: give a new folder'):
+        with pytest.raises(UserError, match='already exists. Choose a new folder'):
             convert_to(monkeypatch, '--to=huggingface', f'--out={path}')
     assert (out / 'model').read_text('utf-8') == 'mine'
 

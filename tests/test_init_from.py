@@ -295,8 +295,8 @@ def damaged(path, text):
 @pytest.mark.parametrize(
     ('make', 'message'),
     [
-        (None, 'is not the directory of a run: it holds no config.json'),
-        (unfinished, 'holds no finished checkpoint yet'),
+        (None, 'is not a run directory: it has no config.json'),
+        (unfinished, 'has no complete checkpoint yet'),
         (damaged, 'damaged'),
     ],
 )
@@ -316,13 +316,13 @@ def test_a_source_that_cannot_be_read_is_refused(text, tmp_path, make, message):
     [
         (
             {'model__num_layers': 2},
-            r'is of another model; not there: decoder/layer_1/.* and \d+ more\. .*'
+            r'has a different model; missing: decoder/layer_1/.* and \d+ more\. .*'
             '--config.init_ignore=…',
         ),
-        ({'model__norm': 'rms'}, 'left over: decoder/final/norm/bias, '),
-        ({'model__d_ff': 48}, 'of another shape: decoder/layer_0/feed_forward/down/k'),
-        ({'init_ignore': 'nothing'}, "init_ignore='nothing' is in the path of no"),
-        ({'init_ignore': '.'}, "init_ignore='.' leaves nothing to take"),
+        ({'model__norm': 'rms'}, 'unused: decoder/final/norm/bias, '),
+        ({'model__d_ff': 48}, 'different shape: decoder/layer_0/feed_forward/down/k'),
+        ({'init_ignore': 'nothing'}, "init_ignore='nothing' matches no"),
+        ({'init_ignore': '.'}, "init_ignore='.' excludes every parameter"),
         ({'init_average': 3}, 'init_average=3 and .* holds 2 to average'),
         (
             {'tokenizer': '[bytes, characters]', 'model__tie': 'decoder'},

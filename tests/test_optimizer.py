@@ -284,7 +284,7 @@ def test_rates_of_an_initialisation_are_adams():
         ),
         (
             {'weight_decay': 0.1, 'name': 'lion(b1=0.8)'},
-            r'write lion\(weight_decay=0.1\), if it has that$',
+            r'Write lion\(weight_decay=0.1\) if the optimizer supports it\.$',
         ),
         (
             {'name': 'muon'},

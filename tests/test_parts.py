@@ -139,7 +139,7 @@ def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
     ]:
         with open(os.devnull) as nothing:
             monkeypatch.setattr(sys, 'stdin', nothing)
-            with pytest.raises(UserError, match=f'{refused}.*: my_parts.py. Read it'):
+            with pytest.raises(UserError, match=f'{refused}.*: my_parts.py. Read them'):
                 command(monkeypatch, module, *arguments)
         assert 'my_parts' not in sys.modules, module
     with pytest.raises(UserError, match=refused):
@@ -173,7 +173,7 @@ def test_code_that_the_config_does_not_name_is_never_run(world):
     assert len(said) == 1 and 'optax.py: changed since' in said[0]
 
     mine = make_run(here / 'mine', 'my_parts.X', **hostile, **{'my_parts.py': ''})
-    with pytest.raises(UserError, match='imported from here: my_parts.py. Read it'):
+    with pytest.raises(UserError, match='imported from here: my_parts.py. Read them'):
         parts.use(mine)
     parts.use(mine, said.append, trust_code=True)
     used = f'my_parts cannot be imported here; using its copy in {mine}/parts'

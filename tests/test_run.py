@@ -375,7 +375,7 @@ def test_a_dry_run_refuses_a_run_that_is_missing(tmp_path, monkeypatch, field):
     monkeypatch.chdir(tmp_path)
     flags = ['--config=wmt_small', '--config.train.loss=distillation', '--dry_run']
     monkeypatch.setattr(sys, 'argv', ['run', *flags, f'--config.{field}=gone'])
-    with pytest.raises(UserError, match='gone is not the directory of a run'):
+    with pytest.raises(UserError, match='gone is not a run directory'):
         run.main()
 
 
@@ -486,7 +486,7 @@ def test_a_run_beside_itself_translates_as_it_does_alone(
     shutil.copytree(workdir, tmp_path / 'other')
     other = small_runs.train_tokenizer(Grammar(pairs=100), 300, tmp_path)
     other.save(tmp_path / 'other' / 'tokenizer.model')
-    with pytest.raises(UserError, match='its tokenizer is another than that of'):
+    with pytest.raises(UserError, match='its tokenizer differs from that of'):
         translated(
             monkeypatch, capsys, workdir, lines, f'--workdir={tmp_path / "other"}'
         )
@@ -520,7 +520,9 @@ def test_what_is_no_pair_is_told_of_with_its_line_before_the_run_is_opened(
 ):
     for line in ('A dog.', 'a\tb\tc', 'A dog.\t ', '\tEin Hund.'):
         lines = f'A cat.\tEine Katze.\n{line}\n'
-        with pytest.raises(UserError, match='line 2: .* is not a source, one tab and'):
+        with pytest.raises(
+            UserError, match='line 2: .* must be a source and a target, separ'
+        ):
             translated(monkeypatch, capsys, tmp_path, lines, program=score)
 
 
@@ -598,7 +600,7 @@ def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
     assert {k: again[k] for k in expected} == expected
     assert 'nrefs:1' in capsys.readouterr().out
     with pytest.raises(
-        UserError, match="--set: there is no set 'test'; there is val, news"
+        UserError, match="--set: unknown set 'test'. Choose one of val, news"
     ):
         command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=test')
 
@@ -735,14 +737,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
     # A rate that throws the weights out of range: the step after it overflows.
     wild = dict(optimizer__schedule='constant_schedule(value=1e30)', train__steps=6)
     with pytest.raises(
-        UserError, match=r'not finite at step 2 \(epoch 0, batch 1\): lower the rate'
+        UserError, match=r'not finite at step 2 \(epoch 0, batch 1\)\. Lower the rate'
     ):
         command(monkeypatch, run, *arguments(text, tmp_path / 'stop', **wild))
     wild |= dict(train__on_nonfinite='skip', evaluation__sets='val')
     # It would rise, if the steps after the first made an update.
     wild |= dict(optimizer__schedule='noam(factor=1e36)', train__log_every=1)
     command(monkeypatch, run, *arguments(text, tmp_path / 'skip', **wild))
-    assert 'its update is skipped' in capsys.readouterr().out
+    assert 'skipped the non-finite update' in capsys.readouterr().out
     rows = [
         row
         for row in metrics_log.read_rows(tmp_path / 'skip')
@@ -802,7 +804,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         ),
         (
             dict(evaluation__beams=2),
-            "there is no evaluation.beams any more: write evaluation.decode='beam",
+            "unknown config field 'evaluation.beams'",
         ),
         (
             dict(evaluation__average_of='best', checkpoint__keep_best=0),
@@ -831,7 +833,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         (dict(batch__max_length=2), 'batch.max_length=2 excludes all'),
         (
             dict(evaluation__sets='test'),
-            "evaluation.sets: there is no set 'test'; there is val",
+            "evaluation.sets: unknown set 'test'. Choose one of val",
         ),
         (dict(evaluation__average=9), 'checkpoint.keep'),
         (
@@ -967,15 +969,15 @@ def test_a_damaged_tokenizer_is_named_and_the_same_command_mends_it(
     command(monkeypatch, run, *arguments(text, file.parent))
     out, err = capsys.readouterr()
     assert 'finished: step 12' in out
-    assert 'tokenizer.model is damaged' in err and 'written anew' in err
+    assert 'tokenizer.model is damaged' in err and 'writing it again' in err
     assert file.read_bytes() == content
 
 
 def test_translating_needs_a_finished_checkpoint(whole, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match='is not the directory of a run'):
+    with pytest.raises(UserError, match='is not a run directory'):
         command(monkeypatch, translate, f'--workdir={tmp_path}')
     (tmp_path / 'config.json').write_text((whole[0] / 'config.json').read_text())
-    with pytest.raises(UserError, match='no finished checkpoint yet'):
+    with pytest.raises(UserError, match='no complete checkpoint yet'):
         command(monkeypatch, translate, f'--workdir={tmp_path}')
 
 
