@@ -148,7 +148,7 @@ def test_more_steps_are_refused_where_the_learning_rates_go_by_them(data, tmp_pa
     with directory.open_run(tmp_path, config.to_dict()):
         pass
     before = (tmp_path / 'config.json').read_bytes()
-    with pytest.raises(UserError, match=r'train.steps=6 .*cosine\(peak=1e-2\) goes by'):
+    with pytest.raises(UserError, match=r'train.steps=6 .*=cosine.* depends on'):
         start(
             data,
             tmp_path,

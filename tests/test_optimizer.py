@@ -280,7 +280,7 @@ def test_rates_of_an_initialisation_are_adams():
     [
         (
             {'weight_decay': 0.1},
-            'optimizer.weight_decay=0.1 is for optimizer.name=adamw: choose that',
+            'optimizer.weight_decay=0.1 applies only to optimizer.name=adamw. Choose',
         ),
         (
             {'weight_decay': 0.1, 'name': 'lion(b1=0.8)'},

@@ -275,7 +275,7 @@ def test_a_module_that_may_have_come_with_a_run_needs_trust(
 def test_a_program_is_no_component_and_is_not_imported(name):
     """Importing one may start something."""
     loaded = set(sys.modules)
-    with pytest.raises(ValueError, match=f'^{name} cannot be a component: write the'):
+    with pytest.raises(ValueError, match=f'^{name} cannot be a component. Give the'):
         variants.LOSSES.find(name)
     assert not {'antigravity', 'pip.__main__'} & (set(sys.modules) - loaded)
 

@@ -179,7 +179,7 @@ def _fitting_paths(
         names = _names(set().union(*wrong.values()))
         pattern = f"'^({'|'.join(names)})(/|$)'" if len(names) <= _MOST_NAMES else '…'
         raise UserError(
-            f'init_from={config.init_from} has a different model; {"; ".join(found)}. '
+            f'{config.init_from} has a different model; {"; ".join(found)}. '
             'Copy the model fields of its config.json, or exclude these parameters: '
             f'--config.init_ignore={pattern}'
         )
