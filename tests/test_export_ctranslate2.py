@@ -89,8 +89,11 @@ def config_with(fields):
             dict(decoder__positions='alibi'),
             'model.decoder.positions=alibi: CTranslate2 supports only',
         ),
-        (dict(cross__positions='rotary'), 'model.cross.positions=rotary: there'),
-        (dict(continuous_positions=True), 'model.continuous_positions=True: there'),
+        (dict(cross__positions='rotary'), 'model.cross.positions=rotary: CTranslate2'),
+        (
+            dict(continuous_positions=True),
+            'model.continuous_positions=True: CTranslate2',
+        ),
         (dict(norm='batch'), 'model.norm=batch: CTranslate2 supports only layer, rms'),
         (
             dict(merged_attention=True),

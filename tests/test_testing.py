@@ -315,8 +315,9 @@ def test_a_run_refuses_a_part_that_breaks_a_contract_unless_told_to_train_it(
     """Where it stands: what only an encoder has may see all of the source."""
     part = 'test_testing.SeesTheFuture'
     message = (
-        f'model.decoder.feed_forward={part}: failed contract .logits do not see the future.: logits '
-        'at position 0 change by .* when token 1 does: .*train.check_parts=False'
+        f'model.decoder.feed_forward={part}: failed contract .logits do not see the '
+        'future.: logits at position 0 change by .* when token 1 does.*'
+        'train.check_parts=False'
     )
     with pytest.raises(UserError, match=message):
         setup.prepare(config_with(part), tmp_path / 'run', Screen())
