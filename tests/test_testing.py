@@ -323,7 +323,7 @@ def test_a_run_refuses_a_part_that_breaks_a_contract_unless_told_to_train_it(
         setup.prepare(config_with(part), tmp_path / 'run', Screen())
     check_contracts(config_with(part, check_parts=False))
     check_contracts(config_with('test_testing.HasTooMany'))
-    with pytest.raises(UserError, match='train.loss=test_testing.Mean: padding adds'):
+    with pytest.raises(UserError, match='Mean: failed contract .padding adds'):
         check_contracts(config_with(loss='test_testing.Mean'))
 
 
