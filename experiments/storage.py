@@ -133,9 +133,10 @@ def append(path: Path, data: bytes) -> None:
     """Appends data to a file. It survives a kill, but not a power cut: see `sync`.
 
     Raises:
-      UserError: The disk is full, or the file is not writable.
+      UserError: The disk is full, or the file is not writable or a link.
     """
-    with as_user_error('write', path), path.open('ab') as file:
+    refuse_link(path)
+    with as_user_error('write', path), open(path, 'ab', opener=_open_no_link) as file:
         file.write(data)
 
 

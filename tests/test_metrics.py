@@ -76,6 +76,8 @@ def load_arrays(file, map_location, weights_only, mmap):
         for code, name, _ in pickletools.genops(file.read_bytes()):
             if code.name in ('GLOBAL', 'STACK_GLOBAL', 'INST'):
                 raise pickle.UnpicklingError(f'Unsupported global: {name}')
+        return pickle.loads(file.read_bytes())
+    return None
 
 
 @pytest.fixture(params=METRICS.names())
@@ -316,13 +318,23 @@ class _Code:
         return os.system, ('true',)
 
 
-def test_a_checkpoint_of_comet_that_runs_code_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    'content',
+    [
+        {'state_dict': _Code()},
+        {'state_dict': {}, 'hyper_parameters': {'_instantiator': 'my_model.make'}},
+    ],
+    ids=['a pickle', 'a name for Lightning'],
+)
+def test_a_checkpoint_of_comet_that_runs_code_is_refused(
+    tmp_path, monkeypatch, content
+):
     file = tmp_path / 'checkpoints' / 'model.ckpt'
     file.parent.mkdir()
-    file.write_bytes(pickle.dumps({'state_dict': {}}))
+    file.write_bytes(pickle.dumps({'state_dict': {}, 'hyper_parameters': {'a': 1}}))
     text = f'comet(path={str(tmp_path)!r})'
     installed_metrics(text, '')
-    file.write_bytes(pickle.dumps({'state_dict': _Code()}))
+    file.write_bytes(pickle.dumps(content))
     monkeypatch.delattr(sys.modules['comet'], 'load_from_checkpoint')
     message = 'evaluation.metrics: comet: .*model.ckpt may run code .* save only its'
     with pytest.raises(UserError, match=message):

@@ -89,6 +89,21 @@ def test_further_references_are_files_with_blank_lines(tmp_path):
     }
 
 
+@pytest.mark.parametrize('name', ['../out/x', '/x'])
+def test_a_set_is_not_written_to_another_folder(tmp_path, name):
+    class Elsewhere(Shared):
+        def evaluation(self):
+            return {f'{tmp_path}{name}' if name == '/x' else name: [('a', 'b')]}
+
+    source = Elsewhere()
+    with pytest.raises(UserError, match='data: .*x.en. is not a file name. Rename'):
+        overview.write(source, tmp_path / 'set')  # pyright: ignore
+    source.source = '/../y'
+    with pytest.raises(UserError, match='data: .*y. is not a file name. Rename'):
+        overview.write(source, tmp_path / 'set')  # pyright: ignore
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_config_prints_its_data(monkeypatch, capsys):
     run(monkeypatch, f'--config.data={DATA}', '--data', '--config.filters=copies')
     printed = capsys.readouterr().out

@@ -248,36 +248,86 @@ def test_a_module_that_is_here_is_used_and_needs_no_trust(world):
     ],
 )
 @pytest.mark.parametrize('package', [False, True])
+@pytest.mark.parametrize('top', ['my_runs', 'contrib'])
 def test_a_module_that_may_have_come_with_a_run_needs_trust(
-    world, field, text, package
+    world, field, text, package, top
 ):
     """A folder in the working directory can be imported, even a run."""
     here = world('here')
     config = ExperimentConfig().to_dict()
     section, _, key = field.rpartition('.')
     part = config[section] if section else config
-    part[key] = text.format('my_runs.near.parts.mine.X')
-    path = here / 'my_runs' / 'near'
+    part[key] = text.format(f'{top}.near.parts.mine.X')
+    path = here / top / 'near'
     storage.write_json(path / 'config.json', load.to_store(config))
     storage.write(path / 'parts' / 'mine.py', 'raise AssertionError')
     if package:
         for folder in (path.parent, path, path / 'parts'):
             (folder / '__init__.py').write_text('')
-    problem = '__init__.py is in the run dir' if package else 'my_runs has no __init__'
-    with pytest.raises(UserError, match=f'my_runs.near.parts.mine .*{problem}'):
+    problem = f'package {top} contains the run' if package else f'{top} has no __init__'
+    with pytest.raises(UserError, match=f'{top}.near.parts.mine .*{problem}'):
         parts.use(path)
     parts.use(path, pytest.fail, trust_code=True)
     parts.use(path, pytest.fail, is_own=True)
-    assert not any(name.startswith('my_runs') for name in sys.modules)
+    assert not any(name.startswith(top) for name in sys.modules)
 
 
-@pytest.mark.parametrize('name', ['antigravity.X', 'pip.__main__.X', '__main__.X'])
+def test_a_package_that_holds_a_run_may_have_come_with_it(world):
+    here = world('here')
+    config = {'model': {'attention': 'my_sweep.near.X'}}
+    path = here / 'my_sweep' / 'arm' / 'seed=1'
+    storage.write_json(path / 'config.json', load.to_store(config))
+    for name in ('__init__', 'near'):
+        (here / 'my_sweep' / f'{name}.py').write_text('raise AssertionError')
+    message = 'module my_sweep.near .*the package my_sweep contains the run'
+    with pytest.raises(UserError, match=message):
+        parts.use(path)
+    link = here / 'my_sweep' / 'link'
+    path.rename(here / 'elsewhere')
+    link.symlink_to(here / 'elsewhere', target_is_directory=True)
+    with pytest.raises(UserError, match=message):
+        parts.use(link)
+    parts.use(here / 'elsewhere')
+
+
+def test_a_run_itself_may_be_a_package(world):
+    here = world('here')
+    config = {'evaluation': {'metrics': '[bleu, my_run.near.X]'}}
+    storage.write_json(here / 'my_run/config.json', load.to_store(config))
+    for name in ('__init__', 'near'):
+        (here / 'my_run' / f'{name}.py').write_text('raise AssertionError')
+    with pytest.raises(UserError, match='__init__.py is in the run directory'):
+        parts.use(here / 'my_run')
+
+
+@pytest.mark.parametrize('section', [[], ['model'], ['model', 'decoder']])
+def test_a_field_of_a_stored_config_is_named_once(tmp_path, section):
+    config = load.to_store(ExperimentConfig().to_dict())
+    part = config
+    for name in section:
+        part = part[name]
+    part['model.attention'] = 'softmax'
+    storage.write_json(tmp_path / 'config.json', config)
+    with pytest.raises(UserError, match="config.json: the key 'model.attention' has a"):
+        parts.use(tmp_path)
+
+
+def test_optimizers_of_optax_are_no_user_modules():
+    assert not parts.modules({'optimizer.name': 'contrib.muon'})
+    assert parts.modules({'optimizer.name': 'contrib.near.X'}) == ['contrib.near']
+    assert parts.modules({'data': 'contrib.X'}) == ['contrib']
+
+
+@pytest.mark.parametrize(
+    'name', ['antigravity.X', 'test.autotest.X', 'pip.__main__.X', '__main__.X']
+)
 def test_a_program_is_no_component_and_is_not_imported(name):
     """Importing one may start something."""
     loaded = set(sys.modules)
     with pytest.raises(ValueError, match=f'^{name} cannot be a component. Give the'):
         variants.LOSSES.find(name)
-    assert not {'antigravity', 'pip.__main__'} & (set(sys.modules) - loaded)
+    named = {'antigravity', 'test.autotest', 'pip.__main__'}
+    assert not named & (set(sys.modules) - loaded)
 
 
 def test_a_run_of_a_module_in_a_plain_folder_is_resumed_by_its_command(world, cache):

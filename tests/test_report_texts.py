@@ -1,5 +1,8 @@
 """Translations beside each other, scores by length and by the grammar's phenomena."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import sacrebleu
 from made_runs import REFERENCES, make, translate
@@ -28,6 +31,20 @@ def test_arms_of_other_sentences_are_left_out(tmp_path):
     assert {arm: len(seeds) for arm, seeds in found.outputs.items()} == {
         'num_heads=4': 2
     }
+
+
+def test_a_metric_that_came_with_a_run_is_not_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    here = {'evaluation__metrics': '[bleu, near.mine.X]'}
+    run = read(make(Path('near'), 30.0, outputs=REFERENCES, **here))
+    Path('near/mine.py').write_text('raise AssertionError')
+    with pytest.raises(UserError, match='the module near.mine, and the folder near'):
+        arms.metric_of(run, arms.Measure('test', 'bleu'))
+    assert 'near.mine' not in sys.modules
+    measure = arms.Measure('test', 'bleu')
+    other = read(make(Path('b'), 30.0, model__attention='near.mine.X'))
+    assert arms.metric_of(other, measure).name == 'bleu'
 
 
 def test_sentences_that_divide_the_arms_are_shown(tmp_path):

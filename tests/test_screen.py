@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import sys
 
 import pytest
@@ -50,6 +51,9 @@ def test_texts_of_files_are_shown_without_control_characters(terminal):
     for out in (io.StringIO(), terminal):
         screen = Screen(out)
         screen.begin('reading \x9b2J')
+        screen.count(1, 2, 'sentences of \x9b2J')
+        screen.close()
+        screen = Screen(out)
         screen.step(1, 2)
         screen.metrics(1, **{'loss/\x9b2J': 1.0})
         screen.say('said \x9b2J')
@@ -145,3 +149,19 @@ def test_an_error_says_in_which_phase_it_was_raised():
     with pytest.raises(UserError) as refused, screens.on_stderr('reading'):
         raise UserError('no such run')
     assert not hasattr(refused.value, '__notes__')
+
+
+def test_a_traceback_has_no_control_characters():
+    code = """
+import sys, types
+from experiments.command_line import command
+def main():
+    raise ValueError('\\x9b2J')
+sys.modules['my_command'] = types.SimpleNamespace(main=main)
+command.run('my_command')
+"""
+    done = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, encoding='utf-8'
+    )
+    assert done.returncode == 1 and 'Traceback' in done.stderr
+    assert done.stderr.endswith('ValueError: \\x9b2J\n')

@@ -294,13 +294,37 @@ def test_a_prepared_set_that_names_code_is_refused(
     file.write_text(json.dumps(features))
     (tmp_path / 'my_features.py').write_text('raise AssertionError')
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match='data: .* names the feature class .my_feat'):
-        list(make(tmp_path / 'sets').pairs('train'))
+    with pytest.raises(
+        UserError, match='data: .*features.json names the feature class .my_feat'
+    ):
+        list(make(tmp_path / 'sets', name='tiny_translate/de-en:1.0.0').pairs('train'))
+    assert 'my_features' not in sys.modules
+
+
+@pytest.mark.parametrize(
+    'name', ['TinyTranslate/de-en:1.0.0', 'link/de-en', 'x/..:1.0.0']
+)
+def test_code_is_refused_however_the_set_is_named(folder, tmp_path, monkeypatch, name):
+    path = tmp_path / 'sets'
+    shutil.copytree(folder, path)
+    (file,) = path.rglob('features.json')
+    file.write_text(json.dumps({'pythonClassName': 'my_features.Loud'}))
+    shutil.copytree(file.parent, path / '1.0.0')
+    (path / 'x').mkdir()
+    (path / 'link').mkdir()
+    (path / 'link' / 'de-en').symlink_to(file.parents[1], target_is_directory=True)
+    (tmp_path / 'my_features.py').write_text('raise AssertionError')
+    monkeypatch.syspath_prepend(tmp_path)
+    source = Tfds(name, 'en', 'de', data_dir=str(path))
+    with pytest.raises(UserError, match='data: .*feature class .my_features.Loud'):
+        source.evaluation()
     assert 'my_features' not in sys.modules
 
 
 def test_a_set_of_a_namespace_is_refused():
     with pytest.raises(ValueError, match='a namespace holds code from elsewhere'):
         Tfds('huggingface:wmt14/de-en', 'en', 'de')
+    with pytest.raises(ValueError, match='a namespace holds code from elsewhere'):
+        Tfds('some-one:wmt14/de-en', 'en', 'de')
     for name in ('wmt14_translate:1.0.0', 'wmt14_translate/de-en:1.*.*'):
         Tfds(name, 'en', 'de')

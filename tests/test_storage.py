@@ -221,6 +221,17 @@ def test_of_several_that_want_a_folder_one_makes_it(tmp_path):
     assert len(made) == 1
 
 
+def test_nothing_is_appended_to_what_a_link_leads_to(tmp_path):
+    kept = tmp_path / 'kept'
+    kept.write_text('mine')
+    (tmp_path / 'log').symlink_to(kept)
+    with pytest.raises(UserError, match='log is a link. Remove it'):
+        storage.append(tmp_path / 'log', b'more')
+    assert kept.read_text() == 'mine'
+    storage.append(kept, b' and more')
+    assert kept.read_text() == 'mine and more'
+
+
 # The lock.
 
 

@@ -41,7 +41,7 @@ batch = rows.batch_of
 
 
 def config(**overrides: Any) -> ModelConfig:
-    """The paper's base model, shrunk; `decoder__norm` stands for `decoder.norm`."""
+    """The paper's base model, shrunk. `decoder__norm` sets `decoder.norm`."""
     base = ModelConfig.of(wmt_base.get_config().model.to_dict())
     return base.with_values(dotted(SIZES | overrides))
 

@@ -4,8 +4,9 @@ import gc
 import importlib
 import logging
 import sys
+import traceback
 import warnings
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from experiments.command_line import stopping
 
@@ -19,6 +20,7 @@ def run(name: str) -> NoReturn:
     The code below them then only runs in the import here.
     """
     stopping.watch()
+    sys.excepthook = _print_error
     # Tracing makes millions of objects, with hardly any garbage cycles. Python's
     # default collects after every 700 objects, which takes a tenth of a short command's
     # time.
@@ -34,6 +36,17 @@ def run(name: str) -> NoReturn:
 
     flags.main(importlib.import_module(name).main)
     sys.exit()
+
+
+def _print_error(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Prints a traceback as Python does, with control characters as escapes.
+
+    The message may quote a file from somebody else.
+    """
+    from experiments.errors import printable  # late, as all slow imports
+
+    lines = traceback.format_exception(kind, error, trace)
+    print(printable(''.join(lines)), end='', file=sys.stderr)
 
 
 def silence_orbax() -> None:

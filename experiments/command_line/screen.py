@@ -126,7 +126,8 @@ class Screen:
           total: The maximum of `done`; None if unknown.
           unit: The counted unit: 'pairs'.
         """
-        details = f'{done:,}/{total:,} {unit}' if total else f'{done:,} {unit}'
+        number = f'{done:,}/{total:,}' if total else f'{done:,}'
+        details = printable(f'{number} {unit}')
         if not done:  # estimate the time left from this unit alone
             self._progress.reset(self._task)
         self._progress.update(self._task, completed=done, total=total, details=details)

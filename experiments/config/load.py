@@ -118,15 +118,18 @@ def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
                 f'missing config field {name}. Set every field of the schema.'
             )
     with user_errors():  # errors of model fields, which the library raises
-        return _of_class(ExperimentConfig, config)
+        return _of_class(ExperimentConfig, values)
 
 
-def _of_class(kind: Any, values: Mapping[str, Any]) -> Any:
-    """Returns the dataclass of nested values, with a dataclass for each section."""
-    made = dict(values)
+def _of_class(kind: Any, values: Mapping[str, Any], prefix: str = '') -> Any:
+    """Returns the dataclass of flat values, with a dataclass for each section."""
+    made = {}
     for field in dataclasses.fields(kind):
+        name = prefix + field.name
         if dataclasses.is_dataclass(field.type):
-            made[field.name] = _of_class(field.type, values[field.name])
+            made[field.name] = _of_class(field.type, values, f'{name}.')
+        else:
+            made[field.name] = values[name]
     return kind(**made)
 
 
@@ -170,19 +173,31 @@ def read_stored(file: Path) -> dict[str, Any]:
             'environment.json names.'
         )
     with named(file), user_errors():
+        _check_keys(config)
         _check_sections(config)
         if version < VERSION:
-            _update(config['model'], version)
+            _update(config.get('model', {}), version)
         _check_stored(flatten(config))
     return config
 
 
-def _check_sections(config: dict[str, Any]) -> None:
-    """Adds missing sections; raises UserError if one is another value."""
+def _check_keys(nested: Mapping[str, Any]) -> None:
+    """Raises UserError if a key has a dot: it could hide the value of a field."""
+    for key, value in nested.items():
+        if '.' in key:
+            raise UserError(
+                f'the key {shown(key)} has a dot. Write the field in its section.'
+            )
+        if isinstance(value, dict):
+            _check_keys(value)
+
+
+def _check_sections(config: Mapping[str, Any]) -> None:
+    """Raises UserError if a section is another value."""
     for name in sections():
-        part = config
+        part: Any = config
         for section in name.split('.'):
-            part = part.setdefault(section, {})
+            part = part.get(section, {})
         if not isinstance(part, dict):
             raise UserError(f'{name} must be a section, not {ranges.shown(part)}')
 
@@ -216,5 +231,5 @@ def _update(model: dict[str, Any], version: int) -> None:
         model['cross_attention'] = model['attention']
     for section in ('decoder', 'cross'):
         prefix = f'{section}_'
-        for name in [name for name in model if name.startswith(prefix)]:
-            model[section][name.removeprefix(prefix)] = model.pop(name)
+        own = [name for name in model if name.startswith(prefix)]
+        model[section] = {name.removeprefix(prefix): model.pop(name) for name in own}

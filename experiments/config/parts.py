@@ -21,9 +21,7 @@ from experiments.errors import UserError, warn
 from flaxformer_lite.config import spec
 
 FOLDER = 'parts'
-# `contrib` belongs to optax.
 _NOT_USERS = {'__main__', 'experiments', 'flaxformer_lite', 'parallel_grammar'}
-_NOT_USERS |= {'contrib'}
 _NOT_USERS |= sys.stdlib_module_names
 
 
@@ -31,7 +29,10 @@ def modules(fields: Mapping[str, Any]) -> list[str]:
     """Returns the modules of the user's components in a flat config, `'my_parts'`."""
     found = set()
     for field in schema.part_fields():
-        found |= _modules_in(fields.get(field) or '')
+        of_field = _modules_in(fields.get(field) or '')
+        if field == 'optimizer.name':
+            of_field -= {'contrib'}  # of optax, as in `contrib.muon`
+        found |= of_field
     return sorted(found)
 
 
@@ -95,7 +96,8 @@ def use(
 
     Without consent, a module must be a file, or in packages with an `__init__.py`,
     outside the run's directory. A folder without that file may be anything: a run in
-    the working directory is importable as `runs.near.parts.my_parts`.
+    the working directory is importable as `runs.near.parts.my_parts`. A package that
+    holds the run may be the folder of a sweep that came with it.
 
     Args:
       path: The directory of the run. Without a run, this does nothing.
@@ -140,11 +142,22 @@ def use(
     tell(message)
 
 
+def check_origin(part: spec.Spec, path: Path) -> None:
+    """Checks that the user modules of one field of a run did not come with the run.
+
+    Raises:
+      UserError: As `use` without consent, but copies are not used.
+    """
+    for module in sorted(_modules_in(part)):
+        _check_origin(module, path)
+
+
 def _check_origin(module: str, run: Path) -> None:
     """Checks that a module that a run names did not come with the run.
 
     Raises:
-      UserError: It lies in the run's directory, or in a folder without `__init__.py`.
+      UserError: It lies in the run's directory, in a folder without `__init__.py`, or
+        in a package that holds the run.
     """
     for place in _places(module):
         if isinstance(place.loader, _CopyFinder):
@@ -154,6 +167,8 @@ def _check_origin(module: str, run: Path) -> None:
             problem = f'the folder {place.name} has no __init__.py'
         elif file.resolve().is_relative_to(run.resolve()):
             problem = f'{file} is in the run directory'
+        elif place.submodule_search_locations and _holds(file.parent, run):
+            problem = f'the package {place.name} contains the run'
         else:
             continue
         raise UserError(
@@ -161,6 +176,12 @@ def _check_origin(module: str, run: Path) -> None:
             f'{problem}. Read it, then pass --trust_code (trust_code=True in Python). '
             'In a folder of your own, add __init__.py.'
         )
+
+
+def _holds(folder: Path, run: Path) -> bool:
+    """Returns whether a run lies in a folder, itself or as a link."""
+    forms = (Path.resolve, Path.absolute)
+    return any(form(run).is_relative_to(form(folder)) for form in forms)
 
 
 def _places(module: str) -> Iterator[ModuleSpec]:

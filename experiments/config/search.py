@@ -25,7 +25,7 @@ class Search(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """How a sentence is decoded several times, each with its own key.
+    """Options for decoding a sentence several times, each with its own key.
 
     Attributes:
       strategy: The strategy of each time.

@@ -23,7 +23,7 @@ def write(source: Source, folder: Path) -> None:
     files.
 
     Raises:
-      UserError: The folder exists.
+      UserError: The folder exists, or the name of a set or language has a slash.
     """
     if storage.exists(folder):
         raise UserError(f'--write={folder} is there already: give a new folder')
@@ -31,22 +31,27 @@ def write(source: Source, folder: Path) -> None:
         draft.mkdir()
         for side, language in enumerate((source.source, source.target)):
             lines = (pair[side] for pair in source.train())
-            _write_lines(draft / f'train.{language}', lines)
+            _write_lines(draft, f'train.{language}', lines)
         for name, pairs in source.evaluation().items():
             if not pairs:
                 warn(f'--write leaves {name} out: the set holds no sentences')
                 continue
             texts, targets = zip(*pairs, strict=True)
-            _write_lines(draft / f'{name}.{source.source}', texts)
+            _write_lines(draft, f'{name}.{source.source}', texts)
             known = map(as_references, targets)
             by_number = itertools.zip_longest(*known, fillvalue='')
             for number, lines in enumerate(by_number):
                 further = f'.{number}' if number else ''
-                _write_lines(draft / f'{name}.{source.target}{further}', lines)
+                _write_lines(draft, f'{name}.{source.target}{further}', lines)
 
 
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with path.open('w', encoding='utf-8', newline='') as file:
+def _write_lines(folder: Path, name: str, lines: Iterable[str]) -> None:
+    if not storage.is_file_name(name):
+        # The file would be written to another folder.
+        raise UserError(
+            f'data: {name!r} is not a file name. Rename the set or the language.'
+        )
+    with (folder / name).open('w', encoding='utf-8', newline='') as file:
         file.writelines(f'{on_one_line(line)}\n' for line in lines)
 
 

@@ -12,6 +12,8 @@ from experiments.errors import UserError, reason
 from experiments.metrics.base import Metric
 from flaxformer_lite.ranges import Size
 
+_INSTANTIATOR = '_instantiator'
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comet(Metric):
@@ -60,9 +62,13 @@ class Comet(Metric):
         torch: Any = importlib.import_module('torch')
 
         try:
-            torch.load(
+            found = torch.load(
                 self._checkpoint, map_location='cpu', weights_only=True, mmap=True
             )
+            groups = found.values() if isinstance(found, dict) else ()
+            # Lightning imports the function of this name, which text can give.
+            if any(isinstance(x, dict) and _INSTANTIATOR in x for x in groups):
+                raise ValueError(f'it has an {_INSTANTIATOR}')
         except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
             raise UserError(
                 f'evaluation.metrics: {self.name}: {self._checkpoint} may run code or '

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from experiments import metrics
+from experiments.config import parts
 from experiments.errors import UserError
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
@@ -163,8 +164,10 @@ def metric_of(run: Run, measure: Measure) -> Metric:
     """Returns the metric that scored a run's set; for a loss, the deciding metric.
 
     Raises:
-      UserError: The run lacks this metric, or a package that it needs isn't installed.
+      UserError: The run lacks this metric, a package that it needs isn't installed, or
+        a metric's module may have come with the run.
     """
+    parts.check_origin(run.metrics_spec, run.path)
     name = measure.metric(run)
     # Results of earlier versions lack the target language, which had no effect.
     language = run.evaluations.get(measure.set, {}).get('target', '')

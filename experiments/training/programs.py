@@ -20,7 +20,7 @@ from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 
 class Kind(NamedTuple):
-    """What the compiled programs depend on. Excludes seeds.
+    """Cache key of compiled programs. Excludes seeds.
 
     Attributes:
       config: The config without its seeds.

@@ -42,7 +42,7 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig(Section):
-    """What differs in the decoder of an encoder-decoder; None: as in `model`."""
+    """Overrides for the decoder of an encoder-decoder; None inherits from `model`."""
 
     NAME = 'model.decoder'
 
@@ -66,7 +66,7 @@ class DecoderConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class CrossConfig(Section):
-    """What differs in cross-attention; None: as in the decoder."""
+    """Overrides for cross-attention; None inherits from the decoder."""
 
     NAME = 'model.cross'
 
@@ -87,8 +87,8 @@ class CrossConfig(Section):
 class ModelConfig(Section):
     """Config of a model.
 
-    The defaults are the paper's base model. The sections `decoder` and `cross` hold
-    what differs in the decoder and in cross-attention.
+    The defaults are the paper's base model. The sections `decoder` and `cross` override
+    fields for the decoder and for cross-attention.
     """
 
     NAME = 'model'

@@ -375,7 +375,8 @@ def imported(name: str) -> Any:
     module_name, _, class_name = name.rpartition('.')
     package, _, _ = name.partition('.')
     # A shared config may name any module, and importing some has effects.
-    if package in sys.stdlib_module_names or '__main__' in name.split('.'):
+    is_standard = package in (*sys.stdlib_module_names, 'test')  # not among them
+    if is_standard or '__main__' in name.split('.'):
         raise ValueError(
             f'{name} cannot be a component. Give the path of your own class, such as '
             'my_parts.MyClass.'

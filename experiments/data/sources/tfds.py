@@ -1,5 +1,6 @@
 """A translation data set of TensorFlow Datasets, streamed without TensorFlow."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
 from experiments.errors import UserError, reason
@@ -19,9 +19,8 @@ from flaxformer_lite.ranges import shown
 
 _HOSTS = 3  # number of hosts to try
 _TIMEOUT = 5  # seconds to wait for a host
-_CLASS_KEYS = ('pythonClassName', 'python_class_name', 'type')  # of `features.json`
 # `huggingface:wmt14`, unlike the version of `wmt14_translate:1.0.0`.
-_NAMESPACE = re.compile(r'\w+:(?![\d*]|experimental_latest$)')
+_NAMESPACE = re.compile(r'[\w-]+:(?![\d*]|experimental_latest$)')
 _CHUNK = 1024  # examples read at once; twice as fast as one by one
 
 
@@ -106,7 +105,6 @@ class Tfds(OfSplits):
         return any(_overlap(a, b) for a, b in itertools.product(*parts))
 
     def _find(self) -> Any:
-        self._check_features()
         import absl.logging
         from google.protobuf.runtime_version import VersionError
 
@@ -125,36 +123,21 @@ class Tfds(OfSplits):
         verbosity = absl.logging.get_verbosity()
         absl.logging.set_verbosity(absl.logging.ERROR)
         try:
-            builder = tfds.builder(self.name, data_dir=self.data_dir)
-            if builder.is_prepared():
-                return builder
-            # Not passed above, because TFDS rejects the argument for sets prepared in
-            # another format.
-            return tfds.builder(
-                self.name, data_dir=self.data_dir, file_format='array_record'
-            )
+            with _own_features(tfds):
+                builder = tfds.builder(self.name, data_dir=self.data_dir)
+                if builder.is_prepared():
+                    return builder
+                # Not passed above, because TFDS rejects the argument for sets prepared
+                # in another format.
+                return tfds.builder(
+                    self.name, data_dir=self.data_dir, file_format='array_record'
+                )
         except Exception as error:  # invalid names and versions raise different errors
             raise UserError(
                 f'data: tfds(name={self.name!r}): {_line(error)}'
             ) from error
         finally:
             absl.logging.set_verbosity(verbosity)
-
-    def _check_features(self) -> None:
-        """Raises UserError if a prepared set names code that is not TFDS's.
-
-        TFDS imports the module of each feature's class, which `features.json` names.
-        """
-        name = re.split('[/:]', self.name)[0]
-        folder = Path(self.data_dir or '') / name
-        for file in folder.rglob('features.json') if self.data_dir else ():
-            for text in _class_names(storage.read_json(file)):
-                if not text.startswith('tensorflow_datasets.'):
-                    raise UserError(
-                        f'data: {file} names the feature class {shown(text)}, which is '
-                        'not part of TFDS and would be imported. Prepare the set with '
-                        "TFDS's own features."
-                    )
 
     def _prepare(self, builder: Any) -> None:
         try:
@@ -188,16 +171,32 @@ class Tfds(OfSplits):
             ) from error
 
 
-def _class_names(features: Any) -> Iterator[str]:
-    """Yields the Python classes in the JSON of a set's features, at any depth."""
-    if isinstance(features, list):
-        for part in features:
-            yield from _class_names(part)
-    if isinstance(features, dict):
-        for key, value in features.items():
-            if key in _CLASS_KEYS and isinstance(value, str):
-                yield value
-            yield from _class_names(value)
+@contextlib.contextmanager
+def _own_features(tfds: Any) -> Iterator[None]:
+    """Makes TFDS raise ValueError for a feature class that isn't one of its own.
+
+    TFDS imports the module of each class that `features.json` names. It also finds that
+    file through links and under other spellings of the set's name, so the import itself
+    is guarded.
+    """
+
+    def cls_from_name(cls: Any, name: str) -> Any:
+        if not name.startswith('tensorflow_datasets.'):
+            raise ValueError(
+                f'features.json names the feature class {shown(name)}, which is not of '
+                'TFDS and whose module would be imported. Prepare the set with '
+                "TFDS's own features"
+            )
+        return original(cls, name)
+
+    base = tfds.features.FeatureConnector
+    before = vars(base)['cls_from_name']
+    original = before.__func__
+    base.cls_from_name = classmethod(cls_from_name)
+    try:
+        yield
+    finally:
+        base.cls_from_name = before
 
 
 def _check_network(builder: Any) -> None:

@@ -20,7 +20,7 @@ class MBRDecoding(Sampling):
     """The sampled translation with the highest mean utility.
 
     The mean utility is 1/S Σ u(y, y_s), with each sample y_s as a reference (Eikema and
-    Aziz 2020, §5). Of equal ones, the first sample is the result.
+    Aziz 2020, §5). Ties go to the first sample.
 
     Attributes:
       temperature, top_k, top_p: as in `sample`.
