@@ -65,7 +65,10 @@ def _kind_of(part: str) -> str:
         except ValueError as error:
             refused.append(str(error))
     if len(found) > 1:
-        raise UserError(f'{part} is of several kinds: give --kind={" or ".join(found)}')
+        raise UserError(
+            f'{part} matches several kinds of component. Pass '
+            f'--kind={" or ".join(found)}.'
+        )
     if not found:
         raise UserError(spec.refusal(part, KINDS.values(), refused))
     return found[0]

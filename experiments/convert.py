@@ -32,9 +32,14 @@ def main() -> None:
     args = parser.parse_args()
     if args.to is None:
         if args.workdir is None or args.out or args.quantization:
-            parser.error('a checkpoint takes --workdir; a run takes --to and --out')
+            parser.error(
+                'to convert a checkpoint, pass --workdir; to export a run, pass --to '
+                'and --out'
+            )
     elif args.out is None or args.workdir or args.source or args.target:
-        parser.error('--to takes --out, and nothing that says how a run is made')
+        parser.error(
+            '--to needs --out, and does not take --workdir, --source or --target'
+        )
     with screen.on_stderr('converting'):
         text = _write_export(args) if args.to else _make_run(args)
     print(text)

@@ -121,9 +121,9 @@ def _recompute(folder: Path) -> None:
     print(tables.text(found))
     if others:
         names = ', '.join(others)
-        errors.note(f'{folder}/tables/answer.csv says otherwise of {names}')
+        errors.note(f'{folder}/tables/answer.csv differs in {names}')
         sys.exit(1)
-    print(f'as {folder}/tables/answer.csv has it')
+    print(f'matches {folder}/tables/answer.csv')
 
 
 def _compare(args: Any) -> None:

@@ -115,7 +115,7 @@ def _run(settings: flags.Settings, path: Path, args: Any) -> None:
             screen.close()
             console.say_next(f'python -m experiments.translate --workdir={path}')
         except Stopped as stopped:
-            text = f'stopped and {stopped}; the same command goes on from there'
+            text = f'Stopped; {stopped}. Rerun the command to continue.'
             screen.close()
             processes.leave()
             stopping.end(lambda: text)
@@ -133,11 +133,12 @@ def _last_line(path: Path, screen: Screen) -> str:
     screen.close()
     step = _newest_step(path)
     if screen.phase == 'evaluating':  # evaluation follows a complete save
-        return (
-            f'stopped and saved at step {step:,}; the same command goes on from there'
-        )
-    goes_on = f'goes on from step {step:,}' if step else 'begins again'
-    return f'stopped while {screen.phase}; nothing was lost: the same command {goes_on}'
+        return f'Stopped; saved at step {step:,}. Rerun the command to continue.'
+    goes_on = f'resume at step {step:,}' if step else 'continue'
+    return (
+        f'Interrupted while {screen.phase}. No progress was lost; rerun the command to '
+        f'{goes_on}.'
+    )
 
 
 def _newest_step(path: Path) -> int:

@@ -64,8 +64,8 @@ def _read_pairs() -> list[tuple[str, str]]:
             source, tab, target = line.partition('\t')
             if not (source.strip() and tab and target.strip()) or '\t' in target:
                 raise UserError(
-                    f'standard input, line {len(pairs) + 1}: {line[:60]!r} is not a '
-                    'source, one tab and a target, neither of them blank'
+                    f'standard input, line {len(pairs) + 1}: {line[:60]!r} must be a '
+                    'source and a target, separated by one tab and not blank'
                 )
             pairs.append((source, target))
     return pairs

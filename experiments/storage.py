@@ -278,13 +278,13 @@ def damage(sums: Path) -> str:
     """
     expected = read_sums(sums)
     if len(expected) < len(_sum_lines(sums)):
-        return f'{sums.name} holds a line that is not a sum'
+        return f'{sums.name} has a line that is not a checksum'
     for name, total in expected.items():
         path = sums.with_name(name)
         if not exists(path):
             return f'{name} is missing'
         if sha256(path) != total:
-            return f'{name} is not what was written'
+            return f'{name} does not match its checksum'
     return '' if expected else f'{sums.name} is missing or empty'
 
 
@@ -307,7 +307,7 @@ def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
         if not wrong:
             return  # another process made it while this one waited
         if exists(folder):
-            warn(f'{folder} is damaged ({wrong}): it is made again')
+            warn(f'{folder} is damaged ({wrong}); rebuilding it')
             remove(folder)
         with replacing(folder) as draft:
             draft.mkdir()

@@ -31,7 +31,7 @@ def main() -> None:
     args = _parser().parse_args()
     _check_worker(args.worker)
     sweep = planning.load(args.config)
-    stopping.at_end(lambda: 'stopped; the same command goes on from there')
+    stopping.at_end(lambda: 'Stopped. Rerun the command to continue.')
     if args.worker is not None:
         _work(sweep, *args.worker)
         return
@@ -181,7 +181,7 @@ def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
     try:
         workers.make_all(sweep, index, workers_in_all)
     except Stopped as stopped:
-        print(f'stopped and {stopped}')
+        print(f'Stopped; {stopped}.')
         stopping.end()
 
 

@@ -64,8 +64,8 @@ def main() -> None:
         _check_n_best(args.n_best, most)
         if args.html and (len(runs) > 1 or strategy.draws):
             raise UserError(
-                f'--html={args.html} shows how one run searches: give one --workdir, '
-                "and a --decode that draws nothing, such as 'beam(beams=4)'"
+                f'--html={args.html} shows the search of a single run. Pass one '
+                "--workdir, and a deterministic --decode such as 'beam(beams=4)'."
             )
         model, variables = _model_of(runs)
         translate = Translator(
@@ -161,8 +161,8 @@ def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
     for run in runs:
         if run.tokenizer.digest != runs[0].tokenizer.digest:
             raise UserError(
-                f'--workdir={run.path}: its tokenizer is another than that of '
-                f'{runs[0].path}, and only runs that share one can be an ensemble'
+                f'--workdir={run.path}: its tokenizer differs from that of '
+                f'{runs[0].path}. Runs of an ensemble must share a tokenizer.'
             )
 
 

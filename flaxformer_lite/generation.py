@@ -169,7 +169,7 @@ def _check(model, source_length_B, strategy, key):
     longest = int(source_length_B.max(initial=0))
     if longest > model.max_length:
         raise ValueError(
-            f'a source has {longest} tokens, and the model has positions for '
+            f'a source has {longest} tokens, but the model has positions for only '
             f'{model.max_length}'
         )
 

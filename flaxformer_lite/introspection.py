@@ -142,7 +142,7 @@ def patch(
     unknown = [name for name in values if name not in shapes]
     if unknown:
         raise ValueError(
-            f'the model has no value {unknown[0]!r}: it has {", ".join(shapes)}'
+            f'unknown value {unknown[0]!r}. The model has {", ".join(shapes)}.'
         )
     return logits_BTV
 
@@ -226,7 +226,8 @@ def _holds_weights(attention: Any) -> bool:
 def _weights(attention: Any, name: str) -> jax.Array:
     if not _holds_weights(attention):
         raise ValueError(
-            f'the attention of {name} never holds its weights: record it with softmax'
+            f'the attention of {name} does not compute its weights. Record it with '
+            'attention=softmax.'
         )
     (weights_BGTS,) = attention['core_attention']['weights']
     (heads_BTHU,) = attention['heads']

@@ -31,9 +31,7 @@ class SpecialTokens(Checked):
     def __post_init__(self):
         super().__post_init__()
         if self.end == self.padding:
-            raise ValueError(
-                f'end={self.end} is padding, which no target has: give each a number'
-            )
+            raise ValueError(f'end={self.end} must differ from padding')
 
     def check_within(self, vocab_size: int) -> None:
         """Checks that the ids are within a vocabulary.
@@ -44,8 +42,7 @@ class SpecialTokens(Checked):
         for name, token in dataclasses.asdict(self).items():
             if token >= vocab_size:
                 raise ValueError(
-                    f'{name}={token} is none of the {vocab_size} tokens of the '
-                    'vocabulary, which are numbered from 0'
+                    f'{name}={token} must be below the vocabulary size, {vocab_size}'
                 )
 
 

@@ -347,7 +347,9 @@ def test_linears_sums_hold_as_far_below_zero(q_level, key_level):
     ],
 )
 def test_what_holds_no_weights_refuses_what_acts_on_them(name, argument):
-    with pytest.raises(ValueError, match=f'{argument} needs an attention that holds'):
+    with pytest.raises(
+        ValueError, match=f'{argument} needs an attention that computes'
+    ):
         variants.make('attention', f'{name}({argument})')
 
 

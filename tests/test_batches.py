@@ -340,15 +340,14 @@ def test_a_batch_has_the_special_tokens_of_its_corpus():
 @pytest.mark.parametrize(
     ('settings', 'words'),
     [
-        ({'max_length': 1}, r'batch\.max_length=1 .*300 training pairs.*raise it'),
+        ({'max_length': 1}, r'batch\.max_length=1 .*300 training pairs.*Raise it'),
         (
             {'packed': True},
-            r'batch\.tokens=30 .*rows of 64 tokens.*at least 64 or lower',
+            r'batch\.tokens=30 .* × 64 tokens.*at least 64, or lower',
         ),
         (
             {'tokens': 100, 'rows_multiple': 2, 'accumulate': 3},
-            r'rows_multiple=2 rows .* in each of train\.accumulate=3 parts; give at '
-            'least 240 or lower',
+            r'rows_multiple=2 × .* × train\.accumulate=3\. Set it to at least 240, or ',
         ),
     ],
 )

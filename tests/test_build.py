@@ -102,11 +102,11 @@ def test_what_is_named_stands_in_its_place():
     [
         (
             dict(cross__positions='alibi'),
-            "model.cross.positions='alibi' does nothing in cross-",
+            "model.cross.positions='alibi' has no effect in cross-",
         ),
         (
             dict(projections=False),
-            'model.projections=False .* leave model.d_k empty',
+            'model.projections=False .* model.d_k has no effect',
         ),
         (
             dict(
@@ -116,24 +116,24 @@ def test_what_is_named_stands_in_its_place():
                 d_k=None,
                 d_v=None,
             ),
-            'model.projections=False leaves no matrices that model.attention_bias',
+            'model.projections=False removes the matrices that model.attention_bias',
         ),
-        (dict(init='[normal, xavier]'), 'model.init: .* there is one init for all'),
+        (dict(init='[normal, xavier]'), 'model.init: .* init is the same for all'),
         (
             dict(num_layers=4, share_layers=5),
-            'model.share_layers=5: the encoder has 4 layers: give at most as many',
+            'model.share_layers=5 exceeds the number of layers of the encoder, 4',
         ),
         (
             dict(num_layers=4, decoder__share_layers=3, decoder__norm='[layer, rms]'),
-            'model.decoder.share_layers=3: layers of the decoder are alike after 2',
+            'model.decoder.share_layers=3 must be a multiple of .* pattern, 2',
         ),
         (
             dict(scan_layers=True, norm='[layer, rms]', decoder__num_layers=3),
-            'model.scan_layers=True runs the 2 layers .* the decoder has 3 layers',
+            'model.scan_layers=True needs .* length, 2, but the decoder has 3 layers',
         ),
         (
             dict(merged_attention=True, positions='shaw'),
-            'model.positions=shaw adds to scores by distances, .* choose rotary',
+            'model.positions=shaw adds scores by distance, .* Choose rotary',
         ),
         (
             dict(architecture='recurrent(core_attention="softmax")'),

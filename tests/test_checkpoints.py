@@ -212,7 +212,7 @@ def test_saving_a_step_again_is_refused(tmp_path):
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
         checkpoints.save(5, make_state(5), {})
         for step in (4, 5):
-            with pytest.raises(UserError, match=f'step {step} is not later'):
+            with pytest.raises(UserError, match=f'step {step} is not after'):
                 checkpoints.save(step, make_state(step), {})
 
 
@@ -262,7 +262,8 @@ def test_an_array_that_is_not_what_was_written_is_named(tmp_path, monkeypatch):
     warnings = []
     assert restore(tmp_path, warnings.append).step == 1
     assert warnings == [
-        'the checkpoint of step 2 is damaged: params/dense/bias is not what was written'
+        'the checkpoint of step 2 is damaged: params/dense/bias does not match its '
+        'checksum'
     ]
 
 
@@ -390,8 +391,8 @@ def test_the_mean_is_of_those_that_are_good(tmp_path, warnings):
     kernels = [np.float64(make_state(i).params['dense']['kernel']) for i in (1, 4, 5)]
     np.testing.assert_array_equal(dense['kernel'], np.float32(np.mean(kernels, axis=0)))
     assert dense['bias'].dtype == jnp.bfloat16
-    assert 'step 2 is damaged and left out' in warnings[0] and len(warnings) == 2
-    with pytest.raises(UserError, match='all checkpoints that are to be used'):
+    assert 'step 2 is damaged and skipped' in warnings[0] and len(warnings) == 2
+    with pytest.raises(UserError, match='all selected checkpoints in'):
         mean_of(tmp_path, [2, 3])
     with pytest.raises(Gone):
         mean_of(tmp_path, [1, 6])
@@ -553,7 +554,7 @@ def test_a_disk_that_is_full_leaves_the_last_checkpoint_good(tmp_path, limit):
     save(tmp_path, 1)
     output, noise = run(FULL, str(tmp_path), str(limit)).communicate()
     assert noise == ''
-    assert output.startswith(f'cannot write a checkpoint to {tmp_path}; those there')
+    assert output.startswith(f'cannot write a checkpoint to {tmp_path}: ')
     assert output.count('\n') == 1 and 'File too large' in output
     assert restore(tmp_path).step == 1
     save(tmp_path, 3)

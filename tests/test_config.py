@@ -185,7 +185,7 @@ def test_a_version_that_cannot_be_read_is_one_line(version, tmp_path):
     file = tmp_path / 'config.json'
     file.write_text(json.dumps(stored))
     message = (
-        f'its schema_version is {version!r}, and this code reads those from 13 to 15'
+        f'unsupported schema_version {version!r}. This code reads versions 13 to 15'
     )
     for read in (directory.read_config, trained_run.open_trained, reading.read_run):
         with pytest.raises(UserError, match=message) as error:

@@ -101,18 +101,19 @@ OTHERS = {
 }
 # All that may be refused of what is drawn here: each a whole message.
 REFUSALS = (
-    r"model\.cross\.positions='(alibi|learned|sinusoidal|sinusoidal_t2t|t5)' does "
-    'nothing in cross-attention: choose what acts on queries and keys, such as rotary '
-    'or shaw, or none',
-    '(linear|blockwise|flash) attention holds no scores for these positions to act on: '
-    'choose positions that act on embeddings, queries and keys, or attention=softmax',
-    r'model\.tie=(all|source_target) shares embeddings of source and target, which '
-    r'have model\.d_model=12 and model\.decoder\.d_model=10: set model\.tie to decoder '
-    'or none',
-    r'model\.merged_attention=True shares its matrices between source and target, '
-    r'which have model\.d_model=12 and model\.decoder\.d_model=10: make them equal',
-    r'model\.(decoder\.)?positions=(shaw|transformer_xl) adds to scores by distances, '
-    r'which keys of the source have none of with model\.merged_attention=True: choose '
+    r"model\.cross\.positions='(alibi|learned|sinusoidal|sinusoidal_t2t|t5)' has "
+    'no effect in cross-attention. Choose positions that act on queries and keys, such '
+    'as rotary or shaw, or none.',
+    '(linear|blockwise|flash) attention has no scores that these positions could '
+    'change. Choose positions that act on embeddings, queries and keys, or '
+    'attention=softmax.',
+    r'model\.tie=(all|source_target) shares source and target embeddings, but '
+    r'model\.d_model=12 differs from model\.decoder\.d_model=10\. Set model\.tie to '
+    'decoder or none.',
+    r'model\.merged_attention=True shares matrices between source and target, but '
+    r'model\.d_model=12 differs from model\.decoder\.d_model=10\. Make them equal\.',
+    r'model\.(decoder\.)?positions=(shaw|transformer_xl) adds scores by distance, '
+    r'which source keys do not have with model\.merged_attention=True\. Choose '
     '.*',
     r'model\.[\w.]*num_kv_heads=2 does not divide model\.[\w.]*num_heads=1',
     r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of '

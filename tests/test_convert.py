@@ -98,7 +98,7 @@ def test_the_commands_take_it_as_a_run(tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 and lines[0] and lines[1] == ''
 
-    with pytest.raises(UserError, match='run is there already: name another'):
+    with pytest.raises(UserError, match='run already exists. Choose another'):
         command(monkeypatch, convert, theirs, f'--workdir={path}', data)
 
 
@@ -128,7 +128,7 @@ def test_a_run_that_is_trained_here_has_no_published_tokenizer(
     runs, monkeypatch, capsys
 ):
     with pytest.raises(
-        UserError, match='huggingface without a path is of a run that.*as init_from'
+        UserError, match='huggingface without a path works only.*init_from'
     ):
         command(
             monkeypatch,

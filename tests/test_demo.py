@@ -306,7 +306,7 @@ def test_translate_writes_the_page_of_what_it_prints(
     lines_to_page(trained, link, 'a\n', monkeypatch)
     assert link.is_symlink() and (tmp_path / 'target.html').is_file()
     for flag in ('--decode=sample', f'--workdir={trained}'):
-        with pytest.raises(UserError, match='shows how one run searches'):
+        with pytest.raises(UserError, match='shows the search of a single run'):
             lines_to_page(trained, tmp_path / 'y.html', 'a', monkeypatch, flag)
 
 

@@ -106,7 +106,7 @@ def test_rows_are_those_of_the_runs_batches(multiple, rows):
     config.batch.tokens = 7 * config.batch.max_length
     config.batch.rows_multiple = 8
     found = load.from_config_dict(config)
-    with pytest.raises(UserError, match='batch.rows_multiple=8 rows .*give at least'):
+    with pytest.raises(UserError, match='batch.rows_multiple=8 .*Set it to at least'):
         costs_ledger.batch_shape(found)
 
 

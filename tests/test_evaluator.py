@@ -99,7 +99,7 @@ def test_sets_are_chosen_by_their_names():
     assert list(sets.chosen(commas, 'news,2020,val', '--set')) == ['news,2020', 'val']
     for names, words in (
         ('none', "--set: the set 'none' holds no sentences"),
-        ('no', "--set: there is no set 'no'; there is val, none"),
+        ('no', "--set: unknown set 'no'. Choose one of val, none"),
     ):
         with pytest.raises(UserError, match=words):
             sets.chosen(available, names, '--set')
@@ -108,7 +108,7 @@ def test_sets_are_chosen_by_their_names():
 @pytest.mark.parametrize('blank', [(' ', 'y'), ('x', ''), ('x', ('y', '')), ('x', ())])
 def test_a_set_with_a_blank_side_is_refused(blank):
     words = (
-        "set 'val' has a blank source or reference in 2 of 4 lines, first in line 3:"
+        "set 'val' has a blank source or reference in 2 of 4 lines, first in line 3."
     )
     with pytest.raises(UserError, match=words):
         sets.chosen({'val': [*PAIRS, blank, blank]}, '', 'data')

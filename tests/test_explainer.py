@@ -234,7 +234,7 @@ def test_sources_of_vectors_are_refused():
     run: Any = SimpleNamespace(
         path='runs/x', tokenizer=SimpleNamespace(reads_vectors=True)
     )
-    with pytest.raises(UserError, match='runs/x: its sources are vectors'):
+    with pytest.raises(UserError, match='runs/x: the sources are vectors'):
         Explainer(run)
 
 

@@ -80,20 +80,38 @@ def config_with(fields):
 @pytest.mark.parametrize(
     ('given', 'words'),
     [
-        (dict(attention='cosine'), 'model.attention=cosine: there it is softmax'),
-        (dict(attention='softmax(cap=3.0)'), 'softmax has no cap there'),
+        (
+            dict(attention='cosine'),
+            'model.attention=cosine: CTranslate2 supports only softmax',
+        ),
+        (dict(attention='softmax(cap=3.0)'), 'CTranslate2 has no cap for softmax'),
         (
             dict(decoder__positions='alibi'),
-            'model.decoder.positions=alibi: there it is',
+            'model.decoder.positions=alibi: CTranslate2 supports only',
         ),
-        (dict(cross__positions='rotary'), 'model.cross.positions=rotary: there'),
-        (dict(continuous_positions=True), 'model.continuous_positions=True: there'),
-        (dict(norm='batch'), 'model.norm=batch: there it is layer, rms'),
-        (dict(merged_attention=True), 'model.merged_attention=True: there it is'),
-        (dict(block='parallel'), 'model.block=parallel: there it is sequential'),
-        (dict(projections=False), 'model.projections=False: there it is True'),
-        (dict(architecture='recurrent'), 'model.architecture=recurrent: there it is'),
-        (dict(logit_cap=30.0), 'model.logit_cap=30.0: there it is empty'),
+        (dict(cross__positions='rotary'), 'model.cross.positions=rotary: CTranslate2'),
+        (
+            dict(continuous_positions=True),
+            'model.continuous_positions=True: CTranslate2',
+        ),
+        (dict(norm='batch'), 'model.norm=batch: CTranslate2 supports only layer, rms'),
+        (
+            dict(merged_attention=True),
+            'model.merged_attention=True: CTranslate2 supports only',
+        ),
+        (
+            dict(block='parallel'),
+            'model.block=parallel: CTranslate2 supports only sequential',
+        ),
+        (
+            dict(projections=False),
+            'model.projections=False: CTranslate2 supports only True',
+        ),
+        (
+            dict(architecture='recurrent'),
+            'model.architecture=recurrent: CTranslate2 supports only',
+        ),
+        (dict(logit_cap=30.0), 'model.logit_cap=30.0: CTranslate2 supports only empty'),
     ],
 )
 def test_what_is_not_computed_is_refused_by_its_field(given, words):

@@ -145,7 +145,7 @@ def test_the_folder_is_read_to_the_bit_and_gives_our_logits(tmp_path, vocabulary
     [
         (
             dict(positions='rotary'),
-            "Marian cannot have model.positions='rotary': there",
+            "Marian does not support model.positions='rotary'",
         ),
         (dict(norm='scale'), "model.norm='scale'"),
         (dict(tie='none'), "model.tie='none'"),

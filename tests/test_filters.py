@@ -138,5 +138,5 @@ def test_a_wrong_list_is_one_line_of_the_field(spec, message):
 
 def test_text_of_which_nothing_is_left_is_refused(tmp_path):
     data = write(tmp_path / 'text', [('a', 'a')])
-    with pytest.raises(UserError, match='filters=copies leave out all training pairs'):
+    with pytest.raises(UserError, match='filters=copies removed all training pairs'):
         kept(data, 'copies')

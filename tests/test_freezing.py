@@ -169,8 +169,8 @@ def test_a_schedule_free_average_is_of_what_is_trained():
 @pytest.mark.parametrize(
     ('pattern', 'message'),
     [
-        ('encodr', "train.freeze='encodr' is in the path of no parameter"),
-        ('.', "train.freeze='.' is in the path of every parameter"),
+        ('encodr', "train.freeze='encodr' matches no parameter"),
+        ('.', "train.freeze='.' matches every parameter"),
         ('(', r"train.freeze must be a regular expression, not '\(': missing"),
     ],
 )

@@ -241,7 +241,7 @@ def test_rows_of_pieces_that_both_have_are_kept(text, tmp_path, tokenizer, chang
     said = setup.describe(own, tmp_path / 'run')
     for name, (shared, rows) in counts.items():
         assert f'{name} ' in said
-        assert f'{shared} of {rows} rows are of init_from, by piece' in said
+        assert f'{shared} of {rows} embedding rows from init_from' in said
 
 
 @pytest.mark.slow
@@ -296,8 +296,8 @@ def damaged(path, text):
 @pytest.mark.parametrize(
     ('make', 'message'),
     [
-        (None, 'is not the directory of a run: it holds no config.json'),
-        (unfinished, 'holds no finished checkpoint yet'),
+        (None, 'is not a run directory: it has no config.json'),
+        (unfinished, 'has no complete checkpoint yet'),
         (damaged, 'damaged'),
     ],
 )
@@ -317,17 +317,17 @@ def test_a_source_that_cannot_be_read_is_refused(text, tmp_path, make, message):
     [
         (
             {'model__num_layers': 2},
-            r'is of another model; not there: decoder/layer_1/.* and \d+ more\. .*'
+            r'has a different model; missing: decoder/layer_1/.* and \d+ more\. .*'
             '--config.init_ignore=…',
         ),
-        ({'model__norm': 'rms'}, 'left over: decoder/final/norm/bias, '),
-        ({'model__d_ff': 48}, 'of another shape: decoder/layer_0/feed_forward/down/k'),
-        ({'init_ignore': 'nothing'}, "init_ignore='nothing' is in the path of no"),
-        ({'init_ignore': '.'}, "init_ignore='.' leaves nothing to take"),
-        ({'init_average': 3}, 'init_average=3 and .* holds 2 to average'),
+        ({'model__norm': 'rms'}, 'unused: decoder/final/norm/bias, '),
+        ({'model__d_ff': 48}, 'different shape: decoder/layer_0/feed_forward/down/k'),
+        ({'init_ignore': 'nothing'}, "init_ignore='nothing' matches no"),
+        ({'init_ignore': '.'}, "init_ignore='.' excludes every parameter"),
+        ({'init_average': 3}, r'init_average=3 exceeds the checkpoints of .* \(2\)'),
         (
             {'tokenizer': '[bytes, characters]', 'model__tie': 'decoder'},
-            'model.tie=all shares embeddings of source and target',
+            'model.tie=all shares source and target embeddings',
         ),
     ],
     ids=str,

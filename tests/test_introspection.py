@@ -133,7 +133,7 @@ def test_gradient_norms_are_those_of_the_mean_loss():
 def test_what_holds_no_weights_says_so():
     m = model(attention='blockwise', cross__attention='softmax')
     with pytest.raises(
-        ValueError, match='attention of encoder never holds its weights'
+        ValueError, match='attention of encoder does not compute its weights'
     ):
         record(m, tiny.all_variables(m), batch())
 
@@ -280,7 +280,7 @@ def test_a_head_is_patched_as_its_rows_of_the_last_matrix_have_it():
 @pytest.mark.parametrize(
     ('name', 'shape', 'message'),
     [
-        ('decoder/layer_2/before', (), "no value 'decoder/layer_2/before': it has enc"),
+        ('decoder/layer_2/before', (), "unknown value 'decoder/layer_2/before'. The"),
         (
             'encoder/layer_0/before',
             (3, 5, 12),

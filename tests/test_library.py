@@ -242,7 +242,7 @@ def test_a_batch_without_one_of_its_arrays_is_refused():
         lambda: flaxformer_lite.loss_sums(model, variables, rows),
         lambda: flaxformer_lite.attention_stats(model, variables, rows),
     ):
-        with pytest.raises(ValueError, match='a batch without labels: make_batch'):
+        with pytest.raises(ValueError, match='batch: missing labels'):
             ask()
 
 

@@ -377,7 +377,11 @@ def test_a_loss_an_object_a_class_and_a_spec_are_one():
         ('focal(beta=1)', "unknown argument 'beta'; focal takes gamma"),
         ('distillation', 'distillation needs a teacher'),
         (0.1, '0.1 is not a spec: give a name, a class or an object'),
-        (Words, 'Words is no Loss: derive it from flaxformer_lite.losses.base.Loss'),
+        (
+            Words,
+            'Words is not a subclass of Loss. Derive it from '
+            'flaxformer_lite.losses.base.Loss',
+        ),
     ],
 )
 def test_what_is_no_loss_is_refused_by_name(given, message):

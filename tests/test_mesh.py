@@ -234,9 +234,9 @@ def test_a_search_finds_what_that_on_one_device_finds(sizes):
 @pytest.mark.parametrize(
     ('sizes', 'message'),
     [
-        (dict(fsdp=3), 'mesh.fsdp=3 .* do not multiply to the 4 devices'),
-        (dict(data=2), 'mesh.data=2, .* do not multiply to the 4 devices'),
-        (dict(fsdp=8), 'mesh.fsdp=8 .* do not multiply to the 4 devices'),
+        (dict(fsdp=3), 'mesh.fsdp=3 .* must multiply to the number of devices, 4'),
+        (dict(data=2), 'mesh.data=2, .* must multiply to the number of devices, 4'),
+        (dict(fsdp=8), 'mesh.fsdp=8 .* must multiply to the number of devices, 4'),
     ],
     ids=str,
 )
@@ -249,6 +249,6 @@ def test_a_mesh_that_does_not_multiply_to_the_devices_is_refused(sizes, message)
 def test_an_axis_that_divides_nothing_is_refused(axis):
     sizes = dict(d_model=6, num_heads=2, d_ff=6, num_layers=1)
     variables = tiny.all_variables(tiny.model(**sizes))
-    with pytest.raises(UserError, match=f'mesh.{axis}=4 divides no parameter'):
+    with pytest.raises(UserError, match=f'mesh.{axis}=4 shards no parameter'):
         mesh.check_divides(mesh.of(**{axis: 4}).mesh, variables)
     mesh.check_divides(mesh.of(**{axis: 2}).mesh, variables)

@@ -391,7 +391,11 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         ('[]', '', 'write .spec, spec, …'),
         ('[bleu, bleu]', '', 'there is a bleu already'),
         ('bleu(tokenize="14a")', '', 'tokenize must be one of language, 13a'),
-        ('bleu(smooth_value=1)', '', 'smooth_value=1 is of smooth_method floor'),
+        (
+            'bleu(smooth_value=1)',
+            '',
+            'smooth_value=1 applies only to smooth_method floor',
+        ),
         ('bleu(smooth_value="x")', '', 'smooth_value must be of type float or None'),
         ('bleu(name="x")', '', "unknown argument 'name'"),
         ('error_rate(unit="piece")', '', 'unit must be one of word, character'),

@@ -89,7 +89,7 @@ def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
     assert (path / 'parts' / 'my_parts.py').read_text() == EXAMPLE
 
     (world('there') / 'in.en').write_text('Tom sleeps.\n')
-    used = 'warning: my_parts is not found from here: its copy in .*/run/parts is used'
+    used = 'warning: my_parts cannot be imported here; using its copy in .*/run/parts'
     capsys.readouterr()
     command(monkeypatch, evaluate, f'--workdir={path}', '--trust_code')
     out, err = capsys.readouterr()
@@ -103,11 +103,11 @@ def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
 
     world('here')
     (here / 'my_parts.py').write_text(f'{EXAMPLE}\n')
-    changed = rf'{here}/my_parts.py has changed since .*/run was made with it'
+    changed = rf'{here}/my_parts.py: changed since the run .*/run started'
     train(path, data=data)
     assert re.match(changed, capsys.readouterr().out)
     more = dict(data=data, train__steps=4)
-    with pytest.raises(UserError, match=f'{changed}: restore it from .*/run/parts, '):
+    with pytest.raises(UserError, match=f'{changed}. Restore it from .*/run/parts, '):
         train(path, **more)
     train(path, '--accept_changed_parts', **more)
     assert 'resuming at step 2' in capsys.readouterr().out
@@ -119,7 +119,9 @@ def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
     config = f'--config={path}/config.json'
     small = ['--config=wmt_small', '--workdir=new', *small_runs.flags({'data': data})]
     distilled = ['--config.train.loss=distillation', f'--config.train.teacher={path}']
-    refused = re.escape(f'{path}/parts: the config names code that cannot be imported')
+    refused = re.escape(
+        f'{path}/parts: the config uses modules that cannot be imported'
+    )
     for module, *arguments in [
         (run, config, '--workdir=new'),
         (run, config, f'--workdir={path}'),
@@ -137,7 +139,7 @@ def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
     ]:
         with open(os.devnull) as nothing:
             monkeypatch.setattr(sys, 'stdin', nothing)
-            with pytest.raises(UserError, match=f'{refused}.*: my_parts.py. Read it'):
+            with pytest.raises(UserError, match=f'{refused}.*: my_parts.py. Read them'):
                 command(monkeypatch, module, *arguments)
         assert 'my_parts' not in sys.modules, module
     with pytest.raises(UserError, match=refused):
@@ -168,13 +170,13 @@ def test_code_that_the_config_does_not_name_is_never_run(world):
     said = []
     parts.use(path, said.append, trust_code=True)
     assert ([*sys.path], [*sys.meta_path]) == before
-    assert len(said) == 1 and 'optax.py has changed since' in said[0]
+    assert len(said) == 1 and 'optax.py: changed since' in said[0]
 
     mine = make_run(here / 'mine', 'my_parts.X', **hostile, **{'my_parts.py': ''})
-    with pytest.raises(UserError, match='imported from here: my_parts.py. Read it'):
+    with pytest.raises(UserError, match='imported from here: my_parts.py. Read them'):
         parts.use(mine)
     parts.use(mine, said.append, trust_code=True)
-    used = f'my_parts is not found from here: its copy in {mine}/parts is used'
+    used = f'my_parts cannot be imported here; using its copy in {mine}/parts'
     assert said[1:] == [used]
     for name in ('my_other', 'wandb'):
         assert importlib.util.find_spec(name) is None
@@ -262,8 +264,8 @@ def test_a_module_that_may_have_come_with_a_run_needs_trust(
     if package:
         for folder in (path.parent, path, path / 'parts'):
             (folder / '__init__.py').write_text('')
-    problem = f'package {top} holds the run' if package else f'{top} has no __init__'
-    with pytest.raises(UserError, match=f'{top}.near.parts.mine, and .*{problem}'):
+    problem = f'package {top} contains the run' if package else f'{top} has no __init__'
+    with pytest.raises(UserError, match=f'{top}.near.parts.mine .*{problem}'):
         parts.use(path)
     parts.use(path, pytest.fail, trust_code=True)
     parts.use(path, pytest.fail, is_own=True)
@@ -277,7 +279,7 @@ def test_a_package_that_holds_a_run_may_have_come_with_it(world):
     storage.write_json(path / 'config.json', load.to_store(config))
     for name in ('__init__', 'near'):
         (here / 'my_sweep' / f'{name}.py').write_text('raise AssertionError')
-    message = 'the module my_sweep.near, and the package my_sweep holds the run'
+    message = 'module my_sweep.near .*the package my_sweep contains the run'
     with pytest.raises(UserError, match=message):
         parts.use(path)
     link = here / 'my_sweep' / 'link'
@@ -294,7 +296,7 @@ def test_a_run_itself_may_be_a_package(world):
     storage.write_json(here / 'my_run/config.json', load.to_store(config))
     for name in ('__init__', 'near'):
         (here / 'my_run' / f'{name}.py').write_text('raise AssertionError')
-    with pytest.raises(UserError, match='__init__.py lies in the directory of the run'):
+    with pytest.raises(UserError, match='__init__.py is in the run directory'):
         parts.use(here / 'my_run')
 
 
@@ -322,7 +324,7 @@ def test_optimizers_of_optax_are_no_user_modules():
 def test_a_program_is_no_component_and_is_not_imported(name):
     """Importing one may start something."""
     loaded = set(sys.modules)
-    with pytest.raises(ValueError, match=f'^{name} cannot be a component: write the'):
+    with pytest.raises(ValueError, match=f'^{name} cannot be a component. Give the'):
         variants.LOSSES.find(name)
     named = {'antigravity', 'test.autotest', 'pip.__main__'}
     assert not named & (set(sys.modules) - loaded)

@@ -109,7 +109,7 @@ def set_field(**fields):
 
 
 DAMAGES = {
-    'no config': (remove('config.json'), 'is no checkpoint: it holds no config.json'),
+    'no config': (remove('config.json'), 'is not a checkpoint: it has no config.json'),
     'config no JSON': (write('config.json', '{'), 'config.json cannot be read'),
     'deep config': (write('config.json', '[' * 10**5), 'config.json cannot be read'),
     'no weights': (
@@ -118,17 +118,17 @@ DAMAGES = {
     ),
     'pickled weights': (
         pickle,
-        'holds its weights pickled (pytorch_model.bin), and nothing is unpickled',
+        'has pickled weights (pytorch_model.bin), which are not loaded because',
     ),
-    'half a header': (cut(200), 'model.safetensors is no whole safetensors file'),
+    'half a header': (cut(200), 'model.safetensors is not a complete safetensors'),
     'a pointer to a file': (
         write('model.safetensors', 'version https://git-lfs.github.com/spec/v1\n'),
-        'model.safetensors is a pointer of Git LFS, not the file: fetch it with',
+        'model.safetensors is a Git LFS pointer. Run',
     ),
     'an index of nothing': (map_weights_to({}), 'index.json has no weight_map, from'),
     'a part lost': (
         lose_a_part,
-        'model-00002-of-00002.safetensors is not there, and the index names it',
+        'model-00002-of-00002.safetensors is missing, but the index lists it',
     ),
     'an array lost': (lose_array, f'do not fit the config; missing: {ARRAY}'),
     "another family's arrays": (
@@ -167,12 +167,15 @@ def test_it_is_refused_by_library_and_command_in_one_line(
 @pytest.mark.parametrize(
     ('fields', 'words'),
     [
-        (dict(normalize_before=True), 'normalize_before=True: of marian only'),
+        (
+            dict(normalize_before=True),
+            'normalize_before=True is not supported for marian, only',
+        ),
         (
             dict(encoder_layerdrop=0.2),
             'encoder_layerdrop=0.2 and decoder_layerdrop=0.0 must be equal',
         ),
-        (dict(vocab_size=16), 'padding=16 is none of the 16 tokens'),
+        (dict(vocab_size=16), 'padding=16 must be below the vocabulary size, 16'),
     ],
 )
 def test_a_config_that_is_not_computed_is_refused_by_its_field(marian, fields, words):
@@ -265,7 +268,7 @@ def test_an_array_that_is_there_twice_has_to_be_the_same(marian):
         stored['lm_head.weight'][3, 3] += 1
 
     change_weights(marian, differ)
-    words = 'lm_head.weight is not model.shared.weight, and the config ties them'
+    words = 'lm_head.weight differs from model.shared.weight, but the config ties them'
     assert refusal(marian).endswith(words)
 
 
@@ -277,6 +280,6 @@ def test_a_t5_with_an_output_matrix_that_its_config_ties_says_what_to_set(tmp_pa
 
     change_weights(path, without_shared)
     change_config(path, tie_word_embeddings=True, scale_decoder_outputs=...)
-    assert refusal(path).endswith('set tie_word_embeddings to false in config.json')
+    assert refusal(path).endswith('set tie_word_embeddings to false in config.json.')
     change_config(path, tie_word_embeddings=False)
     flaxformer_lite.from_pretrained(path)

@@ -120,7 +120,10 @@ def test_two_processes_exchange_and_what_differs_ends_both():
     found = [ended(process) for process in begin_each(EXCHANGE)]
     assert all(status for status, _ in found)
     told = ''.join(out for _, out in found)
-    assert 'error: process ' in told and 'process 1 has another config' in told
+    assert (
+        'error: process ' in told
+        and 'process 1 and process 0 differ in their config' in told
+    )
     assert 'index is 1, not 0' in told and 'same is' not in told
 
 
@@ -300,7 +303,7 @@ def test_a_stop_of_one_saves_all_and_another_number_of_processes_goes_on(
     processes[-1].send_signal(signal.SIGTERM)
     (status, out), *others = map(ended, processes)
     assert [status, *(other for other, _ in others)] == [143] * number, out
-    assert 'stopped and saved at step' in out
+    assert 'Stopped; saved at step' in out
     (status, out), *_ = map(ended, begin(workdir, then, devices=4 // then))
     assert status == 0 and 'resuming at step' in out, out
     assert_close(figures(workdir), figures(alone))
@@ -376,7 +379,10 @@ def test_a_disk_that_fills_for_one_ends_all_and_the_last_checkpoint_stays(
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        (({}, {'model__d_ff': 16}), 'has another command .*model.d_ff is 16, not 32'),
+        (
+            ({}, {'model__d_ff': 16}),
+            'differ in their command .*model.d_ff is 16, not 32',
+        ),
         (({'model__num_heads': 3},) * 2, 'num_heads'),
         (({'model__nothing': 1},) * 2, 'model.nothing'),
         (({'mesh__fsdp': 3},) * 2, 'mesh.fsdp=3 .*multiply to the 4 devices'),

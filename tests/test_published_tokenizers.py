@@ -104,13 +104,15 @@ def test_a_run_keeps_a_copy(name, read, tmp_path):
     assert saved.encode(texts) == tokenizer.encode(texts)
     file = min(saved.files.values())
     file.write_bytes(b' ' + file.read_bytes())
-    with pytest.raises(UserError, match=f'{file.name} is not what was written.*conver'):
+    with pytest.raises(
+        UserError, match=f'{file.name} does not match its checksum.*conver'
+    ):
         tokenizers.open_saved('huggingface', path)
     file.unlink()
-    with pytest.raises(UserError, match=f'{file.name} is not what was written'):
+    with pytest.raises(UserError, match=f'{file.name} does not match its checksum'):
         tokenizers.open_saved('huggingface', path)
     path.write_bytes(b'{}')
-    with pytest.raises(UserError, match='tokenizer.model is not what was written'):
+    with pytest.raises(UserError, match='tokenizer.model does not match its checksum'):
         tokenizers.open_saved('huggingface', path)
 
 
@@ -210,10 +212,10 @@ def test_what_is_of_two_checkpoints_is_refused(tmp_path):
     theirs = checkpoint('t5', tmp_path / 't5')
     edit(theirs / 'config.json', eos_token_id=3)
     edit(theirs / 'generation_config.json', eos_token_id=3)
-    refuses(theirs, 'eos_token_id=1, and its config has 0 and 3: they are of two')
+    refuses(theirs, 'eos_token_id=1, but the config has 0 and 3. They come from')
     pegasus = checkpoint('pegasus', tmp_path / 'pegasus')
     edit(pegasus / 'tokenizer_config.json', offset=None)  # as it was published: 103
-    refuses(pegasus, 'token 114, and the model 17 rows: they are of two')
+    refuses(pegasus, 'token 114, but the model has only 17 embedding rows.')
 
 
 @pytest.mark.parametrize('value', ['x', None, 2.5])

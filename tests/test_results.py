@@ -41,7 +41,7 @@ def test_an_answer_that_does_not_follow_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, 'argv', ['report', f'--recompute={folder}'])
     with pytest.raises(SystemExit):
         report.main()
-    assert 'answer.csv says otherwise of ' in capsys.readouterr().err
+    assert 'answer.csv differs in ' in capsys.readouterr().err
     monkeypatch.setattr(sys, 'argv', ['report', f'--recompute={folder}', '--base=x'])
     with pytest.raises(UserError, match='--recompute has scores of its own: leave b'):
         report.main()

@@ -225,7 +225,7 @@ def test_a_run_stopped_again_and_again_ends_the_same_bit_for_bit(whole, text, tm
     code, out = killed_after(text, path, 2, signal.SIGKILL, **settings)
     assert code == -signal.SIGKILL, out
     code, out = killed_after(text, path, 6, signal.SIGTERM, **settings)
-    assert code == 128 + signal.SIGTERM and 'stopped and saved at step' in out
+    assert code == 128 + signal.SIGTERM and 'Stopped; saved at step' in out
     code, out = killed_after(text, path, 10, signal.SIGKILL, **settings)
     assert code == -signal.SIGKILL and 'resuming at step' in out
     finish(start(text, path))
@@ -282,7 +282,8 @@ def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
     # The thread that is stuck prints too, and may part a line from its end.
     last_line = out.rstrip('\n').splitlines()[-1]
     assert last_line == (
-        f'stopped while {phase}; nothing was lost: the same command begins again'
+        f'Interrupted while {phase}. No progress was lost; rerun the command to '
+        'continue.'
     )
     assert phase == 'compiling' or not (tmp_path / 'run').exists()
 
@@ -296,7 +297,7 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
     evaluating = 'experiments.evaluation.evaluator:Evaluator:loss'
     code, out = stopped_in(evaluating, signal.SIGTERM, text, path)
     assert code == 128 + signal.SIGTERM, out
-    assert 'stopped and saved at step 6; the same command goes on from there' in out
+    assert 'Stopped; saved at step 6. Rerun the command to continue.' in out
     assert [row['kind'] for row in metrics_log.read_rows(path)] == [
         'train',
         'train',
@@ -307,7 +308,7 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
     assert code == 128 + signal.SIGINT, out
     assert 'resuming at step 6' in out
     last_line = out.rstrip('\n').splitlines()[-1]
-    assert last_line.endswith('lost: the same command goes on from step 12')
+    assert last_line.endswith('rerun the command to resume at step 12.')
     # The score that came later is the checkpoint's all the same.
     assert Checkpoints(path / 'checkpoints').best_steps(2) == Checkpoints(
         workdir / 'checkpoints'
@@ -374,7 +375,7 @@ def test_a_dry_run_refuses_a_run_that_is_missing(tmp_path, monkeypatch, field):
     monkeypatch.chdir(tmp_path)
     flags = ['--config=wmt_small', '--config.train.loss=distillation', '--dry_run']
     monkeypatch.setattr(sys, 'argv', ['run', *flags, f'--config.{field}=gone'])
-    with pytest.raises(UserError, match='gone is not the directory of a run'):
+    with pytest.raises(UserError, match='gone is not a run directory'):
         run.main()
 
 
@@ -483,7 +484,7 @@ def test_a_run_beside_itself_translates_as_it_does_alone(
     shutil.copytree(workdir, tmp_path / 'other')
     other = small_runs.train_tokenizer(Grammar(pairs=100), 300, tmp_path)
     other.save(tmp_path / 'other' / 'tokenizer.model')
-    with pytest.raises(UserError, match='its tokenizer is another than that of'):
+    with pytest.raises(UserError, match='its tokenizer differs from that of'):
         translated(
             monkeypatch, capsys, workdir, lines, f'--workdir={tmp_path / "other"}'
         )
@@ -517,7 +518,9 @@ def test_what_is_no_pair_is_told_of_with_its_line_before_the_run_is_opened(
 ):
     for line in ('A dog.', 'a\tb\tc', 'A dog.\t ', '\tEin Hund.'):
         lines = f'A cat.\tEine Katze.\n{line}\n'
-        with pytest.raises(UserError, match='line 2: .* is not a source, one tab and'):
+        with pytest.raises(
+            UserError, match='line 2: .* must be a source and a target, separ'
+        ):
             translated(monkeypatch, capsys, tmp_path, lines, program=score)
 
 
@@ -595,7 +598,7 @@ def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
     assert {k: again[k] for k in expected} == expected
     assert 'nrefs:1' in capsys.readouterr().out
     with pytest.raises(
-        UserError, match="--set: there is no set 'test'; there is val, news"
+        UserError, match="--set: unknown set 'test'. Choose one of val, news"
     ):
         command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=test')
 
@@ -732,14 +735,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
     # A rate that throws the weights out of range: the step after it overflows.
     wild = dict(optimizer__schedule='constant_schedule(value=1e30)', train__steps=6)
     with pytest.raises(
-        UserError, match=r'not finite at step 2 \(epoch 0, batch 1\): lower the rate'
+        UserError, match=r'not finite at step 2 \(epoch 0, batch 1\)\. Lower the rate'
     ):
         command(monkeypatch, run, *arguments(text, tmp_path / 'stop', **wild))
     wild |= dict(train__on_nonfinite='skip', evaluation__sets='val')
     # It would rise, if the steps after the first made an update.
     wild |= dict(optimizer__schedule='noam(factor=1e36)', train__log_every=1)
     command(monkeypatch, run, *arguments(text, tmp_path / 'skip', **wild))
-    assert 'its update is skipped' in capsys.readouterr().out
+    assert 'skipped the non-finite update' in capsys.readouterr().out
     rows = [
         row
         for row in metrics_log.read_rows(tmp_path / 'skip')
@@ -783,7 +786,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         (dict(model__architecture='lstm'), "model.architecture: 'lstm' is not one of"),
         (
             dict(model__architecture='recurrent', model__attention='relu'),
-            'model.attention=relu changes nothing where model.architecture=recurrent',
+            'model.attention=relu has no effect where model.architecture=recurrent',
         ),
         (
             dict(evaluation__decode='beam(beams=0)'),
@@ -805,7 +808,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
             dict(model__dtype='float64'),
             'model.dtype must be one of float32, bfloat16, float16',
         ),
-        (dict(model__layers=3), 'field model.layers of the config; did you mean'),
+        (dict(model__layers=3), "field 'model.layers'; did you mean"),
         (dict(train__steps='many'), 'train.steps'),
         (dict(train__steps=0), 'train.steps=0 and train.epochs=0'),
         (
@@ -819,12 +822,12 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         ),
         (
             dict(batch__tokens=64, batch__rows_multiple=4),
-            'batch.tokens=64 is less than batch.rows_multiple=4 rows',
+            'batch.tokens=64 is less than one batch: batch.rows_multiple=4',
         ),
-        (dict(batch__max_length=2), 'batch.max_length=2 is less than each'),
+        (dict(batch__max_length=2), 'batch.max_length=2 excludes all'),
         (
             dict(evaluation__sets='test'),
-            "evaluation.sets: there is no set 'test'; there is val",
+            "evaluation.sets: unknown set 'test'. Choose one of val",
         ),
         (dict(evaluation__average=9), 'checkpoint.keep'),
         (
@@ -832,7 +835,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
             'needles, scan, sigmorphon, table, text, tfds, nor .*; did you mean .text.',
         ),
         (dict(data='text(path="nowhere", source="en", target="de")'), 'nowhere'),
-        (dict(model__positions='learned(max_length=5)'), 'learned positions .* for 5'),
+        (dict(model__positions='learned(max_length=5)'), 'positions for only 5'),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_writes_nothing(
@@ -865,7 +868,7 @@ def test_training_pairs_beyond_a_learned_table_are_refused(text, tmp_path, monke
             (text / f'train.{language}').read_text()
         )
     changes = dict(model__positions='learned(max_length=8)', evaluation__sets='news')
-    with pytest.raises(UserError, match='learned positions .* for 8'):
+    with pytest.raises(UserError, match='learned positions for only 8'):
         command(monkeypatch, run, *arguments(tmp_path, tmp_path / 'run', **changes))
     assert not (tmp_path / 'run').exists()
 
@@ -940,7 +943,7 @@ def test_a_run_of_another_version_is_named_as_such(whole, tmp_path, monkeypatch)
     del config['model']['block']
     storage.write_json(copy / 'config.json', config)
     with pytest.raises(
-        UserError, match='config.json: the config has no field model.block'
+        UserError, match='config.json: missing config field model.block'
     ):
         command(monkeypatch, translate, f'--workdir={copy}')
 
@@ -954,21 +957,23 @@ def test_a_damaged_tokenizer_is_named_and_the_same_command_mends_it(
     file.write_bytes(content.replace(b'er', b'et'))
     assert file.read_bytes() != content
     for module in (translate, evaluate):
-        with pytest.raises(UserError, match='tokenizer.model is damaged .*same comm'):
+        with pytest.raises(
+            UserError, match='tokenizer.model is damaged .*training comm'
+        ):
             command(monkeypatch, module, f'--workdir={file.parent}')
     capsys.readouterr()
     command(monkeypatch, run, *arguments(text, file.parent))
     out, err = capsys.readouterr()
     assert 'finished: step 12' in out
-    assert 'tokenizer.model is damaged' in err and 'written anew' in err
+    assert 'tokenizer.model is damaged' in err and 'writing it again' in err
     assert file.read_bytes() == content
 
 
 def test_translating_needs_a_finished_checkpoint(whole, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match='is not the directory of a run'):
+    with pytest.raises(UserError, match='is not a run directory'):
         command(monkeypatch, translate, f'--workdir={tmp_path}')
     (tmp_path / 'config.json').write_text((whole[0] / 'config.json').read_text())
-    with pytest.raises(UserError, match='no finished checkpoint yet'):
+    with pytest.raises(UserError, match='no complete checkpoint yet'):
         command(monkeypatch, translate, f'--workdir={tmp_path}')
 
 
@@ -1016,7 +1021,7 @@ def test_a_damaged_older_checkpoint_is_left_out_of_the_mean_and_said(
     (workdir / 'result.json').unlink()
     shutil.rmtree(workdir / trained_run.CHECKPOINTS / '8' / 'state')
     command(monkeypatch, run, *arguments(text, workdir))
-    assert 'step 8 is damaged and left out' in capsys.readouterr().out
+    assert 'step 8 is damaged and skipped' in capsys.readouterr().out
     end = result(workdir)
     assert (end['averaged_steps'], end['left_out_steps']) == ([12], [8])
     assert set(end['evaluations']) == {'val', 'news'}

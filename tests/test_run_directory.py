@@ -182,9 +182,7 @@ def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):
 )
 def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name):
     (tmp_path / name).write_text('mine')
-    with pytest.raises(
-        UserError, match=f'holds {name} and is not the directory of a run'
-    ):
+    with pytest.raises(UserError, match=f'has {name} but no config.json'):
         directory.check_directory(tmp_path, CONFIG)
     assert (tmp_path / name).read_text() == 'mine'
     assert [path.name for path in tmp_path.iterdir()] == [name]

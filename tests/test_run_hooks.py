@@ -311,7 +311,10 @@ def test_mlflow_gets_config_once_and_numbers_under_names_that_it_takes(
         ('wandb(offline=1)', '^train.hooks: offline must be'),
         ('wandb', '^train.hooks=wandb needs the package wandb: pip install wandb'),
         ('mlflow', '^train.hooks=mlflow needs the package mlflow: pip install mlf'),
-        ('pages.Path', '^train.hooks: pages.Path is no Hook: derive it from '),
+        (
+            'pages.Path',
+            '^train.hooks: pages.Path is not a subclass of Hook. Derive it from ',
+        ),
     ],
 )
 def test_what_cannot_be_called_is_one_line(spec, message, monkeypatch):

@@ -132,8 +132,14 @@ def test_a_run_of_both_trains_translates_and_is_refused_by_other_formats(
 @pytest.mark.parametrize(
     ('spec', 'message'),
     [
-        ('[bytes, bytes, bytes]', r'^tokenizer: .* are 3: give one, or one of each'),
-        ('[bytes, huggingface]', '^tokenizer: huggingface cannot be of one side'),
+        (
+            '[bytes, bytes, bytes]',
+            r'^tokenizer: .* lists 3 tokenizers. Give one, or one per',
+        ),
+        (
+            '[bytes, huggingface]',
+            '^tokenizer: huggingface cannot tokenize only one side',
+        ),
         ('[bytes, byte]', "^tokenizer: 'byte' is not one of"),
     ],
 )
@@ -148,5 +154,5 @@ def test_what_needs_one_vocabulary_is_refused_before_the_data_is_read(text, tmp_
     with pytest.raises(UserError, match='model.tie=all shares .* a vocabulary each'):
         check.build_model(config)
     both = train(SPEC, text, tmp_path)
-    with pytest.raises(UserError, match='objective=denoise .* one tokenizer of both'):
+    with pytest.raises(UserError, match='objective=denoise .* a single tokenizer'):
         objectives.make('denoise', both)

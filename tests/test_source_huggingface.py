@@ -35,7 +35,7 @@ def load(folder, more='', source='en'):
 def test_a_script_in_the_folder_of_a_set_is_not_run(folder):
     pytest.importorskip('datasets')
     (folder / 'set.py').write_text('raise SystemExit')
-    with pytest.raises(UserError, match='data: .* by a script, which is not run'):
+    with pytest.raises(UserError, match='data: .* a loading script, which is not run'):
         load(folder).evaluation()
 
 
@@ -62,7 +62,7 @@ def test_training_on_the_dev_set_is_refused(split, dev, folder):
     pytest.importorskip('datasets')
     found = load(folder, f', split="{split}", dev="{dev}"')
     for read in (found.train, found.evaluation):
-        with pytest.raises(UserError, match='^data: split=.* trains on a part of dev='):
+        with pytest.raises(UserError, match='^data: split=.* overlaps dev='):
             read()
 
 
@@ -124,7 +124,7 @@ def test_a_null_translation_is_a_blank_pair(home):
 )
 def test_a_cell_that_is_no_text_is_named(cells, shown, home):
     folder = saved(home, {'en': ['a', 'b'], 'de': cells})
-    message = f"^data: .*own, split 'train', row 1: de is {shown}, and no text$"
+    message = f"^data: .*own, split 'train', row 1: de must be text, not {shown}$"
     with pytest.raises(UserError, match=message):
         list(load(folder).train())
 
@@ -133,12 +133,12 @@ def test_columns_of_other_kinds_are_refused(home):
     datasets = pytest.importorskip('datasets')
     label = datasets.ClassLabel(names=['x', 'y'])
     folder = saved(home, {'en': ['a', 'b'], 'de': [0, 1]}, de=label)
-    with pytest.raises(UserError, match='row 1: de is 0, and no text$'):
+    with pytest.raises(UserError, match='row 1: de must be text, not 0$'):
         list(load(folder).train())
     several = datasets.TranslationVariableLanguages(languages=['de', 'en'])
     cells = [{'language': ['de', 'en'], 'translation': ['x', 'a']}]
     folder = saved(home, {'translation': cells}, translation=several)
-    with pytest.raises(UserError, match="column 'translation' has any number of texts"):
+    with pytest.raises(UserError, match="column 'translation' has a variable number"):
         list(load(folder).train())
 
 

@@ -93,7 +93,7 @@ def test_sizes_and_contracts(arguments, train, test):
     [
         ('split="random"', "split must be one of simple, .*, not 'random'"),
         ('cutoff=48', 'cutoff must be at least 1 and at most 47'),
-        ('split="simple", cutoff=26', "cutoff=26 is of split='length'"),
+        ('split="simple", cutoff=26', "cutoff=26 applies only to split='length'"),
     ],
 )
 def test_a_split_that_is_none_is_refused(arguments, message):

@@ -106,7 +106,7 @@ def test_a_split_can_be_cut_in_two(kind, request):
 
 
 def test_no_split_that_is_trained_on_is_an_evaluation_set(folder):
-    with pytest.raises(UserError, match="split='all' trains on a part of dev='vali"):
+    with pytest.raises(UserError, match="split='all' overlaps dev='vali"):
         make(folder, split='all').evaluation()
     sets = make(folder, split='train + test', dev='validation').evaluation()
     assert list(sets) == ['val']
@@ -156,7 +156,7 @@ def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
         ({'split': 'train['}, r'Error parsing split'),
         (
             {'dev': 'train[99%:]'},
-            r"split='train' trains on a part of dev='train\[99%:\]'",
+            r"split='train' overlaps dev='train\[99%:\]'",
         ),
         (
             {'name': 'no_such_set'},
@@ -209,7 +209,7 @@ def test_a_damaged_file_is_named(folder, tmp_path, split, content):
     copy = shutil.copytree(folder, tmp_path / 'copy')
     (file,) = copy.rglob(f'*-{split}.array_record-*')
     file.unlink() if content is None else file.write_bytes(content)
-    message = rf"{file.parent}, split '{split}', cannot be read: .*prepared anew$"
+    message = rf"{file.parent}, split '{split}', cannot be read: .*prepare it again"
     with pytest.raises(UserError, match=message) as raised:
         source = make(copy)
         list(source.train())

@@ -305,7 +305,7 @@ def test_the_runs_are_the_command_lines_and_an_arm_that_fails_stops_none(
     ]
     assert err.count('not begun: runs/.sweeps/heads/ has what was printed') == 2
     log = (folder / 'runs/.sweeps/heads/worker0.log').read_text('utf-8')
-    assert 'error: ' in log and 'positions of the model have places for 3' in log
+    assert 'error: ' in log and 'the model has learned positions for only 3' in log
     runs = planning.load(file).runs
     arguments = small_runs.flags(runs[0].overrides)
     small_runs.train(folder / 'alone', *arguments)
@@ -397,7 +397,7 @@ def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, messag
     [
         ({}, "measure='vla loss': unknown set 'vla'. Choose one of val."),
         ({'evaluation.sets': 'val'}, "evaluation.sets='val' leaves out 'vla'"),
-        ({'evaluation.sets': 'vla'}, "evaluation.sets: there is no set 'vla'"),
+        ({'evaluation.sets': 'vla'}, "evaluation.sets: unknown set 'vla'"),
         ({'data': small_runs.source('gone')}, "arm 'base': data: gone is not a folder"),
     ],
 )
@@ -491,7 +491,7 @@ def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, out
-    assert 'the same command goes on from there' in out
+    assert 'Rerun the command to continue.' in out
     for path in paths:
         assert not (path / 'result.json').exists()
         assert list((path / 'checkpoints').glob('[0-9]*')), 'nothing was saved'
@@ -523,4 +523,4 @@ def test_workers_of_a_killed_sweep_stop_and_the_next_sweep_makes_their_runs(
     for number, path in enumerate(paths):
         assert json.loads((path / 'result.json').read_text('utf-8'))['step'] == 400
         log = folder / f'runs/.sweeps/heads/worker{number}.log'
-        assert 'stopped and saved at step' in log.read_text('utf-8')
+        assert 'Stopped; saved at step' in log.read_text('utf-8')

@@ -234,7 +234,7 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
     assert directory.check_directory(again.path, again.config.to_dict()) == 'resumes'
     for overrides, message in (
         ({'train.steps': 40}, 'heads/base/seed=0 is of fewer train.steps'),
-        ({'model.d_ff': 8}, 'heads/base/seed=0 holds a run of another config'),
+        ({'model.d_ff': 8}, 'heads/base/seed=0 holds a run with a different config'),
     ):
         with pytest.raises(UserError, match=message):
             planning.load(write_sweep(tmp_path, overrides=overrides))

@@ -45,7 +45,7 @@ def overrides(text, **changes):
         ),
         (
             dict(teacher='runs/x'),
-            'train.teacher=runs/x changes nothing where train.loss',
+            'train.teacher=runs/x has no effect where train.loss',
         ),
     ],
 )
@@ -61,7 +61,7 @@ def test_a_teacher_of_another_tokenizer_is_refused(text, teacher, tmp_path):
     changes = dict(train__loss='distillation', train__teacher=teacher)
     given = overrides(text, tokenizer='sentencepiece(vocab_size=150)', **changes)
     config = flags.settings('wmt_small', flags.parse_overrides(given)).config
-    message = 'train.teacher=.*: its tokenizer is another than that of this run'
+    message = 'train.teacher=.*: the teacher has a different tokenizer'
     with pytest.raises(UserError, match=message):
         setup.prepare(config, tmp_path, Screen(io.StringIO()))
 

@@ -185,13 +185,13 @@ def test_what_cannot_be_tried_is_no_failure_and_says_so():
 @pytest.mark.parametrize(
     ('part', 'message'),
     [
-        ('relu', "'relu' is of several kinds, attention, feed_forward: give its kind"),
-        ('nowhere.Near', 'nowhere.Near: there is no module nowhere'),
+        ('relu', "'relu' matches several kinds of component: attention, feed_f"),
+        ('nowhere.Near', 'nowhere.Near: module nowhere not found'),
         (
             dict,
-            'builtins.dict is not a part: derive it from the base class of its kind',
+            'builtins.dict is not a component. Derive it from the base class of its',
         ),
-        ('softmx', "'softmx' is not a part, .*; close matches: softmax"),
+        ('softmx', "'softmx' is not a component, .*Close matches: softmax"),
     ],
 )
 def test_what_is_no_part_is_refused(part, message):
@@ -202,9 +202,9 @@ def test_what_is_no_part_is_refused(part, message):
 @pytest.mark.parametrize(
     ('part', 'message'),
     [
-        ('focl', "'focl' is not a part, .*; close matches: focal"),
+        ('focl', "'focl' is not a component, .*Close matches: focal"),
         ('local(', r"'local\(' is not a spec: write name or name"),
-        ('builtins.dict', 'builtins.dict cannot be a component: write the module of'),
+        ('builtins.dict', 'builtins.dict cannot be a component. Give the path of'),
     ],
 )
 def test_the_command_names_what_is_no_part_in_one_short_line(part, message):
@@ -315,14 +315,15 @@ def test_a_run_refuses_a_part_that_breaks_a_contract_unless_told_to_train_it(
     """Where it stands: what only an encoder has may see all of the source."""
     part = 'test_testing.SeesTheFuture'
     message = (
-        f'model.decoder.feed_forward={part}: logits do not see the future, but logits '
-        'at position 0 change by .* when token 1 does: .*train.check_parts=False'
+        f'model.decoder.feed_forward={part}: failed contract .logits do not see the '
+        'future.: logits at position 0 change by .* when token 1 does.*'
+        'train.check_parts=False'
     )
     with pytest.raises(UserError, match=message):
         setup.prepare(config_with(part), tmp_path / 'run', Screen())
     check_contracts(config_with(part, check_parts=False))
     check_contracts(config_with('test_testing.HasTooMany'))
-    with pytest.raises(UserError, match='train.loss=test_testing.Mean: padding adds'):
+    with pytest.raises(UserError, match='Mean: failed contract .padding adds'):
         check_contracts(config_with(loss='test_testing.Mean'))
 
 

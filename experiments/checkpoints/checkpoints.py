@@ -173,7 +173,7 @@ class Checkpoints:
         with self._failures_told():
             self._manager = self._manager or self._open()
             if not self._manager.save(step, args=items):
-                raise ValueError(f'step {step} is not later than those there')
+                raise ValueError(f'step {step} is not after the newest checkpoint')
 
     def wait(self) -> None:
         """Waits until the current checkpoint is complete.
@@ -201,8 +201,8 @@ class Checkpoints:
             yield
         except Exception as error:
             raise UserError(
-                f'cannot write a checkpoint to {self.directory}; those there stay '
-                f'good: {_reason(error)}'
+                f'cannot write a checkpoint to {self.directory}: {_reason(error)}. '
+                'Earlier checkpoints are intact.'
             ) from error
 
     def steps(self) -> list[int]:
@@ -271,8 +271,8 @@ class Checkpoints:
                 return restored
         if damaged:
             raise UserError(
-                f'all checkpoints in {self.directory} are damaged; '
-                'move that folder away to begin the run again'
+                f'all checkpoints in {self.directory} are damaged. Move that folder '
+                'away to start from scratch.'
             )
         return None
 
@@ -311,7 +311,7 @@ class Checkpoints:
                 try:
                     variables = self._read(step, abstract).state
                 except Damaged as error:
-                    text = f'the checkpoint of step {step} is damaged and left out'
+                    text = f'the checkpoint of step {step} is damaged and skipped'
                     warn(f'{text}: {error}')
                 else:
                     good.append(step)
@@ -320,8 +320,8 @@ class Checkpoints:
         mean = average(undamaged())
         if not good:
             raise UserError(
-                f'all checkpoints that are to be used, in {self.directory}, are '
-                'damaged: restore one from a copy, or train again in another --workdir'
+                f'all selected checkpoints in {self.directory} are damaged. Restore '
+                'one from a copy, or train again with another --workdir.'
             )
         return Mean(mean, good, [step for step in steps if step not in good])
 
@@ -356,7 +356,7 @@ class Checkpoints:
         # Orbax restores a random key as integers if its description is missing.
         for path, facts in found.items():
             if facts != content['arrays'][path]:
-                raise Damaged(f'{path} is not what was written')
+                raise Damaged(f'{path} does not match its checksum')
         return Restored(step, state, content['metadata'])
 
 
@@ -412,7 +412,7 @@ def _read_content(folder: Path) -> dict[str, Any]:
         content = storage.parse_json(data)
         if content.pop('sha256') == _seal(content):
             return content
-    raise Damaged('metadata is not what was written')
+    raise Damaged('metadata does not match its checksum')
 
 
 def _seal(content: Mapping[str, Any]) -> str:
@@ -424,8 +424,8 @@ def _compare_kinds(folder: Path, arrays: Mapping[str, str], abstract: Any) -> No
         there = arrays.get(path, 'missing 0').rpartition(' ')[0]
         if there != here:
             raise UserError(
-                f'checkpoint {folder} is of another model: {path} is {there}, not '
-                f'{here}'
+                f'checkpoint {folder} belongs to a different model: {path} is {there}, '
+                f'not {here}'
             )
 
 

@@ -53,11 +53,11 @@ class Settings(NamedTuple):
 def directory(text: str) -> Path:
     """Parses the flag of a directory. An empty text isn't the current directory."""
     if not text:
-        raise argparse.ArgumentTypeError('is empty; to name the directory here, give .')
+        raise argparse.ArgumentTypeError('is empty. Pass . for the current directory.')
     if '://' in text:
         # As a path, gs://bucket would be a local folder named `gs:`.
         raise argparse.ArgumentTypeError(
-            f'{text} is an address, not the path of a directory on a mounted disk'
+            f'{text} is a URL. Pass a directory on a mounted disk.'
         )
     return Path(os.path.expanduser(text))  # a shell keeps the ~ of --workdir=~/x
 
@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
             if flag in known or OVERRIDE.match(flag):
                 continue
             if re.fullmatch('--?[a-zA-Z][^ ]*', flag):
-                raise UserError(f'there is no flag {flag}{nearest(flag, known)}')
+                raise UserError(f'unknown flag {flag}{nearest(flag, known)}')
         return super().parse_known_args(argv, namespace)
 
     def _complete(self) -> NoReturn:
@@ -409,7 +409,9 @@ def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
     except (flags.Error, ValueError) as error:
         raise UserError(str(error).removeprefix('flag ')) from error
     if stray:
-        raise UserError(f'{stray[0]!r} belongs to no flag')
+        raise UserError(
+            f'unexpected argument {stray[0]!r}. Write values as --flag=value.'
+        )
     return config_flags.get_override_values(values['config'])
 
 

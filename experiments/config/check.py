@@ -49,12 +49,13 @@ def check_config(config: ExperimentConfig) -> None:
     train, evaluation = config.train, config.evaluation
     if not (train.steps or train.epochs):
         raise UserError(
-            'train.steps=0 and train.epochs=0: give one of them, to say when to end'
+            'train.steps=0 and train.epochs=0: training would never end. Set one of '
+            'them.'
         )
     if train.patience and not evaluation.every:
         raise UserError(
-            f'train.patience={train.patience} counts evaluations, and with '
-            'evaluation.every=0 there is one, at the end: raise evaluation.every'
+            f'train.patience={train.patience} has no effect with evaluation.every=0, '
+            'which evaluates only at the end. Raise evaluation.every.'
         )
     metrics.deciding(evaluation.metrics, evaluation.best)
     search.make(evaluation)
@@ -62,8 +63,8 @@ def check_config(config: ExperimentConfig) -> None:
     there = getattr(config.checkpoint, field)
     if evaluation.average > there:
         raise UserError(
-            f'evaluation.average={evaluation.average} checkpoints cannot be averaged '
-            f'where checkpoint.{field}={there} are kept: raise checkpoint.{field}'
+            f'evaluation.average={evaluation.average} exceeds the number of '
+            f'checkpoints kept, checkpoint.{field}={there}. Raise checkpoint.{field}.'
         )
 
 
@@ -95,8 +96,9 @@ def build_model(
         model.with_remat(config.train.remat)
     except ValueError:
         raise UserError(
-            f'train.remat={config.train.remat} computes the blocks of a stack again, '
-            f'and model.architecture={config.model.architecture} has none: leave it out'
+            f'train.remat={config.train.remat} has no effect: '
+            f'model.architecture={config.model.architecture} has no blocks to '
+            'rematerialize. Leave it out.'
         ) from None
     frozen.paths(config, model)
     return model
@@ -173,9 +175,9 @@ def _is_elsewhere(part: spec.Spec) -> bool:
 def _refuse_broken(named: str, findings: Iterable[testing.Finding]) -> None:
     for finding in testing.broken(findings):
         raise UserError(
-            f'{named}: {finding.contract}, but {finding.detail}: python -m '
-            'experiments.check helps to mend it, and train.check_parts=False trains it '
-            'as it is'
+            f"{named}: failed contract '{finding.contract}': {finding.detail}. Debug "
+            'it with python -m experiments.check, or set train.check_parts=False to '
+            'skip the check.'
         )
 
 
@@ -188,8 +190,8 @@ def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
     values = flatten(config.to_dict())
     for field in sorted(unused.keys() & set(overrides)):
         raise UserError(
-            f'{field}={values[field]} changes nothing where {unused[field]}: leave it '
-            'out'
+            f'{field}={values[field]} has no effect where {unused[field]}. Leave it '
+            'out.'
         )
 
 

@@ -151,7 +151,9 @@ def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
     check_names(values)
     for name in fields():
         if name not in values:
-            raise UserError(f'the config has no field {name}: it is not of this schema')
+            raise UserError(
+                f'missing config field {name}. Set every field of the schema.'
+            )
     with user_errors():  # errors of model fields, which the library raises
         return _of_class(ExperimentConfig, values)
 
@@ -181,8 +183,8 @@ def check_names(names: Iterable[str]) -> None:
         # The run's directory is a flag, not a field.
         hint = ranges.nearest(name, [*fields(), '--workdir'])
         if own:
-            hint = f': it is a section, of {", ".join(own)}'
-        raise UserError(f'nothing reads the field {name} of the config{hint}')
+            hint = f'; it is a section with the fields {", ".join(own)}'
+        raise UserError(f"unknown config field '{name}'{hint}")
 
 
 def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,9 +205,9 @@ def read_stored(file: Path) -> dict[str, Any]:
     version = config.pop(VERSION_FIELD, None)
     if type(version) is not int or not _OLDEST <= version <= VERSION:
         raise UserError(
-            f'{file}: its {VERSION_FIELD} is {ranges.shown(version)}, and this code '
-            f'reads those from {_OLDEST} to {VERSION}: use the commit that its '
-            'environment.json names'
+            f'{file}: unsupported {VERSION_FIELD} {ranges.shown(version)}. This code '
+            f'reads versions {_OLDEST} to {VERSION}; use the commit that '
+            'environment.json names.'
         )
     with named(file), user_errors():
         _check_keys(config)

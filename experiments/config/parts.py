@@ -133,11 +133,11 @@ def use(
         _use_copies(path / FOLDER, needed, tell, trust_code)
     if not changed:
         return
-    message = f'{", ".join(changed)} has changed since {path} was made with it'
+    message = f'{", ".join(changed)}: changed since the run {path} started'
     if not accept_changed:
         raise UserError(
-            f'{message}: restore it from {path / FOLDER}, choose another --workdir, or '
-            'give --accept_changed_parts to go on with it as it is'
+            f'{message}. Restore it from {path / FOLDER}, choose another --workdir, or '
+            'pass --accept_changed_parts to continue with the changed code.'
         )
     tell(message)
 
@@ -166,15 +166,15 @@ def _check_origin(module: str, run: Path) -> None:
         if file is None:
             problem = f'the folder {place.name} has no __init__.py'
         elif file.resolve().is_relative_to(run.resolve()):
-            problem = f'{file} lies in the directory of the run'
+            problem = f'{file} is in the run directory'
         elif place.submodule_search_locations and _holds(file.parent, run):
-            problem = f'the package {place.name} holds the run'
+            problem = f'the package {place.name} contains the run'
         else:
             continue
         raise UserError(
-            f'{run / load.CONFIG}: the config names the module {module}, and {problem}'
-            ', so it may have come with the run. Read it, then give --trust_code (in '
-            'Python trust_code=True). In a folder of your own, add __init__.py'
+            f'{run / load.CONFIG}: module {module} may have come with the run, because '
+            f'{problem}. Read it, then pass --trust_code (trust_code=True in Python). '
+            'In a folder of your own, add __init__.py.'
         )
 
 
@@ -205,12 +205,12 @@ def _use_copies(
     """Makes the copies importable; raises UserError if they are not trusted."""
     if not trust_code:
         raise UserError(
-            f'{folder}: the config names code that cannot be imported from here: '
-            f'{", ".join(sources)}. Read it, then give --trust_code (in Python '
-            'trust_code=True), or copy it to the working directory'
+            f'{folder}: the config uses modules that cannot be imported here: '
+            f'{", ".join(sources)}. Read them, then pass --trust_code (trust_code=True '
+            'in Python), or copy them to the working directory.'
         )
     for package in sorted(set(map(_package_of, sources))):
-        tell(f'{package} is not found from here: its copy in {folder} is used')
+        tell(f'{package} cannot be imported here; using its copy in {folder}')
     sys.meta_path.append(_CopyFinder(folder.absolute(), sources))
 
 

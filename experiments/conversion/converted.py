@@ -75,7 +75,7 @@ def write_run(conversion: Conversion, path: Path) -> Any:
         or it can't be written. Leaves no new files.
     """
     if storage.exists(path):
-        raise UserError(f'{path} is there already: name another with --workdir')
+        raise UserError(f'{path} already exists. Choose another --workdir.')
     stored = conversion.config.to_dict()
     with user_errors():
         _, variables = flaxformer_lite.from_pretrained(conversion.folder)

@@ -40,7 +40,7 @@ def export(
         a field's value; names the field.
     """
     if storage.exists(out):
-        raise UserError(f'--out={out} is there already: give a new folder')
+        raise UserError(f'--out={out} already exists. Choose a new folder.')
     if quantization is not None and to != 'ctranslate2':
         raise UserError(
             f'--quantization={quantization} is for --to=ctranslate2, not --to={to}'
@@ -52,9 +52,9 @@ def export(
     trained = Trained(run.config, run.tokenizer, run.model, run.variables)
     if to != 'huggingface' and not isinstance(trained.tokenizer, SentencePiece):
         raise UserError(
-            f'--to={to} writes tokenizers of sentencepiece, and this run has '
-            f'tokenizer={trained.config.tokenizer}; one of huggingface is written by '
-            '--to=huggingface'
+            f'--to={to} supports only SentencePiece tokenizers, and this run has '
+            f'tokenizer={trained.config.tokenizer}. Use --to=huggingface for a Hugging '
+            'Face tokenizer.'
         )
     with storage.replacing(out) as folder:
         folder.mkdir()

@@ -54,8 +54,8 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
         text = config.get(field)
         if text and spec.entries(text) != [text]:
             raise UserError(
-                f'model.{field}={text}: the layers of a stack are alike in other '
-                'programs'
+                f'model.{field}={text}: the target format needs identical layers in a '
+                'stack'
             )
     _, variables = model.unshared(unstack_layers(variables))
     alike = {'scan_layers': False, 'share_layers': None, 'decoder.share_layers': None}

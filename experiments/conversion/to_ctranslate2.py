@@ -103,10 +103,10 @@ def check_model(config: ModelConfig) -> None:
             variant, arguments = spec.parse(value)
         if variant not in _WRITTEN[kind]:
             known = ', '.join(map(str, _WRITTEN[kind]))
-            raise UserError(f'{refused}there it is {known}')
+            raise UserError(f'{refused}CTranslate2 supports only {known}')
         for argument in arguments:
             if argument not in _ARGUMENTS:
-                raise UserError(f'{refused}{variant} has no {argument} there')
+                raise UserError(f'{refused}CTranslate2 has no {argument} for {variant}')
 
 
 def _described(trained: Trained, config: ModelConfig) -> Any:

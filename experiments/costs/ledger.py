@@ -145,10 +145,10 @@ def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
     rows = config.batch.tokens // length // multiple * multiple
     if not rows:
         raise UserError(
-            f'batch.tokens={config.batch.tokens} is less than '
-            f'batch.rows_multiple={config.batch.rows_multiple} rows of '
-            f'batch.max_length={length} in each of train.accumulate={parts} parts; '
-            f'give at least {length * multiple}'
+            f'batch.tokens={config.batch.tokens} is less than one batch: '
+            f'batch.rows_multiple={config.batch.rows_multiple} × '
+            f'batch.max_length={length} × train.accumulate={parts}. Set it to at least '
+            f'{length * multiple}.'
         )
     return rows, length
 

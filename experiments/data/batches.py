@@ -110,8 +110,8 @@ class Batches:
         self.longest = int(np.flatnonzero(counts).max(initial=0))
         if self.dropped == len(corpus):
             raise UserError(
-                f'batch.max_length={max_length} is less than each of the '
-                f'{len(corpus):,} training pairs has tokens, EOS included; raise it'
+                f'batch.max_length={max_length} excludes all {len(corpus):,} training '
+                'pairs (lengths include EOS). Raise it.'
             )
         if packed:
             lengths = [packing.packed_length(self.longest, max_length)]
@@ -121,10 +121,10 @@ class Batches:
         if tokens < lengths[-1] * multiple:
             least = lengths[-1] * multiple
             raise UserError(
-                f'batch.tokens={tokens} is less than batch.rows_multiple='
-                f'{rows_multiple} rows of {lengths[-1]} tokens in each of '
-                f'train.accumulate={accumulate} parts; give at least {least} or lower '
-                f'one of these or batch.max_length={max_length}'
+                f'batch.tokens={tokens} is less than one batch: '
+                f'batch.rows_multiple={rows_multiple} × {lengths[-1]} tokens × '
+                f'train.accumulate={accumulate}. Set it to at least {least}, or lower '
+                f'one of these or batch.max_length={max_length}.'
             )
         self.planned_shapes = [
             (tokens // length // multiple * multiple, length) for length in lengths

@@ -52,7 +52,7 @@ class Explainer:
     def __init__(self, run: OpenedRun):
         if run.tokenizer.reads_vectors:
             raise UserError(
-                f'{run.path}: its sources are vectors, and only sentences can be shown'
+                f'{run.path}: the sources are vectors; only text can be shown'
             )
         self.run = run
         self._own = search.make(run.config.evaluation, run.tokenizer.forced_first)

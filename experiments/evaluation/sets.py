@@ -30,7 +30,7 @@ def chosen(
     for name in split_names(names, sets) or sets:
         if name not in sets:
             raise UserError(
-                f'{field}: there is no set {name!r}; there is {", ".join(sets)}'
+                f'{field}: unknown set {name!r}. Choose one of {", ".join(sets)}.'
             )
         if not storage.is_file_name(name):
             # Its translations would be written to another folder.
@@ -71,8 +71,8 @@ def _check_not_blank(what: str, pairs: Pairs) -> None:
     if blank:
         raise UserError(
             f'{what} has a blank source or reference in {len(blank)} of {len(pairs)} '
-            f'lines, first in line {blank[0]}: take these lines out of both sides, or '
-            'choose other sets'
+            f'lines, first in line {blank[0]}. Remove these lines from both sides, or '
+            'choose other sets.'
         )
 
 

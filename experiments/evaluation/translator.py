@@ -332,7 +332,7 @@ def check_lengths(model: Model | Ensemble, lengths: Iterable[int]) -> None:
     longest = max(lengths, default=0)
     if most is not None and longest > most:
         raise UserError(
-            f'a sentence has {longest} tokens, and the learned positions of the model '
-            f'have places for {most}: train with learned(max_length=…) for more, or '
-            'with other positions'
+            f'a sentence has {longest} tokens, but the model has learned positions for '
+            f'only {most}. Train with learned(max_length=…) for more, or with other '
+            'positions.'
         )

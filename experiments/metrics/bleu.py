@@ -58,8 +58,8 @@ class Bleu(SacreBleu):
         has_value = self.smooth_method in ('floor', 'add-k')
         if self.smooth_value is not None and not has_value:
             raise ValueError(
-                f'smooth_value={self.smooth_value} is of smooth_method floor and '
-                f'add-k, not of {self.smooth_method}'
+                f'smooth_value={self.smooth_value} applies only to smooth_method floor '
+                f'and add-k, not to {self.smooth_method}. Leave it out.'
             )
 
     @property

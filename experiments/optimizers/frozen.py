@@ -35,10 +35,13 @@ def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
     if not any(found.values()):
         first, *_, last = found
         raise UserError(
-            f'{where} is in the path of no parameter: these are {first}, …, {last}'
+            f'{where} matches no parameter. The parameters are {first}, …, {last}.'
         )
     if all(found.values()):
-        raise UserError(f'{where} is in the path of every parameter: none would train')
+        raise UserError(
+            f'{where} matches every parameter, so nothing would train. Narrow the '
+            'pattern.'
+        )
     if model.scans_layers:
         found = _of_stacked(found, model.layer_periods, where)
     return frozenset(path for path, is_frozen in found.items() if is_frozen)
@@ -53,9 +56,9 @@ def _of_stacked(
     for path, flag in freezing.paths(stack_layers(flags, periods)).items():
         if flag.any() != flag.all():
             raise UserError(
-                f'{where} is in the paths of some layers, and with '
-                f'model.scan_layers=True {path} holds those of all: freeze all or none '
-                'of them, or set model.scan_layers=False'
+                f'{where} matches only some of the layers that model.scan_layers=True '
+                f'stacks in {path}. Freeze all or none of them, or set '
+                'model.scan_layers=False.'
             )
         stacked[path] = bool(flag.all())
     return stacked

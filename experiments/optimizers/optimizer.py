@@ -78,17 +78,20 @@ def _from_optax(
     settings = config.optimizer
     name, arguments = _named(settings)
     if name != 'adamw' and settings.weight_decay:
-        mend = 'choose that, or set weight_decay to 0'
+        mend = 'Choose adamw, or set weight_decay to 0.'
         if name != 'adam':
-            mend = f'write {name}(weight_decay={settings.weight_decay}), if it has that'
+            mend = (
+                f'Write {name}(weight_decay={settings.weight_decay}) if the optimizer '
+                'supports it.'
+            )
         raise UserError(
-            f'optimizer.weight_decay={settings.weight_decay} is for '
-            f'optimizer.name=adamw: {mend}'
+            f'optimizer.weight_decay={settings.weight_decay} applies only to '
+            f'optimizer.name=adamw. {mend}'
         )
     if config.train.ema and name.startswith('contrib.schedule_free'):
         raise UserError(
-            f'train.ema={config.train.ema}: optimizer.name={name} keeps an average of '
-            'its own: set train.ema to 0, or choose another optimizer'
+            f'train.ema={config.train.ema}: optimizer.name={name} already averages the '
+            'parameters. Set train.ema to 0, or choose another optimizer.'
         )
     if _has_lr_multipliers(config):
         _check_lr_multipliers(config, name)
@@ -109,8 +112,8 @@ def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
     for field in fields:
         if field in arguments:
             raise UserError(
-                f'optimizer.name={settings.name}: for {name}, {field} is the field '
-                f'optimizer.{field}'
+                f'optimizer.name={settings.name}: {name} takes {field} from the field '
+                f'optimizer.{field}. Set that field instead.'
             )
     return name, arguments | {field: getattr(settings, field) for field in fields}
 
@@ -139,15 +142,15 @@ def _check_lr_multipliers(config: ExperimentConfig, name: str) -> None:
     """Raises UserError if the initialization's learning rates don't apply."""
     if name not in _OF_ONE_LENGTH:
         raise UserError(
-            f'optimizer.name={name}: the learning rates that '
-            f'model.init={config.model.init} gives each parameter are for Adam and its '
-            f'like: choose one of {", ".join(_OF_ONE_LENGTH)}'
+            f'optimizer.name={name} does not support the per-parameter learning rates '
+            f'of model.init={config.model.init}. Choose one of '
+            f'{", ".join(_OF_ONE_LENGTH)}.'
         )
     if schedules.goes_by(config.optimizer.schedule, 'd_model'):
         raise UserError(
-            f'optimizer.schedule={config.optimizer.schedule} goes by d_model, and '
-            f'model.init={config.model.init} has learning rates of its own for that: '
-            'choose another, such as cosine(peak=1e-3)'
+            f'optimizer.schedule={config.optimizer.schedule} depends on d_model, and '
+            f'model.init={config.model.init} already scales learning rates with it. '
+            'Choose another, such as cosine(peak=1e-3).'
         )
 
 

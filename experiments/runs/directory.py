@@ -91,15 +91,15 @@ def state(path: Path, config: Config) -> str:
         for name in _OVERWRITTEN:
             if storage.exists(path / name):
                 raise UserError(
-                    f'{path} holds {name} and is not the directory of a run, for it '
-                    'holds no config.json: choose another --workdir'
+                    f'{path} has {name} but no config.json, so it is not a run '
+                    'directory. Choose another --workdir.'
                 )
         return BEGINS
     stored = read_config(path)
     if is_converted(stored):
         raise UserError(
-            f'{path} is a converted checkpoint, which stays as it is: to train on from '
-            f'it give --config.init_from={path}, and another --workdir'
+            f'{path} is a converted checkpoint, which is never overwritten. To train '
+            f'from it, pass --config.init_from={path} and another --workdir.'
         )
     there = flatten(stored)
     here = flatten(config)
@@ -112,9 +112,9 @@ def state(path: Path, config: Config) -> str:
             for field in fields
         ]
         raise UserError(
-            f'{path} holds a run of another config: there {"; ".join(differences)}. '
-            'Give its settings to resume it, or another --workdir, or the file of its '
-            'sweep another name, to begin a new run'
+            f'{path} holds a run with a different config: there, '
+            f'{"; ".join(differences)}. Use its settings to resume it. To start a new '
+            'run, choose another --workdir, or rename the sweep file.'
         )
     return HAS_ENDED if storage.exists(path / RESULT) else RESUMES
 
@@ -148,9 +148,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     file = path / CONFIG
     if not storage.exists(file):
-        raise UserError(
-            f'{path} is not the directory of a run: it holds no config.json'
-        )
+        raise UserError(f'{path} is not a run directory: it has no config.json')
     return load.read_stored(file)
 
 

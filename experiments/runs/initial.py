@@ -166,27 +166,25 @@ def _fitting_paths(
             if re.search(config.init_ignore, _name(path)):
                 ignored.add(path)
         if not ignored:
-            raise UserError(
-                f'{expression} is in the path of no parameter: leave it out'
-            )
+            raise UserError(f'{expression} matches no parameter. Leave it out.')
     both = here.keys() & there.keys()
     fitting = {path for path in both if here[path] == there[path]} - ignored
     wrong = {
-        'not there': here.keys() - there.keys() - ignored,
-        'left over': there.keys() - here.keys() - ignored,
-        'of another shape': both - fitting - ignored,
+        'missing': here.keys() - there.keys() - ignored,
+        'unused': there.keys() - here.keys() - ignored,
+        'different shape': both - fitting - ignored,
     }
     found = [f'{what}: {_listed(paths)}' for what, paths in wrong.items() if paths]
     if found:
         names = _names(set().union(*wrong.values()))
         pattern = f"'^({'|'.join(names)})(/|$)'" if len(names) <= _MOST_NAMES else '…'
         raise UserError(
-            f'{config.init_from} is of another model; {"; ".join(found)}. Give the '
-            'fields of model in its config.json, or let these begin anew: '
+            f'{config.init_from} has a different model; {"; ".join(found)}. '
+            'Copy the model fields of its config.json, or exclude these parameters: '
             f'--config.init_ignore={pattern}'
         )
     if not any(path.startswith('params/') for path in fitting):
-        raise UserError(f'{expression} leaves nothing to take: leave init_from out')
+        raise UserError(f'{expression} excludes every parameter. Leave init_from out.')
     return fitting
 
 
@@ -233,14 +231,13 @@ def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mea
         there = len(trained_run.average_steps(settings, run.checkpoints))
         if there < config.init_average:
             raise UserError(
-                f'init_average={config.init_average} and {config.init_from} holds '
-                f'{there} to average: give at most that'
+                f'init_average={config.init_average} exceeds the checkpoints of '
+                f'{config.init_from} ({there}). Lower it.'
             )
 
     def refuse(damage):
         raise UserError(
-            f'in {config.init_from} {damage}: restore it, or take fewer with '
-            'init_average'
+            f'{config.init_from}: {damage}. Restore it, or lower init_average.'
         )
 
     return trained_run.average(settings, run.checkpoints, run.model, refuse, devices)

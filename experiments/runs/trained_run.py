@@ -52,7 +52,7 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
     if not checkpoints.steps():
         raise UserError(
-            f'{path} holds no finished checkpoint yet: let its run train on'
+            f'{path} has no complete checkpoint yet. Let the run train longer.'
         )
     vocabulary = open_tokenizer(path, config)
     with named(path), user_errors():
@@ -114,8 +114,8 @@ def average(
         except Gone:
             checkpoints.scores = _dev_scores(checkpoints.directory.parent, config)
     raise UserError(
-        'the run removes its checkpoints sooner than they can be read: let it end, or '
-        'begin one with a larger checkpoint.every'
+        'checkpoints were deleted before they could be read. Wait for the run to end, '
+        'or train with a larger checkpoint.every.'
     )
 
 

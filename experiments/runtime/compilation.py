@@ -39,21 +39,23 @@ def use_cache() -> Path:
       UserError: The folder cannot be created, is not writable, or is writable by
         others.
     """
-    mend = 'name a folder that can be written to with FLAXFORMER_LITE_CACHE'
+    mend = 'set FLAXFORMER_LITE_CACHE to a writable folder'
     try:
         folder = _cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = folder.resolve()  # later changes of a link have no effect
         others = _others_who_write(folder)
     except (OSError, RuntimeError) as error:  # there may be no home directory
-        raise UserError(f'the cache cannot be made ({error}): {mend}') from error
+        raise UserError(
+            f'cannot create the compilation cache ({error}): {mend}'
+        ) from error
     if others:
         raise UserError(
-            f'the cache {folder} {others}, and what is in it is run: make it yours '
-            f'alone (chmod -R go-w), or {mend}'
+            f'the compilation cache {folder} {others}, and its programs are executed: '
+            f'restrict it to yourself (chmod -R go-w), or {mend}'
         )
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise UserError(f'the cache {folder} cannot be written to: {mend}')
+        raise UserError(f'cannot write to the compilation cache {folder}: {mend}')
     jax.config.update('jax_compilation_cache_dir', str(folder / 'programs'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)

@@ -84,9 +84,9 @@ def of(data: int | None = None, fsdp: int = 1, tensor: int = 1) -> DeviceMesh:
     sizes = (data or count // (fsdp * tensor), fsdp, tensor)
     if math.prod(sizes) != count:
         raise UserError(
-            f'mesh.data={data}, mesh.fsdp={fsdp} and mesh.tensor={tensor} do not '
-            f'multiply to the {count} devices that there are: choose others; without '
-            'mesh.data it is all that are left'
+            f'mesh.data={data}, mesh.fsdp={fsdp} and mesh.tensor={tensor} must '
+            f'multiply to the number of devices, {count}. Change them, or leave '
+            'mesh.data empty to use all remaining devices.'
         )
     return _make(*sizes)
 
@@ -169,7 +169,7 @@ def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> Non
         size = mesh.shape[axis]
         if size > 1 and axis not in used:
             raise UserError(
-                f'mesh.{axis}={size} divides no parameter of this model: choose {mend}'
+                f'mesh.{axis}={size} shards no parameter of this model. Choose {mend}.'
             )
 
 

@@ -68,8 +68,8 @@ def initialize(args: argparse.Namespace) -> None:
         )
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f'process {index} of {count} cannot connect to the others, of which each '
-            f'must start within {_CONNECT_SECONDS} s: {error}'
+            f'process {index} of {count} cannot connect to the others. All must start '
+            f'within {_CONNECT_SECONDS} s: {error}'
         ) from error
     _client = distributed.global_state.client
     _count = count
@@ -87,8 +87,9 @@ def _flags(args: argparse.Namespace) -> tuple[str, int, int, None] | None:
         return coordinator, count, index, None
     flags = ' '.join(f'--{name}={value}' for name, value in given.items())
     raise UserError(
-        f'{flags}: give --coordinator=host:port of the first process, --processes, how '
-        'many there are, and --process, which this is, from 0 to one below that'
+        f'{flags}: incomplete or invalid. Give --coordinator=host:port of the first '
+        'process, --processes (their number) and --process (the index of this one, '
+        'from 0).'
     )
 
 
@@ -161,9 +162,9 @@ def check_same(what: str, facts: Mapping[str, Any]) -> None:
         ]
         if differences:
             raise UserError(
-                f'process {process} has another {what} than process 0: '
-                f'{"; ".join(differences)}. Start all with the same command, code and '
-                'text'
+                f'process {process} and process 0 differ in their {what}: '
+                f'{"; ".join(differences)}. Start all processes with the same command, '
+                'code and text.'
             )
 
 

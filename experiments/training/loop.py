@@ -231,8 +231,8 @@ class Trainer:
         self.progress = Progress(**restored.metadata)
         if self.progress.text != self.setup.pairs.digest:
             raise UserError(
-                f'the training text is not what {self.path} was begun with: '
-                'restore it, or begin a new run with another --workdir'
+                f'the training text differs from the one that {self.path} started '
+                'with. Restore it, or start a new run with another --workdir.'
             )
         self.screen.say(f'resuming at step {restored.step:,}')
         self._unreported_step = restored.step
@@ -255,9 +255,8 @@ class Trainer:
         last = metrics_log.set_aside(self.path) if processes.is_first() else 0
         if last:
             self.screen.say(
-                f'no checkpoint in {self._checkpoints.directory}: beginning again at '
-                f'step 0; the metrics up to step {last:,} are now in '
-                f'{metrics_log.BEFORE}'
+                f'no checkpoint in {self._checkpoints.directory}; restarting at step '
+                f'0. Metrics up to step {last:,} were moved to {metrics_log.BEFORE}.'
             )
 
     def _open_log(self) -> None:
@@ -309,11 +308,11 @@ class Trainer:
             if self.config.train.on_nonfinite == 'stop':
                 raise Diverged(
                     step,
-                    f'loss or gradient not finite at {where}: lower the rate of '
-                    'optimizer.schedule, set optimizer.clip, or '
-                    '--config.train.on_nonfinite=skip',
+                    f'loss or gradient not finite at {where}. Lower the rate of '
+                    'optimizer.schedule, set optimizer.clip, or pass '
+                    '--config.train.on_nonfinite=skip.',
                 )
-            self.screen.say(f'not finite at {where}: its update is skipped')
+            self.screen.say(f'skipped the non-finite update at {where}')
 
     def _write_row(self, state: TrainState) -> None:
         """Logs and shows the mean metrics since the last row."""
@@ -491,10 +490,10 @@ def _check_may_go_on(config: ExperimentConfig) -> None:
     if schedules.goes_by(schedule, 'steps'):
         train = config.train
         raise UserError(
-            f'train.steps={train.steps} or train.epochs={train.epochs} is more than '
-            f'this run was begun with, and optimizer.schedule={schedule} goes by the '
-            'number of steps: those so far would have had other learning rates. Choose '
-            'another --workdir'
+            f'train.steps={train.steps} or train.epochs={train.epochs} exceeds the '
+            f'limit that the run started with, and optimizer.schedule={schedule} '
+            'depends on the number of steps: past learning rates would change. Choose '
+            'another --workdir.'
         )
 
 

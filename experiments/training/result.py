@@ -19,7 +19,9 @@ def summary(path: Path, result: dict[str, Any]) -> str:
     lines = []
     if result.get('stopped_early') and result.get('averaged_steps'):
         best = ', '.join(map(str, result['averaged_steps']))
-        lines.append(f'stopped early: the dev score rises no more; best at step {best}')
+        lines.append(
+            f'stopped early: the dev score stopped improving; best at step {best}'
+        )
     lines += [
         f'finished: step {result["step"]:,}, {result["parameters"]:,} parameters, '
         f'{result["train_seconds"]:,.0f} s of training, '

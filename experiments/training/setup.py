@@ -163,7 +163,10 @@ def describe(setup: RunSetup, path: Path) -> str:
     taken = {}
     if setup.initial:
         for name, (shared, rows) in setup.initial.record['rows'].items():
-            taken[name] = f'{shared:,} of {rows:,} rows are of init_from, by piece'
+            taken[name] = (
+                f'initialized {shared:,} of {rows:,} embedding rows from init_from '
+                '(matched by token)'
+            )
     return console.facts(
         {
             'run': path,

@@ -22,7 +22,7 @@ def open_teacher(path: str, vocabulary: Tokenizer | None = None) -> OpenedRun | 
     teacher = OpenedRun(Path(path).expanduser())
     if vocabulary and teacher.tokenizer.digest != vocabulary.digest:
         raise UserError(
-            f'train.teacher={path}: its tokenizer is another than that of this run: '
-            'train both on one text with the same tokenizer'
+            f'train.teacher={path}: the teacher has a different tokenizer. Train both '
+            'runs on the same text with the same tokenizer.'
         )
     return teacher

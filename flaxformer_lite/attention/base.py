@@ -49,8 +49,8 @@ def refuse_positions(name: str, *given: Any) -> None:
     """
     if any(value is not None for value in given):
         raise ValueError(
-            f'{name} attention holds no scores for these positions to act on: choose '
-            'positions that act on embeddings, queries and keys, or attention=softmax'
+            f'{name} attention has no scores that these positions could change. Choose '
+            'positions that act on embeddings, queries and keys, or attention=softmax.'
         )
 
 
@@ -175,8 +175,8 @@ class ScaledDotProduct(Attention):
             default = getattr(ScaledDotProduct, name)
             if value != default and not (name == 'temperature' and value > 0):
                 raise ValueError(
-                    f'{name}={value} needs an attention that holds its weights, such '
-                    f'as softmax: leave {name} at {default} here'
+                    f'{name}={value} needs an attention that computes all weights, '
+                    f'such as softmax. Leave {name} at {default}.'
                 )
 
     def setup(self):

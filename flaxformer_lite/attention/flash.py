@@ -61,8 +61,8 @@ class FlashAttention(ScaledDotProduct):
         if dtype != jnp.bfloat16 or d_k % 8 or d_k != d_v:
             raise ValueError(
                 'flash attention needs model.dtype=bfloat16 and d_v = d_k, a multiple '
-                f'of 8, not {dtype}, {d_v} and {d_k}: choose them so, or '
-                'attention=blockwise'
+                f'of 8, not {dtype}, {d_v} and {d_k}. Change them, or choose '
+                'attention=blockwise.'
             )
 
 

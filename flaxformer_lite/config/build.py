@@ -142,9 +142,9 @@ class Parts:
         for text, layer in zip(specs, layers, strict=True):
             if layer.acts_on_stack and not in_all_layers:
                 raise ValueError(
-                    f'model.{field}: {text} acts once for all layers of a stack, and '
-                    'cannot stand in a pattern beside others: rotary, shaw, '
-                    'transformer_xl and none can'
+                    f'model.{field}: {text} acts once for the whole stack, so it '
+                    'cannot vary by layer. Use rotary, shaw, transformer_xl or none '
+                    'in a pattern.'
                 )
         # They act inside each attention, so the stack needs none.
         return variants.make('positions', 'none', sizes=sizes)
@@ -206,9 +206,8 @@ class Parts:
         if merged and type(block).attend_to_self is not Block.attend_to_self:
             field = self.config.deciding_field('block', role)
             raise ValueError(
-                f'model.{field}={shown(self.config.get(field))} has no '
-                'self-attention to be merged with that to the source: leave '
-                'model.merged_attention=True out'
+                f'model.{field}={shown(self.config.get(field))} has no self-attention '
+                'to merge with cross-attention. Leave model.merged_attention=True out.'
             )
         return block
 
@@ -230,8 +229,9 @@ class Parts:
         named = self.config.cross.positions
         if not positions.in_attention and spec.parse(named)[0] != 'none':
             raise ValueError(
-                f'model.cross.positions={named!r} does nothing in cross-attention: '
-                'choose what acts on queries and keys, such as rotary or shaw, or none'
+                f'model.cross.positions={named!r} has no effect in cross-attention. '
+                'Choose positions that act on queries and keys, such as rotary or '
+                'shaw, or none.'
             )
         return MultiHeadAttention(
             sizes=sizes,
@@ -257,17 +257,16 @@ class Parts:
         config = self.config
         if sizes.d_model != config.d_model:
             raise ValueError(
-                'model.merged_attention=True shares its matrices between source and '
-                f'target, which have model.d_model={config.d_model} and '
-                f'model.decoder.d_model={sizes.d_model}: make them equal'
+                'model.merged_attention=True shares matrices between source and '
+                f'target, but model.d_model={config.d_model} differs from '
+                f'model.decoder.d_model={sizes.d_model}. Make them equal.'
             )
         if self._make('positions', 'decoder', sizes=sizes).adds_scores:
             field = config.deciding_field('positions', 'decoder')
             raise ValueError(
-                f'model.{field}={config.get(field)} adds to scores by distances, '
-                'which keys of the source have none of with '
-                'model.merged_attention=True: choose rotary, t5, alibi or what acts on '
-                'embeddings'
+                f'model.{field}={config.get(field)} adds scores by distance, which '
+                'source keys do not have with model.merged_attention=True. Choose '
+                'rotary, t5, alibi or positions that act on embeddings.'
             )
 
     def _head_dropout(self) -> Dropout:
@@ -294,14 +293,14 @@ def _check_shared(
     stack, _, _ = role.partition('_')
     if distinct > num_layers:
         raise ValueError(
-            f'model.{field}={distinct}: the {stack} has {num_layers} layers: give at '
-            'most as many'
+            f'model.{field}={distinct} exceeds the number of layers of the {stack}, '
+            f'{num_layers}. Lower it.'
         )
     if distinct % period:
         raise ValueError(
-            f'model.{field}={distinct}: layers of the {stack} are alike after {period} '
-            'of a pattern, and only such can share parameters: give a multiple, or '
-            'change the pattern'
+            f'model.{field}={distinct} must be a multiple of the period of the '
+            f"{stack}'s layer pattern, {period}, because only equal layers can share "
+            'parameters. Change it, or change the pattern.'
         )
 
 
@@ -310,7 +309,7 @@ def _check_turns(role: Role, num_layers: int, period: int) -> None:
     if num_layers % period:
         stack, _, _ = role.partition('_')
         raise ValueError(
-            f'model.scan_layers=True runs the {period} layers of a pattern as one turn '
-            f'of a loop, and the {stack} has {num_layers} layers, no multiple of them: '
-            'change its depth or the pattern, or leave scan_layers out'
+            'model.scan_layers=True needs a number of layers that is a multiple of '
+            f"the pattern's length, {period}, but the {stack} has {num_layers} layers. "
+            'Change the depth or the pattern, or leave scan_layers out.'
         )

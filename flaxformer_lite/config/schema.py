@@ -203,7 +203,7 @@ class ModelConfig(Section):
         for name, value in values.items():
             if name not in known:
                 raise ValueError(
-                    f'model has no field {name!r}{ranges.nearest(name, known)}'
+                    f'unknown model field {name!r}{ranges.nearest(name, known)}'
                 )
             section, _, field = name.rpartition('.')
             of_section.setdefault(section, {})[field] = value

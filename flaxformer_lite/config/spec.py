@@ -89,8 +89,8 @@ class Folder:
             return
         hint = ranges.nearest(name, self.names())
         raise ValueError(
-            f'{ranges.shown(name)} is not one of {", ".join(self.names())}, nor a '
-            f'class of your own, as my_package.my_module.MyClass is{hint}'
+            f'{ranges.shown(name)} is not one of {", ".join(self.names())}, nor the '
+            f'path of a class, such as my_package.my_module.MyClass{hint}'
         )
 
     def find(self, spec: Spec) -> tuple[type, dict[str, Any]]:
@@ -112,8 +112,8 @@ class Folder:
         base = getattr(importlib.import_module(f'{self.package}.base'), self.base)
         if not (isinstance(cls, type) and issubclass(cls, base)):
             raise ValueError(
-                f'{name} is no {self.base}: derive it from '
-                f'{base.__module__}.{self.base}'
+                f'{name} is not a subclass of {self.base}. Derive it from '
+                f'{base.__module__}.{self.base}.'
             )
         for part in filter(_is_own, cls.__mro__):
             check_results(part, base)
@@ -176,14 +176,14 @@ def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> st
     name, _ = parse(part)
     if '.' in name:
         return (
-            f'{name} is not a part: derive it from the base class of its kind, such as '
-            'flaxformer_lite.losses.base.Loss'
+            f'{name} is not a component. Derive it from the base class of its kind, '
+            'such as flaxformer_lite.losses.base.Loss.'
         )
     known = sorted({x for folder in folders for x in folder.names()})
     close = ', '.join(difflib.get_close_matches(name, known)) or 'none'
     return (
-        f'{ranges.shown(name)} is not a part, nor a class with its module, such as '
-        f'my_package.my_module.MyClass; close matches: {close}'
+        f'{ranges.shown(name)} is not a component, nor the path of a class, such as '
+        f'my_package.my_module.MyClass. Close matches: {close}.'
     )
 
 
@@ -206,9 +206,9 @@ def text(spec: Spec) -> str:
         is_found = False
     if not is_found:
         raise ValueError(
-            f'{ranges.shown(written)} cannot be made again of this text, as what is '
-            'stored must be: import the class from a file, such as my_parts.py, and '
-            'give it numbers, strings and the like'
+            f'{ranges.shown(written)} cannot be stored as text and rebuilt. Import the '
+            'class from a file, such as my_parts.py, and pass only literals, such as '
+            'numbers and strings.'
         )
     return written
 
@@ -395,8 +395,8 @@ def imported(name: str) -> Any:
     is_standard = package in (*sys.stdlib_module_names, 'test')  # not among them
     if is_standard or '__main__' in name.split('.'):
         raise ValueError(
-            f'{name} cannot be a component: write the module of your own class, such '
-            'as my_parts.MyClass'
+            f'{name} cannot be a component. Give the path of your own class, such as '
+            'my_parts.MyClass.'
         )
     if package not in _OURS:
         _elsewhere.add(package)
@@ -404,8 +404,8 @@ def imported(name: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f'{name}: there is no module {error.name}, neither in the working '
-            'directory nor installed'
+            f'{name}: module {error.name} not found in the working directory or among '
+            'installed packages'
         ) from None
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
@@ -431,8 +431,8 @@ def _only_class(module_name: str) -> type:
     if len(classes) != 1:
         names = ', '.join(c.__name__ for c in classes) or 'none'
         raise ValueError(
-            f'{module_name} must define one public class, and defines {names}: '
-            'begin the names of the others with _'
+            f'{module_name} must define one public class, not {names}. Begin the names '
+            'of the others with _.'
         )
     return classes[0]
 

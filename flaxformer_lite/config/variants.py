@@ -113,8 +113,8 @@ def _entries(field: str, text: Spec) -> list[Spec]:
         found = spec.entries(text)
         if found != [text] and field in _OF_ALL_LAYERS:
             raise ValueError(
-                f'{ranges.shown(text)} is a pattern over layers, and there is one '
-                f'{field} for all of them: name one'
+                f'{ranges.shown(text)} is a pattern over layers, but {field} is the '
+                'same for all layers. Give a single spec.'
             )
     return found
 
@@ -209,8 +209,8 @@ def check(config: ModelConfig) -> None:
         _check_no_projections(config, roles)
         if config.attention_bias and 'cross' not in roles:
             raise ValueError(
-                'model.projections=False leaves no matrices that '
-                'model.attention_bias=True could give biases to: leave one out'
+                'model.projections=False removes the matrices that '
+                'model.attention_bias=True adds biases to. Leave one out.'
             )
 
 
@@ -219,9 +219,9 @@ def _check_tie(config: ModelConfig, roles: list[str]) -> None:
     width = config.value('d_model', roles[-1])
     if config.tie not in ('decoder', 'none') and width != config.d_model:
         raise ValueError(
-            f'model.tie={config.tie} shares embeddings of source and target, which '
-            f'have model.d_model={config.d_model} and model.decoder.d_model={width}: '
-            'set model.tie to decoder or none'
+            f'model.tie={config.tie} shares source and target embeddings, but '
+            f'model.d_model={config.d_model} differs from '
+            f'model.decoder.d_model={width}. Set model.tie to decoder or none.'
         )
 
 
@@ -253,6 +253,6 @@ def _check_no_projections(config: ModelConfig, roles: list[str]) -> None:
             field = config.deciding_field(name, role)
             if config.get(field) is not None:
                 raise ValueError(
-                    'model.projections=False makes heads slices of d_model: leave '
-                    f'model.{field} empty'
+                    'model.projections=False makes heads slices of d_model, so '
+                    f'model.{field} has no effect. Leave it empty.'
                 )

@@ -77,8 +77,8 @@ class Family:
         for name, value in cls.expected.items():
             if name in theirs and theirs[name] != value:
                 raise ValueError(
-                    f'{name}={shown(theirs[name])}: of {theirs.get("model_type")} '
-                    f'only {name}={value!r} is computed here'
+                    f'{name}={shown(theirs[name])} is not supported for '
+                    f'{theirs.get("model_type")}, only {name}={value!r}'
                 )
         fields = {
             ours: entry.read(given) if isinstance(entry, Entry) else entry
@@ -119,13 +119,13 @@ class Family:
             again = _values(cls.read(theirs, names).config)
         except ValueError as error:
             raise ValueError(
-                f'{cls.__name__} cannot have this model: {error}'
+                f'{cls.__name__} does not support this model: {error}'
             ) from None
         for name, value in again.items():
             if value != values[name] and name not in _NOT_OF_A_CHECKPOINT:
                 raise ValueError(
-                    f'{cls.__name__} cannot have model.{name}={shown(values[name])}: '
-                    f'there it is {shown(value)}'
+                    f'{cls.__name__} does not support '
+                    f'model.{name}={shown(values[name])}, only {shown(value)}'
                 )
         return theirs
 
@@ -163,8 +163,8 @@ def _end_token(given: Any) -> Any:
         return given
     if len(given) != 1:
         raise ValueError(
-            f'eos_token_id={shown(given)}: decoding ends at one token here, so leave '
-            'the one of your texts, in config.json and in generation_config.json'
+            f'eos_token_id={shown(given)}: decoding supports a single end token. Keep '
+            'one, in config.json and in generation_config.json.'
         )
     return given[0]
 

@@ -107,8 +107,8 @@ class Model(Checked, nn.Module):
         super().__post_init__()
         if self.source_vocab_size is not None and self.tie in ('all', 'source_target'):
             raise ValueError(
-                f'model.tie={self.tie} shares embeddings of source and target, which '
-                'have a vocabulary each: set model.tie to decoder or none'
+                f'model.tie={self.tie} shares source and target embeddings, but each '
+                'side has its own vocabulary. Set model.tie to decoder or none.'
             )
 
     def setup(self):
@@ -164,8 +164,8 @@ class Model(Checked, nn.Module):
             if remat == NONE:
                 return self
             raise ValueError(
-                f'remat={remat} computes the blocks of a stack again, and '
-                f'{type(self).__name__} has none: leave it at none'
+                f'remat={remat} has no effect: {type(self).__name__} has no blocks to '
+                'rematerialize. Set it to none.'
             )
         return self._with_stacks(lambda stack: stack.clone(remat=remat))
 

@@ -97,7 +97,7 @@ def table(family: type[Family], config: ModelConfig, model: Model) -> list[Array
     variables = jax.eval_shape(lambda: _separate_variables(model))
     others = set(variables) - {'params'}
     if others:
-        raise ValueError(f'a checkpoint has no place for {", ".join(sorted(others))}')
+        raise ValueError(f'checkpoints cannot store {", ".join(sorted(others))}')
     shapes = {
         '/'.join(key.key for key in path): x.shape
         for path, x in jax.tree.leaves_with_path(variables['params'])
@@ -195,8 +195,8 @@ def check_names(
         f'{words}: {_first(found)}'
         for words, found in (
             ('missing', missing),
-            ('left over', left_over),
-            ('of another shape', wrong),
+            ('unused', left_over),
+            ('different shape', wrong),
         )
         if found
     ]

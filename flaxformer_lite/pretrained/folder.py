@@ -36,7 +36,7 @@ def read_config(folder: PathLike) -> dict[str, Any]:
     """
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
-        raise ValueError(f'{folder} is no checkpoint: it holds no {CONFIG}')
+        raise ValueError(f'{folder} is not a checkpoint: it has no {CONFIG}')
     config = _read_json(folder / CONFIG)
     if (folder / GENERATION).is_file():
         generation = _read_json(folder / GENERATION)
@@ -52,7 +52,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f'{path} cannot be read: {error}') from None
     if not isinstance(value, dict):
-        raise ValueError(f'{path} holds no JSON object')
+        raise ValueError(f'{path} is not a JSON object')
     return value
 
 
@@ -110,9 +110,9 @@ def _files(folder: Path) -> Iterator[Path]:
     pickled = sorted(path.name for path in folder.glob('*.bin'))
     if pickled:
         raise ValueError(
-            f'{folder} holds its weights pickled ({pickled[0]}), and nothing is '
-            'unpickled here, for a pickle may run any program: where you trust it, '
-            f'write {WEIGHTS} beside it with `{_convert(folder)}`'
+            f'{folder} has pickled weights ({pickled[0]}), which are not loaded '
+            'because unpickling can run any program. If you trust them, write '
+            f'{WEIGHTS} with `{_convert(folder)}`.'
         )
     raise ValueError(f'{folder} holds no weights: neither {WEIGHTS} nor {INDEX}')
 
@@ -142,14 +142,15 @@ def _opened(path: Path, stack: ExitStack) -> Any:
     try:
         return stack.enter_context(safetensors.safe_open(str(path), 'numpy'))
     except FileNotFoundError:
-        raise ValueError(f'{path} is not there, and the index names it') from None
+        raise ValueError(f'{path} is missing, but the index lists it') from None
     except (OSError, safetensors.SafetensorError) as error:
         if _is_pointer(path):
             raise ValueError(
-                f'{path} is a pointer of Git LFS, not the file: fetch it with '
-                '`git lfs pull`'
+                f'{path} is a Git LFS pointer. Run `git lfs pull` to fetch the file.'
             ) from None
-        raise ValueError(f'{path} is no whole safetensors file: {error}') from None
+        raise ValueError(
+            f'{path} is not a complete safetensors file: {error}'
+        ) from None
 
 
 def _is_pointer(path: Path) -> bool:

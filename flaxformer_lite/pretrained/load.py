@@ -103,12 +103,12 @@ def from_pretrained(
 
 
 def _tied_arrays_differ(family: type[Family], one: str, other: str) -> str:
-    message = f'{one} is not {other}, and the config ties them'
+    message = f'{one} differs from {other}, but the config ties them'
     if 'output' not in family.arrays or one != family.arrays['output']:
         return message
     return (
-        f'{message}. If the checkpoint has an output matrix of its own, set '
-        'tie_word_embeddings to false in config.json'
+        f'{message}. If the checkpoint has a separate output matrix, set '
+        'tie_word_embeddings to false in config.json.'
     )
 
 

@@ -33,7 +33,8 @@ def kind_of(part: Spec) -> str:
     if len(kinds) > 1:
         named = ranges.shown(part)
         raise ValueError(
-            f'{named} is of several kinds, {", ".join(kinds)}: give its kind'
+            f'{named} matches several kinds of component: {", ".join(kinds)}. Pass its '
+            'kind.'
         )
     if not kinds:
         raise ValueError(spec.refusal(part, variants.FOLDERS.values(), refused))

@@ -209,8 +209,9 @@ def _padded_vectors(source: Any) -> jax.Array:
             )
         if not (jnp.isfinite(row).all() and row.any(1).all()):
             raise ValueError(
-                f'source, row {i}: vectors must be finite, and none of them all zeros, '
-                'which is padding; a feature that is always 1 keeps them apart'
+                f'source, row {i}: vectors must be finite and not all zeros, which '
+                'means padding. Add a feature that is always 1 to keep zeros apart '
+                'from padding.'
             )
     padded = [jnp.pad(row, ((0, longest - len(row)), (0, 0))) for row in rows]
     return jnp.stack(padded)
@@ -250,8 +251,7 @@ def check_batch(batch: Batch) -> None:
     missing = [name for name in BATCH_ARRAYS if name not in batch]
     if missing:
         raise ValueError(
-            f'a batch without {", ".join(missing)}: make_batch makes all of its '
-            'arrays of sources and targets'
+            f'batch: missing {", ".join(missing)}. Create it with make_batch.'
         )
 
 

@@ -57,7 +57,10 @@ class Filtered(Source):
                 counts[str(refused)] += 1
         self.left_out = counts
         if not kept:
-            raise UserError(f'filters={self._spec} leave out all training pairs')
+            raise UserError(
+                f'filters={self._spec} removed all training pairs. Loosen or remove '
+                'one.'
+            )
 
     def evaluation(self):
         return self._whole.evaluation()

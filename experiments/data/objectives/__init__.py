@@ -29,8 +29,8 @@ def make(spec: Spec | None, tokenizer: Tokenizer | None = None) -> 'Objective | 
     if tokenizer:
         if tokenizer.source_vocab_size is not None:
             raise UserError(
-                f'objective={spec} has the model write what it reads: give one '
-                'tokenizer of both sides'
+                f'objective={spec} reconstructs its input, so both sides need the same '
+                'tokenizer. Give a single tokenizer.'
             )
         assert objective.marks is not None  # raises UserError without marks
     return objective

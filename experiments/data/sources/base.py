@@ -88,13 +88,13 @@ def cell_text(value: Any, where: str) -> str:
     if value is None:
         return ''
     if not isinstance(value, str):
-        raise UserError(f'data: {where} is {value!r:.60}, and no text')
+        raise UserError(f'data: {where} must be text, not {value!r:.60}')
     try:
         return plain_text(value)
     except UnicodeEncodeError:
         raise UserError(
-            f'data: {where} is {value!r:.60}, which has half of a surrogate pair; '
-            'write each character whole'
+            f'data: {where} is {value!r:.60}, which has an unpaired surrogate. Encode '
+            'it as valid Unicode.'
         ) from None
 
 
@@ -192,6 +192,6 @@ class OfSplits(Source):
         if not (is_same_set and self.overlap(self.split, other.dev)):
             return ''
         return (
-            f'split={self.split!r} trains on a part of dev={other.dev!r}; keep them '
-            'apart, as split="train[:99%]" and dev="train[99%:]" are'
+            f'split={self.split!r} overlaps dev={other.dev!r}. Keep them apart, for '
+            'example with split="train[:99%]" and dev="train[99%:]".'
         )

@@ -115,8 +115,8 @@ class Huggingface(OfSplits):
         said = reason(error)
         if 'script' in said:
             said = (
-                'the set is loaded by a script, which is not run. Give '
-                'revision="refs/convert/parquet", or files of data alone'
+                'the dataset needs a loading script, which is not run. Pass '
+                'revision="refs/convert/parquet", or use plain data files.'
             )
         return UserError(f'data: huggingface(path={self.path!r}): {said}')
 
@@ -142,8 +142,8 @@ class Huggingface(OfSplits):
         """Returns the languages of a translation column; [] for another column."""
         if isinstance(feature, self._package.TranslationVariableLanguages):
             raise UserError(
-                f'data: {self.path}: the column {_BY_LANGUAGE!r} has any number of '
-                'texts of each language; write a table with a column for each'
+                f'data: {self.path}: column {_BY_LANGUAGE!r} has a variable number of '
+                'texts per language. Write a table with one column per language.'
             )
         if isinstance(feature, self._package.Translation):
             return list(feature.languages)

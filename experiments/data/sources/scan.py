@@ -55,7 +55,8 @@ class Scan(OfRule):
         super().__post_init__()
         if self.split != 'length' and self.cutoff != Scan.cutoff:
             raise ValueError(
-                f"cutoff={self.cutoff} is of split='length', not of {self.split!r}"
+                f"cutoff={self.cutoff} applies only to split='length', not to "
+                f'{self.split!r}. Leave it out.'
             )
 
     def train(self):

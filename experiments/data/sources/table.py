@@ -147,8 +147,8 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
         for number, cells in enumerate(rows, 1):
             if cells and len(cells) != len(names):
                 raise UserError(
-                    f'data: {file}, row {number}, has {len(cells)} cells, and the '
-                    f'first line {len(names)} names'
+                    f'data: {file}, row {number}, has {len(cells)} cells, but the '
+                    f'header has {len(names)}'
                 )
             yield dict(zip(names, cells or [''] * len(names), strict=True))
     except csv.Error as error:

@@ -140,9 +140,8 @@ class Text(Source):
         if file is None:
             there = ', '.join(sorted(self._names())) or 'none'
             raise UserError(
-                f'data: {self._folder / wanted} (or {wanted}.gz) is missing: train is '
-                'trained on, and val holds back some of its lines; sets with both '
-                f'languages there: {there}'
+                f'data: {self._folder / wanted} (or {wanted}.gz) is missing. Both '
+                f'train and val need files in both languages; sets found: {there}'
             )
         return file
 

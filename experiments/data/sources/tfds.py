@@ -151,9 +151,9 @@ class Tfds(OfSplits):
             )
             raise UserError(
                 f'data: {self.name} is not in {builder.data_dir_root} and cannot be '
-                f'prepared here: {_line(error)}; many archives need: pip install '
-                f'tensorflow; or run python -c "{command}" where there is a network, '
-                f'and copy the folder {builder.name} here'
+                f'prepared here: {_line(error)}. Many archives need: pip install '
+                f'tensorflow. Or run python -c "{command}" on a machine with network '
+                f'access, and copy the folder {builder.name} here.'
             ) from error
 
     def pairs(self, split):
@@ -166,8 +166,8 @@ class Tfds(OfSplits):
         except Exception as error:  # different file formats raise different errors
             raise UserError(
                 f'data: {builder.data_path}, split {split!r}, cannot be read: '
-                f'{_line(error)}; if it is damaged, remove that folder and have it '
-                'prepared anew'
+                f'{_line(error)}. If it is damaged, delete that folder to prepare it '
+                'again.'
             ) from error
 
 

@@ -31,9 +31,13 @@ def make(spec: Spec) -> Tokenizer:
     with user_errors('tokenizer: '):
         made = [TOKENIZERS.make(x, model=b'') for x in specs.entries(spec)]
         if len(made) > 2:
-            raise ValueError(f'{spec} are {len(made)}: give one, or one of each side')
+            raise ValueError(
+                f'{spec} lists {len(made)} tokenizers. Give one, or one per side.'
+            )
         if made[-1].reads_vectors:
-            raise ValueError(f'{spec} is of sources: write [{spec}, characters]')
+            raise ValueError(
+                f'{spec} tokenizes sources only. Write [{spec}, characters].'
+            )
         return Sides(*made) if len(made) == 2 else made[0]
 
 
@@ -81,9 +85,8 @@ def open_saved(spec: Spec, path: Path) -> Tokenizer:
     wrong = damage(path)
     if wrong:
         raise UserError(
-            f'{path} is damaged ({wrong}): restore it from a copy; or start its run '
-            'again with the same command and training text, or convert its checkpoint '
-            'again'
+            f'{path} is damaged ({wrong}). Restore it from a copy, rerun its training '
+            'command with the same text, or convert its checkpoint again.'
         )
     try:
         return make(spec).open(path)
@@ -108,12 +111,12 @@ def check_same(model: bytes, path: Path) -> None:
     saved = storage.read_sums(sums_file(path)).get(path.name)
     if saved not in (None, hex_digest(model)):
         raise UserError(
-            f'the training text is not what {path.parent} was begun with: its '
-            'tokenizer differs. Restore the text, or begin a new run with another '
-            '--workdir'
+            f'the training text differs from the one that {path.parent} started with, '
+            'and gives another tokenizer. Restore the text, or start a new run with '
+            'another --workdir.'
         )
     if damage(path):
-        warn(f'{path} is damaged ({damage(path)}): it is written anew')
+        warn(f'{path} is damaged ({damage(path)}); writing it again')
 
 
 def _sample(
@@ -150,11 +153,13 @@ class Sides(Tokenizer):
         for part in self.sides:
             if type(part).save is not Tokenizer.save:
                 name = type(part).__name__.lower()
-                raise ValueError(f'{name} cannot be of one side: give it alone')
+                raise ValueError(
+                    f'{name} cannot tokenize only one side. Give it alone.'
+                )
         if self.source.special_tokens != self.target.special_tokens:
             raise ValueError(
-                f'{self.source} and {self.target} have other special tokens: give two '
-                'with the same'
+                f'{self.source} and {self.target} have different special tokens. '
+                'Choose two with the same ones.'
             )
 
     @property

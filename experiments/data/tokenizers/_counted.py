@@ -57,8 +57,8 @@ class Counted(Tokenizer):
         frequent = [unit for unit in ordered if counts[unit] >= self.min_count]
         if not frequent:
             raise UserError(
-                f'tokenizer: nothing is {self.min_count} times in the training text, '
-                'as min_count asks: lower it'
+                f'tokenizer: nothing occurs min_count={self.min_count} times in the '
+                'training text. Lower min_count.'
             )
         found = frequent[: self.vocab_size - len(SPECIAL)]
         return json.dumps(found, ensure_ascii=False).encode()

@@ -118,8 +118,8 @@ class Arrays(Tokenizer):
         check_list('texts', texts)
         if json.loads(self.model)['sha256'] != self._sum:
             raise UserError(
-                f'tokenizer: arrays: {self.path} is not what the run was trained with: '
-                'restore it'
+                f'tokenizer: arrays: {self.path} has changed since the run was '
+                'trained. Restore it.'
             )
         with self._archive() as archive:
             return [self._vectors(archive, text.strip()) for text in texts]
@@ -134,8 +134,9 @@ class Arrays(Tokenizer):
         vectors = found.astype(np.float32)
         if not (np.isfinite(vectors).all() and vectors.any(1).all()):
             raise UserError(
-                f'{self.path}: array {name!r} has a vector that is not finite, or all '
-                'zeros, as padding is; a feature that is always 1 keeps them apart'
+                f'{self.path}: array {name!r} has a vector that is not finite or is '
+                'all zeros, which means padding. Add a feature that is always 1 to '
+                'keep zeros apart from padding.'
             )
         return vectors
 

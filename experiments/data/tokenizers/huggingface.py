@@ -63,21 +63,21 @@ class Huggingface(Tokenizer):
         """
         if not self.path:
             raise UserError(
-                'tokenizer=huggingface without a path is of a run that '
-                'experiments.convert makes: give its directory as init_from, to train '
-                'on with it, or a path'
+                'tokenizer=huggingface without a path works only in runs that '
+                'experiments.convert made. To train from one, set init_from to its '
+                'directory; otherwise, give a path.'
             )
         if not os.path.isdir(self._folder):
             raise UserError(
-                f'tokenizer: {self.path} is not a folder: give one with the files '
-                'of a tokenizer, such as `hf download NAME --local-dir FOLDER` makes'
+                f'tokenizer: {self.path} is not a folder. Give a folder with tokenizer '
+                'files, for example from `hf download NAME --local-dir FOLDER`.'
             )
         theirs = _open(self._folder)
         padding, end = theirs.pad_token_id, theirs.eos_token_id
         if padding is None or end is None or padding == end:
             raise UserError(
-                f'tokenizer: that of {self._folder} has pad_token_id={padding} and '
-                f'eos_token_id={end}: both are needed, and two'
+                f'tokenizer: {self._folder} has pad_token_id={padding} and '
+                f'eos_token_id={end}. Both are required and must differ.'
             )
         start = padding if theirs.bos_token_id is None else theirs.bos_token_id
         special = SpecialTokens(padding, start, end)
@@ -223,7 +223,7 @@ class Huggingface(Tokenizer):
                 )
             if not storage.exists(file) or storage.sha256(file) != sha256:
                 raise UserError(
-                    f'{folder} is damaged ({name} is not what was written): {_MEND}'
+                    f'{folder} is damaged ({name} does not match its checksum): {_MEND}'
                 )
         return found
 
@@ -343,13 +343,13 @@ def _check_tokens(found: Huggingface, folder: Path) -> None:
             )
     if (theirs.pad_token_id, theirs.eos_token_id) != (special.padding, special.end):
         raise UserError(
-            f'{folder} has a tokenizer with pad_token_id={theirs.pad_token_id} '
-            f'and eos_token_id={theirs.eos_token_id}, and its config has '
-            f'{special.padding} and {special.end}: they are of two checkpoints'
+            f'{folder}: the tokenizer has pad_token_id={theirs.pad_token_id} and '
+            f'eos_token_id={theirs.eos_token_id}, but the config has {special.padding} '
+            f'and {special.end}. They come from different checkpoints.'
         )
     last = max(pieces.union(*found.around_source, *found.around_target))
     if last >= found.vocab_size:
         raise UserError(
-            f'{folder} has a tokenizer with token {last}, and the model '
-            f'{found.vocab_size} rows: they are of two checkpoints'
+            f'{folder}: the tokenizer has token {last}, but the model has only '
+            f'{found.vocab_size} embedding rows. They come from different checkpoints.'
         )

@@ -47,7 +47,7 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
         reason = str(error).split('\n')[0] or type(error).__name__
         raise ValueError(f'{ranges.shown(text)}: {reason}') from None
     if not _is_number(rate):
-        raise ValueError(f'{ranges.shown(text)} gives no number for a rate')
+        raise ValueError(f'{ranges.shown(text)} does not return a learning rate')
     return schedule
 
 
