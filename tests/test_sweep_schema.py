@@ -214,7 +214,7 @@ def test_a_tuned_argument_of_an_object_is_replaced(tmp_path):
         ),
         (
             "tune={'field': 'train.steps.x', 'values': [1, 2]}",
-            "heads, arm 'base': nothing reads the field train.steps.x of the config",
+            "heads, arm 'base': unknown config field 'train.steps.x'",
         ),
     ],
 )
