@@ -107,7 +107,9 @@ def test_layers_of_attention_are_recorded_beside_others(convolution):
 
 
 def test_what_is_no_attention_cannot_be_merged_with_one(convolution):
-    with pytest.raises(ValueError, match='model.block=.* has no self-attention to be'):
+    with pytest.raises(ValueError, match='model.block=.* no self-attention to merge'):
         tiny.model(block=convolution, merged_attention=True)
-    with pytest.raises(ValueError, match='model.block: my_blocks._Last is no Block'):
+    with pytest.raises(
+        ValueError, match='model.block: my_blocks._Last is not a subclass of Block'
+    ):
         tiny.model(block='my_blocks._Last')

@@ -149,7 +149,9 @@ def test_it_stays_as_it_is_and_another_run_has_its_config(runs):
     )
     assert settings.name == path.name and settings.overrides == {'train.steps': 7}
     for config in (trained.config, settings.config):
-        with pytest.raises(UserError, match='give --config.init_from=.*/t5, and anoth'):
+        with pytest.raises(
+            UserError, match='pass --config.init_from=.*/t5 and another'
+        ):
             directory.check_directory(path, config.to_dict())
     run = reading.read_run(path)
     assert (run.status, run.result['step']) == ('converted', 0)

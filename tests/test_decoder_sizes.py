@@ -61,7 +61,7 @@ def test_mu_ps_rates_go_by_the_width_that_a_matrix_reads():
         ),
         (
             dict(projections=False, d_k=None, d_v=None, decoder__d_k=4),
-            'model.projections=False .* leave model.decoder.d_k empty',
+            'model.projections=False .* model.decoder.d_k has no effect',
         ),
     ],
     ids=str,

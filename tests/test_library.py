@@ -156,7 +156,7 @@ def test_generate_stays_within_learned_positions():
     model, variables = made(positions='learned(max_length=6)')
     found = flaxformer_lite.generate(model, variables, SOURCES, 'greedy')
     assert found.tokens_BNL.shape == (4, 1, 6)
-    with pytest.raises(ValueError, match='a source has 7 tokens, .* positions for 6'):
+    with pytest.raises(ValueError, match='a source has 7 tokens, but .* for only 6'):
         flaxformer_lite.generate(model, variables, [[4] * 7])
 
 

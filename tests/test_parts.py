@@ -173,7 +173,7 @@ def test_code_that_the_config_does_not_name_is_never_run(world):
     assert len(said) == 1 and 'optax.py: changed since' in said[0]
 
     mine = make_run(here / 'mine', 'my_parts.X', **hostile, **{'my_parts.py': ''})
-    with pytest.raises(UserError, match='imported from here: my_parts.py. Read them'):
+    with pytest.raises(UserError, match='imported here: my_parts.py. Read them'):
         parts.use(mine)
     parts.use(mine, said.append, trust_code=True)
     used = f'my_parts cannot be imported here; using its copy in {mine}/parts'
@@ -204,7 +204,7 @@ def test_of_trusted_code_the_sources_are_run_and_nothing_else(world):
         py_compile.compile(str(other), compiled, invalidation_mode=mode)
     (path / 'parts/my_package/evil.pyc').write_bytes(Path(compiled).read_bytes())
     listed = ', '.join(sorted(sources))
-    with pytest.raises(UserError, match=f'from here: {listed}. Read'):
+    with pytest.raises(UserError, match=f'imported here: {listed}. Read'):
         parts.use(path)
     parts.use(path, trust_code=True)
     assert importlib.import_module('my_parts').VALUE == 1

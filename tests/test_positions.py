@@ -86,7 +86,7 @@ def test_a_sentence_longer_than_a_table_is_refused():
     variables = tiny.all_variables(model)
     found = generate(model, variables, [[4, 5, 6, 1]], 'greedy')
     assert found.tokens_BNL.shape == (1, 1, 4)
-    with pytest.raises(ValueError, match='a source has 5 tokens, .* positions for 4'):
+    with pytest.raises(ValueError, match='a source has 5 tokens, but .* for only 4'):
         generate(model, variables, [[4, 5, 6, 7, 1]], 'greedy')
 
 

@@ -9,6 +9,7 @@ from made_runs import REFERENCES, SIGNATURE, SOURCES, fail, make, translate
 from experiments import storage
 from experiments.data import tokenizers
 from experiments.errors import UserError
+from experiments.evaluation.measure import Measure
 from experiments.report import overview
 from experiments.reports import arms, findings
 from experiments.reports.arms import Arm
@@ -195,7 +196,7 @@ def test_scores_that_were_added_later_are_those_of_the_final_checkpoints(tmp_pat
     }
     table = overview([Arm('run', (run,))], ())
     assert dict(zip(table.columns, table.rows[0], strict=True))['news bleu'] == 12.5
-    study = arms.study([run], None, '', 'news bleu')
+    study = arms.study([run], None, '', Measure('news', 'bleu'))
     assert [row[:2] for row in findings.scores(study).rows] == [
         ('test', study.base.name),
         ('news', study.base.name),

@@ -338,7 +338,9 @@ def test_a_dry_run_tells_what_would_run_and_writes_nothing(
     monkeypatch.setattr(sys, 'argv', ['run', *flags])
     run.main()
     out = capsys.readouterr().out
-    config = command_flags.settings('wmt_small', {'train.steps': 10}).config
+    config = command_flags.settings(
+        'wmt_small', {'model.num_layers': 1, 'train.steps': 10}
+    ).config
     costs = ledger(config)
     first, second, third = out.splitlines()[:3]
     assert first.split() == [

@@ -71,7 +71,7 @@ def test_only_the_sources_table_has_its_size(tie):
     changed = {name for name in shapes[0] if shapes[0][name] != shapes[1][name]}
     assert changed == {'source_embedding'}
     assert shapes[1]['source_embedding'] == (77, 12)
-    with pytest.raises(ValueError, match='model.tie=all shares .* a vocabulary each'):
+    with pytest.raises(ValueError, match='model.tie=all shares .* its own vocabulary'):
         tiny.model(tie='all').clone(source_vocab_size=77)
 
 
@@ -151,7 +151,7 @@ def test_a_wrong_list_is_one_line_of_the_field(spec, message):
 def test_what_needs_one_vocabulary_is_refused_before_the_data_is_read(text, tmp_path):
     fields = small_runs.FIELDS | {'tokenizer': SPEC}
     config = flags.settings('wmt_small', fields).config
-    with pytest.raises(UserError, match='model.tie=all shares .* a vocabulary each'):
+    with pytest.raises(UserError, match='model.tie=all shares .* its own vocabulary'):
         check.build_model(config)
     both = train(SPEC, text, tmp_path)
     with pytest.raises(UserError, match='objective=denoise .* a single tokenizer'):

@@ -196,7 +196,7 @@ def test_missing_file_is_named_with_what_is_there(folder, missing):
     (folder / missing).unlink()
     there = 'val' if missing.startswith('train') else 'train'
     with pytest.raises(
-        UserError, match=rf'{missing} \(or .*gz\) is missing.*there: {there}$'
+        UserError, match=rf'{missing} \(or .*gz\) is missing.*found: {there}$'
     ):
         make(folder)
 

@@ -202,15 +202,15 @@ def test_a_tuned_argument_of_an_object_is_replaced(tmp_path):
         ),
         (
             "arms={'base': {'model.norm': Own}}",
-            "heads, arm 'base': model.norm: '.*Own' cannot be made again of this text",
+            "heads, arm 'base': model.norm: '.*Own' cannot be stored as text",
         ),
         (
             "arms={}, factors={'model.norm': ['layer', Own]}",
-            r"heads.py: factors\['model.norm'\]: '.*Own' cannot be made again of this",
+            r"heads.py: factors\['model.norm'\]: '.*Own' cannot be stored as text",
         ),
         (
             "tune={'field': 'model.norm', 'values': ['layer', Own]}",
-            "heads.py: tune: '.*Own' cannot be made again of this text",
+            "heads.py: tune: '.*Own' cannot be stored as text and rebuilt",
         ),
         (
             "tune={'field': 'train.steps.x', 'values': [1, 2]}",

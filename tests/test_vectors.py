@@ -83,7 +83,7 @@ def test_padding_of_vectors_changes_nothing(architecture):
     ('source', 'message'),
     [
         ([np.ones((2, 5)), np.ones((2, 4))], r'row 1: .* \(length, 5\), not \(2, 4\)'),
-        ([np.zeros((2, 5)), np.ones((1, 5))], 'row 0: .*all zeros, which is padding'),
+        ([np.zeros((2, 5)), np.ones((1, 5))], 'row 0: .*all zeros, which means'),
         ([np.full((1, 5), np.nan), np.ones((1, 5))], 'row 0: .*must be finite'),
         ([np.ones((2, 5)), [3, 1]], r'row 1: .* not \(2,\)'),
     ],
