@@ -372,13 +372,13 @@ def test_a_trace_has_every_step_of_the_search(name):
     keys = jax.vmap(jax.random.key)(jnp.arange(3, dtype=jnp.uint32))
 
     @jax.jit
-    def traced(state, max_len_B, keys_B):
+    def traced(step, state, max_len_B, keys_B):
         inputs = decoding.DecodeInputs(
             step, state, max_len_B, BOS, EOS, LENGTH, keys_B=keys_B
         )
         return strategy.search(inputs).trace()
 
-    trace = traced(state, jnp.asarray(limits, jnp.int32), keys)
+    trace = traced(step, state, jnp.asarray(limits, jnp.int32), keys)
     called = search_rows(name, toy, range(3), limits)
     for found, wanted in zip(trace.result, called, strict=True):
         np.testing.assert_array_equal(found, wanted)
