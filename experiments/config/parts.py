@@ -118,7 +118,7 @@ def use(
     fields = load.flatten(load.read_stored(file))
     if not (trust_code or is_own):
         for module in modules(fields):
-            _check_origin(module, path)
+            _check_origin(module, path, 'pass --trust_code (trust_code=True in Python)')
     for package in packages(fields):
         files = {k: data for k, data in copies.items() if _package_of(k) == package}
         folder = _folder_of(package)
@@ -149,11 +149,16 @@ def check_origin(part: spec.Spec, path: Path) -> None:
       UserError: As `use` without consent, but copies are not used.
     """
     for module in sorted(_modules_in(part)):
-        _check_origin(module, path)
+        _check_origin(module, path, 'move it to the working directory')
 
 
-def _check_origin(module: str, run: Path) -> None:
+def _check_origin(module: str, run: Path, fix: str) -> None:
     """Checks that a module that a run names did not come with the run.
+
+    Args:
+      module: The module.
+      run: The directory of the run.
+      fix: How to use the module nevertheless.
 
     Raises:
       UserError: It lies in the run's directory, in a folder without `__init__.py`, or
@@ -165,6 +170,7 @@ def _check_origin(module: str, run: Path) -> None:
         file = Path(place.origin) if place.has_location and place.origin else None
         if file is None:
             problem = f'the folder {place.name} has no __init__.py'
+            fix = f'{fix}, or add that file if the folder is your own'
         elif file.resolve().is_relative_to(run.resolve()):
             problem = f'{file} is in the run directory'
         elif place.submodule_search_locations and _holds(file.parent, run):
@@ -173,8 +179,7 @@ def _check_origin(module: str, run: Path) -> None:
             continue
         raise UserError(
             f'{run / load.CONFIG}: module {module} may have come with the run, because '
-            f'{problem}. Read it, then pass --trust_code (trust_code=True in Python). '
-            'In a folder of your own, add __init__.py.'
+            f'{problem}. Read it, then {fix}.'
         )
 
 
