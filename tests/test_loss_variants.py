@@ -167,7 +167,7 @@ def test_metrics_have_no_gradient(metric):
 
 
 def mostly(slow):
-    """Each file and a sum, of which some are slow tests."""
+    """Each file and a sum. Some are slow tests."""
     return pytest.mark.parametrize(
         'text',
         [

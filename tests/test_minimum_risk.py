@@ -116,7 +116,7 @@ def ngrams(tokens):
 
 
 def expected_gleu(tokens, reference):
-    """As in Wu et al. (2016), by counting."""
+    """Counts n-grams as Wu et al. (2016) do."""
     own, others = ngrams(tokens), ngrams(reference)
     most = max(own.total(), others.total())
     return (own & others).total() / most if most else 0.0
