@@ -162,7 +162,7 @@ def _our_decoding(args, model, variables, batch) -> Compute:
             f'beam(beams={BEAMS})' if args.work == 'beam' else args.work,
             max_length=args.tokens,
         )
-        if (np.asarray(found.tokens_BNL)[..., :-1] == model.special_tokens.end).any():
+        if (np.asarray(found.tokens_BNL)[..., :-1] == model.special_tokens.eos).any():
             raise SystemExit('a target has ended: give fewer --tokens')
 
     return compute

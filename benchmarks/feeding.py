@@ -66,7 +66,7 @@ def made_up(pairs: int) -> Corpus:
 
 def simulate(batches: Batches, step: float, windows: int) -> list[float]:
     """Returns the seconds that each step waits for its batch."""
-    devices = mesh.of()
+    devices = mesh.make_mesh()
 
     def placed() -> Iterator[tuple[Any, Position]]:
         for batch, after in batches.iterate(Position(), devices.own_rows):

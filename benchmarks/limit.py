@@ -125,7 +125,7 @@ def training(width: int, dtype: str, rate: float, bandwidth: float) -> list[Any]
     key = jax.random.key(1)
     step = jax.jit(make_train_step(made.model, optimizer), donate_argnums=0)
     planned = itertools.islice(made.batches.iterate(Position()), WARM_UP + STEPS)
-    batches = [jax.device_put(batch, mesh.of().rows()) for batch, _ in planned]
+    batches = [jax.device_put(batch, mesh.make_mesh().rows()) for batch, _ in planned]
     program = compilation.compiled(step, state, batches[0], key)
     seconds = []
     for batch in batches:

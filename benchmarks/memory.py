@@ -100,7 +100,7 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     step = make_train_step(made.model, made.programs.optimizer)
     jitted = jax.jit(step, donate_argnums=0)
     batches = itertools.islice(made.batches.iterate(Position()), STEPS)
-    placed = [jax.device_put(batch, mesh.of().rows()) for batch, _ in batches]
+    placed = [jax.device_put(batch, mesh.make_mesh().rows()) for batch, _ in batches]
     program = compilation.compiled(jitted, state, placed[0], key)
     for batch in placed:
         state, metrics = program(state, batch, key)

@@ -110,7 +110,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     loss = f'cross_entropy(label_smoothing={SMOOTHING})'
     step = make_train_step(work.model, work.programs.optimizer, loss=loss)
     batches = prefetch(work.batches.iterate(Position()))
-    first = jax.device_put(next(batches)[0], mesh.of().rows())
+    first = jax.device_put(next(batches)[0], mesh.make_mesh().rows())
     began = time.perf_counter()
     program = compilation.compiled(jax.jit(step, donate_argnums=0), state, first, key)
     compiling = time.perf_counter() - began
@@ -118,7 +118,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
         figures = Progress(text='')
         for batch, after in itertools.islice(batches, count):
             state, metrics = program(
-                state, jax.device_put(batch, mesh.of().rows()), key
+                state, jax.device_put(batch, mesh.make_mesh().rows()), key
             )
             figures.add(0, after, metrics)
         figures.settle()

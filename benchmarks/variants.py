@@ -124,7 +124,10 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     for batch, after in itertools.islice(
         prefetch(made.batches.iterate(Position())), args.steps
     ):
-        batch, shape = jax.device_put(batch, mesh.of().rows()), batch['labels'].shape
+        batch, shape = (
+            jax.device_put(batch, mesh.make_mesh().rows()),
+            batch['labels'].shape,
+        )
         if shape not in programs:
             figures.settle()
             programs[shape] = compilation.compiled(jitted, state, batch, key)

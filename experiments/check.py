@@ -8,14 +8,16 @@ python -m experiments.check 'my_parts.Near(width=3)'
 import os
 import sys
 
-from experiments import kinds
+from experiments import registries
 from experiments.command_line import console, flags
 from experiments.errors import UserError, user_errors
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.spec import Folder
 
 # Keyed by the last word of the config field. 'optimizer' has no registry.
-BESIDE_MODELS = {x.rpartition('.')[2]: folder for x, folder in kinds.FOLDERS.items()}
+BESIDE_MODELS = {
+    x.rpartition('.')[2]: folder for x, folder in registries.FOLDERS.items()
+}
 KINDS: dict[str, Folder] = BESIDE_MODELS | variants.FOLDERS
 WORDS = {True: 'yes', False: 'NO', None: '-'}
 

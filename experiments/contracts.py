@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments import kinds, metrics
+from experiments import metrics, registries
 from experiments.data import sources, tokenizers
 from experiments.data.filters.base import Filter
 from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Pair, Source, as_references
 from experiments.data.tokenizers.base import UNKNOWN, Tokenizer, normalize
-from experiments.hooks.base import Begun, Hook
+from experiments.hooks.base import Hook, RunInfo
 from experiments.metrics.base import Metric
 from experiments.optimizers import optax_specs
 from flaxformer_lite import generation, testing
@@ -65,15 +65,15 @@ def _of_processor(part: str) -> Findings:
 
 _EXAMINED: dict[str, Callable[[str], Findings]] = {
     'data': lambda part: source_findings(sources.load(part)),
-    'filters': lambda part: filter_findings(lambda: kinds.FILTERS.make(part)),
+    'filters': lambda part: filter_findings(lambda: registries.FILTERS.make(part)),
     'tokenizer': _of_tokenizer,
     'objective': lambda part: objective_findings(
-        kinds.OBJECTIVES.make(part, pieces=PIECES)
+        registries.OBJECTIVES.make(part, pieces=PIECES)
     ),
     'optimizer': optax_specs.findings,
     'schedule': testing.schedule_findings,
     'loss': testing.loss_findings,
-    'hooks': lambda part: hook_findings(kinds.HOOKS.make(part)),
+    'hooks': lambda part: hook_findings(registries.HOOKS.make(part)),
     'metrics': _of_metric,
     'decode': lambda part: testing.strategy_findings(generation.as_strategy(part)),
     'processors': _of_processor,
@@ -152,10 +152,10 @@ def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
     size = trained.vocab_size
     most = tokenizer.largest_vocab_size()
     special = trained.special_tokens
-    of_text = set(range(size)) - {special.padding, special.end}
+    of_text = set(range(size)) - {special.padding, special.eos}
     rows = trained.encode(texts)
     decoded = trained.decode(rows)
-    ended = [[*row, special.end, *rows[-1], special.padding] for row in rows]
+    ended = [[*row, special.eos, *rows[-1], special.padding] for row in rows]
     blank = [*trained.encode(['', ' \t ']), *trained.encode_target([''])]
     pieces = trained.pieces(list(range(size)))
     unwritten = [repr(x) for x in pieces if not isinstance(x, str)]
@@ -245,7 +245,7 @@ def objective_findings(objective: Objective) -> Findings:
         return list(map(objective.example, map(list, texts), generators))
 
     first = examples()
-    special = {DEFAULT_TOKENS.padding, DEFAULT_TOKENS.end, DEFAULT_TOKENS.start}
+    special = {DEFAULT_TOKENS.padding, DEFAULT_TOKENS.eos, DEFAULT_TOKENS.bos}
     allowed = set(range(len(PIECES))) - special
     rows = [source + target for source, target in first]
     drawn = _differing(first, examples())
@@ -279,7 +279,7 @@ def hook_findings(hook: Hook) -> Findings:
     """
     rows = [dict(row) for row in _ROWS]
     with tempfile.TemporaryDirectory() as folder:
-        hook.start(Begun(Path(folder), {'train.steps': 2}, 0, ()))
+        hook.start(RunInfo(Path(folder), {'train.steps': 2}, 0, ()))
         added = [hook.row(row) for row in rows]
         hook.checkpoint(1)
         hook.end({'steps': 2, 'test': {'bleu': 12.5}})

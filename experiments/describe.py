@@ -90,11 +90,11 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     from experiments.costs.ledger import batch_shape
     from experiments.optimizers.optimizer import LONG
     from experiments.runtime import compilation, mesh
-    from experiments.training.programs import Kind, TrainingPrograms
+    from experiments.training.programs import ProgramKey, TrainingPrograms
     from experiments.training.teacher import open_teacher
 
     compilation.use_cache()
-    devices = mesh.of(**vars(config.mesh))
+    devices = mesh.make_mesh(**vars(config.mesh))
     model = check.build_model(config)
     check.check_backend(config)
     rows, length = batch_shape(config)
@@ -102,7 +102,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     shape = math.ceil(rows / multiple) * multiple, length
     teacher = open_teacher(config.train.teacher)
     taught_by = teacher and teacher.model
-    kind = Kind(without_seeds(config), model, LONG, devices, taught_by)
+    kind = ProgramKey(without_seeds(config), model, LONG, devices, taught_by)
     program = TrainingPrograms(kind).step(shape, teacher and teacher.variables)
     found: Any = program.memory_analysis()
     # The new state reuses the donated buffers of the old one (XLA's aliases).

@@ -55,13 +55,13 @@ def main() -> None:
         processes.leave()
 
 
-def _show_plan(settings: flags.Settings, path: Path, args: Any) -> None:
+def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     """Prints what would run and its costs; writes nothing."""
     from experiments import describe
-    from experiments.config import check, parts
+    from experiments.config import check, user_modules
     from experiments.costs.ledger import ledger
     from experiments.data import sources
-    from experiments.runs import initial
+    from experiments.runs import warm_start
     from experiments.sweeps import progress
     from experiments.training import teacher
 
@@ -69,9 +69,9 @@ def _show_plan(settings: flags.Settings, path: Path, args: Any) -> None:
     # These raise as in the run itself, such as for missing files or untrusted code.
     state = directory.check_directory(path, config.to_dict())
     accepts = args.accept_changed_parts or state == directory.HAS_ENDED
-    parts.use(path, warn, accepts, args.trust_code, is_own=True)
+    user_modules.use(path, warn, accepts, args.trust_code, is_own=True)
     check.check_overrides(config, settings.overrides)
-    initial.source(config, path)
+    warm_start.source(config, path)
     teacher.open_teacher(config.train.teacher)
     sources.load(config.data)
     costs = ledger(config)
@@ -92,14 +92,14 @@ def _show_plan(settings: flags.Settings, path: Path, args: Any) -> None:
         print(progress.price([planned], spent))
 
 
-def _run(settings: flags.Settings, path: Path, args: Any) -> None:
+def _run(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     """Trains the run, or shows its result if it has ended."""
     with (
         _standard_output() as out,
         contextlib.redirect_stdout(out),
         contextlib.closing(Screen()) as screen,
     ):
-        stopping.at_end(lambda: _last_line(path, screen))
+        stopping.set_exit_message(lambda: _last_line(path, screen))
         # Import JAX only after the flags, so that errors in flags show at once.
         from experiments.training import loop
 

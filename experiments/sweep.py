@@ -31,7 +31,7 @@ def main() -> None:
     args = _parser().parse_args()
     _check_worker(args.worker)
     sweep = planning.load(args.config)
-    stopping.at_end(lambda: 'Stopped. Rerun the command to continue.')
+    stopping.set_exit_message(lambda: 'Stopped. Rerun the command to continue.')
     if args.worker is not None:
         _work(sweep, *args.worker)
         return

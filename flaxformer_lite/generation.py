@@ -26,7 +26,7 @@ from flaxformer_lite.training.batch import Sources, check_variables, pad_source
 EXTRA_LENGTH = 50
 
 
-class Settings(NamedTuple):
+class DecodingOptions(NamedTuple):
     """Static arguments of `decode_rows`; see `generate`.
 
     `length` is the maximum length of any target. Learned positions limit it.
@@ -121,7 +121,7 @@ def generate(
     limit = _shortest_limit(model, source_length_B, max_length)
     for processor in every:
         processor.check(model.vocab_size, special_tokens, limit)
-    settings = Settings(made, every, longest, special_tokens, n_best)
+    settings = DecodingOptions(made, every, longest, special_tokens, n_best)
     max_len_B = source_length_B + EXTRA_LENGTH if max_length is None else max_length
     max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)
     if key is None:
@@ -132,7 +132,7 @@ def generate(
 
 def _special_tokens(model, bos, eos):
     """Returns the model's special tokens, with `bos` and `eos` replaced if given."""
-    given = {'start': bos, 'end': eos}
+    given = {'bos': bos, 'eos': eos}
     given = {name: token for name, token in given.items() if token is not None}
     special_tokens = dataclasses.replace(model.special_tokens, **given)
     special_tokens.check_within(model.vocab_size)
@@ -184,7 +184,7 @@ def _generate(model, settings, interceptors, variables, key, source_BS, max_len_
 
 def decode_rows(
     model: Any,
-    settings: Settings,
+    settings: DecodingOptions,
     variables: Any,
     key: jax.Array,
     source_BS: jax.Array,
@@ -215,7 +215,7 @@ def _decode(model, settings, variables, source_BS, max_len_B, keys_B):
 
 def decode_inputs(
     model: Any,
-    settings: Settings,
+    settings: DecodingOptions,
     variables: Any,
     source_BS: jax.Array,
     max_len_B: jax.Array,
@@ -232,8 +232,8 @@ def decode_inputs(
         functools.partial(model.apply, variables, method='decode_step'),
         model.apply(variables, source_BS, method='prefill'),
         max_len_B,
-        settings.special_tokens.start,
-        settings.special_tokens.end,
+        settings.special_tokens.bos,
+        settings.special_tokens.eos,
         length,
         settings.special_tokens.padding,
         settings.processors,

@@ -7,7 +7,7 @@ a config can be read without JAX.
 
 from typing import Annotated
 
-from flaxformer_lite.ranges import Choices
+from flaxformer_lite.validation import Choices
 
 NONE = 'none'  # saves everything that the backward pass reads
 BLOCKS = 'blocks'  # saves only the inputs of each layer

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated
 
-from flaxformer_lite.ranges import Checked, Range
+from flaxformer_lite.validation import Checked, Range
 
 Token = Annotated[int, Range(at_least=0)]
 
@@ -17,21 +17,21 @@ class SpecialTokens(Checked):
 
     Attributes:
       padding: fills rows. Decoding never chooses it.
-      start: precedes each target.
-      end: ends each target. It must differ from padding.
+      bos: precedes each target.
+      eos: ends each target. It must differ from padding.
 
     Raises:
       ValueError: an id is negative, or the end token is padding.
     """
 
     padding: Token = 0
-    start: Token = 2
-    end: Token = 1
+    bos: Token = 2
+    eos: Token = 1
 
     def __post_init__(self):
         super().__post_init__()
-        if self.end == self.padding:
-            raise ValueError(f'end={self.end} must differ from padding')
+        if self.eos == self.padding:
+            raise ValueError(f'eos={self.eos} must differ from padding')
 
     def check_within(self, vocab_size: int) -> None:
         """Checks that the ids are within a vocabulary.

@@ -94,8 +94,8 @@ def test_the_runners_step_overwrites_the_state_on_each_device():
     config = wmt_base.get_config()
     config.model.update(tiny.SIZES | {'num_layers': 1})
     made = tiny.model(num_layers=1)
-    kind = programs.Kind(
-        without_seeds(load.from_config_dict(config)), made, 10, mesh.of()
+    kind = programs.ProgramKey(
+        without_seeds(load.from_config_dict(config)), made, 10, mesh.make_mesh()
     )
     made = programs.TrainingPrograms(kind)
     program = made.step((jax.device_count(), LENGTH))

@@ -10,7 +10,7 @@ from experiments.command_line import flags
 from experiments.config import check, load, schema
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError, line
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config import spec, variants
 
 SEED = int(os.environ.get('BAD_INPUT_SEED', random.randrange(10**6)))
@@ -53,7 +53,7 @@ def answer(overrides, described):
     except UserError as error:
         return line(error)
     except Exception as error:
-        given = {field: ranges.shown(value) for field, value in overrides.items()}
+        given = {field: validation.quote(value) for field, value in overrides.items()}
         raise AssertionError(
             f'{given} gives {type(error).__name__}: {error}'
         ) from error
@@ -83,23 +83,24 @@ def test_any_value_of_any_field_is_used_or_refused_in_a_line(field, share):
     for value in drawn([*NUMBERS, *TEXTS], share, field):
         # A model of one layer is traced in a fraction of the time.
         text = answer({'model.num_layers': 1} | {field: value}, described=False)
-        assert is_a_line(text), f'seed {SEED}: {ranges.shown(value)}'
+        assert is_a_line(text), f'seed {SEED}: {validation.quote(value)}'
         # By its name, or by that of the other field that it does not fit.
         named = '.' in text.split(':')[0] or text.startswith(UNSECTIONED)
         assert not text or named, text
 
 
 @pytest.mark.parametrize(
-    'field', [name for name, f in schema.fields().items() if ranges.limit_of(f.kind)]
+    'field',
+    [name for name, f in schema.fields().items() if validation.limit_of(f.kind)],
 )
 def test_no_number_is_beyond_all_bounds(field):
     kind = schema.fields()[field].kind
-    limit = ranges.limit_of(kind)
-    if not isinstance(limit, ranges.Range):
+    limit = validation.limit_of(kind)
+    if not isinstance(limit, validation.Range):
         return
     beyond = ['-1', 'nan', '1e999', '-1e999']
     # 1e20 is a float32 like another.
-    if float not in ranges.types_of(kind):
+    if float not in validation.types_of(kind):
         beyond += ['100000000000000000000']
     for value in beyond:
         assert answer({field: value}, described=False), (field, value)
@@ -151,7 +152,7 @@ def test_any_value_of_any_argument_of_a_variant(field, name, argument, share):
         try:
             text = answer_to_spec(field, spec_text, value == traced)
         except Exception as error:
-            shown = f'{ranges.shown(spec_text)}, seed {SEED}'
+            shown = f'{validation.quote(spec_text)}, seed {SEED}'
             raise AssertionError(f'{shown} gives {error!r}') from error
         assert is_a_line(text), f'seed {SEED}: {value[:40]}'
 

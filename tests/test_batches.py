@@ -319,12 +319,12 @@ def test_prefetch_raises_what_its_source_raises_in_its_turn():
 
 def test_a_batch_has_the_special_tokens_of_its_corpus():
     """As the library has them, where the start is padding and 0 is a word's end."""
-    special = SpecialTokens(padding=9, start=9, end=0)
+    special = SpecialTokens(padding=9, bos=9, eos=0)
     sides = [[[3, 4], [5]], [[6], [7, 8, 1]]]
     corpus = Corpus(
         *map(RaggedArray.from_rows, sides),
         special_tokens=special,
-        source_end=special.end,
+        source_eos=special.eos,
     )
     rows = np.arange(2)
     found = collate.pairs_batch(corpus, (2, 4), rows, rows)

@@ -17,7 +17,7 @@ from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.runs import directory, reading, trained_run
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config.schema import ModelConfig
 
 ROOT = Path(__file__).parent.parent
@@ -30,10 +30,10 @@ FREE_TEXT |= {'init_from', 'train.teacher', 'evaluation.best'}
 def test_every_field_says_what_it_means_and_what_it_may_be(name):
     field = schema.fields()[name]
     assert field.help and '\n' not in field.help
-    ranges.check(name, field.kind, field.default)
-    kinds = set(ranges.types_of(field.kind)) - {type(None)}
+    validation.check(name, field.kind, field.default)
+    kinds = set(validation.types_of(field.kind)) - {type(None)}
     is_spec = name in FREE_TEXT or name in schema.part_fields()
-    assert ranges.limit_of(field.kind) is not None or kinds == {bool} or is_spec
+    assert validation.limit_of(field.kind) is not None or kinds == {bool} or is_spec
 
 
 def test_the_documentation_lists_the_fields_as_they_are():
@@ -93,10 +93,10 @@ def test_a_file_may_leave_fields_out_and_each_can_be_overridden(tmp_path):
     )
     for name, field in schema.fields().items():
         value = {int: 7, float: 0.25, str: 'other', bool: not field.default}[
-            ranges.types_of(field.kind)[0]
+            validation.types_of(field.kind)[0]
         ]
-        limit = ranges.limit_of(field.kind)
-        if isinstance(limit, ranges.Choices):
+        limit = validation.limit_of(field.kind)
+        if isinstance(limit, validation.Choices):
             value = limit.words[-1]
         argv = [f'--config={path}', f'--config.{name}={value}']
         _, settings = flags.parse(flags.Parser('test'), argv)

@@ -39,9 +39,9 @@ def alone(function, *arguments):
 
 def on_devices(function, whole, divided):
     """What a function of whole and of divided arguments returns, and its program."""
-    arguments = [jax.device_put(x, mesh.of().everywhere()) for x in whole]
-    arguments += [jax.device_put(x, mesh.of().rows()) for x in divided]
-    jitted = jax.jit(function, out_shardings=mesh.of().everywhere())
+    arguments = [jax.device_put(x, mesh.make_mesh().everywhere()) for x in whole]
+    arguments += [jax.device_put(x, mesh.make_mesh().rows()) for x in divided]
+    jitted = jax.jit(function, out_shardings=mesh.make_mesh().everywhere())
     program = compilation.compiled(jitted, *arguments)
     return jax.device_get(program(*arguments)), program
 
@@ -68,7 +68,7 @@ def loss_arguments(rows=B):
 
 
 def loss_and_gradients(smoothing=0.1, dtype=F32):
-    settings = loss_of_logits.Settings(
+    settings = loss_of_logits.LossOptions(
         loss_of_logits.cross_entropy(smoothing, 0), dtype
     )
 
@@ -141,9 +141,9 @@ def train_step(accumulate=1, **overrides):
 
 def exchanged(step, state):
     """The program of a training step on several devices, and the bytes of gradients."""
-    everywhere = mesh.of().everywhere()
+    everywhere = mesh.make_mesh().everywhere()
     state, key = mesh.placed(state, everywhere), mesh.placed(KEY, everywhere)
-    batch = mesh.placed(rows_of_pairs(), mesh.of().rows())
+    batch = mesh.placed(rows_of_pairs(), mesh.make_mesh().rows())
     jitted = jax.jit(step, donate_argnums=0, out_shardings=everywhere)
     program = compilation.compiled(jitted, state, batch, key)
     return program, sum(4 * x.size for x in jax.tree.leaves(state.params))

@@ -540,7 +540,7 @@ class Favors(Processor):
 
     token: int = 5
 
-    def __call__(self, logits_BNV, tokens_BNL, step, end):
+    def __call__(self, logits_BNV, tokens_BNL, step, eos):
         return logits_BNV.at[..., self.token].add(3.0)
 
 

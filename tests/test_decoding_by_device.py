@@ -50,13 +50,13 @@ def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
     expected = jax.jit(search)(variables, source_BS)
 
     placed = (
-        jax.device_put(variables, mesh.of().everywhere()),
-        jax.device_put(source_BS, mesh.of().rows()),
+        jax.device_put(variables, mesh.make_mesh().everywhere()),
+        jax.device_put(source_BS, mesh.make_mesh().rows()),
     )
     program = compilation.compiled(jax.jit(search), *placed)
     assert not collectives(program)
     found = program(*placed)
-    assert found.scores_BN.sharding.is_equivalent_to(mesh.of().rows(), 2)
+    assert found.scores_BN.sharding.is_equivalent_to(mesh.make_mesh().rows(), 2)
     np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
     np.testing.assert_array_equal(found.exists_BN, expected.exists_BN)
     np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-5)
@@ -65,14 +65,14 @@ def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
 
 
 def test_the_program_of_translations_exchanges_nothing():
-    choice = search.Search(as_strategy('beam(beams=3)'), ())
-    program = translator._search(MODEL, choice, 5, 1, mesh.of())
+    choice = search.SearchOptions(as_strategy('beam(beams=3)'), ())
+    program = translator._search(MODEL, choice, 5, 1, mesh.make_mesh())
     numbers_B = np.arange(ROWS, dtype=np.int32)
     limit_B = np.full(ROWS, LONGEST, np.int32)
     whole = tiny.all_variables(MODEL), jax.random.key(0)
-    whole = jax.device_put(whole, mesh.of().everywhere())
+    whole = jax.device_put(whole, mesh.make_mesh().everywhere())
     arrays = tiny.padded(sources()), limit_B, numbers_B
-    rows = jax.device_put(arrays, mesh.of().rows())
+    rows = jax.device_put(arrays, mesh.make_mesh().rows())
     assert not collectives(compilation.compiled(program._function, *whole, *rows))
 
 

@@ -158,9 +158,9 @@ def test_what_is_divided_among_devices_is_traced_with_their_mesh_in_context():
         contexts.append(jax.sharding.get_abstract_mesh())
         return 2 * x
 
-    for x in (jax.device_put(np.ones(8), mesh.of().rows()), jnp.ones(8)):
+    for x in (jax.device_put(np.ones(8), mesh.make_mesh().rows()), jnp.ones(8)):
         compilation.compiled(jax.jit(double), x)
-    assert contexts[0] == mesh.of().mesh.abstract_mesh and contexts[1].empty
+    assert contexts[0] == mesh.make_mesh().mesh.abstract_mesh and contexts[1].empty
 
 
 VARIANT = """

@@ -40,7 +40,7 @@ class Letters(Tokenizer):
     """A tokenizer whose tokens are letters, the special ones too."""
 
     special_tokens = SpecialTokens()
-    source_end = special_tokens.end
+    source_eos = special_tokens.eos
 
     def encode(self, texts):
         return [[PIECES.index(x) for x in text if x != ' '] for text in texts]
@@ -145,7 +145,7 @@ def test_weights_and_probabilities_are_those_of_the_pair_alone(told):
     assert answer['attention'].keys() == weights.keys()
     # A row is named by the piece that is written there, a column by what is read.
     written = [token['piece'] for token in answer['tokens']]
-    start = Letters().pieces([model.special_tokens.start])
+    start = Letters().pieces([model.special_tokens.bos])
     of_decoder = answer['attention']['decoder']
     assert of_decoder['queries'][-len(written) :] == written
     assert of_decoder['keys'][-len(written) :] == start + written[:-1]

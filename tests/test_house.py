@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from importlinter import cli
 
-from experiments import kinds
+from experiments import registries
 from experiments.config import schema
 from flaxformer_lite.config import variants
 from tests import mistakes
@@ -39,8 +39,8 @@ def config_fields() -> list[str]:
 
 
 def component_kinds() -> list[str]:
-    registries = {**variants.FOLDERS, **kinds.FOLDERS}
-    return [f'kind {field} {folder.package}' for field, folder in registries.items()]
+    folders = {**variants.FOLDERS, **registries.FOLDERS}
+    return [f'kind {field} {folder.package}' for field, folder in folders.items()]
 
 
 def test_mistakes_can_be_put_in():

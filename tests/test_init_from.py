@@ -17,7 +17,7 @@ from experiments.config import check
 from experiments.data import sources, tokenizers
 from experiments.data.batches import Position
 from experiments.errors import UserError
-from experiments.runs import directory, initial, metrics_log, trained_run
+from experiments.runs import directory, metrics_log, trained_run, warm_start
 from experiments.runtime import compilation
 from experiments.runtime.mesh import abstract_variables
 from experiments.training import loop, setup
@@ -163,7 +163,7 @@ def check_first_loss(text, source, path):
 
 
 def check_record(source, path):
-    record = initial.read_record(path)
+    record = warm_start.read_record(path)
     assert record['averaged_steps'] == [1, 2]
     assert (record['anew'], record['left_out']) == ([], [])
     assert record['tokenizer'] == 'init_from'
@@ -180,21 +180,21 @@ def test_its_tokenizer_comes_along_to_other_text(source, tmp_path):
     (other / 'val.de').write_text('eine Biene\n', 'utf-8')
     own = prepared(other, tmp_path / 'run', init_from=source, init_average=1)
     assert own.tokenizer.model == (source / trained_run.TOKENIZER).read_bytes()
-    assert own.initial is not None
-    assert own.initial.record['averaged_steps'] == [2]
+    assert own.warm_start is not None
+    assert own.warm_start.record['averaged_steps'] == [2]
 
 
 def test_what_fits_is_taken_where_the_rest_is_ignored(text, source, tmp_path):
     pattern = '^decoder/layer_1/'
     changes = dict(init_from=source, model__decoder__num_layers=2)
     own = prepared(text, tmp_path / 'run', init_ignore=pattern, **changes)
-    assert own.initial is not None
+    assert own.warm_start is not None
     taken = mean_of(source)
-    found = own.initial.variables
+    found = own.warm_start.variables
     assert found.keys() == taken.keys()
     for name, x in found.items():
         np.testing.assert_array_equal(x, np.float32(taken[name]), err_msg=name)
-    anew = own.initial.record['anew']
+    anew = own.warm_start.record['anew']
     assert anew and all(name.startswith('decoder/layer_1/') for name in anew)
 
 
@@ -219,12 +219,12 @@ def test_rows_of_pieces_that_both_have_are_kept(text, tmp_path, tokenizer, chang
         words.pieces([*range(words.vocab_size)])
         for words in (own.tokenizer, there.tokenizer)
     ]
-    assert own.initial is not None and 4 < len(set(pieces[0]) & set(pieces[1]))
+    assert own.warm_start is not None and 4 < len(set(pieces[0]) & set(pieces[1]))
     assert set(pieces[0]) != set(pieces[1])
     new = freezing.paths(jax.device_get(init_variables(own.model, jax.random.key(0))))
     old = mean_of(path)
     counts = {}
-    for name, x in own.initial.variables.items():
+    for name, x in own.warm_start.variables.items():
         if old[name].shape[0] != len(pieces[1]):
             np.testing.assert_array_equal(x, np.float32(old[name]), err_msg=name)
             continue
@@ -236,7 +236,7 @@ def test_rows_of_pieces_that_both_have_are_kept(text, tmp_path, tokenizer, chang
                 shared += 1
         np.testing.assert_array_equal(x, expected, err_msg=name)
         counts[name.removeprefix('params/')] = [shared, len(pieces[0])]
-    assert own.initial.record['rows'] == counts
+    assert own.warm_start.record['rows'] == counts
     assert len(counts) == (4 if model else 1)
     said = setup.describe(own, tmp_path / 'run')
     for name, (shared, rows) in counts.items():
@@ -264,7 +264,7 @@ def test_layers_may_be_scanned_on_either_side(text, tmp_path, mesh):
         )
         key = own.devices.key(0)
         make, _ = own.programs.first_state
-        state = make(key, own.initial.variables)
+        state = make(key, own.warm_start.variables)
         run = trained_run.open_trained(path)
         separate = own.model.with_separate_layers() if not scanned else own.model
         expected = freezing.paths(init_variables(separate, key))

@@ -71,7 +71,7 @@ def test_a_token_beyond_the_vocabulary_of_its_side_is_refused(side, size):
 
 
 def test_a_batch_for_a_model_has_its_special_tokens():
-    special_tokens = SpecialTokens(padding=7, start=7, end=1)
+    special_tokens = SpecialTokens(padding=7, bos=7, eos=1)
     model = tiny.model().clone(special_tokens=special_tokens)
     pairs = [[4, 1], [5, 6, 1]], [[6, 5, 1], [4, 1]]
     found = flaxformer_lite.make_batch(*pairs, model=model)
@@ -130,7 +130,7 @@ def test_generate_is_the_search_that_it_names():
 def test_numbers_of_tokens_mean_nothing_by_themselves():
     """A vocabulary in another order, with the rows of its embeddings, is the same."""
     new = np.array([5, 0, 3, 1, 2, 4, 12, 11, 10, 9, 8, 7, 6])
-    special = SpecialTokens(padding=5, end=0, start=3)
+    special = SpecialTokens(padding=5, eos=0, bos=3)
     sizes = tiny.SIZES | dict(num_layers=1)
     model = flaxformer_lite.build.model(sizes, 13)
     other = flaxformer_lite.build.model(sizes, 13, special)

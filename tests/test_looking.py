@@ -98,7 +98,7 @@ class Letters(Tokenizer):
     """A tokenizer whose tokens are letters from a to i."""
 
     special_tokens = SpecialTokens()
-    source_end = special_tokens.end
+    source_eos = special_tokens.eos
 
     def encode(self, texts):
         return [[ord(letter) - ord('a') + 4 for letter in text] for text in texts]

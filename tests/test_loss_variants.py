@@ -261,7 +261,7 @@ def test_only_labels_are_filled_with_the_padding_id(text, monkeypatch):
     more_BTV = jax.nn.log_softmax(jnp.float32(rng.normal(size=(2, 7, 101))))
     if text == 'relative':
         more_BTV = jnp.exp(more_BTV)
-    settings = loss_of_logits.Settings(loss.formula(padding), padding=padding)
+    settings = loss_of_logits.LossOptions(loss.formula(padding), padding=padding)
 
     def run(version):
         def total(hidden_BTD, table_VD):
@@ -300,7 +300,7 @@ def test_parts_of_a_batch_and_devices_sum_up_to_the_whole(text):
     whole = stepped(text)
     close(stepped(text, accumulate=2), whole)
     assert jax.device_count() == 4
-    close(stepped(text, devices=mesh.of()), whole)
+    close(stepped(text, devices=mesh.make_mesh()), whole)
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def on_mesh(sizes, function, state, *others, batch=None):
 
     `others` are on every device, and the batch comes last.
     """
-    devices = mesh.of(**sizes)
+    devices = mesh.make_mesh(**sizes)
     arguments = [jax.device_put(state, devices.state(state))]
     arguments += [jax.device_put(x, devices.everywhere()) for x in others]
     if batch is not None:
@@ -140,7 +140,7 @@ def test_weights_are_sent_and_never_activations():
 def test_weights_are_cast_before_they_are_gathered():
     """As XLA is told; on a CPU it sends float32 all the same."""
     model = tiny.model(**SIZES, dtype='bfloat16')
-    devices = mesh.of(**FSDP)
+    devices = mesh.make_mesh(**FSDP)
 
     def logits(variables, batch):
         return model.apply(variables, batch['source'], batch['inputs'])
@@ -160,14 +160,14 @@ def test_activations_can_be_placed_within_a_map_over_data():
     def place(x_BTHK):
         return sharding.place(2 * x_BTHK, 'BTHK')
 
-    with jax.set_mesh(mesh.of(**TENSOR).mesh):
+    with jax.set_mesh(mesh.make_mesh(**TENSOR).mesh):
         mapped = sharding.by_device(place, rows(), rows(), axes=('data',))
         np.testing.assert_array_equal(jax.jit(mapped)(x_BTHK), 2 * x_BTHK)
 
 
 def test_each_device_holds_its_part_of_parameters_and_moments():
     _, state, _ = training()
-    devices = mesh.of(fsdp=4)
+    devices = mesh.make_mesh(fsdp=4)
     placed = jax.device_put(state, devices.state(state))
     whole = sum(x.nbytes for x in jax.tree.leaves((state.params, state.opt_state)))
     held = jax.tree.leaves((placed.params, placed.opt_state))
@@ -180,7 +180,7 @@ def test_each_device_holds_its_part_of_parameters_and_moments():
 def test_parameters_go_by_the_letters_of_their_axes():
     model = tiny.model(**SIZES, attention_bias=True)
     shapes = {'params': tiny.parameters(model)}
-    devices = mesh.of(**BOTH)
+    devices = mesh.make_mesh(**BOTH)
     found = flatten_dict(state_shardings(shapes, devices.mesh)['params'], sep='/')
     layer = 'decoder/layer_0'
     expected = {
@@ -242,7 +242,7 @@ def test_a_search_finds_what_that_on_one_device_finds(sizes):
 )
 def test_a_mesh_that_does_not_multiply_to_the_devices_is_refused(sizes, message):
     with pytest.raises(UserError, match=message):
-        mesh.of(**sizes)
+        mesh.make_mesh(**sizes)
 
 
 @pytest.mark.parametrize('axis', ['fsdp', 'tensor'])
@@ -250,5 +250,5 @@ def test_an_axis_that_divides_nothing_is_refused(axis):
     sizes = dict(d_model=6, num_heads=2, d_ff=6, num_layers=1)
     variables = tiny.all_variables(tiny.model(**sizes))
     with pytest.raises(UserError, match=f'mesh.{axis}=4 shards no parameter'):
-        mesh.check_divides(mesh.of(**{axis: 4}).mesh, variables)
-    mesh.check_divides(mesh.of(**{axis: 2}).mesh, variables)
+        mesh.check_divides(mesh.make_mesh(**{axis: 4}).mesh, variables)
+    mesh.check_divides(mesh.make_mesh(**{axis: 2}).mesh, variables)

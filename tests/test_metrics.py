@@ -17,8 +17,8 @@ from experiments import metrics
 from experiments.contracts import metric_findings
 from experiments.errors import UserError
 from experiments.evaluation.scores import installed_metrics
-from experiments.kinds import METRICS
 from experiments.metrics.base import Metric
+from experiments.registries import METRICS
 from flaxformer_lite import testing
 from flaxformer_lite.config import spec
 

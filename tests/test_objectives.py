@@ -15,7 +15,7 @@ from experiments.data import corpus, objectives, sources, tokenizers
 from experiments.data.batches import Batches, Position
 from experiments.data.corpus import Corpus, RaggedArray
 from experiments.errors import UserError
-from experiments.kinds import OBJECTIVES
+from experiments.registries import OBJECTIVES
 from experiments.training import setup
 
 SENTINELS = [f'<extra_id_{i}>' for i in range(30)]
@@ -192,7 +192,7 @@ def test_a_run_begins_with_what_an_objective_taught(text, tmp_path):
     config = flags.settings('wmt_small', changed).config
     made = setup.prepare(config, tmp_path / 'second', Screen(None))
     assert made.tokenizer.model == (first / 'tokenizer.model').read_bytes()
-    assert made.initial and made.initial.variables
+    assert made.warm_start and made.warm_start.variables
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_tuned_loss_of_logits_is_the_reference(
     def run(version):
         def loss(hidden_BTD, table_VD):
             formula = loss_of_logits.cross_entropy(smoothing, padding=0)
-            settings = loss_of_logits.Settings(formula, dtype)
+            settings = loss_of_logits.LossOptions(formula, dtype)
             sums = version(hidden_BTD, (table_VD, None), (labels_BT,), settings)
             return 3 * sums.loss + 5 * sums.nll, sums
 

@@ -23,14 +23,14 @@ from experiments import (
     demo,
     describe,
     evaluate,
-    kinds,
+    registries,
     run,
     score,
     storage,
     translate,
 )
 from experiments.command_line import flags
-from experiments.config import load, parts, schema
+from experiments.config import load, schema, user_modules
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.optimizers import optax_specs
@@ -168,14 +168,14 @@ def test_code_that_the_config_does_not_name_is_never_run(world):
     path = make_run(here / 'run', named, **hostile)
     before = [*sys.path], [*sys.meta_path]
     said = []
-    parts.use(path, said.append, trust_code=True)
+    user_modules.use(path, said.append, trust_code=True)
     assert ([*sys.path], [*sys.meta_path]) == before
     assert len(said) == 1 and 'optax.py: changed since' in said[0]
 
     mine = make_run(here / 'mine', 'my_parts.X', **hostile, **{'my_parts.py': ''})
     with pytest.raises(UserError, match='imported here: my_parts.py. Read them'):
-        parts.use(mine)
-    parts.use(mine, said.append, trust_code=True)
+        user_modules.use(mine)
+    user_modules.use(mine, said.append, trust_code=True)
     used = f'my_parts cannot be imported here; using its copy in {mine}/parts'
     assert said[1:] == [used]
     for name in ('my_other', 'wandb'):
@@ -205,8 +205,8 @@ def test_of_trusted_code_the_sources_are_run_and_nothing_else(world):
     (path / 'parts/my_package/evil.pyc').write_bytes(Path(compiled).read_bytes())
     listed = ', '.join(sorted(sources))
     with pytest.raises(UserError, match=f'imported here: {listed}. Read'):
-        parts.use(path)
-    parts.use(path, trust_code=True)
+        user_modules.use(path)
+    user_modules.use(path, trust_code=True)
     assert importlib.import_module('my_parts').VALUE == 1
     assert importlib.import_module('my_package').near.VALUE == 2
     assert importlib.import_module('my_folder.deep.far').VALUE == 3
@@ -214,7 +214,7 @@ def test_of_trusted_code_the_sources_are_run_and_nothing_else(world):
         importlib.import_module('my_package.evil')
     assert inspect.getsource(sys.modules['my_package.near']) == 'VALUE = 2\n'
     # Opened once more, as a warm start or a teacher is: they are the run's own.
-    parts.use(path, pytest.fail)
+    user_modules.use(path, pytest.fail)
 
 
 def test_a_module_that_is_here_is_used_and_needs_no_trust(world):
@@ -225,11 +225,11 @@ def test_a_module_that_is_here_is_used_and_needs_no_trust(world):
     (here / 'my_package/__init__.py').write_text('')
     (here / 'my_package/near.py').write_text('')
     (here / 'my_parts.py').write_text('VALUE = 1')
-    parts.use(path, pytest.fail)
+    user_modules.use(path, pytest.fail)
     (here / 'my_parts.py').write_text('VALUE = 2')
     (here / 'my_package/near.py').unlink()
     said = []
-    parts.use(path, said.append, trust_code=True)
+    user_modules.use(path, said.append, trust_code=True)
     assert importlib.import_module('my_parts').VALUE == 2
     (changed,) = said
     for name in files:
@@ -266,9 +266,9 @@ def test_a_module_that_may_have_come_with_a_run_needs_trust(
             (folder / '__init__.py').write_text('')
     problem = f'package {top} contains the run' if package else f'{top} has no __init__'
     with pytest.raises(UserError, match=f'{top}.near.parts.mine .*{problem}'):
-        parts.use(path)
-    parts.use(path, pytest.fail, trust_code=True)
-    parts.use(path, pytest.fail, is_own=True)
+        user_modules.use(path)
+    user_modules.use(path, pytest.fail, trust_code=True)
+    user_modules.use(path, pytest.fail, is_own=True)
     assert not any(name.startswith(top) for name in sys.modules)
 
 
@@ -281,13 +281,13 @@ def test_a_package_that_holds_a_run_may_have_come_with_it(world):
         (here / 'my_sweep' / f'{name}.py').write_text('raise AssertionError')
     message = 'module my_sweep.near .*the package my_sweep contains the run'
     with pytest.raises(UserError, match=message):
-        parts.use(path)
+        user_modules.use(path)
     link = here / 'my_sweep' / 'link'
     path.rename(here / 'elsewhere')
     link.symlink_to(here / 'elsewhere', target_is_directory=True)
     with pytest.raises(UserError, match=message):
-        parts.use(link)
-    parts.use(here / 'elsewhere')
+        user_modules.use(link)
+    user_modules.use(here / 'elsewhere')
 
 
 def test_a_run_itself_may_be_a_package(world):
@@ -297,7 +297,7 @@ def test_a_run_itself_may_be_a_package(world):
     for name in ('__init__', 'near'):
         (here / 'my_run' / f'{name}.py').write_text('raise AssertionError')
     with pytest.raises(UserError, match='__init__.py is in the run directory'):
-        parts.use(here / 'my_run')
+        user_modules.use(here / 'my_run')
 
 
 @pytest.mark.parametrize('section', [[], ['model'], ['model', 'decoder']])
@@ -309,13 +309,15 @@ def test_a_field_of_a_stored_config_is_named_once(tmp_path, section):
     part['model.attention'] = 'softmax'
     storage.write_json(tmp_path / 'config.json', config)
     with pytest.raises(UserError, match="config.json: the key 'model.attention' has a"):
-        parts.use(tmp_path)
+        user_modules.use(tmp_path)
 
 
 def test_optimizers_of_optax_are_no_user_modules():
-    assert not parts.modules({'optimizer.name': 'contrib.muon'})
-    assert parts.modules({'optimizer.name': 'contrib.near.X'}) == ['contrib.near']
-    assert parts.modules({'data': 'contrib.X'}) == ['contrib']
+    assert not user_modules.modules({'optimizer.name': 'contrib.muon'})
+    assert user_modules.modules({'optimizer.name': 'contrib.near.X'}) == [
+        'contrib.near'
+    ]
+    assert user_modules.modules({'data': 'contrib.X'}) == ['contrib']
 
 
 @pytest.mark.parametrize(
@@ -423,8 +425,8 @@ def test_of_a_package_the_files_that_were_imported_are_kept(world, tmp_path):
         'model.norm': 'flaxformer_lite.norms.rms.RMSNorm',
         'evaluation.decode': 'mbr(utility="my_metrics.Words")',
     }
-    assert parts.packages(fields) == ['my_metrics', 'my_package']
-    parts.save(tmp_path, fields)
+    assert user_modules.packages(fields) == ['my_metrics', 'my_package']
+    user_modules.save(tmp_path, fields)
     kept = (tmp_path / 'parts').rglob('*.py')
     assert {file.name for file in kept} == {'__init__.py', 'near.py'}
 
@@ -528,7 +530,7 @@ def test_wrong_training_pairs_are_one_line(code, wrong, world):
     name = component(world('here'), 'Source', 'train(self)', code)
     message = f'^my_parts.Component.train: {wrong}'
     with pytest.raises(results.ResultError, match=message):
-        list(kinds.SOURCES.make(name).train())
+        list(registries.SOURCES.make(name).train())
 
 
 @pytest.mark.parametrize(
@@ -546,7 +548,7 @@ def test_wrong_evaluation_sets_are_one_line(code, wrong, world):
     name = component(world('here'), 'Source', 'evaluation(self)', code)
     message = f'^my_parts.Component.evaluation: .*{wrong}Return Mapping'
     with pytest.raises(results.ResultError, match=message):
-        kinds.SOURCES.make(name).evaluation()
+        registries.SOURCES.make(name).evaluation()
 
 
 @pytest.mark.parametrize(
@@ -564,7 +566,7 @@ def test_wrong_ids_are_one_line(code, wrong, world):
     name = component(world('here'), 'Characters', 'encode(self, texts)', code)
     message = f'^my_parts.Component.encode: {wrong}'
     with pytest.raises(results.ResultError, match=message):
-        kinds.TOKENIZERS.make(name, model=b'[]').encode(TEXTS)
+        registries.TOKENIZERS.make(name, model=b'[]').encode(TEXTS)
 
 
 @pytest.mark.parametrize('base', ['Norm', 'Init', 'Schedule', 'Filter', 'Objective'])
@@ -573,8 +575,13 @@ def test_a_method_without_a_return_is_one_line(base, world):
         'Norm': (variants.FOLDERS['norm'], 'normalize', 'self, x', {}),
         'Init': (variants.FOLDERS['init'], 'lr_multiplier', 'self, path', {}),
         'Schedule': (variants.SCHEDULES, '__call__', 'self, count', {}),
-        'Filter': (kinds.FILTERS, 'keeps', 'self, source, target', {}),
-        'Objective': (kinds.OBJECTIVES, 'example', 'self, row, rng', {'pieces': ()}),
+        'Filter': (registries.FILTERS, 'keeps', 'self, source, target', {}),
+        'Objective': (
+            registries.OBJECTIVES,
+            'example',
+            'self, row, rng',
+            {'pieces': ()},
+        ),
     }[base]
     name = component(world('here'), base, f'{method}({arguments})', 'pass')
     made = folder.make(name, **given)
@@ -602,13 +609,13 @@ def test_an_optimizer_that_is_none_is_one_line(world):
 )
 def test_other_results_are_as_the_component_returns_them(code, world):
     name = component(world('here'), 'Source', 'train(self)', code)
-    assert list(map(tuple, kinds.SOURCES.make(name).train())) in ([], [('a', 'b')])
+    assert list(map(tuple, registries.SOURCES.make(name).train())) in ([], [('a', 'b')])
 
 
 def test_arrays_of_ids_are_rows(world):
     code = 'import numpy as np; return [np.arange(3) for _ in texts]'
     name = component(world('here'), 'Characters', 'encode(self, texts)', code)
-    rows = kinds.TOKENIZERS.make(name, model=b'[]').encode(TEXTS)
+    rows = registries.TOKENIZERS.make(name, model=b'[]').encode(TEXTS)
     assert [row.tolist() for row in rows] == [[0, 1, 2]] * 2
 
 
@@ -626,7 +633,7 @@ def test_a_command_names_the_component_above_its_traceback(code, error, world, c
     name = component(here, 'Source', 'train(self)', code)
     line = (here / 'my_parts.py').read_text().splitlines().index(f'        {code}') + 1
     with pytest.raises(SystemExit) as exit:
-        flags.main(lambda: list(kinds.SOURCES.make(name).train()))
+        flags.main(lambda: list(registries.SOURCES.make(name).train()))
     assert exit.value.code == 1
     assert capsys.readouterr().err == (
         f'error: my_parts.Component.train raised {error}\n'
@@ -651,7 +658,7 @@ def test_a_command_names_a_module_that_fails_above_its_traceback(
 ):
     (world('here') / 'my_parts.py').write_text(f'{code}\n')
     with pytest.raises(SystemExit) as exit:
-        flags.main(lambda: kinds.SOURCES.make('my_parts.Component'))
+        flags.main(lambda: registries.SOURCES.make('my_parts.Component'))
     assert exit.value.code == 1
     first, *others = capsys.readouterr().err.splitlines()
     assert re.fullmatch(f'error: my_parts cannot be imported: {error}', first)
@@ -697,5 +704,5 @@ def test_the_page_has_a_row_for_each_field_that_names_a_part():
     }
     assert set(rows) == plain - {'optimizer.name'}  # optax's; it has no folder
     folders = {f'model.{kind}': folder for kind, folder in variants.FOLDERS.items()}
-    for field, folder in (folders | kinds.FOLDERS).items():
+    for field, folder in (folders | registries.FOLDERS).items():
         assert rows[field] == folder.package.replace('.', '/')

@@ -12,8 +12,8 @@ from flaxformer_lite.generation import generate
 from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.positions.learned import LearnedPositions
 from flaxformer_lite.positions.sinusoidal import SinusoidalPositions
-from flaxformer_lite.ranges import Size
 from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.validation import Size
 
 # The buckets of `DISTANCES` in a stack that sees both sides, and in a causal one.
 DISTANCES = [-300, -128, -40, -16, -15, -7, -1, 0, 1, 7, 8, 15, 40, 300]

@@ -64,7 +64,7 @@ def check_forward(path, golden, rounding):
     model, variables = flaxformer_lite.from_pretrained(path)
     tokens = model.special_tokens
     batch = flaxformer_lite.make_batch(
-        golden['source'], golden['labels'], tokens.start, tokens.padding
+        golden['source'], golden['labels'], tokens.bos, tokens.padding
     )
 
     @jax.jit
@@ -171,17 +171,17 @@ def decoded(model, variables, source, strategy, first):
         forced_first=first,
     )
     rows = np.asarray(result.tokens_BNL[:, 0]).tolist()
-    texts = [row[: row.index(model.special_tokens.end)] for row in rows]
+    texts = [row[: row.index(model.special_tokens.eos)] for row in rows]
     return texts, np.asarray(result.scores_BN[:, 0])
 
 
 def log_probabilities(model, variables, source, texts, first):
     """Of targets with their end tokens, by teacher forcing; the first may be given."""
-    end = model.special_tokens.end
+    end = model.special_tokens.eos
     labels = np.full((len(texts), LIMIT), model.special_tokens.padding, np.int32)
     for row, text in zip(labels, texts, strict=True):
         row[: len(text) + 1] = [*text, end]
-    start = np.full((len(texts), 1), model.special_tokens.start, np.int32)
+    start = np.full((len(texts), 1), model.special_tokens.bos, np.int32)
     inputs = np.concatenate([start, labels[:, :-1]], 1)
     logits = jax.jit(model.apply)(variables, source, inputs)
     log_p = np.asarray(jax.nn.log_softmax(logits))
@@ -295,7 +295,7 @@ def marian_step():
 @pytest.mark.parametrize('is_zero', [True, False])
 def test_training_keeps_the_start_embedding_of_marian_at_zero(is_zero, marian_step):
     model, variables, optimizer, step = marian_step
-    start = model.special_tokens.start
+    start = model.special_tokens.bos
     table_VD = variables['params']['embedding']
     if is_zero:
         table_VD = table_VD.at[start].set(0.0)

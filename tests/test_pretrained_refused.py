@@ -23,7 +23,7 @@ from published import (
 import flaxformer_lite
 from experiments import convert
 from experiments.command_line import flags
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config import build
 from flaxformer_lite.pretrained import folder
 
@@ -248,7 +248,7 @@ def test_any_value_of_any_field_is_used_or_refused_in_a_line(name, count, tmp_pa
     for field, value in changes:
         write(folder.CONFIG, text)(path)
         set_nested(path, field, value)
-        given = f'{".".join(field)}={ranges.shown(value)}, seed {SEED}'
+        given = f'{".".join(field)}={validation.quote(value)}, seed {SEED}'
         try:
             build.model(*flaxformer_lite.describe_pretrained(path))
         except ValueError as error:

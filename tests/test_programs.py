@@ -21,7 +21,7 @@ from experiments.evaluation.scorer import Scorer
 from experiments.evaluation.translator import Translator
 from experiments.runtime import compilation, mesh
 from experiments.runtime.compilation import ProgramCache
-from experiments.training.programs import Kind, TrainingPrograms
+from experiments.training.programs import ProgramKey, TrainingPrograms
 
 # These hold text, numbers, classes, optax's functions, or meshes of the devices.
 CACHES = {
@@ -31,7 +31,7 @@ CACHES = {
     'experiments.runtime.mesh._make',
     'experiments.sweeps.planning._flops_per_step',
     'flaxformer_lite.pretrained.arrays._pattern',
-    'flaxformer_lite.ranges._limited',
+    'flaxformer_lite.validation._limited',
 }
 
 
@@ -60,7 +60,7 @@ def test_a_model_is_freed_with_what_runs_it():
     config = wmt_base.get_config()
     config.model.update(tiny.SIZES | {'num_layers': 1})
     config = without_seeds(load.from_config_dict(config))
-    training = TrainingPrograms(Kind(config, model, 10, mesh.of()))
+    training = TrainingPrograms(ProgramKey(config, model, 10, mesh.make_mesh()))
     training.step((jax.device_count(), 4))
     settings = EvaluationConfig(decode='greedy', extra_length=3)
     translate = Translator(model, Words(), settings)

@@ -54,18 +54,18 @@ def opened(name):
 
 def batch_of(model, targets):
     """The targets, each with its end token."""
-    sources = [[*row, model.special_tokens.end] for row in SOURCES]
+    sources = [[*row, model.special_tokens.eos] for row in SOURCES]
     return flaxformer_lite.make_batch(sources, targets, model=model)
 
 
 def a_batch(model):
-    return batch_of(model, [[*row, model.special_tokens.end] for row in TARGETS])
+    return batch_of(model, [[*row, model.special_tokens.eos] for row in TARGETS])
 
 
 @every
 def test_what_is_generated_has_the_score_that_it_is_given(name):
     model, variables = opened(name)
-    end = model.special_tokens.end
+    end = model.special_tokens.eos
     sources = [[*row, end] for row in SOURCES]
     beam = 'beam(beams=2, alpha=0)'
     found = flaxformer_lite.generate(model, variables, sources, beam, max_length=5)

@@ -45,7 +45,7 @@ def read(tmp_path_factory):
 def test_tokens_are_those_of_transformers(name, read):
     golden = golden_of(name)
     tokenizer = read(name)
-    end = [] if tokenizer.source_end is None else [tokenizer.source_end]
+    end = [] if tokenizer.source_eos is None else [tokenizer.source_eos]
     found = zip(golden['texts'], tokenizer.encode(golden['texts']), strict=True)
     for (text, source), theirs in zip(found, golden['source'], strict=True):
         assert source == [] if not text.strip() else source + end == theirs
@@ -58,13 +58,13 @@ def test_targets_are_what_transformers_hands_to_the_decoder(name, read):
     special = tokenizer.special_tokens
     found = zip(golden['texts'], tokenizer.encode_target(golden['texts']), strict=True)
     for (text, target), theirs in zip(found, golden['target'], strict=True):
-        row = [special.start, *target, special.end]
+        row = [special.bos, *target, special.eos]
         if name == 'mbart':  # the model takes the last of its labels for the first
             theirs = [theirs[-1], *theirs[:-1]]
         elif name == 't5gemma':  # whose tokenizer has one form, that of sources
-            theirs = [*theirs, special.end]
+            theirs = [*theirs, special.eos]
         else:
-            theirs = [special.start, *theirs]
+            theirs = [special.bos, *theirs]
         assert target == [] if not text.strip() else row == theirs
     assert tokenizer.forced_first in (None, golden['target'][0][0])
 
@@ -75,10 +75,10 @@ def test_texts_of_tokens_are_those_of_transformers(name, read):
     tokenizer = read(name)
     special = tokenizer.special_tokens
     theirs = zip(golden['rows'], golden['decoded'], strict=True)
-    expected = [(row, text) for row, text in theirs if special.end not in row]
+    expected = [(row, text) for row, text in theirs if special.eos not in row]
     assert len(expected) > 10
     beyond = tokenizer.vocab_size + 200
-    rows = [[*row, beyond, special.end, 5, special.padding] for row, _ in expected]
+    rows = [[*row, beyond, special.eos, 5, special.padding] for row, _ in expected]
     assert tokenizer.decode(rows) == [text for _, text in expected]
 
 
@@ -90,7 +90,7 @@ def test_a_file_of_a_run_that_lies_elsewhere_is_refused(name, read, tmp_path):
     fields['sums'] = {name: '0' * 64}
     path.write_text(json.dumps(fields))
     with pytest.raises(UserError, match='is damaged .* is no file name'):
-        huggingface.Huggingface().open(path)
+        huggingface.HuggingfaceTokenizer().open(path)
 
 
 @every_golden
@@ -230,9 +230,9 @@ def test_an_id_that_is_no_number_is_refused(tmp_path, value):
 def test_tokens_that_are_no_text_are_shown_by_names(read):
     source, target = golden_of('mbart')['languages']
     tokenizer = read('mbart')
-    shown = tokenizer.pieces([*tokenizer.encode(['ab'])[0], tokenizer.source_end])
+    shown = tokenizer.pieces([*tokenizer.encode(['ab'])[0], tokenizer.source_eos])
     assert shown[-2:] == ['</s>', source]
-    assert tokenizer.pieces([tokenizer.special_tokens.start]) == [target]
+    assert tokenizer.pieces([tokenizer.special_tokens.bos]) == [target]
     assert read('bart').pieces([0, 4, 279]) == ['<s>', '!', '<279>']
 
 

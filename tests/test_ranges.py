@@ -7,15 +7,15 @@ import pytest
 
 from configs import wmt_base
 from experiments.config import schema
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.attention.local import LocalAttention
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.init.normal import NormalInit
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.norms.layer import LayerNorm
-from flaxformer_lite.ranges import Choices, Range
 from flaxformer_lite.training.schedules.cosine import CosineSchedule
 from flaxformer_lite.training.schedules.noam import NoamSchedule
+from flaxformer_lite.validation import Choices, Range
 
 INF, NAN = float('inf'), float('nan')
 Whole = Annotated[int, Range(at_least=1)]
@@ -40,7 +40,7 @@ Positive = Annotated[float, Range(above=0)]
     ],
 )
 def test_what_is_allowed(annotation, value):
-    ranges.check('size', annotation, value)
+    validation.check('size', annotation, value)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_is_allowed(annotation, value):
 )
 def test_what_is_refused(annotation, value, message):
     with pytest.raises(ValueError, match=message):
-        ranges.check('size', annotation, value)
+        validation.check('size', annotation, value)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_what_is_made_in_python_is_held_to_the_same(make, message):
 
 def limited(kind):
     """Whether an annotation says too little: numbers or words, of a type alone."""
-    if ranges.limit_of(kind) is not None:
+    if validation.limit_of(kind) is not None:
         return False
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
-    return ranges.is_literal(kind) and kind is not bool
+    return validation.is_literal(kind) and kind is not bool
 
 
 VARIANTS = [
@@ -120,9 +120,11 @@ def test_every_argument_of_a_variant_that_is_a_number_or_a_word_has_a_range(kind
         assert not isinstance(kind, str), f'{argument}: a type, not its name as text'
         assert not limited(kind), f'{argument}: give {kind} a Range or Choices'
     ranged = [
-        x for x in spec.parameters(cls).values() if ranges.limit_of(x) is not None
+        x for x in spec.parameters(cls).values() if validation.limit_of(x) is not None
     ]
-    assert issubclass(cls, ranges.Checked) or not ranged, 'nothing checks its ranges'
+    assert issubclass(cls, validation.Checked) or not ranged, (
+        'nothing checks its ranges'
+    )
 
 
 def test_what_a_model_gives_its_parts_is_written_down(monkeypatch):

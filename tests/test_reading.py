@@ -24,10 +24,10 @@ def test_each_state_of_a_run_is_known(tmp_path):
     make(tmp_path / 'running')
     with storage.locked(tmp_path / 'running' / '.lock'):
         for status in ('finished', 'stopped', 'diverged', 'failed', 'running'):
-            assert reading.read_outcome(tmp_path / status).status == status
+            assert reading.run_status(tmp_path / status).status == status
             assert reading.read_run(tmp_path / status).status == status
-    assert reading.read_outcome(tmp_path / 'failed').message == 'the disk is full'
-    assert reading.read_outcome(tmp_path / 'none').status == 'not begun'
+    assert reading.run_status(tmp_path / 'failed').message == 'the disk is full'
+    assert reading.run_status(tmp_path / 'none').status == 'not begun'
 
 
 RESULT = ' must be an object, not .*[.] Restore the file, or remove it'

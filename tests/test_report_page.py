@@ -308,11 +308,11 @@ def test_values_are_shown_as_papers_print_them():
         *('one', '30.13 ± 0.50', '−1.50', '−2.00 to +0.25', '< 0.001', '3')
     ]
     assert TABLE.cells()[1][1:] == ['31.00', '-', '-', '-', '-']
-    assert tables.shown(PValue(0.04321)) == '0.043'
-    assert tables.shown(Spread(201.61, 7.619, 3)) == '201.6 ± 7.6'
-    assert tables.shown(Spread(992640.0, 0.0, 3)) == '992,640'
-    assert tables.shown(1.49862e12) == '1.5 × 10¹²'
-    assert tables.shown(0.00001) == '1 × 10⁻⁵'
+    assert tables.format_cell(PValue(0.04321)) == '0.043'
+    assert tables.format_cell(Spread(201.61, 7.619, 3)) == '201.6 ± 7.6'
+    assert tables.format_cell(Spread(992640.0, 0.0, 3)) == '992,640'
+    assert tables.format_cell(1.49862e12) == '1.5 × 10¹²'
+    assert tables.format_cell(0.00001) == '1 × 10⁻⁵'
 
 
 def test_a_reader_sees_gigabytes_and_csv_has_bytes():

@@ -232,9 +232,9 @@ def test_a_run_that_fails_on_a_full_disk_has_failed(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     unwritten = 'failure.json could not be written'
-    assert reading.read_outcome(tmp_path) == (reading.FAILED, unwritten)
+    assert reading.run_status(tmp_path) == (reading.FAILED, unwritten)
     with failure.recorded(tmp_path):
-        assert reading.read_outcome(tmp_path).status == reading.STOPPED
+        assert reading.run_status(tmp_path).status == reading.STOPPED
     assert not list(tmp_path.glob('*failure*'))
 
 

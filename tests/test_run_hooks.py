@@ -19,7 +19,7 @@ from test_ending import same_end
 from experiments import hooks
 from experiments.errors import UserError
 from experiments.hooks import tensorboard
-from experiments.hooks.base import Begun, numbers
+from experiments.hooks.base import RunInfo, numbers
 from experiments.runs import metrics_log
 
 ROOT = pages.ROOT
@@ -253,7 +253,7 @@ def calls_of(package, arguments, folder, result, monkeypatch):
     found = []
     for step in (0, 4):
         made = hooks.Hooks(hooks.make(f'{package}({arguments})'))
-        made.start(Begun(folder, {'train.steps': 9}, step, []))
+        made.start(RunInfo(folder, {'train.steps': 9}, step, []))
         made.row(dict(ROW))
         made.end(result)
         made.end(None)  # when the run is closed: it has ended already
@@ -340,7 +340,7 @@ def test_what_no_file_can_hold_is_refused_with_the_hooks_name(tmp_path):
             return {'x': object()}
 
     made = hooks.Hooks({'odd': Odd()})
-    made.start(Begun(tmp_path, {}, 0, []))
+    made.start(RunInfo(tmp_path, {}, 0, []))
     row = dict(ROW)
     with pytest.raises(TypeError) as caught:
         made.row(row)
@@ -360,7 +360,7 @@ def test_a_hook_that_does_not_start_is_not_ended_and_those_before_it_are(tmp_pat
 
     made = hooks.Hooks({'good': Good(), 'bad': Bad()})
     with pytest.raises(OSError, match='no network'):
-        made.start(Begun(tmp_path, {}, 0, []))
+        made.start(RunInfo(tmp_path, {}, 0, []))
     made.end(None)
     made.end(None)
     assert ended == [(Good, None)]
@@ -381,7 +381,7 @@ def events(path):
 def test_events_are_written_again_of_the_rows_that_stay(tmp_path):
     for rows in ([], [ROW, ROW | {'step': 8}]):
         made = hooks.Hooks(hooks.make('tensorboard'))
-        made.start(Begun(tmp_path, {}, 0, rows))
+        made.start(RunInfo(tmp_path, {}, 0, rows))
         made.row(ROW | {'step': 9})
         made.end(None)
     found = events(tmp_path)
@@ -393,7 +393,7 @@ def test_events_are_written_again_of_the_rows_that_stay(tmp_path):
 def test_whatever_may_be_in_a_row_can_be_shown(tmp_path):
     row = {'step': 2**63 - 1, 'kind': 'ä', 'x': 1e308, 'b': True}
     made = hooks.Hooks(hooks.make('tensorboard'))
-    made.start(Begun(tmp_path, {}, 0, [row]))
+    made.start(RunInfo(tmp_path, {}, 0, [row]))
     made.end(None)
     assert len(events(tmp_path)) == 3
 

@@ -10,7 +10,7 @@ import pytest
 from flax import linen as nn
 
 from configs import wmt_base
-from experiments import check, contracts, kinds
+from experiments import check, contracts, registries
 from experiments.command_line.screen import Screen
 from experiments.config import load
 from experiments.config.check import check_contracts
@@ -337,12 +337,12 @@ OF_OTHERS = {'wandb', 'mlflow'}  # hooks that call what is installed
 OURS = [
     (field.rpartition('.')[2], TOLD.get(name, name))
     for field in ('filters', 'objective', 'train.hooks')
-    for name in kinds.FOLDERS[field].names()
+    for name in registries.FOLDERS[field].names()
     if name not in OF_OTHERS
 ] + [
     (field, TOLD.get(name, name))
     for field in ('decode', 'processors')
-    for name in kinds.FOLDERS[f'evaluation.{field}'].names()
+    for name in registries.FOLDERS[f'evaluation.{field}'].names()
 ]
 
 
@@ -436,27 +436,27 @@ class OfTheWholeBatch(Sampling):
 
 
 class Forbids(Processor):
-    def __call__(self, logits_BNV, tokens_BNL, step, end):
+    def __call__(self, logits_BNV, tokens_BNL, step, eos):
         return jnp.full_like(logits_BNV, -jnp.inf)
 
 
 class LooksAhead(Processor):
-    def __call__(self, logits_BNV, tokens_BNL, step, end):
+    def __call__(self, logits_BNV, tokens_BNL, step, eos):
         return logits_BNV + tokens_BNL[..., -1:]
 
 
 class Raises(Processor):
-    def __call__(self, logits_BNV, tokens_BNL, step, end):
+    def __call__(self, logits_BNV, tokens_BNL, step, eos):
         return logits_BNV + 9.0
 
 
 class OfAllRows(Processor):
-    def __call__(self, logits_BNV, tokens_BNL, step, end):
+    def __call__(self, logits_BNV, tokens_BNL, step, eos):
         return logits_BNV - logits_BNV[:1]
 
 
 class InBfloat16(Processor):
-    def __call__(self, logits_BNV, tokens_BNL, step, end):
+    def __call__(self, logits_BNV, tokens_BNL, step, eos):
         return logits_BNV.astype(jnp.bfloat16)
 
 

@@ -29,7 +29,7 @@ from experiments.data.tokenizers.base import (
 )
 from experiments.data.tokenizers.sentencepiece import bpe_dropout, unigram_sample
 from experiments.errors import UserError
-from experiments.kinds import TOKENIZERS
+from experiments.registries import TOKENIZERS
 from flaxformer_lite import testing
 
 TEXTS = [text for pair in Words().pairs for text in pair]
@@ -248,7 +248,7 @@ def test_a_published_tokenizer_without_a_checkpoint_has_its_own_special_tokens(
     found = train(f'huggingface(path={str(folder)!r})', tmp_path)
     theirs = huggingface._open(folder)
     special = found.special_tokens
-    assert (special.padding, special.start, special.end) == (
+    assert (special.padding, special.bos, special.eos) == (
         *(theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id),
     )
     assert found.vocab_size == len(theirs)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config.schema import allowed, shown
+from experiments.config.schema import allowed, display
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.variants import LOSSES, PROCESSORS, STRATEGIES
 
@@ -60,7 +60,7 @@ def test_a_page_names_the_fields_of_its_kind(kind):
 def default(parameter):
     if parameter.default is inspect.Parameter.empty:
         return 'to be given'
-    return f'`{shown(parameter.default)}`'
+    return f'`{display(parameter.default)}`'
 
 
 @pytest.mark.parametrize(('kind', 'name'), ALL)

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, NoReturn
 from absl import flags
 from ml_collections import config_dict, config_flags
 
-from experiments import kinds, storage
+from experiments import registries, storage
 from experiments.command_line import console, stopping
-from experiments.config import load, parts, schema
+from experiments.config import load, schema, user_modules
 from experiments.config.load import flatten
 from experiments.errors import UserError, component_error, line, named, printable
 from flaxformer_lite.config import variants
-from flaxformer_lite.ranges import nearest, shown
+from flaxformer_lite.validation import did_you_mean, quote
 
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDERS = (PROJECT, PROJECT / 'configs')  # searched for configs
@@ -36,7 +36,7 @@ OF_REPORTS = ('scipy', 'altair', 'vl_convert', 'jinja2')  # packages that report
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 
 
-class Settings(NamedTuple):
+class ConfigFlags(NamedTuple):
     """The result of `--config` and its overrides.
 
     Attributes:
@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
             if flag in known or OVERRIDE.match(flag):
                 continue
             if re.fullmatch('--?[a-zA-Z][^ ]*', flag):
-                raise UserError(f'unknown flag {flag}{nearest(flag, known)}')
+                raise UserError(f'unknown flag {flag}{did_you_mean(flag, known)}')
         return super().parse_known_args(argv, namespace)
 
     def _complete(self) -> NoReturn:
@@ -115,8 +115,8 @@ class Parser(argparse.ArgumentParser):
 
 def _names(field: str) -> list[str]:
     """Returns the names that a field accepts, without their arguments."""
-    if field in kinds.FOLDERS:
-        return kinds.FOLDERS[field].names()
+    if field in registries.FOLDERS:
+        return registries.FOLDERS[field].names()
     variant = field.removeprefix('model.')
     return variants.names(variant) if variant in variants.fields() else []
 
@@ -222,7 +222,7 @@ def _use_utf8() -> None:
             stream.reconfigure(encoding='utf-8', errors='backslashreplace')
 
 
-def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Settings]:
+def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, ConfigFlags]:
     """Parses the parser's own flags and the settings of `--config` and its overrides.
 
     The config's path is relative to the current directory, then to the project, with or
@@ -250,12 +250,12 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
 def _trust(field: str, run: str) -> None:
     if run:
         with named(field):
-            parts.use(Path(run).expanduser(), trust_code=True)
+            user_modules.use(Path(run).expanduser(), trust_code=True)
 
 
 def settings(
     path: str, overrides: Mapping[str, Any], trust_code: bool = False
-) -> Settings:
+) -> ConfigFlags:
     """Returns the settings of a config file with overrides.
 
     Args:
@@ -269,12 +269,12 @@ def settings(
     file = find(path)
     config = _load(file)
     if file.suffix == '.json':
-        parts.use(file.parent, trust_code=trust_code)
+        user_modules.use(file.parent, trust_code=trust_code)
     before = flatten(config.to_dict())
     load.override(config, overrides)
     after = flatten(config.to_dict())
     changed = {k: v for k, v in after.items() if v != before[k]}
-    return Settings(load.from_dict(config.to_dict()), _name(file), changed)
+    return ConfigFlags(load.from_dict(config.to_dict()), _name(file), changed)
 
 
 def _name(file: Path) -> str:
@@ -296,13 +296,13 @@ def _help(argv: Sequence[str]) -> str:
     lines = [textwrap.fill(f'configs: {configs}', 88), '']
     lines.append(f'fields of {_name(file)}:')
     for field, (kind, _, meaning) in schema.fields().items():
-        value = schema.shown(values[field])
+        value = schema.display(values[field])
         allowed = schema.allowed(kind)
         lines.append(_row(field, f'{value} · {meaning} [{allowed}]'))
     # Lists the file names of variants. Their arguments are only in their classes, which
     # import JAX.
     lines += ['', 'variants; docs/variants/ has what NAME(argument=value) may give:']
-    of_kind = {name: folder.names() for name, folder in kinds.FOLDERS.items()}
+    of_kind = {name: folder.names() for name, folder in registries.FOLDERS.items()}
     for kind in variants.FOLDERS:
         of_kind[f'model.{kind}'] = variants.names(kind)
     for kind, names in of_kind.items():
@@ -346,7 +346,7 @@ def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
     there = available(folders[-1])
     raise UserError(
         f'--config={path}: no such file; the project has {", ".join(there)}'
-        f'{nearest(Path(path).stem, there)}'
+        f'{did_you_mean(Path(path).stem, there)}'
     )
 
 
@@ -405,7 +405,7 @@ def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
         said = str(error).removesuffix(f': {error.__context__}')
         field, _, value = said.removeprefix('flag --config.').partition('=')
         allowed = schema.allowed(schema.fields()[field].kind)
-        raise UserError(f'{field} must be {allowed}, not {shown(value)}') from error
+        raise UserError(f'{field} must be {allowed}, not {quote(value)}') from error
     except (flags.Error, ValueError) as error:
         raise UserError(str(error).removeprefix('flag ')) from error
     if stray:

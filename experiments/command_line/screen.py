@@ -39,7 +39,7 @@ def on_stderr(phase: str) -> Iterator['Screen']:
       phase: The first phase.
     """
     with contextlib.closing(Screen(sys.stderr, is_log=False)) as screen:
-        stopping.at_end(screen.close)
+        stopping.set_exit_message(screen.close)
         screen.begin(phase)
         with errors_noted(screen):
             yield screen

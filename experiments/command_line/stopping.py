@@ -60,7 +60,7 @@ def is_watching() -> bool:
     return _sockets is not None
 
 
-def at_end(line: Callable[[], str | None]) -> None:
+def set_exit_message(line: Callable[[], str | None]) -> None:
     """Sets the last action and line of a process that a signal ends.
 
     Args:

@@ -16,8 +16,8 @@ from experiments.config.schema import (
 )
 from experiments.data import filters, objectives, tokenizers
 from experiments.errors import UserError, user_errors
-from experiments.kinds import SOURCES
 from experiments.optimizers import frozen, optax_specs, optimizer
+from experiments.registries import SOURCES
 from flaxformer_lite import testing
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.models.base import Model

@@ -23,10 +23,10 @@ from experiments.config.schema import (
     sections,
 )
 from experiments.errors import UserError, named, user_errors
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Dataclass
-from flaxformer_lite.ranges import shown
+from flaxformer_lite.validation import quote
 
 CONFIG = 'config.json'  # in the directory of a run
 _DEEPEST = 10  # levels of nested fields
@@ -49,7 +49,7 @@ def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
     for key, value in nested.items():
         if not isinstance(key, str):
             raise UserError(
-                f'{prefix}{shown(key)}: a field name must be text, not '
+                f'{prefix}{quote(key)}: a field name must be text, not '
                 f'{type(key).__name__}. Write it as in model.dropout.'
             )
         if isinstance(value, Mapping):
@@ -82,7 +82,7 @@ def fill(config: ConfigDict) -> None:
 
 
 def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
-    kind = ranges.types_of(field.kind)[0]
+    kind = validation.types_of(field.kind)[0]
     given: Any = part.get(key, field.default)
     value = plain(given, kind)
     is_typed = key in part and part.get_type(key) is not type(None)
@@ -124,7 +124,7 @@ def override(config: ConfigDict, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         kind = fields()[name].kind
         with user_errors(f'{name}: '):
-            found[name] = plain(value, ranges.types_of(kind)[0])
+            found[name] = plain(value, validation.types_of(kind)[0])
         check_value(name, kind, found[name])
     with config.ignore_type():  # the file may have given a field another type
         config.update_from_flattened_dict(found)
@@ -181,7 +181,7 @@ def check_names(names: Iterable[str]) -> None:
             continue
         own = [field for field in fields() if field.startswith(f'{name}.')]
         # The run's directory is a flag, not a field.
-        hint = ranges.nearest(name, [*fields(), '--workdir'])
+        hint = validation.did_you_mean(name, [*fields(), '--workdir'])
         if own:
             hint = f'; it is a section with the fields {", ".join(own)}'
         raise UserError(f"unknown config field '{name}'{hint}")
@@ -205,8 +205,8 @@ def read_stored(file: Path) -> dict[str, Any]:
     version = config.pop(VERSION_FIELD, None)
     if type(version) is not int or not _OLDEST <= version <= VERSION:
         raise UserError(
-            f'{file}: unsupported {VERSION_FIELD} {ranges.shown(version)}. This code '
-            f'reads versions {_OLDEST} to {VERSION}; use the commit that '
+            f'{file}: unsupported {VERSION_FIELD} {validation.quote(version)}. This '
+            f'code reads versions {_OLDEST} to {VERSION}; use the commit that '
             'environment.json names.'
         )
     with named(file), user_errors():
@@ -223,7 +223,7 @@ def _check_keys(nested: Mapping[str, Any]) -> None:
     for key, value in nested.items():
         if '.' in key:
             raise UserError(
-                f'the key {shown(key)} has a dot. Write the field in its section.'
+                f'the key {quote(key)} has a dot. Write the field in its section.'
             )
         if isinstance(value, dict):
             _check_keys(value)
@@ -236,14 +236,14 @@ def _check_sections(config: Mapping[str, Any]) -> None:
         for section in name.split('.'):
             part = part.get(section, {})
         if not isinstance(part, dict):
-            raise UserError(f'{name} must be a section, not {ranges.shown(part)}')
+            raise UserError(f'{name} must be a section, not {validation.quote(part)}')
 
 
 def _check_stored(values: Mapping[str, Any]) -> None:
     """Raises ValueError if a field of the schema has an invalid value."""
     for name, field in fields().items():
         if name in values:
-            ranges.check(name, field.kind, values[name])
+            validation.check(name, field.kind, values[name])
     for name in part_fields():
         value = values.get(name)
         is_off = name == 'train.hooks' and value in ('', '[]')

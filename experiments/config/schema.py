@@ -11,11 +11,12 @@ import typing
 from typing import Annotated, Any, NamedTuple
 
 from experiments.errors import user_errors
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config import schema as model_schema
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.ranges import (
+from flaxformer_lite.remat import Remat
+from flaxformer_lite.validation import (
     Choices,
     Epsilon,
     NotNegative,
@@ -24,7 +25,6 @@ from flaxformer_lite.ranges import (
     Rate,
     Size,
 )
-from flaxformer_lite.remat import Remat
 
 Count = Annotated[int, Range(at_least=0)]
 Seed = Annotated[int, Range(at_least=0, below=2**32)]
@@ -38,10 +38,10 @@ def check_value(name: str, annotation: Any, value: Any) -> None:
       UserError: Names it, its value and the allowed values.
     """
     with user_errors():
-        ranges.check(name, annotation, value)
+        validation.check(name, annotation, value)
 
 
-class Section(model_schema.Section):
+class ConfigSection(model_schema.Section):
     """A section of the config; an invalid field raises UserError."""
 
     def __post_init__(self):
@@ -50,7 +50,7 @@ class Section(model_schema.Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchConfig(Section):
+class BatchConfig(ConfigSection):
     """The size and layout of training batches."""
 
     NAME = 'batch'
@@ -73,7 +73,7 @@ class BatchConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshConfig(Section):
+class MeshConfig(ConfigSection):
     """The device mesh; a run may be resumed with another one."""
 
     NAME = 'mesh'
@@ -88,7 +88,7 @@ class MeshConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig(Section):
+class OptimizerConfig(ConfigSection):
     """The optimizer and its learning rates (paper §5.3)."""
 
     NAME = 'optimizer'
@@ -109,7 +109,7 @@ class OptimizerConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig(Section):
+class TrainConfig(ConfigSection):
     """Length, loss and random seeds of training."""
 
     NAME = 'train'
@@ -137,7 +137,7 @@ class TrainConfig(Section):
     data_seed: Annotated[SeedOrEmpty, 'seed of the data order; empty: seed'] = None
     dropout_seed: Annotated[SeedOrEmpty, 'seed of dropout; empty: seed'] = None
     freeze: Annotated[
-        ranges.Regex,
+        validation.Regex,
         'does not train parameters whose path matches',
     ] = ''
     ema: Annotated[
@@ -170,7 +170,7 @@ class TrainConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationConfig(Section):
+class EvaluationConfig(ConfigSection):
     """When to score, and how to translate."""
 
     NAME = 'evaluation'
@@ -209,7 +209,7 @@ class EvaluationConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointConfig(Section):
+class CheckpointConfig(ConfigSection):
     """When to save checkpoints, and how many to keep."""
 
     NAME = 'checkpoint'
@@ -222,7 +222,7 @@ class CheckpointConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExperimentConfig(Section):
+class ExperimentConfig(ConfigSection):
     """All fields of an experiment. Defaults: the paper's base model and training."""
 
     data: Annotated[Spec, 'data source: a file in experiments/data/sources/'] = (
@@ -252,7 +252,8 @@ class ExperimentConfig(Section):
         'number of checkpoints of init_from to average; empty: as in its config',
     ] = None
     init_ignore: Annotated[
-        ranges.Regex, 'does not initialize parameters whose path matches from init_from'
+        validation.Regex,
+        'does not initialize parameters whose path matches from init_from',
     ] = ''
     batch: BatchConfig = BatchConfig()
     mesh: MeshConfig = MeshConfig()
@@ -290,7 +291,9 @@ def fields() -> dict[str, Field]:
 
 def part_fields() -> list[str]:
     """Returns the fields that name a component: `'data'`, `'model.attention'`."""
-    return [x for x, field in fields().items() if type in ranges.types_of(field.kind)]
+    return [
+        x for x, field in fields().items() if type in validation.types_of(field.kind)
+    ]
 
 
 def sections(kind: Any = ExperimentConfig, prefix: str = '') -> dict[str, Any]:
@@ -305,8 +308,8 @@ def sections(kind: Any = ExperimentConfig, prefix: str = '') -> dict[str, Any]:
 
 def allowed(kind: Any) -> str:
     """Describes an annotation's allowed values: `int, at least 1; or empty`."""
-    limit = ranges.limit_of(kind)
-    kinds = ranges.types_of(kind)
+    limit = validation.limit_of(kind)
+    kinds = validation.types_of(kind)
     words = ' or '.join(x.__name__ for x in kinds if x is not type(None))
     if type in kinds:
         words = 'a name'
@@ -321,7 +324,7 @@ def allowed(kind: Any) -> str:
     return words
 
 
-def shown(value: Any) -> str:
+def display(value: Any) -> str:
     """Formats a value for display; None and empty text become `(empty)`."""
     return '(empty)' if value in (None, '') else str(value)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.config.schema import EvaluationConfig
 from experiments.errors import user_errors
-from experiments.kinds import METRICS
+from experiments.registries import METRICS
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.decoding.strategies.mbr import MBRDecoding
@@ -19,12 +19,12 @@ if TYPE_CHECKING:  # few strategies use one
 _UTILITY = 'chrf'  # the default of `mbr`
 
 
-class Search(NamedTuple):
+class SearchOptions(NamedTuple):
     strategy: Strategy
     processors: tuple[Processor, ...]
 
 
-class Sampling(NamedTuple):
+class SamplingOptions(NamedTuple):
     """Options for decoding a sentence several times, each with its own key.
 
     Attributes:
@@ -38,7 +38,9 @@ class Sampling(NamedTuple):
     utility: 'Metric | None' = None
 
 
-def make(evaluation: EvaluationConfig, forced_first: int | None = None) -> Search:
+def make(
+    evaluation: EvaluationConfig, forced_first: int | None = None
+) -> SearchOptions:
     """Makes the objects that `evaluation.decode` and `evaluation.processors` name.
 
     Args:
@@ -53,7 +55,7 @@ def make(evaluation: EvaluationConfig, forced_first: int | None = None) -> Searc
     sampling(strategy)
     with user_errors('evaluation.processors: '):
         processors = as_processors(evaluation.processors)
-    return Search(strategy, (*forced_prefix(forced_first), *processors))
+    return SearchOptions(strategy, (*forced_prefix(forced_first), *processors))
 
 
 def check_processors(
@@ -72,7 +74,7 @@ def check_processors(
             processor.check(model.vocab_size, model.special_tokens, limit)
 
 
-def sampling(strategy: Strategy, n_best: int = 1) -> Sampling:
+def sampling(strategy: Strategy, n_best: int = 1) -> SamplingOptions:
     """Returns how a strategy decodes a sentence.
 
     Args:
@@ -83,9 +85,9 @@ def sampling(strategy: Strategy, n_best: int = 1) -> Sampling:
       UserError: The utility is unknown, or an argument of it is invalid.
     """
     if not isinstance(strategy, MBRDecoding):
-        return Sampling(strategy, n_best if strategy.draws else 1)
+        return SamplingOptions(strategy, n_best if strategy.draws else 1)
     with user_errors('evaluation.decode: utility: '):
         # Configs are text, so it is never a function.
         spec: Any = strategy.utility or _UTILITY
         utility = METRICS.make(spec, name='utility')
-    return Sampling(strategy.sampler, strategy.samples, utility)
+    return SamplingOptions(strategy.sampler, strategy.samples, utility)

@@ -3,7 +3,7 @@
 python -m experiments.config.table >docs/configs.md
 """
 
-from experiments.config.schema import allowed, fields, sections, shown
+from experiments.config.schema import allowed, display, fields, sections
 
 _HEAD = """# The fields of a config
 
@@ -27,7 +27,7 @@ def markdown() -> str:
         lines += ['| field | default | may be | meaning |', '|---|---|---|---|']
         for name, (kind, default, meaning) in fields().items():
             if name.rpartition('.')[0] == section:
-                default = f'`{shown(default)}`'
+                default = f'`{display(default)}`'
                 lines.append(f'| `{name}` | {default} | {allowed(kind)} | {meaning} |')
         lines.append('')
     return '\n'.join(lines)

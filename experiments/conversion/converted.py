@@ -14,7 +14,7 @@ from experiments.config.schema import (
     EvaluationConfig,
     ExperimentConfig,
 )
-from experiments.data.tokenizers.huggingface import Huggingface, of_checkpoint
+from experiments.data.tokenizers.huggingface import HuggingfaceTokenizer, of_checkpoint
 from experiments.errors import UserError, user_errors
 from experiments.runs import directory, environment, trained_run
 from flaxformer_lite.pretrained import folder
@@ -35,7 +35,7 @@ class Conversion(NamedTuple):
     folder: Path
     model_type: str
     config: ExperimentConfig
-    tokenizer: Huggingface
+    tokenizer: HuggingfaceTokenizer
 
 
 def read_checkpoint(

@@ -6,7 +6,7 @@ from experiments import storage
 from experiments.command_line import flags
 from experiments.conversion import huggingface, to_ctranslate2
 from experiments.conversion.trained import Trained
-from experiments.data.tokenizers.huggingface import Huggingface
+from experiments.data.tokenizers.huggingface import HuggingfaceTokenizer
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
@@ -60,7 +60,7 @@ def export(
         folder.mkdir()
         if to == 'ctranslate2':
             to_ctranslate2.write(trained, folder, quantization)
-        elif isinstance(trained.tokenizer, Huggingface):
+        elif isinstance(trained.tokenizer, HuggingfaceTokenizer):
             huggingface.write_published(trained, folder)
         else:
             huggingface.write(trained, folder)

@@ -19,7 +19,11 @@ from experiments.conversion import rewrite
 from experiments.conversion.rewrite import Expressed
 from experiments.conversion.trained import Trained, draw_tokens, logits
 from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
-from experiments.data.tokenizers.huggingface import CONFIG, GENERATION, Huggingface
+from experiments.data.tokenizers.huggingface import (
+    CONFIG,
+    GENERATION,
+    HuggingfaceTokenizer,
+)
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError, user_errors
 from flaxformer_lite.config import build, spec
@@ -74,7 +78,7 @@ def write_published(trained: Trained, folder: Path) -> None:
       UserError: The family doesn't support this model; names the field.
     """
     tokenizer = trained.tokenizer
-    assert isinstance(tokenizer, Huggingface)
+    assert isinstance(tokenizer, HuggingfaceTokenizer)
     documents = {}
     for name in (CONFIG, GENERATION, _TOKENIZER):
         file = tokenizer.files.get(name)
@@ -95,11 +99,11 @@ def write_published(trained: Trained, folder: Path) -> None:
         config['bos_token_id'] = theirs.get('bos_token_id')
     else:
         config, arrays = _in_own_family(trained)
-        config['bos_token_id'] = special.start
+        config['bos_token_id'] = special.bos
         # Without a class, Transformers opens the tokenizer of the model's family.
         kind = type(tokenizer.theirs).__name__
         documents[_TOKENIZER].setdefault('tokenizer_class', kind)
-        never = {special.padding, special.start} - {special.end}
+        never = {special.padding, special.bos} - {special.eos}
         documents[GENERATION] = {
             'suppress_tokens': sorted(never),
             'max_length': _longest(trained),
@@ -107,8 +111,8 @@ def write_published(trained: Trained, folder: Path) -> None:
     documents[CONFIG] = config | {'dtype': 'float32'}
     documents[GENERATION] |= {
         'pad_token_id': special.padding,
-        'eos_token_id': special.end,
-        'decoder_start_token_id': special.start,
+        'eos_token_id': special.eos,
+        'decoder_start_token_id': special.bos,
     }
     if tokenizer.forced_first is not None:
         documents[GENERATION]['forced_bos_token_id'] = tokenizer.forced_first

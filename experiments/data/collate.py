@@ -53,13 +53,13 @@ def pairs_batch(
     """
     special = corpus.special_tokens
     source, source_segments, source_positions = collate_side(
-        corpus.source, shape, pairs, rows, corpus.source_end, special.padding
+        corpus.source, shape, pairs, rows, corpus.source_eos, special.padding
     )
     labels, segments, positions = collate_side(
-        corpus.target, shape, pairs, rows, special.end, special.padding
+        corpus.target, shape, pairs, rows, special.eos, special.padding
     )
     shifted = np.pad(labels[:, :-1], ((0, 0), (1, 0)))
-    inputs = np.where(positions == 0, special.start, shifted)
+    inputs = np.where(positions == 0, special.bos, shifted)
     return {
         'source': source,
         'source_segments': source_segments,

@@ -68,7 +68,7 @@ class Corpus:
       left_out: Reason → number of pairs that the data source left out.
       digest: Digest of the files; '' for pairs in memory.
       special_tokens: Special tokens of its batches.
-      source_end: The end token of sources; None for none.
+      source_eos: The end token of sources; None for none.
     """
 
     source: RaggedArray
@@ -77,7 +77,7 @@ class Corpus:
     left_out: dict[str, int] = dataclasses.field(default_factory=dict)
     digest: str = ''
     special_tokens: SpecialTokens = DEFAULT_TOKENS
-    source_end: int | None = DEFAULT_TOKENS.end
+    source_eos: int | None = DEFAULT_TOKENS.eos
 
     def __len__(self) -> int:
         return len(self.source)
@@ -146,7 +146,7 @@ def tokenize(pairs: Pairs, tokenizer: Tokenizer) -> Corpus:
         source=RaggedArray.from_rows(sources, dtypes['source']),
         target=RaggedArray.from_rows(targets, dtypes['target']),
         special_tokens=tokenizer.special_tokens,
-        source_end=tokenizer.source_end,
+        source_eos=tokenizer.source_eos,
     )
 
 
@@ -245,7 +245,7 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
         left_out=about.get('left_out', {}),
         digest=storage.sha256(folder / storage.SUMS),
         special_tokens=tokenizer.special_tokens,
-        source_end=tokenizer.source_end,
+        source_eos=tokenizer.source_eos,
     )
 
 

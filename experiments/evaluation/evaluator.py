@@ -72,7 +72,7 @@ class Evaluator:
         )
         self._on_progress = on_progress
         self._evaluated: dict[tuple[str, int, int], Evaluation] = {}
-        devices = devices or mesh.of()
+        devices = devices or mesh.make_mesh()
         programs = programs or ProgramCache()
         self._translate = Translator(
             model,

@@ -120,7 +120,7 @@ class Explainer:
         source = self._encode(text)
         variables = self._ablated(off)
         trace = self._trace(variables, strategy, source)
-        end = self._model.special_tokens.end
+        end = self._model.special_tokens.eos
         hypotheses = trace.hypotheses(end)
         numbers = {ids: i for i, ids in enumerate(hypotheses)}
         of_target = self.run.tokenizer.sides[1]
@@ -205,13 +205,13 @@ class Explainer:
         longest = max(len(source), len(target))
         length = _room(longest)
         batch = make_batch(
-            [source], [target], special.start, special.padding, length=length
+            [source], [target], special.bos, special.padding, length=length
         )
         seen = self._inspect(variables, _placed(batch))
         weights, *found = jax.device_get(seen)
         of_source, of_target = self.run.tokenizer.sides
         read = of_source.pieces(list(source))
-        pieces = of_target.pieces([special.start, *target])
+        pieces = of_target.pieces([special.bos, *target])
         by_token = [x_T.tolist() for x_T in found]
         tokens = []
         # Padding follows the target.
@@ -255,13 +255,13 @@ class Explainer:
 
 
 def _traced_search(
-    model: Model, choice: search.Search, extra_length: int
+    model: Model, choice: search.SearchOptions, extra_length: int
 ) -> compilation.Program:
     """Returns the compiled search for one sentence, with a trace of its steps."""
 
     def trace(variables, source_BS, max_len_B):
         length = source_BS.shape[1] - 1 + extra_length
-        settings = generation.Settings(*choice, length, model.special_tokens)
+        settings = generation.DecodingOptions(*choice, length, model.special_tokens)
         inputs = generation.decode_inputs(
             model, settings, variables, source_BS, max_len_B
         )
@@ -271,7 +271,7 @@ def _traced_search(
 
 
 def _placed(tree: Any) -> Any:
-    return jax.device_put(tree, mesh.of().everywhere())
+    return jax.device_put(tree, mesh.make_mesh().everywhere())
 
 
 def _room(tokens: int) -> int:

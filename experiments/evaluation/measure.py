@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from experiments import metrics
 from experiments.errors import user_errors
-from experiments.kinds import METRICS
 from experiments.metrics.base import OF_MODELS
+from experiments.registries import METRICS
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.ranges import shown
+from flaxformer_lite.validation import quote
 
 _LOWER_IS_BETTER = ('loss', 'perplexity')
 
@@ -47,7 +47,7 @@ class Measure:
         known = (*by_name, *OF_MODELS)
         if not self.set or self.score not in known:
             raise ValueError(
-                f'measure={shown(str(self))} is not the name of a set and one of '
+                f'measure={quote(str(self))} is not the name of a set and one of '
                 f"{', '.join(known)}, such as 'test bleu'"
             )
         if not self.is_of_translations:

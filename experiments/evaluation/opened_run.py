@@ -144,9 +144,9 @@ def pairs_batch(
     special = tokenizer.special_tokens
     batch = make_batch(
         [tokenizer.with_end(ids) for ids in source_ids],
-        [[*ids, special.end] for ids in target_ids],
-        special.start,
+        [[*ids, special.eos] for ids in target_ids],
+        special.bos,
         special.padding,
         length=length,
     )
-    return jax.device_put(batch, mesh.of().everywhere())
+    return jax.device_put(batch, mesh.make_mesh().everywhere())

@@ -57,7 +57,7 @@ class Scorer:
         self._model = model
         self._tokenizer = tokenizer
         self._batch_tokens = batch_tokens
-        self._devices = devices or mesh.of()
+        self._devices = devices or mesh.make_mesh()
         programs = programs or ProgramCache()
         self._log_probs = programs.get(_log_probs, model, self._devices)
 

@@ -25,7 +25,7 @@ from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import kv_cache
 from flaxformer_lite.decoding import DecodeResult
 from flaxformer_lite.ensembling import Ensemble
-from flaxformer_lite.generation import Settings, decode_rows
+from flaxformer_lite.generation import DecodingOptions, decode_rows
 from flaxformer_lite.models.base import Model
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Translator:
         self._tokenizer = tokenizer
         self._settings = settings
         self._seed = seed
-        self._devices = devices or mesh.of()
+        self._devices = devices or mesh.make_mesh()
         choice = search.make(settings, tokenizer.forced_first)
         search.check_processors(choice.processors, model, settings.extra_length)
         self._strategy, self._samples, self._utility = search.sampling(
@@ -171,7 +171,7 @@ class Translator:
         """
         shape, index = batch
         rows = np.arange(len(index))
-        end = self._tokenizer.source_end
+        end = self._tokenizer.source_eos
         padding = self._model.special_tokens.padding
         source_BS, segments_BS, _ = collate_side(
             sentences, shape, index, rows, end, padding
@@ -268,7 +268,7 @@ def mean_utilities(
 
 def _search(
     model: Model | Ensemble,
-    choice: search.Search,
+    choice: search.SearchOptions,
     extra_length: int,
     n_best: int,
     devices: DeviceMesh,
@@ -277,7 +277,7 @@ def _search(
 
     def decode(variables, key, source_BS, max_len_B, numbers_B):
         length = source_BS.shape[1] - 1 + extra_length
-        settings = Settings(*choice, length, model.special_tokens, n_best)
+        settings = DecodingOptions(*choice, length, model.special_tokens, n_best)
         arrays = (source_BS, max_len_B, numbers_B)
         with kv_cache.float32_slots(jax.default_backend() == 'cpu'):
             return decode_rows(model, settings, variables, key, *arrays)

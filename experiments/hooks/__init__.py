@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.errors import UserError, user_errors
-from experiments.hooks.base import Begun, Hook
-from experiments.kinds import HOOKS
+from experiments.hooks.base import Hook, RunInfo
+from experiments.registries import HOOKS
 from flaxformer_lite.config import spec as specs
 from flaxformer_lite.config.spec import Spec
 
@@ -47,7 +47,7 @@ class Hooks:
         self._made = made
         self._open: dict[str, Hook] = {}  # started and not ended
 
-    def start(self, run: Begun) -> None:
+    def start(self, run: RunInfo) -> None:
         for name, hook in self._made.items():
             _call({name: hook}, lambda hook: hook.start(run))
             self._open[name] = hook

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from flaxformer_lite.ranges import Checked
+from flaxformer_lite.validation import Checked
 
 Row = Mapping[str, Any]
 
 
-class Begun(NamedTuple):
+class RunInfo(NamedTuple):
     """A run that starts or resumes.
 
     Attributes:
@@ -41,7 +41,7 @@ class Hook(Checked):
 
     package: ClassVar[str] = ''
 
-    def start(self, run: Begun) -> None:
+    def start(self, run: RunInfo) -> None:
         """Called once, before all other methods."""
 
     def row(self, row: Row) -> Row | None:

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Annotated
 
 from experiments.hooks.base import Hook
-from flaxformer_lite.ranges import Range
+from flaxformer_lite.validation import Range
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -4,8 +4,8 @@ The field `evaluation.metrics` is a list of specs: `[bleu, chrf(word_order=2)]`.
 """
 
 from experiments.errors import UserError, user_errors
-from experiments.kinds import METRICS
 from experiments.metrics.base import OF_MODELS, Metric
+from experiments.registries import METRICS
 from flaxformer_lite.config import spec as specs
 from flaxformer_lite.config.spec import Spec
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from experiments.errors import check_list
-from flaxformer_lite.ranges import Checked
+from flaxformer_lite.validation import Checked
 
 # Scores that every model has, with the first reference and without decoding.
 OF_MODELS = ('loss', 'perplexity', 'accuracy')

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from experiments.errors import UserError
 from experiments.metrics._sacrebleu import SacreBleu
-from flaxformer_lite.ranges import Choices, Range, Size
+from flaxformer_lite.validation import Choices, Range, Size
 
 # For languages that don't separate all words by spaces, by ISO 639-1 and 639-3 code.
 _TOKENIZERS = {

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated, ClassVar
 
 from experiments.metrics._sacrebleu import SacreBleu
-from flaxformer_lite.ranges import Range, Size
+from flaxformer_lite.validation import Range, Size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.errors import UserError, reason
 from experiments.metrics.base import Metric
-from flaxformer_lite.ranges import Size
+from flaxformer_lite.validation import Size
 
 _INSTANTIATOR = '_instantiator'
 

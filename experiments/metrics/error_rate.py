@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from experiments.metrics.base import Metric
-from flaxformer_lite.ranges import Choices
+from flaxformer_lite.validation import Choices
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from experiments.errors import UserError, user_errors
 from experiments.runtime import mesh
 from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.ranges import shown
 from flaxformer_lite.training import freezing
+from flaxformer_lite.validation import quote
 
 
 def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
@@ -31,7 +31,7 @@ def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
     found = {
         path: re.search(pattern, path) is not None for path in _parameter_paths(model)
     }
-    where = f'train.freeze={shown(pattern)}'
+    where = f'train.freeze={quote(pattern)}'
     if not any(found.values()):
         first, *_, last = found
         raise UserError(

@@ -13,7 +13,7 @@ from experiments.errors import UserError, user_errors
 from flaxformer_lite import testing
 from flaxformer_lite.config import results, spec
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.ranges import nearest
+from flaxformer_lite.validation import did_you_mean
 
 CONTRIB = 'contrib.'
 # Unsupported: these need more than a gradient (the loss itself, per-example gradients,
@@ -70,7 +70,7 @@ def make(
     if '.' not in name.removeprefix(CONTRIB) and name not in of_optax:
         raise UserError(
             f'optimizer.name must be one of {", ".join(of_optax)}, not {name!r}'
-            f'{nearest(name, of_optax)}'
+            f'{did_you_mean(name, of_optax)}'
         )
     ours = {
         'learning_rate': schedule,

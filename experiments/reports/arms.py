@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from experiments import metrics
-from experiments.config import parts
+from experiments.config import user_modules
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
 from experiments.metrics.base import OF_MODELS, Metric
@@ -145,7 +145,7 @@ def metric_of(run: Run, measure: Measure) -> Metric:
       UserError: The run lacks this metric, a package that it needs isn't installed, or
         a metric's module may have come with the run.
     """
-    parts.check_origin(run.metrics_spec, run.path)
+    user_modules.check_origin(run.metrics_spec, run.path)
     name = measure.metric(run.metrics)
     # Results of earlier versions lack the target language, which had no effect.
     language = run.evaluations.get(measure.set, {}).get('target', '')
@@ -193,8 +193,8 @@ def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
     names = []
     for first, *_ in groups:
         values = [first.config.get(field) for field in fields]
-        parts = map('{}={}'.format, words, values)
-        names.append(', '.join(parts))
+        labels = map('{}={}'.format, words, values)
+        names.append(', '.join(labels))
     if all(0 < len(name) <= _LONGEST_NAME for name in names):
         return names
     return list(map(common_path, groups))

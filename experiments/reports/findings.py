@@ -14,7 +14,7 @@ from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
 from experiments.reports.arms import Arm, Study, metric_of
-from experiments.reports.tables import Table, cells_of, permuted, shown
+from experiments.reports.tables import Table, cells_of, format_cell, permuted
 from experiments.runs import reading
 from experiments.runs.reading import Translations
 
@@ -343,14 +343,14 @@ def _sentence(study: Study, contrast: Contrast) -> str:
     """Returns an effect with interval, verdict and minimum detectable difference."""
     form = console.score if study.measure.is_of_translations else console.cell
     effect, interval, _ = cells_of(contrast)
-    text = f'{contrast.arm}, from {contrast.base}: {shown(effect, form)}'
+    text = f'{contrast.arm}, from {contrast.base}: {format_cell(effect, form)}'
     if interval is None:
         return f'{text}; no test can be made.'
     word = _word(study, contrast)
-    text = f'{text} (95 % interval {shown(interval, form)}): {word}'
+    text = f'{text} (95 % interval {format_cell(interval, form)}): {word}'
     if word != 'no difference shown':
         return f'{text}.'
-    detectable = shown(contrast.detectable, form)
+    detectable = format_cell(contrast.detectable, form)
     return f'{text} (minimum detectable difference: {detectable}).'
 
 

@@ -33,7 +33,7 @@ _TEMPLATES.filters['text'] = tables.escape_markdown
 _TEMPLATES.filters['table'] = tables.markdown
 
 
-class Section(NamedTuple):
+class ReportSection(NamedTuple):
     """A section of the report.
 
     Attributes:
@@ -72,7 +72,7 @@ def write(
         _compared(study),
         _tuning(study),
         _costs(study),
-        Section('Scores', tables=[findings.scores(study)]),
+        ReportSection('Scores', tables=[findings.scores(study)]),
         _curves(study, against),
         *_translations(study),
     )
@@ -98,12 +98,12 @@ def _some(*found: Any) -> list[Any]:
     return [part for part in found if part is not None]
 
 
-def _answer(study: Study, notes: Sequence[str]) -> Section:
+def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
     contrasts = findings.from_base(study)
     declared = findings.declared(study)
     drawn = declared or list(contrasts.values())
     of_arms = [findings.arms(study), findings.exploratory(study, contrasts)]
-    return Section(
+    return ReportSection(
         'Answer',
         findings.answer(study, declared),
         _some(
@@ -121,7 +121,7 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
     )
 
 
-def _compared(study: Study) -> Section:
+def _compared(study: Study) -> ReportSection:
     text = []
     if study.sweep.arms:
         text = [
@@ -129,10 +129,10 @@ def _compared(study: Study) -> Section:
             f'What differs here: {study.sweep.differs}',
         ]
     compared = _some(conditions.facts(study), findings.published(study))
-    return Section('What was compared', text, compared)
+    return ReportSection('What was compared', text, compared)
 
 
-def _tuning(study: Study) -> Section | None:
+def _tuning(study: Study) -> ReportSection | None:
     """Returns the section of what each arm tried; None without tuning."""
     tried = designs.tried(study)
     if not tried:
@@ -142,16 +142,16 @@ def _tuning(study: Study) -> Section | None:
     )
     shown = [designs.trials(study, tried), designs.expected_best(study, tried)]
     curve = designs.tuning_curve(study, tried)
-    return Section('Tuning', [text], shown, _some(curve))
+    return ReportSection('Tuning', [text], shown, _some(curve))
 
 
-def _costs(study: Study) -> Section:
+def _costs(study: Study) -> ReportSection:
     costs = _some(findings.costs(study), designs.time_to_target(study))
     beside_scores = figures.score_by_cost(study)
-    return Section('Cost', tables=costs, figures=_some(beside_scores))
+    return ReportSection('Cost', tables=costs, figures=_some(beside_scores))
 
 
-def _curves(study: Study, against: str) -> Section | None:
+def _curves(study: Study, against: str) -> ReportSection | None:
     """Returns the training curves; None without data."""
     drawn = figures.curves(study, against)
     if not drawn:
@@ -160,10 +160,10 @@ def _curves(study: Study, against: str) -> Section | None:
         'A line is the mean over seeds at the steps that all of an arm have. Tokens '
         "and time that a row does not tell are its share of the run's, by steps."
     )
-    return Section('Curves', [text], figures=drawn)
+    return ReportSection('Curves', [text], figures=drawn)
 
 
-def _translations(study: Study) -> list[Section]:
+def _translations(study: Study) -> list[ReportSection]:
     """Returns scores by length and phenomenon, and sentences, of the deciding set."""
     translated = texts.translated(study)
     if translated is None:
@@ -173,14 +173,14 @@ def _translations(study: Study) -> list[Section]:
         'any; of each arm, its first seed.'
     )
     sentences = texts.differing(translated)
-    found = [Section('Translations', [text], sentences=sentences)]
+    found = [ReportSection('Translations', [text], sentences=sentences)]
     by_group = texts.by_group(translated)
     if by_group is not None:
-        found.insert(0, Section('Where the score comes from', tables=[by_group]))
+        found.insert(0, ReportSection('Where the score comes from', tables=[by_group]))
     return found
 
 
-def html(title: str, sections: Sequence[Section]) -> str:
+def html(title: str, sections: Sequence[ReportSection]) -> str:
     """Renders a self-contained page; every text is escaped.
 
     Args:
@@ -201,7 +201,7 @@ def html(title: str, sections: Sequence[Section]) -> str:
     )
 
 
-def markdown(title: str, sections: Sequence[Section]) -> str:
+def markdown(title: str, sections: Sequence[ReportSection]) -> str:
     """Renders Markdown with separate figures; every text is escaped."""
     template = _TEMPLATES.get_template('page.md.jinja')
     return template.render(title=title, sections=sections)

@@ -71,7 +71,7 @@ class Table(NamedTuple):
     def cells(self) -> list[list[str]]:
         """Returns the values as text."""
         forms = list(map(self._form, self.columns))
-        return [list(map(shown, row, forms)) for row in self.rows]
+        return [list(map(format_cell, row, forms)) for row in self.rows]
 
     def names(self) -> list[str]:
         """Returns the column names as a reader sees them."""
@@ -97,7 +97,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Spread | Interval) or console.is_number(value)
 
 
-def shown(value: Any, form: Form = console.cell) -> str:
+def format_cell(value: Any, form: Form = console.cell) -> str:
     """Formats a value for tables.
 
     Args:
@@ -110,7 +110,7 @@ def shown(value: Any, form: Form = console.cell) -> str:
         case Spread():
             return _spread(value, form)
         case Interval():
-            low, high = (shown(Difference(end), form) for end in value)
+            low, high = (format_cell(Difference(end), form) for end in value)
             return f'{low} to {high}'
         case Difference():
             sign = '−' if value < 0 else '+'

@@ -8,10 +8,10 @@ from experiments import storage
 from experiments.command_line import console
 from experiments.errors import UserError
 from experiments.metrics.base import OF_MODELS
-from flaxformer_lite.ranges import shown
+from flaxformer_lite.validation import quote
 
 
-class Kind(NamedTuple):
+class EntryType(NamedTuple):
     """A kind of value that an entry may have.
 
     Attributes:
@@ -23,29 +23,29 @@ class Kind(NamedTuple):
     holds: Callable[[Any], bool]
 
     @property
-    def or_null(self) -> 'Kind':
-        return Kind(f'{self.words} or null', lambda x: x is None or self.holds(x))
+    def or_null(self) -> 'EntryType':
+        return EntryType(f'{self.words} or null', lambda x: x is None or self.holds(x))
 
     @property
-    def array(self) -> 'Kind':
+    def array(self) -> 'EntryType':
         def holds(value: Any) -> bool:
             return isinstance(value, list) and all(map(self.holds, value))
 
-        return Kind(f'an array, each entry {self.words}', holds)
+        return EntryType(f'an array, each entry {self.words}', holds)
 
 
-Schema = Mapping[str, Kind]  # by name
+Schema = Mapping[str, EntryType]  # by name
 
 # JSON has integers of any length, and Python's parser accepts NaN and Infinity.
-NUMBER = Kind(
+NUMBER = EntryType(
     'a finite number',
     lambda x: console.is_number(x) and abs(x) <= sys.float_info.max,
 )
-COUNT = Kind('a whole number', lambda x: isinstance(x, int) and NUMBER.holds(x))
-TEXT = Kind('a string', lambda x: isinstance(x, str))
-OBJECT = Kind('an object', lambda x: isinstance(x, dict))
+COUNT = EntryType('a whole number', lambda x: isinstance(x, int) and NUMBER.holds(x))
+TEXT = EntryType('a string', lambda x: isinstance(x, str))
+OBJECT = EntryType('an object', lambda x: isinstance(x, dict))
 # The name of a set is part of the names of its files.
-SET = Kind('a file name', lambda x: isinstance(x, str) and storage.is_file_name(x))
+SET = EntryType('a file name', lambda x: isinstance(x, str) and storage.is_file_name(x))
 
 RESULT = {
     'step': COUNT,
@@ -116,14 +116,14 @@ def check(
     """
     if not OBJECT.holds(values):
         what = within or 'the content'
-        raise UserError(f'{file}: {what} must be an object, not {shown(values)}. {fix}')
+        raise UserError(f'{file}: {what} must be an object, not {quote(values)}. {fix}')
     required = {**_of_metrics(values), **required}
     for name, kind in {**(optional or {}), **required}.items():
         field = f'{within}.{name}' if within else name
         if name not in values and name in required:
             raise UserError(f'{file}: {field} is missing. {fix}')
         if name in values and not kind.holds(values[name]):
-            value = shown(values[name])
+            value = quote(values[name])
             raise UserError(f'{file}: {field} must be {kind.words}, not {value}. {fix}')
 
 

@@ -43,7 +43,7 @@ _SCORE_AGAIN = 'Score the run again with experiments.evaluate'
 _MOVE_AWAY = 'Move the file away, and a new one is written'
 
 
-class Outcome(NamedTuple):
+class RunStatus(NamedTuple):
     """A run's status, one of the words above, and the error that ended it."""
 
     status: str
@@ -180,7 +180,7 @@ def read_run(path: Path, keep_rows: bool = True) -> Run:
     config = _read_config(path)
     rows = metrics_log.read_rows(path) if keep_rows else []
     result = _result_so_far(rows or metrics_log.iterate_rows(path))
-    status, message = read_outcome(path)
+    status, message = run_status(path)
     if status == FINISHED:
         result = read_result(path)
         _check_file(path, path / metrics_log.NAME, result)
@@ -194,7 +194,7 @@ def read_run(path: Path, keep_rows: bool = True) -> Run:
     return Run(path, config, status, message, result, rows, read_environment(path))
 
 
-def read_outcome(path: Path) -> Outcome:
+def run_status(path: Path) -> RunStatus:
     """Returns the status of the run in a directory, which need not exist.
 
     Raises:
@@ -202,14 +202,14 @@ def read_outcome(path: Path) -> Outcome:
     """
     if storage.exists(path / directory.RESULT):
         read_result(path)
-        return Outcome(FINISHED)
+        return RunStatus(FINISHED)
     entry = failure.read_failure(path)
     if entry is not None:
-        return Outcome(entry['status'], str(entry.get('message', '')))
+        return RunStatus(entry['status'], str(entry.get('message', '')))
     if not storage.is_free(path / directory.LOCK):
-        return Outcome(RUNNING)
+        return RunStatus(RUNNING)
     has_begun = storage.exists(path / directory.CONFIG)
-    return Outcome(STOPPED if has_begun else NOT_BEGUN)
+    return RunStatus(STOPPED if has_begun else NOT_BEGUN)
 
 
 def read_result(path: Path) -> Entries:

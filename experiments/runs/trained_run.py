@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
 from experiments.checkpoints.digest import leaves_by_path
-from experiments.config import check, load, parts, search
+from experiments.config import check, load, search, user_modules
 from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
@@ -77,7 +77,7 @@ def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
 def _config(path: Path, trust_code: bool) -> ExperimentConfig:
     """Returns the run's config after checking each field."""
     stored = directory.read_config(path)
-    parts.use(path, trust_code=trust_code)
+    user_modules.use(path, trust_code=trust_code)
     with named(path / directory.CONFIG):
         config = load.from_dict(stored)
         search.make(config.evaluation)

@@ -69,7 +69,7 @@ class DeviceMesh:
         return ' × '.join(f'{axis} {size}' for axis, size in sizes if size > 1)
 
 
-def of(data: int | None = None, fsdp: int = 1, tensor: int = 1) -> DeviceMesh:
+def make_mesh(data: int | None = None, fsdp: int = 1, tensor: int = 1) -> DeviceMesh:
     """Returns a mesh of all devices.
 
     Args:
@@ -199,6 +199,6 @@ def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
       model: The model.
       devices: Defaults to all devices, with replicated variables.
     """
-    devices = devices or of()
+    devices = devices or make_mesh()
     abstract = first_variables.eval_shape(model, abstract_key(devices), {})
     return placed(abstract, devices.state(abstract))

@@ -23,11 +23,11 @@ from experiments.errors import UserError, named, user_errors
 from experiments.evaluation import sets
 from experiments.metrics.base import OF_MODELS
 from experiments.runs import directory, reading
-from experiments.runs.reading import Outcome
+from experiments.runs.reading import RunStatus
 from experiments.sweeps import schema
 from experiments.sweeps.schema import SEED, PlannedRun, Sweep, Until
 from flaxformer_lite.config import spec
-from flaxformer_lite.ranges import Choices, shown
+from flaxformer_lite.validation import Choices, quote
 
 _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
 _HOPELESS = 2.0  # times the wanted half-width, after all seeds
@@ -177,12 +177,12 @@ def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
     return found
 
 
-def outcome(run: PlannedRun) -> Outcome:
+def outcome(run: PlannedRun) -> RunStatus:
     """Returns the status of a run; unreadable files count as failed."""
     try:
-        return reading.read_outcome(run.path)
+        return reading.run_status(run.path)
     except UserError as error:
-        return Outcome(reading.FAILED, str(error))
+        return RunStatus(reading.FAILED, str(error))
 
 
 def has_ended(run: PlannedRun) -> bool:
@@ -225,7 +225,7 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
         scored = run.config.evaluation.sets
         if scored and name not in sets.split_names(scored, [name]):
             raise ValueError(
-                f'measure={shown(str(run.measure))}: evaluation.sets={shown(scored)} '
+                f'measure={quote(str(run.measure))}: evaluation.sets={quote(scored)} '
                 f'leaves out {name!r}. Add it, or measure a set that is listed.'
             )
         known = metrics.by_name(run.config.evaluation.metrics)

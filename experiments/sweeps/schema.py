@@ -14,16 +14,16 @@ from experiments.config.load import flatten, plain
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, named, user_errors
 from experiments.evaluation.measure import Measure
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config import spec
-from flaxformer_lite.ranges import (
+from flaxformer_lite.validation import (
     Choices,
     NotNegative,
     Positive,
     Range,
     Size,
-    nearest,
-    shown,
+    did_you_mean,
+    quote,
 )
 
 Fields = dict[str, Any]  # of a sweep's file, or of a config: overrides
@@ -279,7 +279,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
             spec.check('tuning', Tuning, tuning)
         values['tune'] = Tuning(**tuning)
     if 'measure' in values:
-        ranges.check('measure', str, values['measure'])
+        validation.check('measure', str, values['measure'])
         values['measure'] = Measure.parse(values['measure'])
     until = None
     if isinstance(values.get('seeds'), str):
@@ -301,7 +301,7 @@ def _until(seeds: str) -> Until:
     with user_errors('seeds: '):
         name, arguments = spec.parse(seeds)
         if name != 'until':
-            raise ValueError(f'{shown(name)} is not until(…)')
+            raise ValueError(f'{quote(name)} is not until(…)')
         spec.check(name, Until, arguments)
         return Until(**arguments)
 
@@ -328,9 +328,9 @@ def _factors(values: Fields) -> Fields:
         if isinstance(levels, list | tuple):
             with user_errors(f'factors[{name!r}]: '):
                 levels = {str(plain(value)): {name: value} for value in levels}
-        ranges.check(f'factors[{name!r}]', dict, levels)
+        validation.check(f'factors[{name!r}]', dict, levels)
         if len(levels) < 2:
-            raise UserError(f'factors[{name!r}] needs two levels, not {shown(levels)}')
+            raise UserError(f'factors[{name!r}] needs two levels, not {quote(levels)}')
         factors[name] = _flat(f'factors[{name!r}]', levels)
     of_arms = {}
     arms = {}
@@ -348,7 +348,7 @@ def _flat(field: str, by_name: Fields) -> Fields:
     found = {}
     for name, overrides in by_name.items():
         _check_name(field, name)
-        ranges.check(f'{field}[{name!r}]', dict, overrides)
+        validation.check(f'{field}[{name!r}]', dict, overrides)
         with named(f'{field}[{name!r}]'):
             found[name] = flatten(overrides)
     return found
@@ -358,7 +358,7 @@ def _check_name(field: str, name: Any) -> None:
     """Raises UserError if an arm, a factor or a level has a name that isn't text."""
     if not isinstance(name, str):
         raise UserError(
-            f'{field}: the name {shown(name)} must be text, not '
+            f'{field}: the name {quote(name)} must be text, not '
             f'{type(name).__name__}. Write it in quotes.'
         )
 
@@ -372,11 +372,11 @@ def _check_arms(sweep: Sweep) -> None:
         is_pair = isinstance(pair, list | tuple) and len(pair) == 2
         is_pair = is_pair and all(isinstance(arm, str) for arm in pair)
         if not is_pair or pair[0] == pair[1]:
-            raise UserError(f'contrasts: {shown(pair)} is not a pair of two arms')
+            raise UserError(f'contrasts: {quote(pair)} is not a pair of two arms')
     compared = itertools.chain(*sweep.contrasts)
     for arm in (sweep.base, *sweep.published, *compared):
         if arm not in sweep.arms:
-            similar = nearest(str(arm), sweep.arms)
+            similar = did_you_mean(str(arm), sweep.arms)
             known = ', '.join(sweep.arms)
             raise UserError(f'there is no arm {arm!r}{similar}; there is {known}')
     for arm, overrides in sweep.arms.items():
@@ -396,14 +396,14 @@ def _check_tuning(sweep: Sweep) -> None:
     number = len(tune.values)
     are_different = len(set(map(str, tune.values))) == number
     if number < 2 or None in tune.values or not are_different:
-        raise UserError(f'tune: values={shown(tune.values)}: give two or more others')
+        raise UserError(f'tune: values={quote(tune.values)}: give two or more others')
     if not tune.seeds or any(seed in sweep.seeds for seed in tune.seeds):
         raise UserError(
-            f'tune: seeds={shown(tune.seeds)}: give seeds that are not among those of '
+            f'tune: seeds={quote(tune.seeds)}: give seeds that are not among those of '
             'the sweep, which are reported'
         )
     if sweep.measure.set == tune.set:
         raise UserError(
-            f'tune: set={shown(tune.set)} is the one that is reported, by measure='
-            f'{shown(str(sweep.measure))}: give another, such as val'
+            f'tune: set={quote(tune.set)} is the one that is reported, by measure='
+            f'{quote(str(sweep.measure))}: give another, such as val'
         )

@@ -13,7 +13,7 @@ from experiments.checkpoints.checkpoints import Checkpoints, Restored
 from experiments.command_line import stopping
 from experiments.command_line.screen import Screen, errors_noted
 from experiments.command_line.stopping import Stopped
-from experiments.config import check, parts
+from experiments.config import check, user_modules
 from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
@@ -22,16 +22,16 @@ from experiments.data.prefetch import prefetch
 from experiments.errors import UserError
 from experiments.evaluation import evaluator, scores
 from experiments.evaluation.evaluator import Evaluator
-from experiments.hooks.base import Begun
+from experiments.hooks.base import RunInfo
 from experiments.optimizers import eval_params
 from experiments.runs import (
     directory,
     environment,
     failure,
-    initial,
     metrics_log,
     reading,
     trained_run,
+    warm_start,
 )
 from experiments.runs.failure import Diverged
 from experiments.runs.metrics_log import MetricsLog
@@ -203,7 +203,7 @@ class Trainer:
             state = eval_params.restored(restored.state)
         self.step = int(state.step)
         self._open_log()
-        if restored is None and self.setup.initial:
+        if restored is None and self.setup.warm_start:
             # Once this checkpoint exists, the source run is no longer needed.
             self._save(state)
         self._wait_for_checkpoint()
@@ -212,7 +212,7 @@ class Trainer:
     def _initialized(self) -> TrainState:
         setup = self.setup
         make, _ = setup.programs.first_state
-        taken = setup.initial.variables if setup.initial else {}
+        taken = setup.warm_start.variables if setup.warm_start else {}
         arguments = self._key('init_seed'), taken
         with ThreadPoolExecutor(1) as pool:
             # Compile the training step in parallel, on another core.
@@ -265,7 +265,7 @@ class Trainer:
         self._log = MetricsLog(path, self.step, self._hooks.row)
         fields = flatten(self.config.to_dict())
         rows = metrics_log.read_rows(self.path)
-        self._hooks.start(Begun(self.path, fields, self.step, rows))
+        self._hooks.start(RunInfo(self.path, fields, self.step, rows))
         logged = processes.from_first(
             lambda: list(metrics_log.dev_scores(self.path, self._best).items())
         )
@@ -450,7 +450,7 @@ def run(
         state = directory.check_directory(path, fields)
         has_ended = state == directory.HAS_ENDED
         accept = accept_changed_parts or has_ended
-        parts.use(path, screen.say, accept, trust_code, is_own=True)
+        user_modules.use(path, screen.say, accept, trust_code, is_own=True)
         if has_ended:
             _show_result(config, path, screen)
             return
@@ -500,7 +500,7 @@ def _check_may_go_on(config: ExperimentConfig) -> None:
 def _write_start(setup: RunSetup, path: Path) -> None:
     """Writes the run's tokenizer, user modules, environment and origin."""
     setup.tokenizer.save(path / trained_run.TOKENIZER)
-    parts.save(path, flatten(setup.config.to_dict()))
+    user_modules.save(path, flatten(setup.config.to_dict()))
     environment.save(path, [device.device_kind for device in jax.devices()])
-    if setup.initial is not None:
-        storage.write_json(path / initial.NAME, setup.initial.record)
+    if setup.warm_start is not None:
+        storage.write_json(path / warm_start.NAME, setup.warm_start.record)

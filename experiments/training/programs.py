@@ -19,7 +19,7 @@ from flaxformer_lite.training.loss_scale import LossScale
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 
-class Kind(NamedTuple):
+class ProgramKey(NamedTuple):
     """Cache key of compiled programs. Excludes seeds.
 
     Attributes:
@@ -50,7 +50,7 @@ class TrainingPrograms:
       UserError: As `optimizer.make` and `frozen.paths`.
     """
 
-    def __init__(self, kind: Kind):
+    def __init__(self, kind: ProgramKey):
         self._kind = kind
         self.optimizer, schedule = optimizer.make(kind.config, kind.model, kind.steps)
         self.learning_rate = jax.jit(schedule)

@@ -22,12 +22,12 @@ from experiments.evaluation import scores, sets, translator
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
-from experiments.runs import environment, initial, trained_run
-from experiments.runs.initial import Initial
+from experiments.runs import environment, trained_run, warm_start
+from experiments.runs.warm_start import WarmStart
 from experiments.runtime import accelerators, compilation, mesh
 from experiments.runtime.compilation import ProgramCache
 from experiments.runtime.mesh import DeviceMesh
-from experiments.training.programs import Kind, TrainingPrograms
+from experiments.training.programs import ProgramKey, TrainingPrograms
 from experiments.training.result import count_parameters
 from experiments.training.teacher import open_teacher
 from flaxformer_lite.models.base import Model
@@ -58,7 +58,7 @@ class RunSetup(NamedTuple):
     steps: int
     programs: TrainingPrograms
     teacher: OpenedRun | None = None
-    initial: Initial | None = None
+    warm_start: WarmStart | None = None
 
 
 def prepare(
@@ -79,8 +79,8 @@ def prepare(
     cache = compilation.use_cache()
     check.check_config(config)
     optimizer.check_rates(config)
-    origin = initial.source(config, path)
-    devices = mesh.of(**vars(config.mesh))
+    origin = warm_start.source(config, path)
+    devices = mesh.make_mesh(**vars(config.mesh))
     # Report config errors of the model before loading the data.
     model = check.build_model(config)
     check.check_backend(config)
@@ -99,7 +99,7 @@ def prepare(
 
     untrained = tokenizers.make(config.tokenizer)
     make = functools.partial(tokenizers.train, untrained, data, cache, show_read)
-    vocabulary = initial.vocabulary(config, path, origin, make)
+    vocabulary = warm_start.vocabulary(config, path, origin, make)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
     teacher = open_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
@@ -107,7 +107,7 @@ def prepare(
     model = _traced(model, vocabulary, devices)
     choice = search.make(config.evaluation, vocabulary.forced_first)
     search.check_processors(choice.processors, model, config.evaluation.extra_length)
-    taken = initial.load(config, origin, model, vocabulary, devices)
+    taken = warm_start.load(config, origin, model, vocabulary, devices)
 
     def show_progress(pairs):
         screen.begin('tokenising')
@@ -118,7 +118,7 @@ def prepare(
     _check_positions(model, batches, vocabulary, dev | final)
     steps = count_steps(config, batches)
     taught_by = teacher and teacher.model
-    kind = Kind(without_seeds(config), model, steps, devices, taught_by)
+    kind = ProgramKey(without_seeds(config), model, steps, devices, taught_by)
     programs = programs or ProgramCache()
     return RunSetup(
         config=config,
@@ -133,7 +133,7 @@ def prepare(
         steps=steps,
         programs=programs.get(TrainingPrograms, kind),
         teacher=teacher,
-        initial=taken,
+        warm_start=taken,
     )
 
 
@@ -161,8 +161,8 @@ def describe(setup: RunSetup, path: Path) -> str:
     epochs = setup.steps / batches.batches_per_epoch
     variables = mesh.abstract_variables(setup.model, setup.devices)
     taken = {}
-    if setup.initial:
-        for name, (shared, rows) in setup.initial.record['rows'].items():
+    if setup.warm_start:
+        for name, (shared, rows) in setup.warm_start.record['rows'].items():
             taken[name] = (
                 f'initialized {shared:,} of {rows:,} embedding rows from init_from '
                 '(matched by token)'

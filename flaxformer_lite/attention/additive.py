@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.attention.base import Attention
-from flaxformer_lite.ranges import Range
+from flaxformer_lite.validation import Range
 
 
 class AdditiveAttention(Attention):

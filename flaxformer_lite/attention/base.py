@@ -12,7 +12,7 @@ from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.ops.einsum import einsum
 from flaxformer_lite.ops.masked_softmax import masked_softmax
 from flaxformer_lite.ops.rms import divide_by_rms
-from flaxformer_lite.ranges import Checked, NotNegative, Range, Rate
+from flaxformer_lite.validation import Checked, NotNegative, Range, Rate
 
 if TYPE_CHECKING:
     from flaxformer_lite.positions.base import Positions

@@ -14,8 +14,8 @@ from flaxformer_lite.attention.base import (
     refuse_positions,
 )
 from flaxformer_lite.ops.einsum import einsum
-from flaxformer_lite.ranges import Size
 from flaxformer_lite.shapes import split_into_blocks
+from flaxformer_lite.validation import Size
 
 # Below any score, but finite: −∞ − −∞ would be NaN before a query has seen a key.
 LOWEST = -1e30

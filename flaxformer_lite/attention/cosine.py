@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.attention.base import Attention, dot_products
-from flaxformer_lite.ranges import Positive
+from flaxformer_lite.validation import Positive
 
 
 def unit_vector(x: jax.Array, axis: int) -> jax.Array:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from flaxformer_lite.attention.base import ScaledDotProduct
 from flaxformer_lite.kv_cache import NO_POSITION
-from flaxformer_lite.ranges import Range, Size
+from flaxformer_lite.validation import Range, Size
 
 
 class LocalAttention(ScaledDotProduct):

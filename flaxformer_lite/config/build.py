@@ -15,9 +15,9 @@ from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.ranges import shown
 from flaxformer_lite.sizes import Role, Sizes
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
+from flaxformer_lite.validation import quote
 
 
 def model(
@@ -206,7 +206,7 @@ class Parts:
         if merged and type(block).attend_to_self is not Block.attend_to_self:
             field = self.config.deciding_field('block', role)
             raise ValueError(
-                f'model.{field}={shown(self.config.get(field))} has no self-attention '
+                f'model.{field}={quote(self.config.get(field))} has no self-attention '
                 'to merge with cross-attention. Leave model.merged_attention=True out.'
             )
         return block

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 
 _SEQUENCES = (list, collections.abc.Sequence)
 _NUMBERS = {float: '__float__', int: '__index__'}
@@ -147,5 +147,5 @@ def _items(origin: Any, kinds: tuple[Any, ...], value: Any) -> tuple[Any, list[A
 def _named(value: Any) -> str:
     """Returns a value as a message names it: `None`, or its type."""
     if value is None or isinstance(value, str | int | float):
-        return ranges.shown(value)
+        return validation.quote(value)
     return f'a {type(value).__name__}'

@@ -9,10 +9,10 @@ import operator
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.ranges import Choices, Range, Rate
 from flaxformer_lite.sizes import Role, Sizes
+from flaxformer_lite.validation import Choices, Range, Rate
 
 # Axes of x_BTD along which dropout masks are shared.
 DROPOUT_AXES = {'elements': (), 'tokens': (-1,)}
@@ -37,7 +37,7 @@ class Section:
         for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
             if not dataclasses.is_dataclass(field.type):
                 name = f'{self.NAME}.{field.name}'.lstrip('.')
-                ranges.check(name, field.type, getattr(self, field.name))
+                validation.check(name, field.type, getattr(self, field.name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,9 +202,8 @@ class ModelConfig(Section):
         of_section: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
             if name not in known:
-                raise ValueError(
-                    f'unknown model field {name!r}{ranges.nearest(name, known)}'
-                )
+                hint = validation.did_you_mean(name, known)
+                raise ValueError(f'unknown model field {name!r}{hint}')
             section, _, field = name.rpartition('.')
             of_section.setdefault(section, {})[field] = value
         changed = of_section.pop('', {})

@@ -26,7 +26,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config.results import check_results
 
 
@@ -87,10 +87,10 @@ class Folder:
         name, _ = parse(spec)
         if '.' in name or name in self.names():
             return
-        hint = ranges.nearest(name, self.names())
+        hint = validation.did_you_mean(name, self.names())
         raise ValueError(
-            f'{ranges.shown(name)} is not one of {", ".join(self.names())}, nor the '
-            f'path of a class, such as my_package.my_module.MyClass{hint}'
+            f'{validation.quote(name)} is not one of {", ".join(self.names())}, nor '
+            f'the path of a class, such as my_package.my_module.MyClass{hint}'
         )
 
     def find(self, spec: Spec) -> tuple[type, dict[str, Any]]:
@@ -135,7 +135,7 @@ class Folder:
         try:
             inspect.signature(cls).bind(**given, **arguments)
         except TypeError as error:
-            raise ValueError(f'{ranges.shown(spec)}: {error}') from None
+            raise ValueError(f'{validation.quote(spec)}: {error}') from None
         return cls(**given, **arguments)
 
 
@@ -156,12 +156,14 @@ def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
     except _UNREADABLE:
         form = 'write name or name(argument=value, …)'
         raise ValueError(
-            f'{ranges.shown(spec)} is not a spec: {_correction(spec) or form}'
+            f'{validation.quote(spec)} is not a spec: {_correction(spec) or form}'
         ) from None
     for argument, value in arguments.items():
         floats = (x for x in numbers_in(value) if not isinstance(x, int))
         if not all(map(cmath.isfinite, floats)):  # such as 1e999
-            raise ValueError(f'{argument} must be finite, not {ranges.shown(value)}')
+            raise ValueError(
+                f'{argument} must be finite, not {validation.quote(value)}'
+            )
     return name, arguments
 
 
@@ -182,8 +184,8 @@ def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> st
     known = sorted({x for folder in folders for x in folder.names()})
     close = ', '.join(difflib.get_close_matches(name, known)) or 'none'
     return (
-        f'{ranges.shown(name)} is not a component, nor the path of a class, such as '
-        f'my_package.my_module.MyClass. Close matches: {close}.'
+        f'{validation.quote(name)} is not a component, nor the path of a class, such '
+        f'as my_package.my_module.MyClass. Close matches: {close}.'
     )
 
 
@@ -206,9 +208,9 @@ def text(spec: Spec) -> str:
         is_found = False
     if not is_found:
         raise ValueError(
-            f'{ranges.shown(written)} cannot be stored as text and rebuilt. Import the '
-            'class from a file, such as my_parts.py, and pass only literals, such as '
-            'numbers and strings.'
+            f'{validation.quote(written)} cannot be stored as text and rebuilt. '
+            'Import the class from a file, such as my_parts.py, and pass only '
+            'literals, such as numbers and strings.'
         )
     return written
 
@@ -245,7 +247,7 @@ def entries(spec: Spec) -> list[Spec]:
     except _UNREADABLE:
         form = 'write [spec, spec, …]'
         raise ValueError(
-            f'{ranges.shown(spec)} is not a list: {_correction(spec) or form}'
+            f'{validation.quote(spec)} is not a list: {_correction(spec) or form}'
         ) from None
 
 
@@ -334,8 +336,8 @@ def _name(node: ast.expr) -> str:
 def _class_of(spec: type | Dataclass) -> type:
     if not isinstance(spec, type | Dataclass):
         raise ValueError(
-            f'{ranges.shown(spec)} is not a spec: give a name, a class or an object of '
-            'a dataclass'
+            f'{validation.quote(spec)} is not a spec: give a name, a class or an '
+            'object of a dataclass'
         )
     return spec if isinstance(spec, type) else type(spec)
 
@@ -415,7 +417,7 @@ def imported(name: str) -> Any:
     found = getattr(module, class_name, None)
     if not callable(found):
         there = [key for key, value in vars(module).items() if callable(value)]
-        hint = ranges.nearest(class_name, there)
+        hint = validation.did_you_mean(class_name, there)
         raise ValueError(f'{name}: {module_name} has no class {class_name}{hint}')
     return found
 
@@ -479,9 +481,9 @@ def check(
     for argument, value in arguments.items():
         if argument not in takes:
             names = ', '.join(takes) or 'no arguments'
-            unknown = ranges.shown(argument)
+            unknown = validation.quote(argument)
             raise ValueError(f'unknown argument {unknown}; {name} takes {names}')
-        ranges.check(argument, takes[argument], value)
+        validation.check(argument, takes[argument], value)
     defaults = inspect.signature(function).parameters
     needed = [x for x in takes if defaults[x].default is inspect.Parameter.empty]
     missing = [x for x in needed if x not in arguments]

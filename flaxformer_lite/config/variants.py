@@ -4,7 +4,7 @@ import contextlib
 import math
 from typing import Any
 
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config import schema, spec
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Folder, Spec
@@ -113,8 +113,8 @@ def _entries(field: str, text: Spec) -> list[Spec]:
         found = spec.entries(text)
         if found != [text] and field in _OF_ALL_LAYERS:
             raise ValueError(
-                f'{ranges.shown(text)} is a pattern over layers, but {field} is the '
-                'same for all layers. Give a single spec.'
+                f'{validation.quote(text)} is a pattern over layers, but {field} is '
+                'the same for all layers. Give a single spec.'
             )
     return found
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flaxformer_lite.config import spec
-from flaxformer_lite.ranges import shown
+from flaxformer_lite.validation import quote
 
 # A family's config.json.
 Theirs = Mapping[str, Any]
@@ -55,7 +55,7 @@ class Choice:
         value = theirs[self.name]
         if value not in list(self.values):  # a list: it may be unhashable
             known = ', '.join(map(repr, self.values))
-            raise ValueError(f'{self.name} must be one of {known}, not {shown(value)}')
+            raise ValueError(f'{self.name} must be one of {known}, not {quote(value)}')
         return self.values[value]
 
     def write(self, value: Any, theirs: Theirs) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Pattern:
             if kind not in list(self.kinds):
                 known = ', '.join(map(repr, self.kinds))
                 raise ValueError(
-                    f'{self.name} must hold {known} only, not {shown(kind)}'
+                    f'{self.name} must hold {known} only, not {quote(kind)}'
                 )
         return pattern([self.kinds[kind].read(theirs) for kind in theirs[self.name]])
 

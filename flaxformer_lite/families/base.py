@@ -8,13 +8,13 @@ and `pretrained/` interpret them.
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config import schema, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.families import _entries
 from flaxformer_lite.families._entries import Entry, Theirs
-from flaxformer_lite.ranges import shown
 from flaxformer_lite.special_tokens import SpecialTokens
+from flaxformer_lite.validation import quote
 
 
 class Described(NamedTuple):
@@ -77,7 +77,7 @@ class Family:
         for name, value in cls.expected.items():
             if name in theirs and theirs[name] != value:
                 raise ValueError(
-                    f'{name}={shown(theirs[name])} is not supported for '
+                    f'{name}={quote(theirs[name])} is not supported for '
                     f'{theirs.get("model_type")}, only {name}={value!r}'
                 )
         fields = {
@@ -86,10 +86,10 @@ class Family:
         }
         tokens = SpecialTokens(
             padding=given['pad_token_id'],
-            start=given['decoder_start_token_id'],
-            end=_end_token(given['eos_token_id']),
+            bos=given['decoder_start_token_id'],
+            eos=_eos_token(given['eos_token_id']),
         )
-        ranges.check('vocab_size', ranges.Size, given['vocab_size'])
+        validation.check('vocab_size', validation.Size, given['vocab_size'])
         return Described(ModelConfig().with_values(fields), given['vocab_size'], tokens)
 
     @classmethod
@@ -112,8 +112,8 @@ class Family:
             'is_encoder_decoder': True,
             'vocab_size': described.vocab_size,
             'pad_token_id': tokens.padding,
-            'decoder_start_token_id': tokens.start,
-            'eos_token_id': tokens.end,
+            'decoder_start_token_id': tokens.bos,
+            'eos_token_id': tokens.eos,
         }
         try:
             again = _values(cls.read(theirs, names).config)
@@ -125,7 +125,7 @@ class Family:
             if value != values[name] and name not in _NOT_OF_A_CHECKPOINT:
                 raise ValueError(
                     f'{cls.__name__} does not support '
-                    f'model.{name}={shown(values[name])}, only {shown(value)}'
+                    f'model.{name}={quote(values[name])}, only {quote(value)}'
                 )
         return theirs
 
@@ -157,13 +157,13 @@ class _Given(dict[str, Any]):
         raise ValueError(f'there is no {name}')
 
 
-def _end_token(given: Any) -> Any:
+def _eos_token(given: Any) -> Any:
     """Returns the end token of a config, which may be a list."""
     if not isinstance(given, list):
         return given
     if len(given) != 1:
         raise ValueError(
-            f'eos_token_id={shown(given)}: decoding supports a single end token. Keep '
+            f'eos_token_id={quote(given)}: decoding supports a single end token. Keep '
             'one, in config.json and in generation_config.json.'
         )
     return given[0]

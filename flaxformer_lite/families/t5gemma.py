@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config.schema import DEPTH
 from flaxformer_lite.families._entries import Choice, Copy, Pattern, Spec
 from flaxformer_lite.families.base import Family, in_layers
-from flaxformer_lite.ranges import Positive, Range, shown
+from flaxformer_lite.validation import Positive, Range, quote
 
 _NETWORKS = {'gelu_pytorch_tanh': 'geglu(tanh=True)', 'silu': 'swiglu'}
 _STACKS = ('encoder', 'decoder')
@@ -201,7 +201,7 @@ def section(name: str, value: Any) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ValueError(f'{name} must be a section with fields, not {shown(value)}')
+        raise ValueError(f'{name} must be a section with fields, not {quote(value)}')
     return value
 
 
@@ -220,7 +220,7 @@ def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
 def check_numbers(stack: str, fields: Mapping[str, Any]) -> None:
     """Raises ValueError for numbers out of range."""
     for name, kind in _NUMBERS.items():
-        ranges.check(f'{stack}.{name}', kind, fields[name])
+        validation.check(f'{stack}.{name}', kind, fields[name])
 
 
 def kinds_given(
@@ -238,7 +238,7 @@ def kinds_given(
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise ValueError(
             f'{stack}.layer_types must have one kind for each of the {layers} layers, '
-            f'not {shown(kinds)}'
+            f'not {quote(kinds)}'
         )
     return kinds
 

@@ -13,7 +13,7 @@ from flaxformer_lite.families.t5gemma import (
     norms,
     section,
 )
-from flaxformer_lite.ranges import shown
+from flaxformer_lite.validation import quote
 
 _STACKS = ('encoder', 'decoder')
 # The kinds of layers, and defaults of fields that a config omits.
@@ -136,7 +136,7 @@ def _rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         rope |= section(f'{name}.{kind}', parameters.get(kind))
         if rope['rope_type'] not in ('default', 'linear'):
             raise ValueError(
-                f'{name} has rope_type={shown(rope["rope_type"])}: '
+                f'{name} has rope_type={quote(rope["rope_type"])}: '
                 "only 'default' and 'linear' are computed here"
             )
         is_scaled = rope['rope_type'] == 'linear'

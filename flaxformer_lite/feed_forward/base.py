@@ -7,8 +7,8 @@ from flax import linen as nn
 
 from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.dropout import Dropout
-from flaxformer_lite.ranges import Checked, Range, Rate
 from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.validation import Checked, Range, Rate
 
 
 class FeedForward(Checked, nn.Module):

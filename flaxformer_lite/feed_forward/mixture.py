@@ -9,7 +9,7 @@ from flax import linen as nn
 from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.feed_forward.relu import ReluFeedForward
 from flaxformer_lite.masks import padding_mask
-from flaxformer_lite.ranges import NotNegative, Size
+from flaxformer_lite.validation import NotNegative, Size
 
 
 class MixtureOfExperts(FeedForward):

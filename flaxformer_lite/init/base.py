@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.ranges import Checked
 from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.validation import Checked
 
 
 @dataclasses.dataclass(frozen=True)

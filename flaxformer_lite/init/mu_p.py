@@ -3,7 +3,7 @@
 import dataclasses
 
 from flaxformer_lite.init.base import Init, uniform_with_variance
-from flaxformer_lite.ranges import Size
+from flaxformer_lite.validation import Size
 
 # Weights of some attention variants and of recurrent cells.
 ATTENTION_WEIGHTS = ('query', 'key', 'form', 'energy')

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.init.base import Init
-from flaxformer_lite.ranges import Positive
+from flaxformer_lite.validation import Positive
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.ops.random_bits import random_bits
-from flaxformer_lite.ranges import Checked, Rate
+from flaxformer_lite.validation import Checked, Rate
 
 
 # Traced once per shape and rate.

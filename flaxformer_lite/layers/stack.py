@@ -14,9 +14,9 @@ from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.masks import AttentionContext, padding_known
-from flaxformer_lite.ranges import Checked
 from flaxformer_lite.remat import BLOCKS, NONE, Remat
 from flaxformer_lite.sharding import place
+from flaxformer_lite.validation import Checked
 
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 

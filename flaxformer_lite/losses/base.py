@@ -11,14 +11,14 @@ import jax.numpy as jnp
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.loss_of_logits import (
     Formula,
+    LossOptions,
     LossSums,
-    Settings,
     cross_entropy_sums,
     loss_of_logits,
 )
-from flaxformer_lite.ranges import Checked
 from flaxformer_lite.training.batch import Batch
 from flaxformer_lite.training.forward import forward
+from flaxformer_lite.validation import Checked
 
 
 @dataclass_transform(frozen_default=True)
@@ -100,7 +100,7 @@ class Loss(Checked):
             of_pass = hidden_BTD.reshape(-1, self.passes, *hidden_BTD.shape[1:])
             hidden_BTD = jnp.moveaxis(of_pass, 1, 2)
         padding = model.special_tokens.padding
-        settings = Settings(
+        settings = LossOptions(
             self.formula(padding), model.dense.dtype, model.logit_cap, padding
         )
         targets = self.targets(batch)

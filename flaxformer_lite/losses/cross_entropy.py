@@ -2,7 +2,7 @@
 
 from flaxformer_lite.losses.base import Loss, smoothed_cross_entropy
 from flaxformer_lite.ops.loss_of_logits import cross_entropy
-from flaxformer_lite.ranges import Rate
+from flaxformer_lite.validation import Rate
 
 
 class CrossEntropy(Loss):

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.losses.base import Loss, smoothed_cross_entropy
-from flaxformer_lite.ranges import Range, Rate
 from flaxformer_lite.training.batch import source_and_inputs
+from flaxformer_lite.validation import Range, Rate
 
 
 class Distillation(Loss):

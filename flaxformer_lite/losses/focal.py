@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from flaxformer_lite.losses.base import Loss, label_log_p
-from flaxformer_lite.ranges import SMALLEST_FLOAT, NotNegative
+from flaxformer_lite.validation import SMALLEST_FLOAT, NotNegative
 
 
 class Focal(Loss):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.losses.base import Loss, smoothed_cross_entropy
-from flaxformer_lite.ranges import NotNegative, Rate
+from flaxformer_lite.validation import NotNegative, Rate
 
 
 class RDrop(Loss):

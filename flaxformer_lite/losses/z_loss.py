@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.losses.base import Loss
-from flaxformer_lite.ranges import NotNegative
+from flaxformer_lite.validation import NotNegative
 
 
 class ZLoss(Loss):

@@ -15,10 +15,10 @@ from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.ops.loss_of_logits import finish_logits
 from flaxformer_lite.ops.matmul import matmul
-from flaxformer_lite.ranges import Checked, Choices, Range, Size
 from flaxformer_lite.remat import NONE, Remat
 from flaxformer_lite.sharding import gather, map_rows, place
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
+from flaxformer_lite.validation import Checked, Choices, Range, Size
 
 if TYPE_CHECKING:
     from flaxformer_lite.config.build import Parts

@@ -14,8 +14,8 @@ from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.recurrent_cells import CELLS, Cell
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import DecodeState, Model
-from flaxformer_lite.ranges import Choices, Size
 from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.validation import Choices, Size
 
 
 class _Encoded(NamedTuple):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.ranges import Checked
+from flaxformer_lite.validation import Checked
 
 
 class Norm(Checked, nn.Module):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.masks import padding_mask
 from flaxformer_lite.norms.base import Norm
-from flaxformer_lite.ranges import Epsilon, Rate
+from flaxformer_lite.validation import Epsilon, Rate
 
 
 class BatchNorm(Norm):

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.norms.base import Norm
-from flaxformer_lite.ranges import Positive
+from flaxformer_lite.validation import Positive
 
 
 class DynamicTanh(Norm):

@@ -2,7 +2,7 @@
 
 from flaxformer_lite.norms.base import Norm
 from flaxformer_lite.ops.rms import divide_by_rms
-from flaxformer_lite.ranges import Epsilon
+from flaxformer_lite.validation import Epsilon
 
 
 class LayerNorm(Norm):

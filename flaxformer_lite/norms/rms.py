@@ -6,7 +6,7 @@ from flax import linen as nn
 
 from flaxformer_lite.norms.base import Norm
 from flaxformer_lite.ops.rms import divide_by_rms
-from flaxformer_lite.ranges import Epsilon, Range
+from flaxformer_lite.validation import Epsilon, Range
 
 
 class RMSNorm(Norm):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.norms.base import Norm
-from flaxformer_lite.ranges import Epsilon
+from flaxformer_lite.validation import Epsilon
 
 
 class ScaleNorm(Norm):

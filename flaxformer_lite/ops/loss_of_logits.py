@@ -77,7 +77,7 @@ class Formula(NamedTuple):
     sums_and_gradient: Callable[[jax.Array, Any], tuple[LossSums, jax.Array]]
 
 
-class Settings(NamedTuple):
+class LossOptions(NamedTuple):
     """Static arguments of `loss_of_logits`."""
 
     formula: Formula
@@ -90,7 +90,7 @@ def loss_of_logits(
     hidden_BTD: jax.Array,
     output: tuple[jax.Array, jax.Array | None],
     targets: tuple[jax.Array, ...],
-    settings: Settings,
+    settings: LossOptions,
 ) -> LossSums:
     """Returns the sums of a formula over logits = hidden tableᵀ + bias.
 
@@ -112,7 +112,7 @@ def loss_of_logits(
     return chosen(hidden_BTD, output, targets)
 
 
-def reference(hidden_BTD, output, targets, settings: Settings) -> LossSums:
+def reference(hidden_BTD, output, targets, settings: LossOptions) -> LossSums:
     """Computes the formula with all logits in memory at once."""
     hidden_ND = hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
     logits_NV = logits_of(hidden_ND, output, settings.dtype, settings.cap)
@@ -156,7 +156,7 @@ def finish_logits(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def tuned(hidden_BTD, output, targets, settings: Settings) -> LossSums:
+def tuned(hidden_BTD, output, targets, settings: LossOptions) -> LossSums:
     """Computes the same from one chunk of logits at a time, which it never stores.
 
     Each chunk's loss and gradient are computed together, and the backward pass only

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.ranges import Checked, Range
 from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.validation import Checked, Range
 
 
 class Positions(Checked, nn.Module):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.positions.base import Positions
-from flaxformer_lite.ranges import Range, Size
+from flaxformer_lite.validation import Range, Size
 
 
 class LearnedPositions(Positions):

@@ -5,7 +5,7 @@ from typing import Annotated
 import jax.numpy as jnp
 
 from flaxformer_lite.positions.base import Positions
-from flaxformer_lite.ranges import Positive, Range
+from flaxformer_lite.validation import Positive, Range
 
 
 class RotaryPositions(Positions):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.positions.base import Positions, distances
-from flaxformer_lite.ranges import Range, Size
+from flaxformer_lite.validation import Range, Size
 
 
 class T5Positions(Positions):

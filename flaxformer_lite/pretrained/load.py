@@ -14,8 +14,8 @@ from flaxformer_lite.families.base import Described, Family
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.pretrained import arrays, folder
-from flaxformer_lite.ranges import shown
 from flaxformer_lite.sharding import state_shardings
+from flaxformer_lite.validation import quote
 
 FAMILIES = Folder('flaxformer_lite.families', 'Family')
 
@@ -32,7 +32,7 @@ def family_of(model_type: Any) -> type[Family]:
         known |= dict.fromkeys(family.model_types, family)
     if model_type not in list(known):  # a list: model_type may be unhashable
         names = ', '.join(sorted(known))
-        raise ValueError(f'model_type={shown(model_type)} is not one of {names}')
+        raise ValueError(f'model_type={quote(model_type)} is not one of {names}')
     return known[model_type]
 
 

@@ -5,8 +5,8 @@ from typing import ClassVar
 import jax
 from flax import linen as nn
 
-from flaxformer_lite.ranges import Checked
 from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.validation import Checked
 
 
 class Residual(Checked, nn.Module):

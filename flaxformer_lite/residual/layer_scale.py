@@ -2,8 +2,8 @@
 
 from flax import linen as nn
 
-from flaxformer_lite.ranges import NotNegative
 from flaxformer_lite.residual.pre_norm import PreNorm
+from flaxformer_lite.validation import NotNegative
 
 
 class LayerScale(PreNorm):

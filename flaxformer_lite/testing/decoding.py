@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.result import DecodeResult
 from flaxformer_lite.decoding.strategies.base import Strategy
-from flaxformer_lite.generation import Settings, decode_rows
+from flaxformer_lite.generation import DecodingOptions, decode_rows
 from flaxformer_lite.scoring import log_probs
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 from flaxformer_lite.testing import models, rows
@@ -30,7 +30,7 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
 
     @jax.jit
     def decode(numbers_B, source_BS):
-        settings = Settings(strategy, (), LENGTH, DEFAULT_TOKENS)
+        settings = DecodingOptions(strategy, (), LENGTH, DEFAULT_TOKENS)
         max_len_B = jnp.full(len(numbers_B), LENGTH)
         key = jax.random.key(0)
         return decode_rows(
@@ -79,7 +79,7 @@ def _results(found: DecodeResult) -> Iterator[tuple[int, int, list[int], float]]
 
 
 def _up_to_the_end(tokens: list[int]) -> list[int]:
-    end = DEFAULT_TOKENS.end
+    end = DEFAULT_TOKENS.eos
     if end not in tokens:
         return tokens
     return tokens[: tokens.index(end) + 1]
@@ -92,7 +92,7 @@ def _without_result(found: DecodeResult) -> Iterator[str]:
 
 
 def _unfinished(found: DecodeResult) -> Iterator[str]:
-    end = DEFAULT_TOKENS.end
+    end = DEFAULT_TOKENS.eos
     padding = DEFAULT_TOKENS.padding
     for _, _, tokens, _ in _results(found):
         length = tokens.index(end) + 1 if end in tokens else len(tokens) + 1
@@ -139,7 +139,7 @@ def processor_findings(processor: Processor) -> list[Finding]:
 
     @jax.jit
     def process(step, logits_BNV, tokens_BNL):
-        return processor(logits_BNV, tokens_BNL, step, DEFAULT_TOKENS.end)
+        return processor(logits_BNV, tokens_BNL, step, DEFAULT_TOKENS.eos)
 
     found = []
     other = []

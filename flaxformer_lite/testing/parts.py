@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Spec
@@ -31,7 +31,7 @@ def kind_of(part: Spec) -> str:
         else:
             kinds.append(kind)
     if len(kinds) > 1:
-        named = ranges.shown(part)
+        named = validation.quote(part)
         raise ValueError(
             f'{named} matches several kinds of component: {", ".join(kinds)}. Pass its '
             'kind.'

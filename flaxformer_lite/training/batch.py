@@ -56,7 +56,7 @@ def make_batch(
         vectors, an array (length, features). In target arrays, padding must follow the
         tokens; in sources it may be anywhere.
       bos: the start token, which precedes each target in `inputs`. Defaults to the
-        model's, or to `SpecialTokens.start`, 2, without a model.
+        model's, or to `SpecialTokens.bos`, 2, without a model.
       padding: the padding token. Defaults to the model's, or to
         `SpecialTokens.padding`, 0, without a model.
       model: provides special tokens and vocabulary sizes. A token outside the
@@ -75,7 +75,7 @@ def make_batch(
         target.
     """
     tokens = model.special_tokens if model else DEFAULT_TOKENS
-    bos = tokens.start if bos is None else bos
+    bos = tokens.bos if bos is None else bos
     padding = tokens.padding if padding is None else padding
     target_size = model and model.vocab_size
     source_size = model and (model.source_vocab_size or model.vocab_size)

@@ -232,12 +232,12 @@ def _without_zero_start(model: Model, gradients: Any, params: Any) -> Any:
     zero. CTranslate2 has no weights for that token.
     """
     tokens = model.special_tokens
-    if tokens.start != tokens.padding or 'embedding' not in gradients:
+    if tokens.bos != tokens.padding or 'embedding' not in gradients:
         return gradients
-    is_zero = ~jnp.any(params['embedding'][tokens.start])
+    is_zero = ~jnp.any(params['embedding'][tokens.bos])
     gradients_VD = gradients['embedding']
-    row_D = jnp.where(is_zero, 0, gradients_VD[tokens.start])
-    gradients_VD = gradients_VD.at[tokens.start].set(row_D)
+    row_D = jnp.where(is_zero, 0, gradients_VD[tokens.bos])
+    gradients_VD = gradients_VD.at[tokens.bos].set(row_D)
     return {**gradients, 'embedding': gradients_VD}
 
 

@@ -7,7 +7,7 @@ from experiments.data.digest import code_of, hex_digest
 from experiments.data.filters.base import Filter
 from experiments.data.sources.base import Source
 from experiments.errors import UserError, user_errors
-from experiments.kinds import FILTERS
+from experiments.registries import FILTERS
 from flaxformer_lite.config import spec as specs
 from flaxformer_lite.config.spec import Spec
 

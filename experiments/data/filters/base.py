@@ -1,6 +1,6 @@
 """Base class of filters."""
 
-from flaxformer_lite.ranges import Checked
+from flaxformer_lite.validation import Checked
 
 
 class Filter(Checked):

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated
 
 from experiments.data.filters.base import Filter
-from flaxformer_lite.ranges import Choices, Range
+from flaxformer_lite.validation import Choices, Range
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, user_errors
-from experiments.kinds import OBJECTIVES
+from experiments.registries import OBJECTIVES
 from flaxformer_lite.config.spec import Spec
 
 if TYPE_CHECKING:  # checking a spec should not import numpy

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from experiments.errors import UserError
-from flaxformer_lite.ranges import Checked, Choices
+from flaxformer_lite.validation import Checked, Choices
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from experiments.data.objectives.base import Objective
-from flaxformer_lite.ranges import Range
+from flaxformer_lite.validation import Range
 
 
 @dataclasses.dataclass(frozen=True)

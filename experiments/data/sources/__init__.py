@@ -2,8 +2,8 @@
 
 from experiments.data.sources.base import Source
 from experiments.errors import UserError
-from experiments.kinds import SOURCES
-from flaxformer_lite import ranges
+from experiments.registries import SOURCES
+from flaxformer_lite import validation
 from flaxformer_lite.config.spec import Spec
 
 
@@ -20,4 +20,4 @@ def load(spec: Spec) -> Source:
     # A path is too long, a folder has no permission, or `~user` does not exist.
     except (OSError, RuntimeError) as error:
         reason = getattr(error, 'strerror', None) or error
-        raise UserError(f'data={ranges.shown(spec)}: {reason}') from None
+        raise UserError(f'data={validation.quote(spec)}: {reason}') from None

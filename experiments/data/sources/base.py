@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from experiments.data.digest import code_of, hex_digest
 from experiments.errors import UserError
-from flaxformer_lite.ranges import Checked
+from flaxformer_lite.validation import Checked
 
 T = TypeVar('T')
 Pair = tuple[str, str]  # a source and its target

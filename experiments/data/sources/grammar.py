@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfRule, Pair, taken
-from flaxformer_lite.ranges import Range
+from flaxformer_lite.validation import Range
 from parallel_grammar import (
     Rng,
     Sentence,

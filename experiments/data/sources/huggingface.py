@@ -15,7 +15,7 @@ _BY_LANGUAGE = 'translation'  # column whose cells map languages to texts
 
 
 @dataclasses.dataclass(frozen=True)
-class Huggingface(OfSplits):
+class HuggingfaceSource(OfSplits):
     """`huggingface(path="wmt14", name="de-en", source="en", target="de")`.
 
     Texts are cells of the columns `source` and `target`, or of a column `translation`

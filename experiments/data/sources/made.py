@@ -13,7 +13,7 @@ from random import Random
 from typing import Annotated, ClassVar
 
 from experiments.data.sources.base import OfRule, Pair, distinct, pick, taken
-from flaxformer_lite.ranges import Choices, Range
+from flaxformer_lite.validation import Choices, Range
 
 SIZES = {'val': 200, 'test': 500, 'longer': 500}
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from experiments.data import sources as folder
 from experiments.data.digest import hex_digest
 from experiments.data.sources.base import Pair, Source, check_apart
-from flaxformer_lite.ranges import Checked, Range
+from flaxformer_lite.validation import Checked, Range
 
 
 @dataclasses.dataclass(frozen=True)

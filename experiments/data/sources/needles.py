@@ -7,7 +7,7 @@ from random import Random
 from typing import Annotated, ClassVar
 
 from experiments.data.sources.base import OfRule, Pair, distinct, pick, taken
-from flaxformer_lite.ranges import Range
+from flaxformer_lite.validation import Range
 
 SIZES = {'val': 200, 'test': 500}
 # A word is only letters or only digits, so that it can be one piece of the tokenizer.

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfRule, Pair
-from flaxformer_lite.ranges import Choices, Range
+from flaxformer_lite.validation import Choices, Range
 
 ACTIONS = ('walk', 'look', 'run', 'jump')
 _VAL = 500  # pairs of the test set for the dev set

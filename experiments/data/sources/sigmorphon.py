@@ -14,7 +14,7 @@ from experiments.data.digest import code_of, hex_digest
 from experiments.data.sources._files import lines, reading
 from experiments.data.sources.base import Pair, Source
 from experiments.errors import UserError
-from flaxformer_lite.ranges import Checked, Choices
+from flaxformer_lite.validation import Checked, Choices
 
 SPACE = '▁'  # replaces a space in a lemma or form
 

@@ -19,7 +19,7 @@ from experiments.errors import UserError
 Row = dict[str, Any]  # column → cell
 
 
-class Table(Source):
+class TableSource(Source):
     """`table(train="a.tsv", val="b.tsv", source="word", target="sounds")`.
 
     Each row has a source and a target in two columns, which are selected by name. The
@@ -80,7 +80,7 @@ class Table(Source):
 
     def trains_on(self, other):
         columns = (self.source, self.target)
-        is_same_kind = isinstance(other, Table)
+        is_same_kind = isinstance(other, TableSource)
         if not is_same_kind or columns != (other.source, other.target):
             return ''
         for name, file in other._sets.items():

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
 from experiments.errors import UserError, reason
-from flaxformer_lite.ranges import shown
+from flaxformer_lite.validation import quote
 
 _HOSTS = 3  # number of hosts to try
 _TIMEOUT = 5  # seconds to wait for a host
@@ -183,7 +183,7 @@ def _own_features(tfds: Any) -> Iterator[None]:
     def cls_from_name(cls: Any, name: str) -> Any:
         if not name.startswith('tensorflow_datasets.'):
             raise ValueError(
-                f'features.json names the feature class {shown(name)}, which is not of '
+                f'features.json names the feature class {quote(name)}, which is not of '
                 'TFDS and whose module would be imported. Prepare the set with '
                 "TFDS's own features"
             )

@@ -9,7 +9,7 @@ from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Progress, Tokenizer, sums_file
 from experiments.errors import UserError, user_errors, warn
-from experiments.kinds import TOKENIZERS
+from experiments.registries import TOKENIZERS
 from flaxformer_lite.config import spec as specs
 from flaxformer_lite.config.spec import Spec
 
@@ -183,8 +183,8 @@ class Sides(Tokenizer):
         return self.target.special_tokens
 
     @property
-    def source_end(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.source.source_end
+    def source_eos(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.source.source_eos
 
     @property
     def reads_vectors(self):  # pyright: ignore[reportIncompatibleVariableOverride]

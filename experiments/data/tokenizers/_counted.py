@@ -14,7 +14,7 @@ from experiments.data.tokenizers.base import (
     text_ids,
 )
 from experiments.errors import UserError, check_list
-from flaxformer_lite.ranges import Range, Size
+from flaxformer_lite.validation import Range, Size
 
 SPECIAL = ('<pad>', '</s>', '<s>', '<unk>')  # in the order of their ids
 

@@ -14,7 +14,7 @@ from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, check_list, reason
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Arrays(Tokenizer):
 
     path: str
     model: bytes = dataclasses.field(default=b'', repr=False)
-    source_end = None
+    source_eos = None
     reads_vectors = True
 
     @functools.cached_property
@@ -128,8 +128,8 @@ class Arrays(Tokenizer):
         if not name:
             return np.zeros((0, self.vocab_size), np.float32)
         if name not in archive:
-            hint = ranges.nearest(name, archive.files)
-            raise UserError(f'{self.path} has no array {ranges.shown(name)}{hint}')
+            hint = validation.did_you_mean(name, archive.files)
+            raise UserError(f'{self.path} has no array {validation.quote(name)}{hint}')
         found = self._array(archive, name, self.vocab_size)
         vectors = found.astype(np.float32)
         if not (np.isfinite(vectors).all() and vectors.any(1).all()):

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from experiments import storage
 from experiments.data.digest import code_of, hex_digest
-from flaxformer_lite.ranges import Checked
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
+from flaxformer_lite.validation import Checked
 
 Progress = Callable[[int], None]  # called with the number of processed texts
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
@@ -28,7 +28,7 @@ class Tokenizer(Checked):
       vocab_size: Number of ids; before training, its maximum.
       model: Result of training, the content of the saved file. Empty before training.
       special_tokens: Ids that are not text.
-      source_end: The id that each source ends with, or None.
+      source_eos: The id that each source ends with, or None.
       forced_first: The id that each target begins with, or None.
       reads_vectors: Whether `encode` returns vectors, float32 (length, features),
         instead of ids. `vocab_size` is then the number of features.
@@ -40,7 +40,7 @@ class Tokenizer(Checked):
     vocab_size: int
     model: bytes
     special_tokens: SpecialTokens = DEFAULT_TOKENS
-    source_end: int | None = DEFAULT_TOKENS.end
+    source_eos: int | None = DEFAULT_TOKENS.eos
     forced_first: int | None = None
     reads_vectors: bool = False
 
@@ -89,7 +89,7 @@ class Tokenizer(Checked):
         return dataclasses.replace(self, model=model)  # pyright: ignore
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Returns the ids of each source, without `source_end`; none for blank text.
+        """Returns the ids of each source, without `source_eos`; none for blank text.
 
         Raises:
           UserError: `texts` is a single string.
@@ -97,8 +97,8 @@ class Tokenizer(Checked):
         raise NotImplementedError
 
     def with_end(self, row: Any) -> Any:
-        """Appends `source_end` to a row of `encode`."""
-        return row if self.source_end is None else [*row, self.source_end]
+        """Appends `source_eos` to a row of `encode`."""
+        return row if self.source_eos is None else [*row, self.source_eos]
 
     @property
     def samples(self) -> bool:

@@ -15,8 +15,8 @@ from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer, until
 from experiments.errors import UserError, check_list, reason
-from flaxformer_lite.ranges import Range
 from flaxformer_lite.special_tokens import SpecialTokens
+from flaxformer_lite.validation import Range
 
 Around = tuple[list[int], list[int]]  # the tokens before and after a text
 CONFIG, GENERATION = 'config.json', 'generation_config.json'
@@ -31,7 +31,7 @@ _MEND = 'restore it from a copy, or convert the checkpoint again'
 
 
 @dataclasses.dataclass(frozen=True)
-class Huggingface(Tokenizer):
+class HuggingfaceTokenizer(Tokenizer):
     """A published tokenizer.
 
     A run that `experiments.convert` made from a checkpoint needs no path, because it
@@ -73,15 +73,15 @@ class Huggingface(Tokenizer):
                 'files, for example from `hf download NAME --local-dir FOLDER`.'
             )
         theirs = _open(self._folder)
-        padding, end = theirs.pad_token_id, theirs.eos_token_id
-        if padding is None or end is None or padding == end:
+        padding, eos = theirs.pad_token_id, theirs.eos_token_id
+        if padding is None or eos is None or padding == eos:
             raise UserError(
                 f'tokenizer: {self._folder} has pad_token_id={padding} and '
-                f'eos_token_id={end}. Both are required and must differ.'
+                f'eos_token_id={eos}. Both are required and must differ.'
             )
-        start = padding if theirs.bos_token_id is None else theirs.bos_token_id
-        special = SpecialTokens(padding, start, end)
-        vocab_size = self.vocab_size or max(len(theirs), start + 1)
+        bos = padding if theirs.bos_token_id is None else theirs.bos_token_id
+        special = SpecialTokens(padding, bos, eos)
+        vocab_size = self.vocab_size or max(len(theirs), bos + 1)
         languages = (self.source, self.target)
         return of_checkpoint(self._folder, vocab_size, special, *languages).model
 
@@ -114,7 +114,10 @@ class Huggingface(Tokenizer):
     @property
     def config_tokens(self) -> SpecialTokens:
         """The special tokens in the checkpoint's config."""
-        return SpecialTokens(**self._fields['config_tokens'])
+        stored: dict[str, int] = self._fields['config_tokens']
+        # Until 0.4 the fields were named `start` and `end`.
+        renamed = {'start': 'bos', 'end': 'eos'}
+        return SpecialTokens(**{renamed.get(k, k): v for k, v in stored.items()})
 
     @property
     def digest(self):
@@ -148,12 +151,12 @@ class Huggingface(Tokenizer):
         If targets end with a language token, that token is the start token.
         """
         _, behind = self.around_target
-        if behind and behind[-1] != self.config_tokens.end:
-            return dataclasses.replace(self.config_tokens, start=behind[-1])
+        if behind and behind[-1] != self.config_tokens.eos:
+            return dataclasses.replace(self.config_tokens, bos=behind[-1])
         return self.config_tokens
 
     @property
-    def source_end(self) -> int | None:
+    def source_eos(self) -> int | None:
         """The token that each source ends with, or None."""
         _, behind = self.around_source
         return behind[-1] if behind else None
@@ -163,10 +166,10 @@ class Huggingface(Tokenizer):
         """The token that each target begins with, or None."""
         before, _ = self.around_target
         first = before[-1] if before else None
-        return None if first == self.special_tokens.start else first
+        return None if first == self.special_tokens.bos else first
 
     def encode(self, texts):
-        """Returns tokens of each source, without `source_end`; none for blank text."""
+        """Returns tokens of each source, without `source_eos`; none for blank text."""
         before, behind = self.around_source
         return [before + row + behind[:-1] if row else [] for row in self._rows(texts)]
 
@@ -188,7 +191,7 @@ class Huggingface(Tokenizer):
 
     def decode(self, ids):
         """Returns the text of each row up to EOS; skips ids without a piece."""
-        end = self.special_tokens.end
+        end = self.special_tokens.eos
         most = len(self.theirs)
         pieces = [[i for i in until(end, row) if i < most] for row in ids]
         return self.theirs.batch_decode(pieces, skip_special_tokens=True)
@@ -234,7 +237,7 @@ def of_checkpoint(
     special_tokens: SpecialTokens,
     source: str = '',
     target: str = '',
-) -> Huggingface:
+) -> HuggingfaceTokenizer:
     """Makes the tokenizer of a checkpoint.
 
     Args:
@@ -260,7 +263,7 @@ def of_checkpoint(
         'languages': [source, target],
     }
     model = storage.json_text(fields).encode()
-    found = Huggingface(path=str(folder)).opened(model)
+    found = HuggingfaceTokenizer(path=str(folder)).opened(model)
     _check_tokens(found, folder)
     return found
 
@@ -328,7 +331,7 @@ def _check_languages(folder: Path, source: str, target: str) -> None:
             )
 
 
-def _check_tokens(found: Huggingface, folder: Path) -> None:
+def _check_tokens(found: HuggingfaceTokenizer, folder: Path) -> None:
     """Raises UserError unless the tokenizer's tokens match the model's."""
     theirs, special = found.theirs, found.config_tokens
     pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
@@ -341,11 +344,11 @@ def _check_tokens(found: Huggingface, folder: Path) -> None:
                 f'{folder}: the vocabulary has {piece!r:.60} as the id of a token, '
                 f'which must be a whole number: {_COPY}'
             )
-    if (theirs.pad_token_id, theirs.eos_token_id) != (special.padding, special.end):
+    if (theirs.pad_token_id, theirs.eos_token_id) != (special.padding, special.eos):
         raise UserError(
             f'{folder}: the tokenizer has pad_token_id={theirs.pad_token_id} and '
             f'eos_token_id={theirs.eos_token_id}, but the config has {special.padding} '
-            f'and {special.end}. They come from different checkpoints.'
+            f'and {special.eos}. They come from different checkpoints.'
         )
     last = max(pieces.union(*found.around_source, *found.around_target))
     if last >= found.vocab_size:

@@ -29,8 +29,8 @@ from experiments.data.tokenizers.base import (
     text_ids,
 )
 from experiments.errors import UserError, check_list, reason
-from flaxformer_lite import ranges
-from flaxformer_lite.ranges import Choices, Range
+from flaxformer_lite import validation
+from flaxformer_lite.validation import Choices, Range
 
 # Text is normalized here, so SentencePiece must not change it. Then decode inverts
 # encode. The number of threads is part of the model's bytes.
@@ -231,7 +231,7 @@ def _check_symbol(symbol: Any, taken: Collection[str]) -> None:
     elif symbol != _plain(symbol) or ' ' in symbol:
         problem = 'never occurs in text as it is encoded; use NFC without spaces and ▁'
     if problem:
-        raise ValueError(f'user_defined_symbols: {ranges.shown(symbol)} {problem}')
+        raise ValueError(f'user_defined_symbols: {validation.quote(symbol)} {problem}')
 
 
 def _plain(text: str) -> str:

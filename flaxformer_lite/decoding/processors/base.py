@@ -5,8 +5,8 @@ from typing import Any, dataclass_transform
 
 import jax
 
-from flaxformer_lite.ranges import Checked
 from flaxformer_lite.special_tokens import SpecialTokens
+from flaxformer_lite.validation import Checked
 
 
 @dataclass_transform(frozen_default=True)
@@ -28,7 +28,7 @@ class Processor(Checked):
         dataclasses.dataclass(frozen=True)(cls)
 
     def __call__(
-        self, logits_BNV: jax.Array, tokens_BNL: jax.Array, step: jax.Array, end: int
+        self, logits_BNV: jax.Array, tokens_BNL: jax.Array, step: jax.Array, eos: int
     ) -> jax.Array:
         """Returns the logits of the next token, BNV; −inf for disallowed tokens.
 
@@ -36,7 +36,7 @@ class Processor(Checked):
           logits_BNV: float32.
           tokens_BNL: int32, tokens of each hypothesis; the first `step` are chosen.
           step: int32, position of the next token, from 0.
-          end: the end token.
+          eos: the end token.
         """
         raise NotImplementedError
 

@@ -38,7 +38,7 @@ class ForcedPrefix(Processor):
                 'targets.'
             )
 
-    def __call__(self, logits_BNV, tokens_BNL, step, end):
+    def __call__(self, logits_BNV, tokens_BNL, step, eos):
         prefix = jnp.asarray(self.tokens, jnp.int32)
         token_V = jnp.arange(logits_BNV.shape[2])
         is_given_V = token_V == prefix[step]

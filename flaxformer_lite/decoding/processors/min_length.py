@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from flaxformer_lite.decoding.processors.base import Processor
-from flaxformer_lite.ranges import Size
+from flaxformer_lite.validation import Size
 
 
 class MinLength(Processor):
@@ -15,7 +15,7 @@ class MinLength(Processor):
 
     length: Size
 
-    def __call__(self, logits_BNV, tokens_BNL, step, end):
-        is_end_V = jnp.arange(logits_BNV.shape[2]) == end
-        is_early_V = is_end_V & (step < self.length)
+    def __call__(self, logits_BNV, tokens_BNL, step, eos):
+        is_eos_V = jnp.arange(logits_BNV.shape[2]) == eos
+        is_early_V = is_eos_V & (step < self.length)
         return jnp.where(is_early_V[None, None], -jnp.inf, logits_BNV)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.decoding.processors.base import Processor
-from flaxformer_lite.ranges import Size
+from flaxformer_lite.validation import Size
 
 
 class NoRepeatNgram(Processor):
@@ -16,7 +16,7 @@ class NoRepeatNgram(Processor):
 
     size: Size = 3
 
-    def __call__(self, logits_BNV, tokens_BNL, step, end):
+    def __call__(self, logits_BNV, tokens_BNL, step, eos):
         before = self.size - 1
         length = tokens_BNL.shape[2]
         starts = length - before  # of the n-grams that fit

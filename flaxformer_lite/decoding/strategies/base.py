@@ -7,7 +7,7 @@ import jax
 
 from flaxformer_lite.decoding.result import DecodeResult
 from flaxformer_lite.decoding.search import DecodeInputs, Search, SearchState
-from flaxformer_lite.ranges import Checked
+from flaxformer_lite.validation import Checked
 
 
 @dataclass_transform(frozen_default=True)

@@ -5,7 +5,7 @@ from typing import Annotated
 from flaxformer_lite.decoding.search import length_penalty
 from flaxformer_lite.decoding.strategies.base import Strategy, flat
 from flaxformer_lite.ops.top_k import top_k_indices
-from flaxformer_lite.ranges import Range
+from flaxformer_lite.validation import Range
 
 
 class BeamSearch(Strategy):

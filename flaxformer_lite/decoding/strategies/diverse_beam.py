@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flaxformer_lite.decoding.strategies.base import flat
 from flaxformer_lite.decoding.strategies.beam import BeamSearch
 from flaxformer_lite.ops.top_k import top_k_indices
-from flaxformer_lite.ranges import Range, Size
+from flaxformer_lite.validation import Range, Size
 
 
 class DiverseBeamSearch(BeamSearch):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.decoding.result import DecodeResult
 from flaxformer_lite.decoding.strategies.sample import Sampling
-from flaxformer_lite.ranges import Size
+from flaxformer_lite.validation import Size
 
 # (y_L, length, reference_L, length) → u, on token ids without the end token.
 Utility = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.decoding.filtering import filter_logits
 from flaxformer_lite.decoding.strategies.base import Strategy
-from flaxformer_lite.ranges import Range
+from flaxformer_lite.validation import Range
 
 
 class Sampling(Strategy):

@@ -12,7 +12,7 @@ from flax import linen as nn
 from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.masks import AttentionContext
-from flaxformer_lite.ranges import Checked
+from flaxformer_lite.validation import Checked
 
 
 class Block(Checked, nn.Module):

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flaxformer_lite import ranges
+from flaxformer_lite import validation
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.config.variants import SCHEDULES
-from flaxformer_lite.ranges import Range
+from flaxformer_lite.validation import Range
 
 _OPTAX = re.compile('[a-z].*_schedule')
 
@@ -45,9 +45,9 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
     # Optax validates few arguments, so its arithmetic may raise any exception.
     except Exception as error:
         reason = str(error).split('\n')[0] or type(error).__name__
-        raise ValueError(f'{ranges.shown(text)}: {reason}') from None
+        raise ValueError(f'{validation.quote(text)}: {reason}') from None
     if not _is_number(rate):
-        raise ValueError(f'{ranges.shown(text)} does not return a learning rate')
+        raise ValueError(f'{validation.quote(text)} does not return a learning rate')
     return schedule
 
 
@@ -75,7 +75,7 @@ def _is_optax(text: Spec) -> bool:
     if '.' not in name and name not in available():
         known = ', '.join(available())
         raise ValueError(
-            f'{ranges.shown(name)} is not one of {known}, nor a class of your own'
+            f'{validation.quote(name)} is not one of {known}, nor a class of your own'
         )
     return '.' not in name and name not in SCHEDULES.names()
 
@@ -97,7 +97,7 @@ def check_rates(text: Spec, d_model: int, steps: int) -> None:
     for count, rate in zip(counts, rates, strict=True):
         if not least <= rate < math.inf:
             raise ValueError(
-                f'{ranges.shown(text)} gives a rate of {rate:g} at step {count:,}; '
+                f'{validation.quote(text)} gives a rate of {rate:g} at step {count:,}; '
                 'it must be at least 0 and finite'
             )
 
@@ -106,7 +106,7 @@ def _refuse_long(arguments: dict[str, Any]) -> None:
     for argument, value in arguments.items():
         for number in spec.numbers_in(value):
             if isinstance(number, int):
-                ranges.check(argument, Annotated[int | bool, Range()], number)
+                validation.check(argument, Annotated[int | bool, Range()], number)
 
 
 def _is_number(rate: Any) -> bool:

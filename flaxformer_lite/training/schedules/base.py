@@ -5,7 +5,7 @@ from typing import Any, dataclass_transform
 
 import jax
 
-from flaxformer_lite.ranges import Checked
+from flaxformer_lite.validation import Checked
 
 
 @dataclass_transform(frozen_default=True)

@@ -5,8 +5,8 @@ Suits runs that are too short for the paper's schedule, which ends at a high rat
 
 import jax.numpy as jnp
 
-from flaxformer_lite.ranges import Positive, Rate, Size
 from flaxformer_lite.training.schedules.base import Schedule
+from flaxformer_lite.validation import Positive, Rate, Size
 
 
 class CosineSchedule(Schedule):

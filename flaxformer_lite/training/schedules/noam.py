@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
-from flaxformer_lite.ranges import Positive, Size
 from flaxformer_lite.training.schedules.base import Schedule
+from flaxformer_lite.validation import Positive, Size
 
 
 class NoamSchedule(Schedule):

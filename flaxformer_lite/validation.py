@@ -57,7 +57,7 @@ class Range:
             allowed.append(self._fitting(value, whole))
         if refused or allowed[-1]:
             words = ' and '.join(allowed)
-            raise ValueError(f'{name} must be {words}, not {shown(value)}')
+            raise ValueError(f'{name} must be {words}, not {quote(value)}')
 
     def words(self) -> str:
         """Returns the bounds in words: `from 1 to 8`, `at least 0 and below 1`."""
@@ -102,7 +102,7 @@ class Choices:
         """Raises ValueError if the value isn't one of the words."""
         if value not in self.words:
             known = ', '.join(self.words)
-            raise ValueError(f'{name} must be one of {known}, not {shown(value)}')
+            raise ValueError(f'{name} must be one of {known}, not {quote(value)}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Pattern:
             re.compile(value)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(
-                f'{name} must be a regular expression, not {shown(value)}: {error}'
+                f'{name} must be a regular expression, not {quote(value)}: {error}'
             ) from None
 
 
@@ -137,7 +137,7 @@ def check(name: str, annotation: Any, value: Any) -> None:
     kinds = types_of(annotation)
     if not any(_is(value, kind) for kind in kinds):
         words = ' or '.join(getattr(kind, '__name__', str(kind)) for kind in kinds)
-        raise ValueError(f'{name} must be of type {words}, not {shown(value)}')
+        raise ValueError(f'{name} must be of type {words}, not {quote(value)}')
     limit = limit_of(annotation)
     if isinstance(limit, Choices | Pattern) and value is not None:
         limit.check(name, value)
@@ -184,7 +184,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     return checking
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """Returns the repr of a value for an error message, shortened if long."""
     try:
         text = repr(value)
@@ -195,7 +195,7 @@ def shown(value: Any) -> str:
     return f'{text[: LONGEST_SHOWN // 2]}… ({len(text):,} characters)'
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns a "did you mean" suffix for an error message, or ''.
 
     Names are compared by their last component (`dropuot` in `model.dropuot`), because

@@ -26,8 +26,8 @@ from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.ranges import shown
 from flaxformer_lite.training import freezing
+from flaxformer_lite.validation import quote
 
 Arrays = dict[str, jax.Array]  # by path
 NAME = 'init.json'
@@ -35,7 +35,7 @@ _MOST_NAMES = 6  # of each kind in a message
 _OF_SOURCE = 'source_embedding'
 
 
-class Initial(NamedTuple):
+class WarmStart(NamedTuple):
     """The variables that a run starts with.
 
     Attributes:
@@ -112,7 +112,7 @@ def load(
     model: Model,
     vocabulary: Tokenizer,
     devices: DeviceMesh,
-) -> Initial | None:
+) -> WarmStart | None:
     """Returns the initial variables on the devices; None without a source.
 
     Raises:
@@ -144,7 +144,7 @@ def load(
         'sha256': trained_run.sha256(freezing.from_paths(taken)['params']),
         'rows': {_name(path): [len(x.here), x.rows] for path, x in kept.items()},
     }
-    return Initial(taken, record)
+    return WarmStart(taken, record)
 
 
 def _fitting_paths(
@@ -159,7 +159,7 @@ def _fitting_paths(
       UserError: Variables are missing, left over or of another shape, listed by name,
         or the expression matches all or none.
     """
-    expression = f'init_ignore={shown(config.init_ignore)}'
+    expression = f'init_ignore={quote(config.init_ignore)}'
     ignored = set()
     if config.init_ignore:
         for path in here.keys() | there.keys():
