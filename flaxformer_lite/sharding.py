@@ -145,7 +145,6 @@ def _spec(
     rules: Mapping[str, tuple[str, ...]],
     sizes: Mapping[str, int],
 ) -> PartitionSpec:
-    """Returns the mesh axes of each dimension; `WHOLE` if no dimension is sharded."""
     divided = []
     for letter, length in zip(letters, shape, strict=True):
         axes = tuple(axis for axis in rules.get(letter, ()) if sizes.get(axis, 1) > 1)

@@ -71,7 +71,6 @@ class Range:
         )
 
     def _fitting(self, value: Any, whole: bool) -> str:
-        """Returns what JAX requires of the number, or '' if it fits."""
         # JAX treats an integer as an integer even where a float is expected.
         if not isinstance(value, numbers.Integral):
             return '' if math.isfinite(_float32(value)) else 'finite in float32'

@@ -2,8 +2,8 @@
 
     python small_runs.py -m experiments.run …
 
-runs a short version of a page's command, with few steps of a small model. Commands
-that need missing data or devices are described or get `--dry_run`.
+runs a short version of a page's command, with few steps of a small model. Commands that
+need missing data or devices are described or get `--dry_run`.
 """
 
 import os

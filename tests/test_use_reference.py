@@ -1,9 +1,9 @@
 """Tests of `ops.use_reference` and of derivatives of any order.
 
-Derivatives are compared with differences at four points along a line: (f(−2h) − 8
-f(−h) + 8 f(h) − f(2h)) / 12h, whose error is O(h⁴). Arrays are float32, so rounding
-adds an error of some 10⁻⁷ |f| / h. Measured relative errors of the slope and the
-Hessian-vector product:
+Derivatives are compared with differences at four points along a line: (f(−2h) − 8 f(−h)
++ 8 f(h) − f(2h)) / 12h, whose error is O(h⁴). Arrays are float32, so rounding adds an
+error of some 10⁻⁷ |f| / h. Measured relative errors of the slope and the Hessian-vector
+product:
 
     h = 0.005   7·10⁻⁴   2·10⁻⁴   by rounding
     h = 0.1     2·10⁻⁵   2·10⁻⁵

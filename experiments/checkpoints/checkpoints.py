@@ -277,7 +277,6 @@ class Checkpoints:
         return None
 
     def _set_aside(self, steps: Iterable[int]) -> None:
-        """Renames damaged checkpoints, which removes them from `steps`."""
         if processes.is_first():
             for step in steps:
                 aside = self.directory / f'damaged-{step}'
@@ -483,5 +482,4 @@ def _check_readable(folder: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the message of an error, on one line."""
     return textwrap.shorten(str(error) or type(error).__name__, _LONGEST)

@@ -127,7 +127,6 @@ def write_published(trained: Trained, folder: Path) -> None:
 def _save(
     folder: Path, documents: Mapping[str, Any], arrays: Mapping[str, jax.Array]
 ) -> None:
-    """Writes the JSON files of a checkpoint, by name, and its arrays."""
     from safetensors import SafetensorError
     from safetensors.flax import save_file
 
@@ -175,7 +174,6 @@ def find_family(trained: Trained) -> FamilyModel:
 
 
 def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyModel:
-    """Returns a model in a family's form; raises ValueError if unsupported."""
     given = rewrite.towards(own, family.fields)
     # The arrays' names affect the meaning of a config, such as T5's output matrix.
     names = [family.arrays.get(name, name) for name in given.variables['params']]
@@ -231,7 +229,6 @@ def _in_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Arra
 
 
 def _longest(trained: Trained) -> int:
-    """Returns the maximum number of tokens that Transformers generates."""
     most = max(_GENERATED, trained.longest)
     return min(most, trained.model.max_length or most)
 

@@ -89,7 +89,6 @@ def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
 
 
 def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
-    """Adds the family's arguments to a spec, with their defaults."""
     text = model.config.get(field)
     if text is None:
         return model
@@ -142,7 +141,6 @@ def _with_sines_first(model: Expressed, positions: str) -> Expressed:
 
 
 def _stream_axis(names: list[str]) -> int | None:
-    """Returns the residual stream's axis of a parameter; None without one."""
     module, leaf = names[-2:]
     if leaf in ('embedding', 'source_embedding', 'output'):
         return -1

@@ -153,7 +153,6 @@ def _described(trained: Trained, config: ModelConfig) -> Any:
 
 
 def _options(stack: Any, params: Params) -> dict[str, Any]:
-    """Returns the common arguments of both stacks' descriptions."""
     block = stack.block
     sizes = block.self_attention.sizes
     options = dict(
@@ -174,7 +173,6 @@ def _options(stack: Any, params: Params) -> dict[str, Any]:
 
 
 def _activation(feed_forward: Any) -> Any:
-    """Returns the activation of one of the networks of `_WRITTEN`."""
     from ctranslate2.specs.common_spec import Activation
 
     name = type(feed_forward).__name__
@@ -249,7 +247,6 @@ def _fill_norm(theirs: Any, params: Params, offset: float) -> None:
 
 
 def _fill_feed_forward(theirs: Any, params: Params) -> None:
-    """Sets a network's two matrices, or three if it is gated."""
     if 'gate' in params:
         _fill_linear(theirs.linear_0, params['gate'])
         _fill_linear(theirs.linear_0_noact, params['up'])

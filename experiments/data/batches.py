@@ -168,12 +168,10 @@ class Batches:
                 yield {name: x[own] for name, x in batch.items()}, after
 
     def _filled(self, shape: Shape) -> Shape:
-        """Rounds rows up to a multiple of `accumulate` × devices."""
         rows, length = shape
         return rows + -rows % self._rows_multiple, length
 
     def _plan(self, epoch: int, window: int) -> tuple[Corpus, list[_Plan]]:
-        """Returns the corpus of a window and its planned batches."""
         size = len(self._corpus)
         start = size * window // self._windows
         end = size * (window + 1) // self._windows
@@ -199,7 +197,6 @@ class Batches:
         return corpus, [plans[i] for i in order]
 
     def _bucket(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
-        """Puts one pair in each row, padded to the smallest sufficient length."""
         limits = [length for _, length in self.planned_shapes]
         buckets = np.searchsorted(limits, lengths.max(axis=1))
         plans = []
@@ -212,7 +209,6 @@ class Batches:
         return plans
 
     def _pack(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
-        """Puts several pairs in each row, by first fit."""
         (shape,) = self.planned_shapes
         packed = packing.pack(lengths, shape)
         return [_Plan(shape, pairs[index], rows) for index, rows in packed]

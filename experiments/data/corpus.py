@@ -214,14 +214,12 @@ def _write(
 
 
 def _encoded(pairs: Pairs, tokenizer: Tokenizer) -> tuple[list[Any], list[Any]]:
-    """Returns the ids of sources and targets."""
     sources = tokenizer.encode([source for source, _ in pairs])
     targets = tokenizer.encode_target([target for _, target in pairs])
     return sources, targets
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
-    """Returns the dtype of each side. Ids share a dtype that fits both sides."""
     source, target = [side.dtype for side in tokenizer.sides]
     if not tokenizer.reads_vectors:
         source = target = max(source, target)
@@ -250,7 +248,6 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yields lists of `size` items; the last one may be shorter."""
     iterator = iter(items)
     while chunk := list(itertools.islice(iterator, size)):
         yield chunk

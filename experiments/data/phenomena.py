@@ -62,7 +62,6 @@ def _within(clause: Clause, kind: str, mood: str = '') -> Iterator[PlacedClause]
 def _noun_phrases(
     nominals: Iterable[tuple[Nominal | None, str]],
 ) -> Iterator[tuple[NounPhrase, str]]:
-    """Yields noun phrases with their case, including coordinated ones and owners."""
     for nominal, case in nominals:
         if isinstance(nominal, Both):
             both = [(nominal.first, case), (nominal.second, case)]
@@ -73,7 +72,6 @@ def _noun_phrases(
 
 
 def _auxiliary(clause: Clause) -> str:
-    """Returns the auxiliary of a German participle: haben, sein, or neither."""
     verb = clause.verb.german
     is_past = clause.tense == 'past' and not verb.past
     is_perfect = (clause.tense == 'perfect' or is_past) and not clause.modal

@@ -103,7 +103,6 @@ def restored(tree: Any) -> TrainState:
 
 
 def _averaging(state: TrainState) -> Any:
-    """Returns the state of an averaging optimizer; None without one."""
 
     def is_averaging(x):
         return isinstance(x, Ema | optax.contrib.ScheduleFreeState)

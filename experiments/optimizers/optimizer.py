@@ -74,7 +74,6 @@ def make(
 def _from_optax(
     config: ExperimentConfig, steps: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Builds the optimizer of the fields, and its learning rate."""
     settings = config.optimizer
     name, arguments = _named(settings)
     if name != 'adamw' and settings.weight_decay:
@@ -104,7 +103,6 @@ def _from_optax(
 
 
 def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
-    """Returns the optimizer's name and its arguments, from spec and fields."""
     name, arguments = optax_specs.split(settings.name)
     if name not in BY_FIELDS:
         return name, arguments
@@ -139,7 +137,6 @@ def check(config: ExperimentConfig) -> None:
 
 
 def _check_lr_multipliers(config: ExperimentConfig, name: str) -> None:
-    """Raises UserError if the initialization's learning rates don't apply."""
     if name not in _OF_ONE_LENGTH:
         raise UserError(
             f'optimizer.name={name} does not support the per-parameter learning rates '
@@ -163,7 +160,6 @@ def _has_lr_multipliers(config: ExperimentConfig) -> bool:
 
 
 def _scale_by_multipliers(model: Model) -> Any:
-    """Multiplies each parameter's update by its initialization's multiplier."""
 
     def scale_leaf(path, x):
         return x * model.lr_multiplier(tuple(entry.key for entry in path))

@@ -152,7 +152,6 @@ def _call(make: Callable[..., T], *arguments: Any) -> T:
 
 
 def _options(once: bool) -> dict[str, Any]:
-    """Returns options for XLA, except those that `XLA_FLAGS` sets."""
     options: dict[str, Any] = {}
     if jax.default_backend() == 'cpu':
         options = _CPU_OPTIONS | _RUN_ONCE_OPTIONS if once else _CPU_OPTIONS

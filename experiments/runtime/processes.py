@@ -77,7 +77,6 @@ def initialize(args: argparse.Namespace) -> None:
 
 
 def _flags(args: argparse.Namespace) -> tuple[str, int, int, None] | None:
-    """Returns arguments of `jax.distributed.initialize`, or None without flags."""
     given = {name: vars(args)[name] for name in ('coordinator', 'processes', 'process')}
     coordinator, count, index = given.values()
     if coordinator is count is index is None:
@@ -94,7 +93,6 @@ def _flags(args: argparse.Namespace) -> tuple[str, int, int, None] | None:
 
 
 def _cluster() -> tuple[Any, ...]:
-    """Returns arguments of `jax.distributed.initialize` that JAX detects."""
     environ = os.environ
     if 'KUBERNETES_SERVICE_HOST' in environ and 'TPU_WORKER_HOSTNAMES' not in environ:
         return None, None, None, None  # JAX would need API permissions; use flags

@@ -12,9 +12,9 @@ class DecodeResult(NamedTuple):
     """N hypotheses of each sentence, best first.
 
     Attributes:
-      tokens_BNL: int32, with the end token, then padding.
-      scores_BN: float32, log-probability in nats; beam search divides it by the length
-        penalty. −inf if the hypothesis doesn't exist.
+      tokens_BNL: int32. Padding follows the end token.
+      scores_BN: float32 log-probability in nats. Beam search divides it by the length
+        penalty. A missing hypothesis has −inf.
       exists_BN: bool. False if fewer than N hypotheses are possible, the row is
         padding, or the model's logits are NaN.
     """
@@ -27,8 +27,8 @@ class DecodeResult(NamedTuple):
         """Returns the tokens and score of each existing hypothesis of a row.
 
         Args:
-          eos: the end token; later tokens are dropped.
-          row: index of the row, preceded by the indices of any leading axes.
+          eos: The end token. Later tokens are dropped.
+          row: Index of the row, after the indices of any leading axes.
         """
         found = []
         for tokens_L, score, exists in zip(*(x[row] for x in self), strict=True):

@@ -149,7 +149,6 @@ class Pattern:
         return found
 
     def _kind_of(self, text: str) -> str:
-        """Returns the kind of a layer, or the first kind if none matches."""
         kinds = [kind for kind, entry in self.kinds.items() if entry.is_of(text)]
         return (kinds or list(self.kinds))[0]
 

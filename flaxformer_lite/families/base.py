@@ -158,7 +158,6 @@ class _Given(dict[str, Any]):
 
 
 def _eos_token(given: Any) -> Any:
-    """Returns the end token of a config, which may be a list."""
     if not isinstance(given, list):
         return given
     if len(given) != 1:
@@ -170,7 +169,6 @@ def _eos_token(given: Any) -> Any:
 
 
 def _values(config: ModelConfig) -> dict[str, Any]:
-    """Returns each field's value, with fallbacks resolved and specs normalized."""
     values = {}
     for name in schema.fields():
         section, _, plain = name.rpartition('.')

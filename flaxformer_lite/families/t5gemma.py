@@ -42,7 +42,6 @@ def _attention(stack: str, kind: str = 'softmax', **arguments: str) -> Spec:
 
 
 def _by_layer(stack: str) -> Pattern:
-    """Returns the pattern of global and local attention."""
     near = _attention(stack, 'local', window=f'{stack}.window')
     kinds = {'full_attention': _attention(stack), 'sliding_attention': near}
     return Pattern(f'{stack}.layer_types', kinds, f'{stack}.num_hidden_layers')
@@ -206,7 +205,6 @@ def section(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns token fields that only the decoder's config may hold."""
     names = {
         'vocab_size': 'vocab_size',
         'pad_token_id': 'pad_token_id',

@@ -20,10 +20,10 @@ class Dense(nn.Module):
     copy with its own `features` (`flax.linen.Module.copy`).
 
     Attributes:
-      features: Output axes, such as (heads, d_k), counted as one fan-out.
-      input_axes: Number of contracted trailing axes of x.
-      bias: Whether to add b, initialized to 0.
-      dtype: Compute dtype of x and W. Parameters and results are float32.
+      features: Output axes, such as (heads, d_k). Together they are one fan-out.
+      input_axes: Number of contracted trailing axes.
+      bias: Whether to add b, initially 0.
+      dtype: Compute dtype. Parameters and results are float32.
       kernel_init: Initializer of W.
     """
 

@@ -26,7 +26,6 @@ class Dropout(Checked, nn.Module):
     on how the batch is sharded.
 
     Attributes:
-      rate: In [0, 1).
       shared_axes: Axes that share a mask: (-1,) drops whole tokens of x_BTD, (1, 3)
         whole heads of y_BTHU.
 

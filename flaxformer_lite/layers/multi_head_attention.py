@@ -83,11 +83,7 @@ class MultiHeadAttention(nn.Module):
     def __call__(
         self, x_BTD: jax.Array, kv: KeyValues, context: AttentionContext
     ) -> jax.Array:
-        """Attends from x_BTD to `kv`, the result of `project_kv` or of a cache.
-
-        Returns:
-          float32 BTD.
-        """
+        """Attends from x_BTD to the result of `project_kv` or a cache, float32 BTD."""
         q_BTHK = self.query(x_BTD) if self.projections else self._slices(x_BTD)
         q_BTHK = self.core_attention.normalize_query(q_BTHK)
         q_BTHK = self.positions.rotate(q_BTHK, context.positions_BT)
@@ -135,7 +131,6 @@ class MultiHeadAttention(nn.Module):
         return _unfold_groups(y_BTHU, group_size)
 
     def _bias(self, kv, context):
-        """Returns the positional bias, of the stack or of this layer."""
         if not self.positions.has_layer_bias:
             return context.bias_BHTS
         bias_BHTS = self.positions.layer_bias(context.positions_BT, kv.positions_BS)
@@ -154,7 +149,6 @@ def _fold_groups(q_BTHK, group_size):
 
 
 def _unfold_groups(y_BTHU, group_size):
-    """Inverts `_fold_groups`."""
     b, folded, g, u = y_BTHU.shape
     t = folded // group_size
     y_BTRGU = y_BTHU.reshape(b, t, group_size, g, u)

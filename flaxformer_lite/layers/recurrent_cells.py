@@ -16,7 +16,7 @@ class Cell(nn.Module):
 
     Attributes:
       d_model: Width of the state.
-      dense: Template of the matrices, with their dtype and initializer.
+      dense: Template of the matrices.
     """
 
     d_model: int
@@ -28,10 +28,9 @@ class Cell(nn.Module):
         raise NotImplementedError
 
     def from_input(self, x: jax.Array, names: str, biased: str) -> list[jax.Array]:
-        """Computes W x + b for each gate, float32; W has the template's initializer.
+        """Computes W x + b for each gate, float32.
 
         Args:
-          x: Input, (…, features).
           names: One letter per gate.
           biased: Gates that have b.
         """
@@ -96,7 +95,6 @@ class GRU(Cell):
 
     @nn.compact
     def __call__(self, h: jax.Array, x: jax.Array) -> tuple[CellState, jax.Array]:
-        """Returns the new state and the output."""
         reset_x, update_x, new_x = self.from_input(x, 'rzn', biased='rzn')
         reset_h, update_h, new_h = self.from_state(h, 'rzn', biased='n')
         reset = jax.nn.sigmoid(reset_x + reset_h)
@@ -118,7 +116,6 @@ class LSTM(Cell):
 
     @nn.compact
     def __call__(self, state: CellState, x: jax.Array) -> tuple[CellState, jax.Array]:
-        """Returns the new state and the output."""
         c, h = state
         of_x = self.from_input(x, 'ifgo', biased='')
         of_h = self.from_state(h, 'ifgo', biased='ifgo')

@@ -209,12 +209,10 @@ class Sum(Loss):
 
 
 def _numbered(metrics: dict[str, jax.Array], place: int) -> dict[str, jax.Array]:
-    """Appends a loss's position in the sum to the names of its metrics."""
     return {f'{name}_{place}': x for name, x in metrics.items()}
 
 
 def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Removes the positions from names that are unique without them."""
     count = Counter(name.rpartition('_')[0] for name in metrics)
     shortest = {}
     for name, x in metrics.items():
@@ -231,5 +229,4 @@ def _needs_logits_alone(loss: Loss) -> bool:
 
 
 def _name(loss: Loss) -> str:
-    """Returns the class name in snake case: `cross_entropy`."""
     return re.sub('(?<!^)(?=[A-Z])', '_', type(loss).__name__).lower()

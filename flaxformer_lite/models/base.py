@@ -56,8 +56,8 @@ class Model(Checked, nn.Module):
     the number of their features.
 
     Attributes:
-      d_model: Width of target embeddings and final hidden states.
-      vocab_size: Target vocabulary size; the source's as well, unless it has its own.
+      d_model: Width of target embeddings and of final hidden states.
+      vocab_size: Target vocabulary size. Also the source's, unless it has its own.
       source_vocab_size: Size of a separate source vocabulary, or None. With one, `tie`
         must not share source and target embeddings.
       tie: Embeddings that share a matrix (paper §3.4): 'all' (source, target and
@@ -98,7 +98,6 @@ class Model(Checked, nn.Module):
 
         Args:
           parts: Builds components on demand.
-          vocab_size: Vocabulary size of source and target.
           arguments: Arguments of the architecture, from its spec.
         """
         raise NotImplementedError
@@ -132,15 +131,13 @@ class Model(Checked, nn.Module):
 
     @property
     def source_d_model(self) -> int:
-        """Width of the source embeddings."""
         return self.d_model
 
     def lr_multiplier(self, path: tuple[str, ...]) -> float:
         """Returns the learning-rate multiplier of a parameter, set by its initializer.
 
         Args:
-          path: Path of the parameter, such as ('encoder', 'layer_0', 'feed_forward',
-            'up', …).
+          path: Such as ('encoder', 'layer_0', 'feed_forward', 'up', …).
         """
         return self.dense.kernel_init.lr_multiplier(path)
 

@@ -29,7 +29,6 @@ def einsum(
 
 
 def reference(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    """Computes the formula; gradients multiply float32 by the operands' dtype."""
     return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.float32)
 
 
@@ -37,7 +36,7 @@ def reference(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
 def tuned(
     subscripts: str, x: jax.Array, y: jax.Array, exact: bool = False
 ) -> jax.Array:
-    """Computes the same, with both gradients as products in the operands' dtype.
+    """Computes both gradients as products in the operands' dtype.
 
     It first rounds the incoming float32 gradient to that dtype, as `matmul.tuned` does.
     With `exact`, it also multiplies the remainder of the rounding.

@@ -13,8 +13,6 @@ def random_bits(
     """Returns uint32 words, uniform over all 2³², as a function of key and index.
 
     Args:
-      key: A random key.
-      shape: Shape of the result.
       of_rows: Whether axis 0 is the rows of a batch. A device that sees only its own
         rows (`sharding.sum_over_data`) then draws the same words for them as without
         sharding.

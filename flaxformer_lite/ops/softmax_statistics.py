@@ -31,7 +31,7 @@ def reference(logits_NV: jax.Array) -> SoftmaxStatistics:
 
 @jax.custom_jvp
 def in_one_pass(logits_NV: jax.Array) -> SoftmaxStatistics:
-    """Computes the same in one reduction, so that a GPU reads the logits once.
+    """Computes all three in one reduction, so that a GPU reads the logits once.
 
     XLA compiles `reference` to three kernels that each read all logits. Partial sums
     are rescaled at each new maximum (Milakov and Gimelshein 2018, "Online normalizer

@@ -27,7 +27,7 @@ def reference(x_BV: jax.Array, k: int) -> jax.Array:
 
 
 def tuned(x_BV: jax.Array, k: int, block: int = BLOCK) -> jax.Array:
-    """Computes the same several times faster on CPU, where `top_k` sorts whole rows.
+    """Is several times faster on CPU, where `jax.lax.top_k` sorts whole rows.
 
     The k largest values lie in the k blocks with the largest maxima or after the last
     whole block. Only those are sorted.

@@ -44,7 +44,6 @@ class RotaryPositions(Positions):
         return pairs.reshape(x_BTHK.shape)
 
     def _angles(self, positions_BT):
-        """Returns pos / scale · max_wavelength^(−2i / d_k), float32 (B, T, d_k / 2)."""
         d_k = self.sizes.d_k
         exponent = -jnp.arange(0, d_k, 2, dtype=jnp.float32) / d_k
         rate = self.max_wavelength**exponent

@@ -140,7 +140,6 @@ def _their_name(family: type[Family], patterns: Mapping[str, str], path: str) ->
 
 @functools.cache
 def _pattern(entry: str) -> re.Pattern[str]:
-    """Returns a pattern for a table entry, with groups for stack and layer."""
     groups = {name: f'(?P<{name}>{values})' for name, values in _FIELDS.items()}
     literal = re.escape(entry).replace(r'\{', '{').replace(r'\}', '}')
     return re.compile(literal.format(**groups))

@@ -24,10 +24,10 @@ class StepOutput(NamedTuple):
     """Losses, metrics and gradients of one batch.
 
     Attributes:
-      sums: sums of the loss over the batch's tokens.
-      aux_metrics: metrics that modules report, by name, averaged over layers.
-      gradients: gradients of the summed loss, including auxiliary losses, with respect
-        to the trained parameters.
+      sums: Sums of the loss over the batch's tokens.
+      aux_metrics: Metrics that modules report. Each is averaged over layers.
+      gradients: Gradients of the summed loss, auxiliary losses included, by trained
+        parameter.
     """
 
     sums: LossSums
@@ -72,13 +72,12 @@ def loss_sums(
     """Computes the loss of a batch.
 
     Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
-      loss: an object or a class of `losses.base.Loss`, or a spec such as
-        'focal(gamma=1.0)' or '[cross_entropy, z_loss(weight=1e-4)]'. For any loss,
-        `nll` and `correct` are those of the labels, without smoothing.
-      dropout_key: if given, the model runs in training mode, with dropout.
+      variables: {'params': …} and any running statistics.
+      batch: From `make_batch`.
+      loss: A `losses.base.Loss`, its class, or a spec such as 'focal(gamma=1.0)' or
+        '[cross_entropy, z_loss(weight=1e-4)]'. `nll` and `correct` never include
+        smoothing.
+      dropout_key: Selects training mode, with dropout.
 
     Raises:
       ValueError: the loss is unknown, `variables` lacks the 'params' level, or the

@@ -3,8 +3,8 @@
     python tests/goldens/make_families.py [FAMILY …]
 
 Each folder is the output of Transformers' `save_pretrained` for a small random model,
-whose sizes differ wherever the family allows. It also holds `golden.npz`, with a
-batch, its `logits`, the mean `loss` over non-padding labels and its `gradients/…`.
+whose sizes differ wherever the family allows. It also holds `golden.npz`, with a batch,
+its `logits`, the mean `loss` over non-padding labels and its `gradients/…`.
 `decoded.json` has the tokens of greedy and beam search. Values are computed in float64
 and stored in float32. Only this script needs PyTorch and Transformers.
 """

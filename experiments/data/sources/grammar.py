@@ -79,7 +79,6 @@ class Grammar(OfRule):
         return [pair for _, pair in drawn]
 
     def _ordinary(self) -> Iterator[Drawn]:
-        """Yields `val`, then `test`, then the training pairs."""
         return self._distinct(0, sentence, _WORDS)
 
     @cached_property

@@ -60,7 +60,6 @@ class HuggingfaceSource(OfSplits):
         )
 
     def _parts(self, split: str) -> list[Any]:
-        """Returns the ranges of rows of a split, or of a sum of parts."""
         text = '+'.join(self._sizes) if split == 'all' else split
         try:
             return self._package.ReadInstruction.from_spec(text).to_absolute(
@@ -71,7 +70,6 @@ class HuggingfaceSource(OfSplits):
 
     @functools.cached_property
     def _sizes(self) -> dict[str, int]:
-        """The number of rows of every split."""
         splits = self._load(self.split).info.splits
         return {name: part.num_examples for name, part in splits.items()}
 
@@ -100,7 +98,6 @@ class HuggingfaceSource(OfSplits):
         return rows
 
     def _ask(self, function: Callable[..., Any], **arguments: Any) -> Any:
-        """Calls a function of the package, and converts its various errors."""
         path = str(Path(self.path).expanduser())
         revision = self.revision or None
         if self._package.__version__.startswith('3.'):

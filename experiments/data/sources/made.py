@@ -169,7 +169,6 @@ class Made(OfRule):
         return taken(streams, SIZES)
 
     def _drawn(self, seed: int, shortest: int, longest: int) -> Iterator[Pair]:
-        """Yields pairs endlessly, with source lengths in the given range."""
         rng = Random(seed)
         while True:
             length = shortest + pick(rng, range(longest - shortest + 1))

@@ -66,7 +66,6 @@ class Mix(Source, Checked):
 
     @property
     def _leaves(self) -> list[Source]:
-        """The sources, with nested mixtures flattened."""
         leaves = []
         for part in self._parts:
             leaves += part._leaves if isinstance(part, Mix) else [part]

@@ -77,7 +77,6 @@ class Needles(OfRule):
 
 
 def _shuffled(words: list[str], rng: Random) -> list[str]:
-    """Returns the words in a uniformly random order."""
     rest = list(words)
     order = []
     while rest:

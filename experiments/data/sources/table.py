@@ -97,7 +97,6 @@ class TableSource(Source):
         return hex_digest(repr(columns), of_file(self._train))
 
     def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:
-        """Yields the cells of `columns`, row by row."""
         read = _READERS[_kind(file)]
         number = 0
         for number, row in enumerate(read(file), 1):
@@ -136,7 +135,6 @@ def _cell(file: Path, number: int, row: Row, name: str) -> str:
 
 
 def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
-    """Yields rows below a header; a blank line is a row of blank cells."""
     number = 0
     try:
         names = next(rows, [])
@@ -162,7 +160,6 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
 
 
 def _check_distinct(names: Sequence[str]) -> None:
-    """Raises ValueError if two columns have the same nonblank name."""
     for name in filter(None, names):
         if names.count(name) > 1:
             raise ValueError(f'several columns are called {name!r}; rename them')

@@ -101,23 +101,19 @@ class Text(Source):
         return Path(self.path).expanduser()
 
     def _names(self) -> set[str]:
-        """Returns the names of sets with both languages."""
         files = self._file_names()
         return {x for x in self._source_names() if f'{x}.{self.target}' in files}
 
     def _source_names(self) -> set[str]:
-        """Returns the names of all sets with sources."""
         ending = f'.{self.source}'
         files = [file for file in self._file_names() if file.endswith(ending)]
         return {x.removesuffix(ending) for x in files if not x.startswith('.')}
 
     def _file_names(self) -> set[str]:
-        """Returns the names of all files, without `.gz`."""
         with reading(self._folder):
             return {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
 
     def _with_references(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
-        """Returns each source of a set with all its references."""
         source = self._file(name, self.source)
         target = self._file(name, self.target)
         return read_set(source, [target, *self._further_references(name)])
@@ -130,7 +126,6 @@ class Text(Source):
         return [file for _, name in numbered if (file := self._find(name))]
 
     def _find(self, name: str) -> Path | None:
-        """Returns the file of a name, plain or compressed."""
         files = (self._folder / name, self._folder / f'{name}.gz')
         return next(filter(Path.is_file, files), None)
 
@@ -182,7 +177,6 @@ def read_set(
 
 
 def _pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Yields pairs of lines from two files."""
     # Count all lines before yielding the first pair, to never train on misaligned
     # lines.
     source_lines = _count_lines(source)

@@ -76,7 +76,6 @@ class Tfds(OfSplits):
 
     @functools.cached_property
     def _builder(self) -> Any:
-        """TFDS's builder of the prepared set, with languages and splits checked."""
         builder = self._find()
         languages = builder.info.features or {}
         for language in (self.source, self.target):
@@ -251,7 +250,6 @@ def _overlap(a: Any, b: Any) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """Returns TFDS's message on one short line, without lists and repetitions."""
     said = str(error) or repr(error)
     said = re.sub(r'^Failed to construct dataset .*?}": ', '', said)
     # TFDS suggests a similar name after listing hundreds of sets.

@@ -62,7 +62,6 @@ class Arrays(Tokenizer):
 
     @contextlib.contextmanager
     def _archive(self) -> Iterator[Any]:
-        """Yields the open file; raises UserError if it isn't an archive of arrays."""
         with contextlib.ExitStack() as stack:
             with self._damage():
                 # Opened here, because NumPy does not close files that it cannot read.
@@ -88,7 +87,6 @@ class Arrays(Tokenizer):
             ) from None
 
     def _array(self, archive: Any, name: str, features: int | None = None) -> Any:
-        """Returns the matrix of a name; raises UserError if it is not numeric."""
         with self._damage(f', array {name!r}:'):
             found = archive[name]
         is_array = isinstance(found, np.ndarray)

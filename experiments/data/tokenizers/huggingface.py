@@ -269,7 +269,6 @@ def of_checkpoint(
 
 
 def _open(folder: Path, source: str = '', target: str = '') -> Any:
-    """Opens a tokenizer with Transformers, offline and without warnings."""
     languages = {'src_lang': source, 'tgt_lang': target}
     given = {name: code for name, code in languages.items() if code}
     with _without_warnings():
@@ -306,7 +305,6 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _around(theirs: Any, side: str) -> Around:
-    """Returns the special tokens before and after each text of a side."""
     text = {side: 'a'}
     whole = theirs(**text).input_ids
     plain = theirs(**text, add_special_tokens=False).input_ids
@@ -316,7 +314,6 @@ def _around(theirs: Any, side: str) -> Around:
 
 
 def _check_languages(folder: Path, source: str, target: str) -> None:
-    """Raises UserError if a language is unknown to a checkpoint, or missing."""
     theirs = _open(folder)
     codes = ['']
     if hasattr(theirs, 'src_lang'):
@@ -332,7 +329,6 @@ def _check_languages(folder: Path, source: str, target: str) -> None:
 
 
 def _check_tokens(found: HuggingfaceTokenizer, folder: Path) -> None:
-    """Raises UserError unless the tokenizer's tokens match the model's."""
     theirs, special = found.theirs, found.config_tokens
     pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
     # If a file is missing, Transformers uses a vocabulary of one space, or none.

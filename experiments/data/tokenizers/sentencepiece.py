@@ -222,7 +222,6 @@ class SentencePiece(Tokenizer):
 
 
 def _check_symbol(symbol: Any, taken: Collection[str]) -> None:
-    """Raises ValueError if a symbol cannot be a separate piece."""
     problem = ''
     if not isinstance(symbol, str) or not symbol:
         problem = 'is not text; give a text of at least one character'

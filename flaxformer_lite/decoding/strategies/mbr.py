@@ -67,7 +67,6 @@ class MBRDecoding(Sampling):
 def _mean_utilities(
     utility: Utility, tokens_SBL: jax.Array, lengths_SB: jax.Array
 ) -> jax.Array:
-    """Returns 1/S Σ u(y, y_s) of each sample, float32 SB."""
 
     def of_sentence(tokens_SL, lengths_S):
         def mean(sample):
@@ -89,8 +88,8 @@ def gleu(
 ) -> jax.Array:
     """Returns the GLEU of a text, min(precision, recall) of its 1- to 4-grams.
 
-    Wu et al. (2016, §5.2) pool n-grams of all orders. Each n-gram of the text matches
-    at most as often as the reference has it. The GLEU of an empty text is 0.
+    Wu et al. (2016, §5.2) pool n-grams of all orders. Matches are clipped to the counts
+    in the reference. The GLEU of an empty text is 0.
 
     Args:
       y_L, reference_L: token ids; those after the length are ignored.

@@ -23,9 +23,8 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
     A spec may also name a class of your own, such as `'my_parts.Triangle(peak=1e-3)'`.
 
     Args:
-      text: the spec.
-      d_model: width of the model, for schedules that depend on it.
-      steps: total number of training steps, for schedules that depend on it.
+      d_model: Width of the model, for schedules that depend on it.
+      steps: Total number of training steps, for schedules that depend on it.
 
     Raises:
       ValueError: the schedule is unknown, its arguments are invalid, or its rate isn't
@@ -60,17 +59,11 @@ def goes_by(text: Spec, field: str) -> bool:
 
 
 def available() -> list[str]:
-    """Returns the names that `make` accepts."""
     of_optax = filter(_OPTAX.fullmatch, vars(optax.schedules))
     return [*SCHEDULES.names(), *of_optax]
 
 
 def _is_optax(text: Spec) -> bool:
-    """Returns whether a schedule is from optax.
-
-    Raises:
-      ValueError: a name without a module is unknown.
-    """
     name, _ = spec.parse(text)
     if '.' not in name and name not in available():
         known = ', '.join(available())
@@ -81,7 +74,7 @@ def _is_optax(text: Spec) -> bool:
 
 
 def check_rates(text: Spec, d_model: int, steps: int) -> None:
-    """Checks the rates of a schedule, computed on a device.
+    """Checks a schedule's rates, computed on a device.
 
     Raises:
       ValueError: as `make`; or a rate is negative or not finite.
