@@ -46,8 +46,7 @@ class FamilyModel(NamedTuple):
     """A model in a family's form.
 
     Attributes:
-      family: The family.
-      described: Its config, vocabulary and special tokens, as from `family.read`.
+      described: As from `family.read`.
       variables: The variables with separate layers.
     """
 
@@ -207,11 +206,7 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
 
 
 def _in_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Array]]:
-    """Returns config.json and arrays of the first family that supports the model.
-
-    Raises:
-      UserError: No family computes this model; names a field.
-    """
+    """Returns config.json and arrays of the first family that supports the model."""
     found = find_family(trained)
     _check_logits(trained, found)
     with user_errors('--to=huggingface: '):
@@ -249,11 +244,7 @@ def _generation(trained: Trained) -> dict[str, Any]:
 
 
 def _byte_pair_encoding(trained: Trained) -> SentencePiece:
-    """Returns the run's tokenizer if `_write_tokenizer` supports it.
-
-    Raises:
-      UserError: It isn't supported.
-    """
+    """Returns the run's tokenizer, or raises UserError if it can't be written."""
     found = trained.tokenizer
     if (
         isinstance(found, SentencePiece)

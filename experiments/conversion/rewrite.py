@@ -31,11 +31,9 @@ class Expressed(NamedTuple):
     variables: Any
 
     def with_fields(self, **fields: Any) -> 'Expressed':
-        """Returns the same variables with other fields of the config."""
         return self._replace(config=self.config.with_values(fields))
 
     def with_arrays(self, change: Callable[[list[str], Any], Any]) -> 'Expressed':
-        """Returns the same config, with `change` applied to each path and array."""
 
         def change_leaf(path, x):
             return change([key.key for key in path], x)
@@ -68,8 +66,8 @@ def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
     """Brings a model as close to a family's form as possible.
 
     Args:
-      model: With separate layers.
-      fields: The family's table: our field → its constant value, or an entry.
+      model: Has separate layers.
+      fields: The family's table.
     """
     for bias in ('attention_bias', 'output_bias'):
         if fields.get(bias) is True:

@@ -12,11 +12,7 @@ _CUDA_13_DRIVER = 580  # the oldest driver for CUDA 13
 
 
 def check() -> None:
-    """Checks JAX's CUDA plugins, and warns if JAX does not use this machine's GPU.
-
-    Raises:
-      UserError: The plugins of two CUDA versions are installed.
-    """
+    """Checks JAX's CUDA plugins, and warns if JAX does not use this machine's GPU."""
     check_plugins()
     problem = unused_gpu()
     if problem:

@@ -92,7 +92,6 @@ def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.C
     Traces in the context of the arguments' mesh, if any.
 
     Args:
-      function: A result of `jax.jit`.
       *arguments: Arrays, or abstract arrays with shardings.
       once: Whether the program will run only once.
     """
@@ -107,9 +106,6 @@ class Program:
     """A jitted function with a compiled program for each shape of its arguments.
 
     It is thread-safe, and compiles each program once.
-
-    Args:
-      function: A result of `jax.jit`.
     """
 
     def __init__(self, function: Any):

@@ -31,7 +31,6 @@ _calls: Counter[str] = Counter()
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that `initialize` reads."""
     flags = parser.add_argument_group(
         'several processes', 'found by itself under Slurm, Open MPI and on TPU pods'
     )
@@ -107,12 +106,10 @@ def _cluster() -> tuple[Any, ...]:
 
 
 def count() -> int:
-    """Returns the number of processes."""
     return _count
 
 
 def index() -> int:
-    """Returns the index of this process, from 0."""
     return _index
 
 
@@ -201,7 +198,6 @@ def errors_end_all(*orderly: type[Exception]) -> Iterator[None]:
 
 
 def leave() -> None:
-    """Waits for all processes at the end, and disconnects."""
     if _count > 1:
         import jax
 

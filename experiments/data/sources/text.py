@@ -20,27 +20,23 @@ from experiments.errors import UserError
 class Text(Source):
     """`text(path="corpus", source="en", target="de")`.
 
-    The path is a folder of files named `<set>.<language>`, plain or `.gz`, with
-    parallel lines.
+    Reads files named `<set>.<language>`, plain or `.gz`, with parallel lines in UTF-8.
 
     `train` is the training set and `val` the dev set. Every other set with both
-    languages is an additional evaluation set. Files are UTF-8 with one sentence per
-    line. If a file exists both plain and as `.gz`, the plain one is read. Text is
-    normalized to NFC.
+    languages is an additional evaluation set. A plain file has precedence over a `.gz`.
+    Text is normalized to NFC.
 
-    An evaluation set may have additional references next to `val.de`: `val.de.1`,
-    `val.de.2` or any other numbers. Line n of each translates line n of the source. A
-    blank line means that the sentence has no such reference.
+    An evaluation set may have additional references in `val.de.1`, `val.de.2` or any
+    other numbers. Line n of each translates line n of the source. A blank line is no
+    reference.
 
     Attributes:
       path: The folder; `~` is the home directory.
-      source: Code of the source language in file names.
-      target: Code of the target language in file names.
+      source, target: Language codes in file names.
 
     Raises:
-      UserError: A folder or file is missing. On reading: files are empty, not UTF-8 or
+      UserError: A folder or file is missing. On reading, files are empty, not UTF-8 or
         of unequal length.
-      ValueError: Both languages are the same.
     """
 
     path: str
@@ -91,7 +87,6 @@ class Text(Source):
         return ''
 
     def digest(self):
-        """Returns a digest of the training files."""
         source = self._file('train', self.source)
         target = self._file('train', self.target)
         return hex_digest(of_file(source), of_file(target))
@@ -153,8 +148,7 @@ def read_set(
 
     Args:
       source: A file with one sentence per line, plain or `.gz`.
-      references: Files with translations. A blank line in the second or a later file
-        means that the sentence has no such reference.
+      references: Files with translations. A blank line in a later file is no reference.
 
     Raises:
       UserError: A file is missing, empty or not UTF-8, or the numbers of lines differ.
