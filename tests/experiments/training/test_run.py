@@ -46,7 +46,7 @@ from experiments.evaluation.sets import lines_of
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import directory, metrics_log, trained_run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 SMALL = small_runs.SHORT
 pytestmark = pytest.mark.usefixtures('cache')
 
