@@ -33,8 +33,8 @@ class TableSource(Source):
       source: Source column. Results use it as the language.
       target: Target column.
       sets: Additional evaluation sets, such as `{"test": "test.tsv"}`.
-      references: Columns with additional references in evaluation sets. A blank cell is
-        no reference.
+      references: Columns with additional references in evaluation sets. Blank cells
+        give none.
 
     Raises:
       UserError: A file is missing or has another extension. On reading, a column is

@@ -27,8 +27,7 @@ class Text(Source):
     Text is normalized to NFC.
 
     An evaluation set may have additional references in `val.de.1`, `val.de.2` or any
-    other numbers. Line n of each translates line n of the source. A blank line is no
-    reference.
+    other numbers. Line n of each translates line n of the source. Blank lines give none.
 
     Attributes:
       path: The folder; `~` is the home directory.
@@ -148,7 +147,7 @@ def read_set(
 
     Args:
       source: A file with one sentence per line, plain or `.gz`.
-      references: Files with translations. A blank line in a later file is no reference.
+      references: Files with translations. Blank lines in a later file give none.
 
     Raises:
       UserError: A file is missing, empty or not UTF-8, or the numbers of lines differ.

@@ -28,8 +28,8 @@ class Tokenizer(Checked):
       vocab_size: Number of ids; before training, its maximum.
       model: Result of training, the content of the saved file.
       special_tokens: Ids that are not text.
-      source_eos: The id that ends each source. None for none.
-      forced_first: The id that begins each target. None for none.
+      source_eos: The id that ends each source, if any.
+      forced_first: The id that begins each target, if any.
       reads_vectors: Whether `encode` returns float32 vectors (length, features).
         `vocab_size` is then the number of features.
     """
