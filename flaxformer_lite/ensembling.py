@@ -104,7 +104,14 @@ class Ensemble(nn.Module):
 
 
 def log_mean(logits_MBTV: Sequence[jax.Array]) -> jax.Array:
-    """Returns the log of the mean of the models' probabilities."""
+    """Returns the log of the mean of the models' probabilities.
+
+    Examples:
+      >>> import numpy as np
+      >>> logits_MBTV = jnp.log(jnp.array([[[[0.2, 0.8]]], [[[0.6, 0.4]]]]))
+      >>> print(np.round(np.exp(log_mean(list(logits_MBTV))), 2))
+      [[[0.4 0.6]]]
+    """
     log_p_MBTV = jnp.stack([jax.nn.log_softmax(x_BTV) for x_BTV in logits_MBTV])
     return jax.nn.logsumexp(log_p_MBTV, axis=0) - jnp.log(len(logits_MBTV))
 
@@ -114,6 +121,12 @@ def ensemble(models: Sequence[Model]) -> Ensemble:
 
     Raises:
       ValueError: the list is empty, or the vocabularies differ.
+
+    Examples:
+      >>> import flaxformer_lite
+      >>> model = flaxformer_lite.build.model({'num_layers': 1}, vocab_size=10)
+      >>> len(ensemble([model, model]).models)
+      2
     """
     if not models:
         raise ValueError('models: an ensemble needs at least one model. Pass a list.')

@@ -17,6 +17,15 @@ class EntityEncoder(nn.Module):
     Attributes:
       embedding: projects features to d_model.
       encoder: a stack without positions.
+
+    Examples:
+      >>> from flaxformer_lite import build
+      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> init = jax.jit(build.entity_encoder(sizes).init_with_output)
+      >>> features_BTF, present_BT = jnp.ones((1, 2, 3)), jnp.array([[True, False]])
+      >>> y_BTD, _ = init(jax.random.key(0), features_BTF, present_BT)
+      >>> y_BTD.shape, bool((y_BTD[0, 1] == 0).all())
+      ((1, 2, 8), True)
     """
 
     embedding: Dense

@@ -155,7 +155,12 @@ class LayersCache(struct.PyTreeNode):
 
 
 def gather_beams(x_BN: jax.Array, index_BM: jax.Array) -> jax.Array:
-    """Selects hypotheses by index: x[b, index[b, m]]. More axes may follow N."""
+    """Selects hypotheses by index: x[b, index[b, m]]. More axes may follow N.
+
+    Examples:
+      >>> gather_beams(jnp.array([[10, 11, 12]]), jnp.array([[2, 0]])).tolist()
+      [[12, 10]]
+    """
     return jax.vmap(lambda x_N, index_M: x_N[index_M])(x_BN, index_BM)
 
 
@@ -163,5 +168,9 @@ def tile_beams(hypotheses: int, tree: Any) -> Any:
     """Repeats a state shared by a sentence's hypotheses: B1… → BN….
 
     Arrays that already have N hypotheses are unchanged.
+
+    Examples:
+      >>> tile_beams(3, jnp.array([[7]])).tolist()
+      [[7, 7, 7]]
     """
     return jax.tree.map(lambda x: jnp.repeat(x, hypotheses // x.shape[1], 1), tree)

@@ -110,6 +110,12 @@ def state_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
 
     Returns:
       A tree of shardings.
+
+    Examples:
+      >>> mesh = jax.sharding.AbstractMesh((2, 2), ('fsdp', 'tensor'))
+      >>> params = {'up': {'kernel': jax.ShapeDtypeStruct((512, 2048), 'float32')}}
+      >>> tuple(state_shardings(params, mesh)['up']['kernel'].spec)
+      ('fsdp', 'tensor')
     """
 
     def sharding(path: Any, x: Any) -> NamedSharding:

@@ -22,6 +22,10 @@ class Sizes:
         'prefix_only' is a decoder that sees the whole source.
       encoder_layers: depth of the encoder; 0 without one.
       decoder_layers: depth of the decoder; 0 without one.
+
+    Examples:
+      >>> Sizes(role='decoder').causal, Sizes(encoder_layers=2).num_layers
+      (True, 2)
     """
 
     d_model: int = 512

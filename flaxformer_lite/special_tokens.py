@@ -22,6 +22,15 @@ class SpecialTokens(Checked):
 
     Raises:
       ValueError: an id is negative, or the end token is padding.
+
+    Examples:
+      >>> SpecialTokens(bos=0)
+      SpecialTokens(padding=0, bos=0, eos=1)
+
+      >>> SpecialTokens(eos=0)
+      Traceback (most recent call last):
+        ...
+      ValueError: eos=0 must differ from padding
     """
 
     padding: Token = 0

@@ -34,6 +34,15 @@ class Range:
     Integers without an upper bound must fit int32. Floats are compared after rounding
     to float32 and must be finite there: 1e-50 is not above 0, and 0.999999999 is not
     below 1.
+
+    Examples:
+      >>> Range(at_least=0, below=1).words()
+      'at least 0 and below 1'
+
+      >>> Range(at_least=1).check('window', 0, whole=True)
+      Traceback (most recent call last):
+        ...
+      ValueError: window must be at least 1, not 0
     """
 
     at_least: float | None = None
@@ -90,7 +99,14 @@ _BOUNDS = {
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Choices:
-    """A fixed set of allowed words."""
+    """A fixed set of allowed words.
+
+    Examples:
+      >>> Choices('gru', 'lstm').check('cell', 'rnn')
+      Traceback (most recent call last):
+        ...
+      ValueError: cell must be one of gru, lstm, not 'rnn'
+    """
 
     words: tuple[str, ...]
 
@@ -169,7 +185,18 @@ class Checked:
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function to validate its arguments as a `Checked` class does."""
+    """Wraps a function to validate its arguments as a `Checked` class does.
+
+    Examples:
+      >>> @checked
+      ... def attend(window: Annotated[int, Range(at_least=1)]):
+      ...     return window
+
+      >>> attend(0)
+      Traceback (most recent call last):
+        ...
+      ValueError: window must be at least 1, not 0
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -199,6 +226,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     Names are compared by their last component (`dropuot` in `model.dropuot`), because
     unrelated names share the same section. `decoder_norm` is `decoder.norm`.
+
+    Examples:
+      >>> did_you_mean('model.dropuot', ['model.dropout', 'model.d_ff'])
+      "; did you mean 'model.dropout'?"
     """
 
     def likeness(candidate: str) -> tuple[float, float]:
@@ -224,7 +255,12 @@ def _limited(cls: type) -> tuple[tuple[str, Any], ...]:
 
 
 def types_of(annotation: Any) -> tuple[Any, ...]:
-    """Returns an annotation's types: int, None for `Annotated[int | None, …]`."""
+    """Returns an annotation's types: int, None for `Annotated[int | None, …]`.
+
+    Examples:
+      >>> types_of(Annotated[int | None, Range(at_least=1)])
+      (<class 'int'>, <class 'NoneType'>)
+    """
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     if isinstance(annotation, types.UnionType):

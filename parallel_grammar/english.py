@@ -48,6 +48,13 @@ def phrase(nominal: Nominal, role: str = 'object') -> list[str]:
 
     Args:
       role: subject, object or, after a preposition, other.
+
+    Examples:
+      >>> from parallel_grammar.rng import Rng
+      >>> from parallel_grammar.lexicon import nouns_of
+      >>> from parallel_grammar.sample_phrases import noun_phrase
+      >>> phrase(noun_phrase(Rng(1), nouns_of('dog')))
+      ['a', 'dog']
     """
     match nominal:
         case Expletive() | Name():

@@ -36,7 +36,12 @@ def append_one(value_BHUS: jax.Array) -> jax.Array:
 
 
 def divide_by_last(y_BTHU: jax.Array) -> jax.Array:
-    """Returns Σ w v / Σ w, given Σ w [v, 1]; zeros where Σ w is 0."""
+    """Returns Σ w v / Σ w, given Σ w [v, 1]; zeros where Σ w is 0.
+
+    Examples:
+      >>> divide_by_last(jnp.array([[[[6.0, 8.0, 2.0]]]])).tolist()
+      [[[[3.0, 4.0]]]]
+    """
     total_BTH1 = y_BTHU[..., -1:]
     divisor_BTH1 = jnp.where(total_BTH1 > 0, total_BTH1, 1.0)
     return y_BTHU[..., :-1] / divisor_BTH1
@@ -60,6 +65,15 @@ class Attention(Checked, nn.Module):
     Query and key heads match one to one: grouped-query attention folds groups into the
     query axis. Variants that mix heads or have per-head parameters set `per_head`,
     which repeats keys and values instead.
+
+    Examples:
+      >>> from flaxformer_lite.attention.softmax import SoftmaxAttention
+      >>> scores_BHTS = jnp.zeros((1, 1, 2, 3))
+      >>> mask_BHTS = jnp.tri(2, 3, dtype=bool)[None, None]
+      >>> attention = SoftmaxAttention()
+      >>> print(attention.apply({}, scores_BHTS, mask_BHTS, method='weights')[0, 0])
+      [[1.  0.  0. ]
+       [0.5 0.5 0. ]]
     """
 
     per_head: ClassVar[bool] = False

@@ -20,6 +20,14 @@ def filter_logits(
 
     Raises:
       ValueError: temperature ≤ 0 (use `greedy`), top_k < 0, or top_p not in (0, 1].
+
+    Examples:
+      >>> logits_BV = jnp.log(jnp.array([[0.5, 0.3, 0.15, 0.05]]))
+      >>> jnp.isfinite(filter_logits(logits_BV, top_k=3)).tolist()
+      [[True, True, True, False]]
+
+      >>> jnp.isfinite(filter_logits(logits_BV, top_p=0.7)).tolist()
+      [[True, True, False, False]]
     """
     if not (temperature > 0 and top_k >= 0 and 0 < top_p <= 1):
         raise ValueError(

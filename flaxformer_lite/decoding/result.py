@@ -29,6 +29,12 @@ class DecodeResult(NamedTuple):
         Args:
           eos: The end token. Later tokens are dropped.
           row: Index of the row, after the indices of any leading axes.
+
+        Examples:
+          >>> tokens_BNL = jnp.array([[[5, 6, 1], [5, 1, 0]]])
+          >>> scores_BN = jnp.array([[-1.0, -2.0]])
+          >>> DecodeResult(tokens_BNL, scores_BN, scores_BN < 0).of_row(1, 0)
+          [((5, 6, 1), -1.0), ((5, 1), -2.0)]
         """
         found = []
         for tokens_L, score, exists in zip(*(x[row] for x in self), strict=True):

@@ -400,5 +400,10 @@ def _rooms(length: int) -> list[int]:
 
 
 def length_penalty(length: jax.Array | int, alpha: float) -> jax.Array | float:
-    """Computes ((5 + length) / 6)^α (Wu et al. 2016, eq. 14), end token included."""
+    """Computes ((5 + length) / 6)^α (Wu et al. 2016, eq. 14), end token included.
+
+    Examples:
+      >>> length_penalty(1, alpha=0.6), length_penalty(7, alpha=1.0)
+      (1.0, 2.0)
+    """
     return ((5.0 + length) / 6.0) ** alpha

@@ -41,6 +41,11 @@ class Choice:
     Attributes:
       name: name of their field.
       values: their value → ours.
+
+    Examples:
+      >>> entry = Choice('activation', {'relu': 'relu', 'gelu': 'gelu(tanh=False)'})
+      >>> entry.read({'activation': 'gelu'})
+      'gelu(tanh=False)'
     """
 
     name: str
@@ -157,7 +162,12 @@ Entry = Copy | Choice | Spec | Pattern
 
 
 def written(name: str, arguments: Mapping[str, Any]) -> str:
-    """Formats a spec such as `local(window=64)`, with sorted arguments."""
+    """Formats a spec such as `local(window=64)`, with sorted arguments.
+
+    Examples:
+      >>> written('local', {'window': 64})
+      'local(window=64)'
+    """
     if not arguments:
         return name
     inner = ', '.join(f'{key}={arguments[key]!r}' for key in sorted(arguments))
@@ -165,7 +175,12 @@ def written(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def pattern(texts: Sequence[str]) -> str:
-    """Returns the shortest pattern that gives each layer its spec."""
+    """Returns the shortest pattern that gives each layer its spec.
+
+    Examples:
+      >>> pattern(['local', 'softmax', 'local', 'softmax'])
+      '[local, softmax]'
+    """
     texts = texts[: shortest_period(texts)]
     return texts[0] if len(texts) == 1 else f'[{", ".join(texts)}]'
 

@@ -139,6 +139,10 @@ def in_layers(
       theirs: prefix of a layer's array names, with `{stack}` and `{layer}`.
       names: our path within a layer → rest of their name.
       stack: the stack that has these arrays; both by default.
+
+    Examples:
+      >>> in_layers('{stack}.layers.{layer}.', {'feed_forward/up': 'fc1'})
+      {'{stack}/layer_{layer}/feed_forward/up': '{stack}.layers.{layer}.fc1'}
     """
     theirs = theirs.replace('{stack}', stack)
     return {

@@ -6,7 +6,16 @@ from flaxformer_lite.feed_forward.base import Gated
 
 
 class SwiGLU(Gated):
-    """(Swish(x W) ⊙ x V) W₂."""
+    """(Swish(x W) ⊙ x V) W₂.
+
+    Examples:
+      >>> import jax, jax.numpy as jnp
+      >>> from flaxformer_lite.sizes import Sizes
+      >>> network = SwiGLU(sizes=Sizes(d_model=4, d_ff=16))
+      >>> variables = network.init(jax.random.key(0), jnp.ones((1, 3, 4)))
+      >>> sorted(variables['params']), variables['params']['gate']['kernel'].shape
+      (['down', 'gate', 'up'], (4, 16))
+    """
 
     def activation(self, h_BTF):
         return jax.nn.silu(h_BTF)

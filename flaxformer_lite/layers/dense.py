@@ -25,6 +25,11 @@ class Dense(nn.Module):
       bias: Whether to add b, initially 0.
       dtype: Compute dtype. Parameters and results are float32.
       kernel_init: Initializer of W.
+
+    Examples:
+      >>> variables = Dense(features=(2, 3)).init(jax.random.key(0), jnp.ones((1, 4)))
+      >>> jax.tree.map(jnp.shape, variables['params'])
+      {'bias': (2, 3), 'kernel': (4, 2, 3)}
     """
 
     features: tuple[int, ...] = ()

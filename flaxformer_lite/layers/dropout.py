@@ -31,6 +31,16 @@ class Dropout(Checked, nn.Module):
 
     Raises:
       ValueError: The rate is outside [0, 1).
+
+    Examples:
+      >>> x_BTD = jnp.ones((1, 50, 40))
+      >>> rngs = {'dropout': jax.random.key(0)}
+      >>> print(jnp.unique(Dropout(0.2).apply({}, x_BTD, rngs=rngs)))
+      [0.   1.25]
+
+      >>> y_BTD = Dropout(0.2, shared_axes=(-1,)).apply({}, x_BTD, rngs=rngs)
+      >>> bool((y_BTD == y_BTD[..., :1]).all())
+      True
     """
 
     rate: Rate

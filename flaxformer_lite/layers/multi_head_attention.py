@@ -28,6 +28,16 @@ class MultiHeadAttention(nn.Module):
       head_dropout: Dropout of whole heads.
       projections: False omits all four matrices and slices the input into heads.
       bias: Whether matrices have biases. The paper uses none.
+
+    Examples:
+      >>> from flaxformer_lite.attention.softmax import SoftmaxAttention
+      >>> from flaxformer_lite.positions.none import NoPositions
+      >>> sizes = Sizes(d_model=8, num_heads=4, num_kv_heads=2, d_k=5, d_v=3)
+      >>> heads = MultiHeadAttention(sizes, SoftmaxAttention(), NoPositions())
+      >>> key, x_BSD, positions_BS = jax.random.key(0), jnp.ones((1, 7, 8)), None
+      >>> kv, _ = heads.init_with_output(key, x_BSD, positions_BS, method='project_kv')
+      >>> kv.key_BGKS.shape, kv.value_BGUS.shape
+      ((1, 2, 5, 7), (1, 2, 3, 7))
     """
 
     sizes: Sizes

@@ -194,6 +194,12 @@ def stack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> An
     Args:
       periods: Layers per iteration of each stack, as in `Model.layer_periods`. Defaults
         to 1.
+
+    Examples:
+      >>> layers = {f'layer_{i}': {'bias': jnp.full(3, i)} for i in range(2)}
+      >>> stacked = stack_layers({'params': {'encoder': layers}})
+      >>> stacked['params']['encoder']['layers']['bias'].tolist()
+      [[0, 0, 0], [1, 1, 1]]
     """
     return _stack(variables, '', periods or {})
 
@@ -233,6 +239,11 @@ def unstack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> 
     Args:
       periods: As in `stack_layers`. Inferred by default, which requires variables of
         every layer of a period.
+
+    Examples:
+      >>> stacked = {'params': {'encoder': {'layers': {'bias': jnp.zeros((2, 3))}}}}
+      >>> list(unstack_layers(stacked)['params']['encoder'])
+      ['layer_0', 'layer_1']
     """
     if periods is None:
         periods = periods_of(variables)

@@ -36,6 +36,15 @@ class Loss(Checked):
         as children, so it can be an argument of a compiled step.
       passes: P, number of forward passes per batch, each with its own dropout. If P >
         1, `token_losses` and `token_metrics` receive the logits of all passes, BTPV.
+
+    Examples:
+      >>> from flaxformer_lite.training.loss import as_loss
+      >>> as_loss('focal(gamma=1.0)') == as_loss('focal(gamma=1.0)')
+      True
+
+      >>> logits_BTV = jnp.array([[[0.0, 9.0]]])
+      >>> as_loss('cross_entropy').token_losses(logits_BTV, jnp.array([[1]])).shape
+      (1, 1)
     """
 
     arrays: ClassVar[tuple[str, ...]] = ()
@@ -150,7 +159,14 @@ class Loss(Checked):
 
 
 def label_log_p(logits_BTV: jax.Array, labels_BT: jax.Array) -> jax.Array:
-    """Computes log p(label), float32 BT; other axes broadcast."""
+    """Computes log p(label), float32 BT; other axes broadcast.
+
+    Examples:
+      >>> logits_BTV = jnp.log(jnp.array([[[1.0, 3.0]]]))
+      >>> log_p_BT = label_log_p(logits_BTV, jnp.array([[1]]))
+      >>> print(f'{jnp.exp(log_p_BT.item()):.2f}')
+      0.75
+    """
     log_p_BTV = jax.nn.log_softmax(logits_BTV)
     is_label_BTV = jax.nn.one_hot(labels_BT, logits_BTV.shape[-1], dtype=bool)
     return jnp.where(is_label_BTV, log_p_BTV, 0.0).sum(-1)
@@ -159,7 +175,14 @@ def label_log_p(logits_BTV: jax.Array, labels_BT: jax.Array) -> jax.Array:
 def smoothed_cross_entropy(
     logits_BTV: jax.Array, labels_BT: jax.Array, smoothing: float
 ) -> jax.Array:
-    """Computes −Σ_v q(v) log p(v) with q = (1 − ε) · label + ε / V, float32 BT."""
+    """Computes −Σ_v q(v) log p(v) with q = (1 − ε) · label + ε / V, float32 BT.
+
+    Examples:
+      >>> logits_BTV = jnp.zeros((1, 1, 8))
+      >>> loss_BT = smoothed_cross_entropy(logits_BTV, jnp.array([[3]]), smoothing=0.1)
+      >>> print(f'{loss_BT.item():.3f} {jnp.log(8.0):.3f}')
+      2.079 2.079
+    """
     nll_BT = -label_log_p(logits_BTV, labels_BT)
     mean_BT = -jax.nn.log_softmax(logits_BTV).mean(-1)
     return (1 - smoothing) * nll_BT + smoothing * mean_BT

@@ -18,6 +18,11 @@ def einsum(
       x, y: Operands of one dtype, also that of their gradients; or float32 for either.
       exact: Whether the gradient of x uses the unrounded incoming gradient, with two
         products instead of one.
+
+    Examples:
+      >>> q_BTHK, key_BHKS = jnp.ones((1, 2, 4, 8)), jnp.ones((1, 4, 8, 3))
+      >>> einsum('bthk,bhks->bhts', q_BTHK, key_BHKS).shape
+      (1, 4, 2, 3)
     """
     if jnp.float32 in (x.dtype, y.dtype):
         return reference(subscripts, x, y)  # nothing to round

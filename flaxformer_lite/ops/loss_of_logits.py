@@ -147,6 +147,11 @@ def finish_logits(
       logits_NV: z, float32.
       bias_V: b, float32, or None.
       cap: m, above 0, or None.
+
+    Examples:
+      >>> logits_NV = jnp.array([[-100.0, 0.0, 100.0]])
+      >>> print(finish_logits(logits_NV, None, cap=30.0).round())
+      [[-30.   0.  30.]]
     """
     if bias_V is not None:
         logits_NV += bias_V[None]
@@ -316,6 +321,13 @@ def cross_entropy_sums(
     Args:
       targets: Only the first, the N labels, is used.
       smoothing, padding: As in `cross_entropy`.
+
+    Examples:
+      >>> logits_NV = jnp.array([[0.0, 0.0, 9.0], [0.0, 9.0, 0.0]])
+      >>> labels_N = jnp.array([2, 0])
+      >>> sums = cross_entropy_sums(logits_NV, (labels_N,), smoothing=0.0, padding=0)
+      >>> int(sums.tokens), int(sums.correct), round(float(sums.nll), 4)
+      (1, 1, 0.0002)
     """
     statistics = softmax_statistics(logits_NV)
     return _cross_entropy_sums(logits_NV, statistics, targets, smoothing, padding)

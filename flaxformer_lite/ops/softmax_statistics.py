@@ -23,7 +23,13 @@ class SoftmaxStatistics(NamedTuple):
 
 
 def reference(logits_NV: jax.Array) -> SoftmaxStatistics:
-    """Returns the three reductions of float32 logits z."""
+    """Returns the three reductions of float32 logits z.
+
+    Examples:
+      >>> highest_N, _, sum_N = reference(jnp.array([[1.0, 3.0, 0.0]]))
+      >>> print(highest_N, sum_N)
+      [3.] [4.]
+    """
     highest_N = jax.lax.stop_gradient(logits_NV.max(-1))
     sum_exp_N = jnp.exp(logits_NV - highest_N[:, None]).sum(-1)
     return SoftmaxStatistics(highest_N, sum_exp_N, logits_NV.sum(-1))

@@ -12,6 +12,10 @@ def top_k_indices(x_BV: jax.Array, k: int) -> jax.Array:
     """Returns indices of the k largest values per row, in descending order: int32 Bk.
 
     Among equal values, the first one in the row comes first; −0 equals 0.
+
+    Examples:
+      >>> top_k_indices(jnp.array([[1.0, 5.0, 3.0, 5.0]]), k=3).tolist()
+      [[1, 3, 2]]
     """
     # `jax.lax.top_k` ranks −0 below 0.
     x_BV = jnp.where(x_BV == 0, 0.0, x_BV)

@@ -25,6 +25,10 @@ def family_of(model_type: Any) -> type[Family]:
 
     Raises:
       ValueError: the family is unknown; lists the known ones.
+
+    Examples:
+      >>> family_of('marian').__name__
+      'Marian'
     """
     known = {}
     for name in FAMILIES.names():

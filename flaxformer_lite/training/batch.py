@@ -69,6 +69,17 @@ def make_batch(
       ValueError: rows aren't tokens of the vocabulary, the numbers of sources and
         targets differ, a row is longer than `length`, or padding precedes a token of a
         target.
+
+    Examples:
+      >>> batch = make_batch(source=[[5, 6, 1], [7, 1]], target=[[8, 1], [9, 3, 1]])
+      >>> batch['source'].tolist()
+      [[5, 6, 1], [7, 1, 0]]
+
+      >>> batch['inputs'].tolist()
+      [[2, 8, 0], [2, 9, 3]]
+
+      >>> batch['labels'].tolist()
+      [[8, 1, 0], [9, 3, 1]]
     """
     tokens = model.special_tokens if model else DEFAULT_TOKENS
     bos = tokens.bos if bos is None else bos
@@ -134,6 +145,12 @@ def pad_source(
     Raises:
       ValueError: as `pad_rows`; or a vector is not finite or all zeros, or the numbers
         of features differ.
+
+    Examples:
+      >>> import numpy as np
+      >>> frames = [np.ones((1, 2)), np.ones((3, 2))]
+      >>> pad_source(frames).shape, pad_source([[5, 6], [7]]).tolist()
+      ((2, 3, 2), [[5, 6], [7, 0]])
     """
     rows: Any = source
     if getattr(rows, 'ndim', 0) == 3:
@@ -162,6 +179,15 @@ def pad_rows(
     Raises:
       ValueError: A row is too long, or has something else than tokens of the
         vocabulary.
+
+    Examples:
+      >>> pad_rows([[5, 6, 1], [7, 1]], 'sources').tolist()
+      [[5, 6, 1], [7, 1, 0]]
+
+      >>> pad_rows([[5, 9]], 'sources', vocab_size=8)
+      Traceback (most recent call last):
+        ...
+      ValueError: sources holds token 9: a vocabulary of 8 ends at 7
     """
     rows_BT = _with_length(_padded(sentences, name, padding), name, padding, length)
     # Traced tokens are unknown.

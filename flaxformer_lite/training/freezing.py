@@ -19,6 +19,11 @@ def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
 
     Raises:
       ValueError: a path has no parameter.
+
+    Examples:
+      >>> params = {'encoder': {'kernel': 1, 'bias': 2}, 'decoder': {'kernel': 3}}
+      >>> split(params, {'encoder/bias'})
+      ({'encoder': {'kernel': 1}, 'decoder': {'kernel': 3}}, {'encoder': {'bias': 2}})
     """
     if not frozen:
         return params, {}
@@ -32,14 +37,24 @@ def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
 
 
 def join(trained: Any, held: Any) -> Any:
-    """Joins the results of `split`."""
+    """Joins the results of `split`.
+
+    Examples:
+      >>> join({'encoder': {'kernel': 1}}, {'encoder': {'bias': 2}})
+      {'encoder': {'kernel': 1, 'bias': 2}}
+    """
     if not held:
         return trained
     return from_paths({**paths(trained), **paths(held)})
 
 
 def paths(tree: Any) -> dict[str, Any]:
-    """Flattens nested dictionaries to {'encoder/layer_0/…/kernel': array}."""
+    """Flattens nested dictionaries to {'encoder/layer_0/…/kernel': array}.
+
+    Examples:
+      >>> paths({'encoder': {'kernel': 1, 'bias': 2}})
+      {'encoder/kernel': 1, 'encoder/bias': 2}
+    """
     return traverse_util.flatten_dict(tree, sep=_SEPARATOR)
 
 

@@ -47,6 +47,15 @@ def as_loss(loss: Spec, **given: Any) -> Loss:
     Raises:
       ValueError: the spec is malformed, a name or an argument is unknown, or the object
         isn't a loss.
+
+    Examples:
+      >>> as_loss('focal(gamma=1.0)').gamma
+      1.0
+
+      >>> as_loss('focal(gamma=-1)')
+      Traceback (most recent call last):
+        ...
+      ValueError: gamma must be at least 0, not -1
     """
     losses = [_loss(entry, given) for entry in spec.entries(loss)]
     if len(losses) == 1:
@@ -82,6 +91,16 @@ def loss_sums(
     Raises:
       ValueError: the loss is unknown, `variables` lacks the 'params' level, or the
         batch lacks an array.
+
+    Examples:
+      >>> import flaxformer_lite
+      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+      >>> batch = flaxformer_lite.make_batch([[5, 6, 1]], [[8, 1]], model=model)
+      >>> key, source, inputs = jax.random.key(0), batch['source'], batch['inputs']
+      >>> variables = jax.jit(model.init)(key, source, inputs)
+      >>> int(jax.jit(loss_sums, static_argnums=0)(model, variables, batch).tokens)
+      2
     """
     sums, _ = as_loss(loss)(model, variables, batch, dropout_key)
     return sums

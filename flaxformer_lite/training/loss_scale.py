@@ -22,6 +22,11 @@ class LossScale(struct.PyTreeNode):
     Attributes:
       scale: float32, at least 1.
       finite_updates: int32, finite updates since the scale last changed.
+
+    Examples:
+      >>> scale = LossScale(jnp.float32(1024), jnp.int32(0))
+      >>> print(scale.adjusted(jnp.array(False)).scale)
+      512.0
     """
 
     scale: jax.Array

@@ -106,6 +106,14 @@ def init_variables(
     Args:
       given: Initial values that replace others, by path with separate layers:
         {'params/encoder/layer_0/feed_forward/up/kernel': array}.
+
+    Examples:
+      >>> import flaxformer_lite
+      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+      >>> shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
+      >>> sorted(shapes['params'])
+      ['decoder', 'embedding', 'encoder']
     """
     if model.scans_layers:
         separate = init_variables(model.with_separate_layers(), key, given)
@@ -185,6 +193,19 @@ def make_train_step(
         step is traced: the batch lacks an array, `accumulate` doesn't divide its rows,
         `frozen` names an unknown parameter, or the state of a float16 model has no
         `loss_scale`.
+
+    Examples:
+      >>> import flaxformer_lite
+      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+      >>> optimizer = optax.adam(1e-3)
+      >>> state = init_state(model, optimizer, jax.random.key(0))
+      >>> step = jax.jit(make_train_step(model, optimizer))
+      >>> batch = flaxformer_lite.make_batch([[5, 6, 1]], [[8, 9, 1]], model=model)
+
+      >>> state, metrics = step(state, batch, jax.random.key(1))
+      >>> int(state.step), int(metrics.sums.tokens), bool(metrics.gradient_norm > 0)
+      (1, 3, True)
     """
     model = model.with_remat(remat)
     loss = as_loss(loss)

@@ -27,7 +27,8 @@ class Text(Source):
     Text is normalized to NFC.
 
     An evaluation set may have additional references in `val.de.1`, `val.de.2` or any
-    other numbers. Line n of each translates line n of the source. Blank lines give none.
+    other numbers. Line n of each translates line n of the source. Blank lines
+    give none.
 
     Attributes:
       path: The folder; `~` is the home directory.

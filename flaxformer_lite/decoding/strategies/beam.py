@@ -18,6 +18,16 @@ class BeamSearch(Strategy):
     Attributes:
       beams: live hypotheses and results per sentence.
       alpha: α; 0 disables the penalty.
+
+    Examples:
+      >>> import jax, jax.numpy as jnp
+      >>> from flaxformer_lite import build, generate
+      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> model = build.model(sizes, vocab_size=10)
+      >>> pair = jnp.array([[5, 1]]), jnp.array([[2]])
+      >>> variables = jax.jit(model.init)(jax.random.key(0), *pair)
+      >>> generate(model, variables, [[5, 1]], BeamSearch(beams=3)).tokens_BNL.shape[:2]
+      (1, 3)
     """
 
     beams: Annotated[int, Range(at_least=1, at_most=10_000)] = 4

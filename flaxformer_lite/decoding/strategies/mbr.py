@@ -94,6 +94,11 @@ def gleu(
     Args:
       y_L, reference_L: token ids; those after the length are ignored.
       length, reference_length: the numbers of tokens, int32.
+
+    Examples:
+      >>> text, reference = jnp.array([5, 6, 7]), jnp.array([5, 6, 8])
+      >>> print(gleu(text, jnp.array(3), reference, jnp.array(3)))
+      0.5
     """
     is_token_L = jnp.arange(len(y_L)) < length
     is_reference_L = jnp.arange(len(reference_L)) < reference_length

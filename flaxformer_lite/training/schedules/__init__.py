@@ -29,6 +29,15 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
     Raises:
       ValueError: the schedule is unknown, its arguments are invalid, or its rate isn't
         a number.
+
+    Examples:
+      >>> rate = make('noam(warmup=400)', d_model=512, steps=1000)
+      >>> [f'{rate(count):.1e}' for count in (0, 399, 999)]
+      ['5.5e-06', '2.2e-03', '1.4e-03']
+
+      >>> rate = make('cosine(peak=1e-3)', d_model=512, steps=100)
+      >>> [f'{rate(count):.1e}' for count in (0, 9, 99)]
+      ['1.0e-04', '1.0e-03', '3.0e-07']
     """
     name, arguments = spec.parse(text)
     ours = None
@@ -51,7 +60,12 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
 
 
 def goes_by(text: Spec, field: str) -> bool:
-    """Returns whether a schedule takes `d_model` or `steps`."""
+    """Returns whether a schedule takes `d_model` or `steps`.
+
+    Examples:
+      >>> goes_by('cosine(peak=1e-3)', 'steps'), goes_by('noam', 'steps')
+      (True, False)
+    """
     if _is_optax(text):
         return False
     cls, _ = SCHEDULES.find(text)

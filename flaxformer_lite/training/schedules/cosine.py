@@ -19,6 +19,11 @@ class CosineSchedule(Schedule):
       steps: total number of steps; provided by the run.
       peak: the highest rate.
       warmup: w, as a fraction of all updates.
+
+    Examples:
+      >>> rate = CosineSchedule(steps=100, peak=1e-3, warmup=0.1)
+      >>> [f'{rate(count):.1e}' for count in (0, 9, 54, 99)]
+      ['1.0e-04', '1.0e-03', '5.1e-04', '3.0e-07']
     """
 
     steps: Size

@@ -13,6 +13,11 @@ class NoamSchedule(Schedule):
       d_model: width of the model; provided by the run.
       warmup: number of updates until the highest rate.
       factor: multiplies all rates.
+
+    Examples:
+      >>> rate = NoamSchedule(d_model=512)
+      >>> [f'{rate(count):.1e}' for count in (0, 3999, 99_999)]
+      ['1.7e-07', '7.0e-04', '1.4e-04']
     """
 
     d_model: Size
