@@ -31,7 +31,7 @@ class Ensemble(nn.Module):
     and pass it to `generate` and `log_probs`, as you would a `Model`.
 
     Attributes:
-      models: the models; each must be a separate object.
+      models: The models; each must be a separate object.
     """
 
     models: Sequence[Model]
@@ -120,7 +120,7 @@ def ensemble(models: Sequence[Model]) -> Ensemble:
     """Combines models into one. A model may occur repeatedly, with other variables.
 
     Raises:
-      ValueError: the list is empty, or the vocabularies differ.
+      ValueError: The list is empty, or the vocabularies differ.
 
     Examples:
       >>> import flaxformer_lite

@@ -67,9 +67,9 @@ class Cache(struct.PyTreeNode):
     """The key/value cache of one attention layer.
 
     Attributes:
-      prefix: keys and values of the shared prefix of all hypotheses; empty in an
+      prefix: Keys and values of the shared prefix of all hypotheses; empty in an
         encoder-decoder.
-      generated: keys and values of the generated tokens, in the slots that `BeamState`
+      generated: Keys and values of the generated tokens, in the slots that `BeamState`
         describes.
     """
 
@@ -140,7 +140,7 @@ class LayersCache(struct.PyTreeNode):
     """The stacked caches of all layers of a stack.
 
     Attributes:
-      caches: a layer's cache, with an axis of layers after the batch axis.
+      caches: A layer's cache, with an axis of layers after the batch axis.
     """
 
     caches: CacheState

@@ -16,9 +16,9 @@ class TokenBatch(NamedTuple):
     """Rows of tokens, int32 BT. A row may hold several packed sentences.
 
     Attributes:
-      tokens_BT: token ids, or vectors, float BTF.
-      segments_BT: the sentence's number in its row, from 1; 0 for padding.
-      positions_BT: the token's position in its sentence, from 0.
+      tokens_BT: Token ids, or vectors, float BTF.
+      segments_BT: The sentence's number in its row, from 1; 0 for padding.
+      positions_BT: The token's position in its sentence, from 0.
 
     Examples:
       >>> batch = TokenBatch.from_tokens(jnp.array([[5, 6, 7, 0]]))
@@ -136,12 +136,12 @@ class AttentionContext(NamedTuple):
 
     Attributes:
       positions_BT: int32, positions of the queries.
-      mask_BHTS: mask of self-attention.
-      cross_mask_BHTS: mask of cross-attention; None without a source.
+      mask_BHTS: Mask of self-attention.
+      cross_mask_BHTS: Mask of cross-attention; None without a source.
       valid_BT: False for padding; None without padding.
       key_positions_BS: int32, positions of the keys of self-attention; None if they
         equal the queries' positions.
-      bias_BHTS: positional bias of the self-attention scores, or None.
+      bias_BHTS: Positional bias of the self-attention scores, or None.
     """
 
     positions_BT: jax.Array

@@ -70,8 +70,8 @@ def place(x: jax.Array, letters: str) -> jax.Array:
     """Shards an activation by the letters of its axes.
 
     Args:
-      x: has one dimension per letter.
-      letters: such as 'BTHK'.
+      x: Has one dimension per letter.
+      letters: Such as 'BTHK'.
     """
     spec = _spec(letters, x.shape, OF_ACTIVATIONS, _sizes())
     if spec == WHOLE:
@@ -86,8 +86,8 @@ def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
     the compute dtype first; bfloat16 halves the communication.
 
     Args:
-      parameter: any.
-      path: the end of its path, such as ('query', 'kernel').
+      parameter: Any.
+      path: The end of its path, such as ('query', 'kernel').
     """
     sizes = _sizes()
     if 'fsdp' not in sizes:
@@ -105,8 +105,8 @@ def state_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
     A leading dimension, of runs or layers, stays whole.
 
     Args:
-      tree: of arrays, or of shapes and dtypes.
-      mesh: with some of `AXES`.
+      tree: Of arrays, or of shapes and dtypes.
+      mesh: With some of `AXES`.
 
     Returns:
       A tree of shardings.
@@ -208,11 +208,11 @@ def by_device(
     other axes.
 
     Args:
-      function: of arrays, or of trees of arrays.
+      function: Of arrays, or of trees of arrays.
       in_specs: `rows_spec` or `WHOLE` for each argument.
-      out_specs: the same for each result; a `WHOLE` result must be equal on all
+      out_specs: The same for each result; a `WHOLE` result must be equal on all
         devices.
-      axes: the mesh axes that shard the arguments.
+      axes: The mesh axes that shard the arguments.
     """
     mesh = jax.sharding.get_abstract_mesh()
     dividing = _sizes()
@@ -239,11 +239,11 @@ def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
     """Calls function(*whole, *divided); each device handles its own rows if possible.
 
     Args:
-      function: of arrays, or of trees of arrays. Rows must be independent, and must be
+      function: Of arrays, or of trees of arrays. Rows must be independent, and must be
         the first axis of each result.
-      whole: arguments that all devices receive whole. Arrays sharded over `fsdp`
+      whole: Arguments that all devices receive whole. Arrays sharded over `fsdp`
         are gathered.
-      divided: arguments whose first axis is the rows.
+      divided: Arguments whose first axis is the rows.
     """
     # Not `len`: with a symbolic batch size it isn't an integer.
     rows = jax.tree.leaves(divided)[0].shape[0]

@@ -11,17 +11,17 @@ class Sizes:
     """Sizes of one stack and its attention. Default to the paper's base model.
 
     Attributes:
-      d_model: width of the residual stream.
-      num_heads: number of query heads.
-      num_kv_heads: number of key and value heads, a divisor of `num_heads`.
-      d_k: width of one head's queries and keys.
-      d_v: width of one head's values; independent of d_k and d_model.
-      d_ff: inner width of the feed-forward network.
-      d_k_derived: whether d_k is d_model / num_heads, so that it grows with d_model.
+      d_model: Width of the residual stream.
+      num_heads: Number of query heads.
+      num_kv_heads: Number of key and value heads, a divisor of `num_heads`.
+      d_k: Width of one head's queries and keys.
+      d_v: Width of one head's values; independent of d_k and d_model.
+      d_ff: Inner width of the feed-forward network.
+      d_k_derived: Whether d_k is d_model / num_heads, so that it grows with d_model.
       role: 'encoder' or 'decoder' of an encoder-decoder, or a single stack.
         'prefix_only' is a decoder that sees the whole source.
-      encoder_layers: depth of the encoder; 0 without one.
-      decoder_layers: depth of the decoder; 0 without one.
+      encoder_layers: Depth of the encoder; 0 without one.
+      decoder_layers: Depth of the decoder; 0 without one.
 
     Examples:
       >>> Sizes(role='decoder').causal, Sizes(encoder_layers=2).num_layers

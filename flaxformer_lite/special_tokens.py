@@ -16,12 +16,12 @@ class SpecialTokens(Checked):
     in BART and M2M100.
 
     Attributes:
-      padding: fills rows. Decoding never chooses it.
-      bos: precedes each target.
-      eos: ends each target. It must differ from padding.
+      padding: Fills rows. Decoding never chooses it.
+      bos: Precedes each target.
+      eos: Ends each target. It must differ from padding.
 
     Raises:
-      ValueError: an id is negative, or the end token is padding.
+      ValueError: An id is negative, or the end token is padding.
 
     Examples:
       >>> SpecialTokens(bos=0)
@@ -46,7 +46,7 @@ class SpecialTokens(Checked):
         """Checks that the ids are within a vocabulary.
 
         Raises:
-          ValueError: names the token.
+          ValueError: Names the token.
         """
         for name, token in dataclasses.asdict(self).items():
             if token >= vocab_size:

@@ -147,7 +147,7 @@ def check(name: str, annotation: Any, value: Any) -> None:
     """Checks a value against the type and limit of its annotation.
 
     Raises:
-      ValueError: names the argument, the value and the allowed values.
+      ValueError: Names the argument, the value and the allowed values.
     """
     kinds = types_of(annotation)
     if not any(_is(value, kind) for kind in kinds):

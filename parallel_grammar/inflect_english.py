@@ -54,12 +54,12 @@ def verb(base: str, past: str = '', participle: str = '') -> EnglishVerb:
     """Returns all forms of a verb.
 
     Args:
-      past: empty for the regular form.
-      participle: empty if it equals the past.
+      past: Empty for the regular form.
+      participle: Empty if it equals the past.
 
     Examples:
-      >>> verb('stop').participle, verb('write', 'wrote', 'written').gerund
-      ('stoped', 'writing')
+      >>> verb('bake').participle, verb('write', 'wrote', 'written').gerund
+      ('baked', 'writing')
     """
     past = past or _past(base)
     present = _IRREGULAR.get(base, (base, base, with_s(base), base, base))

@@ -121,9 +121,6 @@ def verb(
     Examples:
       >>> verb('arbeiten').present[:3]
       ('arbeite', 'arbeitest', 'arbeitet')
-
-      >>> verb('rufen', 'gerufen', prefix='an').participle
-      'gerufen'
     """
     present = _present(infinitive, third)
     return GermanVerb(

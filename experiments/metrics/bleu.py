@@ -28,7 +28,7 @@ class Bleu(SacreBleu):
     c is the length of the translations, r that of the references closest in length.
 
     Attributes:
-      tokenize: sacreBLEU's tokenizer. 'language' selects one for the target language.
+      tokenize: SacreBLEU's tokenizer. 'language' selects one for the target language.
         Flores101 and flores200 are downloaded on first use.
       lowercase: Whether to ignore case.
       smooth_method: How to smooth pₙ = 0 (Chen and Cherry 2014).

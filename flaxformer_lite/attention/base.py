@@ -71,6 +71,7 @@ class Attention(Checked, nn.Module):
       >>> scores_BHTS = jnp.zeros((1, 1, 2, 3))
       >>> mask_BHTS = jnp.tri(2, 3, dtype=bool)[None, None]
       >>> attention = SoftmaxAttention()
+
       >>> print(attention.apply({}, scores_BHTS, mask_BHTS, method='weights')[0, 0])
       [[1.  0.  0. ]
        [0.5 0.5 0. ]]

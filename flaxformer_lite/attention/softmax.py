@@ -11,6 +11,7 @@ class SoftmaxAttention(ScaledDotProduct):
       >>> scores_BHTS = jnp.array([[[[2.0, 1.0, 9.0]]]])
       >>> mask_BHTS = jnp.array([[[[True, True, False]]]])
       >>> attention = SoftmaxAttention(temperature=0.0)
+
       >>> print(attention.apply({}, scores_BHTS, mask_BHTS, method='weights'))
       [[[[1. 0. 0.]]]]
     """

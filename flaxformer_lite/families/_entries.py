@@ -21,7 +21,7 @@ class Copy:
         """Returns our value.
 
         Raises:
-          ValueError: their fields differ.
+          ValueError: Their fields differ.
         """
         values = [theirs[name] for name in self.names]
         if any(value != values[0] for value in values):
@@ -39,8 +39,8 @@ class Choice:
     """A field whose value depends on one of theirs.
 
     Attributes:
-      name: name of their field.
-      values: their value → ours.
+      name: Name of their field.
+      values: Their value → ours.
 
     Examples:
       >>> entry = Choice('activation', {'relu': 'relu', 'gelu': 'gelu(tanh=False)'})
@@ -55,7 +55,7 @@ class Choice:
         """Returns our value.
 
         Raises:
-          ValueError: their value is unsupported.
+          ValueError: Their value is unsupported.
         """
         value = theirs[self.name]
         if value not in list(self.values):  # a list: it may be unhashable
@@ -78,8 +78,8 @@ class Spec:
         """Creates the entry.
 
         Args:
-          entry: the spec with its fixed arguments, or a choice of specs.
-          arguments: argument of the variant → name of their field. Values of 0 are
+          entry: The spec with its fixed arguments, or a choice of specs.
+          arguments: Argument of the variant → name of their field. Values of 0 are
             omitted.
         """
         self.entry = entry
@@ -120,9 +120,9 @@ class Pattern:
         """Creates the entry.
 
         Args:
-          name: name of their list.
-          kinds: each word that the list may hold → its spec.
-          depth: name of their number of layers, which must be written before the list.
+          name: Name of their list.
+          kinds: Each word that the list may hold → its spec.
+          depth: Name of their number of layers, which must be written before the list.
         """
         self.name = name
         self.kinds = kinds
@@ -132,7 +132,7 @@ class Pattern:
         """Returns our pattern.
 
         Raises:
-          ValueError: a kind of layer is unsupported.
+          ValueError: A kind of layer is unsupported.
         """
         for kind in theirs[self.name]:
             if kind not in list(self.kinds):

@@ -195,7 +195,7 @@ def section(name: str, value: Any) -> Mapping[str, Any]:
     """Returns a section of their config; {} for null.
 
     Raises:
-      ValueError: it isn't a mapping.
+      ValueError: It isn't a mapping.
     """
     if value is None:
         return {}
@@ -227,7 +227,7 @@ def kinds_given(
     """Returns the kind of each layer: from the config, or by repeating `turns`.
 
     Raises:
-      ValueError: the number of kinds differs from the number of layers.
+      ValueError: The number of kinds differs from the number of layers.
     """
     kinds = fields.get('layer_types')
     layers = fields['num_hidden_layers']

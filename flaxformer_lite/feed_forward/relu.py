@@ -11,8 +11,9 @@ class ReluFeedForward(FeedForward):
       >>> import jax, jax.numpy as jnp
       >>> from flaxformer_lite.sizes import Sizes
       >>> network = ReluFeedForward(sizes=Sizes(d_model=4, d_ff=16), bias=False)
-      >>> variables = network.init(jax.random.key(0), jnp.ones((1, 3, 4)))
-      >>> jax.tree.map(jnp.shape, variables['params'])
+
+      >>> shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.ones((1, 3, 4)))
+      >>> jax.tree.map(jnp.shape, shapes['params'])
       {'down': {'kernel': (16, 4)}, 'up': {'kernel': (4, 16)}}
     """
 

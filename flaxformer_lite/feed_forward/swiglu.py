@@ -12,8 +12,9 @@ class SwiGLU(Gated):
       >>> import jax, jax.numpy as jnp
       >>> from flaxformer_lite.sizes import Sizes
       >>> network = SwiGLU(sizes=Sizes(d_model=4, d_ff=16))
-      >>> variables = network.init(jax.random.key(0), jnp.ones((1, 3, 4)))
-      >>> sorted(variables['params']), variables['params']['gate']['kernel'].shape
+
+      >>> shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.ones((1, 3, 4)))
+      >>> sorted(shapes['params']), shapes['params']['gate']['kernel'].shape
       (['down', 'gate', 'up'], (4, 16))
     """
 

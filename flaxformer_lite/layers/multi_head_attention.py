@@ -30,12 +30,16 @@ class MultiHeadAttention(nn.Module):
       bias: Whether matrices have biases. The paper uses none.
 
     Examples:
+      >>> import functools
       >>> from flaxformer_lite.attention.softmax import SoftmaxAttention
       >>> from flaxformer_lite.positions.none import NoPositions
+
       >>> sizes = Sizes(d_model=8, num_heads=4, num_kv_heads=2, d_k=5, d_v=3)
       >>> heads = MultiHeadAttention(sizes, SoftmaxAttention(), NoPositions())
-      >>> key, x_BSD, positions_BS = jax.random.key(0), jnp.ones((1, 7, 8)), None
-      >>> kv, _ = heads.init_with_output(key, x_BSD, positions_BS, method='project_kv')
+
+      >>> project = functools.partial(heads.init_with_output, method='project_kv')
+      >>> kv, _ = jax.eval_shape(project, jax.random.key(0), jnp.ones((1, 7, 8)), None)
+
       >>> kv.key_BGKS.shape, kv.value_BGUS.shape
       ((1, 2, 5, 7), (1, 2, 3, 7))
     """

@@ -90,8 +90,9 @@ class GRU(Cell):
 
     Examples:
       >>> cell = GRU(d_model=3, dense=Dense())
-      >>> h, x = jnp.zeros((1, 3)), jnp.ones((1, 2))
-      >>> (state, output), _ = cell.init_with_output(jax.random.key(0), h, x)
+      >>> arguments = jax.random.key(0), jnp.zeros((1, 3)), jnp.ones((1, 2))
+      >>> (state, output), _ = jax.eval_shape(cell.init_with_output, *arguments)
+
       >>> state.shape, output.shape
       ((1, 3), (1, 3))
     """

@@ -32,7 +32,7 @@ class Loss(Checked):
     equal.
 
     Attributes:
-      arrays: attributes that hold arrays or other losses. A loss is a pytree with them
+      arrays: Attributes that hold arrays or other losses. A loss is a pytree with them
         as children, so it can be an argument of a compiled step.
       passes: P, number of forward passes per batch, each with its own dropout. If P >
         1, `token_losses` and `token_metrics` receive the logits of all passes, BTPV.
@@ -65,7 +65,7 @@ class Loss(Checked):
         Args:
           logits_BTV: float32.
           labels_BT: int32. Values at padding are ignored.
-          more: additional results of `targets`.
+          more: Additional results of `targets`.
         """
         raise NotImplementedError
 
@@ -89,7 +89,7 @@ class Loss(Checked):
         """Runs the model on a batch and sums the loss.
 
         Args:
-          model, variables, batch, key: as in `training.forward.forward`.
+          model, variables, batch, key: As in `training.forward.forward`.
 
         Returns:
           The sums, which add up over the parts of a batch, and the collections that the
@@ -164,6 +164,7 @@ def label_log_p(logits_BTV: jax.Array, labels_BT: jax.Array) -> jax.Array:
     Examples:
       >>> logits_BTV = jnp.log(jnp.array([[[1.0, 3.0]]]))
       >>> log_p_BT = label_log_p(logits_BTV, jnp.array([[1]]))
+
       >>> print(f'{jnp.exp(log_p_BT.item()):.2f}')
       0.75
     """
@@ -196,7 +197,7 @@ class Sum(Loss):
     `focal_1`.
 
     Attributes:
-      losses: the summands.
+      losses: The summands.
     """
 
     arrays = ('losses',)

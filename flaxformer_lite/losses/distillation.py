@@ -25,13 +25,13 @@ class Distillation(Loss):
             return make_train_step(model, optimizer, loss=loss)(state, batch, key)
 
     Attributes:
-      teacher: a model with the same vocabulary, or an `Ensemble`.
-      teacher_variables: variables for the teacher's `apply`.
+      teacher: A model with the same vocabulary, or an `Ensemble`.
+      teacher_variables: Variables for the teacher's `apply`.
       weight: α.
       label_smoothing: ε of the cross-entropy with the labels.
 
     Raises:
-      ValueError: the teacher is missing.
+      ValueError: The teacher is missing.
     """
 
     arrays = ('teacher_variables',)

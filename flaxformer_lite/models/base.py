@@ -77,9 +77,11 @@ class Model(Checked, nn.Module):
       >>> import flaxformer_lite
       >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
       >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+
       >>> pair = jnp.array([[5, 6, 1]]), jnp.array([[2, 8]])
       >>> found = jax.eval_shape(model.init_with_output, jax.random.key(0), *pair)
       >>> logits_BTV, variables = found
+
       >>> logits_BTV.shape, sorted(variables['params'])
       ((1, 2, 10), ['decoder', 'embedding', 'encoder'])
     """

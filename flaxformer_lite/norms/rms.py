@@ -20,6 +20,7 @@ class RMSNorm(Norm):
       >>> import jax, numpy as np
       >>> x_BTD = jax.numpy.array([[[3.0, 4.0]]])
       >>> y_BTD, _ = RMSNorm().init_with_output(jax.random.key(0), x_BTD)
+
       >>> print(np.asarray(y_BTD).round(2))
       [[[0.85 1.13]]]
     """

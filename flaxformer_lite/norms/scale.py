@@ -18,6 +18,7 @@ class ScaleNorm(Norm):
       >>> import numpy as np
       >>> x_BTD = jnp.array([[[3.0, 4.0]]])
       >>> y_BTD, _ = ScaleNorm().init_with_output(jax.random.key(0), x_BTD)
+
       >>> print(np.asarray(y_BTD).round(2))
       [[[0.85 1.13]]]
     """

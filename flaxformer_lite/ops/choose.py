@@ -23,6 +23,7 @@ def use_reference() -> contextlib.AbstractContextManager[Any]:
       >>> from flaxformer_lite.ops.relu import relu
       >>> with use_reference():
       ...     _, tangent = jax.jvp(relu, (jnp.array([-1.0, 2.0]),), (jnp.ones(2),))
+
       >>> print(tangent)
       [0. 1.]
     """

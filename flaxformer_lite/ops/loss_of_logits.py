@@ -326,6 +326,7 @@ def cross_entropy_sums(
       >>> logits_NV = jnp.array([[0.0, 0.0, 9.0], [0.0, 9.0, 0.0]])
       >>> labels_N = jnp.array([2, 0])
       >>> sums = cross_entropy_sums(logits_NV, (labels_N,), smoothing=0.0, padding=0)
+
       >>> int(sums.tokens), int(sums.correct), round(float(sums.nll), 4)
       (1, 1, 0.0002)
     """

@@ -24,6 +24,7 @@ class LearnedPositions(Positions):
       >>> from flaxformer_lite.sizes import Sizes
       >>> positions = LearnedPositions(sizes=Sizes(d_model=4), max_length=10)
       >>> given = jnp.zeros((1, 3, 4)), jnp.arange(3)[None]
+
       >>> variables = positions.init(jax.random.key(0), *given, method='embed')
       >>> [x.shape for x in jax.tree.leaves(variables)]
       [(10, 4)]

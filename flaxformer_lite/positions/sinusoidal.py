@@ -20,6 +20,7 @@ class SinusoidalPositions(Sinusoids):
       >>> import numpy as np
       >>> from flaxformer_lite.sizes import Sizes
       >>> positions = SinusoidalPositions(sizes=Sizes(d_model=4))
+
       >>> y_BTD = positions.embed(jnp.zeros((1, 2, 4)), jnp.arange(2)[None])
       >>> print(np.asarray(y_BTD).round(2))
       [[[0.   1.   0.   1.  ]

@@ -10,6 +10,7 @@ class PreNorm(Residual):
       >>> import jax.numpy as jnp
       >>> from flaxformer_lite.layers.dropout import Dropout
       >>> from flaxformer_lite.norms.identity import IdentityNorm
+
       >>> residual = PreNorm(norm=IdentityNorm(), dropout=Dropout(0.0))
       >>> x_BTD = jnp.ones((1, 1, 2))
       >>> residual.apply({}, x_BTD, 2 * x_BTD, method='after').tolist()

@@ -66,7 +66,7 @@ def make_batch(
         the others, or (rows, `length`) for all. Vectors are float32 (…, features).
 
     Raises:
-      ValueError: rows aren't tokens of the vocabulary, the numbers of sources and
+      ValueError: Rows aren't tokens of the vocabulary, the numbers of sources and
         targets differ, a row is longer than `length`, or padding precedes a token of a
         target.
 
@@ -143,7 +143,7 @@ def pad_source(
     """Like `pad_rows`; pads vectors with zeros to float32 (rows, length, features).
 
     Raises:
-      ValueError: as `pad_rows`; or a vector is not finite or all zeros, or the numbers
+      ValueError: As `pad_rows`; or a vector is not finite or all zeros, or the numbers
         of features differ.
 
     Examples:

@@ -14,11 +14,11 @@ def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
     Each result omits the other's leaves and keeps the paths of its own.
 
     Args:
-      params: nested dictionaries.
-      frozen: paths such as 'encoder/layer_0/feed_forward/up/kernel'.
+      params: Nested dictionaries.
+      frozen: Paths such as 'encoder/layer_0/feed_forward/up/kernel'.
 
     Raises:
-      ValueError: a path has no parameter.
+      ValueError: A path has no parameter.
 
     Examples:
       >>> params = {'encoder': {'kernel': 1, 'bias': 2}, 'decoder': {'kernel': 3}}

@@ -39,13 +39,13 @@ def as_loss(loss: Spec, **given: Any) -> Loss:
     """Returns the loss of a spec, a class or an object.
 
     Args:
-      loss: a loss, a class, or a spec. A spec with several losses in brackets gives
+      loss: A loss, a class, or a spec. A spec with several losses in brackets gives
         their sum.
-      given: arguments that a spec can't express, such as the `teacher` of
+      given: Arguments that a spec can't express, such as the `teacher` of
         `distillation`. Each loss of a spec receives those that it accepts.
 
     Raises:
-      ValueError: the spec is malformed, a name or an argument is unknown, or the object
+      ValueError: The spec is malformed, a name or an argument is unknown, or the object
         isn't a loss.
 
     Examples:
@@ -89,18 +89,24 @@ def loss_sums(
       dropout_key: Selects training mode, with dropout.
 
     Raises:
-      ValueError: the loss is unknown, `variables` lacks the 'params' level, or the
+      ValueError: The loss is unknown, `variables` lacks the 'params' level, or the
         batch lacks an array.
 
     Examples:
       >>> import flaxformer_lite
       >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
       >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+
       >>> batch = flaxformer_lite.make_batch([[5, 6, 1]], [[8, 1]], model=model)
-      >>> key, source, inputs = jax.random.key(0), batch['source'], batch['inputs']
-      >>> variables = jax.jit(model.init)(key, source, inputs)
-      >>> int(jax.jit(loss_sums, static_argnums=0)(model, variables, batch).tokens)
-      2
+
+      >>> pair = batch['source'], batch['inputs']
+      >>> shapes = jax.eval_shape(model.init, jax.random.key(0), *pair)
+
+      >>> zeros = jax.tree.map(lambda x: jax.numpy.zeros(x.shape), shapes)
+      >>> sums = jax.jit(loss_sums, static_argnums=0)(model, zeros, batch)
+
+      >>> int(sums.tokens), f'{sums.nll / sums.tokens:.2f}', f'{jax.numpy.log(10):.2f}'
+      (2, '2.30', '2.30')
     """
     sums, _ = as_loss(loss)(model, variables, batch, dropout_key)
     return sums
@@ -118,10 +124,10 @@ def loss_and_grads(
     """Computes the loss of a batch, its gradients and the new running statistics.
 
     Args:
-      model, variables, batch, loss, dropout_key: as `loss_sums`.
-      frozen: paths of parameters without gradients, as in `freezing.split`. Computation
+      model, variables, batch, loss, dropout_key: As `loss_sums`.
+      frozen: Paths of parameters without gradients, as in `freezing.split`. Computation
         that only their gradients need is skipped.
-      scale: factor of the loss in the gradients. It doesn't affect the sums.
+      scale: Factor of the loss in the gradients. It doesn't affect the sums.
     """
     trained, held = freezing.split(variables['params'], frozen)
     loss = as_loss(loss)

@@ -111,6 +111,7 @@ def init_variables(
       >>> import flaxformer_lite
       >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
       >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+
       >>> shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
       >>> sorted(shapes['params'])
       ['decoder', 'embedding', 'encoder']
@@ -141,7 +142,7 @@ def init_state(
     """Returns the initial state.
 
     Args:
-      model, key, given: as `init_variables`.
+      model, key, given: As `init_variables`.
       frozen: Paths of parameters that are not trained and have no optimizer state.
     """
     variables = init_variables(model, key, given)
@@ -189,7 +190,7 @@ def make_train_step(
         same paths to `init_state`.
 
     Raises:
-      ValueError: the loss or `remat` is unknown, or the model has no blocks. When the
+      ValueError: The loss or `remat` is unknown, or the model has no blocks. When the
         step is traced: the batch lacks an array, `accumulate` doesn't divide its rows,
         `frozen` names an unknown parameter, or the state of a float16 model has no
         `loss_scale`.
@@ -198,12 +199,15 @@ def make_train_step(
       >>> import flaxformer_lite
       >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
       >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
-      >>> optimizer = optax.adam(1e-3)
-      >>> state = init_state(model, optimizer, jax.random.key(0))
-      >>> step = jax.jit(make_train_step(model, optimizer))
+
       >>> batch = flaxformer_lite.make_batch([[5, 6, 1]], [[8, 9, 1]], model=model)
 
-      >>> state, metrics = step(state, batch, jax.random.key(1))
+      >>> optimizer = optax.sgd(0.1)
+      >>> key = jax.random.key(0)
+      >>> state = jax.jit(init_state, static_argnums=(0, 1))(model, optimizer, key)
+      >>> step = jax.jit(make_train_step(model, optimizer))
+
+      >>> state, metrics = step(state, batch, key)
       >>> int(state.step), int(metrics.sums.tokens), bool(metrics.gradient_norm > 0)
       (1, 3, True)
     """

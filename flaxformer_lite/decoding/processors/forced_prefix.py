@@ -12,7 +12,7 @@ class ForcedPrefix(Processor):
     """Gives the first tokens probability 1.
 
     Attributes:
-      tokens: token ids, such as that of a language.
+      tokens: Token ids, such as that of a language.
 
     Examples:
       >>> tokens_BNL, logits_BNV = jnp.zeros((1, 1, 4), int), jnp.zeros((1, 1, 3))

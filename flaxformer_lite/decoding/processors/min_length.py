@@ -10,7 +10,7 @@ class MinLength(Processor):
     """Disallows the end token before `length` other tokens.
 
     Attributes:
-      length: minimum number of tokens before the end token.
+      length: Minimum number of tokens before the end token.
 
     Examples:
       >>> step, tokens_BNL = jnp.array(1), jnp.zeros((1, 1, 4), int)

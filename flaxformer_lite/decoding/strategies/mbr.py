@@ -23,7 +23,7 @@ class MBRDecoding(Sampling):
     Aziz 2020, §5). Ties go to the first sample.
 
     Attributes:
-      temperature, top_k, top_p: as in `sample`.
+      temperature, top_k, top_p: As in `sample`.
       samples: S; 1 is equivalent to `sample`.
       utility: u, a function like `gleu`, which is the default. A name is a metric of
         texts, computed per sentence, and needs `experiments`; there, the default is
@@ -92,8 +92,8 @@ def gleu(
     in the reference. The GLEU of an empty text is 0.
 
     Args:
-      y_L, reference_L: token ids; those after the length are ignored.
-      length, reference_length: the numbers of tokens, int32.
+      y_L, reference_L: Token ids; those after the length are ignored.
+      length, reference_length: The numbers of tokens, int32.
 
     Examples:
       >>> text, reference = jnp.array([5, 6, 7]), jnp.array([5, 6, 8])

@@ -27,7 +27,7 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
       steps: Total number of training steps, for schedules that depend on it.
 
     Raises:
-      ValueError: the schedule is unknown, its arguments are invalid, or its rate isn't
+      ValueError: The schedule is unknown, its arguments are invalid, or its rate isn't
         a number.
 
     Examples:
@@ -91,7 +91,7 @@ def check_rates(text: Spec, d_model: int, steps: int) -> None:
     """Checks a schedule's rates, computed on a device.
 
     Raises:
-      ValueError: as `make`; or a rate is negative or not finite.
+      ValueError: As `make`; or a rate is negative or not finite.
     """
     schedule = make(text, d_model, steps)
     if spec.parse(text)[0] in SCHEDULES.names():

@@ -16,8 +16,8 @@ class CosineSchedule(Schedule):
     update after the last, so every update has an effect.
 
     Attributes:
-      steps: total number of steps; provided by the run.
-      peak: the highest rate.
+      steps: Total number of steps; provided by the run.
+      peak: The highest rate.
       warmup: w, as a fraction of all updates.
 
     Examples:
