@@ -18,7 +18,6 @@ class EnsembleState(NamedTuple):
     states: tuple[DecodeState, ...]
 
     def allocate(self, hypotheses: int, tokens: int) -> 'EnsembleState':
-        """Extends every cache to `tokens` tokens per hypothesis."""
         return EnsembleState(
             tuple(state.allocate(hypotheses, tokens) for state in self.states)
         )
@@ -38,12 +37,10 @@ class Ensemble(nn.Module):
 
     @property
     def special_tokens(self) -> SpecialTokens:
-        """The special tokens, which all models share."""
         return self.models[0].special_tokens
 
     @property
     def vocab_size(self) -> int:
-        """The size of the shared target vocabulary."""
         return self.models[0].vocab_size
 
     @property
@@ -53,7 +50,6 @@ class Ensemble(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """The smallest maximum length among the models, or None."""
         limits = [model.max_length for model in self.models]
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -87,7 +83,6 @@ class Ensemble(nn.Module):
         return log_mean([model(source, inputs) for model in self.models])
 
     def prefill(self, source_BS: jax.Array) -> EnsembleState:
-        """Encodes the source with each model."""
         return EnsembleState(tuple(model.prefill(source_BS) for model in self.models))
 
     def decode_step(

@@ -1,9 +1,9 @@
 """Keys and values of attention, and the key/value cache for decoding.
 
-A cache is immutable and append-only; `append` returns a new one. At step i, the keys
-and values of a sentence's N hypotheses go to slots i·N … i·N + N − 1 and never move. A
-visibility mask selects the slots that belong to each hypothesis. Reordering beams only
-changes this boolean mask; no keys or values are gathered.
+A cache is immutable and append-only. At step i, the keys and values of a sentence's N
+hypotheses go to slots i·N … i·N + N − 1 and never move. A visibility mask selects the
+slots of each hypothesis. Reordering beams changes this mask and gathers no keys or
+values.
 """
 
 import contextlib
@@ -122,10 +122,9 @@ _are_float32 = jax.make_user_context(False)
 def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
     """Context in which new caches hold bfloat16 values as float32 (same values).
 
-    Use it for CPU programs. XLA can't update bfloat16 in place on CPU. It would convert
-    all slots to float32 and back in each step, which costs more time than bfloat16
-    products save. The context must be open during tracing, because a traced function
-    doesn't know its platform.
+    XLA can't update bfloat16 in place on CPU: converting all slots to float32 and back
+    costs more time than bfloat16 products save. Open the context during tracing,
+    because a traced function doesn't know its platform.
     """
     return _are_float32(are)
 
@@ -146,7 +145,6 @@ class LayersCache(struct.PyTreeNode):
     caches: CacheState
 
     def allocate(self, hypotheses: int, tokens: int) -> Self:
-        """Adds empty slots to each layer, for up to `tokens` tokens per hypothesis."""
 
         def extend(cache):
             return cache.allocate(hypotheses, tokens)

@@ -135,12 +135,11 @@ class AttentionContext(NamedTuple):
     """Masks and positions that attention needs in addition to its inputs.
 
     Attributes:
-      positions_BT: int32, positions of the queries.
+      positions_BT: int32 positions of the queries.
       mask_BHTS: Mask of self-attention.
       cross_mask_BHTS: Mask of cross-attention; None without a source.
-      valid_BT: False for padding; None without padding.
-      key_positions_BS: int32, positions of the keys of self-attention; None if they
-        equal the queries' positions.
+      valid_BT: False for padding. None without padding.
+      key_positions_BS: int32 positions of the keys, if they differ from the queries'.
       bias_BHTS: Positional bias of the self-attention scores, or None.
     """
 
@@ -185,11 +184,9 @@ _valid: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar(
 def padding_known(valid_BT: jax.Array | None) -> Iterator[None]:
     """Context in which `padding_mask` returns `valid_BT`.
 
-    Only batch normalization and mixture of experts need the padding mask, because their
-    results depend on all tokens of a batch. The mask reaches them through this context,
-    like a dropout key, rather than through every layer's signature. A stack opens the
-    context around each layer's call with that call's argument, so the array belongs to
-    the trace that reads it.
+    Only batch normalization and mixture of experts need the mask, because they depend
+    on all tokens of a batch. A stack opens the context around each layer's call, so the
+    array belongs to the trace that reads it.
     """
     token = _valid.set(valid_BT)
     try:

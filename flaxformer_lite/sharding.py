@@ -70,8 +70,7 @@ def place(x: jax.Array, letters: str) -> jax.Array:
     """Shards an activation by the letters of its axes.
 
     Args:
-      x: Has one dimension per letter.
-      letters: Such as 'BTHK'.
+      letters: One per dimension, such as 'BTHK'.
     """
     spec = _spec(letters, x.shape, OF_ACTIVATIONS, _sizes())
     if spec == WHOLE:
@@ -82,11 +81,10 @@ def place(x: jax.Array, letters: str) -> jax.Array:
 def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
     """Gathers a parameter over `fsdp` before a matrix product.
 
-    Otherwise XLA might gather the activations, which are larger. Cast the parameter to
-    the compute dtype first; bfloat16 halves the communication.
+    Otherwise XLA might gather the larger activations. Cast the parameter to the compute
+    dtype first; bfloat16 halves the communication.
 
     Args:
-      parameter: Any.
       path: The end of its path, such as ('query', 'kernel').
     """
     sizes = _sizes()
@@ -208,11 +206,10 @@ def by_device(
     other axes.
 
     Args:
-      function: Of arrays, or of trees of arrays.
       in_specs: `rows_spec` or `WHOLE` for each argument.
       out_specs: The same for each result; a `WHOLE` result must be equal on all
         devices.
-      axes: The mesh axes that shard the arguments.
+      axes: Mesh axes that shard the arguments.
     """
     mesh = jax.sharding.get_abstract_mesh()
     dividing = _sizes()
@@ -239,10 +236,9 @@ def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
     """Calls function(*whole, *divided); each device handles its own rows if possible.
 
     Args:
-      function: Of arrays, or of trees of arrays. Rows must be independent, and must be
-        the first axis of each result.
-      whole: Arguments that all devices receive whole. Arrays sharded over `fsdp`
-        are gathered.
+      function: Of trees of arrays. Rows must be independent, and the first axis of each
+        result.
+      whole: Arguments that all devices receive whole, gathered over `fsdp`.
       divided: Arguments whose first axis is the rows.
     """
     # Not `len`: with a symbolic batch size it isn't an integer.
@@ -267,9 +263,9 @@ def is_divided_by_data(rows: int) -> bool:
 def sum_over_data(function: Callable) -> Callable:
     """Returns a function that sums `function` over the devices' rows along `data`.
 
-    It sums once, at the end. XLA alone would sum each gradient where it is computed: in
-    every loop iteration and for every use of a parameter. XLA still does so over
-    `fsdp`, where no device has memory for whole gradients.
+    It sums once, at the end. XLA alone would sum each gradient in every loop iteration
+    and for every use of a parameter. XLA still does so over `fsdp`, where no device has
+    memory for whole gradients.
 
     Args:
       function: (whole, divided) → a tree of sums over the rows, the first axis of

@@ -51,7 +51,6 @@ class Range:
     below: float | None = None
 
     def check(self, name: str, value: Any, whole: bool) -> None:
-        """Raises ValueError if a number is out of range; compares integers exactly."""
         number = value if whole else _float32(value)
         allowed = []
         refused = False
@@ -114,7 +113,6 @@ class Choices:
         object.__setattr__(self, 'words', words)
 
     def check(self, name: str, value: Any) -> None:
-        """Raises ValueError if the value isn't one of the words."""
         if value not in self.words:
             known = ', '.join(self.words)
             raise ValueError(f'{name} must be one of {known}, not {quote(value)}')
@@ -125,7 +123,6 @@ class Pattern:
     """A regular expression for `re.search`; '' disables it."""
 
     def check(self, name: str, value: Any) -> None:
-        """Raises ValueError if the value isn't a valid regular expression."""
         try:
             re.compile(value)
         except (re.error, OverflowError, RecursionError) as error:

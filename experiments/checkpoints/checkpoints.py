@@ -124,7 +124,6 @@ class Checkpoints:
         return _Manager(self.directory, options=options, item_handlers=handlers)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context) -> list[bool]:
-        """Implements the `PreservationPolicy` of Orbax."""
         del context
         steps = [checkpoint.step for checkpoint in checkpoints]
         due = [step for step in steps if self._is_due(step)]

@@ -97,7 +97,6 @@ def to_restore(abstract: TrainState) -> Any:
 
 
 def restored(tree: Any) -> TrainState:
-    """Returns the training state in a tree restored with `to_restore`."""
     return tree if isinstance(tree, TrainState) else tree[_TRAINING]
 
 

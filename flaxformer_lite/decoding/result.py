@@ -52,7 +52,6 @@ class DecodeResult(NamedTuple):
 
 
 def concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
-    """Concatenates the hypotheses of each sentence."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1), one, other)
 
 
@@ -82,5 +81,4 @@ def _gather(hypotheses: DecodeResult, index_BM: jax.Array) -> DecodeResult:
 def write_rows(
     result: DecodeResult, row_B: jax.Array, rows: DecodeResult
 ) -> DecodeResult:
-    """Replaces the rows `row_B` of a result."""
     return jax.tree.map(lambda x, some: x.at[row_B].set(some), result, rows)

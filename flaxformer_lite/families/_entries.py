@@ -18,11 +18,6 @@ class Copy:
         self.names = names
 
     def read(self, theirs: Theirs) -> Any:
-        """Returns our value.
-
-        Raises:
-          ValueError: Their fields differ.
-        """
         values = [theirs[name] for name in self.names]
         if any(value != values[0] for value in values):
             words = ' and '.join(f'{name}={theirs[name]!r}' for name in self.names)
@@ -30,7 +25,6 @@ class Copy:
         return values[0]
 
     def write(self, value: Any, theirs: Theirs) -> dict[str, Any]:
-        """Returns their fields."""
         return dict.fromkeys(self.names, value)
 
 
@@ -52,11 +46,6 @@ class Choice:
     values: Mapping[Any, Any]
 
     def read(self, theirs: Theirs) -> Any:
-        """Returns our value.
-
-        Raises:
-          ValueError: Their value is unsupported.
-        """
         value = theirs[self.name]
         if value not in list(self.values):  # a list: it may be unhashable
             known = ', '.join(map(repr, self.values))
@@ -86,7 +75,6 @@ class Spec:
         self.arguments = arguments
 
     def read(self, theirs: Theirs) -> str:
-        """Returns our spec."""
         text = self.entry if isinstance(self.entry, str) else self.entry.read(theirs)
         name, given = spec.parse(text)
         for argument, their_name in self.arguments.items():
@@ -95,7 +83,6 @@ class Spec:
         return written(name, given)
 
     def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
-        """Returns their fields."""
         name, given = spec.parse(value)
         found = {
             their_name: given.pop(argument)
@@ -129,11 +116,6 @@ class Pattern:
         self.depth = depth
 
     def read(self, theirs: Theirs) -> str:
-        """Returns our pattern.
-
-        Raises:
-          ValueError: A kind of layer is unsupported.
-        """
         for kind in theirs[self.name]:
             if kind not in list(self.kinds):
                 known = ', '.join(map(repr, self.kinds))

@@ -21,9 +21,7 @@ class Described(NamedTuple):
     """A family's config in our terms.
 
     Attributes:
-      config: The `model` config.
       vocab_size: Size of the shared vocabulary.
-      special_tokens: Ids of the special tokens.
     """
 
     config: ModelConfig
@@ -38,13 +36,13 @@ class Family:
       model_types: Values of `model_type` in config.json.
       architecture: Name of the class in Transformers.
       fields: Our field → an entry for theirs, or a constant value.
-      defaults: Values of their fields that config.json omits.
+      defaults: Values of fields that config.json omits.
       expected: Their fields → the only supported value, if present.
       arrays: Our parameter's path → the name of their array. `{stack}` is encoder or
         decoder, and `{layer}` is the layer's index. An entry for a module covers its
         arrays.
       aliases: Our path → alternative names of the array in files.
-      computed: Arrays in files that are ignored.
+      computed: Ignored arrays of files.
       zeros: Paths of our parameters that are 0 if files lack them.
       rotates_halves: Whether rotary positions pair features i and i + d_k / 2 instead
         of 2i and 2i + 1. If so, the columns of queries and keys are permuted.

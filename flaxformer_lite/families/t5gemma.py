@@ -182,7 +182,6 @@ class T5Gemma(Family):
 
     @classmethod
     def write_stack(cls, stack: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Inverts `read_stack`."""
         theta = fields.pop('rope_theta')
         fields['rope_parameters'] = {'rope_type': 'default', 'rope_theta': theta}
         window = fields.pop('window', None)
@@ -192,11 +191,7 @@ class T5Gemma(Family):
 
 
 def section(name: str, value: Any) -> Mapping[str, Any]:
-    """Returns a section of their config; {} for null.
-
-    Raises:
-      ValueError: It isn't a mapping.
-    """
+    """Returns a section of their config; {} for null, ValueError if invalid."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -216,7 +211,6 @@ def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_numbers(stack: str, fields: Mapping[str, Any]) -> None:
-    """Raises ValueError for numbers out of range."""
     for name, kind in _NUMBERS.items():
         validation.check(f'{stack}.{name}', kind, fields[name])
 

@@ -146,7 +146,6 @@ class Stack(Checked, nn.Module):
     def init_cache(
         self, prefix: tuple[KeyValues, ...], valid_BS: jax.Array
     ) -> tuple[CacheState, ...]:
-        """Returns one cache per layer, starting with a prefix's keys and values."""
         return tuple(
             layer.init_cache(kept, valid_BS)
             for layer, kept in zip(self.layer, prefix, strict=True)

@@ -63,7 +63,6 @@ class Loss(Checked):
         """Computes the loss of each label, float32 BT, independently of the others.
 
         Args:
-          logits_BTV: float32.
           labels_BT: int32. Values at padding are ignored.
           more: Additional results of `targets`.
         """
@@ -76,7 +75,7 @@ class Loss(Checked):
         return {}
 
     def targets(self, batch: Batch) -> tuple[jax.Array, ...]:
-        """Returns the labels and other targets; each starts with the axes BT."""
+        """Returns the labels and other targets, each BT…."""
         return (batch['labels'],)
 
     def __call__(
@@ -93,11 +92,7 @@ class Loss(Checked):
 
         Returns:
           The sums, which add up over the parts of a batch, and the collections that the
-            model
-          wrote, as in `training.forward`.
-
-        Raises:
-          ValueError: `variables` lacks the 'params' level, or the batch lacks an array.
+          model wrote, as in `training.forward`.
         """
         repeated = batch
         if self.passes > 1:

@@ -18,15 +18,14 @@ class Distillation(Loss):
 
     The teacher's log-probabilities take 4 B T V bytes per microbatch (see
     `accumulate`). In a compiled step, the teacher's variables are constants unless you
-    pass the loss as an
-    argument:
+    pass the loss as an argument:
 
         def step(state, batch, key, loss):
             return make_train_step(model, optimizer, loss=loss)(state, batch, key)
 
     Attributes:
       teacher: A model with the same vocabulary, or an `Ensemble`.
-      teacher_variables: Variables for the teacher's `apply`.
+      teacher_variables: For the teacher's `apply`.
       weight: α.
       label_smoothing: ε of the cross-entropy with the labels.
 

@@ -180,7 +180,6 @@ class Model(Checked, nn.Module):
 
     @property
     def scans_layers(self) -> bool:
-        """Returns True if the model scans over layers with stacked parameters."""
         return any(isinstance(x, ScannedStack) for x in self.stacks().values())
 
     @property
@@ -223,7 +222,6 @@ class Model(Checked, nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """Maximum number of tokens per sentence; None for no limit."""
         return None
 
     def embed(self, table_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:

@@ -31,8 +31,6 @@ class _Encoded(NamedTuple):
 
 
 class _CellStates(struct.PyTreeNode):
-    """States of all layers for N hypotheses: all that a recurrent decoder stores."""
-
     states: list
 
     def allocate(self, hypotheses: int, tokens: int) -> '_CellStates':

@@ -106,13 +106,11 @@ class Sinusoids(Positions):
         super().__post_init__()
 
     def angles(self, positions_BT: jax.Array, rates: jax.Array) -> jax.Array:
-        """Returns position · rate for each rate, float32 (B, T, rates)."""
         positions_BT = (positions_BT + self.offset).astype(jnp.float32)
         return positions_BT[:, :, None] * rates[None, None]
 
 
 def check_even(d_model: int) -> None:
-    """Raises ValueError if d_model is odd, because each sine needs a cosine."""
     if d_model % 2:
         raise ValueError(f'd_model must be even for sinusoids, not {d_model}')
 

@@ -33,9 +33,7 @@ class Array(NamedTuple):
 
     Attributes:
       path: Our path, such as ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
-      shape: Our shape.
-      name: Their name.
-      aliases: Alternative names in files.
+      name, aliases: Their name, and alternatives in files.
       halves: Whether a head's features 2i and 2i + 1 are i and i + d_k / 2 in their
         array.
       zero_where_missing: Whether the parameter is 0 if files lack it.
@@ -78,7 +76,6 @@ class Array(NamedTuple):
         return array.reshape(self.shape)
 
     def to_theirs(self, array: Any) -> Any:
-        """Converts our array to theirs."""
         if self.halves:
             pairs = array.reshape(*self.shape[:-1], -1, 2)
             array = pairs.swapaxes(-1, -2)

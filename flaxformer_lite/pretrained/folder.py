@@ -67,7 +67,6 @@ class Weights:
     """
 
     def __init__(self, folder: PathLike, stack: ExitStack):
-        """Opens the files until the stack is closed."""
         self._of_name: dict[str, Any] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for path in _files(Path(folder)):

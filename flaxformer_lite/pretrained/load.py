@@ -71,8 +71,7 @@ def from_pretrained(
 ) -> tuple[Model, Any]:
     """Loads the model and variables of a checkpoint saved by Transformers.
 
-    Arrays are read one at a time and placed on their devices, so host memory holds at
-    most one whole array at a time.
+    Arrays are read and placed on their devices one at a time, to save host memory.
 
     Args:
       path: A folder with config.json and model.safetensors, or its shards with an
@@ -84,9 +83,8 @@ def from_pretrained(
       The model and {'params': …}, for `model.apply` and `generate`.
 
     Raises:
-      ValueError: The checkpoint doesn't exist or is damaged, the family or a setting is
-        unsupported, or the arrays don't match the config. Names the file, the field or
-        the array.
+      ValueError: The checkpoint is missing, damaged or unsupported, or its arrays don't
+        match the config. Names the file, the field or the array.
       ModuleNotFoundError: `safetensors` is not installed.
     """
     with ExitStack() as stack:
@@ -151,7 +149,7 @@ def to_pretrained(
     `safetensors.flax.save_file` and metadata={'format': 'pt'}.
 
     Args:
-      described: The model's config, vocabulary and special tokens.
+      described: As from `describe_pretrained`.
       variables: {'params': …}.
       model_type: The family's name, such as 'marian'.
 

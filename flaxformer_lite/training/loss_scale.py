@@ -40,7 +40,6 @@ class LossScale(struct.PyTreeNode):
         return cls(jnp.float32(INITIAL), jnp.zeros((), jnp.int32))
 
     def adjusted(self, is_finite: jax.Array) -> 'LossScale':
-        """Returns the scale after an update."""
         count = jnp.where(is_finite, self.finite_updates + 1, 0)
         grows = count == GROWTH_INTERVAL
         grown = jnp.where(grows, jnp.minimum(2 * self.scale, LARGEST), self.scale)

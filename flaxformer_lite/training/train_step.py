@@ -72,7 +72,6 @@ class TrainState(struct.PyTreeNode):
 
     @property
     def variables(self) -> Any:
-        """Variables for `model.apply`."""
         if not self.batch_stats:
             return {'params': self.params}
         return {'params': self.params, 'batch_stats': self.batch_stats}

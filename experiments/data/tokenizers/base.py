@@ -119,7 +119,6 @@ class Tokenizer(Checked):
         raise NotImplementedError
 
     def pieces(self, ids: list[int]) -> list[str]:
-        """Returns the piece of each id."""
         raise NotImplementedError
 
     def save(self, path: Path) -> None:
@@ -133,7 +132,6 @@ class Tokenizer(Checked):
 
 
 def sums_file(path: Path) -> Path:
-    """Returns the path of the checksum of a tokenizer's file."""
     return path.with_name(f'{path.name}.sha256')
 
 
@@ -148,7 +146,6 @@ def on_one_line(text: str) -> str:
 
 
 def until(end: int, row: Iterable[int]) -> list[int]:
-    """Returns the ids of a row before the first `end`."""
     return list(itertools.takewhile(lambda i: i != end, map(int, row)))
 
 

@@ -35,7 +35,6 @@ class MBRDecoding(Sampling):
 
     @property
     def sampler(self) -> Sampling:
-        """The strategy that draws each sample."""
         return Sampling(self.temperature, self.top_k, self.top_p)
 
     def __call__(self, inputs, n_best=1):
