@@ -11,6 +11,12 @@ class SequentialBlock(Block):
     Figure 1 shows both forms. A causal block without cross-attention is decoder-only.
     """
 
+    @nn.nowrap
+    def streams_between(self):
+        if self.cross_attention is None:
+            return ('resid_mid',)
+        return 'resid_mid', 'resid_mid_cross'
+
     @nn.compact
     def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
         residual = self.residual.copy(name='residual_1')
