@@ -138,3 +138,93 @@ def test_decoding_with_an_intervention_is_teacher_forcing_with_it(name, strategy
     np.testing.assert_allclose(found.scores_BN[:, 0], expected, atol=1e-3)
     plain = log_p_of(name, found.tokens_BNL[:, 0], None)
     assert np.abs(plain - expected).max() > 1e-2
+
+
+def test_each_row_keeps_its_own_values_when_finished_rows_leave_the_batch():
+    m = tiny.model(num_layers=1)
+    variables = tiny.all_variables(m)
+    rng = np.random.default_rng(0)
+    sources = [[*rng.integers(4, tiny.VOCAB, 3), 1] for _ in range(20)]
+    names = 'decoder/layer_0/mlp_out', 'decoder/layer_0/resid_post'
+    shift = rng.normal(size=(20, 9, 12))
+    # Most rows end after a few tokens, and the others at the limit.
+    ends = jnp.zeros((20, 9, tiny.VOCAB)).at[:, :, 1].set(-50).at[:16, 3:, 1].set(50)
+    given = {names[0]: interventions.add(shift), 'logits': interventions.add(ends)}
+    given[names[1]] = interventions.set_to(jnp.asarray(shift[:, :1]), steps=[0])
+    found = flaxformer_lite.generate(
+        m, variables, sources, 'greedy', max_length=9, interventions=given
+    )
+    texts = [[int(t) for t in row if t] for row in found.tokens_BNL[:, 0]]
+    assert [len(text) for text in texts] == [4] * 16 + [9] * 4
+    rows = flaxformer_lite.make_batch(sources, texts, model=m, length=9)
+    log_p = jax.nn.log_softmax(logits(m, variables, rows, given))
+    own = jnp.take_along_axis(log_p, rows['labels'][..., None], -1)[..., 0]
+    expected = np.where(rows['labels'] != 0, own, 0).sum(-1)
+    np.testing.assert_allclose(found.scores_BN[:, 0], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize('name', ['paper', 'grouped', 'decoder_only'])
+def test_taking_recorded_values_is_patching(name):
+    m = model(name)
+    variables = tiny.all_variables(m)
+    other = flaxformer_lite.make_batch(TARGETS, SOURCES, length=6)
+    seen = tiny.record(m, variables, other)
+    patch = jax.jit(flaxformer_lite.patch, static_argnums=0)
+    for activation in ('resid_mid', 'self_attention/pattern', 'self_attention/q'):
+        path = f'decoder/layer_1/{activation}'
+        given = {path: interventions.from_record(seen)}
+        found = logits(m, variables, batch(), given)
+        expected = patch(m, variables, batch(), {path: seen.values[path]})
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        plain = logits(m, variables, batch(), None)
+        assert np.abs(plain - found).max() > 1e-4
+
+
+def test_results_of_heads_sum_to_the_output_of_the_attention():
+    m = model('grouped')
+    values = tiny.record(m, tiny.all_variables(m), batch()).values
+    for kind, name in [('self', 'attn_out'), ('cross', 'cross_attn_out')]:
+        result = values[f'decoder/layer_1/{kind}_attention/result']
+        out = values[f'decoder/layer_1/{name}']
+        np.testing.assert_allclose(result.sum(2), out, atol=1e-4)
+
+
+def test_a_jitted_pass_is_the_eager_one():
+    m = model('paper')
+    variables, given = tiny.all_variables(m), given_for('paper')
+    with flaxformer_lite.intervene(given):
+        eager = m.apply(variables, *source_and_inputs(batch()))
+    jitted = logits(m, variables, batch(), given)
+    np.testing.assert_allclose(eager, jitted, atol=1e-4)
+
+
+def test_other_values_of_the_same_shapes_trace_nothing_again():
+    traces = []
+
+    def shift(x, value, where):
+        traces.append(where.layer)
+        return value + x
+
+    def run(x):
+        given = {'decoder/layer_1/mlp_out': jax.tree_util.Partial(shift, x)}
+        return generate('grouped', 'greedy', given)
+
+    first = run(jnp.zeros(()))
+    count = len(traces)
+    other = run(jnp.float32(3))
+    assert len(traces) == count and set(traces) == {1}
+    assert np.abs(first.scores_BN - other.scores_BN).max() > 1e-3
+
+
+def test_an_unknown_name_is_one_line_that_names_the_others():
+    given = {'decoder/layer_9/mlp_out': same}
+    with pytest.raises(
+        ValueError, match='layer_9/mlp_out.* is no activation .*layer_0'
+    ):
+        generate('paper', 'greedy', given)
+
+
+def test_a_wrong_shape_is_one_line():
+    given = {'decoder/layer_0/mlp_out': interventions.set_to(jnp.zeros(5))}
+    with pytest.raises(ValueError, match=r'mlp_out: .* shape \(5,\)'):
+        generate('paper', 'greedy', given)

@@ -11,12 +11,6 @@ class SequentialBlock(Block):
     Figure 1 shows both forms. A causal block without cross-attention is decoder-only.
     """
 
-    @nn.nowrap
-    def streams_between(self):
-        if self.cross_attention is None:
-            return ('resid_mid',)
-        return 'resid_mid', 'resid_mid_cross'
-
     @nn.compact
     def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
         residual = self.residual.copy(name='residual_1')
@@ -35,3 +29,9 @@ class SequentialBlock(Block):
         h_BTD = residual.before(x_BTD)
         x_BTD = residual.after(x_BTD, self.feed_forward(h_BTD))
         return x_BTD, cache
+
+    @nn.nowrap
+    def streams_between(self):
+        if self.cross_attention is None:
+            return ('resid_mid',)
+        return 'resid_mid', 'resid_mid_cross'
