@@ -646,7 +646,7 @@ class Hooks:
             kernel_HUD,
             preferred_element_type=jnp.float32,
         )
-        # The change, so that an unchanged result leaves the sum's bits as they were.
+        # Adding only the change keeps the output's bits if the result is unchanged.
         change_BTHD = self._take(name, result_BTHD, 'BTHD') - result_BTHD
         return y_BTD + change_BTHD.sum(2)
 

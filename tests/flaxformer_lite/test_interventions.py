@@ -1,6 +1,7 @@
 """Interventions: what they leave unchanged, and decoding against teacher forcing."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -144,7 +145,7 @@ def test_each_row_keeps_its_own_values_when_finished_rows_leave_the_batch():
     m = tiny.model(num_layers=1)
     variables = tiny.all_variables(m)
     rng = np.random.default_rng(0)
-    sources = [[*rng.integers(4, tiny.VOCAB, 3), 1] for _ in range(20)]
+    sources = [[*rng.integers(4, tiny.VOCAB, 3).tolist(), 1] for _ in range(20)]
     names = 'decoder/layer_0/mlp_out', 'decoder/layer_0/resid_post'
     shift = rng.normal(size=(20, 9, 12))
     # Most rows end after a few tokens, and the others at the limit.
@@ -193,7 +194,7 @@ def test_a_jitted_pass_is_the_eager_one():
     m = model('paper')
     variables, given = tiny.all_variables(m), given_for('paper')
     with flaxformer_lite.intervene(given):
-        eager = m.apply(variables, *source_and_inputs(batch()))
+        eager: Any = m.apply(variables, *source_and_inputs(batch()))
     jitted = logits(m, variables, batch(), given)
     np.testing.assert_allclose(eager, jitted, atol=1e-4)
 
