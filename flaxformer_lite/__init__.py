@@ -31,6 +31,8 @@ __all__ = [
     'from_pretrained',
     'generate',
     'init_state',
+    'intervene',
+    'interventions',
     'log_probs',
     'loss_sums',
     'make_batch',

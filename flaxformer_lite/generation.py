@@ -16,6 +16,12 @@ from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.interception import interceptor_keys
+from flaxformer_lite.interventions import (
+    Interventions,
+    as_pytree,
+    decode_functions,
+    with_separate_layers,
+)
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
@@ -74,6 +80,7 @@ def generate(
     processors: Spec | None = None,
     n_best: int = 1,
     key: jax.Array | None = None,
+    interventions: Interventions | None = None,
 ) -> decoding.DecodeResult:
     """Decodes the targets of sources.
 
@@ -99,6 +106,8 @@ def generate(
       n_best: the beam search stops when this many results per row are final.
       key: PRNG key for sampling strategies. A row's samples depend only on the key and
         the row index.
+      interventions: functions that change activations, as in `intervene`. A hypothesis
+        has its own values. Other arrays of the same shapes reuse the compiled program.
 
     Returns:
       The hypotheses of each source, best first.
@@ -127,7 +136,15 @@ def generate(
     if key is None:
         key = jax.random.key(0)
     arrays = variables, key, source_BS, max_len_B
-    return _generate(model, settings, interceptor_keys(), *arrays)
+    if interventions:
+        if isinstance(model, Ensemble):
+            raise ValueError(
+                'interventions: an ensemble has no activations. Pass one of its models.'
+            )
+        interventions = as_pytree(interventions)
+    return _generate(
+        model, settings, interceptor_keys(), *arrays, interventions or None
+    )
 
 
 def _special_tokens(model, bos, eos):
@@ -176,10 +193,14 @@ def _check(model, source_length_B, strategy, key):
 
 # Interceptors change the traced program, so they are part of the cache key.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _generate(model, settings, interceptors, variables, key, source_BS, max_len_B):
+def _generate(
+    model, settings, interceptors, variables, key, source_BS, max_len_B, interventions
+):
     # The row index in the whole batch.
     rows_B = jnp.arange(len(source_BS))
-    return decode_rows(model, settings, variables, key, source_BS, max_len_B, rows_B)
+    return decode_rows(
+        model, settings, variables, key, source_BS, max_len_B, rows_B, interventions
+    )
 
 
 def decode_rows(
@@ -190,6 +211,7 @@ def decode_rows(
     source_BS: jax.Array,
     max_len_B: jax.Array,
     numbers_B: jax.Array,
+    interventions: Any = None,
 ) -> decoding.DecodeResult:
     """Computes the result of `generate`; for callers that compile it themselves.
 
@@ -202,14 +224,30 @@ def decode_rows(
       max_len_B: int32, maximum length of each target, including the end token; 0 for an
         empty row.
       numbers_B: int32 row index. A row's samples depend only on it and the key.
+      interventions: None, or a pytree of functions, as in `intervene`.
     """
     keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers_B)
+    if interventions is not None:
+        model, variables = with_separate_layers(model, variables)
+        decode = functools.partial(_decode_intervened, model, settings)
+        divided = source_BS, max_len_B, keys_B, numbers_B
+        return map_rows(decode, (variables, interventions), divided)
     decode = functools.partial(_decode, model, settings)
     return map_rows(decode, (variables,), (source_BS, max_len_B, keys_B))
 
 
 def _decode(model, settings, variables, source_BS, max_len_B, keys_B):
     inputs = decode_inputs(model, settings, variables, source_BS, max_len_B, keys_B)
+    return settings.strategy(inputs, settings.n_best)
+
+
+def _decode_intervened(
+    model, settings, variables, interventions, source_BS, max_len_B, keys_B, row_B
+):
+    decode_step, state = decode_functions(
+        model, variables, interventions, source_BS, row_B
+    )
+    inputs = _search_inputs(model, settings, decode_step, state, max_len_B, keys_B)
     return settings.strategy(inputs, settings.n_best)
 
 
@@ -225,12 +263,18 @@ def decode_inputs(
 
     `keys_B` has a PRNG key per row, for sampling strategies.
     """
+    decode_step = functools.partial(model.apply, variables, method='decode_step')
+    state = model.apply(variables, source_BS, method='prefill')
+    return _search_inputs(model, settings, decode_step, state, max_len_B, keys_B)
+
+
+def _search_inputs(model, settings, decode_step, state, max_len_B, keys_B):
     length = settings.length
     if model.max_length is not None:
         length = min(length, model.max_length)
     return decoding.DecodeInputs(
-        functools.partial(model.apply, variables, method='decode_step'),
-        model.apply(variables, source_BS, method='prefill'),
+        decode_step,
+        state,
         max_len_B,
         settings.special_tokens.bos,
         settings.special_tokens.eos,

@@ -1,7 +1,6 @@
 """Records, patches, summarizes and ablates a model's internal values."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,21 +9,17 @@ import optax
 from flax import linen as nn
 
 from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.interventions import Hooks, Where, matches, with_separate_layers
 from flaxformer_lite.layers.blocks.base import Block
-from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
+from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
-from flaxformer_lite.training.batch import Batch, check_variables, source_and_inputs
+from flaxformer_lite.training.batch import Batch, source_and_inputs
 from flaxformer_lite.training.loss import DEFAULT_LOSS, loss_sums
 
 # Suffix of an attention's name in a record, after the name of the stack.
 ATTENTION_SUFFIXES = {'self_attention': '', 'cross_attention': ' cross'}
-# Submodules of a layer that produce one of `Record.values`, with the method.
-_GIVES_VALUE = {
-    **dict.fromkeys([*ATTENTION_SUFFIXES, 'feed_forward'], '__call__'),
-    **dict.fromkeys(['residual_1', 'residual_2', 'residual_3'], 'after'),
-}
 
 
 class Record(NamedTuple):
@@ -38,13 +33,9 @@ class Record(NamedTuple):
         BT, by stack.
       positions: int32 BT, by stack.
       valid: bool BT, False for padding, by stack.
-      values: values that `patch` can replace, by module path as in the parameters. For
-        layer 1 of the decoder:
-        decoder/layer_1/before: the residual stream before the layer, BTD.
-        decoder/layer_1/residual_2: the stream after its second sublayer, BTD.
-        decoder/layer_1/cross_attention, …/self_attention, …/feed_forward: the output of
-          the sublayer, BTD.
-        decoder/layer_1/cross_attention/head_3: the output of one head, BTU.
+      values: activations by name, as in `interventions`. `patch` can replace them. They
+        also have the names of earlier versions, such as decoder/layer_1/before,
+        …/residual_2, …/cross_attention and …/cross_attention/head_3.
     """
 
     weights: dict[str, tuple[jax.Array, ...]]
@@ -56,7 +47,11 @@ class Record(NamedTuple):
 
 
 def record(
-    model: Model, variables: Any, batch: Batch, missing_ok: bool = False
+    model: Model,
+    variables: Any,
+    batch: Batch,
+    missing_ok: bool = False,
+    names: Sequence[str] | None = None,
 ) -> Record:
     """Records the internal values of a forward pass without dropout.
 
@@ -66,25 +61,30 @@ def record(
       batch: the arrays of `training.batch.BATCH_ARRAYS`.
       missing_ok: if True, `weights` omits attentions that don't materialize their
         weights instead of raising an error.
+      names: names of `Record.values` to keep, as in `intervene`. Defaults to all.
 
     Raises:
       ValueError: an attention doesn't materialize its weights (use `softmax`, which has
         the same parameters), or `variables` lacks the 'params' level.
     """
-    model, variables = _with_separate_layers(model, variables)
+    model, variables = with_separate_layers(model, variables)
     # With rematerialization, values would leak out of `jax.checkpoint`.
     model = model.with_remat(NONE)
     found = Record({}, {}, {}, {}, {}, {})
 
-    def keep(name: str, value: jax.Array) -> jax.Array:
-        found.values[name] = value
+    def wants(name: str, is_alias: bool) -> bool:
+        return names is None or any(matches(key, name, is_alias) for key in names)
+
+    def keep(value: jax.Array, where: Where) -> jax.Array:
+        found.values[where.name] = value
         return value
 
-    with _values_through(keep):
+    has_logits = wants('logits', False)
+    with nn.intercept_methods(Hooks(wants, keep).intercept):
         _, written = model.apply(
             variables,
             *source_and_inputs(batch),
-            method='logit_factors',
+            method='__call__' if has_logits else 'logit_factors',
             mutable=['intermediates'],
         )
     for stack, inside in written['intermediates'].items():
@@ -122,13 +122,15 @@ def patch(
       ValueError: a value is unknown or has the wrong shape, or `variables` lacks the
         'params' level.
     """
-    model, variables = _with_separate_layers(model, variables)
-    shapes = {}
+    model, variables = with_separate_layers(model, variables)
+    known = {}
 
-    def replace(name: str, value: jax.Array) -> jax.Array:
-        shapes[name] = value.shape
-        if name not in values:
-            return value
+    def wants(name: str, is_alias: bool) -> bool:
+        known[name] = is_alias
+        return name in values
+
+    def replace(value: jax.Array, where: Where) -> jax.Array:
+        name = where.name
         new = jnp.asarray(values[name], value.dtype)
         if new.shape != value.shape:
             raise ValueError(
@@ -137,48 +139,15 @@ def patch(
             )
         return new
 
-    with _values_through(replace):
+    with nn.intercept_methods(Hooks(wants, replace).intercept):
         logits_BTV: Any = model.apply(variables, *source_and_inputs(batch))
-    unknown = [name for name in values if name not in shapes]
+    unknown = [name for name in values if name not in known]
     if unknown:
+        current = [name for name, is_alias in known.items() if not is_alias]
         raise ValueError(
-            f'unknown value {unknown[0]!r}. The model has {", ".join(shapes)}.'
+            f'unknown value {unknown[0]!r}. The model has {", ".join(current)}.'
         )
     return logits_BTV
-
-
-def _values_through(
-    take: Callable[[str, jax.Array], jax.Array],
-) -> AbstractContextManager[None]:
-    """Replaces each of `Record.values` with take(name, value)."""
-
-    def intercept(of, args, kwargs, context):
-        path = context.module.path
-        name = '/'.join(path)
-        if isinstance(context.module, Block) and context.method_name == '__call__':
-            x_BTD, *others = args
-            return of(take(f'{name}/before', x_BTD), *others, **kwargs)
-        result = of(*args, **kwargs)
-        if len(path) != 3:  # a layer's submodules are stack/layer/name
-            return result
-        if context.method_name == 'attend_by_head':
-            heads = jnp.moveaxis(result, 2, 0)
-            taken = [take(f'{name}/head_{i}', x_BTU) for i, x_BTU in enumerate(heads)]
-            return jnp.stack(taken, 2)
-        if _GIVES_VALUE.get(path[-1]) == context.method_name:
-            return take(name, result)
-        return result
-
-    return nn.intercept_methods(intercept)
-
-
-def _with_separate_layers(model: Model, variables: Any) -> tuple[Model, Any]:
-    """Unrolls scanned layers and copies shared ones, so each layer has its own path."""
-    check_variables(variables)
-    if model.scans_layers:
-        variables = unstack_layers(variables)
-        model = model.with_separate_layers()
-    return model.unshared(variables)
 
 
 def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None:
@@ -268,7 +237,7 @@ def attention_stats(
     Raises:
       ValueError: as `record`.
     """
-    model, variables = _with_separate_layers(model, variables)
+    model, variables = with_separate_layers(model, variables)
     found = record(model, variables, batch, missing_ok)
     stats: dict[str, dict[str, jax.Array]] = {}
     for name, layers in found.weights.items():

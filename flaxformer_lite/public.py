@@ -4,12 +4,14 @@
 """
 
 from flaxformer_lite import decoding as decoding
+from flaxformer_lite import interventions as interventions
 from flaxformer_lite import ops as ops
 from flaxformer_lite import sharding as sharding
 from flaxformer_lite.config import build as build
 from flaxformer_lite.ensembling import ensemble as ensemble
 from flaxformer_lite.ensembling import ensemble_variables as ensemble_variables
 from flaxformer_lite.generation import generate as generate
+from flaxformer_lite.interventions import intervene as intervene
 from flaxformer_lite.introspection import Record as Record
 from flaxformer_lite.introspection import ablation_masks as ablation_masks
 from flaxformer_lite.introspection import attention_stats as attention_stats

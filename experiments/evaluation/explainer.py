@@ -187,7 +187,9 @@ class Explainer:
 
     def _inspected(self, variables: Any, batch: Batch) -> Any:
         """Returns attention weights, label probabilities and top-k tokens."""
-        seen = introspection.record(self._model, variables, batch, missing_ok=True)
+        seen = introspection.record(
+            self._model, variables, batch, missing_ok=True, names=()
+        )
         logits_BTV: Any = self._model.apply(variables, *source_and_inputs(batch))
         p_TV = jax.nn.softmax(logits_BTV[0])
         labels_T1 = batch['labels'][0][:, None]

@@ -37,6 +37,11 @@ class Block(Checked, nn.Module):
     cross_attention: MultiHeadAttention | None = None
     merged: bool = False
 
+    @nn.nowrap
+    def streams_between(self) -> tuple[str, ...]:
+        """Names the streams after `residual_1`, …, as in `interventions`."""
+        return ()
+
     def project_source(
         self, encoded_BSD: jax.Array, positions_BS: jax.Array
     ) -> KeyValues:

@@ -29,3 +29,9 @@ class SequentialBlock(Block):
         h_BTD = residual.before(x_BTD)
         x_BTD = residual.after(x_BTD, self.feed_forward(h_BTD))
         return x_BTD, cache
+
+    @nn.nowrap
+    def streams_between(self):
+        if self.cross_attention is None:
+            return ('resid_mid',)
+        return 'resid_mid', 'resid_mid_cross'
