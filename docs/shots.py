@@ -58,7 +58,7 @@ def draw(workdir: Path, chromium: Path) -> None:
     run = open_run(workdir)
     (translation,) = run.translate([TEXT])
     alignment = looking.alignment(run, TEXT, translation)['mean of all layers']
-    heads = looking.attention(run, TEXT, translation)['attention to the source']
+    heads = looking.attention(run, TEXT, translation)['cross-attention']
     charts = {
         'forest': (forest(), [SWEEP, SCORES]),
         'alignment': (alignment, [CONFIG]),
@@ -94,9 +94,9 @@ def photograph_run(workdir: Path, chromium: Path) -> None:
 
 
 def forest():
-    """The figure `differences` of the report, narrow enough to stand beside another.
+    """Returns the forest plot of the report, narrow enough for half a page.
 
-    Each row is a task and its positions, compared with sinusoids in the same task.
+    Each row is a task's positions, compared with sinusoids on the same task.
     """
     import altair as alt
 
@@ -108,8 +108,9 @@ def forest():
     found = scores.read_scores(ROOT / SCORES)
     data = sweep.bases(sweep.base)
     contrasts = compare(found, contrasts=sweep.contrasts, data=data)
-    named = [x._replace(base=x.base.rpartition(', ')[2]) for x in contrasts]
-    figure = figures.forest(named, str(sweep.measure))
+    tasks = {arm: levels['task'] for arm, levels in sweep.levels.items()}
+    score = figures.axis_title(sweep.measure.score, 'inputs twice as long')
+    figure = figures.forest(contrasts, score, sweep.without_factor('task'), tasks)
     return figure.chart.properties(width=230, height=alt.Step(15))
 
 

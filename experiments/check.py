@@ -24,16 +24,16 @@ WORDS = {True: 'yes', False: 'NO', None: '-'}
 
 def main() -> None:
     parser = flags.Parser(__doc__)
-    parser.add_argument('part', help='as a config names it: local(window=3)')
+    parser.add_argument('part', help='spec of the component, such as local(window=3)')
     parser.add_argument(
         '--kind',
         choices=['optimizer', *KINDS],
-        help='the field of the config that names it, where several could',
+        help='config field of the component, if several match',
     )
     parser.add_argument(
         '--quick',
         action='store_true',
-        help='only what a run asks of parts from elsewhere: a second or two',
+        help='only the contracts that a run checks for user components (1-2 seconds)',
     )
     args = parser.parse_args()
     _make_devices()
@@ -48,7 +48,7 @@ def main() -> None:
         else:
             findings = contracts.findings(args.part, kind)
     rows = [[x.contract, WORDS[x.holds], x.detail or None] for x in findings]
-    print(console.table(['contract', 'holds', 'where it does not'], rows))
+    print(console.table(['contract', 'holds', 'counterexample'], rows))
     if testing.broken(findings):
         sys.exit(1)
 

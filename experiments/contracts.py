@@ -93,10 +93,10 @@ def _unless(holds: bool, otherwise: str) -> Examples:
 def _differing(expected: Sequence[Any], found: Sequence[Any]) -> Examples:
     """Yields the differences between two passes."""
     if len(expected) != len(found):
-        yield f'there are {len(expected):,}, and then {len(found):,}'
+        yield f'{len(expected):,} first, then {len(found):,}'
     for i, (first, second) in enumerate(zip(expected, found, strict=False)):
         if first != second:
-            yield f'number {i} is {first!r:.60}, and then {second!r:.60}'
+            yield f'number {i}: {first!r:.60} first, then {second!r:.60}'
 
 
 def source_findings(source: Source) -> Findings:
@@ -109,11 +109,15 @@ def source_findings(source: Source) -> Findings:
     odd = _pairs_that({'training': train, **sets}, _is_odd)
     return _findings(
         {
-            'there are training pairs': _unless(bool(train), 'there is none'),
-            'the same pairs come each time': _differing(train, again),
-            'text is NFC, and of one line': odd,
-            'no set holds a pair that is trained on': _pairs_that(sets, is_trained),
-            'the first set is val': _unless(first == 'val', f'it is {first}'),
+            'training has pairs': _unless(bool(train), 'no pair'),
+            'every pass gives the same pairs': _differing(train, again),
+            'text is NFC without line breaks': odd,
+            'evaluation sets and training do not overlap': _pairs_that(
+                sets, is_trained
+            ),
+            'the first set is val': _unless(
+                first == 'val', f'the first set is {first}'
+            ),
         }
     )
 
@@ -133,7 +137,7 @@ def _pairs_that(
     for name, pairs in sets.items():
         for i, pair in enumerate(pairs):
             if is_wrong(pair):
-                yield f'{name}, pair {i} is {pair!a:.60}'
+                yield f'{name}, pair {i}: {pair!a:.60}'
 
 
 def _is_odd(pair: Pair) -> bool:
@@ -162,16 +166,16 @@ def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
     after_end = _differing(decoded, trained.decode(ended))
     return _findings(
         {
-            'text comes back': _lost(texts, decoded),
-            'what follows an end is no text': after_end,
-            'ids are those of text': _ids_beside(of_text, texts, rows),
-            'a blank text has no ids': map(str, filter(None, blank)),
-            'each id is written as a piece': unwritten,
-            'it has no more ids than it says': _unless(
+            'decoding inverts encoding': _lost(texts, decoded),
+            'decoding stops at the end token': after_end,
+            'text has no padding or end ids': _ids_beside(of_text, texts, rows),
+            'blank text has no ids': map(str, filter(None, blank)),
+            'every id has a piece': unwritten,
+            'vocab_size is within its maximum': _unless(
                 size <= most, f'{size}, not {most}'
             ),
-            'equal text makes equal bytes': _unless(is_same, 'they are others'),
-            'what it draws is of the same text': _drawn(trained, texts, rows),
+            'training is deterministic': _unless(is_same, 'the bytes differ'),
+            'sampled ids decode to the same text': _drawn(trained, texts, rows),
         }
     )
 
@@ -180,14 +184,14 @@ def _lost(texts: Texts, decoded: Texts) -> Examples:
     """Yields texts that change in a round trip, except for unknown characters."""
     for text, back in zip(texts, decoded, strict=True):
         if back != normalize(text) and UNKNOWN not in back:
-            yield f'{text!r:.60} comes back as {back!r:.60}'
+            yield f'{text!r:.60} becomes {back!r:.60}'
 
 
 def _ids_beside(allowed: set[int], texts: Sequence[Any], rows: Ids) -> Examples:
     """Yields texts whose ids are not all in `allowed`."""
     for text, row in zip(texts, rows, strict=True):
         for other in set(row) - allowed:
-            yield f'{text!r:.60} has the id {other}'
+            yield f'{text!r:.60} contains id {other}'
 
 
 def _drawn(trained: Tokenizer, texts: Texts, rows: Ids) -> Examples:
@@ -220,9 +224,9 @@ def filter_findings(make: Callable[[], Filter]) -> Findings:
     again = passed(pairs)
     return _findings(
         {
-            'some pairs are kept': _unless(bool(first), 'none is'),
-            'the same pairs are kept each time': _differing(first, again),
-            'what is kept is kept again': _differing(first, passed(first)),
+            'some pairs are kept': _unless(bool(first), 'no pair'),
+            'every pass keeps the same pairs': _differing(first, again),
+            'filtering twice changes nothing': _differing(first, passed(first)),
         }
     )
 
@@ -252,9 +256,9 @@ def objective_findings(objective: Objective) -> Findings:
     no_pieces = _ids_beside(allowed, texts, rows)
     return _findings(
         {
-            'equal random numbers make equal examples': drawn,
-            'neither side is longer than the text': _longer(texts, first),
-            'ids are those of pieces, without ends': no_pieces,
+            'equal seeds give equal examples': drawn,
+            'sides are not longer than the text': _longer(texts, first),
+            'examples have no special ids': no_pieces,
         }
     )
 
@@ -263,7 +267,7 @@ def _longer(texts: Ids, examples: Sequence[Any]) -> Examples:
     """Yields examples with more ids than their text has."""
     for text, (source, target) in zip(texts, examples, strict=True):
         if max(len(source), len(target)) > len(text):
-            yield f'of {len(text)} ids {len(source)} are read and {len(target)} written'
+            yield f'{len(text)} ids became {len(source)} and {len(target)}'
 
 
 _ROWS = [
@@ -285,8 +289,8 @@ def hook_findings(hook: Hook) -> Findings:
         hook.end({'steps': 2, 'test': {'bleu': 12.5}})
     return _findings(
         {
-            'it leaves rows as they are': _differing(_ROWS, rows),
-            'what it adds to a row can be JSON': _no_json(added),
+            'rows are not modified': _differing(_ROWS, rows),
+            'added values are JSON serializable': _no_json(added),
         }
     )
 
@@ -318,8 +322,8 @@ def metric_findings(metric: Metric) -> Findings:
     """Tests a metric on a few sentences with one or several references."""
     lengths = [len(row) for row in metric.statistics(OUTPUTS, REFERENCES, SOURCES)]
     are_rows = len(lengths) == len(OUTPUTS) and len(set(lengths)) == 1
-    otherwise = f'{len(OUTPUTS)} sentences have rows of {lengths}'
-    rows = {'each sentence has a row of numbers': _unless(are_rows, otherwise)}
+    otherwise = f'{len(OUTPUTS)} sentences give rows of lengths {lengths}'
+    rows = {'every sentence has an equally long row': _unless(are_rows, otherwise)}
     if not are_rows:
         return _findings(rows)
     score, *of_each = _scores(metric, OUTPUTS)
@@ -332,16 +336,16 @@ def metric_findings(metric: Metric) -> Findings:
     is_no_better = metric.rank(blank) <= metric.rank(score)
     is_same = math.isclose(score, again, abs_tol=ROUNDING)
     found = (
-        f'translations have {score:g}, references {best:g}, blank ones {blank:g}, and '
-        f'the same translations in another order {again:g}'
+        f'scores: translations {score:g}, in another order {again:g}, references '
+        f'{best:g}, blank {blank:g}'
     )
     return _findings(
         {
             **rows,
-            'scores are finite numbers': _unless(are_finite, f'they are {numbers}'),
-            'what a reference says is best': _unless(is_best, found),
-            'blank translations are no better': _unless(is_no_better, found),
-            'the same score comes each time, in any order': _unless(is_same, found),
+            'scores are finite': _unless(are_finite, f'{numbers}'),
+            'references have the best score': _unless(is_best, found),
+            'blank translations do not score better': _unless(is_no_better, found),
+            'the order of sentences has no effect': _unless(is_same, found),
         }
     )
 

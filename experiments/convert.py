@@ -37,9 +37,7 @@ def main() -> None:
                 'and --out'
             )
     elif args.out is None or args.workdir or args.source or args.target:
-        parser.error(
-            '--to needs --out, and does not take --workdir, --source or --target'
-        )
+        parser.error('--to: needs --out, and excludes --workdir, --source and --target')
     with screen.on_stderr('converting'):
         text = _write_export(args) if args.to else _make_run(args)
     print(text)
@@ -52,22 +50,26 @@ def _parser() -> flags.Parser:
     parser.add_argument(
         'folder',
         type=Path,
-        help='of a checkpoint: config.json, weights, tokenizer; with --to of a run',
+        help='directory of a checkpoint (config.json, weights, tokenizer), or of a run',
     )
-    made = parser.add_argument_group('a checkpoint becomes a run')
-    made.add_argument('--workdir', type=Path, help='of the run, which must not exist')
+    made = parser.add_argument_group('convert a checkpoint to a run')
+    made.add_argument('--workdir', type=Path, help='directory of the new run')
     made.add_argument(
-        '--data', default=ExperimentConfig().data, help='what evaluate scores it on'
+        '--data', default=ExperimentConfig().data, help='data source for evaluation'
     )
     for side in ('source', 'target'):
         made.add_argument(
-            f'--{side}', default='', help=f'language of {side}s, where it is a token'
+            f'--{side}',
+            default='',
+            help=f'{side} language, for multilingual checkpoints',
         )
-    written = parser.add_argument_group('what a run has trained is written')
-    written.add_argument('--to', choices=FORMATS, help='for which program')
-    written.add_argument('--out', type=Path, help='a new folder')
+    written = parser.add_argument_group('export a run')
+    written.add_argument('--to', choices=FORMATS, help='export format')
+    written.add_argument('--out', type=Path, help='new directory to write to')
     written.add_argument(
-        '--quantization', choices=('float32', 'int8'), help='of --to=ctranslate2'
+        '--quantization',
+        choices=('float32', 'int8'),
+        help='number format of --to=ctranslate2',
     )
     flags.add_trust_code(parser)
     return parser

@@ -28,7 +28,7 @@ def main() -> None:
     args = _parser().parse_args()
     with Server(args.port) as server:
         runs = _open(args)
-        print(f'http://{server.hosts[0]}/ (Ctrl-C ends it)', flush=True)
+        print(f'http://{server.hosts[0]}/ (press Ctrl-C to stop)', flush=True)
         server.serve(runs, runs[0].example())
 
 
@@ -59,13 +59,13 @@ def _parser() -> flags.Parser:
         type=Path,
         required=True,
         action='append',
-        help='of the run; a second one is shown beside it',
+        help='directory of a run; repeat to compare runs',
     )
     parser.add_argument(
         '--port',
         type=flags.whole_number,
         default=8017,
-        help='of this machine on which the page is; 0 for one that is free',
+        help='port of the local server; 0 picks a free one',
     )
     flags.add_step(parser)
     flags.add_trust_code(parser)

@@ -24,23 +24,23 @@ Costs = dict[str, dict[str, int]]  # as `ledger` returns them
 def main() -> None:
     parser = flags.Parser(__doc__)
     parser.add_argument(
-        '--json', action='store_true', help='one object: numbers and bytes'
+        '--json', action='store_true', help='print JSON with numbers and bytes'
     )
     parser.add_argument(
         '--compile',
         action='store_true',
-        help='compile the step for the devices here, to tell the memory it takes',
+        help='compile the training step and report its memory on these devices',
     )
     parser.add_argument(
         '--data',
         action='store_true',
-        help='in place of costs the data: sizes, lengths, what sets share, examples',
+        help='describe the data instead: sizes, lengths, overlap, examples',
     )
     parser.add_argument(
         '--write',
         type=Path,
         metavar='FOLDER',
-        help='write the data there as plain text, a line an example',
+        help='write the data to this directory as text, one example per line',
     )
     args, settings = flags.parse(parser)
     # Import JAX only after the flags, so that errors in flags show at once.
@@ -122,7 +122,7 @@ def _parts_table(costs: Costs) -> str:
     columns = {'parameters': costs['parameters']}
     if costs['trained'] != costs['parameters']:
         columns['trained'] = costs['trained']
-    columns['FLOPs a token'] = costs['flops_per_token']
+    columns['FLOPs per token'] = costs['flops_per_token']
     named = costs['parameters'] | costs['flops_per_token']
     parts = [part for part in named if part != 'total']
     rows = []
@@ -139,23 +139,23 @@ def _facts(costs: Costs) -> dict[str, str]:
     flops = costs['flops']['batch']
     facts = {
         'batch': f'{batch["rows"]:,} × {batch["length"]:,} = {tokens:,} tokens',
-        'FLOPs a batch': f'{flops / 1e12:,.4g} × 10¹²',
+        'FLOPs per batch': f'{flops / 1e12:,.4g} × 10¹²',
     }
     again = costs['recomputed']['flops_per_token'] * tokens
     if again:
-        facts['FLOPs again'] = f'{again / 1e12:,.4g} × 10¹² of them twice a batch'
+        facts['rematerialized'] = f'{again / 1e12:,.4g} × 10¹² FLOPs per batch'
     for name, size in costs['bytes'].items():
         facts[name] = _megabytes(size)
     device = dict(costs['device'])
     devices = device.pop('devices')
     if devices > 1:
         held = ', '.join(f'{name} {_megabytes(size)}' for name, size in device.items())
-        facts[f'each of {devices}'] = f'{_megabytes(sum(device.values()))}: {held}'
+        facts['per device'] = f'{_megabytes(sum(device.values()))}: {held}'
     if 'memory' in costs:
         arrays, working = costs['memory'].values()
-        facts['a device takes'] = (
+        facts['compiled, per device'] = (
             f'{_megabytes(arrays + working)}: arrays {_megabytes(arrays)}, '
-            f'to work with {_megabytes(working)}'
+            f'temporaries {_megabytes(working)}'
         )
     return facts
 

@@ -60,30 +60,34 @@ def main() -> None:
         shown.begin('scoring')
         found = evaluator.every(mean.variables, chosen, mean.steps)
     steps = ', '.join(map(str, mean.steps))
-    print(f'{args.workdir}, mean of the checkpoints {steps}')
+    print(f'{args.workdir}, average of checkpoints {steps}')
     print(scores.table(found))
     if evaluation.decode != usual.decode:
-        print(f'not saved: the run decodes by {usual.decode}')
+        print(f'not saved: --decode differs from the run, {usual.decode}')
 
 
 def _parser() -> flags.Parser:
     parser = flags.Parser(__doc__)
-    parser.add_argument('--workdir', type=Path, required=True, help='of the run')
     parser.add_argument(
-        '--set', default='', help='comma-separated; all of the data without it'
+        '--workdir', type=Path, required=True, help='directory of the run'
     )
     parser.add_argument(
-        '--source', type=Path, help='file to translate and score instead, a line each'
+        '--set', default='', help='names of sets, separated by commas; default: all'
+    )
+    parser.add_argument(
+        '--source',
+        type=Path,
+        help='file to translate and score instead, one sentence per line',
     )
     parser.add_argument(
         '--reference',
         type=Path,
         action='append',
         default=[],
-        help='file of the translations of --source; repeat it for more references',
+        help='reference translations of --source; repeat for more references',
     )
     parser.add_argument(
-        '--metrics', default='', help="in place of those of the run's config"
+        '--metrics', default='', help="metrics; default: the run's evaluation.metrics"
     )
     parser.add_argument('--decode', default='', help=flags.DECODE_HELP)
     flags.add_step(parser)

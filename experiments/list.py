@@ -31,12 +31,12 @@ def main() -> None:
         nargs='*',
         type=Path,
         default=[directory.RUNS],
-        help='of runs, or runs; default: runs/',
+        help='runs, or directories of runs; default: runs/',
     )
     parser.add_argument(
         '--watch',
         action='store_true',
-        help='look again every two seconds, until Ctrl-C',
+        help='refresh every two seconds until Ctrl-C',
     )
     args = parser.parse_args()
     print(listing(args.folders))
@@ -57,10 +57,12 @@ def listing(folders: Sequence[Path]) -> str:
     paths = [path for folder in folders for path in reading.runs_in(folder)]
     if not paths:
         names = ', '.join(map(str, folders))
-        raise UserError(f'{names} holds no run: give a folder of runs, such as runs/')
+        raise UserError(
+            f'{names}: no run found. Pass a directory of runs, such as runs/.'
+        )
     rows = sorted(map(_row, dict.fromkeys(paths)), key=lambda row: row[0])
     ages = [[_age(seconds), *cells] for seconds, *cells in rows]
-    return console.table(['age', 'state', 'step', 'of', 'score', 'run'], ages)
+    return console.table(['age', 'status', 'step', 'steps', 'score', 'run'], ages)
 
 
 def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:

@@ -47,18 +47,26 @@ _NOT_OF_SCORES = ('runs', 'sweep', 'measure')
 def main() -> None:
     args = _parser().parse_args()
     if args.scores is not None:
-        _refuse(args, _NOT_OF_SCORES, '--scores has scores of its own: leave {} out')
+        _refuse(
+            args,
+            _NOT_OF_SCORES,
+            '--{}: has no effect with --scores. Leave one of them out.',
+        )
         print(tables.text(scores.compare_scores(args.scores, args.base)))
     elif args.recompute is not None:
         _refuse(
             args,
             (*_NOT_OF_SCORES, 'base'),
-            '--recompute has scores of its own: leave {} out',
+            '--{}: has no effect with --recompute. Leave one of them out.',
         )
         _recompute(args.recompute)
     else:
         if args.out is None:
-            _refuse(args, _NOT_OF_TABLES, '--{} is for a report: give --out=DIR too')
+            _refuse(
+                args,
+                _NOT_OF_TABLES,
+                '--{}: has no effect without a report. Add --out=DIR.',
+            )
         else:
             _check_out(args.out)
         _compare(args)
@@ -69,31 +77,29 @@ def _parser() -> flags.Parser:
     parser.add_argument('runs', nargs='*', type=Path, help='directories of runs')
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        '--csv', action='store_true', help='a row a run, for a spreadsheet'
+        '--csv', action='store_true', help='print CSV with one row per run'
     )
-    form.add_argument('--out', type=Path, help='folder to write a report to')
+    form.add_argument('--out', type=Path, help='directory to write a report to')
     form.add_argument(
-        '--scores', type=Path, help='a CSV file to compare: arm, seed and score'
+        '--scores', type=Path, help='CSV file of scores to compare: arm, seed, score'
     )
     form.add_argument(
-        '--recompute', type=Path, help='folder of a report whose answer is made again'
+        '--recompute', type=Path, help='directory of a report whose answer to recompute'
     )
     parser.add_argument(
-        '--base', default='', help='the arm to compare with; default: the first'
+        '--base', default='', help='arm to compare with; default: the first'
     )
     parser.add_argument(
         '--measure',
         type=Measure.parse,
-        help="what decides, such as 'test bleu', the default",
+        help="deciding score; default: 'test bleu'",
     )
-    parser.add_argument(
-        '--sweep', type=Path, help='the file of the sweep whose runs these are'
-    )
+    parser.add_argument('--sweep', type=Path, help='sweep file that the runs belong to')
     parser.add_argument(
         '--against',
         choices=('step', 'tokens', 'seconds'),
         default='step',
-        help='what the curves of training are drawn against; default: step',
+        help='x-axis of the training curves; default: step',
     )
     return parser
 
@@ -107,13 +113,13 @@ def _refuse(args: Any, names: Sequence[str], message: str) -> None:
 
 def _check_out(folder: Path) -> None:
     """Raises UserError if the report cannot be written or a package is missing."""
-    without = 'without --out the table needs none of them'
+    without = 'or leave out --out'
     flags.require_packages('--out', flags.OF_REPORTS, 'report', without)
     if storage.exists(folder / directory.CONFIG):
-        raise UserError(f'--out={folder} is the directory of a run: give another')
+        raise UserError(f'--out={folder}: directory of a run. Pass another.')
     reason = storage.obstacle(folder)
     if reason:
-        raise UserError(f'--out={folder} cannot be written: {reason}. Give another')
+        raise UserError(f'--out={folder}: cannot be written, {reason}. Pass another.')
 
 
 def _recompute(folder: Path) -> None:
@@ -140,7 +146,7 @@ def _compare(args: Any) -> None:
             from experiments.reports import page
 
             study = arms.study(runs, sweep, args.base, args.measure)
-            shown.begin('comparing and drawing')
+            shown.begin('writing the report')
             page.write(study, args.out, notes, args.against)
     if args.out is not None:
         print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
@@ -165,11 +171,11 @@ def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
         try:
             runs.append(reading.read_run(path))
         except UserError as error:
-            notes.append(f'left out: {errors.line(error)}')
+            notes.append(f'skipped: {errors.line(error)}')
             errors.note(notes[-1])
     if not runs:
         raise UserError(
-            'there is no run to report: give the directories of runs, such as runs/*'
+            'runs: no readable run. Pass directories of runs, such as runs/*.'
         )
     return runs, notes
 
@@ -233,5 +239,5 @@ def _signatures(runs: Sequence[Run]) -> list[str]:
             found.add(scored.get(f'{metric}_signature', ''))
     lines = [f'{metric}: {signature}' for signature in sorted(found - {''})]
     if len(lines) > 1:
-        lines.append('Scores whose signatures differ cannot be compared.')
+        lines.append('Scores with different signatures are not comparable.')
     return lines

@@ -32,15 +32,17 @@ def main() -> None:
     parser.add_argument(
         '--workdir',
         type=Path,
-        help='default: runs/<config>,<what differs from the config>',
+        help='directory of the run; default: runs/<config>,<overrides>',
     )
     parser.add_argument(
         '--accept_changed_parts',
         action='store_true',
-        help='go on with parts from elsewhere that have changed since the run began',
+        help='resume with user modules that have changed since the run started',
     )
     parser.add_argument(
-        '--dry_run', action='store_true', help='show what would run and what it costs'
+        '--dry_run',
+        action='store_true',
+        help='show the config and its costs without training',
     )
     processes.add_flags(parser)
     args, settings = flags.parse(parser)
@@ -89,7 +91,7 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
                 )
     if config.train.steps:
         planned = progress.Work(costs['flops']['training'], costs['flops']['batch'])
-        print(progress.price([planned], spent))
+        print(progress.total_cost([planned], spent))
 
 
 def _run(settings: flags.ConfigFlags, path: Path, args: Any) -> None:

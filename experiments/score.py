@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 def main() -> None:
     parser = flags.Parser(__doc__)
-    parser.add_argument('--workdir', type=Path, required=True, help='of the run')
+    parser.add_argument(
+        '--workdir', type=Path, required=True, help='directory of the run'
+    )
     flags.add_trust_code(parser)
     args = parser.parse_args()
     pairs = _read_pairs()
@@ -64,8 +66,8 @@ def _read_pairs() -> list[tuple[str, str]]:
             source, tab, target = line.partition('\t')
             if not (source.strip() and tab and target.strip()) or '\t' in target:
                 raise UserError(
-                    f'standard input, line {len(pairs) + 1}: {line[:60]!r} must be a '
-                    'source and a target, separated by one tab and not blank'
+                    f'standard input, line {len(pairs) + 1}: invalid pair '
+                    f'{line[:60]!r}. Write source, tab, target.'
                 )
             pairs.append((source, target))
     return pairs

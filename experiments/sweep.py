@@ -55,17 +55,19 @@ def _parser() -> flags.Parser:
         '--workers',
         type=functools.partial(flags.whole_number, least=1),
         default=1,
-        help='processes that share the runs, and the cores or GPUs here',
+        help='number of processes; they share the cores or GPUs of this machine',
     )
     parser.add_argument(
-        '--dry_run', action='store_true', help='show what would run and what it costs'
+        '--dry_run',
+        action='store_true',
+        help='show the planned runs and their costs without running them',
     )
     parser.add_argument(
         '--worker',
         type=flags.whole_number,
         nargs=2,
         metavar=('NUMBER', 'OF'),
-        help='be one of several workers, counted from 0, as in an array of jobs',
+        help='index of this worker (from 0) and number of workers, as in a job array',
     )
     return parser
 
@@ -75,8 +77,8 @@ def _check_worker(worker: Sequence[int] | None) -> None:
     if worker is not None and worker[0] >= worker[1]:
         number, of = worker
         raise UserError(
-            f'--worker: NUMBER must be less than OF, not {number} {of}. Workers are '
-            'counted from 0: of two, give 0 2 and 1 2.'
+            f'--worker: NUMBER must be less than OF, not {number} {of}. For two '
+            'workers, pass 0 2 and 1 2.'
         )
 
 
@@ -114,7 +116,7 @@ def _idle_factors(sweep: Sweep) -> list[str]:
         for field in sorted(unused.keys() & run.overrides.keys() & sweep.crossed):
             value = run.overrides[field]
             reason = unused[field]
-            lines.append(f'{run.arm}: {field}={value} has no effect where {reason}')
+            lines.append(f'{run.arm}: {field}={value} has no effect if {reason}')
     for field in sorted(sweep.crossed - effective):
         if first:
             raise UserError(f'factors: {field} has no effect in any arm. Leave it out.')
@@ -163,14 +165,14 @@ def _power(sweep: Sweep) -> str:
         arms = [arm for arm in bases if bases[arm] in data]
         pilot = {arm: scores[arm] for arm in arms if arm in scores}
         least = analysis.minimum_detectable(pilot, arms, of_data, seeds, looks)
-        known = 'unknown until two arms have two finished seeds'
+        known = 'unknown until two arms have finished two seeds'
         if least is not None:
             runs = sum(map(len, pilot.values()))
             known = (
                 f'minimum detectable difference {console.cell(least)} '
-                f'(80 % power, {seeds} seeds, by the spread of {runs} finished runs)'
+                f'(80% power, {seeds} seeds, error variance from {runs} finished runs)'
             )
-        where = f' on the data of {of_data[0][1]}' if len(families) > 1 else ''
+        where = f' for the data of {of_data[0][1]}' if len(families) > 1 else ''
         lines.append(f'power{where}: {known}')
     return '\n'.join(lines)
 
@@ -199,7 +201,7 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
     said = {run.path for run in runs if planning.has_ended(run)}
     if said:
         in_all = progress.number_of_runs(sweep)
-        print(f'{len(said)} of {in_all} runs have ended before', flush=True)
+        print(f'{len(said)} of {in_all} runs have already ended', flush=True)
     with stopping.asked() as stop:
         is_open = True
         while is_open and not stop():
@@ -238,7 +240,7 @@ def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
     was_running = False
     while not stop() and _is_running(sweep):
         if not was_running:
-            print('waiting for runs that other processes make', flush=True)
+            print('waiting for runs of other processes', flush=True)
         was_running = True
         time.sleep(0.5)
     return was_running
@@ -261,7 +263,7 @@ def _exit_unless_finished(runs: Sequence[PlannedRun], folder: Path) -> None:
         status, message = planning.outcome(run)
         if status != reading.FINISHED:
             is_finished = False
-            reason = message or f'{folder}/ has what was printed'
+            reason = message or f'see the logs in {folder}/'
             note(f'{run.path}: {status}: {reason}')
     if not is_finished:
         sys.exit(1)

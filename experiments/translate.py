@@ -97,11 +97,11 @@ def main() -> None:
             sentences += itertools.islice(filter(str.strip, texts), room)
         if short:
             warn(
-                f'--n_best={args.n_best}: {short:,} lines have fewer different '
-                "translations; give --decode='beam(beams=…)' more beams"
+                f'--n_best={args.n_best}: {short:,} lines have fewer distinct '
+                "translations. Use more beams: --decode='beam(beams=…)'."
             )
         if args.html:
-            shown.begin('looking inside')
+            shown.begin('writing the page')
             _write_page(args.html, runs[0], sentences, strategy)
 
 
@@ -112,25 +112,25 @@ def _parser() -> flags.Parser:
         type=Path,
         required=True,
         action='append',
-        help='of the run; several runs are an ensemble',
+        help='directory of a run; repeat for an ensemble',
     )
     parser.add_argument(
         '--n_best',
         type=int,
         default=1,
-        help='translations of each line; blank lines where a search finds fewer texts',
+        help='translations per line; missing ones are blank lines',
     )
     parser.add_argument(
-        '--scores', action='store_true', help='put "score<TAB>" before each'
+        '--scores', action='store_true', help='print score<TAB>translation'
     )
     parser.add_argument('--decode', default='', help=flags.DECODE_HELP)
     parser.add_argument(
         '--html',
         type=Path,
         metavar='FILE',
-        help=f'write a page that shows how the first {_MOST_SENTENCES} came about, too',
+        help=f'also write a page with the search for the first {_MOST_SENTENCES} lines',
     )
-    parser.add_argument('--seed', type=int, default=0, help='of sampling')
+    parser.add_argument('--seed', type=int, default=0, help='seed of sampling')
     flags.add_step(parser)
     flags.add_trust_code(parser)
     return parser
@@ -142,7 +142,7 @@ def _check_html(path: Path) -> None:
     if path.is_dir():
         reason = 'it is a directory'
     if reason:
-        raise UserError(f'--html={path} cannot be written: {reason}. Give another file')
+        raise UserError(f'--html={path}: cannot be written, {reason}. Pass another.')
 
 
 def _model_of(runs: 'Sequence[OpenedRun]') -> tuple[Any, Any]:
@@ -170,8 +170,8 @@ def _check_n_best(n_best: int, most: int) -> None:
     """Raises UserError if the search returns fewer translations per line."""
     if not 1 <= n_best <= most:
         raise UserError(
-            f"--n_best={n_best} must be from 1 to {most}: give --decode='beam(beams=…)'"
-            ' more beams, or use --decode=sample'
+            f'--n_best={n_best} must be from 1 to {most}. Use more beams, as in '
+            "--decode='beam(beams=…)', or --decode=sample."
         )
 
 
@@ -196,5 +196,5 @@ def _write_page(
         try:
             answers.append({'text': text, **explainer.explain(text, strategy)})
         except UserError as error:
-            warn(f'--html leaves {text[:40]!r} … out: {error}')
+            warn(f'--html: skipped {text[:40]!r}… ({error})')
     storage.write_output(path, page.html([explainer], answers=answers))

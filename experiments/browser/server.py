@@ -34,8 +34,8 @@ _GONE = (ConnectionError, TimeoutError)
 _JSON = 'application/json'
 _KINDS = [int, str, int, list, int]
 _FORM = (
-    'a question is JSON such as {"run": 0, "text": "…", "beams": 4, "off": [], '
-    f'"rank": 0}}, with beams of {", ".join(map(str, BEAMS))}'
+    'invalid request. Send JSON such as {"run": 0, "text": "…", "beams": 4, "off": '
+    f'[], "rank": 0}}, where beams is one of {", ".join(map(str, BEAMS))}.'
 )
 _HEADERS = {
     # Blocks external content, and other pages that embed this one.
@@ -84,8 +84,8 @@ class Server(ThreadingHTTPServer):
             super().__init__((ADDRESS, port), _Handler)
         except (OSError, OverflowError) as error:
             raise UserError(
-                f'--port={port} cannot be used ({error}): give another, or 0 for one '
-                'that is free'
+                f'--port={port}: not available ({error}). Pass another, or 0 for any '
+                'free port.'
             ) from None
         self.hosts = [f'{name}:{self.server_port}' for name in (ADDRESS, 'localhost')]
         self.page = b''
@@ -112,7 +112,7 @@ class Server(ThreadingHTTPServer):
         question = _read_question(asked, len(self._runs))
         if time.monotonic() - self._times[0] < 1:
             raise Refused(
-                429, f'more than {MOST_QUESTIONS} questions in a second: wait a moment'
+                429, f'more than {MOST_QUESTIONS} requests per second. Wait a moment.'
             )
         self._times.append(time.monotonic())
         run = self._runs[question.run]
@@ -173,9 +173,11 @@ class _Handler(BaseHTTPRequestHandler):
         asked = self.rfile.read(size) if size <= 10 * MOST_BYTES else b''
         self._check_sender('/translate')
         if self.headers.get_content_type() != _JSON:
-            raise Refused(415, f'a question is {_JSON}')
+            raise Refused(415, f'invalid content type. Send {_JSON}.')
         if size > MOST_BYTES:
-            raise Refused(413, f'a question has at most {MOST_BYTES:,} bytes')
+            raise Refused(
+                413, f'the request has more than {MOST_BYTES:,} bytes. Shorten it.'
+            )
         return json.dumps(self.server.answer(asked)).encode()
 
     def _check_sender(self, path: str) -> None:
@@ -183,12 +185,12 @@ class _Handler(BaseHTTPRequestHandler):
         own = self.server.hosts
         hosts = self.headers.get_all('Host', [])
         if len(hosts) != 1 or hosts[0] not in own:
-            raise Refused(403, f'the host must be {own[0]}')
+            raise Refused(403, f'invalid host. Use {own[0]}.')
         origin = self.headers.get('Origin')
         if origin not in (None, f'http://{hosts[0]}'):
-            raise Refused(403, 'another page may not ask this server')
+            raise Refused(403, 'requests from other origins are not allowed')
         if self.path != path:
-            raise Refused(404, f'there is no {self.path[:100]!r} here')
+            raise Refused(404, f'{self.path[:100]!r} not found')
 
     def _respond(self, make: Callable[[], bytes]) -> None:
         try:
@@ -202,7 +204,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise
         except Exception:
             traceback.print_exc()
-            self.send_error(500, 'the server has failed: its terminal says how')
+            self.send_error(
+                500, 'internal error. The terminal of the server shows the traceback.'
+            )
         else:
             self._send(200, content)
 
@@ -237,11 +241,11 @@ def _read_question(asked: bytes, runs: int) -> Question:
     if not is_one or question.beams not in BEAMS:
         raise Refused(400, _FORM)
     if question.run not in range(runs):
-        raise Refused(400, f'run must be from 0 to {runs - 1}')
+        raise Refused(400, f'run must be from 0 to {runs - 1}.')
     if len(question.text) > MOST_CHARACTERS:
         raise Refused(
             400,
-            f'the sentence has {len(question.text)} characters, more than '
-            f'{MOST_CHARACTERS}: give a shorter one',
+            f'the sentence has {len(question.text)} characters. Shorten it to '
+            f'{MOST_CHARACTERS}.',
         )
     return question

@@ -152,7 +152,7 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
         lines before it have been yielded.
     """
     if os.isatty(descriptor):
-        print('reading lines from here; Ctrl-D ends', file=sys.stderr)
+        print('reading from standard input; press Ctrl-D to end', file=sys.stderr)
     number = 0
     rest = []  # the blocks of an incomplete line
     # A file object would wait until a block is full.

@@ -28,10 +28,10 @@ from flaxformer_lite.validation import did_you_mean, quote
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDERS = (PROJECT, PROJECT / 'configs')  # searched for configs
 CONFIG_HELP = (
-    'file, such as configs/wmt_small.py, or the config.json of a run; '
-    '--config.model.num_heads=8 changes one of its fields'
+    'config file, such as configs/wmt_small.py, or config.json of a run; '
+    'override fields as in --config.model.num_heads=8'
 )
-DECODE_HELP = "in place of the config’s evaluation.decode: 'beam(beams=8)'"
+DECODE_HELP = "strategy, such as 'beam(beams=8)'; default: evaluation.decode"
 OF_REPORTS = ('scipy', 'altair', 'vl_convert', 'jinja2')  # packages that reports need
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 
@@ -191,7 +191,7 @@ def add_trust_code(parser: Parser) -> None:
     parser.add_argument(
         '--trust_code',
         action='store_true',
-        help='run code from the directory of a run, where it cannot be imported here',
+        help='run modules saved with the run if they cannot be imported here',
     )
 
 
@@ -301,13 +301,13 @@ def _help(argv: Sequence[str]) -> str:
         lines.append(_row(field, f'{value} · {meaning} [{allowed}]'))
     # Lists the file names of variants. Their arguments are only in their classes, which
     # import JAX.
-    lines += ['', 'variants; docs/variants/ has what NAME(argument=value) may give:']
+    lines += ['', 'variants (see docs/variants/ for their arguments):']
     of_kind = {name: folder.names() for name, folder in registries.FOLDERS.items()}
     for kind in variants.FOLDERS:
         of_kind[f'model.{kind}'] = variants.names(kind)
     for kind, names in of_kind.items():
         lines.append(_row(kind, ', '.join(names)))
-    lines.append('  the sections model.decoder and model.cross may name the same')
+    lines.append('  model.decoder and model.cross accept the same variants')
     return '\n'.join(lines)
 
 
@@ -345,8 +345,8 @@ def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
                 return file
     there = available(folders[-1])
     raise UserError(
-        f'--config={path}: no such file; the project has {", ".join(there)}'
-        f'{did_you_mean(Path(path).stem, there)}'
+        f'--config={path}: file not found{did_you_mean(Path(path).stem, there)}. '
+        f'Shipped configs: {", ".join(there)}.'
     )
 
 
@@ -376,9 +376,7 @@ def _load(file: Path) -> config_dict.ConfigDict:
     else:
         config = evaluate(file)
     if not isinstance(config, config_dict.ConfigDict):
-        raise UserError(
-            f'{file}: give it a function get_config() that returns a ConfigDict'
-        )
+        raise UserError(f'{file}: define get_config(), which returns a ConfigDict.')
     with named(file):
         load.fill(config)
     return config.lock()

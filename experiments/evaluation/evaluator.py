@@ -119,7 +119,7 @@ class Evaluator:
                 about = found.scores | {'set': name, 'step': step}
                 storage.write_json(file.with_suffix('.json'), about)
             except UserError as error:
-                warn(f'translations and scores are not saved: {error}')
+                warn(f'cannot save translations and scores: {error}')
         return self._evaluated[key]
 
     def _evaluate(self, variables: Any, name: str, pairs: Pairs) -> Evaluation:

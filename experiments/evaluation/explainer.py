@@ -52,7 +52,7 @@ class Explainer:
     def __init__(self, run: OpenedRun):
         if run.tokenizer.reads_vectors:
             raise UserError(
-                f'{run.path}: the sources are vectors; only text can be shown'
+                f'{run.path}: the sources are vectors. Only text can be shown.'
             )
         self.run = run
         self._own = search.make(run.config.evaluation, run.tokenizer.forced_first)
@@ -135,7 +135,7 @@ class Explainer:
         ]
         results = [ids for ids, _ in trace.result.of_row(end, 0)]
         if not results:
-            raise UserError('the logits are not numbers: there is no translation')
+            raise UserError('the logits are NaN, so there is no translation.')
         target = results[max(0, min(rank, len(results) - 1))]
         return {
             'texts': self.run.tokenizer.decode([list(ids) for ids in results]),
@@ -146,15 +146,15 @@ class Explainer:
 
     def _encode(self, text: str) -> list[int]:
         if not text.strip():
-            raise UserError('the sentence is blank: type one')
+            raise UserError('the sentence is blank. Enter a sentence.')
         tokenizer = self.run.tokenizer
         # JSON may contain half of a surrogate pair, which is not valid text.
         text = text.encode(errors='replace').decode()
         ids = tokenizer.with_end(tokenizer.encode([text])[0])
         if len(ids) > MOST_TOKENS:
             raise UserError(
-                f'the sentence has {len(ids)} tokens with its end, more than the '
-                f'{MOST_TOKENS} that can be shown: give a shorter one'
+                f'the sentence has {len(ids)} tokens, including the end token. Shorten '
+                f'it to {MOST_TOKENS}.'
             )
         check_lengths(self._model, [len(ids)])
         return ids
@@ -164,7 +164,7 @@ class Explainer:
         masks = jax.tree.map(np.copy, self._masks)
         for name in off:
             if name not in self.switches:
-                raise UserError(f'the model has no {name!r} to switch off')
+                raise UserError(f'off: the model has no head or layer {name!r}.')
             path, _, index = name.rpartition('/')
             masks[path].flat[int(index)] = 0
         placed = _placed(unflatten_dict(masks, sep='/'))

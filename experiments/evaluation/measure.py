@@ -47,8 +47,8 @@ class Measure:
         known = (*by_name, *OF_MODELS)
         if not self.set or self.score not in known:
             raise ValueError(
-                f'measure={quote(str(self))} is not the name of a set and one of '
-                f"{', '.join(known)}, such as 'test bleu'"
+                f'measure={quote(str(self))}: unknown set or score. Pass a set and one '
+                f"of {', '.join(known)}, such as 'test bleu'."
             )
         if not self.is_of_translations:
             return self

@@ -26,7 +26,7 @@ def write(source: Source, folder: Path) -> None:
       UserError: The folder exists, or the name of a set or language has a slash.
     """
     if storage.exists(folder):
-        raise UserError(f'--write={folder} is there already: give a new folder')
+        raise UserError(f'--write={folder}: already exists. Pass a new directory.')
     with storage.replacing(folder) as draft:
         draft.mkdir()
         for side, language in enumerate((source.source, source.target)):
@@ -34,7 +34,7 @@ def write(source: Source, folder: Path) -> None:
             _write_lines(draft, f'train.{language}', lines)
         for name, pairs in source.evaluation().items():
             if not pairs:
-                warn(f'--write leaves {name} out: the set holds no sentences')
+                warn(f'--write: skipped {name}, which has no sentences')
                 continue
             texts, targets = zip(*pairs, strict=True)
             _write_lines(draft, f'{name}.{source.source}', texts)
@@ -64,15 +64,15 @@ def text(source: Source) -> str:
         count = sum(text in trained for text in texts)
         rows.append(_row(name, pairs, count))
     sides = [source.source, source.target]
-    most = [f'most {side}' for side in sides]
+    most = [f'max {side}' for side in sides]
     columns = ['set', 'pairs', *sides, *most, 'trained']
     lines = [
         console.table(columns, rows),
-        f'{", ".join(sides)}: words of a side, in the mean and at most',
-        "trained: pairs whose source is also one of training's",
+        f'{", ".join(sides)}: mean and maximum words per sentence',
+        'trained: pairs whose source also occurs in training',
     ]
     for why, count in source.left_out.items():
-        lines.append(f'left out of training: {count:,} by {why}')
+        lines.append(f'filtered from training: {count:,} by {why}')
     spread = itertools.islice(source.train(), None, None, _EVERY)
     for text, target in itertools.islice(spread, _EXAMPLES):
         lines += ['', text, f'    {target}']

@@ -38,7 +38,7 @@ def chosen(
                 f'{field}: the set name {name!r} is not a file name. Rename the set.'
             )
         if not len(sets[name]):
-            raise UserError(f'{field}: the set {name!r} holds no sentences')
+            raise UserError(f'{field}: the set {name!r} has no sentences.')
         pairs = [(source, as_references(known)) for source, known in sets[name]]
         _check_not_blank(f'{field}: the set {name!r}', pairs)
         found[name] = pairs

@@ -86,7 +86,7 @@ class Contrast(NamedTuple):
 
     @property
     def detectable(self) -> float | None:
-        """The minimum detectable difference at a power of 80 %; None without a test."""
+        """The minimum detectable difference at a power of 80%; None without a test."""
         if self.low is None or self.high is None or not self.error:
             return None
         bound = (self.high - self.low) / 2 / self.error
@@ -124,7 +124,7 @@ def compare(
         isn't above 0.
     """
     if margin is not None and not margin > 0:
-        raise ValueError(f'margin must be above 0, not {margin}')
+        raise ValueError(f'margin must be above 0, not {margin}.')
     if contrasts is not None:
         pairs = list(contrasts)
     elif base is not None:
@@ -213,13 +213,15 @@ def _check(scores: Scores, pairs: Sequence[Pair]) -> None:
     """Raises ValueError for an unknown arm, or a missing or infinite score."""
     for arm in chain(*pairs):
         if arm not in scores:
-            raise ValueError(f'{arm!r} is no arm: there are {", ".join(scores)}')
+            raise ValueError(f'unknown arm {arm!r}. Choose one of {", ".join(scores)}.')
     for arm, by_seed in scores.items():
         if not by_seed:
-            raise ValueError(f'{arm!r} has no score: leave it out')
+            raise ValueError(f'arm {arm!r}: no scores. Leave it out.')
         for seed, score in by_seed.items():
             if not np.isfinite(score):
-                raise ValueError(f'{arm!r}, seed {seed}: {score} is no score')
+                raise ValueError(
+                    f'arm {arm!r}, seed {seed}: the score {score} is not finite.'
+                )
 
 
 def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | None]:

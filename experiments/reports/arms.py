@@ -151,7 +151,7 @@ def metric_of(run: Run, measure: Measure) -> Metric:
     language = run.evaluations.get(measure.set, {}).get('target', '')
     found = metrics.make(run.metrics_spec, language)
     if name not in found:
-        raise UserError(f'{run.path} has no score by {name}: leave it out')
+        raise UserError(f'{run.path}: no {name} score. Leave this run out.')
     found[name].check_installed()
     return found[name]
 
@@ -238,8 +238,8 @@ def study(
     arms = _arms_of_sweep(sweep, runs) if sweep.arms else group(runs)
     if not any(arm.runs for arm in arms):
         raise UserError(
-            f'none of the runs is of an arm of --sweep={sweep.name}: give its runs, '
-            'or leave --sweep out'
+            f'--sweep={sweep.name}: none of the runs belongs to this sweep. Pass its '
+            'runs, or leave out --sweep.'
         )
     compared_with = _base(arms, base or sweep.base)
     decides = _measure(runs, measure or sweep.measure)
@@ -264,7 +264,7 @@ def _base(arms: Sequence[Arm], name: str) -> Arm:
         if arm.name == name:
             return arm
     names = '; '.join(arm.name for arm in arms)
-    raise UserError(f'--base={name}: there is no such arm; there is {names}')
+    raise UserError(f'--base={name}: unknown arm. Choose one of {names}.')
 
 
 def _measure(runs: Sequence[Run], measure: Measure) -> Measure:
@@ -278,9 +278,9 @@ def _measure(runs: Sequence[Run], measure: Measure) -> Measure:
     is_known = measure.set and (measure.set in sets or not sets)
     if measure.score not in known_scores or not is_known:
         raise UserError(
-            f'--measure={str(measure)!r} must be a set and a score, such as '
-            f"'test bleu'; the sets are {', '.join(sets)}, the scores "
-            f'{", ".join(known_scores)}'
+            f'--measure={str(measure)!r}: unknown set or score. Pass both, such as '
+            f"'test bleu'. Sets: {', '.join(sets)}. Scores: "
+            f'{", ".join(known_scores)}.'
         )
     if any(measure.score in x.get('lower_is_better', ()) for _, x in evaluated):
         return dataclasses.replace(measure, higher_is_better=False)

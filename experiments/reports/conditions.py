@@ -25,7 +25,7 @@ _EQUAL_COST = 1.02  # the factor by which costs may differ without a warning
 _COSTS = {
     'parameters': 'parameters',
     'training_flops': 'training FLOPs',
-    'tokens': 'target tokens seen',
+    'tokens': 'training target tokens',
 }
 
 
@@ -34,7 +34,7 @@ def facts(study: Study) -> Table:
     rows = []
     if study.sweep.arms:
         declared = f'{study.sweep.name}.py, SHA-256 {study.sweep.digest[:16]}'
-        rows.append(('question, arms and contrasts', declared, 'all'))
+        rows.append(('sweep file', declared, 'all'))
     known = [(arm.name, _facts(run, study)) for arm in study.arms for run in arm.runs]
     _, first = known[0]
     for name in first:
@@ -44,8 +44,8 @@ def facts(study: Study) -> Table:
         for value, whose in arms.items():
             names = '; '.join(whose) if len(arms) > 1 else 'all'
             rows.append((name, value, names))
-    columns = ('what', 'value', 'arms')
-    return Table('compared', 'Conditions', columns, rows)
+    columns = ('condition', 'value', 'arms')
+    return Table('conditions', 'Conditions', columns, rows)
 
 
 def _facts(run: Run, study: Study) -> dict[str, str]:
@@ -57,16 +57,16 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
     counts = environment.get('devices', {})
     devices = [f'{count} × {kind}' for kind, count in counts.items()]
     git = environment.get('git') or {}
-    commit = str(git.get('commit', 'not known'))[:10]
+    commit = str(git.get('commit', 'unknown'))[:10]
     if git.get('changed'):
-        commit += ' with changes'
+        commit += ' (modified)'
     known = {
         'data': run.config.get('data'),
         'direction': scored.get('direction'),
-        f'sentences of {measure.set}': scored.get('sentences'),
+        f'sentences in {measure.set}': scored.get('sentences'),
         'signature': scored.get(f'{metric}_signature'),
         'steps': run.result.get('step'),
-        'target tokens seen': run.tokens and float(f'{run.tokens:.3g}'),
+        'training target tokens': run.tokens and float(f'{run.tokens:.3g}'),
         'commit': commit,
         'devices': ', '.join(devices) or None,
         'jax': environment.get('packages', {}).get('jax'),
@@ -79,7 +79,7 @@ def warnings(study: Study) -> list[str]:
     lines = [*_missing(study), *_in_no_mean(study)]
     parts = study.by_data
     for part in parts:  # data sets aren't compared with each other
-        where = f'Beside {part.base.name}: ' if len(parts) > 1 else ''
+        where = f'Compared with {part.base.name}: ' if len(parts) > 1 else ''
         found = [*_beyond_the_question(part), *_unequal_results(part)]
         found += [*_unequal_cost(part), *_unequal_spread(part)]
         lines += [where + line for line in found]
@@ -105,14 +105,14 @@ def _in_no_mean(study: Study) -> list[str]:
                 continue
             if run.finished:
                 lines.append(
-                    f'{run.path} has the seeds of another run of {arm.name}: it is no '
-                    'independent run, and in no mean.'
+                    f'{run.path}: excluded from the means, because another run of '
+                    f'{arm.name} has the same seeds.'
                 )
             else:
                 reason = f' ({run.message})' if run.message else ''
                 lines.append(
                     f'{arm.name}, seed {run.seed}: {run.status} at step '
-                    f'{run.result["step"]:,}{reason}; it is in no mean.'
+                    f'{run.result["step"]:,}{reason}; excluded from the means.'
                 )
     return lines
 
@@ -138,7 +138,7 @@ def _beyond_the_question(study: Study) -> list[str]:
                 beyond.append(f'{field} is {value}, not {wanted}')
         if beyond:
             lines.append(
-                f'{arm.name} differs from {base.name} in more than the question asks: '
+                f'{arm.name} also differs from {base.name} in other fields: '
                 f'{"; ".join(beyond)}.'
             )
     return lines
@@ -147,15 +147,15 @@ def _beyond_the_question(study: Study) -> list[str]:
 def _unequal_results(study: Study) -> list[str]:
     """Warns if signatures, numbers of sentences or commits differ between runs."""
     consequences = {
-        'signature': 'these scores cannot be compared',
-        f'sentences of {study.measure.set}': 'these scores are of other sentences',
+        'signature': 'the scores are not comparable',
+        f'sentences in {study.measure.set}': 'the scores are of different sentences',
         'commit': 'a difference may come from the code',
     }
     known = [_facts(run, study) for arm in study.arms for run in arm.scored]
     lines = []
     for name, words in consequences.items():
         if len({values[name] for values in known}) > 1:
-            lines.append(f'Not the same {name} in all runs: {words}.')
+            lines.append(f'Different {name} between runs: {words}.')
     return lines
 
 
@@ -179,12 +179,12 @@ def _unequal_cost(study: Study) -> list[str]:
         if not unequal:
             continue
         _, least, most, names = max(unequal)
-        line = f'{words} from {console.cell(least)} to {console.cell(most)}'
+        line = f'{words} range from {console.cell(least)} to {console.cell(most)}'
         if study.sweep.contrasts:
-            line += f' in {" − ".join(names)}'
+            line += f' for {" and ".join(names)}'
         if len(unequal) > 1:
-            line += f', the largest of {len(unequal)} unequal contrasts'
-        lines.append(f'Not at equal cost: {line}.')
+            line += f' (the largest of {len(unequal)} unequal contrasts)'
+        lines.append(f'Unequal cost: {line}.')
     return lines
 
 
@@ -199,6 +199,6 @@ def _unequal_spread(study: Study) -> list[str]:
     if not is_unequal:
         return []
     return [
-        'Arms spread differently over their seeds, and the intervals take it for '
-        'equal: those of arms that spread more are too narrow.'
+        'The variance between seeds differs between arms. The confidence intervals '
+        'assume equal variance, so they are too narrow for arms with more variance.'
     ]

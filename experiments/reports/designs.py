@@ -37,12 +37,12 @@ def effects(study: Study) -> Table | None:
     if not rows:
         return None
     note = (
-        'Analysis of variance of type II, blocked by seed. A product of factors is '
-        'their interaction: whether what one brings depends on the other. Each p is '
-        'of its row alone.'
+        'Type II analysis of variance, blocked by seed. A product of factors is '
+        'their interaction: whether the effect of one depends on the other. p is not '
+        'adjusted for multiple rows.'
     )
     if study.sweep.factor_of_data:
-        note += ' Chance is taken to be as large on all data.'
+        note += ' The error variance is assumed to be equal on all data sets.'
     columns = ('factor', 'degrees of freedom', 'F', 'p')
     return Table('factors', 'Factors', columns, rows, note=note)
 
@@ -77,13 +77,13 @@ def across_data(study: Study) -> Table | None:
         rows.append((name, rank, chance, interval))
     rows.sort(key=lambda row: row[1])
     note = (
-        f'Rank: of means over seeds, on average over {len(scores[base])} data sets. '
-        f'Above {base}: how often a run is, on the same data; 0.5 is none (Agarwal et '
-        'al. 2021). The interval is of other seeds on these data sets, each row by '
-        'itself; of other data sets it says nothing.'
+        f'Mean rank: of means over seeds, averaged over {len(scores[base])} data sets. '
+        f'P(better than {base}): the probability that a run beats one of {base} on '
+        'the same data (Agarwal et al. 2021); 0.5 means no difference. The interval '
+        'is for other seeds on these data sets, separately for each row.'
     )
-    columns = ('arm', 'mean rank', f'above {base}', '95 % interval')
-    return Table('across_data', 'Over all data sets', columns, rows, note=note)
+    columns = ('arm', 'mean rank', f'P(better than {base})', '95% CI')
+    return Table('across_data', 'All data sets', columns, rows, note=note)
 
 
 def time_to_target(study: Study) -> Table | None:
@@ -106,12 +106,12 @@ def time_to_target(study: Study) -> Table | None:
         rows.append((arm.name, f'{len(reached)} of {len(found)}', *means))
     score = study.measure.score
     note = (
-        f'The first evaluation during training with {score} {target} or better, on '
-        'average over the seeds that came there. Only evaluations are looked at: it '
-        'may have been reached since the last one.'
+        f'Cost at the first evaluation during training with {score} {target} or '
+        'better, averaged over the seeds that reached it. A run may have reached it '
+        'earlier, between two evaluations.'
     )
-    columns = ('arm', 'seeds that reached it', 'steps', 'target tokens', 'seconds')
-    title = f'Time to a {score} of {target}'
+    columns = ('arm', 'seeds reached', 'steps', 'target tokens', 'seconds')
+    title = f'Time to {score} {target}'
     return Table('time_to_target', title, columns, rows, note=note)
 
 
@@ -139,12 +139,12 @@ def doubts(study: Study) -> list[str]:
         values = tune.tried
         if all(map(console.is_number, values)) and value in (min(values), max(values)):
             lines.append(
-                f'{arm}: its best {tune.field}, {value}, is at the edge of what was '
-                'tried: a value beyond may be better.'
+                f'{arm}: the best {tune.field}, {value}, is at the edge of the search '
+                'range. A value outside may be better.'
             )
         missing = [str(value) for value in values if value not in scores]
         if missing:
-            lines.append(f'{arm}: trials with {", ".join(missing)} have no score.')
+            lines.append(f'{arm}: no score for the trials {", ".join(missing)}.')
     return lines
 
 
@@ -172,10 +172,10 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
         curve = analysis.expected_best(means, best)
         rows.append((arm, *curve, *[None] * (most - len(curve))))
     note = (
-        'Trials drawn from those above (Dodge et al. 2019). An arm that is ahead at '
-        'every number is not so because it was tuned longer.'
+        'Expected maximum over random subsets of the trials (Dodge et al. 2019). An '
+        'arm that leads at every number of trials does not owe it to more tuning.'
     )
-    title = f'The best {score} of so many trials, on average'
+    title = f'Expected best {score} by number of trials'
     numbers = [str(number) for number in range(1, most + 1)]
     decimals = numbers if score.is_of_translations else []
     return Table('expected_best', title, ('arm', *numbers), rows, decimals, note)
@@ -193,7 +193,7 @@ def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
         return None
     is_positive = min(tune.tried) > 0
     chart = line_chart(lines, tune.field, str(score), is_positive)
-    return Figure('tuning', f'{score} against {tune.field}', chart)
+    return Figure('tuning', f'{score} by {tune.field}', chart)
 
 
 def _tuning(study: Study) -> tuple[Tuning, Measure]:

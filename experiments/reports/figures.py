@@ -1,9 +1,10 @@
-"""Figures of a report as Vega-Altair charts, for its page and for a paper.
+"""Figures of a report as Vega-Altair charts, for its page and for papers.
 
 Texts are passed to charts as data, never as markup.
 """
 
 import collections
+import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -58,10 +59,31 @@ THEME = {
 SIZES = {'model.d_model', 'model.num_layers', 'model.d_ff'}
 # Choices for the x-axis of curves: an entry of rows → the axis title.
 AXES = {
-    'step': 'steps',
-    'tokens': 'target tokens',
-    'seconds': 'seconds of training',
+    'step': 'Training step',
+    'tokens': 'Target tokens',
+    'seconds': 'Training time (s)',
 }
+# Labels of scores with their units.
+_LABELS = {
+    'accuracy': 'Token accuracy',
+    'bleu': 'BLEU',
+    'chrf': 'chrF',
+    'comet': 'COMET',
+    'edit_distance': 'Edit distance (edits per sentence)',
+    'error_rate': 'Error rate (%)',
+    'exact_match': 'Exact match (%)',
+    'gradient_norm': 'Gradient norm',
+    'learning_rate': 'Learning rate',
+    'loss': 'Loss (nats per token)',
+    'perplexity': 'Perplexity',
+    'ter': 'TER',
+}
+
+
+def axis_title(score: str, of_set: str = '') -> str:
+    """Returns the label of a score with its unit, such as 'Exact match (%) on test'."""
+    label = _LABELS.get(score, score.replace('_', ' '))
+    return f'{label} on {of_set}' if of_set else label
 
 
 class Figure(NamedTuple):
@@ -126,8 +148,8 @@ def line_chart(
 
     Args:
       lines: At least one, by name. Each has its own colour and dashes, until these
-        repeat. A line of one point is drawn as a point. The lines together show at most
-        `_MOST_POINTS`, evenly spaced, including the last ones.
+        repeat. A line of one point is drawn as a point. All lines together show at most
+        `_MOST_POINTS` evenly spaced points. The last point of a line is always shown.
       x_label, y_label: Titles of the axes.
       logarithmic: Whether x, which must be positive, has a logarithmic axis.
     """
@@ -139,7 +161,7 @@ def line_chart(
     values = [_line(name, points, most) for name, points in lines.items()]
     y_title: Any = y_label
     if any(line['low'] != line['high'] for line in values):
-        y_title = [y_label, 'band: lowest to highest seed']
+        y_title = [y_label, '(band: range over seeds)']
     data = alt.Chart(alt.InlineData(values=values))
     base = data.transform_flatten(list(Point._fields)).encode(
         x=alt.X('x:Q', title=x_label, scale=x_scale, axis=x_axis),
@@ -189,11 +211,11 @@ def curves(study: Study, against: str = 'step') -> list[Figure]:
     # Title, kind of row, and entry.
     drawn = [
         ('Training loss', 'train', 'loss'),
-        ('Loss of the dev set', 'eval', 'loss'),
+        ('Dev loss', 'eval', 'loss'),
         ('Learning rate', 'train', 'learning_rate'),
         ('Gradient norm', 'train', 'gradient_norm'),
-        (f'{metric} of the dev set', 'eval', metric),
-        *((f'Training: {y}', 'train', y) for y in reported if y.startswith('loss/')),
+        (f'Dev {axis_title(metric)}', 'eval', metric),
+        *((f'Training {y}', 'train', y) for y in reported if y.startswith('loss/')),
     ]
     figures = []
     for title, kind, y in drawn:
@@ -201,7 +223,7 @@ def curves(study: Study, against: str = 'step') -> list[Figure]:
         if lines:
             name = f'dev_{y}' if kind == 'eval' else y
             name = re.sub(r'\W+', '_', name)
-            chart = line_chart(lines, AXES[against], y.replace('_', ' '))
+            chart = line_chart(lines, AXES[against], axis_title(y))
             figures.append(Figure(name, title, chart))
     return figures
 
@@ -248,8 +270,19 @@ def _rows(run: Run, kind: str, x: str, y: str) -> dict[int, dict[str, Any]]:
     return found
 
 
-def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
-    """Draws differences with their intervals, one per row, in this order.
+def forest(
+    contrasts: Sequence[Contrast],
+    score: str,
+    names: Mapping[str, str] = {},
+    data: Mapping[str, str] = {},
+) -> Figure | None:
+    """Draws differences with their confidence intervals, one per row.
+
+    Args:
+      contrasts: The differences, in the order of the rows.
+      score: The compared score with its unit, such as 'Exact match (%) on test'.
+      names: Arm → the name to show, such as its name without the data set.
+      data: Arm → its data set. Rows are grouped by data set, with its name above them.
 
     Returns:
       None if no difference has an interval.
@@ -257,43 +290,81 @@ def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
     shown = [contrast for contrast in contrasts if contrast.low is not None]
     if not shown:
         return None
-    bases = {contrast.base for contrast in shown}
-    x_label = f'{measure}, difference'
-    if len(bases) == 1:
-        x_label = f'{x_label} from {shown[0].base}'
-    values = []
+    groups = collections.defaultdict(list)
     for contrast in shown:
-        pair = f'{contrast.arm} − {contrast.base}'
-        row = {
-            'arm': contrast.arm if len(bases) == 1 else pair,
-            'effect': contrast.effect,
-            'low': contrast.low,
-            'high': contrast.high,
-            'verdict': 'differs' if contrast.significant else 'no difference shown',
-        }
-        values.append(row)
-    names = [row['arm'] for row in values]
+        groups[data.get(contrast.arm, '')].append(contrast)
+    bases = {names.get(contrast.base, contrast.base) for contrast in shown}
+    labels: list[str] = []
+    headings: list[int] = []
+    values = []
+    for group, members in groups.items():
+        if group:
+            headings.append(len(labels))
+            labels.append(group)
+        for contrast in members:
+            label = names.get(contrast.arm, contrast.arm)
+            if len(bases) > 1:
+                label = f'{label} − {names.get(contrast.base, contrast.base)}'
+            row = {
+                'row': len(labels),
+                'arm': label,
+                'difference': contrast.effect,
+                'low': contrast.low,
+                'high': contrast.high,
+                'verdict': 'significant' if contrast.significant else 'not significant',
+            }
+            labels.append(label)
+            values.append(row)
+    of_base = f' from {bases.pop()}' if len(bases) == 1 else ''
+    title = [f'{score}:', f'difference{of_base}, 95% CI']
+    return Figure(
+        'differences', 'Differences', _forest(values, labels, headings, title)
+    )
+
+
+def _forest(
+    values: list[dict[str, Any]],
+    labels: Sequence[str],
+    headings: Sequence[int],
+    title: Sequence[str],
+) -> alt.TopLevelMixin:
+    """Draws the rows of a forest plot: its labels include the headings of groups."""
+    is_heading = f'indexof({list(headings)}, datum.value) >= 0'
+    bold = alt.condition(is_heading, alt.value('bold'), alt.value('normal'))
+    y_axis = alt.Axis(labelExpr=text_of(labels), labelLimit=260, labelFontWeight=bold)
+    rows = alt.Scale(domain=list(range(len(labels))))
     verdicts = alt.Scale(
-        domain=['differs', 'no difference shown'], range=[COLOURS[0], COLOURS[-1]]
+        domain=['significant', 'not significant'], range=[COLOURS[0], COLOURS[-1]]
     )
     legend = alt.Legend(orient='bottom', title=None, symbolType='stroke')
     base = alt.Chart(alt.InlineData(values=values)).encode(
-        y=alt.Y('arm:N', sort=names, title=None, axis=alt.Axis(labelLimit=260)),
+        y=alt.Y('row:O', scale=rows, title=None, axis=y_axis),
         color=alt.Color('verdict:N', scale=verdicts, legend=legend),
     )
-    x = alt.X('low:Q', title=[x_label, 'bars: 95 % intervals'])
+    x = alt.X('low:Q', title=title)
     bars = base.mark_rule(strokeWidth=2).encode(x=x, x2='high:Q')
-    points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
+    points = base.mark_point(filled=True, size=60, opacity=1)
     zero = alt.Chart(alt.InlineData(values=[{'x': 0}]))
     line = zero.mark_rule(strokeDash=[2, 2], color=COLOURS[-1])
-    chart = alt.layer(
+    return alt.layer(
         line.encode(x='x:Q'),
         bars,
-        points.encode(x='effect:Q'),
+        points.encode(
+            x='difference:Q',
+            tooltip=['arm:N', 'difference:Q', 'low:Q', 'high:Q', 'verdict:N'],
+        ),
         width=_WIDTH,
-        height=22 * len(shown),
+        height=22 * len(labels),
     )
-    return Figure('differences', 'Differences', chart)
+
+
+def text_of(names: Sequence[str]) -> str:
+    """Returns a Vega expression for the name of an index.
+
+    Names are JSON strings in it, so they can't run as code.
+    """
+    texts = json.dumps(list(names), ensure_ascii=False)
+    return f'{texts}[datum.value]'
 
 
 def score_by_cost(study: Study) -> Figure | None:
@@ -313,7 +384,7 @@ def score_by_cost(study: Study) -> Figure | None:
         values.append(row)
     if not values:
         return None
-    x_title = ['training FLOPs', 'bars: ± the standard deviation over seeds']
+    x_title = ['Training FLOPs', '(bars: ± standard deviation over seeds)']
     x_scale = alt.Scale(zero=False, padding=20)
     axis = alt.Axis(format='.1~e')
     x = alt.X('x:Q', title=x_title, scale=x_scale, axis=axis)
@@ -322,7 +393,7 @@ def score_by_cost(study: Study) -> Figure | None:
     upright = base.mark_rule().encode(y='y_low:Q', y2='y_high:Q')
     points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
     chart = alt.layer(across, upright, points, **_SIZE)
-    title = f'{study.measure} over training FLOPs'
+    title = f'{axis_title(study.measure.score)} by training FLOPs'
     return Figure('score_by_training_flops', title, chart)
 
 
@@ -350,12 +421,12 @@ def scores_over_sizes(study: Study) -> Figure | None:
         return None
     x_scale = alt.Scale(type='log', nice=False, padding=20)
     axis = alt.Axis(format='~s')
-    x = alt.X('x:Q', title='parameters', scale=x_scale, axis=axis)
+    x = alt.X('x:Q', title='Parameters', scale=x_scale, axis=axis)
     base = _by_arm(values, x, study)
     fitted = base.transform_regression('x', 'y', groupby=['arm'], method='log')
     points = base.mark_point(filled=True, opacity=0.6, tooltip=True)
     chart = alt.layer(fitted.mark_line(), points, **_SIZE)
-    title = f'{study.measure} over parameters'
+    title = f'{axis_title(study.measure.score)} by parameters'
     return Figure('scores_over_sizes', title, chart)
 
 
@@ -363,7 +434,8 @@ def _by_arm(values: list[dict[str, Any]], x: alt.X, study: Study) -> alt.Chart:
     """Returns a chart of the deciding score over x, coloured by arm."""
     names = list(dict.fromkeys(row['arm'] for row in values))
     scale = alt.Scale(zero=False)
-    y = alt.Y('y:Q', title=str(study.measure), scale=scale)
+    title = axis_title(study.measure.score, study.measure.set)
+    y = alt.Y('y:Q', title=title, scale=scale)
     chart = alt.Chart(alt.InlineData(values=values))
     return chart.encode(x=x, y=y, color=_colour('arm:N', names))
 

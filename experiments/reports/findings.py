@@ -1,4 +1,4 @@
-"""The answer of a report: ranked arms and tests of their differences.
+"""The answer of a report: ranked arms and tests of the differences between them.
 
 Also tables of all scores, costs and published numbers.
 """
@@ -21,17 +21,19 @@ from experiments.runs.reading import Translations
 Paired = tuple[Translations, Translations]  # of one seed: base, system
 COSTS = {
     'parameters': 'parameters',
-    'flops_per_token': 'FLOPs a token',
+    'flops_per_token': 'FLOPs per token',
     'training_flops': 'training FLOPs',
     'train_seconds': 'training seconds',
-    'tokens_per_second': 'tokens a second',
+    'tokens_per_second': 'tokens per second',
     'peak_memory_bytes': 'peak memory, bytes',
 }
 OTHER_SENTENCES = (
-    'These intervals also allow for other test sentences, so they differ from those of '
-    'the answer, which holds for this test set.'
+    'These intervals also include the variance from sampling test sentences. The '
+    'intervals of the answer hold for this test set alone.'
 )
-NOTHING_ACROSS_SEEDS = 'one seed: nothing can be said across seeds'
+NO_TEST = 'not testable'
+NOT_SIGNIFICANT = 'not significant'
+ONE_SEED = f'{NO_TEST}: only one seed'
 
 
 def from_base(study: Study) -> dict[str, Contrast]:
@@ -76,29 +78,31 @@ def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
     if not seeds:
         return 'no finished run'
     if arm is study.base:
-        return 'the base'
+        return 'base'
     if contrast is None:
         return 'the base has no finished run'
     if contrast.p is not None:
-        return _word(study, contrast)
+        return _verdict(study, contrast)
     if min(seeds, len(study.base.by_seeds(study.measure))) < 2:
-        return NOTHING_ACROSS_SEEDS
-    return 'the seeds do not differ: no test can be made'
+        return ONE_SEED
+    return f'{NO_TEST}: no variance between seeds'
 
 
-def _word(study: Study, contrast: Contrast) -> str:
+def _verdict(study: Study, contrast: Contrast) -> str:
+    if contrast.p is None:
+        return NO_TEST
     if contrast.significant:
         rises = contrast.effect > 0
         return 'better' if rises == study.measure.higher_is_better else 'worse'
     if contrast.equivalent:
         return 'equivalent'
-    return 'no difference shown'
+    return NOT_SIGNIFICANT
 
 
 def answer_table(
     study: Study, contrasts: Mapping[str, Contrast], asked: Sequence[Contrast]
 ) -> Table:
-    """Returns the table `answer`: the declared differences, or else all from the base.
+    """Returns the table `answer`: declared contrasts, or else all arms and the base.
 
     Args:
       study: The study.
@@ -110,7 +114,7 @@ def answer_table(
     else:
         table = ranking(study, contrasts)
         if study.sweep.contrasts:
-            note = f'{table.note} The declared differences have no scores yet.'
+            note = f'{table.note} The declared contrasts have no scores yet.'
             table = table._replace(note=note)
     looks = study.sweep.looks
     if looks == 1:
@@ -121,23 +125,24 @@ def answer_table(
 
 
 def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
-    """Returns a table with one row per declared difference."""
-    decimals = ('difference', '95 % interval', 'detectable')
-    columns = ('arm', 'from', 'seeds', *decimals, 'p', 'p, permuted', 'verdict')
+    """Returns a table with one row per declared contrast."""
+    decimals = ('difference', '95% CI', 'minimum detectable')
+    columns = ('arm', 'base', 'seeds', *decimals, 'p', 'permutation p', 'verdict')
     rows = []
     for x in asked:
         effect, interval, p = cells_of(x)
-        said = 'no test can be made' if p is None else _word(study, x)
+        said = _verdict(study, x)
         test = (effect, interval, x.detectable, p, permuted(x), said)
         rows.append((x.arm, x.base, x.seeds, *test))
     note = (
-        'Difference: adjusted for seeds, which the arms share. The intervals of this '
-        'table hold simultaneously, and p is adjusted for all of its rows. Detectable: '
-        'the minimum detectable difference at a power of 80 %. Permuted: p by '
-        'exchanging arms within seeds, which assumes no normal errors.'
+        'Differences are adjusted for seeds, which the arms share. Confidence '
+        'intervals are simultaneous, and p is adjusted for all rows of this table. '
+        'Minimum detectable: the true difference that is significant with a power of '
+        '80%. Permutation p: arms exchanged within seeds, without assuming normal '
+        'errors.'
     )
     scores = decimals if study.measure.is_of_translations else ()
-    return Table('answer', 'Declared differences', columns, rows, scores, note)
+    return Table('answer', 'Declared contrasts', columns, rows, scores, note)
 
 
 def arms(study: Study) -> Table:
@@ -146,7 +151,7 @@ def arms(study: Study) -> Table:
     measure = str(study.measure)
     scores = (measure,) if study.measure.is_of_translations else ()
     note = 'Mean ± standard deviation over seeds.'
-    title = 'Arms, the best first'
+    title = 'Arms, best first'
     return Table('arms', title, ('arm', measure), rows, scores, note)
 
 
@@ -167,11 +172,11 @@ def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None
     table = ranking(study, contrasts)
     return table._replace(
         name='exploratory',
-        title='Other differences from the base',
+        title='Other comparisons with the base',
         rows=[row for row in table.rows if row[0] in others],
         aside=(
-            'They are exploratory: the sweep does not declare them. Their intervals '
-            'belong to the comparison of all arms with the base.'
+            'Exploratory: the sweep does not declare these contrasts. The intervals '
+            'are simultaneous for all comparisons with the base.'
         ),
     )
 
@@ -183,8 +188,8 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
       study: The study of the arms.
       contrasts: The result of `from_base`.
     """
-    decimals = (str(study.measure), 'difference', '95 % interval')
-    columns = ['arm', 'seeds', *decimals, 'p', 'p, permuted', 'verdict']
+    decimals = (str(study.measure), 'difference', '95% CI')
+    columns = ['arm', 'seeds', *decimals, 'p', 'permutation p', 'verdict']
     parts = study.by_data
     are_several = len(parts) > 1
     rows = []
@@ -202,20 +207,20 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
                 row.append(part.base.name)
             rows.append(row)
     note = (
-        'Mean ± standard deviation over seeds. Difference: from the base, without what '
-        'a seed brings to all arms alike (blocked by seed, where arms share them). The '
-        "intervals hold together, by Dunnett's method: p is that of the whole family, "
-        f'and an arm is better or worse where it is below {LEVEL}. Permuted: p by '
-        'exchanging arms within seeds, for which errors need not be normal.'
+        'Mean ± standard deviation over seeds. Differences from the base are blocked '
+        'by seed if the arms share seeds. Confidence intervals are simultaneous '
+        "(Dunnett's method), and p is adjusted for all arms. A difference is "
+        f'significant if p < {LEVEL}. Permutation p: arms exchanged within seeds, '
+        'without assuming normal errors.'
     )
     if are_several:
-        columns.append('from')
+        columns.append('base')
         note += (
-            ' Data sets stand one after another, each beside the base on its own data, '
-            'whose runs alone tell its chance; they share the error rate.'
+            ' Each data set is compared with the base on the same data, with its own '
+            'error variance. The data sets share the error rate (Bonferroni).'
         )
     scores = decimals if study.measure.is_of_translations else ()
-    return Table('answer', 'Arms, the best first', columns, rows, scores, note)
+    return Table('answer', 'Arms, best first', columns, rows, scores, note)
 
 
 def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
@@ -257,15 +262,15 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
         if len(bases) > 1:
             row.append(contrast.base)
         rows.append(row)
-    names = ['arm', 'seeds', 'difference', '95 % interval', 'p', 'by sentences']
+    names = ['arm', 'seeds', 'difference', '95% CI', 'p', 'sentence share']
     if len(bases) > 1:
-        names.append('from')
+        names.append('base')
     note = (
-        f"Set {study.measure.set}: an arm's runs less the base's of their seeds, as "
-        'they would be with other sentences of this kind, too. By sentences: the share '
-        'of the variance that comes from which were drawn; the rest is that of seeds. '
-        "Intervals and p are corrected for the number of rows (Bonferroni's method). "
-        'Of one seed they tell two runs apart, and nothing of other seeds.'
+        f'Set {study.measure.set}, with runs paired by seed. Sentences are resampled '
+        'as well as seeds (bootstrap). Sentence share: the part of the variance that '
+        'comes from the choice of sentences; the rest comes from seeds. Intervals and '
+        'p are corrected for the number of rows (Bonferroni). With one seed they '
+        'compare two runs, not two arms.'
     )
     title = 'Over seeds and sentences'
     return Table(
@@ -318,7 +323,7 @@ def paired_test(
 
 
 def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
-    """Returns a sentence for each declared difference, and notes that tables lack.
+    """Returns a sentence for each declared contrast, and notes that tables lack.
 
     Args:
       study: The study of the arms.
@@ -327,31 +332,33 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
     lines = [_sentence(study, contrast) for contrast in contrasts]
     if contrasts and study.sweep.factor_of_data:
         lines.append(
-            'Each difference is estimated from the runs of its own data alone, for '
-            'seeds and chance differ between data sets; the intervals of all hold '
-            'together.'
+            'Each difference is estimated from the runs on its own data, because '
+            'seed effects and errors differ between data sets. The confidence '
+            'intervals are simultaneous across all data sets.'
         )
     if not study.scores():
-        lines.append('No run has finished: there is no score to compare.')
+        lines.append('No run has finished, so there are no scores to compare.')
     if study.sweep.until is not None:
-        ended = study.sweep.ended or 'results may still bring more'
-        lines.append(f'Seeds: {ended}. Intervals allow for every look at them.')
+        ended = study.sweep.ended or 'further seeds may follow'
+        lines.append(f'Seeds: {ended}. Intervals are corrected for all looks.')
     return lines
 
 
 def _sentence(study: Study, contrast: Contrast) -> str:
-    """Returns an effect with interval, verdict and minimum detectable difference."""
+    """Returns the verdict, difference, confidence interval, and detectable difference.
+
+    A compared with B: better (difference 9.95, 95% CI 9.32 to 10.58).
+    """
     form = console.score if study.measure.is_of_translations else console.cell
     effect, interval, _ = cells_of(contrast)
-    text = f'{contrast.arm}, from {contrast.base}: {format_cell(effect, form)}'
-    if interval is None:
-        return f'{text}; no test can be made.'
-    word = _word(study, contrast)
-    text = f'{text} (95 % interval {format_cell(interval, form)}): {word}'
-    if word != 'no difference shown':
-        return f'{text}.'
-    detectable = format_cell(contrast.detectable, form)
-    return f'{text} (minimum detectable difference: {detectable}).'
+    word = _verdict(study, contrast)
+    facts = f'difference {format_cell(effect, form)}'
+    if interval is not None:
+        facts += f', 95% CI {format_cell(interval, form)}'
+    if word == NOT_SIGNIFICANT:
+        detectable = format_cell(contrast.detectable, form)
+        facts += f'; minimum detectable difference {detectable}'
+    return f'{contrast.arm} compared with {contrast.base}: {word} ({facts}).'
 
 
 def costs(study: Study) -> Table:
@@ -362,7 +369,7 @@ def costs(study: Study) -> Table:
         rows.append((arm.name, arm.spread(study.measure), *values))
     measure = str(study.measure)
     names = ('arm', measure, *COSTS.values())
-    title = 'Cost beside score'
+    title = 'Score and cost'
     return Table('cost', title, names, rows, [measure])
 
 
@@ -419,5 +426,5 @@ def published(study: Study) -> Table | None:
             rows.append((arm.name, name, number, here))
     if not rows:
         return None
-    columns = ('arm', 'of', 'published', 'here')
-    return Table('published', 'Beside what was published', columns, rows)
+    columns = ('arm', 'score', 'published', 'measured here')
+    return Table('published', 'Published and measured scores', columns, rows)

@@ -6,28 +6,28 @@
     run = experiments.open_run('runs/wmt_small')
     text = 'My doctor forgets to close my useful box.'
     (translation,) = run.translate([text])
-    looking.attention(run, text, translation)['attention to the source']
+    looking.attention(run, text, translation)['cross-attention']
     looking.alignment(run, text, translation)['mean of all layers'].save('map.svg')
 
 Each is a Vega-Altair chart, which a notebook displays. Texts are passed to charts as
 strings in Vega expressions, never as markup.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
 
 from experiments.evaluation.opened_run import OpenedRun, pairs_batch
+from experiments.reports.figures import text_of
 
 CROSS = 'decoder cross'
 # In the order in which a text passes through the model.
 KINDS = {
     'encoder': 'encoder self-attention',
     'decoder': 'decoder self-attention',
-    CROSS: 'attention to the source',
+    CROSS: 'cross-attention',
 }
 _END = '</s>'
 _SMALL = 90  # pixels of a head among others
@@ -129,6 +129,42 @@ def head_maps(seen: Attended) -> alt.TopLevelMixin:
     return alt.vconcat(grid, large)
 
 
+def head_scores(
+    scores: Mapping[str, np.ndarray], title: str, decimals: int = 2
+) -> alt.TopLevelMixin:
+    """Draws a score of each head, such as its importance, as a heatmap.
+
+    Args:
+      scores: Name of an attention → its scores, [layers, heads].
+      title: The score with its unit, for the colour legend.
+      decimals: The number of decimals in the cells.
+    """
+    values = []
+    for kind, scores_LH in scores.items():
+        for (layer, head), score in np.ndenumerate(scores_LH):
+            cell = {'attention': kind, 'layer': layer, 'head': head}
+            values.append(cell | {'score': float(score)})
+    most = max(cell['score'] for cell in values)
+    base = alt.Chart(alt.InlineData(values=values)).encode(
+        x=alt.X('head:O', axis=alt.Axis(labelAngle=0)), y='layer:O'
+    )
+    colour = alt.Color(
+        'score:Q',
+        title=title,
+        scale=alt.Scale(scheme='blues'),
+        legend=alt.Legend(format=f'.{decimals}f'),
+    )
+    is_dark = f'datum.score > {most / 2}'
+    ink = alt.condition(is_dark, alt.value('white'), alt.value('black'))
+    texts = alt.Text('score:Q', format=f'.{decimals}f')
+    cells = base.mark_rect().encode(color=colour)
+    size = alt.Step(40)
+    chart = alt.layer(cells, base.mark_text().encode(text=texts, color=ink))
+    chart = chart.properties(width=size, height=size)
+    columns = alt.Column('attention:N', title=None, sort=list(scores))
+    return chart.facet(column=columns)
+
+
 def weights_map(
     weights_TS: np.ndarray, queries: Sequence[str], keys: Sequence[str]
 ) -> alt.TopLevelMixin:
@@ -149,23 +185,18 @@ def _cells(
 
 def _chart(cells: list[dict[str, Any]]) -> alt.Chart:
     scale = alt.Scale(domain=[0, 1])
-    colour = alt.Color('weight:Q', title=None, scale=scale)
+    colour = alt.Color('weight:Q', title='attention weight', scale=scale)
     chart = alt.Chart(alt.InlineData(values=cells)).mark_rect()
-    return chart.encode(color=colour, tooltip=['from:N', 'to:N', 'weight:Q'])
+    tokens = [alt.Tooltip('from:N', title='query'), alt.Tooltip('to:N', title='key')]
+    return chart.encode(color=colour, tooltip=[*tokens, 'weight:Q'])
 
 
 def _large(chart: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt.Chart:
     """Enlarges cells and labels their rows and columns."""
-    rows = alt.Axis(labelExpr=_text_of(queries))
-    columns = alt.Axis(labelExpr=_text_of(keys), labelAngle=-60)
+    rows = alt.Axis(labelExpr=text_of(queries))
+    columns = alt.Axis(labelExpr=text_of(keys), labelAngle=-60)
     named = chart.encode(
-        x=alt.X('key:O', title='to', axis=columns),
-        y=alt.Y('query:O', title='from', axis=rows),
+        x=alt.X('key:O', title='key', axis=columns),
+        y=alt.Y('query:O', title='query', axis=rows),
     )
     return named.properties(width=alt.Step(_CELL), height=alt.Step(_CELL))
-
-
-def _text_of(names: Sequence[str]) -> str:
-    """Returns a Vega expression for a cell's name that can't run a name as code."""
-    texts = json.dumps(list(names), ensure_ascii=False)
-    return f'{texts}[datum.value]'

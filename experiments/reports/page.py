@@ -1,4 +1,4 @@
-"""The report: sections of text, tables and figures, as a page and as files."""
+"""Reports: sections of text, tables and figures, as a page and as files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +17,7 @@ from experiments.reports import (
     tables,
     texts,
 )
+from experiments.reports.analysis import Contrast
 from experiments.reports.arms import Study
 from experiments.reports.figures import Figure
 from experiments.reports.tables import Table
@@ -69,7 +70,7 @@ def write(
     """
     sections = _some(
         _answer(study, notes),
-        _compared(study),
+        _setup(study),
         _tuning(study),
         _costs(study),
         ReportSection('Scores', tables=[findings.scores(study)]),
@@ -94,7 +95,7 @@ def write(
 
 
 def _some(*found: Any) -> list[Any]:
-    """Returns the parts of a report that aren't None."""
+    """Returns the elements that aren't None."""
     return [part for part in found if part is not None]
 
 
@@ -114,31 +115,41 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
             designs.across_data(study),
         ),
         _some(
-            figures.forest(drawn, str(study.measure)),
+            _forest(study, drawn),
             figures.scores_over_sizes(study),
         ),
         doubts=[*designs.doubts(study), *conditions.warnings(study), *notes],
     )
 
 
-def _compared(study: Study) -> ReportSection:
+def _forest(study: Study, contrasts: Sequence[Contrast]) -> Figure | None:
+    """Draws the forest plot, grouped by data set if data are a factor."""
+    score = figures.axis_title(study.measure.score, study.measure.set)
+    factor = study.sweep.factor_of_data
+    if factor is None:
+        return figures.forest(contrasts, score)
+    data = {arm: levels[factor] for arm, levels in study.sweep.levels.items()}
+    return figures.forest(contrasts, score, study.sweep.without_factor(factor), data)
+
+
+def _setup(study: Study) -> ReportSection:
     text = []
     if study.sweep.arms:
         text = [
             f'Source: {study.sweep.source}',
-            f'What differs here: {study.sweep.differs}',
+            f'Differences from the source: {study.sweep.differs}',
         ]
     compared = _some(conditions.facts(study), findings.published(study))
-    return ReportSection('What was compared', text, compared)
+    return ReportSection('Setup', text, compared)
 
 
 def _tuning(study: Study) -> ReportSection | None:
-    """Returns the section of what each arm tried; None without tuning."""
+    """Returns the section on tuning; None without tuning."""
     tried = designs.tried(study)
     if not tried:
         return None
     text = (
-        'All arms tried equally many values; what is reported are runs of other seeds.'
+        'All arms tried the same number of values. The reported runs use other seeds.'
     )
     shown = [designs.trials(study, tried), designs.expected_best(study, tried)]
     curve = designs.tuning_curve(study, tried)
@@ -157,10 +168,10 @@ def _curves(study: Study, against: str) -> ReportSection | None:
     if not drawn:
         return None
     text = (
-        'A line is the mean over seeds at the steps that all of an arm have. Tokens '
-        "and time that a row does not tell are its share of the run's, by steps."
+        'A line is the mean over seeds, at steps that all seeds of an arm have. '
+        'Missing token counts and times are interpolated from the totals of the run.'
     )
-    return ReportSection('Curves', [text], figures=drawn)
+    return ReportSection('Training curves', [text], figures=drawn)
 
 
 def _translations(study: Study) -> list[ReportSection]:
@@ -169,14 +180,14 @@ def _translations(study: Study) -> list[ReportSection]:
     if translated is None:
         return []
     text = (
-        f'Set {translated.name}: sentences that the arms translate differently, if '
-        'any; of each arm, its first seed.'
+        f'Sentences of {translated.name} that the arms translate differently, with '
+        "each arm's first seed."
     )
     sentences = texts.differing(translated)
     found = [ReportSection('Translations', [text], sentences=sentences)]
     by_group = texts.by_group(translated)
     if by_group is not None:
-        found.insert(0, ReportSection('Where the score comes from', tables=[by_group]))
+        found.insert(0, ReportSection('Scores by group', tables=[by_group]))
     return found
 
 

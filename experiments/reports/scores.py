@@ -1,6 +1,6 @@
 """External scores: a file with the columns arm, seed and score.
 
-A report contains its own as `tables/runs.csv`, from which its answer follows.
+A report stores the scores of its own runs in the same format, as `tables/runs.csv`.
 """
 
 import csv
@@ -15,7 +15,7 @@ from experiments.reports.tables import Table, cells_of, permuted
 from experiments.storage import as_user_error
 
 COLUMNS = ('arm', 'seed', 'score')
-_OF_ANSWERS = ('difference', '95 % interval low', '95 % interval high')
+_OF_ANSWERS = ('difference', '95% CI low', '95% CI high')
 
 Scores = dict[str, dict[str, float]]
 
@@ -33,13 +33,17 @@ def read_scores(path: Path) -> Scores:
         by_seed = found.setdefault(arm, {})
         where = f'{path}, line {number}'
         if seed in by_seed:
-            raise UserError(f'{where}: {arm} has two scores of seed {seed}')
+            raise UserError(
+                f'{where}: duplicate score of {arm}, seed {seed}. Remove one.'
+            )
         try:
             by_seed[seed] = float(score)
         except (TypeError, ValueError):
-            raise UserError(f'{where}: {score!r} is no score') from None
+            raise UserError(
+                f'{where}: invalid score {score!r}. Use a number.'
+            ) from None
     if len(found) < 2:
-        raise UserError(f'{path} has fewer than two arms: there is nothing to compare')
+        raise UserError(f'{path}: fewer than two arms. Add the scores of another arm.')
     return found
 
 
@@ -54,7 +58,7 @@ def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
         for name in columns:
             if name not in names:
                 raise UserError(
-                    f'{path} has no column {name!r}: it has {", ".join(names)}'
+                    f'{path}: column {name!r} is missing. Found {", ".join(names)}.'
                 )
         return list(rows)
 
@@ -72,19 +76,19 @@ def compare_scores(path: Path, base: str) -> Table:
 
 def as_table(contrasts: Sequence[Contrast]) -> Table:
     """Returns a table with one row per difference."""
-    names = ('arm', 'base', 'seeds', 'difference', '95 % interval', 'p', 'p, permuted')
+    names = ('arm', 'base', 'seeds', 'difference', '95% CI', 'p', 'permutation p')
     rows = []
     for x in contrasts:
         rows.append((x.arm, x.base, x.seeds, *cells_of(x), permuted(x)))
-    return Table('contrasts', 'Differences', names, rows)
+    return Table('contrasts', 'Contrasts', names, rows)
 
 
 def recompute(folder: Path) -> tuple[Table, list[str]]:
     """Recomputes the answer of a report from its own scores.
 
     Returns:
-      The differences of the answer, and the arms whose row in `answer.csv` disagrees,
-      to three digits.
+      The differences, and the arms whose row in `answer.csv` disagrees in the first
+      three digits.
 
     Raises:
       UserError: `tables/runs.csv` or `tables/answer.csv` is missing or isn't a
@@ -96,21 +100,21 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
     data = {row['arm']: row['data'] for row in of_runs if 'data' in row}
     answer = folder / 'tables/answer.csv'
     rows = _read_rows(answer, ('arm',))
-    of_sets = [row['arm'] for row in rows if row.get('verdict') == 'the base']
+    of_sets = [row['arm'] for row in rows if row.get('verdict') == 'base']
     if of_sets:
         bases = dict.fromkeys(found, of_sets[0])
-        bases |= {row['arm']: row['from'] for row in rows if 'from' in row}
+        bases |= {row['arm']: row['base'] for row in rows if 'base' in row}
         pairs = pairs_with(bases, found)
         data = data or bases
-    elif rows and all(row.get('from') for row in rows):
+    elif rows and all(row.get('base') for row in rows):
         bases = {}
-        pairs = [(row['arm'], row['from']) for row in rows]
+        pairs = [(row['arm'], row['base']) for row in rows]
     else:
-        raise UserError(f'{answer} is not the answer of a report: it names no base')
+        raise UserError(f'{answer}: no base arm. Pass the directory of a report.')
     looks = int(rows[0].get('looks') or 1)
     with user_errors(f'{answer}: '):
         contrasts = compare(found, contrasts=pairs, looks=looks, data=data)
-    shipped = {(row['arm'], row.get('from') or bases[row['arm']]): row for row in rows}
+    shipped = {(row['arm'], row.get('base') or bases[row['arm']]): row for row in rows}
     others = []
     for contrast in contrasts:
         if not _is_shipped(contrast, shipped.get((contrast.arm, contrast.base), {})):

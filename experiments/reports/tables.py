@@ -29,7 +29,7 @@ class PValue(float):
 
 
 class Difference(float):
-    """A difference between scores, formatted with its sign in tables."""
+    """A difference between scores, formatted with a minus sign in tables."""
 
 
 class Interval(NamedTuple):
@@ -53,11 +53,11 @@ class Table(NamedTuple):
       name: The name of its files.
       title: The heading above it.
       columns: The column names.
-      rows: One value for each column. A `Spread` is shown as mean ± standard deviation,
-        None as a dash.
+      rows: One value for each column. A `Spread` is shown as mean ± standard deviation.
+        None is shown as a dash.
       scores: Names of columns whose numbers have two decimals.
       note: The text below it.
-      aside: Why a page folds the table away; empty for a table that is shown.
+      aside: Why a page collapses the table; empty for a table that is shown.
     """
 
     name: str
@@ -113,7 +113,7 @@ def format_cell(value: Any, form: Form = console.cell) -> str:
             low, high = (format_cell(Difference(end), form) for end in value)
             return f'{low} to {high}'
         case Difference():
-            sign = '−' if value < 0 else '+'
+            sign = '−' if value < 0 else ''
             return f'{sign}{form(abs(value))}'
         case PValue():
             return '< 0.001' if value < 0.001 else f'{value:.3f}'
@@ -180,7 +180,7 @@ def _in_capitals(metric: re.Match[str]) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Formats unrounded values as CSV, with deviations and seeds in own columns."""
+    """Formats unrounded values as CSV; deviations and seeds have their own columns."""
     columns = {}
     for i, name in enumerate(table.columns):
         values = [row[i] for row in table.rows]

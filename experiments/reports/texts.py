@@ -68,7 +68,7 @@ def translated(study: Study) -> Translated | None:
 
 
 def differing(found: Translated) -> list[Sentence]:
-    """Returns sentences whose translations differ, spread over the set; else any.
+    """Returns sentences with different translations, spread over the set, or else any.
 
     Returns:
       `_SHOWN` at most, with the translation of each arm's first seed.
@@ -107,12 +107,12 @@ def by_group(found: Translated) -> Table | None:
             scores.append(spread(values))
         rows.append((key, len(members), *scores))
     note = (
-        'Lengths are words of the reference. Phenomena are what the grammar that made '
-        'the sentences says; a sentence holds several.'
+        'Length: words in the reference. Phenomena come from the grammar that '
+        'generated the sentences; a sentence can have several.'
     )
     arms = list(found.outputs)
     title = f'{found.metric.name} by length and phenomenon: {found.name}'
-    columns = ('sentences of', 'sentences', *arms)
+    columns = ('group', 'sentences', *arms)
     return Table(f'by_group_{found.name}', title, columns, rows, arms, note)
 
 

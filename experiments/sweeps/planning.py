@@ -155,15 +155,15 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     contrasts = analysis.compare(found, contrasts=pairs, looks=looks, data=bases)
     widths = [x.high - x.effect for x in contrasts if x.high is not None]
     if not widths:
-        return f'after {seeds} seeds no interval can be told'
+        return f'no confidence interval after {seeds} seeds'
     widest = max(widths)
-    said = f'after {seeds} seeds the widest interval is ± {console.cell(widest)}'
+    said = f'after {seeds} seeds, the widest 95% CI is ± {console.cell(widest)}'
     if widest <= until.half_width or seeds >= until.most:
         return said
     # Intervals narrow with the square root of the number of seeds.
     least = widest * math.sqrt(seeds / until.most)
     if least > _HOPELESS * until.half_width:
-        return f'{said}, and {until.most} would make it ± {console.cell(least)}'
+        return f'{said}, and {until.most} seeds would give ± {console.cell(least)}'
     return ''
 
 
@@ -212,21 +212,22 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
             other = taken.setdefault(of_one, run)
             if other is not run:
                 raise ValueError(
-                    f'{other} and {run} are the same run, or have the same directory, '
-                    f'{run.path}: leave one out, or name an arm otherwise'
+                    f'{other} and {run} are equal or share the directory {run.path}. '
+                    'Leave one out, or rename an arm.'
                 )
         if storage.exists(run.path / directory.CONFIG):
             there = directory.state(run.path, run.config.to_dict())
             if there == directory.GOES_FURTHER:
                 raise UserError(
-                    f'{run.path} is of fewer train.steps or train.epochs: move it away'
+                    f'{run.path}: trained with fewer train.steps or train.epochs. Move '
+                    'it away.'
                 )
         name = run.measure.set
         scored = run.config.evaluation.sets
         if scored and name not in sets.split_names(scored, [name]):
             raise ValueError(
                 f'measure={quote(str(run.measure))}: evaluation.sets={quote(scored)} '
-                f'leaves out {name!r}. Add it, or measure a set that is listed.'
+                f'lacks {name!r}. Add it, or measure a listed set.'
             )
         known = metrics.by_name(run.config.evaluation.metrics)
         publishable = Choices(*known, *OF_MODELS, 'parameters')

@@ -19,11 +19,11 @@ def heading(sweep: Sweep) -> str:
     arms, seeds = len(sweep.arms), len(sweep.seeds)
     most = 'at most ' if sweep.until else ''
     product = f'{console.counted(arms, "arm")} × {console.counted(seeds, "seed")}'
-    runs = f'{most}{arms * seeds}: {product}'
+    runs = f'{most}{arms * seeds} ({product})'
     if sweep.tune is not None:
         trials = len(sweep.trials) // arms
         tried = console.counted(trials, 'trial')
-        runs = f'{runs}, after {tried} of {sweep.tune.field} each'
+        runs = f'{runs}, after {tried} of {sweep.tune.field} per arm'
     return console.facts(
         {
             'sweep': sweep.name,
@@ -37,9 +37,9 @@ def heading(sweep: Sweep) -> str:
 
 
 def plan(sweep: Sweep) -> str:
-    """Returns a table of the runs with cost and directory, and the price of the rest.
+    """Returns a table of the runs with costs, and the total cost of unfinished runs.
 
-    The time of a run is the mean over the finished runs of its arm. The price includes
+    The time of a run is the mean over the finished runs of its arm. The total includes
     the runs that follow once an arm is tuned.
     """
     from experiments.costs.ledger import ledger
@@ -73,10 +73,10 @@ def plan(sweep: Sweep) -> str:
             planned.add(arm)
             left += [Work(flops, batch)] * len(sweep.seeds)
     names = ['arm', 'seed', 'status', 'parameters', 'FLOPs', 'time', 'directory']
-    lines = [console.table(names, rows), price(left, spent)]
+    lines = [console.table(names, rows), total_cost(left, spent)]
     later = number_of_runs(sweep) - len(sweep.all_runs)
     if sweep.tune is not None and later > 0:
-        lines.append(f'{console.counted(later, "run")} more with the values chosen')
+        lines.append(f'{console.counted(later, "run")} more with the tuned values')
     return '\n'.join(lines)
 
 
@@ -113,7 +113,7 @@ class Work(NamedTuple):
         return max(self.batch, other.batch) <= _SIMILAR * min(self.batch, other.batch)
 
 
-def price(left: Sequence[Work], spent: Sequence[Work]) -> str:
+def total_cost(left: Sequence[Work], spent: Sequence[Work]) -> str:
     """Returns the cost of runs in FLOPs, and in hours if similar runs have finished.
 
     Args:
@@ -121,7 +121,7 @@ def price(left: Sequence[Work], spent: Sequence[Work]) -> str:
       spent: Runs that have finished.
     """
     total = sum(work.flops or 0.0 for work in left)
-    text = f'price: {console.cell(float(total))} FLOPs'
+    text = f'cost: {console.cell(float(total))} FLOPs'
     hours = 0.0
     for work in left:
         similar = [x for x in spent if work.resembles(x)]
@@ -130,7 +130,7 @@ def price(left: Sequence[Work], spent: Sequence[Work]) -> str:
         rate = fmean(x.seconds / x.flops for x in similar if x.flops)
         hours += (work.flops or 0.0) * rate / 3600
     if hours:
-        text += f', {hours:.2g} hours of one worker at the rate of similar runs'
+        text += f', about {hours:.2g} worker hours (from similar runs)'
     return text
 
 
@@ -153,22 +153,22 @@ def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
         number = f'at most {number}'
     for run in ended:
         said.add(run.path)
-        print(f'[{len(said)}/{number}] {run}: {_came_out(run)}', flush=True)
+        print(f'[{len(said)}/{number}] {run}: {_result_line(run)}', flush=True)
     return sweep
 
 
-def _came_out(run: PlannedRun) -> str:
-    """Returns `test bleu 41.20, 3:05 of training`, or how else the run ended."""
+def _result_line(run: PlannedRun) -> str:
+    """Returns `test bleu 41.20, trained in 3:05`, or the status and its message."""
     status, message = planning.outcome(run)
     if status != reading.FINISHED:
         return f'{status}: {message}'
     score = console.cell(planning.score(run))
     time = console.duration(planning.result(run)['train_seconds'])
-    return f'{run.measure} {score}, {time} of training'
+    return f'{run.measure} {score}, trained in {time}'
 
 
 def summary(sweep: Sweep) -> str:
-    """Returns a table of the arms: how their runs ended, and the mean score."""
+    """Returns a table of the arms with the statuses of their runs and mean scores."""
     rows = []
     for arm in sweep.arms:
         runs = [run for run in sweep.runs if run.arm == arm]

@@ -261,7 +261,7 @@ def load(path: str | Path) -> Sweep:
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     try:
         if not isinstance(values, dict):
-            raise UserError('give it a function get_config() that returns a dictionary')
+            raise UserError('define get_config(), which returns a dictionary.')
         sweep = _sweep(file.stem, digest, values)
         _check_arms(sweep)
         _check_tuning(sweep)
@@ -301,7 +301,7 @@ def _until(seeds: str) -> Until:
     with user_errors('seeds: '):
         name, arguments = spec.parse(seeds)
         if name != 'until':
-            raise ValueError(f'{quote(name)} is not until(…)')
+            raise ValueError(f'must be a list or until(…), not {quote(name)}.')
         spec.check(name, Until, arguments)
         return Until(**arguments)
 
@@ -321,7 +321,7 @@ def _factors(values: Fields) -> Fields:
     `{'model.residual': ['pre_norm', 'rezero']}` is short for levels with those names.
     """
     if values.get('arms'):
-        raise UserError('give factors or arms, not both')
+        raise UserError('factors: conflicts with arms. Give one of them.')
     factors = {}
     for name, levels in values['factors'].items():
         _check_name('factors', name)
@@ -330,7 +330,9 @@ def _factors(values: Fields) -> Fields:
                 levels = {str(plain(value)): {name: value} for value in levels}
         validation.check(f'factors[{name!r}]', dict, levels)
         if len(levels) < 2:
-            raise UserError(f'factors[{name!r}] needs two levels, not {quote(levels)}')
+            raise UserError(
+                f'factors[{name!r}]: fewer than two levels, {quote(levels)}. Add one.'
+            )
         factors[name] = _flat(f'factors[{name!r}]', levels)
     of_arms = {}
     arms = {}
@@ -367,24 +369,27 @@ def _check_arms(sweep: Sweep) -> None:
     """Raises UserError for unknown arms, or overrides of fields that the sweep sets."""
     for name in ('arms', 'seeds'):
         if not getattr(sweep, name):
-            raise UserError(f'{name} is missing: give it')
+            raise UserError(f'{name}: missing. Set it.')
     for pair in sweep.contrasts:
         is_pair = isinstance(pair, list | tuple) and len(pair) == 2
         is_pair = is_pair and all(isinstance(arm, str) for arm in pair)
         if not is_pair or pair[0] == pair[1]:
-            raise UserError(f'contrasts: {quote(pair)} is not a pair of two arms')
+            raise UserError(
+                f'contrasts: {quote(pair)} is not a pair of different arms.'
+            )
     compared = itertools.chain(*sweep.contrasts)
     for arm in (sweep.base, *sweep.published, *compared):
         if arm not in sweep.arms:
             similar = did_you_mean(str(arm), sweep.arms)
             known = ', '.join(sweep.arms)
-            raise UserError(f'there is no arm {arm!r}{similar}; there is {known}')
+            raise UserError(f'unknown arm {arm!r}{similar}. Choose one of {known}.')
     for arm, overrides in sweep.arms.items():
         if SEED in sweep.overrides | overrides:
-            raise UserError(f'arms[{arm!r}]: the sweep sets {SEED}: give it in seeds')
+            raise UserError(f'arms[{arm!r}]: {SEED} is set by seeds. Leave it out.')
         if sweep.equal != 'steps' and 'train.steps' in overrides:
             raise UserError(
-                f'arms[{arm!r}]: equal={sweep.equal!r} sets train.steps: leave it out'
+                f'arms[{arm!r}]: train.steps is set by equal={sweep.equal!r}. Leave it '
+                'out.'
             )
 
 
@@ -396,14 +401,15 @@ def _check_tuning(sweep: Sweep) -> None:
     number = len(tune.values)
     are_different = len(set(map(str, tune.values))) == number
     if number < 2 or None in tune.values or not are_different:
-        raise UserError(f'tune: values={quote(tune.values)}: give two or more others')
+        raise UserError(
+            f'tune: values={quote(tune.values)} must be two or more different values.'
+        )
     if not tune.seeds or any(seed in sweep.seeds for seed in tune.seeds):
         raise UserError(
-            f'tune: seeds={quote(tune.seeds)}: give seeds that are not among those of '
-            'the sweep, which are reported'
+            f'tune: seeds={quote(tune.seeds)} must differ from the reported seeds.'
         )
     if sweep.measure.set == tune.set:
         raise UserError(
-            f'tune: set={quote(tune.set)} is the one that is reported, by measure='
-            f'{quote(str(sweep.measure))}: give another, such as val'
+            f'tune: set={quote(tune.set)} is the reported set, by measure='
+            f'{quote(str(sweep.measure))}. Choose another, such as val.'
         )

@@ -50,7 +50,7 @@ def findings(
     cls, _ = variants.folder(kind).find(part)
     backend = getattr(cls, 'backend', None)
     if backend not in (None, jax.default_backend()):
-        return [Finding('it runs', None, f'only on {backend}')]
+        return [Finding('runs', None, f'only on {backend}')]
     return model_findings(parts.model_with(part, kind), quick)
 
 
@@ -74,17 +74,21 @@ def model_findings(model: Model, quick: bool = False) -> list[Finding]:
     results.append(forms.float32_sums(forms.products(rounded, variables)))
     if model.scans_layers:
         scanned = forms.examine_scanned(model, variables)
-        results.append(models.same('layers can be one loop', scanned, found))
+        results.append(
+            models.same('scanned layers give the same results', scanned, found)
+        )
     if model.stacks():
         again = models.examine(separate.with_remat(remat.BLOCKS), variables)
-        results.append(models.same('layers can be computed again', again, found))
+        results.append(
+            models.same('rematerialization gives the same results', again, found)
+        )
     results.append(_on_devices(separate, variables))
     return results
 
 
 def _in_bfloat16(rounded: Model, variables: Any) -> Finding:
     """Tests all contracts but that each token counts: rounding hides small effects."""
-    contract = 'the same holds in bfloat16'
+    contract = 'contracts hold in bfloat16'
     found = models.examine(rounded, variables)
     for finding in broken(models.findings(found, 'bfloat16', all_counts=False)):
         return Finding(contract, False, f'{finding.contract}: {finding.detail}')
@@ -94,6 +98,6 @@ def _in_bfloat16(rounded: Model, variables: Any) -> Finding:
 def _on_devices(model: Model, variables: Any) -> Finding:
     devices = jax.device_count()
     if devices < 2:
-        return Finding(forms.ON_DEVICES, None, 'there is one device here')
+        return Finding(forms.ON_DEVICES, None, 'needs two devices')
     sizes = {'fsdp': 2, 'tensor': 2} if devices >= 4 else {'fsdp': 2}
     return forms.same_on_devices(model, variables, sizes)

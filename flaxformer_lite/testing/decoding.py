@@ -45,15 +45,15 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
         found, alone = jax.device_get((found, alone))
         expected = _teacher_forced(model, variables, found, sources)
         return [
-            without('each sentence has a result', _without_result(found)),
-            without('a result is tokens, an end and padding', _unfinished(found)),
-            without('the best result comes first', _unordered(found)),
+            without('every sentence has a result', _without_result(found)),
+            without('results are tokens, an end token and padding', _unfinished(found)),
+            without('results are sorted by score', _unordered(found)),
             equal(
-                'scores are those of the model',
+                'scores equal teacher forcing',
                 ROUNDING,
                 _misjudged(strategy, found, expected),
             ),
-            without('other rows change nothing', _changed(found, alone)),
+            without('other rows have no effect', _changed(found, alone)),
         ]
 
 
@@ -88,7 +88,7 @@ def _up_to_the_end(tokens: list[int]) -> list[int]:
 def _without_result(found: DecodeResult) -> Iterator[str]:
     for i, exists_N in enumerate(found.exists_BN):
         if not exists_N[0]:
-            yield f'number {i} has none'
+            yield f'sentence {i} has none'
 
 
 def _unfinished(found: DecodeResult) -> Iterator[str]:
@@ -100,14 +100,14 @@ def _unfinished(found: DecodeResult) -> Iterator[str]:
         rest = tokens[length:]
         goes_on = any(token != padding for token in rest)
         if length > LENGTH or padding in text or goes_on:
-            yield f'{tokens}, where {end} is the end and {padding} padding'
+            yield f'{tokens} (end token {end}, padding {padding})'
 
 
 def _unordered(found: DecodeResult) -> Iterator[str]:
     before: dict[int, float] = {}
     for i, j, _, score in _results(found):
         if score > before.get(i, float('inf')):
-            yield f'number {i} has {before[i]:.3f}, and result {j} has {score:.3f}'
+            yield f'sentence {i}: {before[i]:.3f}, then result {j} with {score:.3f}'
         before[i] = score
 
 
@@ -115,7 +115,7 @@ def _misjudged(strategy, found, log_p) -> Iterator[tuple[float, str]]:
     for (_, _, tokens, score), expected in zip(_results(found), log_p, strict=True):
         target = _up_to_the_end(tokens)
         expected /= float(strategy.length_penalty(jnp.int32(len(target))))
-        yield abs(score - expected), f'that of {target} is {{}} away'
+        yield abs(score - expected), f'the score of {target} differs by {{}}'
 
 
 def _changed(found: DecodeResult, alone: list[DecodeResult]) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _changed(found: DecodeResult, alone: list[DecodeResult]) -> Iterator[str]:
         here = found.tokens_BNL[i].tolist()
         there = own.tokens_BNL[0].tolist()
         if here != there:
-            yield f'number {i} has {here[0]}, and alone {there[0]}'
+            yield f'sentence {i}: {here[0]} in the batch, {there[0]} alone'
 
 
 def processor_findings(processor: Processor) -> list[Finding]:
@@ -154,25 +154,25 @@ def processor_findings(processor: Processor) -> list[Finding]:
     of_later = _differing(found, other)
     of_others = _differing(found, turned)
     return [
-        without('logits stay as many, in float32', _other_shape(found)),
-        without('some token may come', _nothing_left(found)),
-        without('no token is more than certain', _above_one(found, logits_BNV)),
-        without('tokens not chosen yet change nothing', of_later),
-        without('hypotheses change nothing of each other', of_others),
+        without('logits keep their shape, in float32', _other_shape(found)),
+        without('some token stays possible', _nothing_left(found)),
+        without('no probability exceeds 1', _above_one(found, logits_BNV)),
+        without('later tokens have no effect', of_later),
+        without('other hypotheses have no effect', of_others),
     ]
 
 
 def _other_shape(found: list[jax.Array]) -> Iterator[str]:
     for logits in found:
         if (logits.shape, logits.dtype) != (SHAPE, jnp.float32):
-            yield f'{SHAPE} become {logits.dtype}{list(logits.shape)}'
+            yield f'{SHAPE} became {logits.dtype}{list(logits.shape)}'
 
 
 def _nothing_left(found: list[jax.Array]) -> Iterator[str]:
     for step, logits_BNV in enumerate(found):
         is_number = ~jnp.isnan(logits_BNV).any() & (logits_BNV < jnp.inf).all()
         if not is_number or not jnp.isfinite(logits_BNV.max(-1)).all():
-            yield f'none after {step} tokens'
+            yield f'no finite logit after {step} tokens'
 
 
 def _above_one(found: list[jax.Array], logits_BNV: jax.Array) -> Iterator[str]:
@@ -181,10 +181,10 @@ def _above_one(found: list[jax.Array], logits_BNV: jax.Array) -> Iterator[str]:
         if processed_BNV.shape == SHAPE:
             above = float((processed_BNV - log_z_BN1).max())
             if above > ROUNDING:
-                yield f'a log-probability is {above:.3f} after {step} tokens'
+                yield f'the log-probability is {above:.3f} after {step} tokens'
 
 
 def _differing(one: list[jax.Array], other: list[jax.Array]) -> Iterator[str]:
     for step, (x, y) in enumerate(zip(one, other, strict=True)):
         if x.shape == y.shape and not (x == y).all():
-            yield f'after {step} tokens they do'
+            yield f'logits differ after {step} tokens'

@@ -36,7 +36,7 @@ def require(findings: Sequence[Finding], of: str) -> Sequence[Finding]:
     """
     lines = [f'{finding.contract}: {finding.detail}' for finding in broken(findings)]
     if lines:
-        raise BrokenContract(f'{of} does not keep its contracts\n' + '\n'.join(lines))
+        raise BrokenContract(f'{of} breaks contracts:\n' + '\n'.join(lines))
     return findings
 
 

@@ -20,7 +20,7 @@ from flaxformer_lite.testing.finding import Finding, equal
 from flaxformer_lite.testing.models import Examined
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
-ON_DEVICES = 'several devices train as one'
+ON_DEVICES = 'several devices train like one'
 _PRODUCTS = ('dot_general', 'conv_general_dilated')
 
 
@@ -101,11 +101,11 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
 
 def float32_sums(found: set[Product]) -> Finding:
     """Tests that products accumulate in float32, whatever their operands."""
-    contract = 'products are summed in float32'
+    contract = 'products accumulate in float32'
     for product in sorted(found, key=str):
         if product.sums != 'float32':
             operands = ' and '.join(sorted(product.operands))
-            detail = f'a {product.kind} of {operands} gives {product.sums}'
+            detail = f'{product.kind} of {operands} accumulates in {product.sums}'
             return Finding(contract, False, detail)
     return Finding(contract, True)
 
@@ -141,7 +141,7 @@ def _same_parameters(found: Any, expected: Any) -> Finding:
     found = models.by_path(found)
     expected = models.by_path(expected)
     differences = [
-        (float(abs(found[path] - x).max()), f'a step of {path} changes by {{}}')
+        (float(abs(found[path] - x).max()), f'the update of {path} changes by {{}}')
         for path, x in expected.items()
     ]
     return equal(ON_DEVICES, 1e-5, differences)

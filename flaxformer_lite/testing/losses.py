@@ -46,12 +46,12 @@ def loss_findings(
     learns = any(x.any() for x in jax.tree.leaves(gradients))
     costs_nothing = not any(x.any() for x in jax.tree.leaves(run(_padded([]))))
     return [
-        told('the loss and its gradients are finite', finite, 'they are not'),
-        told('the model learns by it', learns, 'gradients are 0'),
-        told('padding alone costs nothing', costs_nothing, 'it has a loss'),
-        _same('padding adds nothing', run(rows.batch_of(pairs)), whole),
-        _same('parts of a batch add up to it', together, whole),
-        _same('the order of rows changes nothing', run(_padded(pairs[::-1])), whole),
+        told('the loss and its gradients are finite', finite, 'NaN or infinity'),
+        told('gradients are not all zero', learns, 'all are 0'),
+        told('padding alone has zero loss', costs_nothing, 'the loss is not 0'),
+        _same('padding has no effect', run(rows.batch_of(pairs)), whole),
+        _same('losses of rows sum to the loss of the batch', together, whole),
+        _same('the order of rows has no effect', run(_padded(pairs[::-1])), whole),
     ]
 
 
@@ -87,7 +87,7 @@ def _same(contract: str, found: Any, expected: Any) -> Finding:
     size = max(float(abs(expected_loss)), 1.0)
     of_loss = float(abs(loss - expected_loss)) / size
     differences = [
-        (of_loss, 'the loss changes by {} of it'),
-        (relative, 'gradients change by {} of the largest'),
+        (of_loss, 'the loss has a relative change of {}'),
+        (relative, 'gradients change by {} relative to the largest'),
     ]
     return equal(contract, ROUNDING, differences)

@@ -58,7 +58,7 @@ def random_variables(model: Model) -> Any:
 
 def first_values(model: Model) -> Finding:
     """Tests that initial variables are finite and float32."""
-    contract = 'first values are finite and float32'
+    contract = 'initial variables are finite and float32'
     init = functools.partial(init_variables, model)
     begin = jax.jit(init, compiler_options=UNOPTIMISED)
     variables = jax.device_get(begin(jax.random.key(0)))
@@ -160,12 +160,12 @@ def same(
     gradients = by_path(expected.gradients)
     others = by_path(found.gradients)
     if gradients.keys() != others.keys():
-        return Finding(contract, False, 'the parameters are not the same')
+        return Finding(contract, False, 'the parameters have other names')
     at_once = _largest(found.logits, expected.logits)
     by_token = _largest(found.steps_TBNV, expected.steps_TBNV)
     differences = [
         (at_once, 'logits change by {}'),
-        (by_token, 'token by token, logits change by {}'),
+        (by_token, 'logits of cached decoding change by {}'),
     ]
     logits = equal(contract, tolerance(expected, dtype), differences)
     if not logits.holds:
@@ -185,7 +185,7 @@ def _finite(found: Examined) -> Finding:
     arrays = {'logits': found.logits} | by_path(found.gradients, 'the gradient of ')
     for name, x in arrays.items():
         if not abs(x).max() < float('inf'):
-            return Finding(contract, False, f'{name} is not')
+            return Finding(contract, False, f'{name}: NaN or infinity')
     return Finding(contract, True)
 
 
@@ -203,19 +203,20 @@ def _future(found: Examined, atol: float) -> Finding:
         for token in range(rows.LENGTH):
             for position in reversed(range(token)):
                 example = (
-                    f'logits at position {position} change by {{}} when token {token} '
-                    'does'
+                    f'logits at position {position} change by {{}} with token {token}'
                 )
                 yield differences[token][position], example
 
-    return equal('logits do not see the future', atol, examples())
+    return equal('logits do not depend on later tokens', atol, examples())
 
 
 def _present(found: Examined) -> Finding:
-    contract = 'logits see the token at their position'
+    contract = 'logits depend on the token at their position'
     for token, differences in enumerate(_of_changed_tokens(found)):
         if not differences[token] > LEAST_EFFECT:
-            return Finding(contract, False, f'those at {token} are the same of another')
+            return Finding(
+                contract, False, f'logits at {token} do not change with the token'
+            )
     return Finding(contract, True)
 
 
@@ -234,7 +235,7 @@ def _padding(found: Examined, atol: float) -> Finding:
             one, other = found.logits[0, [plain, noisy], : rows.LENGTH]
             yield from _by_position(other, one, 'with other tokens in padding')
 
-    return equal('padding changes nothing', atol, examples())
+    return equal('padding has no effect', atol, examples())
 
 
 def _packing(found: Examined, atol: float) -> Finding:
@@ -244,9 +245,11 @@ def _packing(found: Examined, atol: float) -> Finding:
             alone = found.logits[0, row, : len(labels)]
             packed = found.logits[0, rows.PACKED, start : start + len(labels)]
             start += len(labels)
-            yield from _by_position(packed, alone, f'as number {row} of a packed row')
+            yield from _by_position(
+                packed, alone, f'if packed as number {row} of a row'
+            )
 
-    return equal('packing changes nothing', atol, examples())
+    return equal('packing has no effect', atol, examples())
 
 
 def _other_rows(found: Examined, atol: float) -> Finding:
@@ -255,7 +258,7 @@ def _other_rows(found: Examined, atol: float) -> Finding:
             one, other = found.logits[:, row, : len(labels)]
             yield from _by_position(one, other, 'with other rows in the batch')
 
-    return equal('other rows change nothing', atol, examples())
+    return equal('other rows have no effect', atol, examples())
 
 
 def _token_by_token(found: Examined, atol: float) -> Finding:
@@ -264,16 +267,16 @@ def _token_by_token(found: Examined, atol: float) -> Finding:
     def examples():
         for row, (i, j, k) in enumerate(rows.HYPOTHESES):
             difference = _largest(found.steps_TBNV[i, j, k], at_once[row, i])
-            yield difference, f'logits at position {i} are {{}} away from those at once'
+            yield difference, f'logits at position {i} differ by {{}}'
 
-    return equal('token by token as at once', atol, examples())
+    return equal('cached decoding equals teacher forcing', atol, examples())
 
 
 def _parameters(found: Examined) -> Finding:
-    contract = 'each parameter has a gradient'
+    contract = 'every parameter has a nonzero gradient'
     for path, gradient in by_path(found.gradients).items():
         if not abs(gradient).max() > 0:
-            return Finding(contract, False, f'that of {path} is 0')
+            return Finding(contract, False, f'the gradient of {path} is 0')
     return Finding(contract, True)
 
 

@@ -33,14 +33,14 @@ def schedule_findings(
     wrong = []
     differs = []
     for count, x, y in zip(counts, traced, plain, strict=True):
-        example = f'step {count:,} has a rate of {x:g}'
+        example = f'the rate of step {count:,} is {x:g}'
         if not -1e-9 <= x < float('inf'):
             wrong.append(example)
         if not abs(x - y) <= rounding:
-            differs.append(f'{example}, and {y:g} where it is not traced')
+            differs.append(f'{example} traced and {y:g} untraced')
     return [
-        without('rates are finite, and not negative', wrong),
-        without('rates are the same, traced or not', differs),
+        without('rates are finite and not negative', wrong),
+        without('tracing gives the same rates', differs),
     ]
 
 
@@ -66,10 +66,10 @@ def optimizer_findings(
     both = _plain((state, updates)), _plain(again)
     same = jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), *both))
     return [
-        told('updates have the tree of the parameters', like, 'they have another'),
-        told('updates are finite', finite, 'one is not, of gradients of 0'),
-        told('its state is arrays, of one tree', arrays and kept, 'it is not'),
-        told('the same gradients make the same updates', bool(same), 'they differ'),
+        told('updates have the tree of the parameters', like, 'the trees differ'),
+        told('updates are finite', finite, 'NaN or infinity with zero gradients'),
+        told('the state is a fixed tree of arrays', arrays and kept, 'it changes'),
+        told('updates are deterministic', bool(same), 'they differ'),
     ]
 
 

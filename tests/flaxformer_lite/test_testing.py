@@ -88,38 +88,38 @@ class HasTooMany(ReluFeedForward):
 BROKEN = [
     (
         SeesTheFuture,
-        'logits do not see the future',
-        r'logits at position 0 change by \d.* when token 1 does',
+        'logits do not depend on later tokens',
+        r'logits at position 0 change by \d.* with token 1',
     ),
     (
         IgnoresThePadding,
-        'padding changes nothing',
+        'padding has no effect',
         'logits at position 0 change by .* with other tokens in padding',
     ),
     (
         CountsAlongTheRow,
-        'packing changes nothing',
-        'logits at position 0 change by .* as number 1 of a packed row',
+        'packing has no effect',
+        'logits at position 0 change by .* if packed as number 1 of a row',
     ),
     (
         OfTheBatch,
-        'other rows change nothing',
+        'other rows have no effect',
         'logits at position 0 change by .* with other rows in the batch',
     ),
     (
         Forgets,
-        'token by token as at once',
-        'logits at position 1 are .* away from those at once',
+        'cached decoding equals teacher forcing',
+        'logits at position 1 differ by ',
     ),
     (
         InfiniteSlope,
         'logits and gradients are finite',
-        'the gradient of decoder/layer_0/.* is not',
+        'the gradient of decoder/layer_0/.*: NaN or infinity',
     ),
     (
         HasTooMany,
-        'each parameter has a gradient',
-        'that of decoder/layer_0/feed_forward/spare is 0',
+        'every parameter has a nonzero gradient',
+        'the gradient of decoder/layer_0/feed_forward/spare is 0',
     ),
 ]
 
@@ -149,7 +149,7 @@ def test_products_that_are_summed_in_bfloat16_are_found():
 
     assert found(ReluFeedForward).holds
     assert not found(Rounds).holds
-    assert found(Rounds).detail == 'a dot_general of bfloat16 gives bfloat16'
+    assert found(Rounds).detail == 'dot_general of bfloat16 accumulates in bfloat16'
 
 
 def test_first_values_that_are_no_numbers_are_found():
@@ -171,7 +171,9 @@ def test_a_part_of_ours_keeps_its_contracts_in_all_forms():
 def test_a_whole_model_is_held_to_the_same():
     model = testing.small_model(architecture='decoder_only', block='parallel')
     found = testing.check(model, quick=True)
-    assert 'logits do not see the future' in {finding.contract for finding in found}
+    assert 'logits do not depend on later tokens' in {
+        finding.contract for finding in found
+    }
 
 
 def test_what_cannot_be_tried_is_no_failure_and_says_so():
@@ -223,7 +225,7 @@ def test_the_command_prints_what_it_finds_and_exits_with_1(monkeypatch, capsys):
     with pytest.raises(SystemExit) as leaving:
         run('test_testing.SeesTheFuture')
     assert leaving.value.code == 1
-    line = 'logits do not see the future +NO +logits at position 0 change by .* token 1'
+    line = 'on later tokens +NO +logits at position 0 change by .* with token 1'
     assert re.search(line, capsys.readouterr().out)
 
 
@@ -255,10 +257,10 @@ class LearnsNothing(Loss):
 @pytest.mark.parametrize(
     ('loss', 'message'),
     [
-        (Mean, 'padding adds nothing: the loss changes by'),
-        (OfTheFirst, 'the order of rows changes nothing: the loss changes by'),
-        (InfiniteCost, 'the loss and its gradients are finite: they are not'),
-        (LearnsNothing, 'the model learns by it: gradients are 0'),
+        (Mean, 'padding has no effect: the loss has a relative'),
+        (OfTheFirst, 'the order of rows has no effect: the loss has a'),
+        (InfiniteCost, 'the loss and its gradients are finite: NaN'),
+        (LearnsNothing, 'gradients are not all zero: all are 0'),
     ],
 )
 def test_a_loss_with_a_mistake_is_found(loss, message):
@@ -280,19 +282,19 @@ class Careless(Source):
 @pytest.mark.parametrize(
     ('train', 'val', 'example'),
     [
-        ([[('a', 'b')]] * 2, [('a', 'b')], 'no set holds .*: val, pair 0 is'),
+        ([[('a', 'b')]] * 2, [('a', 'b')], 'evaluation sets .*: val, pair 0: '),
         (
             [[('a', 'b')], [('c', 'd')]],
             [],
-            'the same pairs .*: number 0 is .*, and then',
+            'every pass .*: number 0: .* first, then',
         ),
-        ([[('a', 'o\u0308')]] * 2, [], 'text is NFC.*: training, pair 0 is'),
-        ([[]] * 2, [], 'there are training pairs: there is none'),
+        ([[('a', 'o\u0308')]] * 2, [], 'text is NFC.*: training, pair 0: '),
+        ([[]] * 2, [], 'training has pairs: no pair'),
     ],
 )
 def test_a_careless_source_is_found(train, val, example):
     found = contracts.source_findings(Careless(val, train))
-    with pytest.raises(testing.BrokenContract, match=f'contracts\n{example}'):
+    with pytest.raises(testing.BrokenContract, match=f'contracts:\n{example}'):
         testing.require(found, 'Careless')
 
 
@@ -314,8 +316,8 @@ def test_a_run_refuses_a_part_that_breaks_a_contract_unless_told_to_train_it(
 ):
     part = 'test_testing.SeesTheFuture'
     message = (
-        f'model.decoder.feed_forward={part}: failed contract .logits do not see the '
-        'future.: logits at position 0 change by .* when token 1 does.*'
+        f'model.decoder.feed_forward={part}: failed contract .logits do not depend on '
+        'later tokens.: logits at position 0 change by .* with token 1.*'
         'train.check_parts=False'
     )
     with pytest.raises(UserError, match=message):
@@ -460,27 +462,35 @@ class InBfloat16(Processor):
 
 
 CARELESS = [
-    ('filters', KeepsNothing, 'some pairs are kept: none is'),
-    ('filters', GoesOn, 'the same pairs are kept each time: there are'),
-    ('filters', EverySecond, 'what is kept is kept again: there are'),
-    ('objective', Draws, 'equal random numbers make equal examples: number 0'),
-    ('objective', Doubles, 'neither side is longer than the text: of 1 ids 2 are read'),
-    ('objective', Ends, r'ids are those of pieces, without ends: \[57\] has the id 1'),
-    ('hooks', Overwrites, 'it leaves rows as they are: number 0 is .*, and then'),
-    ('hooks', AddsItself, 'what it adds to a row can be JSON: .*AddsItself'),
-    ('decode', Twice, 'scores are those of the model: that of .* away'),
-    ('decode', FindsNothing, 'each sentence has a result: number 0 has none'),
-    ('decode', NeverEnds, 'a result is tokens, an end and padding: '),
-    ('decode', OfTheWholeBatch, 'other rows change nothing: number . has'),
-    ('processors', Forbids, 'some token may come: none after 0 tokens'),
+    ('filters', KeepsNothing, 'some pairs are kept: no pair'),
+    ('filters', GoesOn, 'every pass keeps the same pairs: '),
+    ('filters', EverySecond, 'filtering twice changes nothing: '),
+    ('objective', Draws, 'equal seeds give equal examples: number 0'),
+    ('objective', Doubles, 'sides are not longer than the text: 1 ids became 2'),
+    ('objective', Ends, r'examples have no special ids: \[57\] contains id 1'),
+    ('hooks', Overwrites, 'rows are not modified: number 0: .* first, then'),
+    ('hooks', AddsItself, 'added values are JSON serializable: .*AddsItself'),
+    ('decode', Twice, 'scores equal teacher forcing: the score of .* differs'),
+    ('decode', FindsNothing, 'every sentence has a result: sentence 0 has none'),
+    ('decode', NeverEnds, 'results are tokens, an end token and padding: '),
+    ('decode', OfTheWholeBatch, 'other rows have no effect: sentence .: '),
+    (
+        'processors',
+        Forbids,
+        'some token stays possible: no finite logit after 0 tokens',
+    ),
     (
         'processors',
         LooksAhead,
-        'tokens not chosen yet change nothing: after 0',
+        'later tokens have no effect: logits differ after 0',
     ),
-    ('processors', Raises, 'no token is more than certain: a log-probability is '),
-    ('processors', OfAllRows, 'hypotheses change nothing of each other: after 0'),
-    ('processors', InBfloat16, 'logits stay as many, in float32: .* become bfloat16'),
+    ('processors', Raises, 'no probability exceeds 1: the log-probability is '),
+    ('processors', OfAllRows, 'other hypotheses have no effect: logits differ after 0'),
+    (
+        'processors',
+        InBfloat16,
+        'logits keep their shape, in float32: .* became bfloat16',
+    ),
 ]
 
 

@@ -99,7 +99,9 @@ def test_a_file_that_was_edited_is_told_once_and_read(tmp_path, capsys, name, ol
 
 def test_what_holds_no_run_is_refused(tmp_path):
     for folder in (tmp_path, tmp_path / 'none'):
-        with pytest.raises(UserError, match=f'{folder} holds no run: give a folder of'):
+        with pytest.raises(
+            UserError, match=f'{folder}: no run found. Pass a directory of'
+        ):
             listing.listing([folder])
 
 

@@ -36,7 +36,7 @@ def test_sizes_lengths_and_overlap_are_counted():
     assert ['train', '3', '1.667', '1.667', '2', '3', '-'] in lines
     assert ['val', '2', '1.5', '1', '2', '1', '1'] in lines
     assert ['test', '1', '3', '1', '3', '1', '0'] in lines
-    assert 'left out of training: 7 by duplicates'.split() in lines
+    assert 'filtered from training: 7 by duplicates'.split() in lines
     assert ['a', 'b'] in lines and ['x'] in lines
 
 
@@ -50,7 +50,7 @@ def test_an_empty_set_is_counted_and_not_written(tmp_path, capsys):
     assert ['none', '0', '-', '-', '-', '-', '0'] in lines
     overview.write(OneEmpty(), tmp_path / 'out')  # pyright: ignore
     assert capsys.readouterr().err == (
-        'warning: --write leaves none out: the set holds no sentences\n'
+        'warning: --write: skipped none, which has no sentences\n'
     )
     again = sources.load(f'text(path="{tmp_path}/out", source="en", target="de")')
     assert list(again.evaluation()) == ['val', 'test']
@@ -69,7 +69,7 @@ def test_what_is_written_is_read_again_as_text(tmp_path, monkeypatch):
         for name, pairs in data.evaluation().items()
     }
     assert again.evaluation() == expected
-    with pytest.raises(UserError, match='made is there already'):
+    with pytest.raises(UserError, match='made: already exists'):
         run(monkeypatch, f'--config.data={DATA}', f'--write={folder}')
 
 

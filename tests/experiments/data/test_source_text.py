@@ -85,7 +85,7 @@ def test_the_contracts_look_at_every_reference(folder):
     (folder / 'val.de.1').write_text('y\n')
     broken = [found for found in source_findings(make(folder)) if not found.holds]
     assert [found.contract for found in broken] == [
-        'no set holds a pair that is trained on'
+        'evaluation sets and training do not overlap'
     ]
 
 

@@ -100,13 +100,13 @@ class _Careless(Tokenizer):
 @pytest.mark.parametrize(
     ('mistake', 'contract'),
     [
-        ('changed', "text comes back: 'ab' comes back as 'bc'"),
-        ('end', "what follows an end is no text: number 0 is 'ab', and then 'ab"),
-        ('ids', "ids are those of text: 'ab' has the id 0"),
-        ('blank', 'a blank text has no ids: '),
-        ('pieces', 'each id is written as a piece: 0'),
-        ('unequal', 'equal text makes equal bytes: they are others'),
-        ('drawn', "what it draws is of the same text: 'ab' comes back as 'ba'"),
+        ('changed', "decoding inverts encoding: 'ab' becomes 'bc'"),
+        ('end', "decoding stops at the end token: number 0: 'ab' first, then 'ab"),
+        ('ids', "text has no padding or end ids: 'ab' contains id 0"),
+        ('blank', 'blank text has no ids: '),
+        ('pieces', 'every id has a piece: 0'),
+        ('unequal', 'training is deterministic: the bytes differ'),
+        ('drawn', "sampled ids decode to the same text: 'ab' becomes 'ba'"),
     ],
 )
 def test_a_careless_tokenizer_is_found(mistake, contract):

@@ -97,29 +97,34 @@ def test_other_pages_and_names_that_lead_here_are_refused(running, method, heade
     path = '/' if method == 'GET' else '/translate'
     status, answer = ask(running, method=method, path=path, **headers)
     assert status == 403
-    assert re.search('the host must be 127|another page may not', answer['error'])
+    assert re.search('invalid host. Use 127|other origins are not', answer['error'])
 
 
 @pytest.mark.parametrize(
     ('body', 'headers', 'status', 'message'),
     [
-        (QUESTION, {'Content_Type': 'text/plain'}, 415, 'is application/json'),
-        (b'{', {}, 400, 'a question is JSON such as'),
-        (b'\xff', {}, 400, 'a question is JSON such as'),
-        (b'[' * 10_000, {}, 400, 'a question is JSON such as'),
-        ([], {}, 400, 'a question is JSON such as'),
-        ({'text': 'a'}, {}, 400, 'a question is JSON such as'),
-        (QUESTION | {'more': 1}, {}, 400, 'a question is JSON such as'),
-        (QUESTION | {'text': 5}, {}, 400, 'a question is JSON such as'),
-        (QUESTION | {'run': True}, {}, 400, 'a question is JSON such as'),
-        (QUESTION | {'beams': 3}, {}, 400, 'with beams of 1, 2, 4, 8'),
+        (QUESTION, {'Content_Type': 'text/plain'}, 415, 'Send application/json'),
+        (b'{', {}, 400, 'invalid request. Send JSON'),
+        (b'\xff', {}, 400, 'invalid request. Send JSON'),
+        (b'[' * 10_000, {}, 400, 'invalid request. Send JSON'),
+        ([], {}, 400, 'invalid request. Send JSON'),
+        ({'text': 'a'}, {}, 400, 'invalid request. Send JSON'),
+        (QUESTION | {'more': 1}, {}, 400, 'invalid request. Send JSON'),
+        (QUESTION | {'text': 5}, {}, 400, 'invalid request. Send JSON'),
+        (QUESTION | {'run': True}, {}, 400, 'invalid request. Send JSON'),
+        (QUESTION | {'beams': 3}, {}, 400, 'beams is one of 1, 2, 4, 8'),
         (QUESTION | {'run': 1}, {}, 400, 'run must be from 0 to 0'),
         (QUESTION | {'run': -1}, {}, 400, 'run must be from 0 to 0'),
-        (QUESTION | {'text': 'x' * 401}, {}, 400, 'has 401 characters, more than 400'),
-        (b'x' * (server.MOST_BYTES + 1), {}, 413, 'at most 20,000 bytes'),
-        (QUESTION, {'Content_Length': '9' * 5_000}, 413, 'at most 20,000 bytes'),
-        (b'', {'Content_Length': '9' * 5_000, 'Host': 'x'}, 403, 'the host must be'),
-        (b'', {'Content_Length': '-5'}, 400, 'a question is JSON such as'),
+        (
+            QUESTION | {'text': 'x' * 401},
+            {},
+            400,
+            'has 401 characters. Shorten it to 400',
+        ),
+        (b'x' * (server.MOST_BYTES + 1), {}, 413, 'more than 20,000 bytes'),
+        (QUESTION, {'Content_Length': '9' * 5_000}, 413, 'more than 20,000 bytes'),
+        (b'', {'Content_Length': '9' * 5_000, 'Host': 'x'}, 403, 'invalid host'),
+        (b'', {'Content_Length': '-5'}, 400, 'invalid request. Send JSON'),
     ],
 )
 def test_a_bad_question_is_one_sentence(running, body, headers, status, message):
@@ -149,7 +154,7 @@ def test_too_many_questions_are_refused(running, monkeypatch):
         assert ask(running)[0] == 200
     status, answer = ask(running)
     assert status == 429
-    assert answer['error'].startswith('more than 20 questions in a second')
+    assert answer['error'].startswith('more than 20 requests per second')
     now += 1.1
     assert ask(running)[0] == 200
 
@@ -161,7 +166,7 @@ def test_a_mistake_is_a_sentence_and_a_defect_is_not_told(capfd):
     with serving(explainer(wrong)) as started:
         assert ask(started) == (400, {'error': 'the sentence is blank'})
         status, answer = ask(started, QUESTION | {'text': 'secret'})
-    assert status == 500 and 'its terminal says how' in answer['error']
+    assert status == 500 and 'internal error' in answer['error']
     assert 'KeyError' in capfd.readouterr().err
 
 
@@ -213,9 +218,9 @@ def test_a_request_that_trickles_in_is_ended(start, answer, monkeypatch):
 
 
 def test_a_port_that_is_taken_is_one_line(running):
-    with pytest.raises(UserError, match=f'--port={running.server_port} cannot be used'):
+    with pytest.raises(UserError, match=f'--port={running.server_port}: not available'):
         Server(running.server_port)
-    with pytest.raises(UserError, match='--port=99999 cannot be used'):
+    with pytest.raises(UserError, match='--port=99999: not available'):
         Server(99_999)
 
 
@@ -262,7 +267,7 @@ def address(trained):
         try:
             line = process.stdout.readline()
             assert re.fullmatch(
-                r'http://127\.0\.0\.1:\d+/ \(Ctrl-C ends it\)\n', line
+                r'http://127\.0\.0\.1:\d+/ \(press Ctrl-C to stop\)\n', line
             ), process.stderr.read()
             yield line.split()[0]
         finally:
@@ -295,7 +300,7 @@ def test_translate_writes_the_page_of_what_it_prints(
     *_, first, _, _, last = printed.out.splitlines()
     assert [x['text'] for x in data['answers']] == ['My dog sleeps.', 'My cat.']
     assert [x['texts'][0] for x in data['answers']] == [first, last]
-    assert "--html leaves 'a cat a cat" in printed.err
+    assert "--html: skipped 'a cat a cat" in printed.err
     link = tmp_path / 'link.html'
     link.symlink_to('target.html')
     lines_to_page(trained, link, 'a\n', monkeypatch)
@@ -378,11 +383,11 @@ def test_a_sentence_is_typed_and_a_head_switched_off(tab, address):
     assert one.locator('.clock').inner_text() == f'{tokens.count()} / {tokens.count()}'
     # Time goes back by a click and by a key.
     tokens.nth(1).click()
-    assert one.locator('.which').inner_text() == 'for token 2 of the translation'
-    one.get_by_label('Tokens written so far').press('ArrowLeft')
-    assert one.locator('.which').inner_text() == 'for token 1 of the translation'
+    assert one.locator('.which').inner_text() == 'Predicted distribution of token 2'
+    one.get_by_label('Decoding step').press('ArrowLeft')
+    assert one.locator('.which').inner_text() == 'Predicted distribution of token 1'
     # Another map, by the keyboard, which stays where it is.
-    button = one.get_by_label('Show Translation to source, layer 1, head 0')
+    button = one.get_by_label('Show Cross-attention, layer 1, head 0')
     button.press('Enter')
     assert one.locator('.title').inner_text().endswith('layer 1, head 0')
     assert tab.evaluate('document.activeElement.ariaLabel') == button.get_attribute(
@@ -393,7 +398,7 @@ def test_a_sentence_is_typed_and_a_head_switched_off(tab, address):
     assert re.search(r'→ .*: [01]\.\d{3}', one.locator('.told').inner_text())
     # A head and a layer, in one run alone.
     before = other.inner_text()
-    one.get_by_label('Translation to source, layer 1, head 1: on').uncheck()
+    one.get_by_label('Cross-attention, layer 1, head 1: on').uncheck()
     one.get_by_label('Layer 0 of the decoder: on').uncheck()
     whole = one.locator('.whole')
     whole.wait_for()
@@ -414,7 +419,7 @@ def test_a_mistake_is_said_on_the_page(tab, address):
     tab.locator('#text').fill('a ' * 150)
     tab.keyboard.press('Enter')
     tab.locator('#status.wrong').wait_for()
-    assert 'tokens with its end' in tab.locator('#status').inner_text()
+    assert 'including the end token' in tab.locator('#status').inner_text()
 
 
 @pytest.mark.slow
@@ -424,13 +429,12 @@ def test_a_mistake_is_said_on_the_page(tab, address):
     [
         (
             {'attention': 'blockwise', 'cross.attention': 'softmax'},
-            'Source to itself, Translation to itself: this attention keeps no weights '
-            'that could be shown; its heads can be switched off.',
+            'Encoder self-attention, Decoder self-attention: this implementation '
+            'stores no weights to show. You can still switch off its heads.',
         ),
         (
             {'architecture': 'recurrent'},
-            'This model has no layers of attention heads, so there is nothing to '
-            'switch off.',
+            'This model has no attention heads to switch off.',
         ),
         ({'architecture': 'decoder_only'}, ''),
     ],

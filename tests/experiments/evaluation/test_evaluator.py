@@ -63,7 +63,7 @@ def test_translations_are_not_written_through_a_link(evaluator, tmp_path, capsys
     (tmp_path / 'elsewhere').mkdir()
     (tmp_path / 'translations').symlink_to('elsewhere')
     assert evaluator(1.0, 'val', PAIRS, 6).scores['loss'] == 1.0
-    assert 'not saved: ' in (err := capsys.readouterr().err)
+    assert 'cannot save translations' in (err := capsys.readouterr().err)
     assert 'translations is a link. Remove it' in err
     assert not any((tmp_path / 'elsewhere').iterdir())
 
@@ -98,7 +98,7 @@ def test_sets_are_chosen_by_their_names():
     ]
     assert list(sets.chosen(commas, 'news,2020,val', '--set')) == ['news,2020', 'val']
     for names, words in (
-        ('none', "--set: the set 'none' holds no sentences"),
+        ('none', "--set: the set 'none' has no sentences"),
         ('no', "--set: unknown set 'no'. Choose one of val, none"),
     ):
         with pytest.raises(UserError, match=words):

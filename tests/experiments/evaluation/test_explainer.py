@@ -205,7 +205,7 @@ def test_every_head_and_layer_has_a_switch():
     found = explainer_of(decoder__num_layers=1)
     assert len(found.switches) == (2 + 2 * 2) + (1 + 2 * 2)
     assert not explainer_of(architecture='recurrent').switches
-    with pytest.raises(UserError, match="no 'encoder/layer_0/x' to switch off"):
+    with pytest.raises(UserError, match="no head or layer 'encoder"):
         found.explain(TEXT, found.strategy(1), ['encoder/layer_0/x'])
 
 
@@ -220,7 +220,10 @@ def test_what_keeps_no_weights_is_left_out_and_the_rest_is_told():
     ('text', 'message'),
     [
         (' \t', 'is blank'),
-        ('a' * explainer.MOST_TOKENS, 'has 65 tokens with its end, more than the 64'),
+        (
+            'a' * explainer.MOST_TOKENS,
+            'has 65 tokens, including the end token. Shorten it to 64',
+        ),
     ],
 )
 def test_what_is_no_sentence_to_show_is_refused(text, message):

@@ -1,5 +1,6 @@
 """Tests of the functions with which notebooks inspect a run."""
 
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -15,7 +16,8 @@ import experiments
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.evaluation import opened_run
 from experiments.evaluation.opened_run import OpenedRun
-from experiments.reports import looking
+from experiments.reports import figures, looking
+from experiments.reports.figures import Figure
 from experiments.reports.looking import Attended
 from flaxformer_lite import introspection
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -197,3 +199,12 @@ def test_opening_a_run_changes_nothing_in_the_process(trained):
     command = [sys.executable, '-c', NOTHING_CHANGES, str(trained)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_head_scores_are_a_cell_per_head():
+    scores = {'encoder': np.array([[0.25, 0.5]]), 'decoder': np.array([[1.0, 0.75]])}
+    chart = looking.head_scores(scores, 'rise of loss (nats per token)')
+    svg = figures.files(Figure('heads', 'Heads', chart))['svg'].decode()
+    assert re.findall(r'>(\d\.\d\d)<', svg)[:4] == ['0.25', '0.50', '1.00', '0.75']
+    assert '>rise of loss (nats per token)<' in svg
+    assert svg.index('>encoder<') < svg.index('>decoder<')

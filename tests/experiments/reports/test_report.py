@@ -95,7 +95,7 @@ def test_signatures_that_differ_are_pointed_out(tmp_path):
     ]
     lines = report.as_table([read_one(path) for path in paths]).splitlines()
     assert lines[-3:-1] == ['bleu: nrefs:1|v:1', 'bleu: nrefs:1|v:2']
-    assert 'cannot be compared' in lines[-1]
+    assert 'not comparable' in lines[-1]
 
 
 def test_csv_holds_the_numbers_as_they_are(tmp_path):
@@ -111,7 +111,7 @@ def test_no_run_at_all_is_an_error(tmp_path):
     result = run(tmp_path)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == (
-        'error: there is no run to report: give the directories of runs, such as runs/*'
+        'error: runs: no readable run. Pass directories of runs, such as runs/*.'
     )
 
 
@@ -142,6 +142,6 @@ def test_one_bad_run_does_not_take_the_table_down(tmp_path):
     assert [line.split()[0] for line in result.stdout.splitlines()[2:-1]] == [str(good)]
     notes = result.stderr.splitlines()
     assert len(notes) == len(paths) + 1
-    assert all(note.startswith('left out: ') for note in notes)
+    assert all(note.startswith('skipped: ') for note in notes)
     for note, path in zip(notes, paths, strict=False):
         assert str(path) in note

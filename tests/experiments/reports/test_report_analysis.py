@@ -194,11 +194,15 @@ def test_a_contrast_has_the_detectable_difference_of_its_design():
 
 def test_what_cannot_be_compared_is_said():
     scores = drawn(2, 3)
-    with pytest.raises(ValueError, match="'arm 9' is no arm: there are arm 0, arm 1"):
+    with pytest.raises(
+        ValueError, match="unknown arm 'arm 9'. Choose one of arm 0, arm 1"
+    ):
         compare(scores, base='arm 9')
-    with pytest.raises(ValueError, match="'arm 2' has no score: leave it out"):
+    with pytest.raises(ValueError, match="'arm 2': no scores. Leave it out"):
         compare(scores | {'arm 2': {}})
-    with pytest.raises(ValueError, match="'arm 2', seed 0: nan is no score"):
+    with pytest.raises(
+        ValueError, match="'arm 2', seed 0: the score nan is not finite"
+    ):
         compare(scores | {'arm 2': {0: float('nan')}})
     with pytest.raises(ValueError, match='margin must be above 0, not 0'):
         compare(scores, margin=0)

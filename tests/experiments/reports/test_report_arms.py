@@ -42,20 +42,22 @@ def test_a_seed_given_by_its_own_field_is_that_seed(tmp_path):
     found = study(paths)
     assert list(found.arms[0].by_seeds(found.measure).values()) == [30.0]
     (warning,) = conditions.warnings(found)
-    assert str(tmp_path / 'b') in warning and 'no independent run' in warning
+    assert str(tmp_path / 'b') in warning and 'has the same seeds' in warning
 
 
 def test_the_base_is_named_by_its_arm(tmp_path):
     paths = heads(tmp_path, {4: [30.0], 8: [31.0]})
     assert study(paths).base.name == 'num_heads=4'
     assert study(paths, base='num_heads=8').base.name == 'num_heads=8'
-    with pytest.raises(UserError, match='--base=num_heads=9: .* there is num_heads=4'):
+    with pytest.raises(
+        UserError, match='--base=num_heads=9: unknown arm. Choose one of num'
+    ):
         study(paths, base='num_heads=9')
 
 
 @pytest.mark.parametrize('measure', ['test', 'test blue', 'dev bleu'])
 def test_a_measure_that_is_not_there_is_refused(tmp_path, measure):
-    with pytest.raises(UserError, match='the sets are test, the scores bleu, chrf,'):
+    with pytest.raises(UserError, match='Sets: test. Scores: bleu, chrf,'):
         study(heads(tmp_path, {4: [30.0]}), measure=measure)
 
 
@@ -77,8 +79,8 @@ def test_the_answer_ranks_and_tests(tmp_path):
     contrasts = findings.from_base(found)
     assert verdicts(found) == [
         ('num_heads=8', 'better'),
-        ('num_heads=4', 'the base'),
-        ('num_heads=2', 'no difference shown'),
+        ('num_heads=4', 'base'),
+        ('num_heads=2', 'not significant'),
     ]
     scores = {f'{n}': dict(enumerate(values)) for n, values in bleus.items()}
     contrast = analysis.compare(scores, base='4')[0]
@@ -91,12 +93,12 @@ def test_of_a_loss_less_is_better(tmp_path):
     found = study(paths, measure='test loss')
     assert not found.measure.higher_is_better
     words = [word for _, word in verdicts(found)]
-    assert words == ['the base', 'the seeds do not differ: no test can be made']
+    assert words == ['base', 'not testable: no variance between seeds']
 
 
 def test_of_one_seed_nothing_is_said(tmp_path):
     found = study(heads(tmp_path, {4: [30.0], 8: [31.0]}))
-    assert verdicts(found)[0] == ('num_heads=8', findings.NOTHING_ACROSS_SEEDS)
+    assert verdicts(found)[0] == ('num_heads=8', findings.ONE_SEED)
 
 
 def test_over_sentences_runs_of_a_seed_are_paired(tmp_path):
@@ -123,7 +125,7 @@ def test_diverged_failed_and_unfinished_runs_are_named_and_in_no_mean(tmp_path):
     assert list(found.arms[0].by_seeds(found.measure).values()) == [30.0, 31.0]
     diverged, failed, stopped = conditions.warnings(found)
     assert 'seed 2: diverged at step 7' in diverged
-    assert '(the loss is not finite); it is in no mean' in diverged
+    assert '(the loss is not finite); excluded from the means' in diverged
     assert 'seed 3: failed at step 7' in failed
     assert 'seed 4: stopped at step 7' in stopped
 
@@ -131,8 +133,8 @@ def test_diverged_failed_and_unfinished_runs_are_named_and_in_no_mean(tmp_path):
 @pytest.mark.parametrize(
     ('field', 'value', 'words'),
     [
-        ('train__steps', 40, 'more than the question asks: train.steps is 40, not 20'),
-        ('data', 'other', 'more than the question asks: data is other, not'),
+        ('train__steps', 40, 'in other fields: train.steps is 40, not 20'),
+        ('data', 'other', 'fields: data is other, not'),
     ],
 )
 def test_more_than_one_difference_is_said(tmp_path, field, value, words):
@@ -150,12 +152,12 @@ def test_unequal_code_and_unequal_cost_are_said(tmp_path):
         paths.append(make(tmp_path / name, 31.0, **more, model__num_heads=parameters))
     code, cost = conditions.warnings(study(paths))
     assert code == (
-        'Not the same commit in all runs: a difference may come from the code.'
+        'Different commit between runs: a difference may come from the code.'
     )
-    assert ('commit', 'bbbbbbbbbb with changes', 'num_heads=1500') in conditions.facts(
+    assert ('commit', 'bbbbbbbbbb (modified)', 'num_heads=1500') in conditions.facts(
         study(paths)
     ).rows
-    assert cost == 'Not at equal cost: parameters from 1,000 to 1,500.'
+    assert cost == 'Unequal cost: parameters range from 1,000 to 1,500.'
     assert not conditions.warnings(study(paths[:1]))
 
 
@@ -180,11 +182,11 @@ def test_costs_have_to_be_equal_within_each_declared_difference(tmp_path):
     assert not warned((names[1], names[0]))
     unequal = (names[2], names[0])
     (line,) = warned((names[1], names[0]), unequal)
-    pair = 'num_heads=8 − num_heads=2'
-    assert line == f'Not at equal cost: parameters from 1,000 to 1,500 in {pair}.'
+    pair = 'num_heads=8 and num_heads=2'
+    assert line == f'Unequal cost: parameters range from 1,000 to 1,500 for {pair}.'
     (line,) = warned(unequal, (names[3], names[1]))
     assert line.endswith(
-        'in num_heads=16 − num_heads=4, the largest of 2 unequal contrasts.'
+        'for num_heads=16 and num_heads=4 (the largest of 2 unequal contrasts).'
     )
 
 
@@ -198,20 +200,21 @@ def test_declared_differences_are_the_answer(tmp_path):
     (sentence,) = findings.answer(found, [contrast])
     low, high = (f'{x:.2f}' for x in (contrast.low, contrast.high))
     assert sentence == (
-        f'many, from few: +9.95 (95 % interval +{low} to +{high}): better.'
+        f'many compared with few: better (difference 9.95, 95% CI {low} to {high}).'
     )
     # Nearer, and with less to see it by.
     paths = heads(tmp_path / 'near', {4: (30.0, 32.0), 8: (30.0, 33.0)})
     (contrast,) = findings.declared(study(paths, with_folder(asked, tmp_path / 'near')))
     (sentence,) = findings.answer(found, [contrast])
     assert contrast.equivalent is True
-    assert sentence.endswith('): equivalent.')
+    assert sentence.startswith('many compared with few: equivalent (')
     (sentence,) = findings.answer(found, [contrast._replace(equivalent=False)])
-    words = 'no difference shown (minimum detectable difference: '
-    assert sentence.endswith(f'): {words}{contrast.detectable:.2f}).')
+    assert ': not significant (difference 0.50, 95% CI ' in sentence
+    words = f'; minimum detectable difference {contrast.detectable:.2f}).'
+    assert sentence.endswith(words)
     alone = contrast._replace(low=None, high=None, p=None)
     (sentence,) = findings.answer(found, [alone])
-    assert sentence == 'many, from few: +0.50; no test can be made.'
+    assert sentence == 'many compared with few: not testable (difference 0.50).'
 
 
 def test_declared_differences_are_in_the_table_of_the_answer(tmp_path):
@@ -233,7 +236,7 @@ def test_declared_differences_are_in_the_table_of_the_answer(tmp_path):
         contrast.detectable,
         contrast.p,
         contrast.permuted,
-        'no difference shown',
+        'not significant',
     )
     assert 'most & many' in tables.latex(table)
     # The same difference has no other interval that is not folded away.
@@ -248,7 +251,7 @@ def test_declared_differences_are_in_the_table_of_the_answer(tmp_path):
     assert findings.exploratory(study(paths, all_of_them), contrasts) is None
     missing = study(paths[:2], asked)
     table = findings.answer_table(missing, {}, findings.declared(missing))
-    assert table.note.endswith('The declared differences have no scores yet.')
+    assert table.note.endswith('The declared contrasts have no scores yet.')
 
 
 def with_folder(asked, folder):
@@ -267,7 +270,7 @@ def with_folder(asked, folder):
 )
 def test_unequal_spread_is_said(tmp_path, bleus, is_said):
     lines = conditions.warnings(study(heads(tmp_path, bleus)))
-    assert any('Arms spread differently' in line for line in lines) == is_said
+    assert any('variance between seeds differs' in line for line in lines) == is_said
 
 
 def test_of_a_metric_whose_best_score_is_low_the_lowest_arm_is_best(tmp_path):
@@ -282,7 +285,7 @@ def test_of_a_metric_whose_best_score_is_low_the_lowest_arm_is_best(tmp_path):
     found = study(paths)
     assert str(found.measure) == 'test ter'
     assert [arm.name for arm in found.ranked()] == ['num_heads=8', 'num_heads=4']
-    assert over_sentences(found).note.startswith('Set test: ')
+    assert over_sentences(found).note.startswith('Set test, ')
     assert tuple(findings.scores(found).columns[2:4]) == ('ter', 'chrf')
     text = ' '.join(map(str, conditions.facts(found).rows))
     assert "('signature', 'of TER', 'all')" in text
@@ -303,7 +306,7 @@ def test_a_sweep_has_its_arms_and_says_what_is_missing(tmp_path):
 
 def test_runs_of_no_arm_of_the_sweep_are_refused(tmp_path):
     other = make(tmp_path / 'run,heads=2', 30.0)
-    with pytest.raises(UserError, match='none of the runs is .*--sweep=heads: give'):
+    with pytest.raises(UserError, match='--sweep=heads: none of the runs belongs to'):
         study([other], sweep(tmp_path))
 
 
@@ -312,7 +315,7 @@ def test_a_sweep_says_which_difference_it_did_not_ask_for(tmp_path):
     name = tmp_path / 'run,heads=8,train.seed=0'
     paths.append(make(name, 31.0, model__num_heads=8, model__residual='none'))
     text = ' '.join(conditions.warnings(study(paths, sweep(tmp_path))))
-    assert 'question asks: model.residual is none, not pre_norm.' in text
+    assert 'in other fields: model.residual is none, not pre_norm.' in text
 
 
 def test_a_report_names_the_file_that_declared_its_question(tmp_path):

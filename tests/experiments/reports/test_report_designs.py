@@ -62,7 +62,7 @@ def test_trials_are_told_by_what_decided_whatever_is_asked(tuned):
 
 def test_a_best_value_at_the_edge_is_a_doubt(tuned):
     (line,) = designs.doubts(tuned)
-    assert line.startswith('base: its best optimizer.schedule.peak, 0.001, is at the')
+    assert line.startswith('base: the best optimizer.schedule.peak, 0.001, is at the')
 
 
 def test_a_report_shows_them(tuned, tmp_path):
@@ -73,7 +73,7 @@ def test_a_report_shows_them(tuned, tmp_path):
     runs = [reading.read_run(run.path) for run in sweep.runs]
     page.write(arms.study(runs, sweep), tmp_path / 'report')
     text = (tmp_path / 'report/report.md').read_text('utf-8')
-    assert '## Tuning' in text and 'is at the edge of what was tried' in text
+    assert '## Tuning' in text and 'is at the edge of the search' in text
     assert (tmp_path / 'report/figures/tuning.svg').exists()
     assert (tmp_path / 'report/tables/expected_best.csv').exists()
 
@@ -138,12 +138,12 @@ def test_an_arm_stands_beside_the_base_on_its_own_data(tmp_path, monkeypatch, me
     study = arms.study(runs, sweep)
     table = findings.ranking(study, findings.from_base(study))
     rows = {row[0]: row[2:] for row in table.rows}
-    assert table.columns[-1] == 'from'
+    assert table.columns[-1] == 'base'
     assert [(arm, *row[-2:]) for arm, row in rows.items()] == [
         ('2000, rezero', 'better', '2000, pre_norm'),
-        ('2000, pre_norm', 'the base', '2000, pre_norm'),
-        ('3000, rezero', 'no difference shown', '3000, pre_norm'),
-        ('3000, pre_norm', 'the base', '3000, pre_norm'),
+        ('2000, pre_norm', 'base', '2000, pre_norm'),
+        ('3000, rezero', 'not significant', '3000, pre_norm'),
+        ('3000, pre_norm', 'base', '3000, pre_norm'),
     ]
     sign = 1 if measure == 'test bleu' else -1
     for rows_of in ('2000', '3000'):
@@ -160,7 +160,9 @@ def test_an_arm_stands_beside_the_base_on_its_own_data(tmp_path, monkeypatch, me
     assert not any('sentences' in line for line in conditions.warnings(study))
     runs[0].evaluations['test']['sentences'] = 5
     (warning,) = [x for x in conditions.warnings(study) if 'sentences' in x]
-    assert warning.startswith('Beside 2000, pre_norm: Not the same sentences of test')
+    assert warning.startswith(
+        'Compared with 2000, pre_norm: Different sentences in test '
+    )
     page.write(study, tmp_path / 'report')
     again, others = report_scores.recompute(tmp_path / 'report')
     assert [row[:2] for row in again.rows] == [

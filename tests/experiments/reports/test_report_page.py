@@ -95,7 +95,7 @@ def drawn(text):
 def test_everything_is_there(report):
     names = {str(path.relative_to(report)) for path in report.rglob('*.*')}
     assert {'index.html', 'report.md'} <= names
-    for table in ('answer', 'over_sentences', 'compared', 'cost', 'scores'):
+    for table in ('answer', 'over_sentences', 'conditions', 'cost', 'scores'):
         assert {f'tables/{table}.csv', f'tables/{table}.tex'} <= names
     shown = {'loss', 'dev_loss', 'dev_bleu', 'learning_rate', 'gradient_norm'}
     for figure in shown:
@@ -149,7 +149,7 @@ def test_a_line_is_the_mean_over_seeds_in_a_band_from_least_to_most(tmp_path):
     ((line,),) = figure.spec()['datasets'].values()
     assert (line['x'], line['y']) == ([5, 10], [4.5, 2.5])
     assert (line['low'], line['high']) == ([4, 2], [5, 3])
-    assert 'band: lowest to highest seed' in str(figure.spec())
+    assert '(band: range over seeds)' in str(figure.spec())
     assert figures.curves(study, 'tokens') == []  # these rows have none
 
 
@@ -213,15 +213,36 @@ def test_the_forest_plot_has_each_interval_in_the_order_of_the_table():
     (rows,) = [x for x in spec['datasets'].values() if 'arm' in x[0]]
     for row, contrast in zip(rows, contrasts, strict=True):
         assert row['arm'] == contrast.arm
-        found = (row['low'], row['effect'], row['high'])
+        found = (row['low'], row['difference'], row['high'])
         assert found == (contrast.low, contrast.effect, contrast.high)
-        assert row['verdict'].startswith('differs') == contrast.significant
-    assert {row['verdict'] for row in rows} == {'differs', 'no difference shown'}
+        assert (row['verdict'] == 'significant') == contrast.significant
+    assert {row['verdict'] for row in rows} == {'significant', 'not significant'}
     svg = figures.files(figure)['svg'].decode()
     assert svg.index('>z<') < svg.index('>c<') < svg.index('>d<')
     assert '>b<' not in svg
     alone = analysis.compare({'a': {0: 1.0}, 'b': {0: 2.0}}, base='a')
     assert figures.forest(alone, 'test bleu') is None
+
+
+def test_the_forest_plot_groups_rows_by_data_set():
+    scores = {
+        f'{data}, {arm}': {seed: score + seed for seed in range(3)}
+        for data, arm, score in (('copy', 'x', 1.0), ('copy', 'base', 5.0))
+        + (('sort', 'x', 2.0), ('sort', 'base', 3.0))
+    }
+    scores['copy, x'][1] = scores['sort, x'][1] = 9.0
+    pairs = [(f'{data}, x', f'{data}, base') for data in ('copy', 'sort')]
+    data = {arm: arm.partition(', ')[0] for arm in scores}
+    names = {arm: arm.partition(', ')[2] for arm in scores}
+    contrasts = analysis.compare(scores, contrasts=pairs, data=data)
+    score = figures.axis_title('exact_match', 'longer')
+    figure = figures.forest(contrasts, score, names, data)
+    svg = figures.files(figure)['svg'].decode()
+    labels = re.findall(r'>(copy|sort|x)<', svg)
+    assert labels == ['copy', 'x', 'sort', 'x']
+    assert re.search('font-weight="bold"[^>]*>copy<', svg)
+    assert '>Exact match (%) on longer:<' in svg
+    assert '>difference from base, 95% CI<' in svg
 
 
 def command(*arguments, code='pass', **options):
@@ -256,19 +277,19 @@ def test_the_table_needs_no_package_of_a_report(tmp_path):
     assert done.returncode == 2
     assert done.stderr == (
         'error: --out needs scipy, altair, vl_convert, jinja2: pip install -e '
-        '".[report]"; without --out the table needs none of them\n'
+        '".[report]"; or leave out --out\n'
     )
 
 
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['--out=RUN'], 'is the directory of a run: give another'),
-        (['--out=FILE'], 'cannot be written: .*/file is not a directory. Give another'),
-        (['--out=NEW', '--base=x'], '--base=x: there is no such arm; there is .*run'),
-        (['--out=NEW', '--measure=x'], '--measure=.x. must be a set and a score'),
+        (['--out=RUN'], 'directory of a run. Pass another'),
+        (['--out=FILE'], 'cannot be written, .*/file is not a directory. Pass another'),
+        (['--out=NEW', '--base=x'], '--base=x: unknown arm. Choose one of .*run'),
+        (['--out=NEW', '--measure=x'], '--measure=.x.: unknown set or score'),
         (['--out=NEW', '--against=x'], "--against: invalid choice: 'x'"),
-        (['--base=x'], '--base is for a report: give --out=DIR too'),
+        (['--base=x'], '--base: has no effect without a report. Add --out=DIR'),
     ],
 )
 def test_what_cannot_be_is_one_line_and_nothing_is_written(
@@ -302,7 +323,7 @@ TABLE = Table(
 
 def test_values_are_shown_as_papers_print_them():
     assert TABLE.cells()[0] == [
-        *('one', '30.13 ± 0.50', '−1.50', '−2.00 to +0.25', '< 0.001', '3')
+        *('one', '30.13 ± 0.50', '−1.50', '−2.00 to 0.25', '< 0.001', '3')
     ]
     assert TABLE.cells()[1][1:] == ['31.00', '-', '-', '-', '-']
     assert tables.format_cell(PValue(0.04321)) == '0.043'

@@ -20,19 +20,23 @@ def run(tmp_path, rows, *arguments):
 def test_scores_of_a_file_are_compared(tmp_path):
     lines = run(tmp_path, ROWS, '--base=flat').stdout.splitlines()
     assert len(lines) == 3
-    assert lines[2].split()[:4] == ['deep', 'flat', '3', '+9.917']
+    assert lines[2].split()[:4] == ['deep', 'flat', '3', '9.917']
 
 
 @pytest.mark.parametrize(
     ('rows', 'arguments', 'message'),
     [
-        (['arm,seed,bleu', 'a,0,1'], (), "no column 'score': it has arm, seed, bleu"),
-        ([*ROWS, 'deep,0,6,1'], (), 'line 8: deep has two scores of seed 0'),
-        ([*ROWS, 'deep,9,6,much'], (), "line 8: 'much' is no score"),
-        ([*ROWS, 'deep,9,6,inf'], (), "'deep', seed 9: inf is no score"),
+        (
+            ['arm,seed,bleu', 'a,0,1'],
+            (),
+            "column 'score' is missing. Found arm, seed, bleu",
+        ),
+        ([*ROWS, 'deep,0,6,1'], (), 'line 8: duplicate score of deep, seed 0. Remove'),
+        ([*ROWS, 'deep,9,6,much'], (), "line 8: invalid score 'much'. Use a number"),
+        ([*ROWS, 'deep,9,6,inf'], (), "'deep', seed 9: the score inf is not finite"),
         (ROWS[:4], (), 'fewer than two arms'),
-        (ROWS, ('--base=wide',), "'wide' is no arm: there are deep, flat"),
-        (ROWS, ('runs/a',), '--scores has scores of its own: leave runs out'),
+        (ROWS, ('--base=wide',), "unknown arm 'wide'. Choose one of deep, flat"),
+        (ROWS, ('runs/a',), '--runs: has no effect with --scores'),
     ],
 )
 def test_a_file_that_cannot_be_compared_is_one_line(tmp_path, rows, arguments, message):

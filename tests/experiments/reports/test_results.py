@@ -43,10 +43,10 @@ def test_an_answer_that_does_not_follow_is_said(tmp_path, monkeypatch, capsys):
         report.main()
     assert 'answer.csv differs in ' in capsys.readouterr().err
     monkeypatch.setattr(sys, 'argv', ['report', f'--recompute={folder}', '--base=x'])
-    with pytest.raises(UserError, match='--recompute has scores of its own: leave b'):
+    with pytest.raises(UserError, match='--base: has no effect with --recompute'):
         report.main()
     file.with_name('answer.csv').write_text('arm\nx\n', encoding='utf-8')
-    with pytest.raises(UserError, match='answer.csv is not the answer of a report'):
+    with pytest.raises(UserError, match='answer.csv: no base arm'):
         scores.recompute(folder)
 
 

@@ -181,7 +181,8 @@ def test_a_sweep_that_goes_on_has_as_many_workers_as_asked_for(
     monkeypatch.setattr(workers, 'start_here', start_here)
     monkeypatch.setattr(progress, 'summary', lambda planned: '')
     assert run_sweep(monkeypatch, file, '--workers=1') == 0
-    assert numbers == [1] and '2 of 2 runs have ended' in capsys.readouterr().out
+    assert numbers == [1]
+    assert '2 of 2 runs have already ended' in capsys.readouterr().out
 
 
 def test_runs_of_others_are_waited_for(planned, monkeypatch, capsys):
@@ -192,7 +193,7 @@ def test_runs_of_others_are_waited_for(planned, monkeypatch, capsys):
         others.enter_context(storage.locked(path / '.lock'))
         monkeypatch.setattr(time, 'sleep', lambda seconds: others.close())
         assert sweep._wait_for_others(planned, lambda: False)
-    assert capsys.readouterr().out == 'waiting for runs that other processes make\n'
+    assert capsys.readouterr().out == 'waiting for runs of other processes\n'
 
 
 def test_progress_says_what_has_ended_and_how_long_it_took(planned, capsys):
@@ -204,7 +205,7 @@ def test_progress_says_what_has_ended_and_how_long_it_took(planned, capsys):
     progress.say_ended(planned, said)
     progress.say_ended(planned, said)
     assert capsys.readouterr().out.splitlines() == [
-        '[2/6] b, seed 0: test bleu 12.5, 0:50 of training',
+        '[2/6] b, seed 0: test bleu 12.5, trained in 0:50',
         '[3/6] c, seed 0: diverged: not finite',
     ]
     assert [line.split() for line in progress.summary(planned).splitlines()[2:5]] == [
@@ -219,16 +220,16 @@ def test_the_rate_of_a_much_smaller_run_prices_no_larger_one():
     small = progress.Work(flops=1e9, batch=2e5, seconds=900)
     similar = progress.Work(flops=1e9, batch=3e5, seconds=9)
     unknown = progress.Work(flops=None, batch=None, seconds=9)
-    bare = 'price: 4 × 10⁹ FLOPs'
-    assert progress.price([large], [small, unknown]) == bare
-    text = progress.price([large], [small, unknown, similar])
-    assert text == f'{bare}, 0.01 hours of one worker at the rate of similar runs'
+    bare = 'cost: 4 × 10⁹ FLOPs'
+    assert progress.total_cost([large], [small, unknown]) == bare
+    text = progress.total_cost([large], [small, unknown, similar])
+    assert text == f'{bare}, about 0.01 worker hours (from similar runs)'
     # Without a rate for all of them there is no time of all.
-    assert 'hours' not in progress.price([large, unknown], [similar])
+    assert 'hours' not in progress.total_cost([large, unknown], [similar])
 
 
 def test_one_arm_and_one_seed_are_no_plural(tmp_path):
-    for number, words in ((1, '1: 1 arm × 1 seed'), (2, '4: 2 arms × 2 seeds')):
+    for number, words in ((1, '1 (1 arm × 1 seed)'), (2, '4 (2 arms × 2 seeds)')):
         arms = {name: {'model.num_heads': i} for i, name in enumerate('ab'[:number], 1)}
         seeds = range(number)
         file = write_sweep(tmp_path, arms=arms, base='a', seeds=[*seeds])
@@ -237,7 +238,7 @@ def test_one_arm_and_one_seed_are_no_plural(tmp_path):
 
 def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
     finish(planned.runs[0].path)
-    first, second, *_, price = progress.plan(planned).splitlines()[2:]
+    first, second, *_, cost = progress.plan(planned).splitlines()[2:]
     book = ledger(planned.runs[0].config)
     flops = 100 * book['flops_per_token']['total'] * book['batch']['tokens']
     costs = f'{book["parameters"]["total"]:,} {flops / 1e10:.3g} × 10¹⁰ 0:50'
@@ -250,9 +251,9 @@ def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
         for of in (ledger(run.config) for run in planned.runs[1:])
     )
     hours = left / float(flops) * 50 / 3600
-    assert price == (
-        f'price: {left / 1e11:.3g} × 10¹¹ FLOPs, {hours:.2g} '
-        'hours of one worker at the rate of similar runs'
+    assert cost == (
+        f'cost: {left / 1e11:.3g} × 10¹¹ FLOPs, about {hours:.2g} worker hours '
+        '(from similar runs)'
     )
 
 
@@ -301,7 +302,7 @@ def test_the_runs_are_the_command_lines_and_an_arm_that_fails_stops_none(
         ['diverges', '2', 'diverged'],
         ['fails', '2', 'not'],
     ]
-    assert err.count('not begun: runs/.sweeps/heads/ has what was printed') == 2
+    assert err.count('not begun: see the logs in runs/.sweeps/heads/') == 2
     log = (folder / 'runs/.sweeps/heads/worker0.log').read_text('utf-8')
     assert 'error: ' in log and 'the model has learned positions for only 3' in log
     runs = planning.load(file).runs
@@ -316,7 +317,7 @@ def test_the_runs_are_the_command_lines_and_an_arm_that_fails_stops_none(
     before = (runs[0].path / 'result.json').stat().st_mtime_ns
     assert run_sweep(monkeypatch, file) == 1
     out, _ = capsys.readouterr()
-    assert '4 of 6 runs have ended before' in out and '[' not in out
+    assert '4 of 6 runs have already ended' in out and '[' not in out
     assert (runs[0].path / 'result.json').stat().st_mtime_ns == before
 
 
@@ -327,7 +328,7 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
     for run in planning.load(file).runs:
         assert str(run.path) in out
     assert 'How many heads?' in out
-    assert 'power: unknown until two arms have two finished seeds' in out
+    assert 'power: unknown until two arms have finished two seeds' in out
     assert not (folder / 'runs').exists()
     pilot = {'base': {0: 4.0, 1: 4.1}, 'heads=4': {0: 4.4, 1: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
@@ -336,8 +337,8 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
     pairs = [('heads=4', 'base')]
     least = analysis.minimum_detectable(pilot, ['base', 'heads=4'], pairs, 2)
     assert (
-        f'power: minimum detectable difference {least:.4g} (80 % power, 2 seeds, by '
-        'the spread of 4 finished runs)'
+        f'power: minimum detectable difference {least:.4g} (80% power, 2 seeds, '
+        'error variance from 4 finished runs)'
     ) in out
 
 
@@ -357,10 +358,10 @@ def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
     pilot = {'simple, 2': {0: 4.0, 1: 4.1}, 'simple, 4': {0: 4.4, 1: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
     simple, length = sweep._power(planning.load(file)).splitlines()
-    where = 'power on the data of simple, 2: minimum detectable difference '
+    where = 'power for the data of simple, 2: minimum detectable difference '
     assert simple.startswith(where)
-    unknown = 'unknown until two arms have two finished seeds'
-    assert length == f'power on the data of length, 2: {unknown}'
+    unknown = 'unknown until two arms have finished two seeds'
+    assert length == f'power for the data of length, 2: {unknown}'
 
 
 def test_a_dry_run_tells_the_power_of_the_declared_contrasts(folder, monkeypatch):
@@ -371,7 +372,7 @@ def test_a_dry_run_tells_the_power_of_the_declared_contrasts(folder, monkeypatch
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
     least = analysis.minimum_detectable(pilot, list(heads), pairs, 2)
     power = sweep._power(planning.load(file))
-    assert power.startswith(f'power: minimum detectable difference {least:.4g} (80 %')
+    assert power.startswith(f'power: minimum detectable difference {least:.4g} (80% ')
 
 
 @pytest.mark.parametrize(
@@ -394,7 +395,7 @@ def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, messag
     ('fields', 'message'),
     [
         ({}, "measure='vla loss': unknown set 'vla'. Choose one of val."),
-        ({'evaluation.sets': 'val'}, "evaluation.sets='val' leaves out 'vla'"),
+        ({'evaluation.sets': 'val'}, "evaluation.sets='val' lacks 'vla'"),
         ({'evaluation.sets': 'vla'}, "evaluation.sets: unknown set 'vla'"),
         ({'data': small_runs.source('gone')}, "arm 'base': data: gone is not a folder"),
     ],
@@ -443,7 +444,7 @@ def test_a_dry_run_downloads_nothing(folder, monkeypatch, capsys):
     for data in (public, f'mix(sources=[{public!r}])'):
         file = write_small(folder, {'base': {}}, data=data)
         assert run_sweep(monkeypatch, file, '--dry_run') == 0
-        assert 'price: ' in capsys.readouterr().out
+        assert 'cost: ' in capsys.readouterr().out
 
 
 def test_a_crossed_factor_may_have_no_effect_in_an_arm(folder, monkeypatch, capsys):
@@ -458,7 +459,7 @@ def test_a_crossed_factor_may_have_no_effect_in_an_arm(folder, monkeypatch, caps
     out = capsys.readouterr().out
     assert out.count('has no effect') == 1  # of `layer`, which is the default
     reason = 'model.architecture=encoder_decoder and model.residual=rezero'
-    assert f'rms, rezero: model.norm=rms has no effect where {reason}\n' in out
+    assert f'rms, rezero: model.norm=rms has no effect if {reason}\n' in out
     runs = planning.load(file).runs
     given = []
 

@@ -85,10 +85,10 @@ def test_a_tuned_sweep_is_priced_and_counted_with_what_follows(folder, capsys):
     flops = {
         run.arm: float(ledger(run.config)['flops']['training']) for run in sweep.trials
     }
-    price, more = progress.plan(sweep).splitlines()[-2:]
+    cost, more = progress.plan(sweep).splitlines()[-2:]
     total = sum(flops.values()) * (3 + 2)
-    assert price == f'price: {console.cell(total)} FLOPs'
-    assert more == '4 runs more with the values chosen'
+    assert cost == f'cost: {console.cell(total)} FLOPs'
+    assert more == '4 runs more with the tuned values'
     said = set()
     for run in sweep.trials:
         finish(run, by_value(run))
@@ -190,8 +190,8 @@ def test_what_all_seeds_could_not_make_narrow_is_given_up(folder):
         finish(run, 10.0 + 9 * run.seed * (run.arm == 'wide'))
     sweep = planning.plan(sweep)
     assert len(sweep.runs) == 6
-    assert sweep.ended.startswith('after 3 seeds the widest interval is ± ')
-    assert 'and 9 would make it ± ' in sweep.ended
+    assert sweep.ended.startswith('after 3 seeds, the widest 95% CI is ± ')
+    assert 'and 9 seeds would give ± ' in sweep.ended
 
 
 def test_seeds_end_where_an_arm_has_no_value_that_works(folder):
@@ -205,14 +205,14 @@ def test_seeds_end_where_an_arm_has_no_value_that_works(folder):
     assert {run.arm for run in sweep.runs} == {'base'} and not sweep.ended
     for run in sweep.runs:
         finish(run, 10.0 + run.seed)
-    assert planning.plan(sweep).ended == 'after 3 seeds no interval can be told'
+    assert planning.plan(sweep).ended == 'no confidence interval after 3 seeds'
 
 
 def test_without_intervals_no_seed_is_added(folder):
     sweep = planned(folder, seeds='until(half_width=1.0, most=9)')
     for run in sweep.runs:
         finish(run, 10.0)
-    assert planning.plan(sweep).ended == 'after 3 seeds no interval can be told'
+    assert planning.plan(sweep).ended == 'no confidence interval after 3 seeds'
 
 
 def test_arms_get_equally_many_tokens_or_flops(folder):
@@ -259,21 +259,24 @@ def test_every_combination_of_levels_is_an_arm(folder):
     [
         ({'seeds': 'until(half_width=1.0)'}, 'seeds: until needs most, such as'),
         ({'seeds': 'until(half_width=0, most=9)'}, 'half_width must be above 0'),
-        ({'seeds': 'till(most=9)'}, "seeds: 'till' is not until"),
-        ({'tune': TUNE | {'values': [1e-3]}}, 'tune: values=.*: give two or more'),
-        ({'tune': TUNE | {'values': [1, 1]}}, 'tune: values=.*: give two or more'),
-        ({'tune': TUNE | {'seeds': [0, 7]}}, 'give seeds that are not among those'),
-        ({'tune': TUNE | {'values': [1, None]}}, 'tune: values=.*: give two or more'),
-        ({'tune': TUNE | {'set': 'test'}}, "tune: set='test' is the one that is repor"),
+        ({'seeds': 'till(most=9)'}, 'seeds: must be a list or until'),
+        ({'tune': TUNE | {'values': [1e-3]}}, 'tune: values=.* must be two or more'),
+        ({'tune': TUNE | {'values': [1, 1]}}, 'tune: values=.* must be two or more'),
+        ({'tune': TUNE | {'seeds': [0, 7]}}, 'must differ from the reported seeds'),
+        ({'tune': TUNE | {'values': [1, None]}}, 'tune: values=.* must be two or more'),
+        ({'tune': TUNE | {'set': 'test'}}, "tune: set='test' is the reported set"),
         ({'tune': TUNE | {'budgte': 3}}, "tune: unknown argument 'budgte'"),
         ({'tune': TUNE | {'field': 'model.dropuot'}}, 'model.dropuot.*model.dropout'),
         ({'equal': 'seconds'}, 'equal must be one of steps, tokens, flops'),
         (
             {'equal': 'tokens', 'arms': {'base': {'train.steps': 3}}},
-            r"arms\['base'\]: equal='tokens' sets train.steps",
+            r"arms\['base'\]: train.steps is set by equal='tokens'",
         ),
-        ({'factors': {'a': ['b', 'c']}}, 'give factors or arms, not both'),
-        ({'arms': ..., 'factors': {'a': ['b']}}, r"factors\['a'\] needs two levels"),
+        ({'factors': {'a': ['b', 'c']}}, 'factors: conflicts with arms'),
+        (
+            {'arms': ..., 'factors': {'a': ['b']}},
+            r"factors\['a'\]: fewer than two levels",
+        ),
         ({'arms': ..., 'factors': {'a': 3}}, r"factors\['a'\] must be of type dict"),
     ],
 )

@@ -232,7 +232,7 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
     again = planning.load(write_sweep(tmp_path)).runs[0]
     assert directory.check_directory(again.path, again.config.to_dict()) == 'resumes'
     for overrides, message in (
-        ({'train.steps': 40}, 'heads/base/seed=0 is of fewer train.steps'),
+        ({'train.steps': 40}, 'heads/base/seed=0: trained with fewer train.steps'),
         ({'model.d_ff': 8}, 'heads/base/seed=0 holds a run with a different config'),
     ):
         with pytest.raises(UserError, match=message):
@@ -242,7 +242,7 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'arms': {}}, 'arms is missing'),
+        ({'arms': {}}, 'arms: missing'),
         ({'arms': {'a': 3}}, r"arms\['a'\] must be of type dict, not 3"),
         (
             {'arms': {'base': {'model.d_ff': None}}},
@@ -250,28 +250,34 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
         ),
         (
             {'overrides': {'train.seed': 3}},
-            'the sweep sets train.seed: give it in seeds',
+            'train.seed is set by seeds. Leave it out',
         ),
-        ({'base': 'bass'}, "there is no arm 'bass'.*'base'"),
-        ({'published': {'bass': {}}}, "there is no arm 'bass'"),
+        ({'base': 'bass'}, "unknown arm 'bass'.*'base'"),
+        ({'published': {'bass': {}}}, "unknown arm 'bass'"),
         ({'published': {'base': {'blue': 1.0}}}, "must be one of bleu.*'blue'"),
-        ({'measure': 'test blue'}, "measure='test blue' is not the name of a set and"),
+        ({'measure': 'test blue'}, "measure='test blue': unknown set or score"),
         (
             {'measure': 'bleu'},
-            "measure='bleu' is not the name of a set and one of bleu",
+            "measure='bleu': unknown set or score. Pass a set and one of bleu",
         ),
-        ({'measure': 'test '}, "measure='test ' is not the name of a set and one of b"),
+        ({'measure': 'test '}, "measure='test ': unknown set or score"),
         ({'measure': 3}, 'heads.py: measure must be of type str, not 3'),
         ({'measure': ...}, 'heads.py: sweep needs measure'),
         (
             {'measure': 'tset bleu', 'overrides': {'evaluation.sets': 'test'}},
-            "measure='tset bleu': evaluation.sets='test' leaves out 'tset'",
+            "measure='tset bleu': evaluation.sets='test' lacks 'tset'",
         ),
-        ({'contrasts': [('base', 'heads')]}, "there is no arm 'heads'"),
-        ({'contrasts': [('base', 'base')]}, r"\('base', 'base'\) is not a pair of two"),
-        ({'contrasts': ['base']}, "contrasts: 'base' is not a pair of two arms"),
-        ({'contrasts': [(['base'], 'rate')]}, "'base'.* is not a pair of two arms"),
-        ({'contrasts': [({}, 'rate')]}, 'contrasts: .* is not a pair of two arms'),
+        ({'contrasts': [('base', 'heads')]}, "unknown arm 'heads'"),
+        ({'contrasts': [('base', 'base')]}, r"\('base', 'base'\) is not a pair of"),
+        ({'contrasts': ['base']}, "contrasts: 'base' is not a pair of different arms"),
+        (
+            {'contrasts': [(['base'], 'rate')]},
+            "'base'.* is not a pair of different arms",
+        ),
+        (
+            {'contrasts': [({}, 'rate')]},
+            'contrasts: .* is not a pair of different arms',
+        ),
         ({'overrides': {None: 2}}, 'overrides: None: a field name must be text, not'),
         ({'arms': {'base': {1: 2}}}, r"arms\['base'\]: 1: a field name must be text"),
         (
@@ -293,26 +299,26 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
             r'train.seed must be of type int, not \[1\]',
         ),
         ({'margin': -1.0}, 'margin must be at least 0, not -1.0'),
-        ({'seeds': []}, 'seeds is missing: give it'),
+        ({'seeds': []}, 'seeds: missing. Set it'),
         ({'seeds': [-1]}, 'train.seed must be at least 0'),
         ({'question': 3}, 'question must be of type str, not 3'),
         ({'question': ...}, 'sweep needs question'),
         ({'qestion': 'a'}, "unknown argument 'qestion'; sweep takes question"),
-        ({'seeds': [1, 1]}, 'base, seed 1 and base, seed 1 are the same run'),
+        ({'seeds': [1, 1]}, 'base, seed 1 and base, seed 1 are equal or share'),
         (
             {'arms': {'base': {}, 'four': {'model.num_heads': 4}}},
-            'base, seed 0 and four, seed 0 are the same run',
+            'base, seed 0 and four, seed 0 are equal or share',
         ),
         (
             {'arms': {'base': {}, 'Base!': {'model.num_heads': 2}}},
-            'or have the same directory, runs/heads/base/seed=0',
+            'or share the directory runs/heads/base/seed=0',
         ),
         (
             {'arms': {'base': {'model.nun_heads': 2}}},
             "arm 'base': .*model.nun_heads.*model.num_heads",
         ),
         ({'arms': {'base': {'model.num_heads': 0}}}, "arm 'base': model.num_heads"),
-        ({'config': 'configs/none.py'}, 'configs/none.py: no such file'),
+        ({'config': 'configs/none.py'}, 'configs/none.py: file not found'),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(tmp_path, changes, message):
@@ -343,10 +349,10 @@ def test_what_is_no_file_of_a_sweep_is_refused(tmp_path):
     file = tmp_path / 'heads.py'
     for text, message in (
         ('def get_config():\n    return 1 / 0\n', 'heads.py:2: ZeroDivisionError'),
-        ('x = 3\n', 'get_config.. that returns a dictionary'),
+        ('x = 3\n', 'get_config.., which returns a dictionary'),
     ):
         file.write_text(text, encoding='utf-8')
         with pytest.raises(UserError, match=message):
             planning.load(file)
-    with pytest.raises(UserError, match='no such file; the project has'):
+    with pytest.raises(UserError, match='file not found. Shipped configs: '):
         planning.load(tmp_path / 'none.py')

@@ -348,7 +348,7 @@ def test_a_dry_run_tells_what_would_run_and_writes_nothing(
     assert (second.split(), third.split()) == (['data', 'grammar'], ['steps', '10'])
     assert describe.text(costs) in out
     flops = 10 * costs['flops_per_token']['total'] * costs['batch']['tokens']
-    assert out.splitlines()[-1] == f'price: {flops / 1e10:.3g} × 10¹⁰ FLOPs'
+    assert out.splitlines()[-1] == f'cost: {flops / 1e10:.3g} × 10¹⁰ FLOPs'
     assert not list(tmp_path.iterdir())
 
     # 20 steps of 100 positions took ten seconds; of one much smaller, nothing is told.
@@ -428,7 +428,7 @@ def test_lines_with_fewer_texts_than_asked_for_are_told(whole, monkeypatch, caps
     out = translated(monkeypatch, capsys, whole[0], 'a\n\nb\n', *flags)
     assert out == ['a', '', '', '', 'b', '']
     (warning,) = told
-    assert warning.startswith('--n_best=2: 2 lines have fewer different translations;')
+    assert warning.startswith('--n_best=2: 2 lines have fewer distinct translations.')
 
 
 def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
@@ -517,7 +517,7 @@ def test_what_is_no_pair_is_told_of_with_its_line_before_the_run_is_opened(
     for line in ('A dog.', 'a\tb\tc', 'A dog.\t ', '\tEin Hund.'):
         lines = f'A cat.\tEine Katze.\n{line}\n'
         with pytest.raises(
-            UserError, match='line 2: .* must be a source and a target, separ'
+            UserError, match='line 2: invalid pair .* Write source, tab, target'
         ):
             translated(monkeypatch, capsys, tmp_path, lines, program=score)
 
@@ -632,7 +632,10 @@ def test_scores_by_another_search_leave_the_run_s_own(whole, monkeypatch, capsys
     before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
     flags = [f'--workdir={workdir}', '--set=news', '--decode=greedy']
     command(monkeypatch, evaluate, *flags)
-    assert 'not saved: the run decodes by beam(beams=2)' in capsys.readouterr().out
+    assert (
+        'not saved: --decode differs from the run, beam(beams=2)'
+        in capsys.readouterr().out
+    )
     assert {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()} == before
 
 
@@ -715,7 +718,7 @@ def test_who_types_is_told_how_to_end(whole, monkeypatch, capsys):
     os.close(ours)
     out, err = capsys.readouterr()
     assert out.count('\n') == 1
-    assert err == 'reading lines from here; Ctrl-D ends\n'
+    assert err == 'reading from standard input; press Ctrl-D to end\n'
 
 
 def test_the_report_reads_it(whole, monkeypatch, capsys):
@@ -883,7 +886,7 @@ GPU_ONLY = {
 def test_a_model_for_a_gpu_is_planned_and_not_run(text, tmp_path, monkeypatch, capsys):
     given = arguments(text, tmp_path / 'run', **GPU_ONLY)
     command(monkeypatch, run, *given, '--dry_run')
-    assert 'price: ' in capsys.readouterr().out
+    assert 'cost: ' in capsys.readouterr().out
     message = r'model\.attention: flash runs only on a gpu, and JAX uses the cpu here'
     with pytest.raises(UserError, match=message):
         command(monkeypatch, run, *given)
@@ -1032,7 +1035,7 @@ def test_a_damaged_older_checkpoint_is_left_out_of_the_mean_and_said(
     monkeypatch.setattr(os, 'replace', replace)
     command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news')
     out, err = capsys.readouterr()
-    assert 'mean of the checkpoints 12\n' in out and 'nrefs:1' in out
+    assert 'average of checkpoints 12\n' in out and 'nrefs:1' in out
     assert 'step 8 is damaged' in err and 'not saved: cannot write' in err
     command(monkeypatch, run, *arguments(text, workdir))
     assert 'finished: step 12' in capsys.readouterr().out
