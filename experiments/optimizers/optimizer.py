@@ -56,7 +56,8 @@ def make(
         any training, for use before it is known.
 
     Raises:
-      UserError: As `check`.
+      UserError: The optimizer is invalid, or doesn't fit the initialization. Names the
+        field of `optimizer`, its value and the allowed ones.
     """
     update, schedule = _from_optax(config, steps)
     name, _ = _named(config.optimizer)
@@ -127,15 +128,6 @@ def check_rates(config: ExperimentConfig) -> None:
     steps = config.train.steps or LONG
     with user_errors('optimizer.schedule: '):
         schedules.check_rates(config.optimizer.schedule, config.model.d_model, steps)
-
-
-def check(config: ExperimentConfig) -> None:
-    """Raises UserError if the optimizer is invalid or doesn't fit the initialization.
-
-    Raises:
-      UserError: Names the field of `optimizer`, its value and the allowed ones.
-    """
-    _from_optax(config, LONG)
 
 
 def _check_lr_multipliers(config: ExperimentConfig, name: str) -> None:
