@@ -1,6 +1,6 @@
-"""Blocks: the example of docs/extend.md by NumPy, and how contracts find a wrong one.
+"""Tests of blocks: the example of docs/extend.md against NumPy, and broken ones.
 
-What `sequential` and `parallel` compute is in test_transformer.
+test_transformer covers `sequential` and `parallel`.
 """
 
 import importlib
@@ -27,7 +27,6 @@ CODE = pages.files('docs/extend.md')['my_blocks.py']
 
 @pytest.fixture
 def convolution(tmp_path, monkeypatch):
-    """The class, of a folder outside of the package."""
     (tmp_path / 'my_blocks.py').write_text(CODE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

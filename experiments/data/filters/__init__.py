@@ -36,14 +36,13 @@ class Filtered(Source):
     """A source without the training pairs that filters reject.
 
     Args:
-      whole: The unfiltered source.
       filters: The filters, by spec. A pair counts for the first one that rejects it.
 
     Attributes:
       left_out: Filter → number of pairs that it rejected in the last pass.
 
     Raises:
-      UserError: In `train`, if no pair is left.
+      UserError: No pair is left.
     """
 
     def __init__(self, whole: Source, filters: Mapping[str, Filter]):
@@ -75,7 +74,6 @@ class Filtered(Source):
         return self._whole.evaluation()
 
     def digest(self):
-        """Returns a digest of the source, the filters and their code."""
         parts = []
         for part in self._filters.values():
             parts += [repr(part), code_of(type(part))]

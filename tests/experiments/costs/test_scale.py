@@ -1,4 +1,4 @@
-"""docs/scale.md: its formulas beside XLA's figures, and its tables as they are made."""
+"""Tests of docs/scale.md: its formulas against XLA, and its tables."""
 
 from pathlib import Path
 
