@@ -129,7 +129,7 @@ def step(
     name: str, kind: str, rows: int, length: int, pairs: int = PAIRS
 ) -> tuple[Any, ...]:
     """Returns the runner's training step, its state, a batch, a key, and its FLOPs."""
-    from experiments.config import check, load
+    from experiments.config import components, load
     from experiments.costs.ledger import ledger
     from experiments.optimizers import optimizer
     from flaxformer_lite.training.train_step import init_state, make_train_step
@@ -139,7 +139,7 @@ def step(
     file.model.attention = kind
     file.batch.tokens, file.batch.max_length = rows * length, length
     config = load.from_config_dict(file)
-    model = check.build_model(config)
+    model = components.build(config).model
     update, _ = optimizer.make(config, model)
     state = jax.jit(functools.partial(init_state, model, update))(jax.random.key(0))
     made = make_train_step(model, update, loss=config.train.loss)

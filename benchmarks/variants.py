@@ -13,7 +13,6 @@ import functools
 import itertools
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +106,6 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     from experiments.command_line.screen import Screen
     from experiments.data.batches import Position
     from experiments.data.prefetch import prefetch
-    from experiments.evaluation import evaluator
     from experiments.runtime import compilation, mesh
     from experiments.training import result, setup
     from experiments.training.metrics import Progress
@@ -136,11 +134,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
         figures.add(0, after, metrics)
     figures.settle()
     peak = turns.peak_megabytes()
-    with tempfile.TemporaryDirectory() as folder:
-        score = evaluator.Evaluator(
-            made.model, made.tokenizer, config, Path(folder), made.languages
-        )
-        dev = score.loss(state.variables, made.dev[1])
+    dev = made.evaluator.loss(state.variables, made.dev[1])
     return {
         'parameters': result.count_parameters(state.params),
         'ms a step': 1000 * figures.seconds / args.steps,

@@ -66,10 +66,11 @@ def show_data(config: ExperimentConfig, folder: Path | None) -> None:
     Raises:
       UserError: The data cannot be read, or the folder exists.
     """
+    from experiments.data import filters, sources
     from experiments.evaluation import overview
-    from experiments.training import setup
 
-    source = setup.source(config)
+    chosen = filters.make(config.filters)
+    source = filters.filtered(sources.load(config.data), chosen)
     if folder is None:
         print(overview.text(source))
     else:
@@ -86,7 +87,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     Raises:
       UserError: The mesh does not fit the devices, or they cannot run a component.
     """
-    from experiments.config import check
+    from experiments.config import check, components
     from experiments.costs.ledger import batch_shape
     from experiments.optimizers.optimizer import LONG
     from experiments.runtime import compilation, mesh
@@ -95,14 +96,21 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
 
     compilation.use_cache()
     devices = mesh.make_mesh(**vars(config.mesh))
-    model = check.build_model(config)
+    made = components.build(config)
     check.check_backend(config)
     rows, length = batch_shape(config)
     multiple = config.train.accumulate * devices.row_shards
     shape = math.ceil(rows / multiple) * multiple, length
     teacher = open_teacher(config.train.teacher)
-    taught_by = teacher and teacher.model
-    kind = ProgramKey(without_seeds(config), model, LONG, devices, taught_by)
+    kind = ProgramKey(
+        without_seeds(config),
+        made.model,
+        LONG,
+        devices,
+        made.frozen,
+        made.tokenizer.source_features,
+        teacher and teacher.model,
+    )
     program = TrainingPrograms(kind).step(shape, teacher and teacher.variables)
     found: Any = program.memory_analysis()
     # The new state reuses the donated buffers of the old one (XLA's aliases).

@@ -30,6 +30,7 @@ def main() -> None:
     args = _parser().parse_args()
     _check_files(args)
     # Import JAX only after the flags, so that errors in flags show at once.
+    from experiments.data import objectives
     from experiments.evaluation import scores
     from experiments.evaluation.evaluator import Evaluator
     from experiments.evaluation.opened_run import OpenedRun
@@ -48,12 +49,15 @@ def main() -> None:
             metrics=args.metrics or usual.metrics,
         )
         saves = not args.source and evaluation.decode == usual.decode
+        objective = objectives.make(run.config.objective)
         evaluator = Evaluator(
             run.model,
             run.tokenizer,
-            dataclasses.replace(run.config, evaluation=evaluation),
+            evaluation,
+            scores.installed_metrics(evaluation.metrics, source.target),
             args.workdir if saves else None,
             (source.source, source.target),
+            objective=objective and objective.with_tokenizer(run.tokenizer),
             on_progress=shown.count,
         )
         mean = run.mean

@@ -86,7 +86,7 @@ def _check_runs(sweep: Sweep) -> None:
     """Raises UserError for invalid configs and for directories in other use."""
     import jax
 
-    from experiments.config import check
+    from experiments.config import check, components
 
     jax.config.update('jax_platforms', 'cpu')  # leave the GPUs to the workers
     runs = sweep.all_runs
@@ -95,8 +95,7 @@ def _check_runs(sweep: Sweep) -> None:
     for run in {(run.arm, run.value): run for run in runs}.values():
         with named(f'arm {run.arm!r}'):
             check.check_overrides(run.config, run.asked)
-            check.check_config(run.config)
-            check.build_model(run.config)
+            components.build(run.config)
 
 
 def _idle_factors(sweep: Sweep) -> list[str]:

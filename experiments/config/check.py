@@ -1,113 +1,27 @@
-"""Validation across config fields, with errors before work begins.
+"""Checks of a config that build no component to keep.
 
-The schema checks single fields when a section is created.
+The schema checks single fields, and `components.build` checks the components.
 """
 
 from collections.abc import Iterable
 
 import jax
 
-from experiments import hooks, metrics
-from experiments.config import search
 from experiments.config.load import flatten
-from experiments.config.schema import (
-    ExperimentConfig,
-    takes_best,
-)
-from experiments.data import filters, objectives, tokenizers
+from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, user_errors
-from experiments.optimizers import frozen, optax_specs, optimizer
-from experiments.registries import SOURCES
+from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite import testing
-from flaxformer_lite.config import build, spec, variants
-from flaxformer_lite.models.base import Model
-from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
-from flaxformer_lite.training.loss import as_loss
+from flaxformer_lite.config import spec, variants
 
 # The values of these fields can make other fields of the model ineffective.
 _DECIDING = ('architecture', 'residual', 'decoder.residual', 'merged_attention')
 
 
-def check_config(config: ExperimentConfig) -> None:
-    """Checks constraints between fields. `build_model` checks those of the model.
-
-    Raises:
-      UserError: Names the fields, their values and the fix.
-    """
-    with user_errors('data: '):
-        # Check only the name: importing the module of a source can be slow.
-        SOURCES.check_name(config.data)
-    filters.make(config.filters)
-    tokenizers.make(config.tokenizer)
-    objectives.make(config.objective)
-    with user_errors():
-        variants.check(config.model)
-    with user_errors('train.loss: '):
-        as_loss(config.train.loss, teacher=config.train.teacher or None)
-    hooks.make(config.train.hooks)
-    optimizer.check(config)
-    train, evaluation = config.train, config.evaluation
-    if not (train.steps or train.epochs):
-        raise UserError(
-            'train.steps=0 and train.epochs=0: training would never end. Set one of '
-            'them.'
-        )
-    if train.patience and not evaluation.every:
-        raise UserError(
-            f'train.patience={train.patience} has no effect with evaluation.every=0, '
-            'which evaluates only at the end. Raise evaluation.every.'
-        )
-    metrics.deciding(evaluation.metrics, evaluation.best)
-    search.make(evaluation)
-    field = 'keep_best' if takes_best(config) else 'keep'
-    there = getattr(config.checkpoint, field)
-    if evaluation.average > there:
-        raise UserError(
-            f'evaluation.average={evaluation.average} exceeds the number of '
-            f'checkpoints kept, checkpoint.{field}={there}. Raise checkpoint.{field}.'
-        )
-
-
-def build_model(
-    config: ExperimentConfig,
-    vocab_size: int | None = None,
-    special_tokens: SpecialTokens = DEFAULT_TOKENS,
-) -> Model:
-    """Builds the model of a config, without `train.remat`.
-
-    Args:
-      vocab_size: Defaults to the largest vocabulary size that the config's tokenizer
-        can have. Sources then get the size of their own tokenizer, if they have one.
-      special_tokens: The special tokens of the vocabulary.
-
-    Raises:
-      UserError: The model cannot be built, or `train.remat` has no effect on it. Names
-        the field.
-    """
-    source_vocab_size = None
-    if vocab_size is None:
-        tokenizer = tokenizers.make(config.tokenizer)
-        vocab_size = tokenizer.largest_vocab_size()
-        source_vocab_size = tokenizer.source_vocab_size
-    with user_errors():
-        model = build.model(config.model, vocab_size, special_tokens)
-        model = model.clone(source_vocab_size=source_vocab_size)
-    try:
-        model.with_remat(config.train.remat)
-    except ValueError:
-        raise UserError(
-            f'train.remat={config.train.remat} has no effect: '
-            f'model.architecture={config.model.architecture} has no blocks to '
-            'rematerialize. Leave it out.'
-        ) from None
-    frozen.paths(config, model)
-    return model
-
-
 def check_backend(config: ExperimentConfig) -> None:
     """Checks that the components support the current backend of JAX.
 
-    Describing and planning a run don't need this check. Call `build_model` first.
+    Describing and planning a run don't need this check. Call `components.build` first.
 
     Raises:
       UserError: Names the field and the backend that it needs.
@@ -126,13 +40,6 @@ def check_backend(config: ExperimentConfig) -> None:
                     f'{here} here. Use a machine with a {backend}, or choose another '
                     'such as blockwise.'
                 )
-
-
-def source_features(config: ExperimentConfig, model: Model) -> int | None:
-    """Returns the size of vector sources, or None if sources are ids."""
-    if tokenizers.make(config.tokenizer).reads_vectors:
-        return model.source_vocab_size
-    return None
 
 
 def check_contracts(config: ExperimentConfig) -> None:
@@ -209,7 +116,7 @@ def unused_fields(config: ExperimentConfig) -> dict[str, str]:
         unused[f'model.{name}'] = ' and '.join(reasons)
     name, _ = optax_specs.split(config.optimizer.name)
     if name not in optimizer.BY_FIELDS:
-        for field in optimizer.ADAMS[:-1]:  # `optimizer.check` reports weight_decay
+        for field in optimizer.ADAMS[:-1]:  # `optimizer.make` reports weight_decay
             reason = f'optimizer.name={name} takes arguments of its own'
             unused[f'optimizer.{field}'] = reason
     arguments = set()

@@ -8,7 +8,7 @@ import jax
 import flaxformer_lite
 from experiments import storage
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.config import check, load
+from experiments.config import components, load
 from experiments.config.schema import (
     CheckpointConfig,
     EvaluationConfig,
@@ -58,8 +58,7 @@ def read_checkpoint(
         evaluation=EvaluationConfig(average=1),
         checkpoint=CheckpointConfig(keep=1),
     )
-    check.check_config(config)
-    check.build_model(config, vocab_size, special_tokens)
+    components.build(config, vocab_size, special_tokens)
     tokenizer = of_checkpoint(path, vocab_size, special_tokens, source, target)
     return Conversion(path, str(theirs['model_type']), config, tokenizer)
 

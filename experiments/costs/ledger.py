@@ -10,12 +10,11 @@ from jax.extend.core import Jaxpr
 from jax.interpreters import partial_eval
 from jax.sharding import AbstractMesh
 
-from experiments.config import check
+from experiments.config import components
 from experiments.config.schema import ExperimentConfig
 from experiments.costs.flops import flops as count_flops
 from experiments.data.collate import abstract_batch
 from experiments.errors import UserError, user_errors
-from experiments.optimizers import frozen, optimizer
 from experiments.runtime.mesh import check_divides
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.models.base import Model
@@ -66,17 +65,16 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     Raises:
       UserError: A field is invalid.
     """
-    check.check_config(config)
+    made = components.build(config)
     rows, length = batch_shape(config)
-    model = check.build_model(config)
-    held = frozen.paths(config, model)
-    state = _abstract_state(config, model, held)
-    trained, _ = freezing.split(state.params, held)
-    once = flops_per_token(config, model, state.variables)
+    state = _abstract_state(made)
+    trained, _ = freezing.split(state.params, made.frozen)
+    arguments = state.variables, made.frozen, made.tokenizer.source_features
+    once = flops_per_token(config, made.model, *arguments)
     again = 0
     if config.train.remat != NONE:
-        rematerialised = model.with_remat(config.train.remat)
-        twice = flops_per_token(config, rematerialised, state.variables)
+        rematerialised = made.model.with_remat(config.train.remat)
+        twice = flops_per_token(config, rematerialised, *arguments)
         again = twice['total'] - once['total']
     arrays = {
         'parameters': state.params,
@@ -101,7 +99,11 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
 
 
 def flops_per_token(
-    config: ExperimentConfig, model: Model, variables: Any
+    config: ExperimentConfig,
+    model: Model,
+    variables: Any,
+    frozen: frozenset[str] = frozenset(),
+    source_features: int | None = None,
 ) -> dict[str, int]:
     """Computes FLOPs of a training step by part and in total, as in `ledger`.
 
@@ -109,6 +111,8 @@ def flops_per_token(
 
     Args:
       variables: The model's variables, or their shapes.
+      frozen: Paths of the parameters that are not trained.
+      source_features: The size of vector sources, or None if sources are ids.
 
     Raises:
       ValueError: A `while` loop contains products.
@@ -116,10 +120,8 @@ def flops_per_token(
     rows, length = batch_shape(config)
     rows //= config.train.accumulate
     loss = DEFAULT_LOSS if config.train.teacher else config.train.loss
-    features = check.source_features(config, model)
-    batch = abstract_batch((rows, length), features)
-    held = frozen.paths(config, model)
-    step = _step(model, variables, batch, held, loss)
+    batch = abstract_batch((rows, length), source_features)
+    step = _step(model, variables, batch, frozen, loss)
     return _by_part(count_flops(step), rows * length)
 
 
@@ -152,14 +154,15 @@ def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
     return rows, length
 
 
-def _abstract_state(
-    config: ExperimentConfig, model: Model, held: frozenset[str]
-) -> TrainState:
+def _abstract_state(made: components.Components) -> TrainState:
+    """Returns the shapes of the initial training state."""
+
+    def init():
+        key = jax.random.key(0)
+        return init_state(made.model, made.optimizer, key, frozen=made.frozen)
+
     with user_errors():
-        update, _ = optimizer.make(config, model)
-        return jax.eval_shape(
-            lambda: init_state(model, update, jax.random.key(0), frozen=held)
-        )
+        return jax.eval_shape(init)
 
 
 def _step(

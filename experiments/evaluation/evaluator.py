@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from experiments import storage
-from experiments.config.schema import ExperimentConfig
-from experiments.data import objectives
+from experiments.config.schema import EvaluationConfig
+from experiments.data.objectives.base import Objective
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, warn
 from experiments.evaluation import scores, sets
@@ -20,6 +20,7 @@ from experiments.evaluation.scorer import Scorer
 from experiments.evaluation.scores import Scores
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator
+from experiments.metrics.base import Metric
 from experiments.runs.reading import outputs_path, pair_paths
 from experiments.runtime import mesh, processes
 from experiments.runtime.compilation import Program, ProgramCache
@@ -42,49 +43,47 @@ class Evaluator:
     """Scores parameters of one model on named sets.
 
     Args:
-      config: The run's config: metrics, decoding and objective.
+      settings: How to decode, and the size of batches.
+      metrics: The metrics of translations.
       path: The run's directory, where translations are saved; None disables saving.
       languages: Codes of source and target language.
       devices: Devices that share the rows of batches. Defaults to all devices.
+      objective: Makes the examples of the loss; None is translation.
       programs: Shares compiled programs with other evaluators.
       on_progress: Called with the number of translated sentences of a set, their total,
         and a description: 'sentences of val'.
 
     Raises:
-      UserError: As `scores.installed_metrics` and `Translator`.
+      UserError: As `Translator`.
     """
 
     def __init__(
         self,
         model: Model,
         tokenizer: Tokenizer,
-        config: ExperimentConfig,
+        settings: EvaluationConfig,
+        metrics: Sequence[Metric],
         path: Path | None,
         languages: tuple[str, str],
         devices: DeviceMesh | None = None,
+        objective: Objective | None = None,
         programs: ProgramCache | None = None,
         on_progress: Callable[[int, int, str], None] = lambda done, total, unit: None,
     ):
         self._path = path
         self._languages = languages
-        self._metrics = scores.installed_metrics(
-            config.evaluation.metrics, languages[1]
-        )
+        self._metrics = metrics
         self._on_progress = on_progress
         self._evaluated: dict[tuple[str, int, int], Evaluation] = {}
         devices = devices or mesh.make_mesh()
         programs = programs or ProgramCache()
         self._translate = Translator(
-            model,
-            tokenizer,
-            config.evaluation,
-            devices=devices,
-            programs=programs,
+            model, tokenizer, settings, devices=devices, programs=programs
         )
-        tokens = config.evaluation.batch_tokens
+        tokens = settings.batch_tokens
         self._scorer = Scorer(model, tokenizer, tokens, devices, programs=programs)
         self._loss_sums = programs.get(_loss_sums, model, devices)
-        self._objective = objectives.make(config.objective, tokenizer)
+        self._objective = objective
 
     def every(
         self, variables: Any, chosen: dict[str, Pairs], steps: Sequence[int]

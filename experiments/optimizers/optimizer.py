@@ -119,11 +119,6 @@ def check_rates(config: ExperimentConfig) -> None:
         schedules.check_rates(config.optimizer.schedule, config.model.d_model, steps)
 
 
-def check(config: ExperimentConfig) -> None:
-    """Raises UserError if the optimizer is invalid or unfit for the initialization."""
-    _from_optax(config, LONG)
-
-
 def _check_lr_multipliers(config: ExperimentConfig, name: str) -> None:
     if name not in _OF_ONE_LENGTH:
         raise UserError(

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments import metrics, storage
-from experiments.config.schema import ExperimentConfig
+from experiments import storage
 from experiments.errors import UserError
 from experiments.metrics.base import Metric
 from experiments.runs import entries
@@ -137,11 +136,6 @@ def set_aside(path: Path) -> int:
     storage.append(path / BEFORE, ''.join(map(_line, rows)).encode())
     storage.write(path / NAME, '')
     return max(row['step'] for row in rows)
-
-
-def deciding_metric(config: ExperimentConfig) -> Metric:
-    """Returns the metric that selects the best checkpoints."""
-    return metrics.deciding(config.evaluation.metrics, config.evaluation.best)
 
 
 def dev_scores(path: Path, metric: Metric) -> dict[int, float]:

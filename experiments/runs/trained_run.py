@@ -133,14 +133,16 @@ def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
     """Returns the dev scores by step if the config averages the best checkpoints."""
     if not takes_best(config):
         return {}
-    from experiments.runs import metrics_log, reading  # needed for the best ones only
+    from experiments import metrics  # needed for the best ones only
+    from experiments.runs import metrics_log, reading
 
     saved = Checkpoints(path / CHECKPOINTS)
     for step in saved.steps()[-1:]:
         seal = saved.metadata(step).get('rows')
         if seal and metrics_log.is_changed(path, step, seal):
             warn(reading.changed_file(path / metrics_log.NAME))
-    return metrics_log.dev_scores(path, metrics_log.deciding_metric(config))
+    best = metrics.deciding(config.evaluation.metrics, config.evaluation.best)
+    return metrics_log.dev_scores(path, best)
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:

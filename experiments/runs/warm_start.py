@@ -72,7 +72,8 @@ def vocabulary(
     config: ExperimentConfig,
     path: Path,
     run: TrainedRun | None,
-    make: Callable[[], Tokenizer],
+    untrained: Tokenizer,
+    train: Callable[[], Tokenizer],
 ) -> Tokenizer:
     """Returns the tokenizer of the run in `path`.
 
@@ -81,20 +82,17 @@ def vocabulary(
 
     Args:
       run: The source, if the run has not started.
-      make: Makes a tokenizer of the run's own text.
+      untrained: The tokenizer of the config.
+      train: Trains it on the run's own text.
     """
     if not config.init_from:
-        return make()
+        return train()
     if run is not None:
-        return run.tokenizer if _has_its_tokenizer(config, run) else make()
+        is_same = tokenizers.make(run.config.tokenizer) == untrained
+        return run.tokenizer if is_same else train()
     if read_record(path)['tokenizer'] != 'init_from':
-        return make()
+        return train()
     return trained_run.open_tokenizer(path, config)
-
-
-def _has_its_tokenizer(config: ExperimentConfig, run: TrainedRun) -> bool:
-    here, there = map(tokenizers.make, (config.tokenizer, run.config.tokenizer))
-    return here == there
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -140,7 +138,7 @@ def load(
         'averaged_steps': mean.steps,
         'anew': _names(here.keys() - fitting),
         'left_out': _names(there.keys() - fitting),
-        'tokenizer': 'init_from' if _has_its_tokenizer(config, run) else 'own',
+        'tokenizer': 'init_from' if vocabulary is run.tokenizer else 'own',
         'sha256': trained_run.sha256(freezing.from_paths(taken)['params']),
         'rows': {_name(path): [len(x.here), x.rows] for path, x in kept.items()},
     }

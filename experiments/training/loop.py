@@ -21,7 +21,6 @@ from experiments.data.batches import Position
 from experiments.data.prefetch import prefetch
 from experiments.errors import UserError
 from experiments.evaluation import evaluator, scores
-from experiments.evaluation.evaluator import Evaluator
 from experiments.hooks.base import RunInfo
 from experiments.optimizers import eval_params
 from experiments.runs import (
@@ -53,7 +52,6 @@ class Trainer:
       setup: Everything that training needs.
       path: The run's directory.
       screen: Shows the progress.
-      programs: Shares compiled programs with other runs.
 
     Attributes:
       step: The number of steps so far.
@@ -61,13 +59,7 @@ class Trainer:
       scores: Step → dev score; higher is better.
     """
 
-    def __init__(
-        self,
-        setup: RunSetup,
-        path: Path,
-        screen: Screen,
-        programs: ProgramCache | None = None,
-    ):
+    def __init__(self, setup: RunSetup, path: Path, screen: Screen):
         self.setup = setup
         self.config = setup.config
         self.path = path
@@ -76,10 +68,8 @@ class Trainer:
         self.progress = Progress(setup.pairs.digest)
         self.scores: dict[int, float] = {}
         self._log = MetricsLog(None)  # opened when the step is known
-        self._best = metrics_log.deciding_metric(setup.config)
         self._peak = memory.Peak()
-        made = hooks.make(self.config.train.hooks) if processes.is_first() else {}
-        self._hooks = hooks.Hooks(made)
+        self._hooks = hooks.Hooks(setup.hooks if processes.is_first() else {})
         self._programs: dict[tuple[int, ...], Callable[..., Any]] = {}
         self._unreported_step: int | None = None  # checkpoint that hooks don't know yet
         self._checkpoints = Checkpoints(
@@ -88,16 +78,6 @@ class Trainer:
             self.config.checkpoint.keep_best,
             is_due=self._saves,
             scores=self.scores,
-        )
-        self._evaluator = Evaluator(
-            setup.model,
-            setup.tokenizer,
-            self.config,
-            path,
-            setup.languages,
-            setup.devices,
-            programs,
-            on_progress=screen.count,
         )
 
     def run(self) -> None:
@@ -266,8 +246,9 @@ class Trainer:
         fields = flatten(self.config.to_dict())
         rows = metrics_log.read_rows(self.path)
         self._hooks.start(RunInfo(self.path, fields, self.step, rows))
+        best = self.setup.best_metric
         logged = processes.from_first(
-            lambda: list(metrics_log.dev_scores(self.path, self._best).items())
+            lambda: list(metrics_log.dev_scores(self.path, best).items())
         )
         self.scores.update(logged)
 
@@ -356,11 +337,11 @@ class Trainer:
         self.screen.begin('evaluating', quiet=True)
         with stopping.at_once():
             variables = eval_params.variables(state)
-            found, outputs = self._evaluator(variables, name, pairs, self.step)
+            found, outputs = self.setup.evaluator(variables, name, pairs, self.step)
         so_far = self.progress.so_far()
         self._log.write(self.step, 'eval', set=name, **found, **so_far)
-        deciding = found[self._best.name]
-        self.scores[self.step] = self._best.rank(deciding)
+        best = self.setup.best_metric
+        self.scores[self.step] = best.rank(found[best.name])
         summary = scores.summary(name, self.step, found)
         self.screen.say(summary)
         self.screen.say(evaluator.examples(pairs, outputs))
@@ -376,7 +357,7 @@ class Trainer:
             self.config, self._checkpoints, setup.model, self.screen.say, setup.devices
         )
         memory.keep_freed()
-        evaluations = self._evaluator.every(mean.variables, setup.sets, mean.steps)
+        evaluations = setup.evaluator.every(mean.variables, setup.sets, mean.steps)
         for name, values in evaluations.items():
             self._log.write(self.step, 'final', set=name, **values)
         found = {
@@ -465,7 +446,7 @@ def run(
             _write_start(setup, path)
             screen.say(describe(setup, path))
         processes.barrier('opened')
-        trainer = Trainer(setup, path, screen, programs)
+        trainer = Trainer(setup, path, screen)
         opened.enter_context(contextlib.closing(trainer))
         opened.enter_context(processes.errors_end_all(Stopped))
         if processes.is_first():

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments.config import check
 from experiments.config.schema import ExperimentConfig
 from experiments.costs import ledger
 from experiments.data.collate import abstract_batch
 from experiments.errors import UserError
-from experiments.optimizers import frozen, optimizer
+from experiments.optimizers import optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.models.base import Model
@@ -27,6 +26,8 @@ class ProgramKey(NamedTuple):
       model: The model.
       steps: Number of training steps, which some schedules use.
       devices: The devices.
+      frozen: Paths of the parameters that are not trained.
+      source_features: The size of vector sources, or None if sources are ids.
       teacher: The model of `train.teacher`, or None.
     """
 
@@ -34,6 +35,8 @@ class ProgramKey(NamedTuple):
     model: Model
     steps: int
     devices: DeviceMesh
+    frozen: frozenset[str] = frozenset()
+    source_features: int | None = None
     teacher: Model | None = None
 
 
@@ -47,23 +50,24 @@ class TrainingPrograms:
       learning_rate: The jitted schedule: number of updates → learning rate.
 
     Raises:
-      UserError: As `optimizer.make` and `frozen.paths`.
+      UserError: As `optimizer.make`.
     """
 
     def __init__(self, kind: ProgramKey):
         self._kind = kind
         self.optimizer, schedule = optimizer.make(kind.config, kind.model, kind.steps)
         self.learning_rate = jax.jit(schedule)
-        self._frozen = frozen.paths(kind.config, kind.model)
         self._steps: dict[tuple[int, ...], jax.stages.Compiled] = {}
 
     @functools.cached_property
     def flops_per_token(self) -> int | None:
         """FLOPs per token of a training step, or None if they are unknown."""
-        config, model = self._kind.config, self._kind.model
+        kind = self._kind
         try:
-            variables = mesh.abstract_variables(model)
-            return ledger.flops_per_token(config, model, variables)['total']
+            variables = mesh.abstract_variables(kind.model)
+            return ledger.flops_per_token(
+                kind.config, kind.model, variables, kind.frozen, kind.source_features
+            )['total']
         except (UserError, ValueError):
             return None
 
@@ -75,11 +79,12 @@ class TrainingPrograms:
         `init_variables`. The abstract state has shapes, dtypes and shardings.
         """
         model, devices = self._kind.model, self._kind.devices
+        frozen = self._kind.frozen
 
         def make(key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
             variables = mesh.first_variables(model, key, given)
             scale = LossScale.for_model(model)
-            return TrainState.create(variables, self.optimizer, self._frozen, scale)
+            return TrainState.create(variables, self.optimizer, frozen, scale)
 
         state = jax.eval_shape(make, mesh.abstract_key(devices), {})
         # The shardings depend only on the shapes.
@@ -107,7 +112,7 @@ class TrainingPrograms:
     def _compiled_step(
         self, shape: tuple[int, ...], teacher_variables: Any
     ) -> jax.stages.Compiled:
-        config, model, _, devices, teacher = self._kind
+        config, model, _, devices, frozen, source_features, teacher = self._kind
 
         def train_step(state, batch, key, teacher_variables):
             step = make_train_step(
@@ -120,13 +125,12 @@ class TrainingPrograms:
                 ),
                 accumulate=config.train.accumulate,
                 remat=config.train.remat,
-                frozen=self._frozen,
+                frozen=frozen,
             )
             return step(state, batch, key)
 
         _, state = self.first_state
-        features = check.source_features(config, model)
-        batch = mesh.placed(abstract_batch(shape, features), devices.rows())
+        batch = mesh.placed(abstract_batch(shape, source_features), devices.rows())
         out_shardings = (devices.state(state), devices.everywhere())
         jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
         key = mesh.abstract_key(devices)

@@ -9,18 +9,20 @@ import jax
 
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
-from experiments.config import check, search
+from experiments.config import check, components
 from experiments.config.schema import ExperimentConfig, seed, without_seeds
-from experiments.data import corpus, objectives, sources, tokenizers
+from experiments.data import corpus, filters, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
-from experiments.data.filters import Filtered
-from experiments.data.sources.base import Source
+from experiments.data.objectives.base import Objective
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import user_errors
 from experiments.evaluation import scores, sets, translator
+from experiments.evaluation.evaluator import Evaluator
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.sets import Pairs
+from experiments.hooks.base import Hook
+from experiments.metrics.base import Metric
 from experiments.optimizers import optimizer
 from experiments.runs import environment, trained_run, warm_start
 from experiments.runs.warm_start import WarmStart
@@ -42,6 +44,9 @@ class RunSetup(NamedTuple):
       sets: Name → pairs of the sets that are scored at the end.
       steps: Number of training steps.
       programs: The compiled programs of training.
+      evaluator: Scores the dev set and the final sets.
+      best_metric: Selects the best checkpoints.
+      hooks: The hooks, by spec.
       teacher: The run of `train.teacher`, or None.
       initial: Parameters from `init_from`, or None; always None in a resumed run.
     """
@@ -57,6 +62,9 @@ class RunSetup(NamedTuple):
     model: Model
     steps: int
     programs: TrainingPrograms
+    evaluator: Evaluator
+    best_metric: Metric
+    hooks: dict[str, Hook]
     teacher: OpenedRun | None = None
     warm_start: WarmStart | None = None
 
@@ -77,18 +85,17 @@ def prepare(
     """
     accelerators.check()
     cache = compilation.use_cache()
-    check.check_config(config)
+    # Report errors of the config before loading the data.
+    made = components.build(config)
     optimizer.check_rates(config)
     origin = warm_start.source(config, path)
     devices = mesh.make_mesh(**vars(config.mesh))
-    # Report config errors of the model before loading the data.
-    model = check.build_model(config)
     check.check_backend(config)
     screen.begin('checking parts', quiet=True)
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
-    data = source(config)
-    scores.installed_metrics(config.evaluation.metrics, data.target)
+    data = filters.filtered(sources.load(config.data), made.filters)
+    metrics = scores.installed_metrics(config.evaluation.metrics, data.target)
     available = data.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
@@ -97,16 +104,27 @@ def prepare(
     def show_read(pairs):
         screen.count(pairs, None, 'pairs')
 
-    untrained = tokenizers.make(config.tokenizer)
-    make = functools.partial(tokenizers.train, untrained, data, cache, show_read)
-    vocabulary = warm_start.vocabulary(config, path, origin, make)
+    train = functools.partial(tokenizers.train, made.tokenizer, data, cache, show_read)
+    vocabulary = warm_start.vocabulary(config, path, origin, made.tokenizer, train)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
     teacher = open_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
     # On a short text, the tokenizer can have fewer pieces than the config asks for.
-    model = _traced(model, vocabulary, devices)
-    choice = search.make(config.evaluation, vocabulary.forced_first)
-    search.check_processors(choice.processors, model, config.evaluation.extra_length)
+    model = _traced(made.model, vocabulary, devices)
+    objective = made.objective and made.objective.with_tokenizer(vocabulary)
+    programs = programs or ProgramCache()
+    evaluator = Evaluator(
+        model,
+        vocabulary,
+        config.evaluation,
+        metrics,
+        path,
+        (data.source, data.target),
+        devices,
+        objective,
+        programs,
+        on_progress=screen.count,
+    )
     taken = warm_start.load(config, origin, model, vocabulary, devices)
 
     def show_progress(pairs):
@@ -114,12 +132,18 @@ def prepare(
         show_read(pairs)
 
     pairs = corpus.prepare(data, vocabulary, cache, show_progress)
-    batches = _batches(config, pairs, vocabulary, devices)
+    batches = _batches(config, pairs, vocabulary, devices, objective)
     _check_positions(model, batches, vocabulary, dev | final)
     steps = count_steps(config, batches)
-    taught_by = teacher and teacher.model
-    kind = ProgramKey(without_seeds(config), model, steps, devices, taught_by)
-    programs = programs or ProgramCache()
+    kind = ProgramKey(
+        without_seeds(config),
+        model,
+        steps,
+        devices,
+        made.frozen,
+        vocabulary.source_features,
+        teacher and teacher.model,
+    )
     return RunSetup(
         config=config,
         languages=(data.source, data.target),
@@ -132,6 +156,9 @@ def prepare(
         model=model,
         steps=steps,
         programs=programs.get(TrainingPrograms, kind),
+        evaluator=evaluator,
+        best_metric=made.best_metric,
+        hooks=made.hooks,
         teacher=teacher,
         warm_start=taken,
     )
@@ -189,12 +216,6 @@ def describe(setup: RunSetup, path: Path) -> str:
     )
 
 
-def source(config: ExperimentConfig) -> Source:
-    """Returns the config's data source, with its filters."""
-    loaded = sources.load(config.data)
-    return Filtered(loaded, config.filters) if config.filters else loaded
-
-
 def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
     """Returns the model for a vocabulary; traces it to find errors early."""
     tokens = vocabulary.special_tokens
@@ -210,7 +231,11 @@ def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
 
 
 def _batches(
-    config: ExperimentConfig, pairs: Corpus, vocabulary: Tokenizer, devices: DeviceMesh
+    config: ExperimentConfig,
+    pairs: Corpus,
+    vocabulary: Tokenizer,
+    devices: DeviceMesh,
+    objective: Objective | None,
 ) -> Batches:
     return Batches(
         pairs,
@@ -222,7 +247,7 @@ def _batches(
         accumulate=config.train.accumulate,
         devices=devices.row_shards,
         tokenizer=vocabulary,
-        objective=objectives.make(config.objective, vocabulary),
+        objective=objective,
     )
 
 

@@ -215,8 +215,8 @@ class ModelConfig(Section):
         """Returns the value of a field, such as `'decoder.norm'`."""
         return operator.attrgetter(name)(self)
 
-    def deciding_field(self, name: str, role: str) -> str:
-        """Returns the field that applies to a stack: `'decoder.norm'` or `'norm'`.
+    def fields_of(self, name: str, role: str) -> list[str]:
+        """Returns the fields that a stack reads for a value; the last one decides.
 
         The one place that says what is inherited. The decoder of an encoder-decoder
         uses its own value, or else the encoder's. Cross-attention uses its own, or else
@@ -230,10 +230,17 @@ class ModelConfig(Section):
         sections = {'decoder': ['decoder'], 'cross': ['cross', 'decoder']}.get(role, [])
         if role == 'cross' and name in ('attention', 'positions'):
             sections = ['cross']
+        found = []
         for section in sections:
-            if getattr(getattr(self, section), name, None) is not None:
-                return f'{section}.{name}'
-        return name
+            if hasattr(getattr(self, section), name):
+                found.append(f'{section}.{name}')
+                if self.get(found[-1]) is not None:
+                    return found
+        return [*found, name]
+
+    def deciding_field(self, name: str, role: str) -> str:
+        """Returns the field that applies to a stack: `'decoder.norm'` or `'norm'`."""
+        return self.fields_of(name, role)[-1]
 
     def value(self, name: str, role: str) -> Any:
         """Returns the value of the deciding field."""

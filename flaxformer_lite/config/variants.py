@@ -63,11 +63,6 @@ def _plain(field: str) -> str:
     return field.rpartition('.')[2]
 
 
-def _own_fields() -> list[str]:
-    """Returns the fields specific to the decoder or to cross-attention."""
-    return [name for name in schema.fields() if '.' in name]
-
-
 def names(field: str) -> list[str]:
     """Returns the components that a field may name."""
     return folder(field).names()
@@ -157,37 +152,32 @@ def unused_fields(config: ModelConfig) -> set[str]:
     Raises:
       ValueError: the architecture or residual is unknown.
     """
-    return set.intersection(*map(_unused_fields, of_layers(config)))
+    return set(schema.fields()).difference(*map(_used_fields, of_layers(config)))
 
 
-def _unused_fields(config: ModelConfig) -> set[str]:
+def _used_fields(config: ModelConfig) -> set[str]:
+    """Returns the fields that some stack reads."""
     architecture = find(config, 'architecture')
-    unused = set(architecture.unused_fields)
-    # If a field has no effect, neither has the decoder's version of it.
-    unused |= {name for name in _own_fields() if _plain(name) in unused}
-    if 'residual' in unused:
-        return unused
-    encoder_unused = _unused_with(config, 'residual')
-    if not architecture.has_decoder_beside_encoder:
-        return unused | encoder_unused | set(_own_fields())
+    used = set()
+    for role in _roles(config):
+        unused = set(architecture.unused_fields)
+        if 'residual' not in unused:
+            residual = find(config, config.deciding_field('residual', role))
+            # The norm of embeddings is used with any residual connection.
+            used_anyway = {'norm'} if config.norm_embeddings else set()
+            unused |= set(residual.unused_fields) - used_anyway
+        for name in {_plain(field) for field in schema.fields()} - unused:
+            used.update(config.fields_of(name, role))
+    return used - set(architecture.unused_fields)
+
+
+def _roles(config: ModelConfig) -> list[str]:
+    """Returns the roles whose fields a model reads; a single stack is an encoder."""
+    if not find(config, 'architecture').has_decoder_beside_encoder:
+        return ['encoder']
     if config.merged_attention:
-        unused |= {name for name in _own_fields() if name.startswith('cross.')}
-    decoder_field = config.deciding_field('residual', 'decoder')
-    decoder_unused = _unused_with(config, decoder_field)
-    # The decoder may use fields that the encoder ignores.
-    in_both = {
-        name
-        for name in encoder_unused
-        if name in decoder_unused or config.get(f'decoder.{name}') is not None
-    }
-    return unused | in_both | {f'decoder.{name}' for name in decoder_unused}
-
-
-def _unused_with(config: ModelConfig, field: str) -> set[str]:
-    """Returns the fields that a residual connection doesn't use."""
-    unused = set(find(config, field).unused_fields)
-    # The norm of embeddings is used with any residual connection.
-    return unused - {'norm'} if config.norm_embeddings else unused
+        return ['encoder', 'decoder']
+    return ['encoder', 'decoder', 'cross']
 
 
 def check(config: ModelConfig) -> None:
@@ -197,11 +187,8 @@ def check(config: ModelConfig) -> None:
       ValueError: names the fields, their values and the fix.
     """
     config = of_layers(config)[0]
-    architecture = find(config, 'architecture')
-    roles = ['encoder']
-    if architecture.has_decoder_beside_encoder:
-        roles += ['decoder', 'cross']
-    if 'num_heads' not in architecture.unused_fields:
+    roles = _roles(config)
+    if 'num_heads' not in find(config, 'architecture').unused_fields:
         _check_tie(config, roles)
         for role in roles:
             _check_heads(config, role)

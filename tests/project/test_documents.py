@@ -13,7 +13,7 @@ import small_runs
 import flaxformer_lite
 from docs import shots
 from experiments.command_line import flags
-from experiments.config import check, schema
+from experiments.config import components, schema
 from experiments.sweeps import schema as sweeps
 from flaxformer_lite.config import schema as model_schema
 from flaxformer_lite.config import variants
@@ -88,8 +88,7 @@ def test_fields_that_a_page_names_take_the_values_beside_them(page):
             given = {'evaluation.average': 1, name: value}
             values = flags.parse_overrides(small_runs.flags(given))
             settings = flags.settings('wmt_base', values)
-            check.check_config(settings.config)
-            check.build_model(settings.config, 100)
+            components.build(settings.config, 100)
 
 
 @pytest.mark.parametrize('page', pages.PAGES)

@@ -21,7 +21,7 @@ import pytest
 from test_sweep_schema import write_sweep
 
 from experiments.command_line import flags
-from experiments.config import check, load
+from experiments.config import check, components, load
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.sweeps import schema
@@ -167,9 +167,8 @@ def check_read(found):
         settings = found[1]
         if settings.overrides.get('model.attention') == 'euclidean':
             return  # which the page has the reader write
-        check.check_config(settings.config)
         check.check_overrides(settings.config, settings.overrides)
-        check.build_model(settings.config, 100)
+        components.build(settings.config, 100)
     elif hasattr(found, 'dry_run'):
         schema.load(found.config)
     elif getattr(found, 'sweep', None):

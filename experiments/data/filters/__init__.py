@@ -3,6 +3,9 @@
 The field `filters` is a list of specs: `[length_ratio(most=3), duplicates, copies]`.
 """
 
+import copy
+from collections.abc import Mapping
+
 from experiments.data.digest import code_of, hex_digest
 from experiments.data.filters.base import Filter
 from experiments.data.sources.base import Source
@@ -12,21 +15,28 @@ from flaxformer_lite.config import spec as specs
 from flaxformer_lite.config.spec import Spec
 
 
-def make(spec: Spec | None) -> list[Filter]:
-    """Makes the filters of a list; an empty spec gives none.
+def make(spec: Spec | None) -> dict[str, Filter]:
+    """Makes the filters of a list, by spec and in its order; empty gives none.
 
     Raises:
       UserError: The text is not a list of filters.
     """
+    if not spec:
+        return {}
     with user_errors('filters: '):
-        return [FILTERS.make(entry) for entry in specs.entries(spec)] if spec else []
+        return {specs.text(x): FILTERS.make(x) for x in specs.entries(spec)}
+
+
+def filtered(whole: Source, filters: Mapping[str, Filter]) -> Source:
+    """Returns a source without the training pairs that filters reject."""
+    return Filtered(whole, filters) if filters else whole
 
 
 class Filtered(Source):
     """A source without the training pairs that filters reject.
 
     Args:
-      spec: The filters. A pair counts for the first filter that rejects it.
+      filters: The filters, by spec. A pair counts for the first one that rejects it.
 
     Attributes:
       left_out: Filter → number of pairs that it rejected in the last pass.
@@ -35,16 +45,15 @@ class Filtered(Source):
       UserError: No pair is left.
     """
 
-    def __init__(self, whole: Source, spec: Spec):
+    def __init__(self, whole: Source, filters: Mapping[str, Filter]):
         self._whole = whole
-        self._spec = spec
-        self._filters = make(spec)
+        self._filters = filters
         self.source = whole.source
         self.target = whole.target
 
     def train(self):
-        filters = dict(zip(specs.entries(self._spec), make(self._spec), strict=True))
-        counts = {str(entry): 0 for entry in filters}
+        filters = copy.deepcopy(self._filters)  # a filter keeps state in a pass
+        counts = dict.fromkeys(filters, 0)
         kept = 0
         for pair in self._whole.train():
             by = (x for x, filter in filters.items() if not filter.keeps(*pair))
@@ -53,12 +62,12 @@ class Filtered(Source):
                 kept += 1
                 yield pair
             else:
-                counts[str(refused)] += 1
+                counts[refused] += 1
         self.left_out = counts
         if not kept:
             raise UserError(
-                f'filters={self._spec} removed all training pairs. Loosen or remove '
-                'one.'
+                f'filters={", ".join(filters)} removed all training pairs. Loosen or '
+                'remove one.'
             )
 
     def evaluation(self):
@@ -66,6 +75,6 @@ class Filtered(Source):
 
     def digest(self):
         parts = []
-        for part in self._filters:
+        for part in self._filters.values():
             parts += [repr(part), code_of(type(part))]
         return hex_digest(self._whole.digest(), *parts)

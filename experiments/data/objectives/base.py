@@ -3,10 +3,11 @@
 import dataclasses
 import functools
 import re
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
+from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.validation import Checked, Choices
 
@@ -26,6 +27,22 @@ class Objective(Checked):
     needs: ClassVar[str] = ''
     pieces: tuple[str, ...] = dataclasses.field(repr=False)
     side: Annotated[str, Choices('source', 'target')] = 'source'
+
+    def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
+        """Returns the objective with the pieces of a trained tokenizer.
+
+        Raises:
+          UserError: The tokenizer lacks the necessary pieces, or has separate sides.
+        """
+        if tokenizer.source_vocab_size is not None:
+            raise UserError(
+                'objective: it reconstructs its input, so both sides need the same '
+                'tokenizer. Give a single tokenizer.'
+            )
+        pieces = tokenizer.pieces(list(range(tokenizer.vocab_size)))
+        fitted = dataclasses.replace(self, pieces=tuple(pieces))
+        assert fitted.marks is not None  # raises UserError without marks
+        return fitted
 
     @functools.cached_property
     def marks(self) -> list[int]:

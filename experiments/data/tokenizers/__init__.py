@@ -29,7 +29,8 @@ def make(spec: Spec) -> Tokenizer:
       UserError: The spec, its name or one of its arguments is invalid.
     """
     with user_errors('tokenizer: '):
-        made = [TOKENIZERS.make(x, model=b'') for x in specs.entries(spec)]
+        entries = specs.entries(spec)
+        made = [TOKENIZERS.make(entry, model=b'') for entry in entries]
         if len(made) > 2:
             raise ValueError(
                 f'{spec} lists {len(made)} tokenizers. Give one, or one per side.'
@@ -38,7 +39,14 @@ def make(spec: Spec) -> Tokenizer:
             raise ValueError(
                 f'{spec} tokenizes sources only. Write [{spec}, characters].'
             )
-        return Sides(*made) if len(made) == 2 else made[0]
+        if len(made) == 1:
+            return made[0]
+        for entry, part in zip(entries, made, strict=True):
+            if type(part).save is not Tokenizer.save:
+                raise ValueError(
+                    f'{entry} cannot tokenize only one side. Give it alone.'
+                )
+        return Sides(*made)
 
 
 def train(
@@ -142,12 +150,6 @@ class Sides(Tokenizer):
 
     def __post_init__(self):
         super().__post_init__()
-        for part in self.sides:
-            if type(part).save is not Tokenizer.save:
-                name = type(part).__name__.lower()
-                raise ValueError(
-                    f'{name} cannot tokenize only one side. Give it alone.'
-                )
         if self.source.special_tokens != self.target.special_tokens:
             raise ValueError(
                 f'{self.source} and {self.target} have different special tokens. '

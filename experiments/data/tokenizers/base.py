@@ -51,6 +51,11 @@ class Tokenizer(Checked):
         return None
 
     @property
+    def source_features(self) -> int | None:
+        """The size of vector sources, or None if sources are ids."""
+        return self.source_vocab_size if self.reads_vectors else None
+
+    @property
     def dtype(self) -> str:
         """The NumPy dtype of ids on disk, or of vectors including their shape."""
         return 'uint16' if self.vocab_size <= 1 << 16 else 'uint32'

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from experiments.command_line import flags
-from experiments.config import check, load, schema
+from experiments.config import check, components, load, schema
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError, line
 from flaxformer_lite import validation
@@ -44,11 +44,10 @@ def answer(overrides, described):
         parser = flags.Parser('test')
         settings = flags.parse(parser, ['--config=wmt_base', *arguments])[1]
         check.check_overrides(settings.config, settings.overrides)
-        check.check_config(settings.config)
         if described:
             ledger(settings.config)
         else:
-            check.build_model(settings.config)
+            components.build(settings.config)
     except UserError as error:
         return line(error)
     except Exception as error:
@@ -127,7 +126,7 @@ def answer_to_spec(field, text, traced):
     config['model'][field] = text
     try:
         config = load.from_dict(config)
-        check.build_model(config)
+        components.build(config)
         if traced:
             ledger(config)
     except UserError as error:

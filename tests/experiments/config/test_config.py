@@ -11,7 +11,7 @@ from ml_collections.config_dict import placeholder
 
 from configs import wmt_base
 from experiments.command_line import flags
-from experiments.config import check, load, schema, table
+from experiments.config import components, load, schema, table
 from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
@@ -195,7 +195,7 @@ def test_fields_that_do_not_fit_each_other_are_refused_by_name():
     config = ExperimentConfig()
     train_config = dataclasses.replace(config.train, steps=0, epochs=0)
     with pytest.raises(UserError, match='train.steps=0 and train.epochs=0'):
-        check.check_config(dataclasses.replace(config, train=train_config))
+        components.build(dataclasses.replace(config, train=train_config))
     model = ModelConfig(num_heads=7)
     with pytest.raises(UserError, match='model.d_model=512 cannot be divided among'):
-        check.check_config(dataclasses.replace(config, model=model))
+        components.build(dataclasses.replace(config, model=model))

@@ -39,7 +39,7 @@ def data(tmp_path):
 
 
 def kept(data, spec):
-    return list(Filtered(sources.load(data), spec).train())
+    return list(Filtered(sources.load(data), filters.make(spec)).train())
 
 
 def test_each_leaves_out_what_it_says(data):
@@ -53,7 +53,10 @@ def test_each_leaves_out_what_it_says(data):
 
 
 def test_the_first_of_a_list_that_leaves_a_pair_out_is_counted(data):
-    found = Filtered(sources.load(data), '[copies, length_ratio(most=4), duplicates]')
+    found = Filtered(
+        sources.load(data),
+        filters.make('[copies, length_ratio(most=4), duplicates]'),
+    )
     for _ in range(2):  # each pass begins anew
         pairs = list(found.train())
         assert found.left_out == {
@@ -68,8 +71,9 @@ def test_the_first_of_a_list_that_leaves_a_pair_out_is_counted(data):
 def test_the_counts_are_kept_with_the_tokens(data, tmp_path):
     words = tokenizers.make('bytes')
     source = sources.load(data)
-    first = corpus.prepare(Filtered(source, 'duplicates'), words, tmp_path)
-    again = corpus.prepare(Filtered(source, 'duplicates'), words, tmp_path)
+    distinct = Filtered(source, filters.make('duplicates'))
+    first = corpus.prepare(distinct, words, tmp_path)
+    again = corpus.prepare(distinct, words, tmp_path)
     assert first.left_out == again.left_out == {'duplicates': 1}
     assert (len(first), first.skipped) == (len(again), again.skipped) == (6, 1)
     assert corpus.prepare(source, words, tmp_path).left_out == {}
@@ -114,11 +118,11 @@ def test_one_of_your_own_and_its_code_make_other_text(data, tmp_path, monkeypatc
     spec = 'own_filters.Without(word="g")'
     assert kept(data, spec) == [x for x in PAIRS if 'g' not in x[1]]
     source = sources.load(data)
-    digests = {source.digest(), Filtered(source, 'copies').digest()}
+    digests = {source.digest(), Filtered(source, filters.make('copies')).digest()}
     for text in (spec, 'own_filters.Without(word="h")'):
-        digests.add(Filtered(source, text).digest())
+        digests.add(Filtered(source, filters.make(text)).digest())
     file.write_text(OWN.replace('not in', 'in'))
-    digests.add(Filtered(source, spec).digest())
+    digests.add(Filtered(source, filters.make(spec)).digest())
     assert len(digests) == 5
 
 

@@ -158,7 +158,7 @@ def test_a_tokenizer_has_sentinels_in_their_order(text, tmp_path):
     data = sources.load(small_runs.source(text))
     spec = 'sentencepiece(vocab_size=200, sentinels=12)'
     words = tokenizers.train(tokenizers.make(spec), data, tmp_path)
-    objective = objectives.make('span_corruption', words)
+    objective = objectives.make('span_corruption').with_tokenizer(words)
     assert objective is not None
     names = words.pieces(objective.marks)
     assert names == [f'<extra_id_{i}>' for i in range(12)]

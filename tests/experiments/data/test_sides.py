@@ -10,7 +10,7 @@ import tiny
 
 import experiments
 from experiments.command_line import flags
-from experiments.config import check
+from experiments.config import components
 from experiments.conversion.export import export
 from experiments.data import corpus, objectives, sources, tokenizers
 from experiments.data.batches import Batches, Position
@@ -152,7 +152,7 @@ def test_what_needs_one_vocabulary_is_refused_before_the_data_is_read(text, tmp_
     fields = small_runs.FIELDS | {'tokenizer': SPEC}
     config = flags.settings('wmt_small', fields).config
     with pytest.raises(UserError, match='model.tie=all shares .* its own vocabulary'):
-        check.build_model(config)
+        components.build(config)
     both = train(SPEC, text, tmp_path)
-    with pytest.raises(UserError, match='objective=denoise .* a single tokenizer'):
-        objectives.make('denoise', both)
+    with pytest.raises(UserError, match='objective: .* a single tokenizer'):
+        objectives.make('denoise').with_tokenizer(both)

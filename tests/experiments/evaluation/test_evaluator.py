@@ -7,9 +7,9 @@ import sacrebleu
 
 from experiments import storage
 from experiments.config import load
-from experiments.config.schema import EvaluationConfig, ExperimentConfig
+from experiments.config.schema import EvaluationConfig
 from experiments.errors import UserError
-from experiments.evaluation import sets
+from experiments.evaluation import scores, sets
 from experiments.evaluation.evaluator import Evaluator
 from experiments.evaluation.scores import table
 from experiments.evaluation.translator import Hypothesis
@@ -31,7 +31,8 @@ def evaluator(tmp_path, monkeypatch):
     evaluator = Evaluator(
         Positionless(),
         SimpleNamespace(forced_first=None),
-        ExperimentConfig(evaluation=EvaluationConfig(metrics='[bleu, ter]')),
+        EvaluationConfig(),
+        scores.installed_metrics('[bleu, ter]', 'zh-CN'),
         tmp_path,
         ('en', 'zh-CN'),
         on_progress=lambda *x: told.append(x),

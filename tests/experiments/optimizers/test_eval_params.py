@@ -12,7 +12,7 @@ import tiny
 from test_freezing import build, config
 
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.config import check
+from experiments.config import components
 from experiments.errors import UserError
 from experiments.optimizers import eval_params, frozen, optimizer
 from flaxformer_lite.training import freezing
@@ -135,7 +135,7 @@ def test_a_schedule_free_optimizer_is_evaluated_at_the_mean_of_its_iterates():
 def test_a_schedule_free_optimizer_takes_no_second_average():
     with pytest.raises(UserError, match='train.ema=0.5: optimizer.name=contrib.sch'):
         settings = config(train__ema=0.5, optimizer__name='contrib.schedule_free_sgd')
-        check.check_config(settings)
+        components.build(settings)
 
 
 def test_other_optimizers_are_evaluated_at_what_they_train():

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.config import check, load
+from experiments.config import components, load
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
 from experiments.optimizers import eval_params, frozen, optimizer
@@ -37,7 +37,7 @@ def config(**fields):
 
 
 def build(settings):
-    return check.build_model(settings, tiny.VOCAB)
+    return components.build(settings, tiny.VOCAB).model
 
 
 def size(tree):

@@ -297,7 +297,7 @@ def test_rates_of_an_initialisation_are_adams():
 )
 def test_what_cannot_be_is_refused_by_name(settings, message):
     with pytest.raises(UserError, match=message):
-        optimizer.check(config(**settings))
+        make(config(**settings))
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from experiments.command_line import flags
-from experiments.config import check
+from experiments.config import components
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
 from experiments.runs import directory
@@ -140,8 +140,7 @@ def test_an_arm_may_have_classes_objects_and_numbers_of_numpy(tmp_path):
         'model.d_ff': 64,
         'model.dropout': 0.5,
     }
-    check.check_config(run.config)
-    check.build_model(run.config)
+    components.build(run.config)
     argv = [f'--config.{field}={value}' for field, value in run.overrides.items()]
     _, settings = flags.parse(flags.Parser(None), ['--config=wmt_small', *argv])
     assert settings.config == run.config

@@ -4,7 +4,7 @@ import pytest
 
 from configs.sweeps import table3
 from experiments.command_line import flags
-from experiments.config import check
+from experiments.config import check, components
 from experiments.sweeps import planning, schema
 
 NAMES = flags.available(schema.FOLDER)
@@ -25,9 +25,8 @@ def first_runs(sweep):
 def test_every_arm_can_be_built_and_scores_what_decides(name):
     sweep = planning.load(name)
     for run in first_runs(sweep).values():
-        check.check_config(run.config)
         check.check_overrides(run.config, run.overrides)
-        check.build_model(run.config)
+        components.build(run.config)
         chosen = [text.strip() for text in run.config.evaluation.sets.split(',')]
         assert chosen == [''] or sweep.measure.set in chosen
 

@@ -13,7 +13,7 @@ import small_runs
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
-from experiments.config import check
+from experiments.config import components
 from experiments.data import sources, tokenizers
 from experiments.data.batches import Position
 from experiments.errors import UserError
@@ -61,7 +61,7 @@ def make_source(path, text, steps=(1, 2), **changes):
         sources.load(config.data),
         compilation.use_cache(),
     )
-    model = check.build_model(config, words.vocab_size)
+    model = components.build(config, words.vocab_size).model
     make = jax.jit(lambda key: init_variables(model, key))
     with directory.open_run(path, config.to_dict()):
         words.save(path / trained_run.TOKENIZER)

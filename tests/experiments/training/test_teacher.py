@@ -9,7 +9,7 @@ from test_init_from import SMALL, make_source
 
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
-from experiments.config import check
+from experiments.config import check, components
 from experiments.errors import UserError
 from experiments.reports import figures
 from experiments.runs import metrics_log
@@ -53,7 +53,7 @@ def test_what_no_loss_can_do_is_refused_by_name(changes, message):
     given = {f'train.{name}': value for name, value in changes.items()}
     settings = flags.settings('wmt_small', given)
     with pytest.raises(UserError, match=message):
-        check.check_config(settings.config)
+        components.build(settings.config)
         check.check_overrides(settings.config, settings.overrides)
 
 
