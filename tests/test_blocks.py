@@ -1,4 +1,4 @@
-"""Blocks: the example of docs/extend.md by NumPy, and how contracts find a wrong one.
+"""Blocks: a guide's example in NumPy, and how the contracts find a wrong one.
 
 What `sequential` and `parallel` compute is in test_transformer.
 """
@@ -22,7 +22,7 @@ from flaxformer_lite.norms.identity import IdentityNorm
 from flaxformer_lite.residual.none import NoResidual
 from flaxformer_lite.testing.finding import broken
 
-CODE = pages.files('docs/extend.md')['my_blocks.py']
+CODE = pages.files('docs/how_to/extend.md')['my_blocks.py']
 
 
 @pytest.fixture

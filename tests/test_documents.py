@@ -20,7 +20,7 @@ from flaxformer_lite.config import variants
 from flaxformer_lite.layers.blocks import sequential
 
 ROOT = Path(__file__).parents[1]
-VARIANTS = (ROOT / 'docs/variants/index.md').read_text('utf-8')
+VARIANTS = (ROOT / 'docs/reference/components/index.md').read_text('utf-8')
 CONTRIBUTING = (ROOT / 'CONTRIBUTING.md').read_text('utf-8')
 
 
@@ -32,7 +32,7 @@ def table():
 
 
 def test_the_architecture_quotes_a_layer_as_it_stands():
-    page = (ROOT / 'docs/architecture.md').read_text('utf-8')
+    page = (ROOT / 'docs/explanation/design.md').read_text('utf-8')
     code = Path(inspect.getfile(sequential)).read_text('utf-8')
     (quoted,) = re.findall(r'```python\n(class Sequential.*?)```', page, re.DOTALL)
     assert quoted in code
@@ -71,14 +71,16 @@ def test_the_citation_is_of_this_version():
 
 def named_fields(page):
     """The fields of a config that a page names, with the value beside each, if any."""
-    text = (ROOT / 'docs' / page).read_text('utf-8')
+    text = (ROOT / page).read_text('utf-8')
     sections = '|'.join(sorted({x.partition('.')[0] for x in schema.fields()}))
     in_text = re.findall(rf'`((?:{sections})\.[\w.]+)(?:=([^`\n]+))?`', text)
     in_commands = re.findall(r"--config\.(\w+\.[\w.]+)='?((?<=')[^'\n]+|[^\s`]+)", text)
     return sorted({*in_text, *in_commands})
 
 
-@pytest.mark.parametrize('page', ['coming_from.md', 'troubleshooting.md'])
+@pytest.mark.parametrize(
+    'page', ['docs/reference/coming_from.md', 'docs/how_to/troubleshooting.md']
+)
 def test_fields_that_a_page_names_take_the_values_beside_them(page):
     named = named_fields(page)
     assert len(named) > 10

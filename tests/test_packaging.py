@@ -92,7 +92,7 @@ def extras():
 
 
 def test_the_install_table_says_of_each_extra_whether_a_wheel_has_what_it_is_for():
-    page = ROOT / 'docs' / 'guides' / 'install.md'
+    page = ROOT / 'docs/how_to/install.md'
     table = page.read_text('utf-8').partition('## Extras')[2]
     named = {'yes': set(), 'no': set()}
     for commands, has_it in re.findall(r'\| ([^|]*) \| (yes|no) \|', table):

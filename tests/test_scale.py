@@ -1,4 +1,4 @@
-"""docs/scale.md: its formulas beside XLA's figures, and its tables as they are made."""
+"""The page Scale on paper: its formulas against XLA's figures, and its tables."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import scale
 
-PAGE = Path(__file__).parents[1] / 'docs/scale.md'
+PAGE = Path(__file__).parents[1] / 'docs/explanation/scale.md'
 
 
 def _percent(text: str) -> float:
