@@ -60,8 +60,8 @@ from pathlib import Path
 import flaxformer_lite
 
 readme = Path(sys.argv[1]).read_text('utf-8')
-after = readme[readme.index('## Python'):]
-examples = re.findall(r'```python\\n(.*?)```', after, re.DOTALL)
+section = readme.partition('\\n## Python\\n')[2].partition('\\n## ')[0]
+examples = re.findall(r'```python\\n(.*?)```', section, re.DOTALL)
 assert len(examples) == 1, examples
 names = {}
 for example in examples:
