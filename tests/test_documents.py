@@ -38,6 +38,32 @@ def test_the_architecture_quotes_a_layer_as_it_stands():
     assert quoted in code
 
 
+def test_the_design_lists_the_packages_that_exist():
+    page = pages.text('docs/explanation/design.md')
+    tree = page.partition('## Packages')[2].split('```')[1]
+    listed, root = set(), ''
+    for indent, name in re.findall(r'^( *)([\w]+)/ *', tree, re.MULTILINE):
+        root = root if indent else f'{name}/'
+        listed.add(f'{root}{name}' if indent else name)
+    packages = ('configs', 'experiments', 'flaxformer_lite', 'parallel_grammar')
+    folders = [
+        path.parent
+        for name in packages[1:3]
+        for path in ROOT.glob(f'{name}/*/__init__.py')
+    ]
+    assert listed == {*packages, *(str(path.relative_to(ROOT)) for path in folders)}
+
+
+def test_the_design_names_functions_that_its_files_define():
+    page = pages.text('docs/explanation/design.md')
+    rows = re.findall(r'^\| \d+ \| `(\S+\.py)` \| `([\w.]+)`:', page, re.MULTILINE)
+    assert len(rows) > 10
+    for path, name in rows:
+        code = (ROOT / path).read_text('utf-8')
+        for part in name.split('.'):
+            assert re.search(rf'\b(def|class) {part}\b', code), (path, name)
+
+
 @pytest.mark.parametrize('field', variants.fields())
 def test_each_variant_of_a_field_is_named(field):
     (right,) = [right for names, right in table() if field in names]
