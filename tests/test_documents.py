@@ -25,8 +25,8 @@ CONTRIBUTING = (ROOT / 'CONTRIBUTING.md').read_text('utf-8')
 
 
 def table():
-    """The rows of 'What can be exchanged': the names of fields, and what is beside."""
-    section = VARIANTS[VARIANTS.index('## What can be exchanged') :]
+    """The rows of 'All names': the names of fields, and what is beside."""
+    section = VARIANTS[VARIANTS.index('## All names') :]
     rows = re.findall(r'^\| (.*?) \| (.*) \|$', section, re.MULTILINE)
     return [(re.findall(r'`([\w.]+)`', left), right) for left, right in rows]
 
@@ -75,7 +75,7 @@ def test_each_variant_of_a_field_is_named(field):
 
 
 def test_each_field_of_a_model_is_named():
-    section = VARIANTS[VARIANTS.index('## What can be exchanged') :]
+    section = VARIANTS[VARIANTS.index('## All names') :]
     named = re.findall(r'`([\w.]+)`', section)
     assert set(model_schema.fields()) <= set(named)
 

@@ -112,7 +112,7 @@ def command_help(module: str) -> str:
     done = subprocess.run(
         [sys.executable, '-m', module, '--help'],
         cwd=ROOT,
-        env=os.environ | {'COLUMNS': '88', 'PYTHONPATH': str(ROOT)},
+        env=os.environ | {'COLUMNS': '76', 'PYTHONPATH': str(ROOT)},
         capture_output=True,
         text=True,
     )
