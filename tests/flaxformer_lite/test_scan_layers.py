@@ -8,11 +8,13 @@ import numpy as np
 import optax
 import pytest
 import tiny
+from flax import linen as nn
 
 from configs import wmt_base
 from experiments.config import load
 from experiments.costs import flops
 from experiments.optimizers import optimizer
+from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training.loss import loss_and_grads
 from flaxformer_lite.training.train_step import init_variables
@@ -71,6 +73,27 @@ def test_loss_gradients_and_statistics_are_those_of_separate_layers():
     close(found_stats, stacked(expected_stats, model))
     again, _ = step(model.with_remat('blocks'), variables)
     close(again, found)
+
+
+def test_each_layer_of_a_loop_has_its_own_dropout():
+    _, (model, variables) = both(num_layers=3, dropout=0.5)
+    source_BS = inputs_BT = np.full((2, 5), 3, np.int32)
+    masks = []
+
+    def record(next_fun, args, kwargs, context):
+        y = next_fun(*args, **kwargs)
+        if isinstance(context.module, Dropout) and y.ndim == 3:
+            jax.debug.callback(lambda y: masks.append(np.asarray(y) == 0), y)
+        return y
+
+    with nn.intercept_methods(record):
+        rngs = {'dropout': jax.random.key(0)}
+        model.apply(variables, source_BS, inputs_BT, rngs=rngs)
+    jax.effects_barrier()
+    # Two of embeddings, three of each encoder layer and four of each decoder layer.
+    assert len(masks) == 2 + 3 * (3 + 4)
+    of_size_D = [mask.tobytes() for mask in masks if mask.shape[-1] == model.d_model]
+    assert len(set(of_size_D)) == len(of_size_D)
 
 
 def test_the_first_parameters_are_the_same():

@@ -11,6 +11,7 @@ import tiny
 from tiny import apply, float64, variables
 
 from flaxformer_lite.attention.flash import FlashAttention
+from flaxformer_lite.attention.sink import SinkAttention
 from flaxformer_lite.attention.softmax import SoftmaxAttention
 from flaxformer_lite.config import variants
 from flaxformer_lite.generation import generate
@@ -114,6 +115,11 @@ def softmax64(s):
     return e / e.sum(-1, keepdims=True)
 
 
+def softmax_and_sink64(s, sink):
+    e = np.exp(s)
+    return e / (np.exp(sink)[None, :, None, None] + e.sum(-1, keepdims=True))
+
+
 def unit(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
@@ -150,6 +156,10 @@ LAWS = {
         'bits,ij->bjts',
         softmax64(np.einsum('bhts,hi->bits', dots(q, k) / 2, p['before'])),
         p['after'],
+    ),
+    'sink': lambda p, q, k: softmax_and_sink64(dots(q, k) / 2, p['sink']),
+    'sink(learned=False, scale=0.3, cap=0.7, temperature=2.5)': lambda p, q, k: (
+        softmax_and_sink64(0.7 * np.tanh(0.3 * dots(q, k) / 0.7) / 2.5, np.zeros(2))
     ),
     'linear': lambda p, q, k: (lambda s: s / s.sum(-1, keepdims=True))(
         dots(*(np.where(x > 0, x + 1, np.exp(x)) for x in (q, k)))
@@ -220,6 +230,21 @@ def test_dropout_of_weights_is_each_weights_own():
     assert set(np.unique(y)) == {0.0, 2 / 64}
     assert abs((y == 0).mean() - 0.5) < 5 * 0.5 / np.sqrt(y.size)
     assert len(np.unique(y.reshape(-1, 64) == 0, axis=0)) == 2 * 64 * 3
+
+
+def test_a_high_sink_takes_all_weight_and_a_low_one_none():
+    q, key, value = (jnp.asarray(random(1, 3, 2, 4, seed=i)) for i in range(3))
+    mask = jnp.ones((1, 1, 3, 3), bool)
+    arguments = dict(positions_BT=jnp.arange(3)[None], mask_BHTS=mask)
+
+    def with_sink(logit):
+        params = {'params': {'sink': jnp.array([logit, 0.0])}}
+        inputs = jnp.asarray(q, jnp.float32), keys_values(key, value)
+        return apply(SinkAttention(), params, *inputs, **arguments)[0, :, 0]
+
+    np.testing.assert_array_equal(with_sink(200.0), np.zeros((3, 4)))
+    expected = attend(q, key, value, mask)[0, :, 0]
+    np.testing.assert_allclose(with_sink(-200.0), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

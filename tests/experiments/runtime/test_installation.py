@@ -14,7 +14,7 @@ import flaxformer_lite
 from experiments.errors import UserError
 from experiments.runtime import accelerators
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 JAXLIB = '0.9.1'
 
 

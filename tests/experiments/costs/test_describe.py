@@ -172,7 +172,7 @@ def test_the_command_needs_no_device_and_prints_json(attention):
     result = subprocess.run(
         [*command, '--config=wmt_big_bf16', f'--config.model.attention={attention}'],
         env=os.environ | {'JAX_PLATFORMS': 'none'},
-        cwd=Path(__file__).parent.parent,
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # What `import flaxformer_lite` may load that is no part of Python: the three libraries
 # that it needs, in whatever way they need others.
 LIBRARIES = ('jax', 'flax', 'optax')

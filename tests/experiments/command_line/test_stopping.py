@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ BEGINS = """
 import hashlib, os, signal, sys, time
 from experiments.command_line import stopping
 stopping.watch()
-stopping.at_end(lambda: 'nothing was lost')
+stopping.set_exit_message(lambda: 'nothing was lost')
 def compile_for_long():
     print('ready', flush=True)
     hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)  # in C, as a compiler is

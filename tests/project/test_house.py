@@ -3,15 +3,15 @@
 import ast
 from pathlib import Path
 
+import mistakes
 import pytest
 from importlinter import cli
 
 from experiments import registries
 from experiments.config import schema
 from flaxformer_lite.config import variants
-from tests import mistakes
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LIBRARY = sorted((ROOT / 'flaxformer_lite').rglob('*.py'))
 # Every line of it is a promise: whoever adds one says in the commit what users gain.
 SURFACE = ROOT / 'tests' / 'surface.txt'

@@ -185,7 +185,7 @@ def test_a_variant_of_ones_own_that_is_edited_runs_as_edited(tmp_path):
     fields |= {'train.steps': 2, 'evaluation.sets': 'val'}
     command = [sys.executable, '-m', 'experiments.run', '--config=wmt_small']
     command += small_runs.flags(fields)
-    path = f'{Path(__file__).parents[1]}{os.pathsep}{os.environ.get("PYTHONPATH", "")}'
+    path = f'{Path(__file__).parents[3]}{os.pathsep}{os.environ.get("PYTHONPATH", "")}'
     environment = os.environ | {'FLAXFORMER_LITE_CACHE': str(tmp_path / 'cache')}
     losses = []
     for number, factor in enumerate(('1.0', '1.0', '0.0')):

@@ -21,7 +21,7 @@ import small_runs
 
 from experiments.runtime import processes as group
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 FIELDS: dict[str, object] = {**small_runs.SHORT}
 HANGS = 3600  # seconds; many times what anything here takes on a busy machine
 CLOCKS = ('time', 'tokens_per_second', 'seconds')
@@ -93,7 +93,7 @@ COMES_LATE = """
     import numpy as np
     from jax.sharding import PartitionSpec
     from experiments.runtime import mesh
-    devices = mesh.of(fsdp=2)
+    devices = mesh.make_mesh(fsdp=2)
     for axis in ('data', 'fsdp'):
         divided = devices.rows().update(spec=PartitionSpec(axis))
         x = mesh.put(np.arange(2.0), divided)

@@ -114,6 +114,12 @@ def test_only_a_line_feed_ends_a_line(folder):
     assert list(make(folder).train()) == [(strange, 'x'), ('last', '')]
 
 
+def test_compatibility_characters_are_kept(folder):
+    # NFKC would turn them into x2, fi and 1/2.
+    write(folder, train_en='x²\nﬁ\n', train_de='½\n１\n')
+    assert list(make(folder).train()) == [('x²', '½'), ('ﬁ', '１')]
+
+
 def test_text_becomes_nfc_and_loses_a_byte_order_mark(folder):
     apart = unicodedata.normalize('NFD', 'schön')
     # A second mark, as in two files that were joined.
@@ -144,6 +150,11 @@ def test_digest_follows_the_training_text_alone(folder, tmp_path_factory):
     write(copy, val_en='other\n')
     assert make(copy).digest() == first
     assert make(copy, 'de', 'en').digest() != first
+    original = (copy / 'train.de').read_bytes()
+    write(copy, train_de=original + b'x\n')
+    assert make(copy).digest() != first
+    (copy / 'train.de').write_bytes(original)
+    assert make(copy).digest() == first
     write(copy, train_en='a\nB\n')
     assert make(copy).digest() != first
 

@@ -90,6 +90,20 @@ def test_a_sample_does_not_depend_on_the_window(monkeypatch):
     assert drawn() == expected
 
 
+def test_a_translation_may_exceed_its_source_by_extra_length():
+    for extra in (2, 6):
+        settings = EvaluationConfig(decode='greedy', extra_length=extra)
+        translate = translator.Translator(MODEL, Numbers(), settings)
+        texts = ['3', '4 5', '6 7 8']
+        found = translate(tiny.all_variables(MODEL), texts)
+        # A model with random weights rarely chooses the end token.
+        excess = [
+            len(best.text.replace(' 0', '').split()) - len(text.split())
+            for (best,), text in zip(found, texts, strict=True)
+        ]
+        assert max(excess) == extra, excess
+
+
 def test_a_text_with_too_many_tokens_is_named_after_those_before_it(monkeypatch):
     settings = EvaluationConfig(decode='greedy', extra_length=5)
     translate = translator.Translator(MODEL, Numbers(), settings, longest=4)

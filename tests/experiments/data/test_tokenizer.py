@@ -17,7 +17,7 @@ from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 WORDS = (
     "der Hund schläft nicht, weil die Katze „laut“ singt: 12,5 % größer! a man's dog’s"
 ).split()
@@ -110,7 +110,8 @@ def test_decode_stops_at_the_first_end_and_ignores_padding(trained):
 
 def test_equal_text_gives_equal_bytes_in_any_process(trained, tmp_path):
     program = (
-        'import sys; from pathlib import Path; sys.path.append("tests");'
+        'import sys; from pathlib import Path;'
+        'sys.path.extend(["tests", "tests/experiments/data"]);'
         'from test_tokenizer import Words, train_tokenizer;'
         'print(train_tokenizer(Words(), 120, Path(sys.argv[1])).digest)'
     )

@@ -186,7 +186,7 @@ def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
     (law,) = [
         code for name, code in pages.FENCE.findall(pages.text(guide)) if name == 'py'
     ]
-    tests = root / 'tests/test_attention.py'
+    tests = root / 'tests/flaxformer_lite/test_attention.py'
     text = tests.read_text('utf-8')
     assert text.count('\nLAWS = {\n') == 1
     tests.write_text(text.replace('\nLAWS = {\n', f'\nLAWS = {{\n{law}'), 'utf-8')

@@ -19,7 +19,7 @@ from flaxformer_lite.config import schema as model_schema
 from flaxformer_lite.config import variants
 from flaxformer_lite.layers.blocks import sequential
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 VARIANTS = (ROOT / 'docs/reference/components/index.md').read_text('utf-8')
 CONTRIBUTING = (ROOT / 'CONTRIBUTING.md').read_text('utf-8')
 

@@ -10,7 +10,7 @@ from experiments.config.schema import allowed, display
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.variants import LOSSES, PROCESSORS, STRATEGIES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 OTHERS = {'loss': LOSSES, 'strategy': STRATEGIES, 'processor': PROCESSORS}
 FOLDERS = variants.FOLDERS | OTHERS
 KINDS = sorted(FOLDERS)

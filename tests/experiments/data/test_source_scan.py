@@ -14,7 +14,7 @@ from experiments.errors import UserError
 from flaxformer_lite import testing
 
 # The official files, where they lie beside the checkout: github brendenlake/SCAN.
-FILES = Path(__file__).parents[2] / 'shared/data/scan'
+FILES = Path(__file__).parents[4] / 'shared/data/scan'
 where_files_are = pytest.mark.skipif(not FILES.exists(), reason='no official files')
 OFFICIAL = ('length', 'addprim_jump', 'addprim_turn_left')
 

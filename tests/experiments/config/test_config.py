@@ -20,7 +20,7 @@ from experiments.runs import directory, reading, trained_run
 from flaxformer_lite import validation
 from flaxformer_lite.config.schema import ModelConfig
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 # Each is looked at by who reads it: a spec, or the names of sets.
 FREE_TEXT = {'optimizer.name', 'optimizer.schedule', 'evaluation.sets'}
 FREE_TEXT |= {'init_from', 'train.teacher', 'evaluation.best'}

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import scale
 
-PAGE = Path(__file__).parents[1] / 'docs/explanation/scale.md'
+PAGE = Path(__file__).parents[3] / 'docs/explanation/scale.md'
 
 
 def _percent(text: str) -> float:

@@ -13,7 +13,7 @@ from experiments.reports import findings, scores
 from experiments.reports.tables import escape_markdown
 from experiments.sweeps import planning
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 SHIPPED = sorted(x.parents[1] for x in (ROOT / 'results').glob('*/tables/runs.csv'))
 
 

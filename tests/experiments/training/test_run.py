@@ -46,7 +46,7 @@ from experiments.evaluation.sets import lines_of
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import directory, metrics_log, trained_run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 SMALL = small_runs.SHORT
 pytestmark = pytest.mark.usefixtures('cache')
 
@@ -831,7 +831,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
             dict(evaluation__sets='test'),
             "evaluation.sets: unknown set 'test'. Choose one of val",
         ),
-        (dict(evaluation__average=9), 'checkpoint.keep'),
+        (dict(evaluation__average=6), 'checkpoint.keep=5. Raise checkpoint.keep'),
         (
             dict(data='txt'),
             'needles, scan, sigmorphon, table, text, tfds, nor .*; did you mean .text.',

@@ -25,7 +25,7 @@ from flaxformer_lite.training.train_step import (
     make_train_step,
 )
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ROWS, LENGTH, HEADS = 3, 7, 2
 SIZES = dict(num_layers=1, num_heads=HEADS, d_k=16, d_v=16, dtype='bfloat16')
 KEY = jax.eval_shape(lambda: jax.random.key(0))

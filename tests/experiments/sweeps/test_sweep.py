@@ -23,7 +23,7 @@ from experiments.sweeps import planning, progress, workers
 from experiments.training import loop
 from flaxformer_lite.config.results import ResultError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 DIVERGED = {'status': 'diverged', 'step': 3, 'message': 'not finite'}
 FAILED = {'status': 'failed', 'step': None, 'message': 'the disk is full'}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / 'notebooks').glob('*.ipynb'))
 NOTEBOOKS = {file.stem: json.loads(file.read_text('utf-8')) for file in FILES}
 REPOSITORY = 'https://github.com/flaxformer-lite/flaxformer_lite'

@@ -11,11 +11,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import test_notebooks
 
 from notebooks import install
-from tests import test_notebooks
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 IMAGES = sorted(file.stem for file in (ROOT / 'tests' / 'images').glob('*.txt'))
 DEVICES = '8 × TPU v5 lite (tpu)\n'
 
