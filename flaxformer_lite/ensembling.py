@@ -18,7 +18,6 @@ class EnsembleState(NamedTuple):
     states: tuple[DecodeState, ...]
 
     def allocate(self, hypotheses: int, tokens: int) -> 'EnsembleState':
-        """Extends every cache to `tokens` tokens per hypothesis."""
         return EnsembleState(
             tuple(state.allocate(hypotheses, tokens) for state in self.states)
         )
@@ -31,19 +30,17 @@ class Ensemble(nn.Module):
     and pass it to `generate` and `log_probs`, as you would a `Model`.
 
     Attributes:
-      models: the models; each must be a separate object.
+      models: The models; each must be a separate object.
     """
 
     models: Sequence[Model]
 
     @property
     def special_tokens(self) -> SpecialTokens:
-        """The special tokens, which all models share."""
         return self.models[0].special_tokens
 
     @property
     def vocab_size(self) -> int:
-        """The size of the shared target vocabulary."""
         return self.models[0].vocab_size
 
     @property
@@ -53,7 +50,6 @@ class Ensemble(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """The smallest maximum length among the models, or None."""
         limits = [model.max_length for model in self.models]
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -87,7 +83,6 @@ class Ensemble(nn.Module):
         return log_mean([model(source, inputs) for model in self.models])
 
     def prefill(self, source_BS: jax.Array) -> EnsembleState:
-        """Encodes the source with each model."""
         return EnsembleState(tuple(model.prefill(source_BS) for model in self.models))
 
     def decode_step(
@@ -104,7 +99,14 @@ class Ensemble(nn.Module):
 
 
 def log_mean(logits_MBTV: Sequence[jax.Array]) -> jax.Array:
-    """Returns the log of the mean of the models' probabilities."""
+    """Returns the log of the mean of the models' probabilities.
+
+    Examples:
+      >>> import numpy as np
+      >>> logits_MBTV = jnp.log(jnp.array([[[[0.2, 0.8]]], [[[0.6, 0.4]]]]))
+      >>> print(np.round(np.exp(log_mean(list(logits_MBTV))), 2))
+      [[[0.4 0.6]]]
+    """
     log_p_MBTV = jnp.stack([jax.nn.log_softmax(x_BTV) for x_BTV in logits_MBTV])
     return jax.nn.logsumexp(log_p_MBTV, axis=0) - jnp.log(len(logits_MBTV))
 
@@ -113,7 +115,13 @@ def ensemble(models: Sequence[Model]) -> Ensemble:
     """Combines models into one. A model may occur repeatedly, with other variables.
 
     Raises:
-      ValueError: the list is empty, or the vocabularies differ.
+      ValueError: The list is empty, or the vocabularies differ.
+
+    Examples:
+      >>> import flaxformer_lite
+      >>> model = flaxformer_lite.build.model({'num_layers': 1}, vocab_size=10)
+      >>> len(ensemble([model, model]).models)
+      2
     """
     if not models:
         raise ValueError('models: an ensemble needs at least one model. Pass a list.')

@@ -1,9 +1,9 @@
 """Keys and values of attention, and the key/value cache for decoding.
 
-A cache is immutable and append-only; `append` returns a new one. At step i, the keys
-and values of a sentence's N hypotheses go to slots i·N … i·N + N − 1 and never move. A
-visibility mask selects the slots that belong to each hypothesis. Reordering beams only
-changes this boolean mask; no keys or values are gathered.
+A cache is immutable and append-only. At step i, the keys and values of a sentence's N
+hypotheses go to slots i·N … i·N + N − 1 and never move. A visibility mask selects the
+slots of each hypothesis. Reordering beams changes this mask and gathers no keys or
+values.
 """
 
 import contextlib
@@ -67,9 +67,9 @@ class Cache(struct.PyTreeNode):
     """The key/value cache of one attention layer.
 
     Attributes:
-      prefix: keys and values of the shared prefix of all hypotheses; empty in an
+      prefix: Keys and values of the shared prefix of all hypotheses; empty in an
         encoder-decoder.
-      generated: keys and values of the generated tokens, in the slots that `BeamState`
+      generated: Keys and values of the generated tokens, in the slots that `BeamState`
         describes.
     """
 
@@ -122,10 +122,9 @@ _are_float32 = jax.make_user_context(False)
 def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
     """Context in which new caches hold bfloat16 values as float32 (same values).
 
-    Use it for CPU programs. XLA can't update bfloat16 in place on CPU. It would convert
-    all slots to float32 and back in each step, which costs more time than bfloat16
-    products save. The context must be open during tracing, because a traced function
-    doesn't know its platform.
+    XLA can't update bfloat16 in place on CPU: converting all slots to float32 and back
+    costs more time than bfloat16 products save. Open the context during tracing,
+    because a traced function doesn't know its platform.
     """
     return _are_float32(are)
 
@@ -140,13 +139,12 @@ class LayersCache(struct.PyTreeNode):
     """The stacked caches of all layers of a stack.
 
     Attributes:
-      caches: a layer's cache, with an axis of layers after the batch axis.
+      caches: A layer's cache, with an axis of layers after the batch axis.
     """
 
     caches: CacheState
 
     def allocate(self, hypotheses: int, tokens: int) -> Self:
-        """Adds empty slots to each layer, for up to `tokens` tokens per hypothesis."""
 
         def extend(cache):
             return cache.allocate(hypotheses, tokens)
@@ -155,7 +153,12 @@ class LayersCache(struct.PyTreeNode):
 
 
 def gather_beams(x_BN: jax.Array, index_BM: jax.Array) -> jax.Array:
-    """Selects hypotheses by index: x[b, index[b, m]]. More axes may follow N."""
+    """Selects hypotheses by index: x[b, index[b, m]]. More axes may follow N.
+
+    Examples:
+      >>> gather_beams(jnp.array([[10, 11, 12]]), jnp.array([[2, 0]])).tolist()
+      [[12, 10]]
+    """
     return jax.vmap(lambda x_N, index_M: x_N[index_M])(x_BN, index_BM)
 
 
@@ -163,5 +166,9 @@ def tile_beams(hypotheses: int, tree: Any) -> Any:
     """Repeats a state shared by a sentence's hypotheses: B1… → BN….
 
     Arrays that already have N hypotheses are unchanged.
+
+    Examples:
+      >>> tile_beams(3, jnp.array([[7]])).tolist()
+      [[7, 7, 7]]
     """
     return jax.tree.map(lambda x: jnp.repeat(x, hypotheses // x.shape[1], 1), tree)

@@ -16,9 +16,24 @@ class TokenBatch(NamedTuple):
     """Rows of tokens, int32 BT. A row may hold several packed sentences.
 
     Attributes:
-      tokens_BT: token ids, or vectors, float BTF.
-      segments_BT: the sentence's number in its row, from 1; 0 for padding.
-      positions_BT: the token's position in its sentence, from 0.
+      tokens_BT: Token ids, or vectors, float BTF.
+      segments_BT: The sentence's number in its row, from 1; 0 for padding.
+      positions_BT: The token's position in its sentence, from 0.
+
+    Examples:
+      >>> batch = TokenBatch.from_tokens(jnp.array([[5, 6, 7, 0]]))
+      >>> print(batch.causal_mask()[0, 0].astype(int))
+      [[1 0 0 0]
+       [1 1 0 0]
+       [1 1 1 0]
+       [0 0 0 0]]
+
+      >>> packed = batch._replace(segments_BT=jnp.array([[1, 1, 2, 2]]))
+      >>> print(packed.segment_mask(packed)[0, 0].astype(int))
+      [[1 1 0 0]
+       [1 1 0 0]
+       [0 0 1 1]
+       [0 0 1 1]]
     """
 
     tokens_BT: jax.Array
@@ -34,6 +49,11 @@ class TokenBatch(NamedTuple):
         A token equal to `padding` or an all-zero vector is padding. Padding gets
         position 0, which every model has, so rows may be longer than a `learned` table.
         A `TokenBatch` is returned unchanged.
+
+        Examples:
+          >>> batch = TokenBatch.from_tokens(jnp.array([[0, 5, 6, 0]]))
+          >>> batch.segments_BT.tolist(), batch.positions_BT.tolist()
+          ([[0, 1, 1, 0]], [[0, 0, 1, 0]])
         """
         if isinstance(tokens_BT, TokenBatch):
             return tokens_BT
@@ -48,6 +68,10 @@ class TokenBatch(NamedTuple):
         """Like `from_tokens`, but the first token of a row is never padding.
 
         T5 and Marian use the padding token as the start token.
+
+        Examples:
+          >>> TokenBatch.from_inputs(jnp.array([[0, 5, 6, 0]])).segments_BT.tolist()
+          [[1, 1, 1, 0]]
         """
         if isinstance(tokens_BT, TokenBatch):
             return tokens_BT
@@ -80,13 +104,28 @@ class TokenBatch(NamedTuple):
         return self.segment_mask(self) & (key_position <= query_position)
 
     def prefix_mask(self, length: int) -> jax.Array:
-        """Like `causal_mask`, but all tokens see the first `length` tokens, B1TT."""
+        """Like `causal_mask`, but all tokens see the first `length` tokens, B1TT.
+
+        Examples:
+          >>> batch = TokenBatch.from_tokens(jnp.array([[5, 6, 7]]))
+          >>> print(batch.prefix_mask(2)[0, 0].astype(int))
+          [[1 1 0]
+           [1 1 0]
+           [1 1 1]]
+        """
         is_prefix_S = jnp.arange(self.segments_BT.shape[1]) < length
         of_prefix = self.segment_mask(self) & is_prefix_S[None, None, None]
         return self.causal_mask() | of_prefix
 
     def following(self, source: Self) -> Self:
-        """Shifts the positions so that they continue those of a source."""
+        """Shifts the positions so that they continue those of a source.
+
+        Examples:
+          >>> source = TokenBatch.from_tokens(jnp.array([[5, 6, 7]]))
+          >>> target = TokenBatch.from_tokens(jnp.array([[8, 9]]))
+          >>> target.following(source).positions_BT.tolist()
+          [[3, 4]]
+        """
         length_BT = self.segment_mask(source)[:, 0].sum(-1)
         positions_BT = jnp.where(self.valid_BT, self.positions_BT + length_BT, 0)
         return self._replace(positions_BT=positions_BT)
@@ -96,13 +135,12 @@ class AttentionContext(NamedTuple):
     """Masks and positions that attention needs in addition to its inputs.
 
     Attributes:
-      positions_BT: int32, positions of the queries.
-      mask_BHTS: mask of self-attention.
-      cross_mask_BHTS: mask of cross-attention; None without a source.
-      valid_BT: False for padding; None without padding.
-      key_positions_BS: int32, positions of the keys of self-attention; None if they
-        equal the queries' positions.
-      bias_BHTS: positional bias of the self-attention scores, or None.
+      positions_BT: int32 positions of the queries.
+      mask_BHTS: Mask of self-attention.
+      cross_mask_BHTS: Mask of cross-attention; None without a source.
+      valid_BT: False for padding. None without padding.
+      key_positions_BS: int32 positions of the keys, if they differ from the queries'.
+      bias_BHTS: Positional bias of the self-attention scores, or None.
     """
 
     positions_BT: jax.Array
@@ -146,11 +184,9 @@ _valid: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar(
 def padding_known(valid_BT: jax.Array | None) -> Iterator[None]:
     """Context in which `padding_mask` returns `valid_BT`.
 
-    Only batch normalization and mixture of experts need the padding mask, because their
-    results depend on all tokens of a batch. The mask reaches them through this context,
-    like a dropout key, rather than through every layer's signature. A stack opens the
-    context around each layer's call with that call's argument, so the array belongs to
-    the trace that reads it.
+    Only batch normalization and mixture of experts need the mask, because they depend
+    on all tokens of a batch. A stack opens the context around each layer's call, so the
+    array belongs to the trace that reads it.
     """
     token = _valid.set(valid_BT)
     try:

@@ -38,12 +38,26 @@ def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenSco
     never materialized.
 
     Args:
-      model: the model, or an ensemble.
-      variables: variables for `model.apply`: {'params': …}.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`; rows may be packed.
+      model: The model, or an ensemble.
+      variables: Variables for `model.apply`: {'params': …}.
+      batch: The arrays of `training.batch.BATCH_ARRAYS`; rows may be packed.
 
     Raises:
       ValueError: `variables` lacks the 'params' level, or the batch lacks an array.
+
+    Examples:
+      >>> import flaxformer_lite, functools
+      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+
+      >>> batch = flaxformer_lite.make_batch([[5, 1]], [[8, 1]], model=model, length=4)
+
+      >>> pair = batch['source'], batch['inputs']
+      >>> shapes = jax.eval_shape(model.init, jax.random.key(0), *pair)
+      >>> scores = jax.eval_shape(functools.partial(log_probs, model), shapes, batch)
+
+      >>> scores.log_p.shape, scores.rank.dtype
+      ((1, 4), dtype('int32'))
     """
     check_variables(variables)
     is_ensemble = isinstance(model, Ensemble)

@@ -25,6 +25,10 @@ def split_into_blocks(
 
     Blocks have equal length, at most `size`. The axis is padded with `filling` to a
     multiple of the number of blocks; None repeats the last element.
+
+    Examples:
+      >>> split_into_blocks(jnp.arange(5), axis=0, size=2).tolist()
+      [[0, 1], [2, 3], [4, 0]]
     """
     *before, length = x.shape[: axis + 1]
     after = x.shape[axis + 1 :]

@@ -70,8 +70,7 @@ def place(x: jax.Array, letters: str) -> jax.Array:
     """Shards an activation by the letters of its axes.
 
     Args:
-      x: has one dimension per letter.
-      letters: such as 'BTHK'.
+      letters: One per dimension, such as 'BTHK'.
     """
     spec = _spec(letters, x.shape, OF_ACTIVATIONS, _sizes())
     if spec == WHOLE:
@@ -82,12 +81,11 @@ def place(x: jax.Array, letters: str) -> jax.Array:
 def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
     """Gathers a parameter over `fsdp` before a matrix product.
 
-    Otherwise XLA might gather the activations, which are larger. Cast the parameter to
-    the compute dtype first; bfloat16 halves the communication.
+    Otherwise XLA might gather the larger activations. Cast the parameter to the compute
+    dtype first; bfloat16 halves the communication.
 
     Args:
-      parameter: any.
-      path: the end of its path, such as ('query', 'kernel').
+      path: The end of its path, such as ('query', 'kernel').
     """
     sizes = _sizes()
     if 'fsdp' not in sizes:
@@ -105,11 +103,17 @@ def state_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
     A leading dimension, of runs or layers, stays whole.
 
     Args:
-      tree: of arrays, or of shapes and dtypes.
-      mesh: with some of `AXES`.
+      tree: Of arrays, or of shapes and dtypes.
+      mesh: With some of `AXES`.
 
     Returns:
       A tree of shardings.
+
+    Examples:
+      >>> mesh = jax.sharding.AbstractMesh((2, 2), ('fsdp', 'tensor'))
+      >>> params = {'up': {'kernel': jax.ShapeDtypeStruct((512, 2048), 'float32')}}
+      >>> tuple(state_shardings(params, mesh)['up']['kernel'].spec)
+      ('fsdp', 'tensor')
     """
 
     def sharding(path: Any, x: Any) -> NamedSharding:
@@ -145,7 +149,6 @@ def _spec(
     rules: Mapping[str, tuple[str, ...]],
     sizes: Mapping[str, int],
 ) -> PartitionSpec:
-    """Returns the mesh axes of each dimension; `WHOLE` if no dimension is sharded."""
     divided = []
     for letter, length in zip(letters, shape, strict=True):
         axes = tuple(axis for axis in rules.get(letter, ()) if sizes.get(axis, 1) > 1)
@@ -203,11 +206,10 @@ def by_device(
     other axes.
 
     Args:
-      function: of arrays, or of trees of arrays.
       in_specs: `rows_spec` or `WHOLE` for each argument.
-      out_specs: the same for each result; a `WHOLE` result must be equal on all
+      out_specs: The same for each result; a `WHOLE` result must be equal on all
         devices.
-      axes: the mesh axes that shard the arguments.
+      axes: Mesh axes that shard the arguments.
     """
     mesh = jax.sharding.get_abstract_mesh()
     dividing = _sizes()
@@ -234,11 +236,10 @@ def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
     """Calls function(*whole, *divided); each device handles its own rows if possible.
 
     Args:
-      function: of arrays, or of trees of arrays. Rows must be independent, and must be
-        the first axis of each result.
-      whole: arguments that all devices receive whole. Arrays sharded over `fsdp`
-        are gathered.
-      divided: arguments whose first axis is the rows.
+      function: Of trees of arrays. Rows must be independent, and the first axis of each
+        result.
+      whole: Arguments that all devices receive whole, gathered over `fsdp`.
+      divided: Arguments whose first axis is the rows.
     """
     # Not `len`: with a symbolic batch size it isn't an integer.
     rows = jax.tree.leaves(divided)[0].shape[0]
@@ -262,9 +263,9 @@ def is_divided_by_data(rows: int) -> bool:
 def sum_over_data(function: Callable) -> Callable:
     """Returns a function that sums `function` over the devices' rows along `data`.
 
-    It sums once, at the end. XLA alone would sum each gradient where it is computed: in
-    every loop iteration and for every use of a parameter. XLA still does so over
-    `fsdp`, where no device has memory for whole gradients.
+    It sums once, at the end. XLA alone would sum each gradient in every loop iteration
+    and for every use of a parameter. XLA still does so over `fsdp`, where no device has
+    memory for whole gradients.
 
     Args:
       function: (whole, divided) → a tree of sums over the rows, the first axis of

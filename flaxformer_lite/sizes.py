@@ -11,17 +11,20 @@ class Sizes:
     """Sizes of one stack and its attention. Default to the paper's base model.
 
     Attributes:
-      d_model: width of the residual stream.
-      num_heads: number of query heads.
-      num_kv_heads: number of key and value heads, a divisor of `num_heads`.
-      d_k: width of one head's queries and keys.
-      d_v: width of one head's values; independent of d_k and d_model.
-      d_ff: inner width of the feed-forward network.
-      d_k_derived: whether d_k is d_model / num_heads, so that it grows with d_model.
+      d_model: Width of the residual stream.
+      num_heads: Query heads.
+      num_kv_heads: Key and value heads. Divides `num_heads`.
+      d_k: Width of a head's queries and keys.
+      d_v: Width of a head's values.
+      d_ff: Inner width of the feed-forward network.
+      d_k_derived: Whether d_k grows with d_model, as d_model / num_heads.
       role: 'encoder' or 'decoder' of an encoder-decoder, or a single stack.
         'prefix_only' is a decoder that sees the whole source.
-      encoder_layers: depth of the encoder; 0 without one.
-      decoder_layers: depth of the decoder; 0 without one.
+      encoder_layers, decoder_layers: Depths. 0 without such a stack.
+
+    Examples:
+      >>> Sizes(role='decoder').causal, Sizes(encoder_layers=2).num_layers
+      (True, 2)
     """
 
     d_model: int = 512
@@ -37,7 +40,6 @@ class Sizes:
 
     @property
     def num_layers(self) -> int:
-        """The depth of this stack."""
         if self.role.startswith('encoder'):
             return self.encoder_layers
         return self.decoder_layers

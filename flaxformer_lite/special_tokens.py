@@ -16,12 +16,21 @@ class SpecialTokens(Checked):
     in BART and M2M100.
 
     Attributes:
-      padding: fills rows. Decoding never chooses it.
-      bos: precedes each target.
-      eos: ends each target. It must differ from padding.
+      padding: Fills rows. Decoding never chooses it.
+      bos: Precedes each target.
+      eos: Ends each target. It must differ from padding.
 
     Raises:
-      ValueError: an id is negative, or the end token is padding.
+      ValueError: An id is negative, or the end token is padding.
+
+    Examples:
+      >>> SpecialTokens(bos=0)
+      SpecialTokens(padding=0, bos=0, eos=1)
+
+      >>> SpecialTokens(eos=0)
+      Traceback (most recent call last):
+        ...
+      ValueError: eos=0 must differ from padding
     """
 
     padding: Token = 0
@@ -37,7 +46,7 @@ class SpecialTokens(Checked):
         """Checks that the ids are within a vocabulary.
 
         Raises:
-          ValueError: names the token.
+          ValueError: Names the token.
         """
         for name, token in dataclasses.asdict(self).items():
             if token >= vocab_size:

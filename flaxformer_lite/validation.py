@@ -34,6 +34,15 @@ class Range:
     Integers without an upper bound must fit int32. Floats are compared after rounding
     to float32 and must be finite there: 1e-50 is not above 0, and 0.999999999 is not
     below 1.
+
+    Examples:
+      >>> Range(at_least=0, below=1).words()
+      'at least 0 and below 1'
+
+      >>> Range(at_least=1).check('window', 0, whole=True)
+      Traceback (most recent call last):
+        ...
+      ValueError: window must be at least 1, not 0
     """
 
     at_least: float | None = None
@@ -42,7 +51,6 @@ class Range:
     below: float | None = None
 
     def check(self, name: str, value: Any, whole: bool) -> None:
-        """Raises ValueError if a number is out of range; compares integers exactly."""
         number = value if whole else _float32(value)
         allowed = []
         refused = False
@@ -71,7 +79,6 @@ class Range:
         )
 
     def _fitting(self, value: Any, whole: bool) -> str:
-        """Returns what JAX requires of the number, or '' if it fits."""
         # JAX treats an integer as an integer even where a float is expected.
         if not isinstance(value, numbers.Integral):
             return '' if math.isfinite(_float32(value)) else 'finite in float32'
@@ -91,7 +98,14 @@ _BOUNDS = {
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Choices:
-    """A fixed set of allowed words."""
+    """A fixed set of allowed words.
+
+    Examples:
+      >>> Choices('gru', 'lstm').check('cell', 'rnn')
+      Traceback (most recent call last):
+        ...
+      ValueError: cell must be one of gru, lstm, not 'rnn'
+    """
 
     words: tuple[str, ...]
 
@@ -99,7 +113,6 @@ class Choices:
         object.__setattr__(self, 'words', words)
 
     def check(self, name: str, value: Any) -> None:
-        """Raises ValueError if the value isn't one of the words."""
         if value not in self.words:
             known = ', '.join(self.words)
             raise ValueError(f'{name} must be one of {known}, not {quote(value)}')
@@ -110,7 +123,6 @@ class Pattern:
     """A regular expression for `re.search`; '' disables it."""
 
     def check(self, name: str, value: Any) -> None:
-        """Raises ValueError if the value isn't a valid regular expression."""
         try:
             re.compile(value)
         except (re.error, OverflowError, RecursionError) as error:
@@ -132,7 +144,7 @@ def check(name: str, annotation: Any, value: Any) -> None:
     """Checks a value against the type and limit of its annotation.
 
     Raises:
-      ValueError: names the argument, the value and the allowed values.
+      ValueError: Names the argument, the value and the allowed values.
     """
     kinds = types_of(annotation)
     if not any(_is(value, kind) for kind in kinds):
@@ -170,7 +182,18 @@ class Checked:
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function to validate its arguments as a `Checked` class does."""
+    """Wraps a function to validate its arguments as a `Checked` class does.
+
+    Examples:
+      >>> @checked
+      ... def attend(window: Annotated[int, Range(at_least=1)]):
+      ...     return window
+
+      >>> attend(0)
+      Traceback (most recent call last):
+        ...
+      ValueError: window must be at least 1, not 0
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -200,6 +223,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     Names are compared by their last component (`dropuot` in `model.dropuot`), because
     unrelated names share the same section. `decoder_norm` is `decoder.norm`.
+
+    Examples:
+      >>> did_you_mean('model.dropuot', ['model.dropout', 'model.d_ff'])
+      "; did you mean 'model.dropout'?"
     """
 
     def likeness(candidate: str) -> tuple[float, float]:
@@ -225,7 +252,12 @@ def _limited(cls: type) -> tuple[tuple[str, Any], ...]:
 
 
 def types_of(annotation: Any) -> tuple[Any, ...]:
-    """Returns an annotation's types: int, None for `Annotated[int | None, …]`."""
+    """Returns an annotation's types: int, None for `Annotated[int | None, …]`.
+
+    Examples:
+      >>> types_of(Annotated[int | None, Range(at_least=1)])
+      (<class 'int'>, <class 'NoneType'>)
+    """
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     if isinstance(annotation, types.UnionType):

@@ -47,7 +47,15 @@ def phrase(nominal: Nominal, role: str = 'object') -> list[str]:
     """Returns the words of a noun phrase.
 
     Args:
-      role: subject, object or, after a preposition, other.
+      role: Subject, object or, after a preposition, other.
+
+    Examples:
+      >>> from parallel_grammar.rng import Rng
+      >>> from parallel_grammar.lexicon import nouns_of
+      >>> from parallel_grammar.sample_phrases import noun_phrase
+
+      >>> phrase(noun_phrase(Rng(1), nouns_of('dog')))
+      ['a', 'dog']
     """
     match nominal:
         case Expletive() | Name():
@@ -212,7 +220,7 @@ def _clause(clause: Clause, inverted: bool = False) -> list[str]:
     """Returns the front, the subject, the verbs and the rest.
 
     Args:
-      inverted: whether the subject follows a verb, as in questions.
+      inverted: Whether the subject follows a verb, as in questions.
     """
     parts = _parts(clause)
     if clause.front == 'object' and clause.verb.link and not clause.recipient:

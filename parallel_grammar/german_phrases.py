@@ -110,6 +110,15 @@ def phrase(nominal: Nominal, case: str) -> list[str]:
     """Returns the words of a noun phrase in a case.
 
     Omits its relative clause, which `german` places.
+
+    Examples:
+      >>> from parallel_grammar.rng import Rng
+      >>> from parallel_grammar.lexicon import nouns_of
+      >>> from parallel_grammar.sample_phrases import noun_phrase
+
+      >>> dog = noun_phrase(Rng(1), nouns_of('dog'))
+      >>> phrase(dog, 'nom'), phrase(dog, 'dat')
+      (['ein', 'Hund'], ['einem', 'Hund'])
     """
     match nominal:
         case Expletive():

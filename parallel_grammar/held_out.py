@@ -80,7 +80,14 @@ def _of_phrase(phrase: Nominal, case: str) -> Iterator[tuple[str, str]]:
 
 
 def is_held_out(tree: Sentence) -> bool:
-    """Returns whether the sentence has a held-out pair."""
+    """Returns whether the sentence has a held-out pair.
+
+    Examples:
+      >>> from parallel_grammar import Rng, sentence
+      >>> rng = Rng(0)
+      >>> sum(is_held_out(sentence(rng)) for _ in range(200)) < 20
+      True
+    """
     return any(
         word in _HELD_OUT[construction] for construction, word in constructions(tree)
     )

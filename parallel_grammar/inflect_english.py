@@ -23,7 +23,12 @@ _IRREGULAR = {
 
 
 def with_s(word: str) -> str:
-    """Returns the plural of a noun or the third person of a verb: boxes, cities."""
+    """Returns the plural of a noun or the third person of a verb: boxes, cities.
+
+    Examples:
+      >>> with_s('watch'), with_s('city')
+      ('watches', 'cities')
+    """
     if re.search('[^aeiou]y$', word):
         return word[:-1] + 'ies'
     return word + ('es' if re.search('(s|x|ch|sh|z|[^aeiou]o)$', word) else 's')
@@ -49,8 +54,12 @@ def verb(base: str, past: str = '', participle: str = '') -> EnglishVerb:
     """Returns all forms of a verb.
 
     Args:
-      past: empty for the regular form.
-      participle: empty if it equals the past.
+      past: Empty for the regular form.
+      participle: Empty if it equals the past.
+
+    Examples:
+      >>> verb('bake').participle, verb('write', 'wrote', 'written').gerund
+      ('baked', 'writing')
     """
     past = past or _past(base)
     present = _IRREGULAR.get(base, (base, base, with_s(base), base, base))
@@ -59,6 +68,11 @@ def verb(base: str, past: str = '', participle: str = '') -> EnglishVerb:
 
 
 def article(word: str) -> str:
-    """Returns 'a' or 'an', depending on the sound of the next word."""
+    """Returns 'a' or 'an', depending on the sound of the next word.
+
+    Examples:
+      >>> article('hour'), article('house')
+      ('an', 'a')
+    """
     vowel = re.match('[aeiou]|hour|honest', word) and not re.match('uni|use', word)
     return 'an' if vowel else 'a'

@@ -30,6 +30,11 @@ def noun_forms(
     In the genitive, monosyllabic nouns and those that end in a sibilant take -es; other
     masculine and neuter nouns take -s. `genitive` is for exceptions. `plural` may be
     empty.
+
+    Examples:
+      >>> forms = noun_forms('Hund', 'm', 'Hunde')
+      >>> forms[False, 'gen'], forms[True, 'dat']
+      ('Hundes', 'Hunden')
     """
     oblique = plural if weak else noun
     if not genitive:
@@ -111,7 +116,12 @@ def verb(
     prefix: str = '',
     reflexive: bool = False,
 ) -> GermanVerb:
-    """Returns all forms; only `participle` includes the prefix."""
+    """Returns all forms; only `participle` includes the prefix.
+
+    Examples:
+      >>> verb('arbeiten').present[:3]
+      ('arbeite', 'arbeitest', 'arbeitet')
+    """
     present = _present(infinitive, third)
     return GermanVerb(
         infinitive,

@@ -11,6 +11,11 @@ class Rng:
     """Random number generator.
 
     It uses only `Random.random`, the one method whose sequence Python guarantees.
+
+    Examples:
+      >>> rng = Rng(1)
+      >>> [rng.pick('abc') for _ in range(5)], rng.draw({'rare': 1, 'common': 99})
+      (['a', 'c', 'c', 'a', 'b'], 'common')
     """
 
     def __init__(self, seed: int):

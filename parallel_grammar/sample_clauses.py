@@ -116,6 +116,11 @@ def has_past(verb: Verb) -> bool:
     """Returns False for 'read' or 'put', whose past equals the present.
 
     Such verbs use the perfect.
+
+    Examples:
+      >>> from parallel_grammar.lexicon import VERBS
+      >>> has_past(VERBS['read']), has_past(VERBS['buy'])
+      (False, True)
     """
     return verb.english.past[0] != verb.english.base
 

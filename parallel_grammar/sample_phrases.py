@@ -86,8 +86,8 @@ def noun_phrase(
     """Samples a noun phrase of one of the nouns.
 
     Args:
-      determiners: any, plain (may follow 'not') or definite.
-      subject: subject of the clause, to which 'its' may refer.
+      determiners: Any, plain (may follow 'not') or definite.
+      subject: Subject of the clause, to which 'its' may refer.
     """
     noun = rng.pick(nouns)
     plural = not noun.mass and rng.chance(0.25)

@@ -85,7 +85,14 @@ def sentence(rng: Rng) -> Sentence:
 
 
 def long_sentence(rng: Rng) -> Sentence:
-    """Samples two or three joined statements with nested subordinate clauses."""
+    """Samples two or three joined statements with nested subordinate clauses.
+
+    Examples:
+      >>> from parallel_grammar import english
+      >>> text = english.sentence(long_sentence(Rng(2)))
+      >>> text[:54], len(text.split()) > 20
+      ('The brother sang a song and wrote it although their pr', True)
+    """
     parts = [_statement(rng) for _ in range(rng.pick((2, 2, 3)))]
     clauses, joints = parts[0].clauses, parts[0].joints
     for part in parts[1:]:

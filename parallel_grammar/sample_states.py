@@ -136,7 +136,12 @@ def there_is(rng: Rng) -> Clause:
 
 
 def weather(rng: Rng, tense: str = '') -> Clause:
-    """Samples 'It is raining in Rome.'"""
+    """Samples 'It is raining in Rome.'
+
+    Examples:
+      >>> weather(Rng(0)).subject.english
+      'it'
+    """
     verb = rng.pick(tuple(WEATHER.values()))
     tense = tense or rng.draw({'progressive': 50, 'past': 30, 'future': 20})
     place = (

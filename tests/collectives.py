@@ -1,4 +1,4 @@
-"""What the devices of a compiled program send each other, read from its text."""
+"""Parses the collective operations of a compiled program from its HLO text."""
 
 import math
 import re
@@ -30,13 +30,12 @@ _NAMED = re.compile(
 
 
 class Collective(NamedTuple):
-    """One operation by which devices exchange data.
+    """One collective operation.
 
     Attributes:
-      kind: of `KINDS`.
-      in_loop: whether it stands in the body or condition of a loop, or in what one of
-        them calls.
-      bytes: of its results on one device.
+      kind: One of `KINDS`.
+      in_loop: Whether a loop runs it, directly or through a called computation.
+      bytes: Size of its results on one device.
     """
 
     kind: str
@@ -45,7 +44,7 @@ class Collective(NamedTuple):
 
 
 def collectives(program: jax.stages.Compiled) -> list[Collective]:
-    """All of a program; one in a loop is there once."""
+    """Returns all collectives of a program, each once even if in a loop."""
     lines = _lines_by_computation(program.as_text() or '')
     looped = _in_loops(lines)
     found = []
@@ -76,7 +75,7 @@ def _lines_by_computation(text: str) -> dict[str, list[str]]:
 
 
 def _in_loops(lines: dict[str, list[str]]) -> set[str]:
-    """The computations that loops run, and those that these call."""
+    """Returns the computations that loops run, directly or through calls."""
     calls: dict[str, set[str]] = {}
     waiting = []
     for computation, body in lines.items():
@@ -97,7 +96,7 @@ def _in_loops(lines: dict[str, list[str]]) -> set[str]:
 
 
 def _size(result: str) -> int:
-    """The bytes of all arrays in a type such as `(f32[3]{0}, s32[])`."""
+    """Returns the bytes of all arrays in a type such as `(f32[3]{0}, s32[])`."""
     sizes = []
     for dtype, axes in _SHAPE.findall(result):
         elements = math.prod(int(size) for size in axes.split(',') if size)

@@ -1,5 +1,4 @@
-"""Set before jax starts: strict broadcasting, several devices, and little time spent
-compiling."""
+"""Settings that must precede the start of JAX, and shared fixtures."""
 
 import gc
 import os
@@ -49,20 +48,19 @@ if os.environ.pop('PYTHONDONTWRITEBYTECODE', None):
 
 
 def pytest_collection_finish():
-    """What is imported stays to the end: no collection of garbage looks at it."""
+    """Excludes imported modules from garbage collection, since they are never freed."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
 
 
 @pytest.fixture(scope='session', autouse=True)
 def silent_orbax():
-    """What every command does, of which tests call `main`."""
     command.silence_orbax()
 
 
 @pytest.fixture(scope='module')
 def cache(tmp_path_factory):
-    """A cache of the tests' own; what is compiled for one run is there for the next."""
+    """Shares one compilation cache among all tests."""
     base = tmp_path_factory.getbasetemp()
     if 'PYTEST_XDIST_WORKER' in os.environ:
         base = base.parent  # which the workers share
@@ -73,7 +71,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture
 def nobody(tmp_path):
-    """A directory of a user who is not root, for whom permissions count."""
+    """Returns a directory of a user who is not root, whose permissions are enforced."""
     if os.name != 'posix':
         pytest.skip('permissions as POSIX has them')
     if os.geteuid() != 0:
@@ -103,7 +101,7 @@ def turn_cache(on):
 
 @pytest.fixture(scope='module')
 def browser():
-    """Chromium, for modules that are skipped where there is none."""
+    """Returns Chromium, or skips the module if it is not installed."""
     playwright = pytest.importorskip('playwright.sync_api')
     from docs import shots
 
@@ -116,7 +114,7 @@ def browser():
 
 @pytest.fixture(scope='session', autouse=True)
 def no_default_is_written():
-    """absl writes a flag's default twice, whole and as YAML: half of all parsing."""
+    """Stops absl from formatting each default as YAML, half of the parsing time."""
     from ml_collections import ConfigDict
 
     with pytest.MonkeyPatch.context() as patch:
@@ -126,7 +124,7 @@ def no_default_is_written():
 
 @pytest.fixture(scope='module', autouse=True)
 def programs_end_with_their_module():
-    """Thousands of programs take gigabytes, and slow each collection of garbage."""
+    """Frees compiled programs, which take gigabytes and slow garbage collection."""
     yield
     import jax
 
@@ -135,7 +133,7 @@ def programs_end_with_their_module():
 
 @pytest.fixture(autouse=True)
 def own_modules_end_with_their_test():
-    """A page's `my_parts.py` in another folder is another module of the same name."""
+    """Forgets user modules, since folders may hold different modules of one name."""
     yield
     for name in [name for name in sys.modules if name.startswith('my_')]:
         del sys.modules[name]

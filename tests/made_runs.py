@@ -1,4 +1,4 @@
-"""Directories of runs, made without training."""
+"""Creates run directories without training."""
 
 import json
 
@@ -27,7 +27,6 @@ REFERENCES = ['eine Katze schläft hier', 'der Hund frisst Knochen', 'wir sehen 
 
 
 def nest(flat):
-    """The inverse of `load.flatten`."""
     nested = {}
     for name, value in flat.items():
         *sections, key = name.split('.')
@@ -39,16 +38,16 @@ def nest(flat):
 
 
 def make(path, bleu=None, outputs=(), rows=(), result=None, environment=None, **config):
-    """A run that has finished, if it is given its BLEU of the set `test`.
+    """Creates a run, which has finished if `bleu` is given.
 
     Args:
-      path: its directory.
-      bleu: of the set `test`.
-      outputs: its translations of `SOURCES`.
+      path: Its directory.
+      bleu: BLEU of the set `test`.
+      outputs: Its translations of `SOURCES`.
       rows: (step, kind, values) of its metrics.
-      result: more entries of its result.
-      environment: its `environment.json`.
-      config: fields, with __ for the dot: model__num_heads=8.
+      result: More entries of its result.
+      environment: Its `environment.json`.
+      config: Fields with __ for the dot, such as model__num_heads=8.
     """
     fields = {name.replace('__', '.'): value for name, value in config.items()}
     with directory.open_run(path, nest(CONFIG | fields)):
@@ -95,7 +94,7 @@ def fail(path, status='diverged', step=7, message='the loss is not finite'):
 
 
 def heads(folder, bleus):
-    """Runs by number of heads: {4: (30.0, 31.0)} has two seeds."""
+    """Creates runs by number of heads: {4: (30.0, 31.0)} has two seeds."""
     paths = []
     for number, values in bleus.items():
         for seed, bleu in enumerate(values):
@@ -106,7 +105,6 @@ def heads(folder, bleus):
 
 
 def sweep(folder):
-    """A sweep of the runs of `heads`: of two seeds with 4 and 8, of one with 16."""
     runs = []
     for arm, number, seeds in (('few', 4, 2), ('many', 8, 2), ('most', 16, 1)):
         for seed in range(seeds):
@@ -127,6 +125,5 @@ def sweep(folder):
 
 
 def study(paths, of_sweep=None, base='', measure=''):
-    """What a report of the runs in some directories is made of."""
     runs = [reading.read_run(path) for path in paths]
     return arms.study(runs, of_sweep, base, Measure.parse(measure))

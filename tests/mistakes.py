@@ -1,9 +1,9 @@
-"""Puts mistakes into a copy of the code, one at a time: the tests have to find each.
+"""Injects mistakes into a copy of the code, one at a time; each must fail its tests.
 
     python -m tests.mistakes [--only=NAME …] [--list] [--unchanged]
 
-`mistakes.toml` has them: what a person might write in place of what stands there, and
-the tests that say so. Run it by hand before and after tests are rewritten.
+`mistakes.toml` lists the replacements and the tests that must fail. Run it by hand
+before and after you rewrite tests.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PASSED, FAILED = 0, 1  # statuses of pytest
 
 
 class Mistake(NamedTuple):
-    """One mistake: in `file`, `new` in place of the one `old`; `tests` of pytest."""
+    """A replacement of the one `old` in `file` by `new`, which must fail `tests`."""
 
     name: str
     file: str
@@ -39,7 +39,6 @@ class Mistake(NamedTuple):
 
 
 def read_mistakes() -> list[Mistake]:
-    """The table, with blank first and last lines of texts left out."""
     table = tomllib.loads((ROOT / 'tests' / 'mistakes.toml').read_text('utf-8'))
     return [
         Mistake(
@@ -54,7 +53,7 @@ def read_mistakes() -> list[Mistake]:
 
 
 def run_tests(copy: Path, tests: list[str]) -> tuple[int, str]:
-    """pytest's status, and the last line that it prints, in a copy of the code."""
+    """Runs pytest in a copy of the code; returns its status and last line."""
     environment = os.environ | {
         'PYTHONPATH': str(copy),
         'FLAXFORMER_LITE_CACHE': str(copy / 'cache'),
@@ -70,7 +69,7 @@ def run_tests(copy: Path, tests: list[str]) -> tuple[int, str]:
 
 
 def try_mistake(copy: Path, mistake: Mistake) -> str:
-    """Makes the mistake, runs its tests and puts the file back → what came of it."""
+    """Applies the mistake, runs its tests, restores the file; returns the outcome."""
     file = copy / mistake.file
     text = file.read_text('utf-8') if file.exists() else ''
     if text.count(mistake.old) != 1:

@@ -1,4 +1,4 @@
-"""What README and docs/ tell a reader to run: their Python and their commands."""
+"""Extracts the Python code and the commands of README and docs/."""
 
 import os
 import re
@@ -34,14 +34,15 @@ def text(page):
 
 
 def snippets(page):
-    """The Python of a page."""
     return [
         code for language, code in FENCE.findall(text(page)) if language == 'python'
     ]
 
 
 def files(page):
-    """File → Python that the page says to put there: "…, `my_sweep.py`, …"."""
+    """Returns file → code for files that the page asks to create: "…, `my_sweep.py`,
+    …".
+    """
     found = {}
     for block in FENCE.finditer(text(page)):
         lead = text(page)[: block.start()].rstrip().rpartition('\n\n')[2]
@@ -52,7 +53,7 @@ def files(page):
 
 
 def commands(page):
-    """The commands of a page, each once: lines of blocks, and code within lines."""
+    """Returns the distinct commands of a page, from blocks and inline code."""
     blocks = FENCE.findall(text(page))
     joined = [code.replace('\\\n', ' ') for name, code in blocks if name == '']
     lines = [line.strip() for code in joined for line in code.splitlines()]
@@ -65,7 +66,9 @@ def commands(page):
 
 
 def arguments(command, folder):
-    """What a shell makes of a command: a list of arguments for each Python in it."""
+    """Returns a command's arguments as a shell splits them, one list per Python
+    process.
+    """
     read, write = os.pipe()
     # `3` is the pipe in the shell, whatever its number is here.
     script = f'exec 3>&{write}; {ECHO}{command.removeprefix("$ ")}'

@@ -1,4 +1,4 @@
-"""The checkpoints in goldens/families/, and how they are damaged."""
+"""The checkpoints in goldens/families/, and ways to damage them."""
 
 import json
 import re
@@ -14,13 +14,11 @@ NAMES = sorted(path.name for path in GOLDENS.iterdir())
 
 
 def golden_of(name):
-    """A batch, and what Transformers computes of it."""
     with np.load(GOLDENS / name / 'golden.npz') as file:
         return dict(file)
 
 
 def texts_of(name):
-    """What Transformers decodes."""
     return json.loads((GOLDENS / name / 'decoded.json').read_text('utf-8'))
 
 
@@ -29,12 +27,12 @@ def family_of(path):
 
 
 def is_unread(path, array):
-    """Whether an array may be in a family's files and nothing here reads it."""
+    """Returns whether the loader ignores an array that the family's files may have."""
     return any(re.fullmatch(pattern, array) for pattern in family_of(path).computed)
 
 
 def change_config(path, file='config.json', **fields):
-    """Sets fields; ... takes one away."""
+    """Sets fields; `...` removes one."""
     config = json.loads((path / file).read_text('utf-8'))
     config.update(fields)
     config = {name: value for name, value in config.items() if value is not ...}
@@ -46,14 +44,13 @@ def weights_of(path):
 
 
 def change_weights(path, change):
-    """Writes the arrays again, as `change` leaves them."""
     stored = weights_of(path)
     change(stored)
     safetensors.numpy.save_file(stored, path / folder.WEIGHTS)
 
 
 def split_weights(path):
-    """Makes two parts and an index of the one file, and names the parts."""
+    """Splits the weights into two files with an index, and returns their names."""
     stored = weights_of(path)
     (path / folder.WEIGHTS).unlink()
     parts = [path / f'model-0000{i}-of-00002.safetensors' for i in (1, 2)]

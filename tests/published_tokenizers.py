@@ -1,4 +1,4 @@
-"""Checkpoints as they are published: those of goldens/ with a tokenizer each."""
+"""The checkpoints of goldens/, each with a tokenizer, as they are published."""
 
 import json
 import shutil
@@ -15,19 +15,17 @@ NAMES = sorted(path.name for path in TOKENIZERS.iterdir())
 
 
 def golden_of(name: str) -> dict[str, Any]:
-    """What Transformers 5 makes of texts, and of tokens, with its family's golden."""
+    """Returns the texts and tokens that Transformers 5 computed."""
     return json.loads((TOKENIZERS / name / 'golden.json').read_text('utf-8'))
 
 
 def checkpoint(name: str, path: Path) -> Path:
-    """A folder with config, weights and tokenizer."""
     shutil.copytree(GOLDENS / 'families' / golden_of(name)['family'], path)
     shutil.copytree(TOKENIZERS / name, path, dirs_exist_ok=True)
     return path
 
 
 def read(name: str, path: Path) -> Conversion:
-    """Such a folder, ready to be converted."""
     languages = golden_of(name)['languages']
     return converted.read_checkpoint(
         checkpoint(name, path), 'grammar(pairs=100)', *languages
@@ -35,7 +33,7 @@ def read(name: str, path: Path) -> Conversion:
 
 
 def translated(model: Any, tokenizer: Any, name: str, text: str) -> str:
-    """What Transformers makes of a text by greedy search; '' of a blank text."""
+    """Returns Transformers' greedy translation of a text; '' for a blank text."""
     if not text.strip():
         return ''
     source = tokenizer(text, return_tensors='pt')

@@ -1,10 +1,9 @@
-"""A run that trains in seconds: its text, its config, and how it is started here.
+"""A run that trains in seconds: its text, its config and its launcher.
 
     python small_runs.py -m experiments.run …
 
-runs one command of a page in short: training is a few steps of a small model; what
-needs data or machines that are not here is described, or shown by --dry_run. Everything
-else is as the page has it.
+runs a short version of a page's command, with few steps of a small model. Commands that
+need missing data or devices are described or get `--dry_run`.
 """
 
 import os
@@ -47,7 +46,7 @@ _TRAIN = 150  # pairs
 
 
 class Numbers(Tokenizer):
-    """A tokenizer of text that is written as token ids."""
+    """A tokenizer for text written as token ids."""
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         return [[int(token) for token in text.split()] for text in texts]
@@ -57,13 +56,12 @@ class Numbers(Tokenizer):
 
 
 def train_tokenizer(data: Source, vocab_size: int, cache: Path) -> Tokenizer:
-    """SentencePiece's of some pairs."""
     spec = f'sentencepiece(vocab_size={vocab_size})'
     return tokenizers.train(tokenizers.make(spec), data, cache)
 
 
 def write_text(folder: Path, **sets: int) -> Path:
-    """Writes parallel text to a folder: training pairs, and sets of some pairs each."""
+    """Writes parallel text to a folder: training pairs and evaluation sets."""
     pairs = list(Grammar(pairs=_TRAIN + 10).train())
     begin = 0
     for stem, size in {'train': _TRAIN, **sets}.items():
@@ -76,18 +74,16 @@ def write_text(folder: Path, **sets: int) -> Path:
 
 
 def source(folder: Path | str) -> str:
-    """The config's `data` of the text in a folder."""
     return f'text(path="{Path(folder).as_posix()}", source="en", target="de")'
 
 
 def flags(fields: dict[str, object], **changes: object) -> list[str]:
-    """`--config.<field>=<value>` of fields; changes have __ for the dot."""
+    """Returns `--config.<field>=<value>` flags; names have __ for the dot."""
     fields = fields | {name.replace('__', '.'): x for name, x in changes.items()}
     return [f'--config.{field}={value}' for field, value in fields.items()]
 
 
 def train(path: Path, *arguments: str) -> None:
-    """Runs `experiments.run` in this process."""
     argv = ['run', '--config=wmt_small', f'--workdir={path}', *arguments]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, 'argv', argv)
@@ -112,7 +108,7 @@ ALWAYS = ('batch.tokens', 'tokenizer', 'evaluation.every', 'model.dtype')
 
 
 def shrunk(argv: list[str]) -> list[str]:
-    """The arguments of Python for a command in short."""
+    """Returns the arguments of Python for the short version of a command."""
     if argv[0] != '-m':  # a page's own program
         return argv
     module = argv[1]

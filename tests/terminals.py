@@ -1,4 +1,4 @@
-"""A terminal that keeps what is shown on it, for `sys.stderr`."""
+"""A terminal for `sys.stderr` that records its screen."""
 
 import io
 

@@ -41,7 +41,7 @@ batch = rows.batch_of
 
 
 def config(**overrides: Any) -> ModelConfig:
-    """The paper's base model, shrunk. `decoder__norm` sets `decoder.norm`."""
+    """Returns the paper's base model, shrunk. `decoder__norm` sets `decoder.norm`."""
     base = ModelConfig.of(wmt_base.get_config().model.to_dict())
     return base.with_values(dotted(SIZES | overrides))
 
@@ -51,12 +51,11 @@ def dotted(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def model(**overrides: Any) -> Model:
-    """The model of `config`."""
     return build.model(config(**overrides), VOCAB)
 
 
 def here(field: str) -> list[str]:
-    """The variants of a field that this machine can run."""
+    """Returns the variants of a field that this machine can run."""
 
     def backend(name: str) -> str | None:
         config = ModelConfig().with_values({field: name})
@@ -70,8 +69,7 @@ def here(field: str) -> list[str]:
 
 
 def random_like(shapes: Any, seed: int = 0) -> Any:
-    """Random everywhere: an initialiser's zeros and ones would hide what they
-    multiply."""
+    """Returns random arrays; zeros and ones of an initializer would hide factors."""
     rng = np.random.default_rng(seed)
 
     def random(path, x):
@@ -83,7 +81,6 @@ def random_like(shapes: Any, seed: int = 0) -> Any:
 
 
 def variables(module: nn.Module, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
-    """Random variables of a module that is called with these arguments."""
 
     def init():
         return module.init(jax.random.key(0), *args, **kwargs)
@@ -95,8 +92,7 @@ def variables(module: nn.Module, *args: Any, seed: int = 0, **kwargs: Any) -> An
 def apply(
     module: nn.Module, variables: Any, *args: Any, method: Any = None, **kwargs: Any
 ) -> Any:
-    """`module.apply` as one program, which compiles sooner than its operations one by
-    one."""
+    """Runs `module.apply` as one program; single operations compile more slowly."""
     return module.apply(variables, *args, method=method, **kwargs)
 
 
@@ -113,7 +109,6 @@ def float64(tree: Any) -> Any:
 
 @functools.cache
 def all_variables(model: Model, seed: int = 0) -> Any:
-    """Parameters, and running statistics where a norm has them."""
     shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     # Numbers, also where this is asked for while a function is traced.
     with jax.ensure_compile_time_eval():
@@ -132,8 +127,7 @@ def decode_inputs(
     length: int,
     bos: int = 2,
 ) -> DecodeInputs:
-    """What `decoding` needs to translate these sources with a model; the end token is
-    1."""
+    """Returns the arguments of `decoding` for these sources; the end token is 1."""
     return DecodeInputs(
         decode_step=functools.partial(model.apply, variables, method='decode_step'),
         state=model.apply(variables, source_BS, method='prefill'),
@@ -145,12 +139,11 @@ def decode_inputs(
 
 
 def adam(rate: float) -> optax.GradientTransformation:
-    """The paper's, at a fixed rate."""
     return optax.adam(rate, b1=0.9, b2=0.98, eps=1e-9)
 
 
 def first_gradient(state: TrainState) -> Any:
-    """The gradient of `adam`'s first step, by its first moment: a tenth of it."""
+    """Returns the gradient of `adam`'s first step from its first moment."""
     return jax.tree.map(lambda x: x / (1 - 0.9), state.opt_state[0].mu)
 
 

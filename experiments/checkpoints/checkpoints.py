@@ -79,10 +79,10 @@ class Checkpoints:
     Checkpoints that are saved only because of a stop are not scheduled.
 
     Args:
-      directory: Directory with a folder per step.
-      keep: Number of the last scheduled checkpoints to keep.
-      keep_best: Number of checkpoints with the highest scores to keep.
-      is_due: Whether an uninterrupted run saves a checkpoint at a step.
+      directory: Has a folder per step.
+      keep: Number of scheduled checkpoints to keep.
+      keep_best: Number of best checkpoints to keep.
+      is_due: Step → whether an uninterrupted run saves a checkpoint.
       scores: Step → score, higher is better. It may grow at any time.
     """
 
@@ -124,7 +124,6 @@ class Checkpoints:
         return _Manager(self.directory, options=options, item_handlers=handlers)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context) -> list[bool]:
-        """Implements the `PreservationPolicy` of Orbax."""
         del context
         steps = [checkpoint.step for checkpoint in checkpoints]
         due = [step for step in steps if self._is_due(step)]
@@ -153,8 +152,7 @@ class Checkpoints:
         When this returns, the state may be donated.
 
         Args:
-          step: A step later than all saved ones.
-          state: A tree of arrays.
+          step: Later than all saved steps.
           metadata: A JSON serializable dict.
 
         Raises:
@@ -176,18 +174,13 @@ class Checkpoints:
                 raise ValueError(f'step {step} is not after the newest checkpoint')
 
     def wait(self) -> None:
-        """Waits until the current checkpoint is complete.
-
-        Raises:
-          UserError: The checkpoint cannot be written.
-        """
+        """Waits until the checkpoint is complete; UserError if it cannot be written."""
         if self._manager is not None:
             with self._failures_told():
                 self._manager.wait_until_finished()
             storage.remove(self.directory / _REMOVED)
 
     def close(self) -> None:
-        """Waits as `wait` does, and stops the threads."""
         try:
             self.wait()
         finally:
@@ -206,11 +199,7 @@ class Checkpoints:
             ) from error
 
     def steps(self) -> list[int]:
-        """Returns the steps of all complete checkpoints, in order.
-
-        Raises:
-          UserError: The folder cannot be read now.
-        """
+        """Returns the steps of all complete checkpoints; UserError if unreadable."""
         if not storage.exists(self.directory):
             return []
         with storage.as_user_error('read', self.directory):
@@ -251,8 +240,8 @@ class Checkpoints:
         Later, damaged checkpoints are renamed to `damaged-<step>`.
 
         Args:
-          abstract_state: A tree of shapes, dtypes and target shardings.
-          warn: Called with a message for each damaged checkpoint.
+          abstract_state: Shapes, dtypes and target shardings.
+          warn: Called for each damaged checkpoint.
 
         Raises:
           UserError: All are damaged, one cannot be read now, or they are from another
@@ -277,7 +266,6 @@ class Checkpoints:
         return None
 
     def _set_aside(self, steps: Iterable[int]) -> None:
-        """Renames damaged checkpoints, which removes them from `steps`."""
         if processes.is_first():
             for step in steps:
                 aside = self.directory / f'damaged-{step}'
@@ -296,9 +284,8 @@ class Checkpoints:
         The rest of the checkpoints, such as optimizer state, is not read or verified.
 
         Args:
-          steps: The steps.
-          abstract: A nested dict of shapes, dtypes and target shardings of the mean.
-          warn: Called with a message for each damaged checkpoint, which is skipped.
+          abstract: Shapes, dtypes and target shardings of the mean.
+          warn: Called for each damaged checkpoint, which is skipped.
 
         Raises:
           UserError: All are damaged, one cannot be read now, or is from another model.
@@ -329,9 +316,8 @@ class Checkpoints:
         """Reads `abstract`, the state or a part of it, and verifies it.
 
         Raises:
-          Damaged: The checkpoint differs from what was written.
-          Gone: The checkpoint was removed.
-          UserError: The checkpoint cannot be read now, or is from another model.
+          Damaged, Gone: The checkpoint was changed or removed.
+          UserError: It cannot be read now, or is from another model.
         """
         folder = self.directory / str(step)
         reason = state = content = None
@@ -401,12 +387,7 @@ def _add(sums: Any, tree: Any) -> Any:
 
 
 def _read_content(folder: Path) -> dict[str, Any]:
-    """Returns the metadata file of a checkpoint.
-
-    Raises:
-      Damaged: The file differs from what was written.
-      OSError: The file cannot be read.
-    """
+    """Returns the metadata file of a checkpoint; raises Damaged or OSError."""
     data = storage.read_bytes(folder / 'metadata' / 'metadata')
     with contextlib.suppress(ValueError, KeyError, TypeError):
         content = storage.parse_json(data)
@@ -446,9 +427,7 @@ def _restore_arrays(folder: Path, abstract: Any) -> Any:
 def _damage(folder: Path, error: Exception) -> str:
     """Returns what is damaged, given an error from reading a checkpoint.
 
-    Raises:
-      UserError: The checkpoint cannot be read now, because of permissions, memory or
-        a failing disk.
+    Raises UserError if the cause is permissions, memory or a failing disk.
     """
     _check_readable(folder)
     cause: BaseException | None = error
@@ -483,5 +462,4 @@ def _check_readable(folder: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the message of an error, on one line."""
     return textwrap.shorten(str(error) or type(error).__name__, _LONGEST)

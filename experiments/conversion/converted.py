@@ -26,10 +26,8 @@ class Conversion(NamedTuple):
     """A checkpoint that can be converted.
 
     Attributes:
-      folder: The checkpoint's folder.
-      model_type: Its family.
-      config: The run's config.
-      tokenizer: The run's tokenizer.
+      model_type: The family.
+      config, tokenizer: Those of the run.
     """
 
     folder: Path
@@ -44,9 +42,8 @@ def read_checkpoint(
     """Reads a checkpoint's config and tokenizer, but no arrays.
 
     Args:
-      path: A folder saved by Transformers.
-      data: The run's `data`, which `evaluate` scores it on.
-      source, target: The languages, if the family writes them as tokens.
+      data: The run's `data`.
+      source, target: For families that write languages as tokens.
 
     Raises:
       UserError: The checkpoint can't be converted; names the file or the field.

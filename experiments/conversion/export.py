@@ -29,10 +29,9 @@ def export(
     """Exports a trained run in another format, atomically.
 
     Args:
-      workdir: The run's directory.
       to: 'ctranslate2' or 'huggingface'.
-      out: A folder that doesn't exist yet.
-      quantization: Type of the matrices, 'int8' or 'float32'; for ctranslate2 only.
+      out: Must not exist yet.
+      quantization: 'int8' or 'float32' matrices. For ctranslate2 only.
       trust_code: As in `OpenedRun`.
 
     Raises:

@@ -46,8 +46,7 @@ class FamilyModel(NamedTuple):
     """A model in a family's form.
 
     Attributes:
-      family: The family.
-      described: Its config, vocabulary and special tokens, as from `family.read`.
+      described: As from `family.read`.
       variables: The variables with separate layers.
     """
 
@@ -127,7 +126,6 @@ def write_published(trained: Trained, folder: Path) -> None:
 def _save(
     folder: Path, documents: Mapping[str, Any], arrays: Mapping[str, jax.Array]
 ) -> None:
-    """Writes the JSON files of a checkpoint, by name, and its arrays."""
     from safetensors import SafetensorError
     from safetensors.flax import save_file
 
@@ -175,7 +173,6 @@ def find_family(trained: Trained) -> FamilyModel:
 
 
 def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyModel:
-    """Returns a model in a family's form; raises ValueError if unsupported."""
     given = rewrite.towards(own, family.fields)
     # The arrays' names affect the meaning of a config, such as T5's output matrix.
     names = [family.arrays.get(name, name) for name in given.variables['params']]
@@ -209,11 +206,7 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
 
 
 def _in_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Array]]:
-    """Returns config.json and arrays of the first family that supports the model.
-
-    Raises:
-      UserError: No family computes this model; names a field.
-    """
+    """Returns config.json and arrays of the first family that supports the model."""
     found = find_family(trained)
     _check_logits(trained, found)
     with user_errors('--to=huggingface: '):
@@ -231,7 +224,6 @@ def _in_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Arra
 
 
 def _longest(trained: Trained) -> int:
-    """Returns the maximum number of tokens that Transformers generates."""
     most = max(_GENERATED, trained.longest)
     return min(most, trained.model.max_length or most)
 
@@ -252,11 +244,7 @@ def _generation(trained: Trained) -> dict[str, Any]:
 
 
 def _byte_pair_encoding(trained: Trained) -> SentencePiece:
-    """Returns the run's tokenizer if `_write_tokenizer` supports it.
-
-    Raises:
-      UserError: It isn't supported.
-    """
+    """Returns the run's tokenizer, or raises UserError if it can't be written."""
     found = trained.tokenizer
     if (
         isinstance(found, SentencePiece)

@@ -31,11 +31,9 @@ class Expressed(NamedTuple):
     variables: Any
 
     def with_fields(self, **fields: Any) -> 'Expressed':
-        """Returns the same variables with other fields of the config."""
         return self._replace(config=self.config.with_values(fields))
 
     def with_arrays(self, change: Callable[[list[str], Any], Any]) -> 'Expressed':
-        """Returns the same config, with `change` applied to each path and array."""
 
         def change_leaf(path, x):
             return change([key.key for key in path], x)
@@ -68,8 +66,8 @@ def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
     """Brings a model as close to a family's form as possible.
 
     Args:
-      model: With separate layers.
-      fields: The family's table: our field → its constant value, or an entry.
+      model: Has separate layers.
+      fields: The family's table.
     """
     for bias in ('attention_bias', 'output_bias'):
         if fields.get(bias) is True:
@@ -89,7 +87,6 @@ def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
 
 
 def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
-    """Adds the family's arguments to a spec, with their defaults."""
     text = model.config.get(field)
     if text is None:
         return model
@@ -142,7 +139,6 @@ def _with_sines_first(model: Expressed, positions: str) -> Expressed:
 
 
 def _stream_axis(names: list[str]) -> int | None:
-    """Returns the residual stream's axis of a parameter; None without one."""
     module, leaf = names[-2:]
     if leaf in ('embedding', 'source_embedding', 'output'):
         return -1

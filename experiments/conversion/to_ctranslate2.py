@@ -60,9 +60,8 @@ def write(trained: Trained, folder: Path, quantization: str | None = None) -> No
     """Writes the files for `ctranslate2.Translator`, and the tokenizer.
 
     Args:
-      trained: The model.
-      folder: An existing empty folder.
-      quantization: Type of the matrices, 'int8' or 'float32'; defaults to the latter.
+      folder: Exists and is empty.
+      quantization: 'int8' or 'float32' matrices. Defaults to the latter.
 
     Raises:
       UserError: A field's value isn't supported, or the written model has other scores.
@@ -87,11 +86,7 @@ def _save(described: Any, folder: Path, quantization: str) -> None:
 
 
 def check_model(config: ModelConfig) -> None:
-    """Raises UserError for components that CTranslate2 doesn't support.
-
-    Raises:
-      UserError: Names the first field, its value and the supported ones.
-    """
+    """Raises UserError for components that CTranslate2 doesn't support."""
     for field in schema.fields():
         value = config.get(field)
         kind = field if field in _WRITTEN else field.rpartition('.')[2]
@@ -110,12 +105,6 @@ def check_model(config: ModelConfig) -> None:
 
 
 def _described(trained: Trained, config: ModelConfig) -> Any:
-    """Returns the description of the whole model, with its arrays.
-
-    Args:
-      trained: With separate layers.
-      config: The model's config.
-    """
     from ctranslate2.specs import transformer_spec
 
     model: Any = trained.model
@@ -153,7 +142,6 @@ def _described(trained: Trained, config: ModelConfig) -> Any:
 
 
 def _options(stack: Any, params: Params) -> dict[str, Any]:
-    """Returns the common arguments of both stacks' descriptions."""
     block = stack.block
     sizes = block.self_attention.sizes
     options = dict(
@@ -174,7 +162,6 @@ def _options(stack: Any, params: Params) -> dict[str, Any]:
 
 
 def _activation(feed_forward: Any) -> Any:
-    """Returns the activation of one of the networks of `_WRITTEN`."""
     from ctranslate2.specs.common_spec import Activation
 
     name = type(feed_forward).__name__
@@ -190,10 +177,7 @@ def _activation(feed_forward: Any) -> Any:
 def _described_stack(stack: Any, params: Params, rows: int) -> Any:
     """Returns a stack's description, with its arrays except embeddings and logits.
 
-    Args:
-      stack: The encoder or the decoder.
-      params: The stack's parameters.
-      rows: Length of position tables that are unlimited here.
+    `rows` is the length of position tables that are unlimited here.
     """
     from ctranslate2.specs import transformer_spec
 
@@ -249,7 +233,6 @@ def _fill_norm(theirs: Any, params: Params, offset: float) -> None:
 
 
 def _fill_feed_forward(theirs: Any, params: Params) -> None:
-    """Sets a network's two matrices, or three if it is gated."""
     if 'gate' in params:
         _fill_linear(theirs.linear_0, params['gate'])
         _fill_linear(theirs.linear_0_noact, params['up'])
@@ -259,13 +242,6 @@ def _fill_feed_forward(theirs: Any, params: Params) -> None:
 
 
 def _fill_attention(theirs: Any, attention: Any, params: Params) -> None:
-    """Sets an attention's matrices, sizes and scale.
-
-    Args:
-      theirs: The description.
-      attention: Our `MultiHeadAttention`.
-      params: Its parameters.
-    """
     sizes = attention.sizes
     scale = attention.core_attention.scale_of(sizes.d_k)
     theirs.queries_scale = np.float32(scale)
@@ -300,11 +276,7 @@ def _fill_linear(theirs: Any, *parts: Params) -> None:
 
 
 def check_scores(folder: Path, trained: Trained) -> None:
-    """Raises UserError if a written model scores random sentences differently.
-
-    Raises:
-      UserError: The difference exceeds rounding: the model computes something else.
-    """
+    """Raises UserError if a written model scores random sentences differently."""
     import ctranslate2
 
     source_BS = draw_tokens(trained.model, 11).tolist()
@@ -331,12 +303,7 @@ def check_scores(folder: Path, trained: Trained) -> None:
 
 
 def _log_probabilities(trained: Trained, sources: Any, targets: Any) -> np.ndarray:
-    """Returns those of each token and the end, among the tokens allowed in outputs.
-
-    Args:
-      trained: The model.
-      sources, targets: Rows of tokens, without ends.
-    """
+    """Returns those of each token and the end, among the tokens allowed in outputs."""
     batch = make_batch(
         [[*row, EOS] for row in sources],
         [[*row, EOS] for row in targets],

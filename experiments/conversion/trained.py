@@ -14,9 +14,6 @@ class Trained(NamedTuple):
     """A run's model.
 
     Attributes:
-      config: The run's config.
-      tokenizer: The tokenizer of both languages.
-      model: The Transformer.
       variables: The mean of the checkpoints that the run is scored with.
     """
 

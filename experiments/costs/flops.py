@@ -16,11 +16,10 @@ from flaxformer_lite.jax_compat import jaxprs_in_params
 def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
     """Counts FLOPs of matrix products by named scope: 2 n k m for n × k by k × m.
 
-    Leaves out other operations, including inner products of two vectors, and sums
-    written as products with ones. Masked entries count, since they are computed too. A
-    condition counts its most expensive branch. An operation with versions for several
-    platforms counts its cheapest version with products, since others pad their
-    operands.
+    Leaves out inner products of two vectors and sums written as products with ones.
+    Masked entries count, since they are computed too. A condition counts its most
+    expensive branch. An operation with versions per platform counts the cheapest, since
+    others pad their operands.
 
     Raises:
       ValueError: A `while` loop contains products; its number of iterations depends on

@@ -124,7 +124,6 @@ def flops_per_token(
 
 
 def _bytes(arrays: dict[str, Any], mesh: AbstractMesh) -> dict[str, int]:
-    """Returns the bytes of each tree on one device of a mesh."""
 
     def size(x, sharding):
         shape = sharding.shard_shape(x.shape)
@@ -156,7 +155,6 @@ def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
 def _abstract_state(
     config: ExperimentConfig, model: Model, held: frozenset[str]
 ) -> TrainState:
-    """Returns the shapes of the initial training state."""
     with user_errors():
         update, _ = optimizer.make(config, model)
         return jax.eval_shape(
@@ -171,7 +169,6 @@ def _step(
     held: frozenset[str],
     loss: Spec,
 ) -> Jaxpr:
-    """Traces the forward and backward pass, which returns the gradients."""
 
     def gradients(variables, batch, key):
         trained, rest = freezing.split(variables['params'], held)
@@ -192,13 +189,11 @@ def _step(
 
 
 def _parameters(params: Any) -> dict[str, int]:
-    """Returns the number of parameters by part, and their total."""
     arrays = freezing.paths(params)
     return _by_part({path: array.size for path, array in arrays.items()})
 
 
 def _by_part(counts: dict[str, int], share: int = 1) -> dict[str, int]:
-    """Sums counts by part and in total, divided by `share`."""
     total = Counter()
     for path, count in counts.items():
         total[_part(path)] += count

@@ -40,41 +40,34 @@ class _Plan(NamedTuple):
 class Batches:
     """The training batches; each epoch has each pair within the length limit once.
 
-    Each epoch shuffles the whole corpus and splits it into windows. Windows are planned
-    one at a time, so memory does not grow with the corpus. Within a window, there are
-    two layouts. With buckets, pairs of similar length share a batch: each row has one
-    pair, padded to one of a few lengths. With packing, all rows have the same length
-    and hold several pairs each. The last batch of a shape in a window may have empty
-    rows.
+    Each epoch shuffles the corpus and splits it into windows, which are planned one at
+    a time to save memory. With buckets, each row has one pair, padded to one of a few
+    lengths. With packing, rows have the same length and hold several pairs. The last
+    batch of a shape in a window may have empty rows.
 
-    The content of batches does not depend on `devices`, so a run can resume on another
-    number of them. Ids that the tokenizer samples, and examples of an objective, depend
-    only on seed, epoch and pair.
+    Batches do not depend on `devices`, so a run can resume on another number of them.
+    Sampled ids and examples of an objective depend only on seed, epoch and pair.
 
     Args:
-      corpus: The pairs.
       tokens: Maximum positions of a batch on either side, including padding.
-      max_length: Maximum tokens of a side, including EOS. `dropped` counts longer
-        pairs.
-      packed: Uses packing instead of buckets.
+      max_length: Maximum tokens of a side, including EOS.
+      packed: Selects packing instead of buckets.
       seed: Non-negative seed of the order.
-      rows_multiple: The number of rows is a multiple of this.
-      accumulate: Number of equal parts that the rows are also divided into.
-      devices: Number of devices that share the rows, with empty rows added if
-        necessary.
+      rows_multiple: Divides the number of rows.
+      accumulate: Number of equal parts of the rows. Also divides them.
+      devices: Number of devices that share the rows. Empty rows are added if necessary.
       window: Maximum number of pairs planned at once.
-      tokenizer: The tokenizer of the corpus. If it `samples`, each epoch gets new ids.
-      objective: Makes examples from one side of the pairs. Defaults to the pairs.
+      tokenizer: If it `samples`, each epoch gets new ids.
+      objective: Makes examples from one side. Defaults to the pairs.
 
     Attributes:
       dropped: Number of pairs longer than `max_length`.
-      longest: Tokens of the longest side of the other pairs.
-      planned_shapes: (rows, length) of the batches, without added rows.
+      longest: Tokens of the longest remaining side.
+      planned_shapes: (rows, length) without added rows.
       shapes: (rows, length) with added rows. Each shape compiles a program.
-      padding_share: Padding in the first window, as a share of all positions.
+      padding_share: Share of padding among the positions of the first window.
       target_tokens_per_batch: Mean number of target tokens in the first window.
-      batches_per_epoch: Exact for the first epoch of a single window. Otherwise
-        extrapolated from the first window.
+      batches_per_epoch: Exact for a single window, else extrapolated from the first.
 
     Raises:
       UserError: Every pair is longer than `max_length`, or one row exceeds `tokens`.
@@ -145,7 +138,7 @@ class Batches:
     def iterate(
         self, position: Position, own_rows: Callable[[int], np.ndarray] = np.arange
     ) -> Generator[tuple[Batch, Position], None, None]:
-        """Yields batches endlessly from a position, each with the position of the next.
+        """Yields batches endlessly, each with the position of the next.
 
         Args:
           own_rows: Number of rows → indices of the rows to return.
@@ -168,12 +161,10 @@ class Batches:
                 yield {name: x[own] for name, x in batch.items()}, after
 
     def _filled(self, shape: Shape) -> Shape:
-        """Rounds rows up to a multiple of `accumulate` × devices."""
         rows, length = shape
         return rows + -rows % self._rows_multiple, length
 
     def _plan(self, epoch: int, window: int) -> tuple[Corpus, list[_Plan]]:
-        """Returns the corpus of a window and its planned batches."""
         size = len(self._corpus)
         start = size * window // self._windows
         end = size * (window + 1) // self._windows
@@ -199,7 +190,6 @@ class Batches:
         return corpus, [plans[i] for i in order]
 
     def _bucket(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
-        """Puts one pair in each row, padded to the smallest sufficient length."""
         limits = [length for _, length in self.planned_shapes]
         buckets = np.searchsorted(limits, lengths.max(axis=1))
         plans = []
@@ -212,17 +202,13 @@ class Batches:
         return plans
 
     def _pack(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
-        """Puts several pairs in each row, by first fit."""
         (shape,) = self.planned_shapes
         packed = packing.pack(lengths, shape)
         return [_Plan(shape, pairs[index], rows) for index, rows in packed]
 
 
 def _count_lengths(corpus: Corpus, most: int) -> np.ndarray:
-    """Returns [most + 1]: the number of pairs of each length up to `most`.
-
-    Counts one chunk at a time, to save memory.
-    """
+    """Counts the pairs of each length, one chunk at a time to save memory."""
     counts = np.zeros(most + 1, np.int64)
     for start in range(0, len(corpus), _CHUNK):
         chunk = slice(start, start + _CHUNK)

@@ -19,7 +19,7 @@ def abstract_batch(
 
     Args:
       shape: (rows, length).
-      features: Size of source vectors; None if sources are ids.
+      features: Size of source vectors. None if sources are ids.
     """
     ids = jax.ShapeDtypeStruct(shape, np.int32)
     batch: dict[str, Any] = {name: ids for name in BATCH_ARRAYS}
@@ -36,11 +36,9 @@ def pairs_batch(
     Positions without a token hold padding in tokens, and 0 in segments and positions.
 
     Args:
-      corpus: The corpus of the pairs.
-      shape: (rows, length). The length must suffice for each row, including EOS.
+      shape: (rows, length). The length must suffice for each row, with EOS.
       pairs: [n], indices into the corpus.
-      rows: [n], the row of each pair, ascending. A row may have several consecutive
-        pairs, or none.
+      rows: [n], the row of each pair, ascending.
 
     Returns:
       `labels`: Each target's tokens and the end token.
@@ -48,8 +46,7 @@ def pairs_batch(
       `inputs`: The labels shifted right, beginning with the start token.
       `source_segments` and `target_segments`: The pair of each token in its row, from
       1. `source_positions` and `target_positions`: The position of each token in its
-      pair,
-        from 0.
+      pair, from 0.
     """
     special = corpus.special_tokens
     source, source_segments, source_positions = collate_side(
@@ -84,10 +81,8 @@ def collate_side(
     Vectors are float32 [rows, length, features], and 0 at padding.
 
     Args:
-      side: The tokens of the side.
       shape, pairs, rows: As in `pairs_batch`.
       end: The end token; None appends none.
-      padding: The padding token.
     """
     features = side.tokens.shape[1:]
     dtype = np.float32 if features else np.int32

@@ -63,11 +63,10 @@ class Corpus:
     """Pairs as ids, without BOS and EOS.
 
     Attributes:
-      source, target: Row i of the target translates row i of the source.
+      source, target: Row i of one translates row i of the other.
       skipped: Number of pairs left out because a side was blank.
-      left_out: Reason → number of pairs that the data source left out.
-      digest: Digest of the files; '' for pairs in memory.
-      special_tokens: Special tokens of its batches.
+      left_out: Reason → number of pairs that the source left out.
+      digest: Digest of the files. '' for pairs in memory.
       source_eos: The end token of sources; None for none.
     """
 
@@ -99,10 +98,8 @@ def resample(
 
     Args:
       pairs: [n], indices into the corpus.
-      tokenizer: The tokenizer of the corpus.
       seeds: [n, 2], the seeds of both sides.
-      most: Maximum length, including EOS. Pairs that exceed it, before or after
-        sampling, keep the ids of the corpus.
+      most: Maximum length, including EOS. Longer pairs keep the ids of the corpus.
     """
     sides = []
     both = zip((corpus.source, corpus.target), tokenizer.sides, seeds.T, strict=True)
@@ -121,12 +118,7 @@ def resample(
 def examples(
     corpus: Corpus, pairs: np.ndarray, objective: Objective, seeds: np.ndarray
 ) -> Corpus:
-    """Returns an objective's examples of selected pairs, in memory.
-
-    Args:
-      pairs: [n], indices into the corpus.
-      seeds: [n], the seed of each example.
-    """
+    """Returns an objective's examples of selected pairs, in memory."""
     side: RaggedArray = getattr(corpus, objective.side)
     generators = map(np.random.default_rng, seeds.tolist())
     rows = [side[pair].tolist() for pair in pairs.tolist()]
@@ -158,12 +150,12 @@ def prepare(
 ) -> Corpus:
     """Returns the tokenized training pairs, without those with a blank side.
 
-    The pairs are streamed into files under `cache`. Undamaged files of the same text
-    and tokenizer are reused. If several processes need the same text, one makes the
-    files and the others wait.
+    Streams the pairs into files under `cache`. Reuses undamaged files of the same text
+    and tokenizer. If several processes need the same files, one makes them and the
+    others wait.
 
     Args:
-      progress: Called from time to time with the number of processed pairs.
+      progress: Called with the number of processed pairs.
 
     Raises:
       UserError: No pair has text on both sides, or the disk is full.
@@ -214,14 +206,12 @@ def _write(
 
 
 def _encoded(pairs: Pairs, tokenizer: Tokenizer) -> tuple[list[Any], list[Any]]:
-    """Returns the ids of sources and targets."""
     sources = tokenizer.encode([source for source, _ in pairs])
     targets = tokenizer.encode_target([target for _, target in pairs])
     return sources, targets
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
-    """Returns the dtype of each side. Ids share a dtype that fits both sides."""
     source, target = [side.dtype for side in tokenizer.sides]
     if not tokenizer.reads_vectors:
         source = target = max(source, target)
@@ -250,7 +240,6 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yields lists of `size` items; the last one may be shorter."""
     iterator = iter(items)
     while chunk := list(itertools.islice(iterator, size)):
         yield chunk

@@ -21,5 +21,4 @@ def of_file(path: Path) -> bytes:
 
 
 def code_of(cls: type) -> bytes:
-    """Returns the content of the file that defines a class."""
     return Path(inspect.getfile(cls)).read_bytes()

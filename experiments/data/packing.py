@@ -17,17 +17,12 @@ _LEAST_LENGTH = 16  # in batches with lengths of powers of two
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     """Applies a pseudo-random permutation of range(size) to indices.
 
-    This is a Feistel network over the next power of four. It is applied again to
-    results outside range(size). Any part of the permutation can be computed without the
-    rest, so a corpus of any size is shuffled as a whole.
+    This is a Feistel network over the next power of four, applied again to results
+    outside range(size). Any part can be computed without the rest, so memory does not
+    limit the corpus.
 
     Args:
       index: [n], each in 0..size - 1.
-      size: Number of indices.
-      seed: Non-negative integers.
-
-    Returns:
-      [n], int64, each in 0..size - 1.
     """
     bits = (size - 1).bit_length()
     half = max(1, (bits + 1) // 2)
@@ -56,14 +51,10 @@ def _mix(bits: np.ndarray) -> np.ndarray:
 
 
 def pair_seeds(pairs: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
-    """Returns pseudo-random numbers of pairs, independent of the other pairs.
+    """Returns pseudo-random numbers of pairs, int64 [n, 2] in 0..2³¹ − 1.
 
-    Args:
-      pairs: [n], indices.
-      seed: Non-negative integers.
-
-    Returns:
-      [n, 2], int64, each in 0..2³¹ − 1: of the source and of the target.
+    Column 0 is for the source and column 1 for the target. Each row depends only on the
+    index of the pair and the non-negative `seed`.
     """
     (key,) = np.random.SeedSequence(seed).generate_state(1, np.uint64)
     sources = 2 * pairs.astype(np.uint64)
@@ -78,21 +69,18 @@ def bucket_lengths(
     """Returns lengths to pad to, ascending, for few batches per epoch and few shapes.
 
     Greedily adds the length that saves most batches, until the savings are too small.
-    Partial batches count as well, so a small corpus gets fewer lengths. Each window
-    ends with partial batches.
+    Each window ends with partial batches, so a small corpus gets fewer lengths.
 
     Args:
       counts: [length], the number of pairs of each length.
-      tokens: Positions of a batch.
       windows: Number of windows in an epoch.
-      most: Upper limit of the lengths, at least the length of the longest pair.
+      most: Upper limit of the lengths.
     """
     pairs_up_to = np.cumsum(counts) / windows
     largest = _round_up(int(np.flatnonzero(counts)[-1]), most)
     candidates = range(_MULTIPLE, largest, _MULTIPLE)
 
     def batches(lengths):
-        """Returns the batches of an epoch's window with these lengths."""
         pairs = np.diff(pairs_up_to[lengths], prepend=0)
         rows = np.maximum(1, tokens // np.array(lengths))
         return np.ceil(pairs / rows).sum()
@@ -181,13 +169,11 @@ def by_length(
 ) -> Iterator[tuple[Shape, np.ndarray]]:
     """Batches all sequences, longest first, in few shapes.
 
-    Even a sequence longer than `tokens` gets a batch. Lengths are padded to a power of
-    two, and only the last batch has empty rows.
+    Lengths are padded to a power of two. Only the last batch has empty rows. Sequences
+    longer than `tokens` get a batch, too.
 
     Args:
-      lengths: The length of each sequence.
       tokens: Maximum positions of a batch per device.
-      devices: Number of devices that share the rows of a batch.
 
     Yields:
       The shape (rows, length), and the indices in its first rows.
@@ -207,5 +193,4 @@ def by_length(
 
 
 def power_of_two(number: int) -> int:
-    """Returns the smallest power of two that is not below the number."""
     return 1 << (number - 1).bit_length()

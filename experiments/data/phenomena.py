@@ -28,10 +28,9 @@ class PlacedClause(NamedTuple):
     """A clause and its place in a sentence.
 
     Attributes:
-      clause: The clause.
-      kind: main, subordinate, infinitive or relative.
-      mood: Statement, question or request for a main clause; empty for others.
-      phrases: Its noun phrases with their German case, and owners with `OF_OWNER`.
+      kind: One of main, subordinate, infinitive, relative.
+      mood: Statement, question or request for a main clause.
+      phrases: Noun phrases with their German case. Owners have `OF_OWNER`.
     """
 
     clause: Clause
@@ -62,7 +61,6 @@ def _within(clause: Clause, kind: str, mood: str = '') -> Iterator[PlacedClause]
 def _noun_phrases(
     nominals: Iterable[tuple[Nominal | None, str]],
 ) -> Iterator[tuple[NounPhrase, str]]:
-    """Yields noun phrases with their case, including coordinated ones and owners."""
     for nominal, case in nominals:
         if isinstance(nominal, Both):
             both = [(nominal.first, case), (nominal.second, case)]
@@ -73,7 +71,6 @@ def _noun_phrases(
 
 
 def _auxiliary(clause: Clause) -> str:
-    """Returns the auxiliary of a German participle: haben, sein, or neither."""
     verb = clause.verb.german
     is_past = clause.tense == 'past' and not verb.past
     is_perfect = (clause.tense == 'perfect' or is_past) and not clause.modal
@@ -145,16 +142,11 @@ PHENOMENA: dict[str, Callable[[PlacedClause], bool]] = {
 def rows(data: str, name: str, pairs: Sequence[Pair]) -> dict[str, list[int]]:
     """Returns phenomenon → indices of a set's sentences that contain it.
 
-    Returns an empty dict if the source is not the grammar, or if the current grammar
-    generates other sentences.
+    Returns {} unless the source is the current grammar.
 
     Args:
-      data: The spec of the data source.
-      name: The name of the set.
-      pairs: The sentences as a run translated them.
-
-    Raises:
-      UserError: The spec is invalid.
+      data: The spec of the source.
+      pairs: The sentences that a run translated.
     """
     source = sources.load(data)
     is_grammar = isinstance(source, Grammar)

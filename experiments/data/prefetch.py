@@ -11,9 +11,8 @@ T = TypeVar('T')
 def prefetch(items: Iterable[T], ahead: int = 8) -> Generator[T, None, None]:
     """Yields the same items, made ahead of time by a thread.
 
-    Exceptions of `items` are raised at their place among the items. Grain's prefetching
-    is not used, because it needs a dataset type with its own state. Here, the position
-    of the next batch is the whole state.
+    Exceptions of `items` are raised at their place. Grain's prefetching would need a
+    dataset type with its own state, whereas a position is the whole state here.
     """
     iterator = iter(items)
     end: Any = object()

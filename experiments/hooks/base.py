@@ -15,8 +15,8 @@ class RunInfo(NamedTuple):
     Attributes:
       path: Its directory.
       config: Every field by its name, `'train.steps'`.
-      step: The step of the checkpoint that it resumes from; 0 at the start.
-      rows: The rows kept in `metrics.jsonl`, all up to this step.
+      step: The checkpoint that it resumes from. 0 at the start.
+      rows: The rows of `metrics.jsonl` up to this step.
     """
 
     path: Path
@@ -28,12 +28,11 @@ class RunInfo(NamedTuple):
 class Hook(Checked):
     """Callbacks of a run, in its first process and between two steps of training.
 
-    All methods are optional. The calls after a step depend only on the step and the
-    config. A resumed run therefore repeats the calls for rows after its checkpoint,
-    with the same steps.
+    All methods are optional. Calls depend only on the step and the config, so a resumed
+    run repeats those for rows after its checkpoint.
 
     Attributes:
-      package: The package that it requires; '' for none.
+      package: The package that it requires. '' for none.
 
     Raises:
       ValueError: At construction, for invalid arguments.
@@ -58,8 +57,7 @@ class Hook(Checked):
     def checkpoint(self, step: int) -> None:
         """Called when `checkpoints/<step>` is complete, and may be read or copied.
 
-        The next checkpoint has not been started then. A resumed run calls it again for
-        the checkpoint that it resumes from.
+        A resumed run calls it again for the checkpoint that it resumes from.
         """
 
     def end(self, result: Row | None) -> None:

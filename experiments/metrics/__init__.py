@@ -39,11 +39,7 @@ def make(text: Spec, language: str = '') -> dict[str, Metric]:
     """Builds the metrics of a list, by name and in its order.
 
     Args:
-      text: The list.
-      language: The code of the target language.
-
-    Raises:
-      UserError: The text isn't a list of metrics.
+      language: Code of the target language.
     """
     with user_errors('evaluation.metrics: '):
         return {
@@ -56,7 +52,6 @@ def deciding(text: Spec, best: str) -> Metric:
     """Returns the metric of a list that selects the best checkpoints.
 
     Args:
-      text: The list.
       best: Its name, as in `evaluation.best`; '' selects the first.
 
     Raises:

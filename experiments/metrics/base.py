@@ -20,14 +20,13 @@ class Metric(Checked):
 
         score = score_of(Σᵢ statisticsᵢ)
 
-    The scores of a set, a subset, a sentence and the trials of a significance test
-    therefore share statistics that are computed once. A metric defines `statistics` and
-    `score_of`. The latter is optional if the statistics are a numerator and a
-    denominator. Results show the score with two decimals.
+    Sets, subsets, sentences and significance tests share statistics, which are computed
+    once. A metric defines `statistics`, and `score_of` unless the statistics are a
+    numerator and a denominator. Results show the score with two decimals.
 
     Attributes:
-      name: Its name in results, from `experiments.metrics.by_name`; set by the caller.
-      language: The code of the target language, or '' if unknown; set by the caller.
+      name: Its name in results. The caller sets it.
+      language: Code of the target language, or ''. The caller sets it.
       higher_is_better: Whether the best translations have the highest score.
 
     Raises:
@@ -39,11 +38,7 @@ class Metric(Checked):
     higher_is_better: ClassVar[bool] = True
 
     def check_installed(self) -> None:
-        """Raises UserError, before compilation, if a required package is missing.
-
-        Raises:
-          UserError: Names the package and how to fix it.
-        """
+        """Raises UserError, before compilation, if a required package is missing."""
 
     def statistics(
         self, outputs: Texts, references: References, sources: Texts

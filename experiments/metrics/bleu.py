@@ -28,8 +28,8 @@ class Bleu(SacreBleu):
     c is the length of the translations, r that of the references closest in length.
 
     Attributes:
-      tokenize: sacreBLEU's tokenizer; 'language' selects one for the target language.
-        flores101 and flores200 are downloaded on first use.
+      tokenize: SacreBLEU's tokenizer. 'language' selects one for the target language.
+        Flores101 and flores200 are downloaded on first use.
       lowercase: Whether to ignore case.
       smooth_method: How to smooth pₙ = 0 (Chen and Cherry 2014).
       smooth_value: For floor and add-k. Defaults to 0.1 and 1.
@@ -64,7 +64,6 @@ class Bleu(SacreBleu):
 
     @property
     def tokenizer(self) -> str:
-        """The name of sacreBLEU's tokenizer."""
         if self.tokenize != 'language':
             return self.tokenize
         code = re.split('[-_]', self.language.lower())[0]  # of zh-CN and zho_Hans

@@ -15,7 +15,7 @@ class Chrf(SacreBleu):
 
     Attributes:
       char_order: Maximum n of characters.
-      word_order: Maximum n of words, which count too if above 0; 2 is chrF++.
+      word_order: Maximum n of words. 0 counts none, and 2 is chrF++.
       beta: The weight of recall relative to precision.
       lowercase: Whether to ignore case.
       whitespace: Whether spaces count as characters.

@@ -1,8 +1,8 @@
 """The parameters that a model is evaluated with: trained or averaged.
 
-Schedule-free optimizers take gradients at y and store z. Evaluation uses x, an average
-of past z, where y = β x + (1 − β) z (Defazio et al. 2024). `train.ema` averages the
-parameters trained so far (Polyak and Juditsky 1992), with weights that decay by step.
+Schedule-free optimizers take gradients at y = β x + (1 − β) z and store z. Evaluation
+uses x, an average of past z (Defazio et al. 2024). `train.ema` averages the parameters
+trained so far (Polyak and Juditsky 1992), with decaying weights.
 
 A checkpoint holds the average as its `params`, and the whole training state as
 `training`. Readers of checkpoints need not know the optimizer.
@@ -25,10 +25,9 @@ class Ema(NamedTuple):
     """The state of an optimizer from `with_ema`.
 
     Attributes:
-      inner: The state of the wrapped optimizer.
-      count: int32, number of updates.
-      average: The average of the trained parameters; their initial values before any
-        update.
+      inner: State of the wrapped optimizer.
+      count: int32. Number of updates.
+      average: Average of the trained parameters, at first their initial values.
     """
 
     inner: Any
@@ -48,8 +47,8 @@ def with_ema(
     no weight.
 
     Args:
-      optimizer: The last of a chain: its updates are added to the parameters.
-      decay: d, above 0 and below 1.
+      optimizer: Last of a chain, whose updates are added to the parameters.
+      decay: d, in (0, 1).
     """
 
     def init(params):
@@ -98,12 +97,10 @@ def to_restore(abstract: TrainState) -> Any:
 
 
 def restored(tree: Any) -> TrainState:
-    """Returns the training state in a tree restored with `to_restore`."""
     return tree if isinstance(tree, TrainState) else tree[_TRAINING]
 
 
 def _averaging(state: TrainState) -> Any:
-    """Returns the state of an averaging optimizer; None without one."""
 
     def is_averaging(x):
         return isinstance(x, Ema | optax.contrib.ScheduleFreeState)

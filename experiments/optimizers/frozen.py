@@ -65,7 +65,6 @@ def _of_stacked(
 
 
 def _parameter_paths(model: Model) -> list[str]:
-    """Returns the paths of a model's parameters with separate layers."""
     # The paths don't depend on the vocabulary size, so all sizes share a trace.
     separate = model.with_separate_layers().clone(vocab_size=1)
     key = jax.eval_shape(jax.random.key, 0)

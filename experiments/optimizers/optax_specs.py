@@ -27,11 +27,7 @@ _DIMENSIONS = 'muon_weight_dimension_numbers'
 
 
 def split(text: Spec) -> tuple[str, dict[str, Any]]:
-    """Splits `'contrib.muon(beta=0.9)'` into `('contrib.muon', {'beta': 0.9})`.
-
-    Raises:
-      UserError: The text isn't a spec.
-    """
+    """Splits `'contrib.muon(beta=0.9)'` into `('contrib.muon', {'beta': 0.9})`."""
     with user_errors('optimizer.name: '):
         return spec.parse(text)
 
@@ -58,10 +54,8 @@ def make(
     defaults.
 
     Args:
-      name, given: The name and its arguments, from `split`.
-      schedule: The learning rate.
-      mask: Parameters → True for those with weight decay, for optimizers that accept a
-        mask.
+      name, given: From `split`.
+      mask: Parameters → True for those with weight decay.
 
     Raises:
       UserError: The optimizer or an argument doesn't exist, or optax rejects a value.
@@ -113,9 +107,8 @@ def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
 def _dimensions(params: Any) -> Any:
     """Returns the axes of dense kernels, which Muon orthogonalises; Adam does the rest.
 
-    The default in optax treats every parameter with two axes as a kernel. It would
-    leave out attention projections, whose heads have their own axis, and include
-    embeddings.
+    By default, optax would leave out attention projections, whose heads have their own
+    axis, and include embeddings.
     """
 
     def of_leaf(path, x):

@@ -50,13 +50,9 @@ def make(
     `train.ema` the optimizer keeps an average, as in `eval_params.with_ema`.
 
     Args:
-      config: The whole config.
       model: Has the learning rate multiplier of each parameter.
       steps: The length of the training, used by some schedules. Defaults to more than
-        any training, for use before it is known.
-
-    Raises:
-      UserError: As `check`.
+        any training.
     """
     update, schedule = _from_optax(config, steps)
     name, _ = _named(config.optimizer)
@@ -74,7 +70,6 @@ def make(
 def _from_optax(
     config: ExperimentConfig, steps: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Builds the optimizer of the fields, and its learning rate."""
     settings = config.optimizer
     name, arguments = _named(settings)
     if name != 'adamw' and settings.weight_decay:
@@ -104,7 +99,6 @@ def _from_optax(
 
 
 def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
-    """Returns the optimizer's name and its arguments, from spec and fields."""
     name, arguments = optax_specs.split(settings.name)
     if name not in BY_FIELDS:
         return name, arguments
@@ -119,27 +113,18 @@ def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
 
 
 def check_rates(config: ExperimentConfig) -> None:
-    """Raises UserError for negative or infinite learning rates, computed on a device.
-
-    Raises:
-      UserError: Names the schedule, the rate and its step.
-    """
+    """Raises UserError for negative or infinite learning rates; names the step."""
     steps = config.train.steps or LONG
     with user_errors('optimizer.schedule: '):
         schedules.check_rates(config.optimizer.schedule, config.model.d_model, steps)
 
 
 def check(config: ExperimentConfig) -> None:
-    """Raises UserError if the optimizer is invalid or doesn't fit the initialization.
-
-    Raises:
-      UserError: Names the field of `optimizer`, its value and the allowed ones.
-    """
+    """Raises UserError if the optimizer is invalid or unfit for the initialization."""
     _from_optax(config, LONG)
 
 
 def _check_lr_multipliers(config: ExperimentConfig, name: str) -> None:
-    """Raises UserError if the initialization's learning rates don't apply."""
     if name not in _OF_ONE_LENGTH:
         raise UserError(
             f'optimizer.name={name} does not support the per-parameter learning rates '
@@ -163,7 +148,6 @@ def _has_lr_multipliers(config: ExperimentConfig) -> bool:
 
 
 def _scale_by_multipliers(model: Model) -> Any:
-    """Multiplies each parameter's update by its initialization's multiplier."""
 
     def scale_leaf(path, x):
         return x * model.lr_multiplier(tuple(entry.key for entry in path))
@@ -174,11 +158,9 @@ def _scale_by_multipliers(model: Model) -> Any:
 def decays(params: Any) -> Any:
     """Returns True for parameters with weight decay: `DECAYING`.
 
-    These have many entries, can overfit, and have the least effect at 0. All others
-    keep their values. An entry of a bias or a norm's scale sets the level of one
-    feature, and a position table encodes positions. Parameters of an attention may
-    start as the identity, as the matrices of `bilinear` and `talking_heads` do. At 0
-    these would attend to nothing.
+    These have many entries, can overfit, and have the least effect at 0. Biases and
+    norm scales set the level of one feature, and position tables encode positions.
+    Attention parameters may start as the identity, and would attend to nothing at 0.
     """
     return jax.tree_util.tree_map_with_path(
         lambda path, w: path[-1].key in DECAYING, params
@@ -190,14 +172,11 @@ def separately(
 ) -> optax.GradientTransformation:
     """Wraps an optimizer to treat the layers of stacked parameters separately.
 
-    Its updates are those of the same model with separate layers. `adafactor`, `lamb`
-    and `contrib.muon` compute them from whole matrices. Its state has separate layers,
-    and the program grows with their number.
+    `adafactor`, `lamb` and `contrib.muon` compute updates from whole matrices. The
+    state has separate layers, and the program grows with their number.
 
     Args:
-      optimizer: For separate layers.
-      periods: The model's `layer_periods`. They can't be inferred from the parameters,
-        since frozen ones are missing.
+      periods: The model's `layer_periods`, because frozen parameters are missing.
     """
 
     def init(params):

@@ -12,11 +12,7 @@ _CUDA_13_DRIVER = 580  # the oldest driver for CUDA 13
 
 
 def check() -> None:
-    """Checks JAX's CUDA plugins, and warns if JAX does not use this machine's GPU.
-
-    Raises:
-      UserError: The plugins of two CUDA versions are installed.
-    """
+    """Checks JAX's CUDA plugins, and warns if JAX does not use this machine's GPU."""
     check_plugins()
     problem = unused_gpu()
     if problem:
@@ -75,7 +71,6 @@ def unused_gpu() -> str | None:
 
 
 def _plugins() -> dict[str, str]:
-    """Returns the installed CUDA plugins: 'cuda12' or 'cuda13' → version."""
     found = {}
     for cuda in ('cuda12', 'cuda13'):
         try:
@@ -86,7 +81,6 @@ def _plugins() -> dict[str, str]:
 
 
 def _cuda_extra() -> str:
-    """Returns the extra for the newest CUDA version that the driver supports."""
     driver = _DRIVER.read_text('utf-8') if _DRIVER.exists() else ''
     version = re.search(r' (\d+)\.\d+', driver)
     is_new = version is not None and int(version[1]) >= _CUDA_13_DRIVER

@@ -92,7 +92,6 @@ def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.C
     Traces in the context of the arguments' mesh, if any.
 
     Args:
-      function: A result of `jax.jit`.
       *arguments: Arrays, or abstract arrays with shardings.
       once: Whether the program will run only once.
     """
@@ -107,9 +106,6 @@ class Program:
     """A jitted function with a compiled program for each shape of its arguments.
 
     It is thread-safe, and compiles each program once.
-
-    Args:
-      function: A result of `jax.jit`.
     """
 
     def __init__(self, function: Any):
@@ -152,7 +148,6 @@ def _call(make: Callable[..., T], *arguments: Any) -> T:
 
 
 def _options(once: bool) -> dict[str, Any]:
-    """Returns options for XLA, except those that `XLA_FLAGS` sets."""
     options: dict[str, Any] = {}
     if jax.default_backend() == 'cpu':
         options = _CPU_OPTIONS | _RUN_ONCE_OPTIONS if once else _CPU_OPTIONS

@@ -24,9 +24,8 @@ def use_huge_pages() -> None:
     """Restarts this command once, with huge pages enabled in `GLIBC_TUNABLES`.
 
     With pages of 4 KB, the kernel spends a fifth of a small model's training time on
-    clearing the memory that a step allocates. With pages of 2 MB, it spends almost
-    none. glibc reads the setting only at startup. It matters only if the kernel gives
-    huge pages on request (`madvise`).
+    clearing memory; with 2 MB, almost none. glibc reads the setting only at startup. It
+    matters only if the kernel gives huge pages on request (`madvise`).
     """
     settings = os.environ.get('GLIBC_TUNABLES', '')
     with contextlib.suppress(OSError):
@@ -45,10 +44,9 @@ def release_freed() -> None:
 def keep_freed() -> None:
     """Lets malloc keep freed memory, for a process that from now on only decodes.
 
-    Decoding a batch allocates and frees hundreds of megabytes per second. Requesting
-    them from the system each time would cost up to a quarter of the time. Arenas of
-    threads always return free memory, so all threads share the first arena. Threads
-    that have already allocated keep their own.
+    Decoding allocates and frees hundreds of megabytes per second, and requesting them
+    from the system costs up to a quarter of the time. Arenas of threads always return
+    free memory, so new threads share the first arena.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         libc = ctypes.CDLL(None)

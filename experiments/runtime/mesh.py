@@ -27,7 +27,6 @@ class DeviceMesh:
 
     @property
     def row_shards(self) -> int:
-        """The number of shards of the rows of a batch."""
         return math.prod(self.mesh.shape[axis] for axis in ROW_AXES)
 
     def rows(self) -> NamedSharding:
@@ -35,7 +34,6 @@ class DeviceMesh:
         return NamedSharding(self.mesh, PartitionSpec(ROW_AXES))
 
     def everywhere(self) -> NamedSharding:
-        """Returns the fully replicated sharding."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     def state(self, tree: Any) -> Any:
@@ -59,7 +57,6 @@ class DeviceMesh:
         return rows if rows.is_fully_addressable else self.everywhere()
 
     def key(self, seed: int) -> jax.Array:
-        """Returns a random key on every device."""
         # Created on the devices: a process cannot put data on those of other processes.
         return jax.jit(jax.random.key, out_shardings=self.everywhere())(seed)
 
@@ -74,8 +71,6 @@ def make_mesh(data: int | None = None, fsdp: int = 1, tensor: int = 1) -> Device
 
     Args:
       data: Size of the axis `data`. Defaults to the remaining devices.
-      fsdp: Size of the axis `fsdp`.
-      tensor: Size of the axis `tensor`.
 
     Raises:
       UserError: The product of the sizes is not the number of devices.
@@ -103,9 +98,8 @@ def _make(*sizes: int) -> DeviceMesh:
 def _connect(mesh: jax.sharding.Mesh) -> None:
     """Connects the devices of CPU processes along all axes.
 
-    Gloo connects devices at their first collective, and fails if a device arrives 30
-    seconds after another, for example because of compilation. Connected devices wait
-    for each other without a limit.
+    Gloo connects devices at their first collective and fails if one arrives 30 seconds
+    late, for example because of compilation. Connected devices wait without a limit.
     """
     divided = [axis for axis in AXES if mesh.shape[axis] > 1]
     groups = [
@@ -151,12 +145,7 @@ def fetch(tree: Any) -> Any:
 
 
 def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> None:
-    """Raises UserError if an axis of the mesh divides no parameter of a model.
-
-    Args:
-      mesh: The mesh.
-      variables: The model's variables, or their shapes.
-    """
+    """Raises UserError if an axis of the mesh divides no parameter of a model."""
     used = set()
     for sharding in jax.tree.leaves(state_shardings(variables, mesh)):
         for axes in sharding.spec:
@@ -174,7 +163,6 @@ def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> Non
 
 
 def placed(tree: Any, shardings: Any) -> Any:
-    """Returns abstract arrays with one sharding for all or one for each."""
 
     def place(x, sharding):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
@@ -183,7 +171,6 @@ def placed(tree: Any, shardings: Any) -> Any:
 
 
 def abstract_key(devices: DeviceMesh) -> Any:
-    """Returns the abstract result of `DeviceMesh.key`."""
     return placed(jax.eval_shape(jax.random.key, 0), devices.everywhere())
 
 
@@ -195,9 +182,7 @@ first_variables = jax.jit(init_variables, static_argnums=0)
 def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
     """Returns shapes, dtypes and shardings of the model's variables.
 
-    Args:
-      model: The model.
-      devices: Defaults to all devices, with replicated variables.
+    `devices` defaults to all devices, with replicated variables.
     """
     devices = devices or make_mesh()
     abstract = first_variables.eval_shape(model, abstract_key(devices), {})

@@ -31,7 +31,6 @@ _calls: Counter[str] = Counter()
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that `initialize` reads."""
     flags = parser.add_argument_group(
         'several processes', 'found by itself under Slurm, Open MPI and on TPU pods'
     )
@@ -77,7 +76,6 @@ def initialize(args: argparse.Namespace) -> None:
 
 
 def _flags(args: argparse.Namespace) -> tuple[str, int, int, None] | None:
-    """Returns arguments of `jax.distributed.initialize`, or None without flags."""
     given = {name: vars(args)[name] for name in ('coordinator', 'processes', 'process')}
     coordinator, count, index = given.values()
     if coordinator is count is index is None:
@@ -94,7 +92,6 @@ def _flags(args: argparse.Namespace) -> tuple[str, int, int, None] | None:
 
 
 def _cluster() -> tuple[Any, ...]:
-    """Returns arguments of `jax.distributed.initialize` that JAX detects."""
     environ = os.environ
     if 'KUBERNETES_SERVICE_HOST' in environ and 'TPU_WORKER_HOSTNAMES' not in environ:
         return None, None, None, None  # JAX would need API permissions; use flags
@@ -109,12 +106,10 @@ def _cluster() -> tuple[Any, ...]:
 
 
 def count() -> int:
-    """Returns the number of processes."""
     return _count
 
 
 def index() -> int:
-    """Returns the index of this process, from 0."""
     return _index
 
 
@@ -203,7 +198,6 @@ def errors_end_all(*orderly: type[Exception]) -> Iterator[None]:
 
 
 def leave() -> None:
-    """Waits for all processes at the end, and disconnects."""
     if _count > 1:
         import jax
 

@@ -38,7 +38,6 @@ class AdditiveAttention(Attention):
         return jnp.einsum('bhtsa,ha->bhts', hidden_BHTSA, energy_HA)
 
     def _parameters(self, num_heads, query_width, key_width):
-        """Returns W, U and v of each head; query and key widths may differ."""
         width = self.width or query_width
         matrix_init = nn.initializers.xavier_uniform(
             in_axis=1, out_axis=2, batch_axis=0

@@ -36,17 +36,19 @@ def append_one(value_BHUS: jax.Array) -> jax.Array:
 
 
 def divide_by_last(y_BTHU: jax.Array) -> jax.Array:
-    """Returns Σ w v / Σ w, given Σ w [v, 1]; zeros where Σ w is 0."""
+    """Returns Σ w v / Σ w, given Σ w [v, 1]; zeros where Σ w is 0.
+
+    Examples:
+      >>> divide_by_last(jnp.array([[[[6.0, 8.0, 2.0]]]])).tolist()
+      [[[[3.0, 4.0]]]]
+    """
     total_BTH1 = y_BTHU[..., -1:]
     divisor_BTH1 = jnp.where(total_BTH1 > 0, total_BTH1, 1.0)
     return y_BTHU[..., :-1] / divisor_BTH1
 
 
 def refuse_positions(name: str, *given: Any) -> None:
-    """Raises ValueError if any of `given`, biases or relative positions, is not None.
-
-    For attention variants without scores that positions could act on.
-    """
+    """Raises ValueError if any bias or relative positions are given."""
     if any(value is not None for value in given):
         raise ValueError(
             f'{name} attention has no scores that these positions could change. Choose '
@@ -63,6 +65,16 @@ class Attention(Checked, nn.Module):
     Query and key heads match one to one: grouped-query attention folds groups into the
     query axis. Variants that mix heads or have per-head parameters set `per_head`,
     which repeats keys and values instead.
+
+    Examples:
+      >>> from flaxformer_lite.attention.softmax import SoftmaxAttention
+      >>> scores_BHTS = jnp.zeros((1, 1, 2, 3))
+      >>> mask_BHTS = jnp.tri(2, 3, dtype=bool)[None, None]
+      >>> attention = SoftmaxAttention()
+
+      >>> print(attention.apply({}, scores_BHTS, mask_BHTS, method='weights')[0, 0])
+      [[1.  0.  0. ]
+       [0.5 0.5 0. ]]
     """
 
     per_head: ClassVar[bool] = False
@@ -98,19 +110,15 @@ class Attention(Checked, nn.Module):
         bias_BHTS: jax.Array | None = None,
         relative_positions: 'Positions | None' = None,
     ) -> jax.Array:
-        """Attends from the queries to the keys.
+        """Returns the attention output of each query, float32 BTHU.
 
         Args:
           q_BTHK: Queries in the compute dtype.
-          kv: Keys and values.
           positions_BT: int32 positions of the queries.
           mask_BHTS: bool, True = may attend.
           bias_BHTS: Added to the scores.
           relative_positions: A module of `positions/` that adds query-dependent terms
             to the scores and weight-dependent terms to the output.
-
-        Returns:
-          float32 BTHU.
 
         Raises:
           ValueError: This attention has no scores to which it could add them.
@@ -135,7 +143,7 @@ class Attention(Checked, nn.Module):
         """Returns the initial cache for decoding.
 
         Args:
-          prefix: Keys and values shared by all hypotheses of a sentence; may be empty.
+          prefix: Keys and values that all hypotheses of a sentence share. May be empty.
           valid_BS: bool, False for padding in the prefix.
         """
         return Cache.starting_with(prefix)
@@ -145,16 +153,16 @@ class ScaledDotProduct(Attention):
     """Softmax attention in float32: softmax((cap(q · k_s · scale) + bias) / T).
 
     Attributes:
-      scale: True for 1 / √d_k, False for 1, or a number.
+      scale: Factor of q · k. True is 1 / √d_k and False is 1.
       temperature: T. 0 puts all weight on the highest-scoring keys, evenly for ties.
       cap: Soft cap: scores s become cap · tanh(s / cap) (Gemma Team 2024). 0 disables
         it.
-      dropout: Dropout rate of the attention weights. The paper uses none.
+      dropout: Dropout rate of the weights. The paper uses none.
       query_key_norm: Whether to RMS-normalize queries and keys per head, with gain γ =
         c + w (Gemma Team 2025).
       query_key_offset: The constant c. w is learned, and γ starts at 1.
-      unsupported: Attributes that a variant fixes at their defaults, of `temperature`
-        only 0.
+      unsupported: Attributes that a variant fixes at their defaults. For `temperature`,
+        only 0 is unsupported.
 
     Raises:
       ValueError: An attribute is out of range or unsupported.

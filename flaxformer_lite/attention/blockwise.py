@@ -77,14 +77,12 @@ class BlockwiseAttention(ScaledDotProduct):
         return scores_BHTS / self.temperature
 
     def _split_pairs(self, x_BHTS, pairs):
-        """Splits a mask or a bias into blocks of queries, then into blocks of keys."""
         x_BHTS = jnp.broadcast_to(x_BHTS, (*x_BHTS.shape[:2], *pairs))
         by_keys = split_into_blocks(x_BHTS, 3, self.block)
         return split_into_blocks(by_keys, 3, self.block)
 
 
 def _attend_from_block(scores, key_blocks, value_blocks, queries):
-    """Attends from one block of queries to each block of keys in turn."""
     q_BTHK, mask_blocks, bias_blocks = queries
     batch, length, num_heads, _ = q_BTHK.shape
     width = value_blocks.shape[3]
@@ -104,10 +102,7 @@ def _attend_from_block(scores, key_blocks, value_blocks, queries):
 
 
 def _add_block(highest_BHT, sum_BTHU, scores_BHTS, value_BHUS, dtype):
-    """Adds exp(scores) · [values, 1] of one block of keys to the running sums.
-
-    Both the sums and the new terms are divided by exp(highest score so far).
-    """
+    """Adds exp(scores) · [values, 1], scaled by exp(−highest score so far)."""
     new_highest_BHT = jnp.maximum(highest_BHT, scores_BHTS.max(-1))
     new_highest_BHT = jax.lax.stop_gradient(new_highest_BHT)
     shrink_BHT = jnp.exp(highest_BHT - new_highest_BHT)

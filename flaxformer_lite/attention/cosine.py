@@ -9,7 +9,12 @@ from flaxformer_lite.validation import Positive
 
 
 def unit_vector(x: jax.Array, axis: int) -> jax.Array:
-    """Returns x / ‖x‖ in float32; for x = 0, zeros with finite gradients."""
+    """Returns x / ‖x‖ in float32; for x = 0, zeros with finite gradients.
+
+    Examples:
+      >>> print(unit_vector(jnp.array([3.0, 4.0]), axis=0))
+      [0.6 0.8]
+    """
     x = x.astype(jnp.float32)
     square = jnp.square(x).sum(axis, keepdims=True)
     return x * jax.lax.rsqrt(square + 1e-12)

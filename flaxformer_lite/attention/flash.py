@@ -15,7 +15,7 @@ class FlashAttention(ScaledDotProduct):
 
     Raises:
       ValueError: The dtype is not bfloat16. `d_k` is not a multiple of 8, differs from
-        d_v, or is unsupported by this GPU's cuDNN. `relative_positions` is given.
+        d_v, or is unsupported by this GPU's cuDNN. Relative positions are given.
         Lowering targets another platform.
     """
 

@@ -48,7 +48,6 @@ class _RunningSums(struct.PyTreeNode):
     def append(
         self, new: KeyValues, beam: BeamState
     ) -> tuple['_RunningSums', '_RunningSums']:
-        """Adds the new token of each hypothesis to the sums of its parent."""
         key_BHKN, log_scale_BH1N = scaled_feature(new.key_BGKS, axis=2)
         new_log_scale_BNH = jnp.moveaxis(log_scale_BH1N[:, :, 0], 2, 1)
         old_log_scale_BNH = gather_beams(self.log_scale_BNH, beam.parent_BN)
@@ -66,7 +65,6 @@ class _RunningSums(struct.PyTreeNode):
         return sums, sums
 
     def allocate(self, hypotheses: int, tokens: int) -> '_RunningSums':
-        """Repeats the sums for every hypothesis."""
         return tile_beams(hypotheses, self)
 
 

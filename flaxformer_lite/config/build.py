@@ -35,6 +35,15 @@ def model(
 
     Raises:
       ValueError: a value is invalid; the message names the field.
+
+    Examples:
+      >>> model({'num_layers': 2, 'positions': 'learned'}, vocab_size=8000).max_length
+      1024
+
+      >>> model({'num_layers': 0}, vocab_size=8000)
+      Traceback (most recent call last):
+        ...
+      ValueError: model.num_layers must be at least 1 and at most 1000, not 0
     """
     config = ModelConfig.of(config)
     variants.check(config)

@@ -14,12 +14,20 @@ def filter_logits(
 
     Args:
       logits_BV: float32.
-      temperature: above 0.
+      temperature: Above 0.
       top_k: k; 0 disables the limit.
       top_p: p, in (0, 1].
 
     Raises:
-      ValueError: temperature ≤ 0 (use `greedy`), top_k < 0, or top_p not in (0, 1].
+      ValueError: Temperature ≤ 0 (use `greedy`), top_k < 0, or top_p not in (0, 1].
+
+    Examples:
+      >>> logits_BV = jnp.log(jnp.array([[0.5, 0.3, 0.15, 0.05]]))
+      >>> jnp.isfinite(filter_logits(logits_BV, top_k=3)).tolist()
+      [[True, True, True, False]]
+
+      >>> jnp.isfinite(filter_logits(logits_BV, top_p=0.7)).tolist()
+      [[True, True, False, False]]
     """
     if not (temperature > 0 and top_k >= 0 and 0 < top_p <= 1):
         raise ValueError(

@@ -12,9 +12,9 @@ class DecodeResult(NamedTuple):
     """N hypotheses of each sentence, best first.
 
     Attributes:
-      tokens_BNL: int32, with the end token, then padding.
-      scores_BN: float32, log-probability in nats; beam search divides it by the length
-        penalty. −inf if the hypothesis doesn't exist.
+      tokens_BNL: int32. Padding follows the end token.
+      scores_BN: float32 log-probability in nats. Beam search divides it by the length
+        penalty. A missing hypothesis has −inf.
       exists_BN: bool. False if fewer than N hypotheses are possible, the row is
         padding, or the model's logits are NaN.
     """
@@ -27,8 +27,14 @@ class DecodeResult(NamedTuple):
         """Returns the tokens and score of each existing hypothesis of a row.
 
         Args:
-          eos: the end token; later tokens are dropped.
-          row: index of the row, preceded by the indices of any leading axes.
+          eos: The end token. Later tokens are dropped.
+          row: Index of the row, after the indices of any leading axes.
+
+        Examples:
+          >>> tokens_BNL = jnp.array([[[5, 6, 1], [5, 1, 0]]])
+          >>> scores_BN = jnp.array([[-1.0, -2.0]])
+          >>> DecodeResult(tokens_BNL, scores_BN, scores_BN < 0).of_row(1, 0)
+          [((5, 6, 1), -1.0), ((5, 1), -2.0)]
         """
         found = []
         for tokens_L, score, exists in zip(*(x[row] for x in self), strict=True):
@@ -46,7 +52,6 @@ class DecodeResult(NamedTuple):
 
 
 def concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
-    """Concatenates the hypotheses of each sentence."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1), one, other)
 
 
@@ -76,5 +81,4 @@ def _gather(hypotheses: DecodeResult, index_BM: jax.Array) -> DecodeResult:
 def write_rows(
     result: DecodeResult, row_B: jax.Array, rows: DecodeResult
 ) -> DecodeResult:
-    """Replaces the rows `row_B` of a result."""
     return jax.tree.map(lambda x, some: x.at[row_B].set(some), result, rows)

@@ -34,15 +34,15 @@ class DecodeInputs(NamedTuple):
     """Inputs of a search.
 
     Attributes:
-      decode_step: the model's step; see the package's docstring.
-      state: initial decoding state, without space for generated tokens.
-      max_len_B: int32, maximum length of each result, including the end token; at most
-        `length`. A sentence at its limit ends with the end token. 0 for a padding row.
-      bos, eos: the start and end tokens; may be equal.
-      length: maximum length of all results, static.
-      padding: the token that fills results after the end.
-      processors: logits processors, applied in order.
-      keys_B: a PRNG key per row, for sampling strategies, so that a row's samples don't
+      decode_step: The model's step. The package's docstring defines it.
+      state: Initial decoding state, without space for generated tokens.
+      max_len_B: int32, maximum length of each result, end token included, at most
+        `length`. At its limit, a sentence gets the end token. Padding rows have 0.
+      bos, eos: Start and end tokens. They may be equal.
+      length: Static maximum length of all results.
+      padding: Fills results after the end.
+      processors: Logits processors, in order.
+      keys_B: A PRNG key per row, for strategies that sample. Samples of a row don't
         depend on other rows.
     """
 
@@ -61,13 +61,12 @@ class SearchState(NamedTuple):
     """Loop state of a search, for the sentences still in the batch.
 
     Attributes:
-      beam: the next step; its own slots are not visible yet.
+      beam: The next step. Its own slots are not visible yet.
       row_B: int32, index of each sentence in the whole batch.
-      max_len_B: int32, maximum length of each result.
-      keys_B: a PRNG key per sentence, or None.
-      live: the unfinished hypotheses, scored by log-probability.
-      finished: the best finished hypotheses.
-      model: the model's state.
+      max_len_B, keys_B: As in `DecodeInputs`.
+      live: Unfinished hypotheses, scored by log-probability.
+      finished: The best finished hypotheses.
+      model: The model's state.
     """
 
     beam: BeamState
@@ -83,11 +82,11 @@ class SearchTrace(NamedTuple):
     """A search, step by step.
 
     Attributes:
-      result: the result.
+      result: The final hypotheses.
       steps: int32 scalar, number of steps taken.
-      live: the unfinished hypotheses after each step, scored by log-probability. A
-        leading axis of `length` steps is added; steps not taken are zeros.
-      finished: the best finished hypotheses after each step, scored as in the result.
+      live: Unfinished hypotheses after each step, scored by log-probability. A leading
+        axis has `length` steps. Steps not taken are zeros.
+      finished: The best finished hypotheses after each step, scored as in the result.
     """
 
     result: DecodeResult
@@ -98,9 +97,9 @@ class SearchTrace(NamedTuple):
     def hypotheses(self, eos: int, row: int = 0) -> dict[tuple[int, ...], float]:
         """Returns every hypothesis kept at any step of a sentence: tokens → score.
 
-        It is the tree of the search: each hypothesis follows its prefix, and () is the
-        first. The score is that of a result for hypotheses that end in `eos`, and the
-        log-probability for others.
+        It is the search tree: each hypothesis follows its prefix, and () is the root.
+        Scores are log-probabilities, or those of a result for hypotheses that end in
+        `eos`.
         """
         found: dict[tuple[int, ...], float] = {(): 0.0}
         for step in range(int(self.steps)):
@@ -121,15 +120,12 @@ class Search:
     """Decodes until every sentence is finished, keeping the best candidates per step.
 
     Attributes:
-      inputs: the inputs.
-      choose: returns M ≥ N candidates, M / groups per group. It receives the logits of
-        the next token and the log-probability of the continued hypothesis; both are
-        −inf for tokens that aren't allowed.
-      length_penalty: length → divisor of the log-probability of a result.
-      beams: N, hypotheses per sentence.
-      n_best: number of results per sentence that must be final.
-      groups: number of groups of N / groups hypotheses. Hypotheses compete only within
-        their group.
+      choose: Returns M ≥ N candidates, M / groups per group. `Strategy.choose`
+        documents it.
+      length_penalty: Length → divisor of the log-probability of a result.
+      beams: N, hypotheses per sentence over all groups.
+      n_best: Number of results per sentence that must be final.
+      groups: Number of groups. Hypotheses compete only within their group.
     """
 
     inputs: DecodeInputs
@@ -140,7 +136,6 @@ class Search:
     groups: int = 1
 
     def __call__(self) -> DecodeResult:
-        """Runs the search."""
         state = self._first_state()
         batch = len(self.inputs.max_len_B)
         smaller = [int(batch * share) for share in SHRINK_AT]
@@ -164,8 +159,7 @@ class Search:
     def trace(self) -> SearchTrace:
         """Runs the search and records each step.
 
-        The result is that of a call. Finished sentences stay in the batch, so use it
-        for small batches.
+        Finished sentences stay in the batch, so use it for small batches.
         """
         state = self._first_state()
         steps = self.inputs.length
@@ -228,7 +222,6 @@ class Search:
         )
 
     def _allocate(self, state: SearchState, room: int) -> SearchState:
-        """Reserves space for `room` tokens per hypothesis."""
         slots = state.beam.visible_BNS.shape[2]
         padding = [(0, 0), (0, 0), (0, room * self.beams - slots)]
         visible_BNS = jnp.pad(state.beam.visible_BNS, padding)
@@ -282,7 +275,6 @@ class Search:
         return is_open_B
 
     def _advance(self, state: SearchState) -> SearchState:
-        """Feeds the last tokens and keeps the best continuations."""
         beam, model, logits_BNV = self._feed(state)
         candidates, parent_BM = self._candidates(state, logits_BNV)
         length = beam.step + 1
@@ -319,7 +311,6 @@ class Search:
         return jax.tree.map(divided, arrays)
 
     def _whole(self, arrays: Any) -> Any:
-        """Inverts `_by_group`."""
 
         def joined(x_BM):
             _, candidates, *others = x_BM.shape
@@ -328,11 +319,7 @@ class Search:
         return jax.tree.map(joined, arrays)
 
     def _feed(self, state: SearchState) -> tuple[BeamState, Any, jax.Array]:
-        """Runs the model on the last token of each hypothesis.
-
-        Returns:
-          The step with its own slots visible, the model's state, float32 logits BNV.
-        """
+        """Runs the model on each last token; returns step, state and logits BNV."""
         beam = state.beam
         batch, beams = beam.parent_BN.shape
         visible_BNS = beam.visible_BNS
@@ -352,7 +339,6 @@ class Search:
     def _candidates(
         self, state: SearchState, logits_BNV: jax.Array
     ) -> tuple[DecodeResult, jax.Array]:
-        """Returns the chosen continuations and their parents' indices."""
         live = state.live
         batch, _, vocab_size = logits_BNV.shape
         allowed_BV = self._may_follow(state, jnp.arange(vocab_size)[None])
@@ -394,7 +380,6 @@ class Search:
         return jnp.where(is_last_B11, logits_BNV, found_BNV)
 
     def _is_last(self, state: SearchState) -> jax.Array:
-        """Returns whether the next token reaches a sentence's limit, bool B."""
         return state.beam.step + 1 >= state.max_len_B
 
     def _may_follow(self, state: SearchState, token_BM: jax.Array) -> jax.Array:
@@ -406,7 +391,6 @@ class Search:
 
 
 def _rooms(length: int) -> list[int]:
-    """Returns the successive cache capacities, in tokens."""
     rooms = []
     room = FIRST_ROOM
     while room < length:
@@ -416,5 +400,10 @@ def _rooms(length: int) -> list[int]:
 
 
 def length_penalty(length: jax.Array | int, alpha: float) -> jax.Array | float:
-    """Computes ((5 + length) / 6)^α (Wu et al. 2016, eq. 14), end token included."""
+    """Computes ((5 + length) / 6)^α (Wu et al. 2016, eq. 14), end token included.
+
+    Examples:
+      >>> length_penalty(1, alpha=0.6), length_penalty(7, alpha=1.0)
+      (1.0, 2.0)
+    """
     return ((5.0 + length) / 6.0) ** alpha

@@ -18,11 +18,6 @@ class Copy:
         self.names = names
 
     def read(self, theirs: Theirs) -> Any:
-        """Returns our value.
-
-        Raises:
-          ValueError: their fields differ.
-        """
         values = [theirs[name] for name in self.names]
         if any(value != values[0] for value in values):
             words = ' and '.join(f'{name}={theirs[name]!r}' for name in self.names)
@@ -30,7 +25,6 @@ class Copy:
         return values[0]
 
     def write(self, value: Any, theirs: Theirs) -> dict[str, Any]:
-        """Returns their fields."""
         return dict.fromkeys(self.names, value)
 
 
@@ -39,19 +33,19 @@ class Choice:
     """A field whose value depends on one of theirs.
 
     Attributes:
-      name: name of their field.
-      values: their value → ours.
+      name: Name of their field.
+      values: Their value → ours.
+
+    Examples:
+      >>> entry = Choice('activation', {'relu': 'relu', 'gelu': 'gelu(tanh=False)'})
+      >>> entry.read({'activation': 'gelu'})
+      'gelu(tanh=False)'
     """
 
     name: str
     values: Mapping[Any, Any]
 
     def read(self, theirs: Theirs) -> Any:
-        """Returns our value.
-
-        Raises:
-          ValueError: their value is unsupported.
-        """
         value = theirs[self.name]
         if value not in list(self.values):  # a list: it may be unhashable
             known = ', '.join(map(repr, self.values))
@@ -73,15 +67,14 @@ class Spec:
         """Creates the entry.
 
         Args:
-          entry: the spec with its fixed arguments, or a choice of specs.
-          arguments: argument of the variant → name of their field. Values of 0 are
+          entry: The spec with its fixed arguments, or a choice of specs.
+          arguments: Argument of the variant → name of their field. Values of 0 are
             omitted.
         """
         self.entry = entry
         self.arguments = arguments
 
     def read(self, theirs: Theirs) -> str:
-        """Returns our spec."""
         text = self.entry if isinstance(self.entry, str) else self.entry.read(theirs)
         name, given = spec.parse(text)
         for argument, their_name in self.arguments.items():
@@ -90,7 +83,6 @@ class Spec:
         return written(name, given)
 
     def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
-        """Returns their fields."""
         name, given = spec.parse(value)
         found = {
             their_name: given.pop(argument)
@@ -115,20 +107,15 @@ class Pattern:
         """Creates the entry.
 
         Args:
-          name: name of their list.
-          kinds: each word that the list may hold → its spec.
-          depth: name of their number of layers, which must be written before the list.
+          name: Name of their list.
+          kinds: Each word that the list may hold → its spec.
+          depth: Name of their number of layers, which must be written before the list.
         """
         self.name = name
         self.kinds = kinds
         self.depth = depth
 
     def read(self, theirs: Theirs) -> str:
-        """Returns our pattern.
-
-        Raises:
-          ValueError: a kind of layer is unsupported.
-        """
         for kind in theirs[self.name]:
             if kind not in list(self.kinds):
                 known = ', '.join(map(repr, self.kinds))
@@ -149,7 +136,6 @@ class Pattern:
         return found
 
     def _kind_of(self, text: str) -> str:
-        """Returns the kind of a layer, or the first kind if none matches."""
         kinds = [kind for kind, entry in self.kinds.items() if entry.is_of(text)]
         return (kinds or list(self.kinds))[0]
 
@@ -158,7 +144,12 @@ Entry = Copy | Choice | Spec | Pattern
 
 
 def written(name: str, arguments: Mapping[str, Any]) -> str:
-    """Formats a spec such as `local(window=64)`, with sorted arguments."""
+    """Formats a spec such as `local(window=64)`, with sorted arguments.
+
+    Examples:
+      >>> written('local', {'window': 64})
+      'local(window=64)'
+    """
     if not arguments:
         return name
     inner = ', '.join(f'{key}={arguments[key]!r}' for key in sorted(arguments))
@@ -166,7 +157,12 @@ def written(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def pattern(texts: Sequence[str]) -> str:
-    """Returns the shortest pattern that gives each layer its spec."""
+    """Returns the shortest pattern that gives each layer its spec.
+
+    Examples:
+      >>> pattern(['local', 'softmax', 'local', 'softmax'])
+      '[local, softmax]'
+    """
     texts = texts[: shortest_period(texts)]
     return texts[0] if len(texts) == 1 else f'[{", ".join(texts)}]'
 

@@ -21,9 +21,7 @@ class Described(NamedTuple):
     """A family's config in our terms.
 
     Attributes:
-      config: the `model` config.
-      vocab_size: size of the shared vocabulary.
-      special_tokens: ids of the special tokens.
+      vocab_size: Size of the shared vocabulary.
     """
 
     config: ModelConfig
@@ -35,18 +33,18 @@ class Family:
     """A published architecture, defined by tables; one per file of `families/`.
 
     Attributes:
-      model_types: values of `model_type` in config.json.
-      architecture: name of the class in Transformers.
-      fields: our field → an entry for theirs, or a constant value.
-      defaults: values of their fields that config.json omits.
-      expected: their fields → the only supported value, if present.
-      arrays: our parameter's path → the name of their array. `{stack}` is encoder or
+      model_types: Values of `model_type` in config.json.
+      architecture: Name of the class in Transformers.
+      fields: Our field → an entry for theirs, or a constant value.
+      defaults: Values of fields that config.json omits.
+      expected: Their fields → the only supported value, if present.
+      arrays: Our parameter's path → the name of their array. `{stack}` is encoder or
         decoder, and `{layer}` is the layer's index. An entry for a module covers its
         arrays.
-      aliases: our path → alternative names of the array in files.
-      computed: arrays in files that are ignored.
-      zeros: paths of our parameters that are 0 if files lack them.
-      rotates_halves: whether rotary positions pair features i and i + d_k / 2 instead
+      aliases: Our path → alternative names of the array in files.
+      computed: Ignored arrays of files.
+      zeros: Paths of our parameters that are 0 if files lack them.
+      rotates_halves: Whether rotary positions pair features i and i + d_k / 2 instead
         of 2i and 2i + 1. If so, the columns of queries and keys are permuted.
     """
 
@@ -71,7 +69,7 @@ class Family:
         """Converts their config, with the names of the arrays in the checkpoint.
 
         Raises:
-          ValueError: a field is missing or has an unsupported value; names the field.
+          ValueError: A field is missing or has an unsupported value; names the field.
         """
         given = _Given({**cls.defaults, **theirs})
         for name, value in cls.expected.items():
@@ -97,7 +95,7 @@ class Family:
         """Inverts `read`.
 
         Raises:
-          ValueError: the family doesn't support a field of the `model` config.
+          ValueError: The family doesn't support a field of the `model` config.
         """
         config = described.config
         tokens = described.special_tokens
@@ -136,9 +134,13 @@ def in_layers(
     """Returns entries of a table `arrays` for the arrays of each layer.
 
     Args:
-      theirs: prefix of a layer's array names, with `{stack}` and `{layer}`.
-      names: our path within a layer → rest of their name.
-      stack: the stack that has these arrays; both by default.
+      theirs: Prefix of a layer's array names, with `{stack}` and `{layer}`.
+      names: Our path within a layer → rest of their name.
+      stack: The stack that has these arrays; both by default.
+
+    Examples:
+      >>> in_layers('{stack}.layers.{layer}.', {'feed_forward/up': 'fc1'})
+      {'{stack}/layer_{layer}/feed_forward/up': '{stack}.layers.{layer}.fc1'}
     """
     theirs = theirs.replace('{stack}', stack)
     return {
@@ -158,7 +160,6 @@ class _Given(dict[str, Any]):
 
 
 def _eos_token(given: Any) -> Any:
-    """Returns the end token of a config, which may be a list."""
     if not isinstance(given, list):
         return given
     if len(given) != 1:
@@ -170,7 +171,6 @@ def _eos_token(given: Any) -> Any:
 
 
 def _values(config: ModelConfig) -> dict[str, Any]:
-    """Returns each field's value, with fallbacks resolved and specs normalized."""
     values = {}
     for name in schema.fields():
         section, _, plain = name.rpartition('.')

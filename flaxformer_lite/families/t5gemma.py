@@ -42,7 +42,6 @@ def _attention(stack: str, kind: str = 'softmax', **arguments: str) -> Spec:
 
 
 def _by_layer(stack: str) -> Pattern:
-    """Returns the pattern of global and local attention."""
     near = _attention(stack, 'local', window=f'{stack}.window')
     kinds = {'full_attention': _attention(stack), 'sliding_attention': near}
     return Pattern(f'{stack}.layer_types', kinds, f'{stack}.num_hidden_layers')
@@ -183,7 +182,6 @@ class T5Gemma(Family):
 
     @classmethod
     def write_stack(cls, stack: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Inverts `read_stack`."""
         theta = fields.pop('rope_theta')
         fields['rope_parameters'] = {'rope_type': 'default', 'rope_theta': theta}
         window = fields.pop('window', None)
@@ -193,11 +191,7 @@ class T5Gemma(Family):
 
 
 def section(name: str, value: Any) -> Mapping[str, Any]:
-    """Returns a section of their config; {} for null.
-
-    Raises:
-      ValueError: it isn't a mapping.
-    """
+    """Returns a section of their config; {} for null, ValueError if invalid."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -206,7 +200,6 @@ def section(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns token fields that only the decoder's config may hold."""
     names = {
         'vocab_size': 'vocab_size',
         'pad_token_id': 'pad_token_id',
@@ -218,7 +211,6 @@ def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_numbers(stack: str, fields: Mapping[str, Any]) -> None:
-    """Raises ValueError for numbers out of range."""
     for name, kind in _NUMBERS.items():
         validation.check(f'{stack}.{name}', kind, fields[name])
 
@@ -229,7 +221,7 @@ def kinds_given(
     """Returns the kind of each layer: from the config, or by repeating `turns`.
 
     Raises:
-      ValueError: the number of kinds differs from the number of layers.
+      ValueError: The number of kinds differs from the number of layers.
     """
     kinds = fields.get('layer_types')
     layers = fields['num_hidden_layers']

@@ -129,7 +129,6 @@ class T5Gemma2(T5Gemma):
 
 
 def _rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the RoPE wavelength and scale of each kind of layer."""
     found = {}
     for kind, theta in _THETA.items():
         rope = {'rope_type': 'default', 'rope_theta': theta}
@@ -148,7 +147,6 @@ def _rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rope_of(fields: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Removes a layer kind's fields and returns them as RoPE parameters."""
     theta = fields.pop(f'{kind}.rope_theta', _THETA[kind])
     factor = fields.pop(f'{kind}.factor', None)
     if factor is None:

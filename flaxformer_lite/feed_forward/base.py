@@ -30,11 +30,9 @@ class FeedForward(Checked, nn.Module):
 
     @property
     def width(self) -> int:
-        """Inner width."""
         return self.d_ff or self.sizes.d_ff
 
     def matrix(self, width: int, name: str, **others: Any) -> Dense:
-        """Returns one of the network's linear layers."""
         bias = others.pop('bias', self.bias)
         return self.dense.copy(features=(width,), name=name, bias=bias, **others)
 

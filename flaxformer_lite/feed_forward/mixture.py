@@ -63,7 +63,13 @@ class MixtureOfExperts(FeedForward):
         return y_ND.reshape(x_BTD.shape)
 
     def slots_per_expert(self, tokens: int, trains: bool) -> int:
-        """Returns the maximum number of tokens per expert."""
+        """Returns the maximum number of tokens per expert.
+
+        Examples:
+          >>> network = MixtureOfExperts(experts=4, top=2, capacity=1.5)
+          >>> network.slots_per_expert(8, trains=True)
+          6
+        """
         if not trains or self.capacity == 0:
             return tokens
         even_share = self.top * tokens / self.experts

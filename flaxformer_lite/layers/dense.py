@@ -20,11 +20,16 @@ class Dense(nn.Module):
     copy with its own `features` (`flax.linen.Module.copy`).
 
     Attributes:
-      features: Output axes, such as (heads, d_k), counted as one fan-out.
-      input_axes: Number of contracted trailing axes of x.
-      bias: Whether to add b, initialized to 0.
-      dtype: Compute dtype of x and W. Parameters and results are float32.
+      features: Output axes, such as (heads, d_k). Together they are one fan-out.
+      input_axes: Number of contracted trailing axes.
+      bias: Whether to add b, initially 0.
+      dtype: Compute dtype. Parameters and results are float32.
       kernel_init: Initializer of W.
+
+    Examples:
+      >>> variables = Dense(features=(2, 3)).init(jax.random.key(0), jnp.ones((1, 4)))
+      >>> jax.tree.map(jnp.shape, variables['params'])
+      {'bias': (2, 3), 'kernel': (4, 2, 3)}
     """
 
     features: tuple[int, ...] = ()

@@ -26,12 +26,21 @@ class Dropout(Checked, nn.Module):
     on how the batch is sharded.
 
     Attributes:
-      rate: In [0, 1).
       shared_axes: Axes that share a mask: (-1,) drops whole tokens of x_BTD, (1, 3)
         whole heads of y_BTHU.
 
     Raises:
       ValueError: The rate is outside [0, 1).
+
+    Examples:
+      >>> x_BTD = jnp.ones((1, 50, 40))
+      >>> rngs = {'dropout': jax.random.key(0)}
+      >>> print(jnp.unique(Dropout(0.2).apply({}, x_BTD, rngs=rngs)))
+      [0.   1.25]
+
+      >>> y_BTD = Dropout(0.2, shared_axes=(-1,)).apply({}, x_BTD, rngs=rngs)
+      >>> bool((y_BTD == y_BTD[..., :1]).all())
+      True
     """
 
     rate: Rate

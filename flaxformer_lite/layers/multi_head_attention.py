@@ -28,6 +28,20 @@ class MultiHeadAttention(nn.Module):
       head_dropout: Dropout of whole heads.
       projections: False omits all four matrices and slices the input into heads.
       bias: Whether matrices have biases. The paper uses none.
+
+    Examples:
+      >>> import functools
+      >>> from flaxformer_lite.attention.softmax import SoftmaxAttention
+      >>> from flaxformer_lite.positions.none import NoPositions
+
+      >>> sizes = Sizes(d_model=8, num_heads=4, num_kv_heads=2, d_k=5, d_v=3)
+      >>> heads = MultiHeadAttention(sizes, SoftmaxAttention(), NoPositions())
+
+      >>> project = functools.partial(heads.init_with_output, method='project_kv')
+      >>> kv, _ = jax.eval_shape(project, jax.random.key(0), jnp.ones((1, 7, 8)), None)
+
+      >>> kv.key_BGKS.shape, kv.value_BGUS.shape
+      ((1, 2, 5, 7), (1, 2, 3, 7))
     """
 
     sizes: Sizes
@@ -83,11 +97,7 @@ class MultiHeadAttention(nn.Module):
     def __call__(
         self, x_BTD: jax.Array, kv: KeyValues, context: AttentionContext
     ) -> jax.Array:
-        """Attends from x_BTD to `kv`, the result of `project_kv` or of a cache.
-
-        Returns:
-          float32 BTD.
-        """
+        """Attends from x_BTD to the result of `project_kv` or a cache, float32 BTD."""
         q_BTHK = self.query(x_BTD) if self.projections else self._slices(x_BTD)
         q_BTHK = self.core_attention.normalize_query(q_BTHK)
         q_BTHK = self.positions.rotate(q_BTHK, context.positions_BT)
@@ -135,7 +145,6 @@ class MultiHeadAttention(nn.Module):
         return _unfold_groups(y_BTHU, group_size)
 
     def _bias(self, kv, context):
-        """Returns the positional bias, of the stack or of this layer."""
         if not self.positions.has_layer_bias:
             return context.bias_BHTS
         bias_BHTS = self.positions.layer_bias(context.positions_BT, kv.positions_BS)
@@ -154,7 +163,6 @@ def _fold_groups(q_BTHK, group_size):
 
 
 def _unfold_groups(y_BTHU, group_size):
-    """Inverts `_fold_groups`."""
     b, folded, g, u = y_BTHU.shape
     t = folded // group_size
     y_BTRGU = y_BTHU.reshape(b, t, group_size, g, u)

@@ -16,7 +16,7 @@ class Cell(nn.Module):
 
     Attributes:
       d_model: Width of the state.
-      dense: Template of the matrices, with their dtype and initializer.
+      dense: Template of the matrices.
     """
 
     d_model: int
@@ -28,10 +28,9 @@ class Cell(nn.Module):
         raise NotImplementedError
 
     def from_input(self, x: jax.Array, names: str, biased: str) -> list[jax.Array]:
-        """Computes W x + b for each gate, float32; W has the template's initializer.
+        """Computes W x + b for each gate, float32.
 
         Args:
-          x: Input, (…, features).
           names: One letter per gate.
           biased: Gates that have b.
         """
@@ -88,6 +87,14 @@ class GRU(Cell):
 
     n = tanh(W x + r ⊙ (U h + b)). The reset gate r acts after the product U h, as in
     cuDNN.
+
+    Examples:
+      >>> cell = GRU(d_model=3, dense=Dense())
+      >>> arguments = jax.random.key(0), jnp.zeros((1, 3)), jnp.ones((1, 2))
+      >>> (state, output), _ = jax.eval_shape(cell.init_with_output, *arguments)
+
+      >>> state.shape, output.shape
+      ((1, 3), (1, 3))
     """
 
     @nn.nowrap
@@ -96,7 +103,6 @@ class GRU(Cell):
 
     @nn.compact
     def __call__(self, h: jax.Array, x: jax.Array) -> tuple[CellState, jax.Array]:
-        """Returns the new state and the output."""
         reset_x, update_x, new_x = self.from_input(x, 'rzn', biased='rzn')
         reset_h, update_h, new_h = self.from_state(h, 'rzn', biased='n')
         reset = jax.nn.sigmoid(reset_x + reset_h)
@@ -118,7 +124,6 @@ class LSTM(Cell):
 
     @nn.compact
     def __call__(self, state: CellState, x: jax.Array) -> tuple[CellState, jax.Array]:
-        """Returns the new state and the output."""
         c, h = state
         of_x = self.from_input(x, 'ifgo', biased='')
         of_h = self.from_state(h, 'ifgo', biased='ifgo')

@@ -41,7 +41,6 @@ class _Turn(nn.Module):
 
 
 def _layers(turn: nn.Module) -> list[Any]:
-    """Returns the layers that one iteration of the scan runs."""
     if isinstance(turn, _Turn):
         return turn.layer
     return [turn]
@@ -180,7 +179,6 @@ class ScannedStack(Stack):
 
     @nn.nowrap
     def separate(self) -> Stack:
-        """Returns the equivalent stack that runs its layers one by one."""
         attributes = ('blocks', 'num_layers', 'positions', 'embedding_norm', 'dropout')
         attributes += ('layer_drop_rate', 'remat', 'shared')
         return Stack(**{name: getattr(self, name) for name in attributes})
@@ -194,9 +192,14 @@ def stack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> An
     `encoder/layers/layer_0/…` and layers 1, 3, … become `encoder/layers/layer_1/…`.
 
     Args:
-      variables: A tree of dictionaries.
       periods: Layers per iteration of each stack, as in `Model.layer_periods`. Defaults
         to 1.
+
+    Examples:
+      >>> layers = {f'layer_{i}': {'bias': jnp.full(3, i)} for i in range(2)}
+      >>> stacked = stack_layers({'params': {'encoder': layers}})
+      >>> stacked['params']['encoder']['layers']['bias'].tolist()
+      [[0, 0, 0], [1, 1, 1]]
     """
     return _stack(variables, '', periods or {})
 
@@ -219,7 +222,6 @@ def _stack(tree: Any, name: str, periods: Mapping[str, int]) -> Any:
 
 
 def _stack_turns(trees: Mapping[int, Any], period: int) -> Any:
-    """Stacks the layers of one stack along a new first axis of iterations."""
     turns = {}
     for i in range(period):
         # In some collections, only some layers of a period have variables.
@@ -235,9 +237,13 @@ def unstack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> 
     """Inverts `stack_layers`; returns variables without stacked layers unchanged.
 
     Args:
-      variables: A tree of dictionaries.
       periods: As in `stack_layers`. Inferred by default, which requires variables of
         every layer of a period.
+
+    Examples:
+      >>> stacked = {'params': {'encoder': {'layers': {'bias': jnp.zeros((2, 3))}}}}
+      >>> list(unstack_layers(stacked)['params']['encoder'])
+      ['layer_0', 'layer_1']
     """
     if periods is None:
         periods = periods_of(variables)
@@ -268,7 +274,6 @@ def _unstack_axis(kind: str, tree: Any, first: int, period: int) -> dict[str, An
 
 
 def _by_place_in_turn(layers: Mapping[str, Any]) -> dict[int, Any]:
-    """Maps the index within the period to variables of `layers`."""
     kinds = {key: key.rpartition('_') for key in layers}
     if all(kind == 'layer' and n.isdigit() for kind, _, n in kinds.values()):
         return {int(kinds[key][2]): tree for key, tree in layers.items()}
@@ -276,7 +281,6 @@ def _by_place_in_turn(layers: Mapping[str, Any]) -> dict[int, Any]:
 
 
 def periods_of(variables: Any) -> dict[str, int]:
-    """Returns the layers per iteration of each stack, given stacked variables."""
     periods: dict[str, int] = {}
     for stack, layers in _stacked_in(variables, ''):
         period = 1 + max(_by_place_in_turn(layers))

@@ -40,10 +40,8 @@ class Stack(Checked, nn.Module):
     Attributes:
       blocks: Templates of the layers of one period. Layer i is a copy of template i mod
         n. Most stacks have one.
-      num_layers: Number of layers.
-      positions: A module of `positions/`, used for `embed` and `bias`.
-      embedding_norm: Norm of the sum of embeddings and positions; `norms/identity` for
-        none.
+      positions: A module of `positions/`, for `embed` and `bias`.
+      embedding_norm: Norm of the sum of embeddings and positions.
       dropout: Dropout after `embedding_norm` (§5.4).
       layer_drop_rate: Probability of skipping a layer in training.
       remat: Rematerialization: 'none', 'blocks' to save only the inputs of each layer,
@@ -84,7 +82,6 @@ class Stack(Checked, nn.Module):
 
     @property
     def d_model(self) -> int:
-        """Width of the residual stream."""
         return self.block.self_attention.sizes.d_model
 
     @property
@@ -99,12 +96,10 @@ class Stack(Checked, nn.Module):
 
     @nn.nowrap
     def template(self, layer: int) -> Block:
-        """Returns the template of layer number `layer`."""
         return self.blocks[layer % len(self.blocks)]
 
     @nn.nowrap
     def _final(self) -> nn.Module:
-        """Returns the residual connection of the last layer, for its `final_norm`."""
         return self.template(self.num_layers - 1).residual.copy(name=None)
 
     @nn.nowrap
@@ -151,14 +146,12 @@ class Stack(Checked, nn.Module):
     def init_cache(
         self, prefix: tuple[KeyValues, ...], valid_BS: jax.Array
     ) -> tuple[CacheState, ...]:
-        """Returns one cache per layer, starting with a prefix's keys and values."""
         return tuple(
             layer.init_cache(kept, valid_BS)
             for layer, kept in zip(self.layer, prefix, strict=True)
         )
 
     def empty_cache(self, batch: int) -> tuple[CacheState, ...]:
-        """Returns one empty cache per layer."""
         x_B0D = jnp.zeros((batch, 0, self.d_model))
         positions_B0 = jnp.zeros((batch, 0), jnp.int32)
         nothing = self._kept(x_B0D, positions_B0)
@@ -179,17 +172,15 @@ class Stack(Checked, nn.Module):
         """Runs all layers.
 
         Args:
-          x_BTD: Embedded tokens.
           context: Positions and masks. The stack adds the positional bias.
           encoder_kv: Result of `cross_kv`, in a decoder.
-          caches: Result of `init_cache`, `empty_cache` or the previous call. Without
-            caches, the tokens attend to each other. With caches, T is the number of
+          caches: Result of `init_cache` or the previous call. T is then the number of
             hypotheses, and each token extends one of them.
           beam: Step and visible slots; required with `caches`.
 
         Returns:
           The output, float32 BTD, and one cache per layer, or without caches, the keys
-            and values of each layer.
+          and values of each layer.
         """
         x_BTD = self.positions.embed(x_BTD, context.positions_BT)
         with padding_known(context.valid_BT):
@@ -226,7 +217,7 @@ class Stack(Checked, nn.Module):
 
     @nn.nowrap
     def separate(self) -> 'Stack':
-        """Returns the equivalent stack that runs its layers one by one: itself."""
+        """Returns the equivalent stack that runs its layers one by one."""
         return self
 
     @nn.nowrap
@@ -274,9 +265,8 @@ def _call(layer, x_BTD, context, *arguments):
 def _traced_once() -> Callable:
     """Returns a `_call` that traces layers with equal shapes only once.
 
-    A search is traced for each batch and cache size, and this halves the time. It also
-    does for an evaluation's loss. A trace serves one call of one stack, because it
-    captures context such as `ops.choose.use_reference`.
+    This halves the tracing time of a search. A trace serves one call of one stack,
+    because it captures context such as `ops.choose.use_reference`.
     """
 
     @functools.partial(jax.jit, static_argnums=0)

@@ -32,10 +32,19 @@ class Loss(Checked):
     equal.
 
     Attributes:
-      arrays: attributes that hold arrays or other losses. A loss is a pytree with them
+      arrays: Attributes that hold arrays or other losses. A loss is a pytree with them
         as children, so it can be an argument of a compiled step.
       passes: P, number of forward passes per batch, each with its own dropout. If P >
         1, `token_losses` and `token_metrics` receive the logits of all passes, BTPV.
+
+    Examples:
+      >>> from flaxformer_lite.training.loss import as_loss
+      >>> as_loss('focal(gamma=1.0)') == as_loss('focal(gamma=1.0)')
+      True
+
+      >>> logits_BTV = jnp.array([[[0.0, 9.0]]])
+      >>> as_loss('cross_entropy').token_losses(logits_BTV, jnp.array([[1]])).shape
+      (1, 1)
     """
 
     arrays: ClassVar[tuple[str, ...]] = ()
@@ -54,9 +63,8 @@ class Loss(Checked):
         """Computes the loss of each label, float32 BT, independently of the others.
 
         Args:
-          logits_BTV: float32.
           labels_BT: int32. Values at padding are ignored.
-          more: additional results of `targets`.
+          more: Additional results of `targets`.
         """
         raise NotImplementedError
 
@@ -67,7 +75,7 @@ class Loss(Checked):
         return {}
 
     def targets(self, batch: Batch) -> tuple[jax.Array, ...]:
-        """Returns the labels and other targets; each starts with the axes BT."""
+        """Returns the labels and other targets, each BT…."""
         return (batch['labels'],)
 
     def __call__(
@@ -80,15 +88,11 @@ class Loss(Checked):
         """Runs the model on a batch and sums the loss.
 
         Args:
-          model, variables, batch, key: as in `training.forward.forward`.
+          model, variables, batch, key: As in `training.forward.forward`.
 
         Returns:
           The sums, which add up over the parts of a batch, and the collections that the
-            model
-          wrote, as in `training.forward`.
-
-        Raises:
-          ValueError: `variables` lacks the 'params' level, or the batch lacks an array.
+          model wrote, as in `training.forward`.
         """
         repeated = batch
         if self.passes > 1:
@@ -150,7 +154,15 @@ class Loss(Checked):
 
 
 def label_log_p(logits_BTV: jax.Array, labels_BT: jax.Array) -> jax.Array:
-    """Computes log p(label), float32 BT; other axes broadcast."""
+    """Computes log p(label), float32 BT; other axes broadcast.
+
+    Examples:
+      >>> logits_BTV = jnp.log(jnp.array([[[1.0, 3.0]]]))
+      >>> log_p_BT = label_log_p(logits_BTV, jnp.array([[1]]))
+
+      >>> print(f'{jnp.exp(log_p_BT.item()):.2f}')
+      0.75
+    """
     log_p_BTV = jax.nn.log_softmax(logits_BTV)
     is_label_BTV = jax.nn.one_hot(labels_BT, logits_BTV.shape[-1], dtype=bool)
     return jnp.where(is_label_BTV, log_p_BTV, 0.0).sum(-1)
@@ -159,7 +171,14 @@ def label_log_p(logits_BTV: jax.Array, labels_BT: jax.Array) -> jax.Array:
 def smoothed_cross_entropy(
     logits_BTV: jax.Array, labels_BT: jax.Array, smoothing: float
 ) -> jax.Array:
-    """Computes −Σ_v q(v) log p(v) with q = (1 − ε) · label + ε / V, float32 BT."""
+    """Computes −Σ_v q(v) log p(v) with q = (1 − ε) · label + ε / V, float32 BT.
+
+    Examples:
+      >>> logits_BTV = jnp.zeros((1, 1, 8))
+      >>> loss_BT = smoothed_cross_entropy(logits_BTV, jnp.array([[3]]), smoothing=0.1)
+      >>> print(f'{loss_BT.item():.3f} {jnp.log(8.0):.3f}')
+      2.079 2.079
+    """
     nll_BT = -label_log_p(logits_BTV, labels_BT)
     mean_BT = -jax.nn.log_softmax(logits_BTV).mean(-1)
     return (1 - smoothing) * nll_BT + smoothing * mean_BT
@@ -173,7 +192,7 @@ class Sum(Loss):
     `focal_1`.
 
     Attributes:
-      losses: the summands.
+      losses: The summands.
     """
 
     arrays = ('losses',)
@@ -209,12 +228,10 @@ class Sum(Loss):
 
 
 def _numbered(metrics: dict[str, jax.Array], place: int) -> dict[str, jax.Array]:
-    """Appends a loss's position in the sum to the names of its metrics."""
     return {f'{name}_{place}': x for name, x in metrics.items()}
 
 
 def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Removes the positions from names that are unique without them."""
     count = Counter(name.rpartition('_')[0] for name in metrics)
     shortest = {}
     for name, x in metrics.items():
@@ -231,5 +248,4 @@ def _needs_logits_alone(loss: Loss) -> bool:
 
 
 def _name(loss: Loss) -> str:
-    """Returns the class name in snake case: `cross_entropy`."""
     return re.sub('(?<!^)(?=[A-Z])', '_', type(loss).__name__).lower()

@@ -18,20 +18,19 @@ class Distillation(Loss):
 
     The teacher's log-probabilities take 4 B T V bytes per microbatch (see
     `accumulate`). In a compiled step, the teacher's variables are constants unless you
-    pass the loss as an
-    argument:
+    pass the loss as an argument:
 
         def step(state, batch, key, loss):
             return make_train_step(model, optimizer, loss=loss)(state, batch, key)
 
     Attributes:
-      teacher: a model with the same vocabulary, or an `Ensemble`.
-      teacher_variables: variables for the teacher's `apply`.
+      teacher: A model with the same vocabulary, or an `Ensemble`.
+      teacher_variables: For the teacher's `apply`.
       weight: α.
       label_smoothing: ε of the cross-entropy with the labels.
 
     Raises:
-      ValueError: the teacher is missing.
+      ValueError: The teacher is missing.
     """
 
     arrays = ('teacher_variables',)

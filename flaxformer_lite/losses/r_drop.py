@@ -34,7 +34,6 @@ class RDrop(Loss):
 
 
 def _divergence(logits_BTPV: jax.Array) -> jax.Array:
-    """Computes the mean of both KL divergences."""
     log_p_BTPV = jax.nn.log_softmax(logits_BTPV)
     log_ratio_BTV = log_p_BTPV[:, :, 0] - log_p_BTPV[:, :, 1]
     p_BTPV = jnp.exp(log_p_BTPV)

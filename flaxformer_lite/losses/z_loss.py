@@ -14,6 +14,13 @@ class ZLoss(Loss):
 
     Attributes:
       weight: w.
+
+    Examples:
+      >>> logits_BTV = jnp.log(jnp.array([[[1.0, 3.0]], [[0.5, 0.5]]]))
+      >>> loss_BT = ZLoss(weight=1.0).token_losses(logits_BTV, jnp.zeros((2, 1), int))
+
+      >>> print(*(f'{abs(loss):.2f}' for loss in loss_BT[:, 0]))
+      1.92 0.00
     """
 
     weight: NotNegative = 1e-4

@@ -56,8 +56,8 @@ class Model(Checked, nn.Module):
     the number of their features.
 
     Attributes:
-      d_model: Width of target embeddings and final hidden states.
-      vocab_size: Target vocabulary size; the source's as well, unless it has its own.
+      d_model: Width of target embeddings and of final hidden states.
+      vocab_size: Target vocabulary size. Also the source's, unless it has its own.
       source_vocab_size: Size of a separate source vocabulary, or None. With one, `tie`
         must not share source and target embeddings.
       tie: Embeddings that share a matrix (paper §3.4): 'all' (source, target and
@@ -72,6 +72,18 @@ class Model(Checked, nn.Module):
       unused_fields: Fields of `model` configs that this architecture ignores.
       own_arguments: Attributes that a spec may set, as in recurrent(cell='lstm').
       has_decoder_beside_encoder: Whether the section `decoder` applies.
+
+    Examples:
+      >>> import flaxformer_lite
+      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+
+      >>> pair = jnp.array([[5, 6, 1]]), jnp.array([[2, 8]])
+      >>> found = jax.eval_shape(model.init_with_output, jax.random.key(0), *pair)
+      >>> logits_BTV, variables = found
+
+      >>> logits_BTV.shape, sorted(variables['params'])
+      ((1, 2, 10), ['decoder', 'embedding', 'encoder'])
     """
 
     unused_fields: ClassVar[tuple[str, ...]] = ()
@@ -98,7 +110,6 @@ class Model(Checked, nn.Module):
 
         Args:
           parts: Builds components on demand.
-          vocab_size: Vocabulary size of source and target.
           arguments: Arguments of the architecture, from its spec.
         """
         raise NotImplementedError
@@ -132,15 +143,13 @@ class Model(Checked, nn.Module):
 
     @property
     def source_d_model(self) -> int:
-        """Width of the source embeddings."""
         return self.d_model
 
     def lr_multiplier(self, path: tuple[str, ...]) -> float:
         """Returns the learning-rate multiplier of a parameter, set by its initializer.
 
         Args:
-          path: Path of the parameter, such as ('encoder', 'layer_0', 'feed_forward',
-            'up', …).
+          path: Such as ('encoder', 'layer_0', 'feed_forward', 'up', …).
         """
         return self.dense.kernel_init.lr_multiplier(path)
 
@@ -171,7 +180,6 @@ class Model(Checked, nn.Module):
 
     @property
     def scans_layers(self) -> bool:
-        """Returns True if the model scans over layers with stacked parameters."""
         return any(isinstance(x, ScannedStack) for x in self.stacks().values())
 
     @property
@@ -214,7 +222,6 @@ class Model(Checked, nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """Maximum number of tokens per sentence; None for no limit."""
         return None
 
     def embed(self, table_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:

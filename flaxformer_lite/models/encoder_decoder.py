@@ -15,8 +15,8 @@ class _Encoded(NamedTuple):
     """Source data for decoding.
 
     Attributes:
-      kv: Keys and values of the source for each decoder layer; None if the caches start
-        with them.
+      kv: The source's keys and values per decoder layer. None if the caches start with
+        them.
       mask_B11S: bool, False for padding in the source.
       start_B1: int32 position of the first target token.
     """
@@ -30,8 +30,8 @@ class EncoderDecoder(Model, kw_only=True):
     """Encoder-decoder Transformer.
 
     Attributes:
-      encoder: Stack that reads the source.
-      decoder: Stack that reads the target and, by cross-attention, the encoder output.
+      encoder, decoder: The stacks. The decoder reads the encoder output by
+        cross-attention.
       continuous_positions: Whether target positions continue where those of the source
         end (Zhang et al. 2025, "RedLLM").
       merged_attention: Whether decoder self-attention also covers the source (Zhang et
@@ -85,7 +85,6 @@ class EncoderDecoder(Model, kw_only=True):
         return min(limits, default=None)
 
     def _encode(self, source: TokenBatch) -> tuple[KeyValues, ...]:
-        """Encodes the source and projects it for each decoder layer."""
         x_BSD = self.embed(self.source_VD, source.tokens_BT)
         context = AttentionContext(
             positions_BT=source.positions_BT,

@@ -31,12 +31,9 @@ class _Encoded(NamedTuple):
 
 
 class _CellStates(struct.PyTreeNode):
-    """States of all layers for N hypotheses: all that a recurrent decoder stores."""
-
     states: list
 
     def allocate(self, hypotheses: int, tokens: int) -> '_CellStates':
-        """Repeats the states for every hypothesis."""
         return tile_beams(hypotheses, self)
 
 
@@ -47,9 +44,9 @@ class Recurrent(Model, kw_only=True):
 
     Attributes:
       cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
-      encoder_layers: Number of bidirectional encoder layers.
+      encoder_layers: Number of bidirectional layers.
       decoder_layers: Number of decoder layers.
-      core_attention: A module of `attention/` through which the decoder reads the
+      core_attention: A module of `attention/`, through which the decoder reads the
         source.
       dropout: Dropout of embeddings and layer outputs.
     """
@@ -217,7 +214,6 @@ class _Decoder(nn.Module):
         return new_states, jnp.concatenate([h_BNU, inputs_BNU], -1)
 
     def _attend(self, states, x_BND, mask_BNS, kv):
-        """Returns c_i, computed from the state of the last layer."""
         query_BND = jax.tree.leaves(states[-1])[-1]
         query_BNHK = query_BND[:, :, None].astype(kv.key_BGKS.dtype)
         c_BNHU = self.cross_attention(
@@ -236,11 +232,6 @@ def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
       layer: (state, *arrays at a token, *shared) → (state, output).
       first_states: Initial state of a sentence starting at each token, BT….
       segments_BT: Marks where sentences begin.
-      arrays: Inputs of the layer at each token, BT….
-      shared: Inputs common to all tokens.
-
-    Returns:
-      The outputs, BT….
     """
 
     def step(layer, state, at_token):

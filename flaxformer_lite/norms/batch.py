@@ -45,7 +45,6 @@ class BatchNorm(Norm):
 
 
 def _moments(x_BTD):
-    """Returns mean and variance per feature over non-padding tokens, and the count."""
     valid_BT = padding_mask(x_BTD.shape[:2]).astype(jnp.float32)
     count = valid_BT.sum()
     weight_BT = valid_BT / jnp.maximum(count, 1.0)

@@ -10,6 +10,12 @@ class LayerNorm(Norm):
 
     Attributes:
       epsilon: ε.
+
+    Examples:
+      >>> import jax
+      >>> x_BTD = jax.numpy.array([[[1.0, 3.0]]])
+      >>> print(LayerNorm().init_with_output(jax.random.key(0), x_BTD)[0].round(3))
+      [[[-1.  1.]]]
     """
 
     epsilon: Epsilon = 1e-6

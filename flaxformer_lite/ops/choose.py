@@ -17,6 +17,15 @@ def use_reference() -> contextlib.AbstractContextManager[Any]:
 
     It takes effect while a function is traced. Calls of a function compiled by
     `jax.jit` must also be within it; they are traced again if the setting has changed.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> from flaxformer_lite.ops.relu import relu
+      >>> with use_reference():
+      ...     _, tangent = jax.jvp(relu, (jnp.array([-1.0, 2.0]),), (jnp.ones(2),))
+
+      >>> print(tangent)
+      [0. 1.]
     """
     return _reference(True)
 

@@ -18,6 +18,11 @@ def einsum(
       x, y: Operands of one dtype, also that of their gradients; or float32 for either.
       exact: Whether the gradient of x uses the unrounded incoming gradient, with two
         products instead of one.
+
+    Examples:
+      >>> q_BTHK, key_BHKS = jnp.ones((1, 2, 4, 8)), jnp.ones((1, 4, 8, 3))
+      >>> einsum('bthk,bhks->bhts', q_BTHK, key_BHKS).shape
+      (1, 4, 2, 3)
     """
     if jnp.float32 in (x.dtype, y.dtype):
         return reference(subscripts, x, y)  # nothing to round
@@ -29,7 +34,6 @@ def einsum(
 
 
 def reference(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    """Computes the formula; gradients multiply float32 by the operands' dtype."""
     return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.float32)
 
 
@@ -37,7 +41,7 @@ def reference(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
 def tuned(
     subscripts: str, x: jax.Array, y: jax.Array, exact: bool = False
 ) -> jax.Array:
-    """Computes the same, with both gradients as products in the operands' dtype.
+    """Computes both gradients as products in the operands' dtype.
 
     It first rounds the incoming float32 gradient to that dtype, as `matmul.tuned` does.
     With `exact`, it also multiplies the remainder of the rounding.

@@ -47,8 +47,7 @@ def _cudnn(*arrays, scale):
 def _not_lowered(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale, reason=''):
     """Applies the reference, which can be traced and counted, but not lowered.
 
-    Rematerialization leaves its arguments as residuals, as in cuDNN. Otherwise, a GPU
-    program would contain zeros in the shape of the weights.
+    Rematerialization leaves its arguments as residuals, as in cuDNN.
     """
     attend = jax.checkpoint(functools.partial(reference, scale=scale))
     mask_BHTS = _gpu_only.bind(mask_BHTS, reason=reason)

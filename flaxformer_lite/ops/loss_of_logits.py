@@ -97,9 +97,9 @@ def loss_of_logits(
     Only `loss` has a gradient; the other sums are metrics.
 
     Args:
-      hidden_BTD: Decoder output, float32; or BTPD.
+      hidden_BTD: Decoder output, float32 BTD or BTPD.
       output: Output matrix VD and bias V or None. Their gradients have their dtypes.
-      targets: As in `Formula`; without gradients.
+      targets: As in `Formula`.
       settings: `formula` defines the loss. `dtype` is the dtype of product operands;
         logits and everything after them are float32. Logits z become `cap` · tanh(z /
         `cap`) unless `cap` is unset. `padding` is the label that does not count.
@@ -125,7 +125,7 @@ def logits_of(
     dtype: DTypeLike,
     cap: float | None,
 ) -> jax.Array:
-    """Returns the logits of rows, float32 NV; arguments as in `loss_of_logits`."""
+    """Returns float32 logits NV; arguments as in `loss_of_logits`."""
     table_VD, bias_V = output
     logits_NV = jnp.einsum(
         'nd,vd->nv',
@@ -147,6 +147,11 @@ def finish_logits(
       logits_NV: z, float32.
       bias_V: b, float32, or None.
       cap: m, above 0, or None.
+
+    Examples:
+      >>> logits_NV = jnp.array([[-100.0, 0.0, 100.0]])
+      >>> print(finish_logits(logits_NV, None, cap=30.0).round())
+      [[-30.   0.  30.]]
     """
     if bias_V is not None:
         logits_NV += bias_V[None]
@@ -168,7 +173,6 @@ def tuned(hidden_BTD, output, targets, settings: LossOptions) -> LossSums:
 
 
 def _forward(hidden_BTD, output, targets, settings):
-    """Returns the sums, and the gradients of the loss by `hidden_BTD` and `output`."""
 
     def in_chunks(size, vocab_multiple):
         return functools.partial(_in_chunks, size, vocab_multiple, settings)
@@ -189,7 +193,7 @@ def _as_dtypes_of(primals, gradients):
 
 
 def _summed_over_devices(forward):
-    """Runs the same function on each device for its own rows, then sums.
+    """Sums the function's results for each device's own rows.
 
     Without this, XLA would sum the table's gradient over devices in each iteration of
     the loop that carries it.
@@ -257,7 +261,7 @@ def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets
 
 
 def _of_chunk(settings, table_PD, bias_V, vocab_size, hidden_BCD, targets):
-    """Returns the sums, and the gradients by the hidden states, table and bias.
+    """Returns sums and gradients of a chunk.
 
     `table_PD` and its gradient have zeros after the first `vocab_size` rows.
     """
@@ -315,9 +319,16 @@ def cross_entropy_sums(
     """Returns −(1 − ε) log p(label) − ε / V Σ_v log p(v), and the other sums.
 
     Args:
-      logits_NV: float32.
-      targets: The first holds N labels; others are ignored.
+      targets: Only the first, the N labels, is used.
       smoothing, padding: As in `cross_entropy`.
+
+    Examples:
+      >>> logits_NV = jnp.array([[0.0, 0.0, 9.0], [0.0, 9.0, 0.0]])
+      >>> labels_N = jnp.array([2, 0])
+      >>> sums = cross_entropy_sums(logits_NV, (labels_N,), smoothing=0.0, padding=0)
+
+      >>> int(sums.tokens), int(sums.correct), round(float(sums.nll), 4)
+      (1, 1, 0.0002)
     """
     statistics = softmax_statistics(logits_NV)
     return _cross_entropy_sums(logits_NV, statistics, targets, smoothing, padding)

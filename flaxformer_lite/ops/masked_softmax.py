@@ -7,7 +7,15 @@ from flaxformer_lite.ops.choose import choose
 
 
 def reference(scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
-    """Returns exp(s) / Σ exp(s) over keys with mask True; zeros if a row has no key."""
+    """Returns exp(s) / Σ exp(s) over keys with mask True; zeros if a row has no key.
+
+    Examples:
+      >>> print(reference(jnp.zeros(4), jnp.array([True, True, False, False])))
+      [0.5 0.5 0.  0. ]
+
+      >>> print(reference(jnp.zeros(2), jnp.array([False, False])))
+      [0. 0.]
+    """
     scores_BHTS = jnp.where(mask_BHTS, scores_BHTS, -jnp.inf)
     highest_BHT1 = jax.lax.stop_gradient(scores_BHTS.max(-1, keepdims=True))
     # Rows without keys have −∞ here; −∞ − −∞ would be NaN.

@@ -19,7 +19,7 @@ def reference(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def tuned(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
-    """Computes the same; both gradients are also products of low-precision operands.
+    """Computes both gradients as products of low-precision operands too.
 
     It first rounds the incoming float32 gradient to the operands' dtype, so that all
     three products of a layer run on the fast bfloat16 units.
@@ -51,10 +51,9 @@ def input_gradient_reference(g_NF: jax.Array, w_DF: jax.Array) -> jax.Array:
 
 
 def input_gradient_on_gpu(g_NF: jax.Array, w_DF: jax.Array) -> jax.Array:
-    """Computes the same with a product that writes rounded sums itself.
+    """Rounds the float32 sums within the product.
 
-    It also sums in float32. A float32 result would double the memory traffic and need
-    another pass for rounding.
+    A float32 result would double the memory traffic and need another pass.
     """
     dtype = g_NF.dtype
     algorithm = _SUMS_IN_FLOAT32.get(dtype)
@@ -72,11 +71,10 @@ def weight_gradient_reference(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
 
 
 def weight_gradient_on_cpu(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
-    """Computes the same after transposing the narrower operand in memory.
+    """Transposes the narrower operand in memory first.
 
-    XLA's fast CPU kernels need the summed axis last on the left. Otherwise, it converts
-    bfloat16 to float32 and uses a kernel with a third of the speed in bfloat16, two
-    thirds in float32.
+    XLA's fast CPU kernels need the summed axis last on the left. Its other kernels
+    reach a third of their speed in bfloat16 and two thirds in float32.
     """
     if x_ND.shape[1] <= g_NF.shape[1]:
         return reference(_transposed_in_memory(x_ND), g_NF)

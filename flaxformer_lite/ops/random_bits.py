@@ -13,11 +13,14 @@ def random_bits(
     """Returns uint32 words, uniform over all 2³², as a function of key and index.
 
     Args:
-      key: A random key.
-      shape: Shape of the result.
       of_rows: Whether axis 0 is the rows of a batch. A device that sees only its own
         rows (`sharding.sum_over_data`) then draws the same words for them as without
         sharding.
+
+    Examples:
+      >>> words = random_bits(jax.random.key(0), (2, 3))
+      >>> words.shape, words.dtype
+      ((2, 3), dtype('uint32'))
     """
     chosen = choose(
         lambda key: reference(key, shape, of_rows),

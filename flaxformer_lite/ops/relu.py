@@ -13,10 +13,9 @@ def reference(x: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def tuned(x: jax.Array) -> jax.Array:
-    """Computes the same; x is positive exactly where the result is.
+    """Computes the gradient from the result, which is positive where x is.
 
-    The next product stores the result for its own gradient. ReLU stores nothing else
-    and needs no pass over x for its signs.
+    The next product stores the result anyway, so ReLU itself stores nothing.
     """
     return reference(x)
 

@@ -9,7 +9,12 @@ from flaxformer_lite.ops.choose import choose
 
 
 def reference(x: jax.Array, epsilon: float, centered: bool) -> jax.Array:
-    """Returns x / √(E x² + ε) over the last axis, with x − E x for x if `centered`."""
+    """Returns x / √(E x² + ε) over the last axis, with x − E x for x if `centered`.
+
+    Examples:
+      >>> print(reference(jnp.array([1.0, 3.0]), 1e-6, centered=True).round(3))
+      [-1.  1.]
+    """
     if centered:
         x = x - x.mean(-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + epsilon)

@@ -12,11 +12,10 @@ def reference(x_ND: jax.Array) -> jax.Array:
 
 
 def on_cpu(x_ND: jax.Array) -> jax.Array:
-    """Computes the same as a product with ones.
+    """Computes the sum as a product with ones.
 
-    For 512 rows of 32,000 on two cores, XLA's kernel takes 84 ms, three quarters of the
-    time of the logits' product, and this one 3 ms. For rows of a few hundred, a step of
-    a small model takes equally long.
+    For 512 rows of 32,000 on two cores, this takes 3 ms and XLA's reduction 84 ms,
+    three quarters of the time of the logits' product.
     """
     return jax.lax.dot(jnp.ones(len(x_ND), x_ND.dtype), x_ND)
 

@@ -23,7 +23,13 @@ class SoftmaxStatistics(NamedTuple):
 
 
 def reference(logits_NV: jax.Array) -> SoftmaxStatistics:
-    """Returns the three reductions of float32 logits z."""
+    """Returns the three reductions of float32 logits z.
+
+    Examples:
+      >>> highest_N, _, sum_N = reference(jnp.array([[1.0, 3.0, 0.0]]))
+      >>> print(highest_N, sum_N)
+      [3.] [4.]
+    """
     highest_N = jax.lax.stop_gradient(logits_NV.max(-1))
     sum_exp_N = jnp.exp(logits_NV - highest_N[:, None]).sum(-1)
     return SoftmaxStatistics(highest_N, sum_exp_N, logits_NV.sum(-1))
@@ -31,7 +37,7 @@ def reference(logits_NV: jax.Array) -> SoftmaxStatistics:
 
 @jax.custom_jvp
 def in_one_pass(logits_NV: jax.Array) -> SoftmaxStatistics:
-    """Computes the same in one reduction, so that a GPU reads the logits once.
+    """Computes all three in one reduction, so that a GPU reads the logits once.
 
     XLA compiles `reference` to three kernels that each read all logits. Partial sums
     are rescaled at each new maximum (Milakov and Gimelshein 2018, "Online normalizer

@@ -12,6 +12,10 @@ def top_k_indices(x_BV: jax.Array, k: int) -> jax.Array:
     """Returns indices of the k largest values per row, in descending order: int32 Bk.
 
     Among equal values, the first one in the row comes first; −0 equals 0.
+
+    Examples:
+      >>> top_k_indices(jnp.array([[1.0, 5.0, 3.0, 5.0]]), k=3).tolist()
+      [[1, 3, 2]]
     """
     # `jax.lax.top_k` ranks −0 below 0.
     x_BV = jnp.where(x_BV == 0, 0.0, x_BV)
@@ -27,7 +31,7 @@ def reference(x_BV: jax.Array, k: int) -> jax.Array:
 
 
 def tuned(x_BV: jax.Array, k: int, block: int = BLOCK) -> jax.Array:
-    """Computes the same several times faster on CPU, where `top_k` sorts whole rows.
+    """Is several times faster on CPU, where `jax.lax.top_k` sorts whole rows.
 
     The k largest values lie in the k blocks with the largest maxima or after the last
     whole block. Only those are sorted.

@@ -106,22 +106,30 @@ class Sinusoids(Positions):
         super().__post_init__()
 
     def angles(self, positions_BT: jax.Array, rates: jax.Array) -> jax.Array:
-        """Returns position · rate for each rate, float32 (B, T, rates)."""
         positions_BT = (positions_BT + self.offset).astype(jnp.float32)
         return positions_BT[:, :, None] * rates[None, None]
 
 
 def check_even(d_model: int) -> None:
-    """Raises ValueError if d_model is odd, because each sine needs a cosine."""
     if d_model % 2:
         raise ValueError(f'd_model must be even for sinusoids, not {d_model}')
 
 
 def sinusoid_rates(d_model: int) -> jax.Array:
-    """Returns the angular frequencies of the paper, 10000^(−2i / d_model)."""
+    """Returns the angular frequencies of the paper, 10000^(−2i / d_model).
+
+    Examples:
+      >>> print(sinusoid_rates(8))
+      [1.    0.1   0.01  0.001]
+    """
     return 10000.0 ** (-jnp.arange(0, d_model, 2, dtype=jnp.float32) / d_model)
 
 
 def distances(query_positions_BT: jax.Array, key_positions_BS: jax.Array) -> jax.Array:
-    """Returns key position minus query position for each pair, int32 BTS."""
+    """Returns key position minus query position for each pair, int32 BTS.
+
+    Examples:
+      >>> distances(jnp.arange(3)[None], jnp.arange(3)[None]).tolist()
+      [[[0, 1, 2], [-1, 0, 1], [-2, -1, 0]]]
+    """
     return key_positions_BS[:, None, :] - query_positions_BT[:, :, None]

@@ -18,6 +18,16 @@ class LearnedPositions(Positions):
     Attributes:
       max_length: Maximum number of tokens per sentence.
       offset: Number of unused rows before the row of the first token. BART uses 2.
+
+    Examples:
+      >>> import jax
+      >>> from flaxformer_lite.sizes import Sizes
+      >>> positions = LearnedPositions(sizes=Sizes(d_model=4), max_length=10)
+      >>> given = jnp.zeros((1, 3, 4)), jnp.arange(3)[None]
+
+      >>> variables = positions.init(jax.random.key(0), *given, method='embed')
+      >>> [x.shape for x in jax.tree.leaves(variables)]
+      [(10, 4)]
     """
 
     max_length: Size = 1024

@@ -30,7 +30,6 @@ class ShawPositions(Positions):
         self.value_RU = self.param('value', init, (number, self.sizes.d_v))
 
     def _index(self, query_positions_BT, key_positions_BS):
-        """Returns the row of a for each pair, int32 BTS."""
         distance_BTS = distances(query_positions_BT, key_positions_BS)
         clipped = jnp.clip(distance_BTS, -self.max_distance, self.max_distance)
         return clipped + self.max_distance

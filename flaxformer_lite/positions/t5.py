@@ -73,7 +73,6 @@ class T5Positions(Positions):
         return first + self._bucket_of(jnp.abs(distance), half)
 
     def _bucket_of(self, distance, buckets):
-        """Returns the bucket of a distance ≥ 0, below `buckets`."""
         exact = buckets // 2
         octaves = jnp.log(jnp.maximum(distance, 1) / exact)
         share = octaves / math.log(self.max_distance / exact)

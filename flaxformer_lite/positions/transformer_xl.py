@@ -52,7 +52,6 @@ class TransformerXLPositions(Positions):
         return 0.0
 
     def _sinusoids(self, positions_BT):
-        """Returns sines and cosines, each float32 (B, T, d_model / 2)."""
         rates = sinusoid_rates(self.sizes.d_model)
         positions_BT = positions_BT.astype(jnp.float32)
         angle = positions_BT[:, :, None] * rates[None, None]

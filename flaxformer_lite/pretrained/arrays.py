@@ -32,13 +32,11 @@ class Array(NamedTuple):
     """One parameter.
 
     Attributes:
-      path: our path, such as ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
-      shape: our shape.
-      name: their name.
-      aliases: alternative names in files.
-      halves: whether a head's features 2i and 2i + 1 are i and i + d_k / 2 in their
+      path: Our path, such as ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
+      name, aliases: Their name, and alternatives in files.
+      halves: Whether a head's features 2i and 2i + 1 are i and i + d_k / 2 in their
         array.
-      zero_where_missing: whether the parameter is 0 if files lack it.
+      zero_where_missing: Whether the parameter is 0 if files lack it.
     """
 
     path: tuple[str, ...]
@@ -78,7 +76,6 @@ class Array(NamedTuple):
         return array.reshape(self.shape)
 
     def to_theirs(self, array: Any) -> Any:
-        """Converts our array to theirs."""
         if self.halves:
             pairs = array.reshape(*self.shape[:-1], -1, 2)
             array = pairs.swapaxes(-1, -2)
@@ -91,7 +88,7 @@ def table(family: type[Family], config: ModelConfig, model: Model) -> list[Array
     """Returns all parameters of a model, with their names in a family.
 
     Raises:
-      ValueError: the family has no array for a parameter, or the model has variables
+      ValueError: The family has no array for a parameter, or the model has variables
         other than parameters.
     """
     variables = jax.eval_shape(lambda: _separate_variables(model))
@@ -140,7 +137,6 @@ def _their_name(family: type[Family], patterns: Mapping[str, str], path: str) ->
 
 @functools.cache
 def _pattern(entry: str) -> re.Pattern[str]:
-    """Returns a pattern for a table entry, with groups for stack and layer."""
     groups = {name: f'(?P<{name}>{values})' for name, values in _FIELDS.items()}
     literal = re.escape(entry).replace(r'\{', '{').replace(r'\}', '}')
     return re.compile(literal.format(**groups))
@@ -167,7 +163,7 @@ def check_names(
     """Checks that a checkpoint's shapes, by name, are those of the model's arrays.
 
     Raises:
-      ValueError: arrays are missing, left over or of the wrong shape; names the first
+      ValueError: Arrays are missing, left over or of the wrong shape; names the first
         few.
     """
     missing = []

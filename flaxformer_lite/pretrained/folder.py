@@ -32,7 +32,7 @@ def read_config(folder: PathLike) -> dict[str, Any]:
     """Reads the config of a checkpoint, including its special tokens.
 
     Raises:
-      ValueError: the file is missing or isn't a JSON object.
+      ValueError: The file is missing or isn't a JSON object.
     """
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
@@ -60,14 +60,13 @@ class Weights:
     """The arrays of a folder's safetensors files, read on demand.
 
     Attributes:
-      shapes: name → shape.
+      shapes: Name → shape.
 
     Raises:
-      ValueError: a file is missing or damaged.
+      ValueError: A file is missing or damaged.
     """
 
     def __init__(self, folder: PathLike, stack: ExitStack):
-        """Opens the files until the stack is closed."""
         self._of_name: dict[str, Any] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for path in _files(Path(folder)):
@@ -80,7 +79,7 @@ class Weights:
         """Reads an array in its stored dtype.
 
         Raises:
-          ValueError: it isn't floating-point, or has NaN or infinite numbers.
+          ValueError: It isn't floating-point, or has NaN or infinite numbers.
         """
         array = self._of_name[name].get_tensor(name)
         if array.dtype.kind in 'biu':

@@ -24,7 +24,11 @@ def family_of(model_type: Any) -> type[Family]:
     """Returns the family that a config.json names.
 
     Raises:
-      ValueError: the family is unknown; lists the known ones.
+      ValueError: The family is unknown; lists the known ones.
+
+    Examples:
+      >>> family_of('marian').__name__
+      'Marian'
     """
     known = {}
     for name in FAMILIES.names():
@@ -40,7 +44,7 @@ def describe_pretrained(path: folder.PathLike) -> Described:
     """Returns the `model` config, vocabulary and special tokens of a checkpoint.
 
     Raises:
-      ValueError, ModuleNotFoundError: as `from_pretrained`, but reads no arrays.
+      ValueError, ModuleNotFoundError: As `from_pretrained`, but reads no arrays.
     """
     with ExitStack() as stack:
         return _open(path, stack)[1]
@@ -67,22 +71,20 @@ def from_pretrained(
 ) -> tuple[Model, Any]:
     """Loads the model and variables of a checkpoint saved by Transformers.
 
-    Arrays are read one at a time and placed on their devices, so host memory holds at
-    most one whole array at a time.
+    Arrays are read and placed on their devices one at a time, to save host memory.
 
     Args:
-      path: a folder with config.json and model.safetensors, or its shards with an
+      path: A folder with config.json and model.safetensors, or its shards with an
         index.
-      dtype: dtype of the variables and of matrix product operands.
-      mesh: shards the variables as `sharding.state_shardings` does.
+      dtype: Dtype of the variables and of matrix product operands.
+      mesh: Shards the variables as `sharding.state_shardings` does.
 
     Returns:
       The model and {'params': …}, for `model.apply` and `generate`.
 
     Raises:
-      ValueError: the checkpoint doesn't exist or is damaged, the family or a setting is
-        unsupported, or the arrays don't match the config. Names the file, the field or
-        the array.
+      ValueError: The checkpoint is missing, damaged or unsupported, or its arrays don't
+        match the config. Names the file, the field or the array.
       ModuleNotFoundError: `safetensors` is not installed.
     """
     with ExitStack() as stack:
@@ -147,12 +149,12 @@ def to_pretrained(
     `safetensors.flax.save_file` and metadata={'format': 'pt'}.
 
     Args:
-      described: the model's config, vocabulary and special tokens.
+      described: As from `describe_pretrained`.
       variables: {'params': …}.
-      model_type: the family's name, such as 'marian'.
+      model_type: The family's name, such as 'marian'.
 
     Raises:
-      ValueError: the family is unknown, or doesn't support the model; names the field.
+      ValueError: The family is unknown, or doesn't support the model; names the field.
     """
     family = family_of(model_type)
     model = build.model(*described)

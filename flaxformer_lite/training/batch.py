@@ -52,27 +52,34 @@ def make_batch(
     for example, is their padding token.
 
     Args:
-      source, target: equally many rows of tokens, with end tokens. A source may be
-        vectors, an array (length, features). In target arrays, padding must follow the
-        tokens; in sources it may be anywhere.
-      bos: the start token, which precedes each target in `inputs`. Defaults to the
-        model's, or to `SpecialTokens.bos`, 2, without a model.
-      padding: the padding token. Defaults to the model's, or to
-        `SpecialTokens.padding`, 0, without a model.
-      model: provides special tokens and vocabulary sizes. A token outside the
-        vocabulary raises an error; in a compiled step it could only give NaN.
-      length: length of all rows, so that a step compiles once for all batches with the
-        same number of rows. Defaults to the longest row.
+      source, target: Equally many rows of tokens, with end tokens. A source may be
+        vectors (length, features). In targets, padding must follow the tokens.
+      bos: The start token of `inputs`. Defaults to the model's, or 2 without a model.
+      padding: The padding token. Defaults to the model's, or 0 without a model.
+      model: Provides special tokens and vocabulary sizes. Tokens outside the vocabulary
+        then raise an error. A compiled step could only give NaN.
+      length: Length of all rows, so that a step compiles once for batches of equal
+        size. Defaults to the longest row.
 
     Returns:
       int32 arrays: (rows, longest source) for the source, (rows, longest target) for
-        the
-      others, or (rows, `length`) for all. Vectors are float32 (…, features).
+        the others, or (rows, `length`) for all. Vectors are float32 (…, features).
 
     Raises:
-      ValueError: rows aren't tokens of the vocabulary, the numbers of sources and
+      ValueError: Rows aren't tokens of the vocabulary, the numbers of sources and
         targets differ, a row is longer than `length`, or padding precedes a token of a
         target.
+
+    Examples:
+      >>> batch = make_batch(source=[[5, 6, 1], [7, 1]], target=[[8, 1], [9, 3, 1]])
+      >>> batch['source'].tolist()
+      [[5, 6, 1], [7, 1, 0]]
+
+      >>> batch['inputs'].tolist()
+      [[2, 8, 0], [2, 9, 3]]
+
+      >>> batch['labels'].tolist()
+      [[8, 1, 0], [9, 3, 1]]
     """
     tokens = model.special_tokens if model else DEFAULT_TOKENS
     bos = tokens.bos if bos is None else bos
@@ -116,11 +123,7 @@ def _check_padded_behind(labels_BT: jax.Array, padding: int) -> None:
 
 
 def source_and_inputs(batch: Batch) -> tuple[TokenBatch, TokenBatch]:
-    """Returns the arguments of a model's call.
-
-    Raises:
-      ValueError: an array of `BATCH_ARRAYS` is missing.
-    """
+    """Returns the arguments of a model's call; ValueError if an array is missing."""
     check_batch(batch)
     source = TokenBatch(
         batch['source'], batch['source_segments'], batch['source_positions']
@@ -140,8 +143,14 @@ def pad_source(
     """Like `pad_rows`; pads vectors with zeros to float32 (rows, length, features).
 
     Raises:
-      ValueError: as `pad_rows`; or a vector is not finite or all zeros, or the numbers
+      ValueError: As `pad_rows`; or a vector is not finite or all zeros, or the numbers
         of features differ.
+
+    Examples:
+      >>> import numpy as np
+      >>> frames = [np.ones((1, 2)), np.ones((3, 2))]
+      >>> pad_source(frames).shape, pad_source([[5, 6], [7]]).tolist()
+      ((2, 3, 2), [[5, 6], [7, 0]])
     """
     rows: Any = source
     if getattr(rows, 'ndim', 0) == 3:
@@ -161,14 +170,24 @@ def pad_rows(
     """Returns sentences as one padded int32 array (rows, length).
 
     Args:
-      sentences: lists of tokens, or such an array.
-      name: name of the sentences in error messages.
-      padding: the padding token.
-      vocab_size: exclusive upper bound of the tokens. `None` disables the check.
-      length: length of the rows. Defaults to the longest.
+      sentences: Lists of tokens, or such an array.
+      name: Names the sentences in error messages.
+      padding: The padding token.
+      vocab_size: Exclusive upper bound of the tokens. `None` disables the check.
+      length: Length of the rows. Defaults to the longest.
 
     Raises:
-      ValueError: rows aren't tokens of the vocabulary, or are longer than `length`.
+      ValueError: A row is too long, or has something else than tokens of the
+        vocabulary.
+
+    Examples:
+      >>> pad_rows([[5, 6, 1], [7, 1]], 'sources').tolist()
+      [[5, 6, 1], [7, 1, 0]]
+
+      >>> pad_rows([[5, 9]], 'sources', vocab_size=8)
+      Traceback (most recent call last):
+        ...
+      ValueError: sources holds token 9: a vocabulary of 8 ends at 7
     """
     rows_BT = _with_length(_padded(sentences, name, padding), name, padding, length)
     # Traced tokens are unknown.
@@ -243,11 +262,7 @@ def _padded(sentences: Sentences, name: str, padding: int) -> jax.Array:
 
 
 def check_batch(batch: Batch) -> None:
-    """Checks that a batch has all of its arrays.
-
-    Raises:
-      ValueError: an array of `BATCH_ARRAYS` is missing.
-    """
+    """Raises ValueError if an array of `BATCH_ARRAYS` is missing."""
     missing = [name for name in BATCH_ARRAYS if name not in batch]
     if missing:
         raise ValueError(
@@ -256,11 +271,7 @@ def check_batch(batch: Batch) -> None:
 
 
 def check_variables(variables: Any) -> None:
-    """Checks that variables have the 'params' level.
-
-    Raises:
-      ValueError: they aren't in the form of `model.init` or `TrainState.variables`.
-    """
+    """Raises ValueError if variables lack the 'params' level of `model.init`."""
     if not (isinstance(variables, Mapping) and 'params' in variables):
         raise ValueError(
             "variables are wanted, {'params': …}, as model.init and "

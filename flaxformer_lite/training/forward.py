@@ -18,11 +18,9 @@ def forward(
     """Returns `Model.logit_factors` for a batch, and the collections written.
 
     Args:
-      model: the model.
       variables: {'params': …} and running statistics.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
-      key: PRNG key for dropout. A key selects training mode: dropout is on, and modules
-        write `TRAINING_COLLECTIONS`. `None` selects evaluation mode.
+      key: PRNG key for dropout. It selects training mode, in which modules write
+        `TRAINING_COLLECTIONS`. `None` selects evaluation mode.
 
     Raises:
       ValueError: `variables` lacks the 'params' level, or the batch lacks an array.

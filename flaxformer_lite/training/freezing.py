@@ -14,11 +14,16 @@ def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
     Each result omits the other's leaves and keeps the paths of its own.
 
     Args:
-      params: nested dictionaries.
-      frozen: paths such as 'encoder/layer_0/feed_forward/up/kernel'.
+      params: Nested dictionaries.
+      frozen: Paths such as 'encoder/layer_0/feed_forward/up/kernel'.
 
     Raises:
-      ValueError: a path has no parameter.
+      ValueError: A path has no parameter.
+
+    Examples:
+      >>> params = {'encoder': {'kernel': 1, 'bias': 2}, 'decoder': {'kernel': 3}}
+      >>> split(params, {'encoder/bias'})
+      ({'encoder': {'kernel': 1}, 'decoder': {'kernel': 3}}, {'encoder': {'bias': 2}})
     """
     if not frozen:
         return params, {}
@@ -32,17 +37,26 @@ def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
 
 
 def join(trained: Any, held: Any) -> Any:
-    """Joins the results of `split`."""
+    """Joins the results of `split`.
+
+    Examples:
+      >>> join({'encoder': {'kernel': 1}}, {'encoder': {'bias': 2}})
+      {'encoder': {'kernel': 1, 'bias': 2}}
+    """
     if not held:
         return trained
     return from_paths({**paths(trained), **paths(held)})
 
 
 def paths(tree: Any) -> dict[str, Any]:
-    """Flattens nested dictionaries to {'encoder/layer_0/…/kernel': array}."""
+    """Flattens nested dictionaries to {'encoder/layer_0/…/kernel': array}.
+
+    Examples:
+      >>> paths({'encoder': {'kernel': 1, 'bias': 2}})
+      {'encoder/kernel': 1, 'encoder/bias': 2}
+    """
     return traverse_util.flatten_dict(tree, sep=_SEPARATOR)
 
 
 def from_paths(by_path: Mapping[str, Any]) -> Any:
-    """Inverts `paths`."""
     return traverse_util.unflatten_dict(by_path, sep=_SEPARATOR)

@@ -24,10 +24,10 @@ class StepOutput(NamedTuple):
     """Losses, metrics and gradients of one batch.
 
     Attributes:
-      sums: sums of the loss over the batch's tokens.
-      aux_metrics: metrics that modules report, by name, averaged over layers.
-      gradients: gradients of the summed loss, including auxiliary losses, with respect
-        to the trained parameters.
+      sums: Sums of the loss over the batch's tokens.
+      aux_metrics: Metrics that modules report. Each is averaged over layers.
+      gradients: Gradients of the summed loss, auxiliary losses included, by trained
+        parameter.
     """
 
     sums: LossSums
@@ -39,14 +39,23 @@ def as_loss(loss: Spec, **given: Any) -> Loss:
     """Returns the loss of a spec, a class or an object.
 
     Args:
-      loss: a loss, a class, or a spec. A spec with several losses in brackets gives
+      loss: A loss, a class, or a spec. A spec with several losses in brackets gives
         their sum.
-      given: arguments that a spec can't express, such as the `teacher` of
+      given: Arguments that a spec can't express, such as the `teacher` of
         `distillation`. Each loss of a spec receives those that it accepts.
 
     Raises:
-      ValueError: the spec is malformed, a name or an argument is unknown, or the object
+      ValueError: The spec is malformed, a name or an argument is unknown, or the object
         isn't a loss.
+
+    Examples:
+      >>> as_loss('focal(gamma=1.0)').gamma
+      1.0
+
+      >>> as_loss('focal(gamma=-1)')
+      Traceback (most recent call last):
+        ...
+      ValueError: gamma must be at least 0, not -1
     """
     losses = [_loss(entry, given) for entry in spec.entries(loss)]
     if len(losses) == 1:
@@ -72,17 +81,32 @@ def loss_sums(
     """Computes the loss of a batch.
 
     Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
-      loss: an object or a class of `losses.base.Loss`, or a spec such as
-        'focal(gamma=1.0)' or '[cross_entropy, z_loss(weight=1e-4)]'. For any loss,
-        `nll` and `correct` are those of the labels, without smoothing.
-      dropout_key: if given, the model runs in training mode, with dropout.
+      variables: {'params': …} and any running statistics.
+      batch: From `make_batch`.
+      loss: A `losses.base.Loss`, its class, or a spec such as 'focal(gamma=1.0)' or
+        '[cross_entropy, z_loss(weight=1e-4)]'. `nll` and `correct` never include
+        smoothing.
+      dropout_key: Selects training mode, with dropout.
 
     Raises:
-      ValueError: the loss is unknown, `variables` lacks the 'params' level, or the
+      ValueError: The loss is unknown, `variables` lacks the 'params' level, or the
         batch lacks an array.
+
+    Examples:
+      >>> import flaxformer_lite
+      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+
+      >>> batch = flaxformer_lite.make_batch([[5, 6, 1]], [[8, 1]], model=model)
+
+      >>> pair = batch['source'], batch['inputs']
+      >>> shapes = jax.eval_shape(model.init, jax.random.key(0), *pair)
+
+      >>> zeros = jax.tree.map(lambda x: jax.numpy.zeros(x.shape), shapes)
+      >>> sums = jax.jit(loss_sums, static_argnums=0)(model, zeros, batch)
+
+      >>> int(sums.tokens), f'{sums.nll / sums.tokens:.2f}', f'{jax.numpy.log(10):.2f}'
+      (2, '2.30', '2.30')
     """
     sums, _ = as_loss(loss)(model, variables, batch, dropout_key)
     return sums
@@ -100,10 +124,10 @@ def loss_and_grads(
     """Computes the loss of a batch, its gradients and the new running statistics.
 
     Args:
-      model, variables, batch, loss, dropout_key: as `loss_sums`.
-      frozen: paths of parameters without gradients, as in `freezing.split`. Computation
+      model, variables, batch, loss, dropout_key: As `loss_sums`.
+      frozen: Paths of parameters without gradients, as in `freezing.split`. Computation
         that only their gradients need is skipped.
-      scale: factor of the loss in the gradients. It doesn't affect the sums.
+      scale: Factor of the loss in the gradients. It doesn't affect the sums.
     """
     trained, held = freezing.split(variables['params'], frozen)
     loss = as_loss(loss)

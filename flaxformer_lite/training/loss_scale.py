@@ -22,6 +22,11 @@ class LossScale(struct.PyTreeNode):
     Attributes:
       scale: float32, at least 1.
       finite_updates: int32, finite updates since the scale last changed.
+
+    Examples:
+      >>> scale = LossScale(jnp.float32(1024), jnp.int32(0))
+      >>> print(scale.adjusted(jnp.array(False)).scale)
+      512.0
     """
 
     scale: jax.Array
@@ -35,7 +40,6 @@ class LossScale(struct.PyTreeNode):
         return cls(jnp.float32(INITIAL), jnp.zeros((), jnp.int32))
 
     def adjusted(self, is_finite: jax.Array) -> 'LossScale':
-        """Returns the scale after an update."""
         count = jnp.where(is_finite, self.finite_updates + 1, 0)
         grows = count == GROWTH_INTERVAL
         grown = jnp.where(grows, jnp.minimum(2 * self.scale, LARGEST), self.scale)

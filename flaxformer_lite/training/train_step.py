@@ -30,12 +30,11 @@ class TrainState(struct.PyTreeNode):
     """The state that training carries from step to step.
 
     Attributes:
-      step: int32, number of attempted updates.
-      params: the parameters.
-      opt_state: optimizer state of the trained parameters.
-      skipped: int32, number of updates skipped because they were not finite.
-      batch_stats: running statistics of norms over a batch; {} without them.
-      loss_scale: loss scale of a float16 model; None for other dtypes.
+      step: int32. Number of attempted updates.
+      opt_state: Optimizer state of the trained parameters.
+      skipped: int32. Number of updates that were not finite.
+      batch_stats: Running statistics of batch norms, or {}.
+      loss_scale: Only for float16 models.
     """
 
     step: jax.Array
@@ -58,9 +57,7 @@ class TrainState(struct.PyTreeNode):
         Args:
           variables: {'params': …}, for example from `from_pretrained`, and running
             statistics. Donating the state to a step donates them, too.
-          optimizer: updates the parameters.
-          frozen: paths of parameters that are not trained. They have no optimizer
-            state.
+          frozen: Paths of parameters that are not trained and have no optimizer state.
           loss_scale: `LossScale.for_model(model)`; required for a float16 model.
         """
         trained, _ = freezing.split(variables['params'], frozen)
@@ -75,7 +72,6 @@ class TrainState(struct.PyTreeNode):
 
     @property
     def variables(self) -> Any:
-        """Variables for `model.apply`."""
         if not self.batch_stats:
             return {'params': self.params}
         return {'params': self.params, 'batch_stats': self.batch_stats}
@@ -85,10 +81,10 @@ class Metrics(struct.PyTreeNode):
     """Metrics of one step.
 
     Attributes:
-      sums: sums of the loss.
-      gradient_norm: norm of the gradient of the mean loss per token with respect to the
-        trained parameters, before clipping.
-      aux_metrics: metrics that modules report, by name.
+      sums: Sums of the loss.
+      gradient_norm: Norm of the gradient of the mean loss per token, before clipping.
+        Covers trained parameters only.
+      aux_metrics: Metrics that modules report, by name.
     """
 
     sums: LossSums
@@ -107,10 +103,17 @@ def init_variables(
     They depend only on the key and the model, not on whether it scans its layers.
 
     Args:
-      model: the model.
-      key: PRNG key for initialization.
-      given: initial values that replace others, by path. Layers are separate in paths:
+      given: Initial values that replace others, by path with separate layers:
         {'params/encoder/layer_0/feed_forward/up/kernel': array}.
+
+    Examples:
+      >>> import flaxformer_lite
+      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+
+      >>> shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
+      >>> sorted(shapes['params'])
+      ['decoder', 'embedding', 'encoder']
     """
     if model.scans_layers:
         separate = init_variables(model.with_separate_layers(), key, given)
@@ -138,9 +141,8 @@ def init_state(
     """Returns the initial state.
 
     Args:
-      model, key, given: as `init_variables`.
-      optimizer: updates the parameters.
-      frozen: paths of parameters that are not trained. They have no optimizer state.
+      model, key, given: As `init_variables`.
+      frozen: Paths of parameters that are not trained and have no optimizer state.
     """
     variables = init_variables(model, key, given)
     loss_scale = LossScale.for_model(model)
@@ -178,22 +180,35 @@ def make_train_step(
     the state stays valid; `skipped` counts them.
 
     Args:
-      model: the model.
-      optimizer: updates the parameters.
-      loss: as in `loss_sums`.
-      accumulate: number of microbatches whose gradients are summed, to save memory. The
-        update is the same, except that components that depend on all tokens of a batch
-        (norm `batch`, feed-forward `mixture`) see one microbatch.
-      remat: the rematerialization policy, as in `Model.with_remat`. It saves memory,
-        takes more time, and doesn't change the update.
-      frozen: paths of parameters that are not trained, as in `freezing.split`. Pass the
+      loss: As in `loss_sums`.
+      accumulate: Number of microbatches whose gradients are summed, to save memory. The
+        update is the same, except that norm `batch` and feed-forward `mixture` see one
+        microbatch at a time.
+      remat: The rematerialization policy, as in `Model.with_remat`.
+      frozen: Paths of parameters that are not trained, as in `freezing.split`. Pass the
         same paths to `init_state`.
 
     Raises:
-      ValueError: the loss or `remat` is unknown, or the model has no blocks. When the
+      ValueError: The loss or `remat` is unknown, or the model has no blocks. When the
         step is traced: the batch lacks an array, `accumulate` doesn't divide its rows,
         `frozen` names an unknown parameter, or the state of a float16 model has no
         `loss_scale`.
+
+    Examples:
+      >>> import flaxformer_lite
+      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+
+      >>> batch = flaxformer_lite.make_batch([[5, 6, 1]], [[8, 9, 1]], model=model)
+
+      >>> optimizer = optax.sgd(0.1)
+      >>> key = jax.random.key(0)
+      >>> state = jax.jit(init_state, static_argnums=(0, 1))(model, optimizer, key)
+      >>> step = jax.jit(make_train_step(model, optimizer))
+
+      >>> state, metrics = step(state, batch, key)
+      >>> int(state.step), int(metrics.sums.tokens), bool(metrics.gradient_norm > 0)
+      (1, 3, True)
     """
     model = model.with_remat(remat)
     loss = as_loss(loss)
@@ -242,7 +257,6 @@ def _without_zero_start(model: Model, gradients: Any, params: Any) -> Any:
 
 
 def _scale_of(model: Model, state: TrainState) -> jax.Array | float:
-    """Returns the factor of the loss whose gradients the step computes."""
     if state.loss_scale is not None:
         return state.loss_scale.scale
     if model.dense.dtype == jnp.float16:
@@ -256,7 +270,6 @@ def _scale_of(model: Model, state: TrainState) -> jax.Array | float:
 def _sums_over_devices_once(
     model: Model, accumulate: int, variables: Any, batch: Batch, key: jax.Array
 ) -> bool:
-    """Returns whether devices sum gradients once, after all microbatches."""
     rows = len(batch['labels'])
     if rows % accumulate or not is_divided_by_data(rows // accumulate):
         return False
@@ -270,7 +283,6 @@ def _update(
     batch_stats: Any,
     frozen: Set[str],
 ) -> tuple[TrainState, Metrics]:
-    """Applies the mean gradient per token, if it is finite."""
     trained, held = freezing.split(state.params, frozen)
     tokens = jnp.maximum(output.sums.tokens, 1)
     loss_scale = state.loss_scale

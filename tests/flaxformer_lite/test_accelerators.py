@@ -1,7 +1,4 @@
-"""What accelerators would run, read from programs that are lowered for them here.
-
-None of them is there: nothing is compiled for them, or run.
-"""
+"""Tests of programs lowered for accelerators, which are not compiled or run here."""
 
 import functools
 import re
@@ -44,7 +41,6 @@ def model(**overrides):
 
 @functools.cache
 def traced_step(**overrides):
-    """A training step, and the state that it is given away."""
     made, optimizer = model(**overrides), tiny.adam(1e-3)
     state = jax.eval_shape(functools.partial(init_state, made, optimizer), KEY)
     batch = dict.fromkeys(BATCH_ARRAYS, jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32))
@@ -54,7 +50,6 @@ def traced_step(**overrides):
 
 @functools.cache
 def traced_search(**overrides):
-    """A beam search."""
     made = model(**overrides)
     variables = jax.eval_shape(functools.partial(init_variables, made), KEY)
     source_BS = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
@@ -67,7 +62,7 @@ def lowered(traced, platform):
 
 
 def check_products(program, *results):
-    """Operands are bfloat16; XLA adds in float32, whatever the result's dtype."""
+    """Checks for bfloat16 operands. XLA sums in float32 for any result dtype."""
     found = PRODUCT.findall(program)
     assert len(found) == program.count('dot_general ') > 10
     assert set(found) == {('bf16', 'bf16', result) for result in results or ['f32']}
@@ -107,19 +102,20 @@ def test_the_runners_step_overwrites_the_state_on_each_device():
 
 @pytest.fixture
 def cudnn(monkeypatch):
-    """`flash` is traced as on a machine with cuDNN."""
+    """Lets `flash` be traced as on a machine with cuDNN."""
     monkeypatch.setattr(
         'jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version', lambda: 91_500
     )
 
 
 def pairs(program):
-    """Arrays of a number for each head, query and key; lengths may be padded by one."""
+    """Counts arrays with an entry per head, query and key; lengths may be padded by
+    one.
+    """
     return re.findall(rf'tensor<{ROWS}x{HEADS}x[78]x[78]x(?:f32|bf16)>', program)
 
 
 def test_flash_is_cudnns_and_keeps_no_weights(cudnn):
-    """For rows of an odd length, too, with each of the three masks as a bias."""
     traced, _ = traced_step(attention='flash')
     program = lowered(traced, 'cuda')
     calls = CUDNN.findall(program)
@@ -140,7 +136,6 @@ def test_flash_is_not_lowered_for_another_platform():
 
 
 def test_flash_is_planned_on_a_gpu_that_cannot_run_it(monkeypatch):
-    """Only lowering for the GPU tells what it lacks."""
     attend = jax.nn.dot_product_attention
 
     def refuse(*arrays, implementation=None, **options):
@@ -174,7 +169,6 @@ def test_blockwise_keeps_no_weights_on_a_tpu():
 
 
 def test_several_gpus_compute_while_they_send(monkeypatch):
-    """By an option that this XLA knows, and that the guide says how to turn off."""
     monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
     options = compilation._options(once=False)
     assert options == compilation._GPU_OPTIONS | compilation._GPUS_OPTIONS

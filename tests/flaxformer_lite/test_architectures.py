@@ -1,5 +1,4 @@
-"""What each architecture computes, again in float64 NumPy or by what must not change
-it."""
+"""Tests of each architecture against float64 NumPy and its invariants."""
 
 from typing import Any
 
@@ -42,7 +41,7 @@ def lstm(p, state, x):
 
 
 def recurrent(p, source, inputs, cell, depths, width):
-    """Logits for one sentence: Bahdanau et al. (2015), appendix A, word by word."""
+    """Returns the logits for one sentence by Bahdanau et al. (2015), appendix A."""
     step, twice = (lstm, lambda x: (x, x)) if cell == 'lstm' else (gru, lambda x: x)
     encoder_layers, decoder_layers = depths
     embedding = p['embedding'] * np.sqrt(width)
@@ -116,7 +115,6 @@ def test_a_cell_is_flaxs(name, theirs):
 
 
 def test_a_decoder_only_goes_on_from_its_source():
-    """What stands in the source might as well stand in the target."""
     model = tiny.model(architecture='decoder_only')
     p = {'params': tiny.parameters(model)}
     source, inputs = [4, 5, 6, 1], [2, 8, 9]
@@ -141,7 +139,6 @@ def test_a_prefix_lm_of_one_source_token_is_a_decoder_only_and_of_more_is_not():
 
 
 def test_continuous_positions_are_those_of_one_text():
-    """The same model that is told so of each target token, alone and packed."""
     fields = dict(positions='rotary', cross__positions='rotary', num_layers=1)
     plain = tiny.model(**fields)
     continuous = tiny.model(**fields, continuous_positions=True)

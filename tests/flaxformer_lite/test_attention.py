@@ -1,4 +1,4 @@
-"""Each attention's weights by its formula in float64, and what all of them share."""
+"""Tests of each attention's weights against its formula in float64."""
 
 import contextlib
 import functools
@@ -41,7 +41,7 @@ def attend(
     dtype=jnp.float32,
     seed=0,
 ):
-    """Any variant on arrays whose length is the second axis."""
+    """Applies any variant to arrays whose axis 1 is the length."""
     if attention is None:
         attention = SoftmaxAttention()
     index_1T = jnp.arange(q_BTHK.shape[1])[None]
@@ -211,7 +211,6 @@ def test_no_temperature_takes_the_likeliest_and_shares_evenly_among_ties():
 
 
 def test_dropout_of_weights_is_each_weights_own():
-    """Of each sentence, head, query and key."""
     values = np.tile(np.eye(64)[None, :, None], (2, 1, 3, 1))
     zeros = np.zeros((2, 64, 3, 2))
     kv = keys_values(zeros, values)
@@ -283,7 +282,6 @@ def test_blocks_change_neither_results_nor_gradients(block):
 
 
 def test_gradients_of_blocks_in_bfloat16_are_as_exact_as_those_of_softmax():
-    """Also where one key has all the weight, so that its score has no gradient."""
     q = 100 * random(2, 6, 2, 8)
     key, value = random(2, 6, 2, 8, seed=1), 10 + 0.1 * random(2, 6, 2, 8, seed=2)
     arrays = [np.float32(jnp.bfloat16(x)) for x in (q, key, value)]
@@ -313,7 +311,7 @@ def test_gradients_of_blocks_in_bfloat16_are_as_exact_as_those_of_softmax():
 
 
 def linear64(q, key, value):
-    """What `linear` gives causally; numbers far below 0 are numbers in float64."""
+    """Returns causal linear attention in float64, where φ does not underflow."""
     s = LAWS['linear']({}, q, key) * np.tri(q.shape[1])
     return np.einsum('bhts,bshu->bthu', s / s.sum(-1, keepdims=True), value)
 
@@ -333,7 +331,6 @@ def far_below(q_level, key_level):
 
 @BELOW
 def test_linears_sums_hold_as_far_below_zero(q_level, key_level):
-    """Token by token: a prefix of two keys, one of them hidden, then the others."""
     attention = variants.make('attention', 'linear')
     q, key, value = far_below(q_level, key_level)
     kv = keys_values(key, value)
@@ -432,7 +429,6 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients(name):
 
 @every
 def test_an_attention_whose_mask_goes_by_distance_says_so(name):
-    """With queries moved far from all keys, and no positions to act on scores."""
     attention = variants.make('attention', name)
     arrays = [random(1, 3, 2, 4, seed=i) for i in range(3)]
     q_BTHK, kv = jnp.asarray(arrays[0], jnp.float32), keys_values(*arrays[1:])
@@ -448,7 +444,6 @@ def test_an_attention_whose_mask_goes_by_distance_says_so(name):
 
 @every
 def test_keys_and_values_may_be_kept_as_float32(name):
-    """As a cache does; queries and weights are rounded as before."""
     attention = variants.make('attention', name)
     arrays = [random(1, n, 2, 4, seed=n) for n in (2, 3, 3)]
     q_BTHK, kv = jnp.asarray(arrays[0], jnp.bfloat16), keys_values(*arrays[1:])

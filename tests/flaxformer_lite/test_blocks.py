@@ -1,6 +1,6 @@
-"""Blocks: a guide's example in NumPy, and how the contracts find a wrong one.
+"""Tests of blocks: a guide's example against NumPy, and broken ones.
 
-What `sequential` and `parallel` compute is in test_transformer.
+test_transformer covers `sequential` and `parallel`.
 """
 
 import importlib
@@ -27,7 +27,6 @@ CODE = pages.files('docs/how_to/extend.md')['my_blocks.py']
 
 @pytest.fixture
 def convolution(tmp_path, monkeypatch):
-    """The class, of a folder outside of the package."""
     (tmp_path / 'my_blocks.py').write_text(CODE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Configs to modules: what is built of a field, how big it is, and what is refused."""
+"""Tests of configs to modules: classes, parameter counts and rejected configs."""
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,9 @@ def count(model) -> int:
 def test_models_of_table_3_have_as_many_parameters_as_their_matrices(
     expected, overrides
 ):
-    """V d + N (3 attentions of 2 d h (k + v), 2 networks of 2 d f, biases, norms)."""
+    """Counts V d + N (3 attentions of 2 d h (k + v), 2 networks of 2 d f, biases,
+    norms).
+    """
     model = wmt_base.get_config().model
     # A loop of layers has their parameters, and is traced in the time of one.
     model.update(overrides, scan_layers=True)
@@ -199,7 +201,7 @@ def test_parts_know_what_they_are_in(decoder_layers):
 
 
 def deepnets(role, n, m):
-    """DeepNet's β and α: its figure 2."""
+    """Returns DeepNet's β and α (figure 2)."""
     if role == 'encoder':
         return 0.87 * (n**4 * m) ** (-1 / 16), 0.81 * (n**4 * m) ** (1 / 16)
     if role == 'decoder':

@@ -1,4 +1,4 @@
-"""The contracts on each file that is found, and on combinations that are drawn."""
+"""Tests of the contracts on each component and on random combinations."""
 
 import functools
 import os
@@ -33,9 +33,9 @@ SLOW = pytest.mark.slow
 
 
 def every_case():
-    """The base, and each file of each kind against the base of the other kinds.
+    """Returns the base and each component with the base of the other kinds.
 
-    What is no attention is looked at in a decoder alone, which takes half the time.
+    Components other than attention run in a decoder alone, which halves the time.
     """
     base = ModelConfig()
     yield pytest.param({}, id='base')
@@ -130,8 +130,7 @@ def choices():
 
 
 def combination(number):
-    """The first of a random series that can be built; what cannot is refused as
-    documented."""
+    """Returns the first combination of a random series that can be built."""
     rng = random.Random(f'{SEED}/{number}')
     while True:
         drawn = {field: rng.choice(values) for field, values in choices().items()}
@@ -144,19 +143,17 @@ def combination(number):
 
 
 def named(number, drawn):
-    """What a failure must print, so that it can be had again."""
+    """Returns the line that reproduces a failing case."""
     base = ModelConfig()
     changed = {field: x for field, x in drawn.items() if x != base.get(field)}
     return f'COMBINATIONS_SEED={SEED}, number {number}: {changed}'
 
 
 def scanned(drawn, model, variables):
-    """The same layers as a loop."""
     return forms.examine_scanned(tiny.model(**drawn, scan_layers=True), variables)
 
 
 def rematerialised(drawn, model, variables):
-    """Layers that the backward pass computes again; a recurrent network has none."""
     choice = random.Random(named(0, drawn)).choice([remat.BLOCKS, *remat.POLICIES])
     if drawn['architecture'] == 'recurrent':
         choice = remat.NONE
@@ -164,7 +161,6 @@ def rematerialised(drawn, model, variables):
 
 
 def on_references(drawn, model, variables):
-    """Every operation by its plain formula."""
     with use_reference():
         return models.examine(model, variables)
 
@@ -196,7 +192,6 @@ FLOAT32_MAPS = {
 
 
 def in_dtype(dtype, overrides):
-    """The model, and its parameters, which are float32."""
     fields = dict(num_layers=1) | overrides
     variables = tiny.all_variables(tiny.model(**fields))
     return tiny.model(**fields, dtype=dtype), variables
@@ -209,8 +204,7 @@ WITH_PRODUCTS = [
 
 
 def in_both(case):
-    """The case in bfloat16, and in float16: a slow test of all but the base, for it
-    takes the same path."""
+    """Returns the case in bfloat16 and float16; float16 is slow except for the base."""
     slow = [*case.marks, SLOW] if case.values[0] else case.marks
     for dtype, marks in (('bfloat16', case.marks), ('float16', slow)):
         yield pytest.param(*case.values, dtype, id=f'{case.id}-{dtype}', marks=marks)
@@ -220,7 +214,6 @@ def in_both(case):
     ('overrides', 'dtype'), [x for case in WITH_PRODUCTS for x in in_both(case)]
 )
 def test_products_of_16_bits_are_summed_in_float32(overrides, dtype):
-    """Forward and backward."""
     products = forms.products(*in_dtype(dtype, overrides))
     require([forms.float32_sums(products)], str(overrides))
     operands = {dtype for product in products for dtype in product.operands}
@@ -268,7 +261,7 @@ def test_layers_have_weights_of_their_own(overrides):
     tree = flatten_dict(jax.eval_shape(init)['params'], sep='/')
 
     def of_layer(i):
-        """The shapes of a layer, with `*` for its number; all others are not there."""
+        """Returns the shapes of a layer, with `*` for its number."""
         number = re.compile(f'(?<=layer_|coder_|.cell_){i}(?=/)')
         found = {name: x.shape for name, x in tree.items() if number.search(name)}
         return {number.sub('*', name): shape for name, shape in found.items()}

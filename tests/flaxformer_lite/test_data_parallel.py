@@ -1,7 +1,4 @@
-"""Devices that divide a batch's rows: the results of one device, and little exchanged.
-
-What is exchanged is read from the compiled programs (`collectives`).
-"""
+"""Tests of data parallelism: results equal one device's, with few collectives."""
 
 import contextlib
 import functools
@@ -28,7 +25,7 @@ KEY = jax.random.key(1)
 
 @pytest.fixture(autouse=True)
 def several_turns(monkeypatch):
-    """The loss takes a few turns: XLA leaves no loop of a single one."""
+    """Makes the loss loop several times, since XLA unrolls a single iteration."""
     assert jax.device_count() == 4
     monkeypatch.setattr(loss_of_logits, 'CHUNK_ON_CPU', 4)
 
@@ -38,7 +35,6 @@ def alone(function, *arguments):
 
 
 def on_devices(function, whole, divided):
-    """What a function of whole and of divided arguments returns, and its program."""
     arguments = [jax.device_put(x, mesh.make_mesh().everywhere()) for x in whole]
     arguments += [jax.device_put(x, mesh.make_mesh().rows()) for x in divided]
     jitted = jax.jit(function, out_shardings=mesh.make_mesh().everywhere())
@@ -58,7 +54,6 @@ def assert_none_in_loops(program):
 
 
 def loss_arguments(rows=B):
-    """A table; hidden states and labels, some of which are padding."""
     rng = np.random.default_rng(0)
     table_VD = rng.normal(size=(V, D)).astype(np.float32)
     hidden_BTD = rng.normal(size=(rows, T, D)).astype(np.float32)
@@ -140,7 +135,6 @@ def train_step(accumulate=1, **overrides):
 
 
 def exchanged(step, state):
-    """The program of a training step on several devices, and the bytes of gradients."""
     everywhere = mesh.make_mesh().everywhere()
     state, key = mesh.placed(state, everywhere), mesh.placed(KEY, everywhere)
     batch = mesh.placed(rows_of_pairs(), mesh.make_mesh().rows())
@@ -157,7 +151,6 @@ def exchanged(step, state):
     ],
 )
 def test_a_training_step_exchanges_gradients_once_and_four_sums(tie, accumulate):
-    """Of a table with several uses, and of all parts of a batch, the sum alone."""
     program, gradients = exchanged(*train_step(accumulate, tie=tie))
     assert_none_in_loops(program)
     found = collectives(program)

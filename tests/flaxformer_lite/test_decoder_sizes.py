@@ -1,7 +1,7 @@
-"""The decoder's own depth and sizes, and those of its attention to the source.
+"""Tests of a decoder with its own depth and sizes.
 
-That such models decode, pack and are trained as others is among the contracts of
-test_contracts; what they record and mask, in test_introspection.
+test_contracts covers decoding, packing and training; test_introspection covers
+recording and masking.
 """
 
 import pytest
@@ -10,8 +10,6 @@ from flax.traverse_util import flatten_dict
 
 
 def test_a_decoder_of_another_width_reads_the_source_by_its_own():
-    """Queries and results are as wide as the decoder, keys and values are read off
-    vectors of the encoder's width, and so are the source's embeddings."""
     d, e = 10, tiny.SIZES['d_model']
     model = tiny.model(decoder__d_model=d, tie='decoder', d_k=None, d_v=None)
     p = flatten_dict(tiny.parameters(model), sep='/')

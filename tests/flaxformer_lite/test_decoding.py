@@ -1,5 +1,4 @@
-"""Searches over a toy whose logits depend on a sentence's whole past, against NumPy in
-float64."""
+"""Tests of searches over a toy model, against NumPy in float64."""
 
 import functools
 
@@ -38,7 +37,7 @@ def test_each_strategy_is_searched_with():
 
 
 class SlotsState(struct.PyTreeNode):
-    """What an attention would keep: all tokens, in slots that no token leaves."""
+    """All tokens so far, in slots like those of a key-value cache."""
 
     sentence_BC: jax.Array
     token_BS: jax.Array
@@ -51,8 +50,6 @@ class SlotsState(struct.PyTreeNode):
 
 
 class NoState(struct.PyTreeNode):
-    """Of a model whose logits never change."""
-
     rows_B: jax.Array
 
     def allocate(self, hypotheses, tokens):
@@ -60,8 +57,7 @@ class NoState(struct.PyTreeNode):
 
 
 class Toy:
-    """logits = W tanh(S_sentence + Σ_j D_j ⊙ E[token_j]) + b over the tokens so far, in
-    order."""
+    """logits = W tanh(S_sentence + Σ_j D_j ⊙ E[token_j]) + b over the tokens so far."""
 
     def __init__(self, vocab=7, sentences=6, width=7, seed=0, eos_bias=0.0):
         rng = np.random.default_rng(seed)
@@ -76,7 +72,6 @@ class Toy:
         self.b = np.where(np.arange(vocab) == EOS, eos_bias, 0.0)
 
     def log_p(self, sentence, prefix):
-        """The next token's log-probabilities, in float64."""
         past = [BOS, *prefix]
         h = self.S[sentence] + sum(
             self.D[j] * self.E[token] for j, token in enumerate(past)
@@ -88,8 +83,9 @@ class Toy:
         return sum(self.log_p(sentence, tokens[:i])[t] for i, t in enumerate(tokens))
 
     def by_slots(self, sentences, beams):
-        """As an attention would: tokens are written to slots, and a mask says whose
-        they are."""
+        """Writes tokens to slots, as attention does; a mask tells which hypothesis owns
+        them.
+        """
         S, *arrays = (
             jnp.asarray(x, jnp.float32)
             for x in (self.S[sentences], self.D, self.E, self.W, self.b)
@@ -100,7 +96,7 @@ class Toy:
 
 @functools.cache
 def slots_step(beams):
-    """A step of any toy's arrays, so that one program serves all toys of a shape."""
+    """Takes the toy's arrays as arguments, so all toys of a shape share one program."""
 
     def step(D, E, W, b, token_BN, state, beam):
         token_BS = jax.lax.dynamic_update_slice_in_dim(
@@ -132,7 +128,6 @@ def searched(step, state, max_len_B, keys, spec, length, n_best, processors):
 
 
 def run(spec, model, limits, *, length=LENGTH, keys=None, n_best=1, processors=None):
-    """A search, compiled → tokens, scores and whether they exist, as NumPy arrays."""
     step, state = model
     limits = jnp.asarray(limits, jnp.int32)
     found = searched(step, state, limits, keys, spec, length, n_best, processors)
@@ -140,7 +135,7 @@ def run(spec, model, limits, *, length=LENGTH, keys=None, n_best=1, processors=N
 
 
 def cut(tokens_L):
-    """Up to the end token, and nothing but padding after it."""
+    """Returns the tokens up to the end token, and checks that padding follows."""
     tokens = [int(t) for t in tokens_L]
     end = tokens.index(EOS) + 1
     assert not any(tokens[end:])
@@ -148,7 +143,7 @@ def cut(tokens_L):
 
 
 def everything(toy, limit):
-    """Every sentence that ends within the limit; at the limit it must."""
+    """Returns every sentence that ends within the limit."""
     vocab, prefixes, ended = len(toy.b), [[]], []
     for i in range(limit):
         ended += [[*p, EOS] for p in prefixes]
@@ -158,7 +153,7 @@ def everything(toy, limit):
 
 
 def choices(log_p, last):
-    """Each token that may come next, with its log-probability among all tokens."""
+    """Returns each allowed next token, with its log-probability among all tokens."""
     tokens = [EOS] if last else [t for t in range(len(log_p)) if t not in (PAD, BOS)]
     return [(t, log_p[t]) for t in tokens]
 
@@ -174,8 +169,7 @@ def greedily(toy, sentence, limit):
 
 
 def by_beam(toy, sentence, limit, beams, alpha):
-    """Beam search of one sentence, with lists: 2N candidates, N live, all that
-    ended."""
+    """Returns beam search of one sentence with lists: 2N candidates, N live."""
     live, done = [([], 0.0)], []
     for i in range(limit):
         candidates = []
@@ -237,8 +231,10 @@ def test_a_narrow_beam_is_the_textbooks(toy, alpha):
 
 
 def by_diverse_beam(toy, sentence, limit, beams, groups, diversity, alpha):
-    """Algorithm 1 with Hamming diversity, with lists: a beam search of each group, in
-    which a token costs λ each time that a group before chose it at this step."""
+    """Returns diverse beam search with Hamming diversity (algorithm 1), with lists.
+
+    A token costs λ for each earlier group that chose it at this step.
+    """
     width = beams // groups
     live, done = [[([], 0.0)] for _ in range(groups)], [[] for _ in range(groups)]
     for i in range(limit):
@@ -313,7 +309,7 @@ def constant_step(logits_V, token_BN, state, beam):
 
 
 def search_constant(name, logits, limit):
-    """A search of one sentence whose next token always has these logits."""
+    """Searches one sentence whose next token always has these logits."""
     step = jax.tree_util.Partial(constant_step, jnp.asarray(logits, jnp.float32))
     keys = jax.random.split(jax.random.key(0), 1)
     return run(SEARCHES[name], (step, NoState(jnp.zeros(1))), [limit], keys=keys)
@@ -421,7 +417,6 @@ LOGITS = np.log([0.4, 0.3, 0.2, 0.06, 0.04])
 
 
 def kept(**settings):
-    """Which tokens are left, and their probabilities."""
     logits = decoding.filter_logits(jnp.asarray(LOGITS[None], jnp.float32), **settings)
     p = np.asarray(jax.nn.softmax(logits))[0]
     return [int(i) for i in np.flatnonzero(p)], p
@@ -456,8 +451,7 @@ def test_filters_leave_the_right_tokens(settings, tokens):
 
 @functools.cache
 def drawn(**settings):
-    """6,000 rows of three tokens, 3 to 7, of `LOGITS` each time; nothing ends before
-    its limit."""
+    """Returns 6,000 rows of three tokens drawn from `LOGITS`."""
     logits = jnp.asarray([9.0, -40.0, 9.0, *LOGITS], jnp.float32)
     rows = 6_000
     keys = jax.random.split(jax.random.key(0), rows)
@@ -491,7 +485,6 @@ def test_sampled_frequencies_follow_the_softmax(settings, limit):
 
 
 def repeats(tokens, size):
-    """Whether some n-gram comes twice."""
     grams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
     return len(set(grams)) < len(grams)
 
@@ -512,7 +505,6 @@ def test_each_processor_has_a_law():
 
 @pytest.mark.parametrize('text', PROCESSORS_LAWS)
 def test_a_search_finds_the_best_of_the_sentences_that_its_processor_leaves(text):
-    """In scores, a token that was forced has probability 1; others are as they were."""
     law, toy, limits = PROCESSORS_LAWS[text], Toy(), [5, 4, 2, 1, 5, 3]
     forced = 2 if text.startswith('forced') else 0
     search = f'beam(beams={EVERYTHING}, alpha=0)'
@@ -536,8 +528,6 @@ def test_a_search_finds_the_best_of_the_sentences_that_its_processor_leaves(text
 
 
 class Favors(Processor):
-    """Makes one token exp(3) times as likely."""
-
     token: int = 5
 
     def __call__(self, logits_BNV, tokens_BNL, step, eos):

@@ -1,4 +1,4 @@
-"""Linear maps and the products they are made of: values, first values and gradients."""
+"""Tests of linear maps and products: values, initial values and gradients."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Dropout of elements, tokens, heads and layers: how often, of what, and when."""
+"""Tests of dropout of elements, tokens, heads and layers."""
 
 import jax
 import jax.numpy as jnp

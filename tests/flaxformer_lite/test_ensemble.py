@@ -1,4 +1,4 @@
-"""An ensemble is the mean of its models' probabilities, stated in float64 NumPy."""
+"""Tests of ensembles against the mean probability in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ def softmax(logits):
 
 
 def search(model, variables, beams=3):
-    """Beam search's tokens and scores."""
 
     @jax.jit
     def run(variables, source_BS):
@@ -31,7 +30,7 @@ def search(model, variables, beams=3):
 
 
 def several():
-    """Two of one config with other parameters, a recurrent one, one with batch norm."""
+    """Returns two models of one config, a recurrent one and one with batch norm."""
     models = [
         tiny.model(num_layers=1),
         tiny.model(num_layers=1),

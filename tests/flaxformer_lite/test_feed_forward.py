@@ -1,4 +1,4 @@
-"""Feed-forward networks by their formulas; a mixture's routing and capacity."""
+"""Tests of feed-forward networks against formulas; routing of a mixture."""
 
 import math
 
@@ -20,7 +20,7 @@ def random(*shape):
 
 
 def laws(p, x):  # noqa: C901 (one function a variant)
-    """Each variant's formula in float64, by its parameters."""
+    """Returns each variant's formula in float64, as a function of its parameters."""
 
     def dense(name, x):
         return x @ p[name]['kernel'] + p[name].get('bias', 0.0)
@@ -82,7 +82,6 @@ def laws(p, x):  # noqa: C901 (one function a variant)
 
 
 def made(text, **parts):
-    """The feed-forward network that a spec names, 10 wide."""
     sizes = Sizes(d_model=6, d_ff=10)
     return variants.make('feed_forward', text, sizes=sizes, **parts)
 
@@ -127,7 +126,6 @@ def test_gelu_by_tanh_is_its_formula_with_and_without_biases(bias):
 
 @pytest.mark.parametrize('name', ['relu', 'swiglu', 'gated_tanh'])
 def test_dropout_falls_on_what_the_second_matrix_reads(name):
-    """With a matrix that keeps features apart, each is 0 or twice what it was."""
     module = made(f'{name}(dropout=0.5, bias=False, d_ff=6)')
     p = variables(module, jnp.zeros((1, 1, 6)))
     p['params']['down']['kernel'] = jnp.eye(6)
@@ -140,7 +138,7 @@ def test_dropout_falls_on_what_the_second_matrix_reads(name):
 
 
 def mixture(text, x, valid=None):
-    """A training step → parameters, results, addition to the loss, and metrics."""
+    """Returns parameters, results, auxiliary loss and metrics of a training step."""
     module = made(text)
     p = {'params': variables(module, jnp.zeros((1, 1, 6)))['params']}
     x = jnp.asarray(x, jnp.float32)

@@ -1,4 +1,4 @@
-"""Flax's own means of looking and changing work, in any order, and leave nothing."""
+"""Tests that Flax's interceptors, captures and perturbations work in any order."""
 
 import functools
 import gc
@@ -17,7 +17,7 @@ BATCH = make_batch([[4, 5, 6, 1], [7, 1]], [[5, 4, 1], [8, 9, 1]])
 
 
 def made(architecture, **sizes):
-    """A model, and variables of which none is 0."""
+    """Returns a model and variables without zeros."""
     sizes |= {'d_model': 8, 'num_layers': 1, 'num_heads': 2}
     model = build.model({'architecture': architecture, **sizes}, 12)
     init = jax.jit(model.init)
@@ -30,7 +30,6 @@ def logits(model, variables, **options):
 
 
 def halve(of, args, kwargs, context):
-    """Halves the result of each feed-forward network, or of each embedding."""
     y = of(*args, **kwargs)
     is_call = context.method_name == '__call__'
     if is_call and isinstance(context.module, FeedForward | nn.Embed):
@@ -39,7 +38,7 @@ def halve(of, args, kwargs, context):
 
 
 def halved_down(variables):
-    """The variables with which a plain call gives what `halve` makes of the others."""
+    """Returns variables for which a plain call equals a call under `halve`."""
     flat = traverse_util.flatten_dict(variables)
     changed = {
         path: x / 2 if 'feed_forward' in path and 'down' in path else x
@@ -86,7 +85,7 @@ LOOKS = {
 
 
 def in_every_order(names):
-    """A sequence in which each name follows each, itself included."""
+    """Returns a sequence in which each name follows each name, itself included."""
     for i, name in enumerate(names):
         yield from (name, name)
         for other in names[i + 1 :]:
@@ -94,7 +93,6 @@ def in_every_order(names):
 
 
 def test_hooks_give_the_same_in_any_order():
-    """What each gives after any other is what it gives before one of another kind."""
     parts = made('decoder_only', d_ff=16)
     alone = {}
     for changes in (True, False):
@@ -128,7 +126,7 @@ def test_an_interceptor_reaches_into_blocks_and_a_plain_call_forgets_it():
 
 
 class Halver:
-    """Halves feed-forward networks, and counts the calls that it sees in a trace."""
+    """Halves feed-forward networks and counts the calls that it intercepts."""
 
     def __init__(self):
         self.calls = 0

@@ -1,4 +1,4 @@
-"""What matrices are at first: their spread, by the papers' formulas."""
+"""Tests of initializers: their spread, against the papers' formulas."""
 
 import jax
 import numpy as np
@@ -24,7 +24,6 @@ BETA = 0.87 * 48 ** (-1 / 16)
 
 
 def made(text, **sizes):
-    """The initialisation that a spec names, of a stack of these sizes."""
     return variants.make('init', text, sizes=Sizes(**SIZES | sizes))
 
 
@@ -102,7 +101,7 @@ def test_mu_ps_rates_at_twice_the_base(path, derived, given):
 
 
 def change_of_logits(init, width):
-    """How far five steps of Adam take the logits, at one rate for all widths."""
+    """Returns how far five steps of Adam move the logits."""
     config = wmt_base.get_config()
     sizes = dict(
         d_model=width, d_ff=2 * width, num_heads=4, num_layers=1, dropout=0.0, init=init
@@ -127,7 +126,7 @@ def change_of_logits(init, width):
 
 @pytest.mark.slow
 def test_with_mu_p_a_rate_means_the_same_at_any_width():
-    """The coordinate check of Yang et al. (2021), appendix D.1."""
+    """Runs the coordinate check of Yang et al. (2021), appendix D.1."""
     mu_p, xavier = (
         [change_of_logits(init, width) for width in (32, 512)]
         for init in ('mu_p(base=32)', None)

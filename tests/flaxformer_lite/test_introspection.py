@@ -1,5 +1,4 @@
-"""What is recorded, against the formulas; what is switched off, against models without
-it."""
+"""Tests of recorded values against formulas, and of masks against smaller models."""
 
 import functools
 
@@ -18,7 +17,7 @@ from flaxformer_lite.training.batch import source_and_inputs
 
 
 def batch():
-    """Three sentences a row each, then all of them in one."""
+    """Returns three sentences in a row each, then all of them packed in one row."""
     return tiny.batch([*([pair] for pair in tiny.PAIRS), tiny.PAIRS])
 
 
@@ -145,7 +144,6 @@ def logits(model, variables):
 
 
 def off(model, *path):
-    """The model's variables, with one mask set to 0."""
     on = flatten_dict(flaxformer_lite.ablation_masks(model))
     *path, index = path
     on[tuple(path)] = on[tuple(path)].at[index].set(0)
@@ -203,7 +201,6 @@ patch = jax.jit(flaxformer_lite.patch, static_argnums=0)
 
 
 def two_batches():
-    """Rows of one length, which is what values are exchanged between."""
     sources, targets = zip(*tiny.PAIRS, strict=True)
     others = [[5, 12, 1], [8, 9, 4, 1], [6, 3, 1]]
     ours = flaxformer_lite.make_batch(sources, targets, length=6)

@@ -1,4 +1,4 @@
-"""The differences between JAX versions: what is missing is left out or replaced."""
+"""Tests of compatibility with older versions of JAX."""
 
 import jax
 import jax.numpy as jnp

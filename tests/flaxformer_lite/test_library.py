@@ -1,4 +1,4 @@
-"""The library alone, as the README uses it: no files, no flags, no config."""
+"""Tests of the library alone, as the README uses it."""
 
 import functools
 
@@ -90,7 +90,6 @@ def made(**overrides):
 
 
 def by_decoding(model, variables, strategy, limits, length, n_best=2, **more):
-    """What `decoding` gives for the sources, its inputs written out."""
 
     @jax.jit
     def run(source):
@@ -128,7 +127,6 @@ def test_generate_is_the_search_that_it_names():
 
 
 def test_numbers_of_tokens_mean_nothing_by_themselves():
-    """A vocabulary in another order, with the rows of its embeddings, is the same."""
     new = np.array([5, 0, 3, 1, 2, 4, 12, 11, 10, 9, 8, 7, 6])
     special = SpecialTokens(padding=5, eos=0, bos=3)
     sizes = tiny.SIZES | dict(num_layers=1)

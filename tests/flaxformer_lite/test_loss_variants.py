@@ -1,4 +1,4 @@
-"""Losses: each file by its formula in float64, and all held to one contract."""
+"""Tests of losses against their float64 formulas, and of their contract."""
 
 import functools
 
@@ -25,7 +25,7 @@ WIDTH = 6
 
 
 class Words:
-    """Stands for a model that compiles at once: a word's vector, noisy with a key."""
+    """A stub of a model that compiles fast: one vector per token, noisy with a key."""
 
     scans_layers = False
     logit_cap = 3.0
@@ -112,7 +112,6 @@ def test_each_file_has_a_law():
 
 
 def by_law(text, logits_BTPV, labels_BT, teacher_BTV):
-    """The sum over labels but padding."""
     return sum(
         LAWS[text](logits_BTPV[b, t], labels_BT[b, t], teacher_BTV[b, t])
         for b, t in np.argwhere(labels_BT != 0)
@@ -121,7 +120,7 @@ def by_law(text, logits_BTPV, labels_BT, teacher_BTV):
 
 @every_law
 def test_a_loss_and_its_gradient_are_those_of_the_law(text):
-    """The gradient is that of differences, (f(h) − f(−h)) / 2h, in float64."""
+    """Compares gradients with differences (f(h) − f(−h)) / 2h in float64."""
     loss, rng = loss_of(text), np.random.default_rng(0)
     logits = rng.normal(size=(2, 3, loss.passes, 5))
     teacher = rng.normal(size=(2, 3, 5))
@@ -167,7 +166,7 @@ def test_metrics_have_no_gradient(metric):
 
 
 def mostly(slow):
-    """Each file and a sum. Some are slow tests."""
+    """Returns each file and one sum; some are slow tests."""
     return pytest.mark.parametrize(
         'text',
         [
@@ -182,9 +181,9 @@ EVERY = [text for text in LAWS if text[0] != '['] + ['[r_drop, distillation, z_l
 
 
 def rows(*numbers):
-    """Of four rows, the third of which is packed, these; padding in the others' place.
+    """Returns a batch of four rows, with padding except in the given ones.
 
-    The arrays' last column is padding in all.
+    The third row is packed, and the last column is padding.
     """
     pairs = [tiny.PAIRS[:1], tiny.PAIRS[1:2], tiny.PAIRS, []]
     chosen = [pairs[i] if i in numbers else [] for i in range(4)]
@@ -193,7 +192,6 @@ def rows(*numbers):
 
 
 def learn(text, dtype=jnp.float32):
-    """(batch, key) → sums and gradients."""
     return compiled(text, dtype, loss_of_logits.CHUNK_ON_CPU)
 
 
@@ -242,7 +240,7 @@ def test_a_loss_in_chunks_is_the_plain_formula(text, monkeypatch):
 
 
 class Relative(Loss):
-    """Σ_v p(v) / q(v), of a second target q that must not be 0."""
+    """Σ_v p(v) / q(v), for a second target q without zeros."""
 
     def token_losses(self, logits_BTV, labels_BT, *more):
         (q_BTV,) = more
@@ -251,7 +249,6 @@ class Relative(Loss):
 
 @pytest.mark.parametrize('text', ['distillation', 'relative'])
 def test_only_labels_are_filled_with_the_padding_id(text, monkeypatch):
-    """exp(100) is infinite in float32, and so is 1 / 0."""
     monkeypatch.setattr(loss_of_logits, 'CHUNK_ON_CPU', 6)
     loss = Relative() if text == 'relative' else loss_of(text)
     rng, padding = np.random.default_rng(0), 100
@@ -275,10 +272,7 @@ def test_only_labels_are_filled_with_the_padding_id(text, monkeypatch):
 
 
 def stepped(text, accumulate=1, devices=None):
-    """The sums of a training step without noise, and its gradient.
-
-    The loss is an argument of the step, as is what a teacher knows.
-    """
+    """Returns the sums and the gradient of a training step without noise."""
     model, optimizer = Words(noise=0.0), tiny.adam(1e-2)
 
     def step(state, batch, key, loss):
@@ -305,7 +299,6 @@ def test_parts_of_a_batch_and_devices_sum_up_to_the_whole(text):
 
 @pytest.mark.slow
 def test_losses_train_the_papers_model():
-    """With dropout, a loop over layers that are computed again, in parts."""
     model = tiny.model(num_layers=2, scan_layers=True)
     teacher = flaxformer_lite.ensemble([tiny.model(num_layers=1)] * 2)
     each = [tiny.all_variables(tiny.model(num_layers=1), seed) for seed in (1, 2)]

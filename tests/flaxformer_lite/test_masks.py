@@ -1,4 +1,4 @@
-"""Which tokens may attend to which: by sentence, by position, and never padding."""
+"""Tests of masks: by segment, by position, and never to padding."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,12 +12,11 @@ from flaxformer_lite.masks import (
 
 
 def matrix(pattern):
-    """Rows of x (may attend) and . (may not)."""
+    """Returns rows of x (may attend) and . (may not)."""
     return np.array([[c == 'x' for c in row] for row in pattern.split()])
 
 
 def batch(segments, positions=None):
-    """Tokens of these segments, by default at positions counted along the row."""
     segments_BT = jnp.array(segments)
     index_1T = jnp.arange(segments_BT.shape[1])[None]
     positions_BT = jnp.broadcast_to(index_1T, segments_BT.shape)

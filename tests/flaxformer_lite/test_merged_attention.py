@@ -1,7 +1,6 @@
-"""One attention of the decoder to itself and to the source (T5Gemma 2, 2512.14856).
+"""Tests of merged attention to target and source (T5Gemma 2, 2512.14856).
 
-That decoding with a cache gives what it gives at once is among the contracts of
-test_contracts; masks are in test_masks, refusals in test_build.
+test_contracts covers cached decoding, test_masks the masks, test_build the errors.
 """
 
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ OF_SELF_ATTENTION = ('query', 'key', 'value', 'out_proj')
 
 
 def turned(x_BTHK, positions_BT, wavelength=10000.0):
-    """RoPE, by complex numbers: features 2i and 2i + 1 are one of them."""
+    """Applies RoPE with complex numbers made of features 2i and 2i + 1."""
     d_k = x_BTHK.shape[-1]
     rate = wavelength ** (-np.arange(0, d_k, 2) / d_k)
     turn = np.exp(1j * positions_BT[..., None, None] * rate)
@@ -25,9 +24,9 @@ def turned(x_BTHK, positions_BT, wavelength=10000.0):
 
 
 def reference(p, x_BTD, e_BSD, positions_BT, mask_BTS):
-    """softmax(Q [K_source; K_own]ᵀ / √d_k) [V_source; V_own] W_o, in float64.
+    """Returns softmax(Q [K_source; K_own]ᵀ / √d_k) [V_source; V_own] W_o, in float64.
 
-    Positions act on the decoder's own tokens.
+    Positions act on the decoder's own tokens only.
     """
     q, k, v, out = (p[name]['kernel'] for name in OF_SELF_ATTENTION)
     query = turned(np.einsum('btd,dhk->bthk', x_BTD, q), positions_BT)

@@ -1,8 +1,4 @@
-"""Devices that divide parameters as well as rows: the results of one device.
-
-What each device holds is read from the arrays, and what they send each other from the
-compiled programs (`collectives`).
-"""
+"""Tests of sharded parameters: results equal one device's, with few collectives."""
 
 import functools
 import re
@@ -46,9 +42,9 @@ def batch_of(rows):
 
 
 def on_mesh(sizes, function, state, *others, batch=None):
-    """What a function returns where the state is divided, and its program.
+    """Returns a function's results with a sharded state, and its program.
 
-    `others` are on every device, and the batch comes last.
+    `others` are replicated, and the batch comes last.
     """
     devices = mesh.make_mesh(**sizes)
     arguments = [jax.device_put(state, devices.state(state))]
@@ -69,7 +65,6 @@ def assert_close(found, expected, atol):
 
 @functools.cache
 def training(accumulate=1, **overrides):
-    """A training step, the state that it begins with, and what one device makes."""
     model = tiny.model(**SIZES | overrides)
     step = make_train_step(model, OPTIMIZER, accumulate=accumulate)
     first = functools.partial(init_state, model, OPTIMIZER)
@@ -102,7 +97,6 @@ def assert_trains_alike(sizes, **settings):
     ids=str,
 )
 def test_training_goes_as_on_one_device(sizes, settings):
-    """With dropout: what is drawn must not depend on where it is drawn."""
     assert_trains_alike(sizes, **settings)
 
 
@@ -124,7 +118,6 @@ def test_every_variant_trains_as_on_one_device(overrides, sizes):
 
 @pytest.mark.slow
 def test_weights_are_sent_and_never_activations():
-    """As many bytes for twice the rows."""
     step, state, _ = training()
 
     def gathered(rows):
@@ -138,7 +131,6 @@ def test_weights_are_sent_and_never_activations():
 
 
 def test_weights_are_cast_before_they_are_gathered():
-    """As XLA is told; on a CPU it sends float32 all the same."""
     model = tiny.model(**SIZES, dtype='bfloat16')
     devices = mesh.make_mesh(**FSDP)
 
@@ -153,7 +145,6 @@ def test_weights_are_cast_before_they_are_gathered():
 
 
 def test_activations_can_be_placed_within_a_map_over_data():
-    """There the axis `data` is manual, and `tensor` is not."""
     x_BTHK = np.arange(4 * 3 * 2 * 2.0).reshape(4, 3, 2, 2)
     rows = sharding.rows_spec
 

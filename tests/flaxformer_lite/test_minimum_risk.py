@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: the choice by hand, and of what a model draws."""
+"""Tests of minimum Bayes risk decoding, against choices by hand."""
 
 import collections
 
@@ -18,8 +18,6 @@ from flaxformer_lite.decoding.strategies.sample import Sampling
 
 
 class Shared(Metric):
-    """The share of a reference's words that a text has."""
-
     def statistics(self, outputs, references, sources):
         assert set(sources) == {'3 4'}
         return [
@@ -29,8 +27,6 @@ class Shared(Metric):
 
 
 class Missing(Shared):
-    """The share of them that it has not."""
-
     higher_is_better = False
 
     def score_of(self, total):
@@ -46,7 +42,6 @@ class Missing(Shared):
     ],
 )
 def test_mean_utilities_are_those_by_hand(metric, expected):
-    """What is drawn twice counts twice, and what is blank is no reference."""
     drawn = ['a c d e', '', 'a b', 'a b']
     found = mean_utilities(drawn, '3 4', metric)
     assert list(found) == list(expected)
@@ -54,7 +49,7 @@ def test_mean_utilities_are_those_by_hand(metric, expected):
 
 
 class Parities(Numbers):
-    """Writes whether each token is even or odd, so that several ids are one text."""
+    """Writes whether each token is even or odd, so that several ids share a text."""
 
     def decode(self, ids):
         return [' '.join(str(i % 2) for i in row) for row in ids]
@@ -89,7 +84,6 @@ def test_one_sample_is_what_sample_draws():
 
 
 def shared(text, references):
-    """The mean of what a text shares with each."""
     known = [reference.split() for reference in references]
     shares = [len(set(text.split()) & set(x)) / len(x) for x in known]
     return sum(shares) / len(shares)
@@ -107,7 +101,6 @@ def test_texts_come_once_and_in_the_order_of_their_utilities():
 
 
 def ngrams(tokens):
-    """Counts of the 1- to 4-grams."""
     return collections.Counter(
         tuple(tokens[i : i + n])
         for n in range(1, 5)
@@ -142,7 +135,6 @@ SOURCES = [[4, 5, 6, 1], [7, 1], [], [5, 5, 1]]
 
 
 def decoded(strategy, sources=SOURCES):
-    """The tokens of each source's result without the end, and the whole result."""
     model = tiny.model(num_layers=1)
     found = generate(
         model,

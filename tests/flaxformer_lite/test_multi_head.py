@@ -1,4 +1,4 @@
-"""Multi-head attention is its formula, head by head, whatever is between the heads."""
+"""Tests of multi-head attention against its formula, head by head."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,15 +25,13 @@ MASK[..., 0] = True
 
 
 class Louder(Positions):
-    """Stands for rotary positions: shows what was rotated, and by which positions."""
+    """A stub of rotary positions that shows what was rotated, and by how much."""
 
     def rotate(self, x_BTHK, positions_BT):
         return x_BTHK * (1.0 + positions_BT[:, :, None, None])
 
 
 class Attention(nn.Module):
-    """Queries of one row of tokens, keys and values of another."""
-
     heads: MultiHeadAttention
 
     def __call__(self, x, y, positions_x, positions_y, mask, bias=None):
@@ -47,13 +45,11 @@ def positions_of(x_BTD):
 
 
 def multi_head(sizes=SIZES, **parts):
-    """By default between heads of softmax attention, without positions."""
     defaults = dict(core_attention=SoftmaxAttention(), positions=NoPositions())
     return MultiHeadAttention(sizes=sizes, **defaults | parts)
 
 
 def run(x, y, mask, heads=None):
-    """→ the parameters of the heads, and what they give."""
     attention = Attention(multi_head() if heads is None else heads)
     arguments = (
         jnp.asarray(x, jnp.float32),
@@ -68,7 +64,7 @@ def run(x, y, mask, heads=None):
 
 
 def by_hand(p, x, y, mask, rotate=lambda z: z):
-    """Σ over heads of softmax(x W_i^Q (y W_i^K)ᵀ / √d_k) y W_i^V W_i^O, row by row."""
+    """Returns Σ_i softmax(x W_i^Q (y W_i^K)ᵀ / √d_k) y W_i^V W_i^O over heads i."""
     p = {name: float64(layer['kernel']) for name, layer in p.items()}
     out = np.zeros_like(x)
     for b in range(len(x)):
@@ -111,7 +107,7 @@ def test_queries_and_keys_are_normed_before_positions_turn_them(offset):
 
 
 class Rolled(Positions):
-    """Stands for rotary positions: does not commute with a gain of each feature."""
+    """A stub of rotary positions that does not commute with a gain per feature."""
 
     def rotate(self, x_BTHK, positions_BT):
         return jnp.roll(x_BTHK, 1, -1) * (1.0 + positions_BT[:, :, None, None])
@@ -133,7 +129,6 @@ def test_positions_turn_queries_and_keys_and_leave_values():
 
 
 def every_attention_of_groups():
-    """In the default tests one group is tried with one attention."""
     for name in tiny.here('attention'):
         yield name, 2
         marks = [] if name == 'softmax' else pytest.mark.slow
@@ -142,7 +137,6 @@ def every_attention_of_groups():
 
 @pytest.mark.parametrize(('name', 'groups'), list(every_attention_of_groups()))
 def test_heads_that_share_keys_are_heads_with_equal_ones(name, groups):
-    """Grouped-query attention: multi-head attention of groups with equal keys."""
     rng = np.random.default_rng(4)
     mask = rng.random((2, 4, 4, 6)) < 0.7
     mask[..., 0] = True

@@ -1,4 +1,4 @@
-"""Norms by their formulas and against `flax.linen`; statistics without padding."""
+"""Tests of norms against formulas and `flax.linen`; statistics exclude padding."""
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +86,6 @@ def test_layer_norm_keeps_its_precision_far_from_zero():
 
 
 def train(norm, x, valid, p):
-    """A training step's results, and the running statistics that it leaves."""
     with padding_known(valid):
         return norm.apply(p, x, mutable=['batch_stats'])
 

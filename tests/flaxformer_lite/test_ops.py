@@ -1,4 +1,4 @@
-"""Each tuned operation of `ops/` equals its reference; which of them runs where."""
+"""Tests that each tuned operation of `ops/` equals its reference."""
 
 import functools
 import inspect
@@ -37,7 +37,7 @@ def random(*shape, seed=0):
 
 
 def value_and_gradients(function, direction, *arguments):
-    """What a function gives, and the gradients of its sum times a direction."""
+    """Returns a function's value, and the gradients of its sum times a direction."""
 
     def weighted(*arguments):
         y = function(*arguments)
@@ -50,7 +50,7 @@ def value_and_gradients(function, direction, *arguments):
 
 
 def assert_equal(found, expected, tolerance):
-    """Of one dtype, and no further apart than a share of the largest number."""
+    """Checks equal dtypes and a small error relative to the largest number."""
 
     def check(one, other):
         assert one.dtype == other.dtype and one.shape == other.shape
@@ -112,7 +112,6 @@ def test_tuned_einsum_is_the_reference(subscripts, x, y, result, dtype):
 
 @pytest.mark.parametrize('dtype', [F32, BF16])
 def test_tuned_relu_is_the_reference(dtype):
-    """The gradient at 0 too, and what rounding leaves of the smallest numbers."""
     x = jnp.concatenate([random(50), jnp.asarray([0.0, -0.0, 1e-30, -1e-30])])
     direction = random(54, seed=1).astype(dtype)
     tuned, reference = (
@@ -176,7 +175,6 @@ def test_tuned_loss_of_logits_is_the_reference(
 
 
 def test_tuned_softmax_statistics_is_the_reference():
-    """Also where the maximum comes last, and where exponentials would overflow."""
     logits_NV = jnp.concatenate([random(3, 50), 200 * random(2, 50, seed=1)])
     logits_NV = logits_NV.at[0, -1].set(90.0).at[1, :7].set(-jnp.inf)
     direction = random(5, seed=2)
@@ -199,7 +197,7 @@ def test_tuned_softmax_statistics_is_the_reference():
 
 @pytest.mark.parametrize('version', [random_bits.reference, random_bits.tuned])
 def test_tuned_random_bits_is_the_reference(version):
-    """They give other words of one distribution: every bit is fair, and by itself."""
+    """Words differ but follow the same distribution, with fair, independent bits."""
     words = np.asarray(version(jax.random.key(3), (1 << 8, 1 << 8))).reshape(-1)
     assert words.dtype == np.uint32
     bits = (words[:, None] >> np.arange(32, dtype=np.uint32)) & 1
@@ -221,7 +219,7 @@ def test_tuned_random_bits_is_the_reference(version):
 
 
 def ties(vocab, seed):
-    """Rows of few values, of which equals are far apart; zeros of both signs."""
+    """Returns rows with many ties, far apart, and zeros of both signs."""
     rng = np.random.default_rng(seed)
     x_BV = np.round(3 * rng.normal(size=(40, vocab)))
     x_BV[rng.random(x_BV.shape) < 0.2] = -np.inf
@@ -253,7 +251,6 @@ def test_tuned_rows_is_the_reference(shape):
 
 
 def test_tuned_fused_attention_is_the_reference():
-    """Its values on a GPU; elsewhere the shapes that a plan is made of."""
     q, key, value = (random(2, 4, 2, 8, seed=i).astype(BF16) for i in range(3))
     bias = random(1, 2, 4, 4, seed=3).astype(BF16)
     mask = jnp.tril(jnp.ones((2, 1, 4, 4), bool))

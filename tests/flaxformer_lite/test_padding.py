@@ -1,7 +1,6 @@
-"""Batch norm and the mixture of experts know the padding of their own call alone.
+"""Tests that batch norm and mixtures of experts ignore padding.
 
-The mask reaches them through `masks.padding_known`, which stacks open. What the scope
-itself does is in test_masks.
+Stacks pass the mask through `masks.padding_known`; test_masks covers that scope.
 """
 
 import functools
@@ -40,7 +39,7 @@ def rows_of(pairs):
 
 
 def widened(rows, shape=(5, 9)):
-    """The same pairs in larger arrays, the rest of which is padding."""
+    """Returns the same pairs in larger arrays, filled with padding."""
 
     def pad(x):
         return jnp.pad(
@@ -55,7 +54,7 @@ def learn(rows):
 
 
 def compiled():
-    """A function of its own each time, for JAX keeps what it compiled of another."""
+    """Compiles a new function each time, since JAX caches programs by function."""
     return jax.jit(lambda rows: learn(rows))
 
 
@@ -72,14 +71,12 @@ def assert_same(found, expected):
 
 @functools.cache
 def expected(number):
-    """What is learned of the pairs in arrays as small as can be."""
     pairs = (tiny.PAIRS, OTHER_PAIRS)[number]
     return compiled()(rows_of(pairs))
 
 
 @pytest.mark.slow
 def test_what_was_traced_once_asks_each_batch_for_its_own_padding():
-    """Also inside the scope of another's."""
     traces = []
 
     @jax.jit
@@ -118,7 +115,6 @@ ELSEWHERE = {
     ids=str,
 )
 def test_padding_of_a_source_may_be_anywhere(settings):
-    """Teacher forcing and decoding give what they give of padding behind the tokens."""
     model = tiny.model(num_layers=1, **settings)
     variables = tiny.all_variables(model)
     inputs = jnp.array([[2, 9, 8], [2, 4, 0]])
@@ -142,8 +138,6 @@ def test_padding_before_a_token_of_a_target_is_refused(target):
 
 
 class FeedForwardAlone(Block):
-    """A block that knows nothing of padding."""
-
     @nn.compact
     def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
         residual = self.residual.copy(name='residual_1')

@@ -1,7 +1,6 @@
-"""Patterns over layers: `'[a, b]'`, of which layer i has entry i mod 2.
+"""Tests of patterns over layers: `'[a, b]'` gives layer i entry i mod 2.
 
-That layers of a pattern run in a loop as they do one by one is in test_scan_layers;
-what is refused, in test_build.
+test_scan_layers compares loops with separate layers; test_build covers errors.
 """
 
 import jax

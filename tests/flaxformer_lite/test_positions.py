@@ -1,4 +1,4 @@
-"""Positions by their papers' formulas; each tells a model the order of tokens."""
+"""Tests of positions against their papers' formulas."""
 
 import flax
 import jax.numpy as jnp
@@ -22,7 +22,6 @@ BEFORE = [31, 31, 23, 16, 15, 7, 1, 0, 0, 0, 0, 0, 0, 0]
 
 
 def made(text, **sizes):
-    """The positions that a spec names, for a stack of these sizes."""
     return variants.make('positions', text, sizes=Sizes(**sizes))
 
 
@@ -30,7 +29,7 @@ TABLE = 'test_positions.Table'
 
 
 class Rows(Positions):
-    """Positions of a table with a limited number of rows."""
+    """Positions with a table of limited length."""
 
     rows: Size = 4
 
@@ -40,8 +39,6 @@ class Rows(Positions):
 
 
 class Table(Rows):
-    """A row for each position, added to embeddings."""
-
     @nn.compact
     def embed(self, x_BTD, positions_BT):
         shape = self.rows, self.sizes.d_model
@@ -49,8 +46,6 @@ class Table(Rows):
 
 
 class Factors(Rows):
-    """A row for each position, multiplied by queries and keys in each attention."""
-
     @nn.compact
     def rotate(self, x_BTHK, positions_BT):
         shape = self.rows, self.sizes.d_k
@@ -208,7 +203,7 @@ def test_alibi_falls_with_distance_by_each_heads_slope(heads, slopes):
 
 
 def buckets(role):
-    """The bucket of each distance, read off a table that holds their numbers."""
+    """Reads the bucket of each distance from a table that holds their numbers."""
     t5 = made('t5', num_heads=1, role=role)
     p = {'params': {'table': jnp.arange(32.0)[:, None]}}
     k = 1000 + jnp.array(DISTANCES)[None]
@@ -226,7 +221,7 @@ def buckets(role):
     ],
 )
 def test_t5s_buckets_are_those_of_transformers(role, expected):
-    """transformers' T5Attention._relative_position_bucket of the same distances."""
+    """Compares with Transformers' `T5Attention._relative_position_bucket`."""
     assert buckets(role) == expected
 
 
@@ -250,7 +245,7 @@ def test_shaws_relative_keys_and_values_are_his_equations():
 
 
 def test_transformer_xls_scores_are_the_papers_terms_b_and_d():
-    """Of distances one by one: q · W_R R and v · W_R R of equation 5's second line."""
+    """Computes q · W_R R and v · W_R R of equation 5, one distance at a time."""
     xl = made('transformer_xl', d_model=6, num_heads=2, d_k=4, d_v=3)
     rng = np.random.default_rng(0)
     q, v = rng.normal(size=(1, 3, 2, 4)), rng.normal(size=(2, 4))
@@ -274,7 +269,6 @@ def test_the_last_timescale_is_the_papers_and_not_tensor2tensors():
 
 @pytest.mark.parametrize('positions', tiny.here('positions'))
 def test_heads_that_share_keys_are_heads_with_equal_ones(positions):
-    """Also where positions have parameters for each head of queries."""
     shared = tiny.model(num_layers=1, positions=positions, num_kv_heads=1)
     variables = tiny.all_variables(shared)
 

@@ -1,8 +1,8 @@
-"""Checkpoints as Transformers saves them: the same numbers here, and back again.
+"""Tests of Transformers checkpoints: equal outputs, and exact export.
 
-The checkpoints in goldens/families/ are small and random, and what Transformers
-computes of them stands beside them: goldens/make_families.py. Where Transformers is
-installed, it computes others, too. What is refused: test_pretrained_refused.py.
+goldens/make_families.py created the small random checkpoints in goldens/families/ and
+the expected values. If Transformers is installed, it computes more of them.
+test_pretrained_refused covers rejected checkpoints.
 """
 
 import itertools
@@ -43,7 +43,7 @@ every_golden = pytest.mark.parametrize('name', NAMES)
 
 
 def by_cost(fast):
-    """The others take seconds each, most of which is compiling."""
+    """Marks the others as slow, since each compiles for seconds."""
     slow = pytest.mark.slow
     names = [name if name in fast else pytest.param(name, marks=slow) for name in NAMES]
     return pytest.mark.parametrize('name', names)
@@ -60,7 +60,6 @@ def test_logits_loss_and_gradients_are_those_of_transformers(name):
 
 
 def check_forward(path, golden, rounding):
-    """Compares with what make_families.computed gives."""
     model, variables = flaxformer_lite.from_pretrained(path)
     tokens = model.special_tokens
     batch = flaxformer_lite.make_batch(
@@ -115,7 +114,6 @@ def tolerance(gradient):
 
 @pytest.mark.parametrize('name', ['m2m100', 't5'])
 def test_padding_on_the_left_changes_nothing(name):
-    """In Transformers, M2M100 counts tokens and T5 takes distances."""
     model, variables = flaxformer_lite.from_pretrained(GOLDENS / name)
     golden = golden_of(name)
     source, inputs = golden['source'], golden['inputs']
@@ -161,7 +159,7 @@ def check_beam(model, variables, source, golden, first):
 
 
 def decoded(model, variables, source, strategy, first):
-    """The tokens before the end token, and the log-probability with it."""
+    """Returns the tokens before the end token, and the log-probability including it."""
     result = flaxformer_lite.generate(
         model,
         variables,
@@ -176,7 +174,6 @@ def decoded(model, variables, source, strategy, first):
 
 
 def log_probabilities(model, variables, source, texts, first):
-    """Of targets with their end tokens, by teacher forcing; the first may be given."""
     end = model.special_tokens.eos
     labels = np.full((len(texts), LIMIT), model.special_tokens.padding, np.int32)
     for row, text in zip(labels, texts, strict=True):
@@ -208,7 +205,6 @@ def test_back_and_forth_is_the_same_to_the_bit(name):
 
 @pytest.mark.parametrize('name', ['t5gemma', 't5gemma2'])
 def test_every_pattern_of_layers_is_written_as_it_was_read(name):
-    """Also those whose period begins with a shorter one: full, sliding, full, full."""
     family = family_of(GOLDENS / name)
     config = folder.read_config(GOLDENS / name)
     for depth in range(1, 6):
@@ -261,7 +257,6 @@ NO_DROPOUT = ('dropout', 'dropout_rate', 'attention_dropout', 'activation_dropou
 
 @pytest.mark.parametrize('name', ['bart', pytest.param('t5', marks=pytest.mark.slow)])
 def test_variables_in_bfloat16_are_trained(name, tmp_path):
-    """With a gradient within rounding of that in float32, also summed over parts."""
     path = shutil.copytree(GOLDENS / name, tmp_path / name)
     change_config(path, **dict.fromkeys(NO_DROPOUT, 0.0))
     golden = golden_of(name)
@@ -285,7 +280,6 @@ def test_variables_in_bfloat16_are_trained(name, tmp_path):
 
 @pytest.fixture(scope='module')
 def marian_step():
-    """Marian's model, variables, an optimizer and a compiled step."""
     model, variables = flaxformer_lite.from_pretrained(GOLDENS / 'marian')
     optimizer = optax.adamw(1e-2)
     step = jax.jit(make_train_step(model, optimizer))
@@ -313,7 +307,6 @@ def test_training_keeps_the_start_embedding_of_marian_at_zero(is_zero, marian_st
 
 @pytest.fixture
 def marian(tmp_path):
-    """A copy of a checkpoint, to be changed."""
     path = tmp_path / 'marian'
     shutil.copytree(GOLDENS / 'marian', path)
     return path

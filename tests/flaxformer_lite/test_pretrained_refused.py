@@ -1,7 +1,7 @@
-"""Checkpoints that are damaged, of no family, or not what their config says.
+"""Tests that damaged or unsupported checkpoints are rejected in one line.
 
-Each is refused in one line that names the file, the field or the array, by the library
-and in the same words by `experiments.convert`, which writes nothing.
+The library and `experiments.convert` print the same words and name the file, the field
+or the array. The command writes nothing.
 """
 
 import json
@@ -33,7 +33,6 @@ ARRAY = 'model.encoder.layers.1.fc1.bias'
 
 @pytest.fixture
 def marian(tmp_path):
-    """A copy of a checkpoint with its tokenizer, to be damaged."""
     path = tmp_path / 'marian'
     shutil.copytree(GOLDENS / 'marian', path)
     tokenizer = GOLDENS.with_name('tokenizers') / 'marian'
@@ -42,7 +41,6 @@ def marian(tmp_path):
 
 
 def refusal(path):
-    """The line that the library says."""
     with pytest.raises(ValueError, match='.') as caught:
         flaxformer_lite.from_pretrained(path)
     message = str(caught.value)
@@ -222,7 +220,6 @@ def set_nested(path, names, value):
 
 
 def fields_of(config, names=()):
-    """The path of each field, also of sections."""
     for name, value in config.items():
         yield (*names, name)
         if isinstance(value, dict):

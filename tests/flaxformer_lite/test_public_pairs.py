@@ -1,4 +1,4 @@
-"""Each public function with each kind of model that a reader would give it."""
+"""Tests of each public function with each kind of model."""
 
 import functools
 
@@ -41,7 +41,6 @@ every = each(*MODELS, *PUBLISHED, *ENSEMBLES)
 
 @functools.cache
 def opened(name):
-    """A model and its variables."""
     if name in ENSEMBLES:
         models, variables = zip(*map(opened, ENSEMBLES[name]), strict=True)
         variables = flaxformer_lite.ensemble_variables(variables)
@@ -53,7 +52,6 @@ def opened(name):
 
 
 def batch_of(model, targets):
-    """The targets, each with its end token."""
     sources = [[*row, model.special_tokens.eos] for row in SOURCES]
     return flaxformer_lite.make_batch(sources, targets, model=model)
 

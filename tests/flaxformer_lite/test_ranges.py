@@ -1,4 +1,4 @@
-"""What arguments may be: how a Range judges numbers; every argument has one."""
+"""Tests of ranges: how they judge numbers, and that every argument has one."""
 
 import inspect
 from typing import Annotated, Any, get_args, get_origin
@@ -98,7 +98,7 @@ def test_what_is_made_in_python_is_held_to_the_same(make, message):
 
 
 def limited(kind):
-    """Whether an annotation says too little: numbers or words, of a type alone."""
+    """Returns whether an annotation restricts its numbers or words."""
     if validation.limit_of(kind) is not None:
         return False
     if get_origin(kind) is Annotated:
@@ -113,7 +113,6 @@ VARIANTS = [
 
 @pytest.mark.parametrize(('kind', 'name'), VARIANTS)
 def test_every_argument_of_a_variant_that_is_a_number_or_a_word_has_a_range(kind, name):
-    """Modules, which are parts, and switches need none: their types say all."""
     cls, _ = variants.FOLDERS[kind].find(name)
     for argument, kind in spec.parameters(cls).items():
         assert kind is not inspect.Parameter.empty, f'{argument} has no type'
@@ -128,7 +127,7 @@ def test_every_argument_of_a_variant_that_is_a_number_or_a_word_has_a_range(kind
 
 
 def test_what_a_model_gives_its_parts_is_written_down(monkeypatch):
-    """`variants.GIVEN` is what `build` gives each kind of part, no more and no less."""
+    """Checks that `variants.GIVEN` is exactly what `build` passes to each kind."""
     given_to = {}
     make = variants.make
 

@@ -1,4 +1,4 @@
-"""Layers that the backward pass computes again: the same results, in less memory."""
+"""Tests of gradient checkpointing: the same results in less memory."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,6 @@ def costs(choice, **model):
 
 
 def kept_bytes(choice, **overrides):
-    """Of what the forward pass of a loss keeps for the backward pass."""
     model = tiny.model(**overrides).with_remat(choice)
     variables = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     batch = dict.fromkeys(BATCH_ARRAYS, jax.ShapeDtypeStruct((8, 8), jnp.int32))

@@ -1,4 +1,4 @@
-"""Residual connections by their formulas: where the norm is, and what is dropped."""
+"""Tests of residual connections: the place of the norm, and dropout."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ Y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 8)), jnp.float32)
 
 
 class Tenfold(nn.Module):
-    """Stands for the norm and shows where it was."""
+    """A stub of a norm that shows where it was applied."""
 
     def __call__(self, x):
         return 10 * x
@@ -44,7 +44,6 @@ def test_pre_norm_is_the_norm_of_the_branch_and_of_the_end():
 
 
 def made(name, **sizes):
-    """A residual with the norm that shows where it was, and its parameters."""
     defaults = dict(role='encoder', encoder_layers=2, decoder_layers=3)
     parts = dict(norm=Tenfold(), dropout=Dropout(0.0), sizes=Sizes(**defaults | sizes))
     residual = variants.make('residual', name, **parts)

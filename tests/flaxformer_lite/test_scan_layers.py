@@ -1,4 +1,4 @@
-"""Layers that are one loop: what separate ones compute, by a program of one size."""
+"""Tests that a loop over layers equals separate layers."""
 
 import functools
 
@@ -26,7 +26,6 @@ def batch():
 
 @functools.cache
 def both(**overrides):
-    """(model, variables) with separate layers, and with a loop of the same layers."""
     separate = tiny.model(**overrides)
     variables = tiny.all_variables(separate)
     scanned = tiny.model(scan_layers=True, **overrides)
@@ -106,7 +105,6 @@ def test_the_first_parameters_are_the_same():
 
 
 def gradient_jaxpr(num_layers):
-    """With dropout, of abstract variables."""
     model = tiny.model(scan_layers=True, num_layers=num_layers, layer_drop=0.1)
     variables = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     step = functools.partial(loss_and_grads, model, dropout_key=jax.random.key(1))

@@ -1,4 +1,4 @@
-"""Learning rates by their formulas, and what is refused as a schedule."""
+"""Tests of learning rates against formulas, and of invalid schedules."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -74,8 +74,6 @@ def test_a_schedule_of_negative_or_infinite_rates_is_refused(text, message):
 
 
 class Falling(Schedule):
-    """A class of one's own, which goes by steps."""
-
     steps: int
     peak: float = 1.0
 

@@ -1,4 +1,4 @@
-"""The probabilities of given targets, against their formulas in float64."""
+"""Tests of log-probabilities of targets against float64 formulas."""
 
 import functools
 
@@ -14,7 +14,6 @@ from flaxformer_lite.training.batch import source_and_inputs
 
 
 def single():
-    """A pair a row, with padding; and a row of nothing."""
     return tiny.batch([*([pair] for pair in tiny.PAIRS), []])
 
 

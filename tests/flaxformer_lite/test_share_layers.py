@@ -1,4 +1,4 @@
-"""Layers that share parameters: the model whose layers have equal ones."""
+"""Tests of shared layers, against a model whose layers have equal parameters."""
 
 import functools
 
@@ -38,7 +38,7 @@ def unshared():
 
 
 def copies(params):
-    """What layer i mod n has, layer i has."""
+    """Gives layer i the parameters of layer i mod n."""
     found = dict(params)
     for stack, depth in DEPTHS.items():
         layers = {
@@ -50,7 +50,6 @@ def copies(params):
 
 
 def sums(gradients):
-    """Of the copies of each layer."""
     found = dict(gradients)
     for stack, depth in DEPTHS.items():
         of_stack = dict(gradients[stack])
@@ -70,7 +69,6 @@ def close(found, expected):
 
 @functools.cache
 def expected():
-    """Loss sums and gradients of copies, and the model that shares, with variables."""
     model = tiny.model(**SHARED)
     variables = tiny.all_variables(model)
     found = {'params': copies(variables['params'])}
@@ -113,7 +111,6 @@ def test_as_many_layers_as_there_are_share_nothing():
 
 
 def test_contracts_hold_where_each_layer_decodes_with_a_cache_of_its_own():
-    """In a loop; other forms of layers that share are in the drawn combinations."""
     model = tiny.model(**SHARED, scan_layers=True)
     found = models.examine(model, models.random_variables(model))
     testing.require(models.findings(found), 'layers that share')

@@ -1,4 +1,4 @@
-"""Spec strings: what they may say, and how they find the class that they name."""
+"""Tests of spec strings: their grammar, and how they find a class."""
 
 import re
 import textwrap
@@ -48,7 +48,6 @@ FILES = {
 
 @pytest.fixture(scope='module', autouse=True)
 def shop(tmp_path_factory):
-    """A package whose variants no list names."""
     folder = tmp_path_factory.mktemp('package')
     (folder / 'shop').mkdir()
     for name, text in FILES.items():

@@ -1,4 +1,4 @@
-"""A part with a mistake is found by the contract that it breaks, with an example."""
+"""Tests that each contract finds a broken component and shows an example."""
 
 import itertools
 import re
@@ -37,7 +37,7 @@ from flaxformer_lite.testing import forms, models, parts
 
 
 class SeesTheFuture(ReluFeedForward):
-    """A convolution to the wrong side."""
+    """A convolution that looks ahead."""
 
     @nn.compact
     def __call__(self, x_BTD):
@@ -228,14 +228,14 @@ def test_the_command_prints_what_it_finds_and_exits_with_1(monkeypatch, capsys):
 
 
 class Mean(Loss):
-    """Of all places, padding among them."""
+    """A mean over all positions, padding included."""
 
     def token_losses(self, logits_BTV, labels_BT, *more):
         return label_log_p(logits_BTV, labels_BT) / labels_BT.size
 
 
 class OfTheFirst(Loss):
-    """Labels of the first row count most."""
+    """A loss that weights the labels of the first row most."""
 
     def token_losses(self, logits_BTV, labels_BT, *more):
         weight_B1 = 1 / (1 + jnp.arange(len(labels_BT)))[:, None]
@@ -312,7 +312,6 @@ def config_with(part='relu', **train):
 def test_a_run_refuses_a_part_that_breaks_a_contract_unless_told_to_train_it(
     tmp_path, cache
 ):
-    """Where it stands: what only an encoder has may see all of the source."""
     part = 'test_testing.SeesTheFuture'
     message = (
         f'model.decoder.feed_forward={part}: failed contract .logits do not see the '
@@ -365,7 +364,7 @@ class KeepsNothing(Filter):
 
 
 class GoesOn(Filter):
-    """It counts over all passes."""
+    """Counts over all passes."""
 
     calls = itertools.count()
 
@@ -427,7 +426,7 @@ class NeverEnds(GreedySearch):
 
 
 class OfTheWholeBatch(Sampling):
-    """What a row draws depends on how many rows there are."""
+    """Draws noise that depends on the number of rows."""
 
     def choose(self, state, logits_BNV, total_BNV):
         key = jax.random.fold_in(jax.random.key(1), state.beam.step)

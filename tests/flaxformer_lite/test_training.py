@@ -1,5 +1,4 @@
-"""Training steps: what a state becomes, on what it depends, and what must not change
-it."""
+"""Tests of training steps: the new state, its inputs and its invariants."""
 
 import functools
 
@@ -29,7 +28,7 @@ def model(**overrides):
 
 @functools.cache
 def make(accumulate=1, **overrides):
-    """The compiled step, and how often it was traced."""
+    """Returns the compiled step, and a counter of its traces."""
     traces = []
     step = make_train_step(model(**overrides), tiny.adam(RATE), accumulate=accumulate)
 
@@ -50,8 +49,6 @@ def start(seed=0):
 
 
 def batch(word=4):
-    """Four rows of unequal lengths, the first of which begins with a word of one's
-    choice."""
     (source, labels), *others = tiny.PAIRS
     pairs = [([word, *source[1:]], labels), *others, ([6, 5, 4, 1], [3, 1])]
     return tiny.batch([[pair] for pair in pairs])
@@ -66,10 +63,12 @@ def same(one, other):
 
 
 def test_a_training_step_is_as_it_was():
-    """Every figure follows from the seeds. Where they changed on purpose
-    (initialisation, dropout, names of modules, what is computed in which order), put
-    the new ones here, and say so in the changelog: runs that resume will differ as
-    well. What they should be, the laws and goldens of the parts say."""
+    """Every number follows from the seeds. If you changed them on purpose, for example
+    by
+    a new initialization or order of operations, copy the new ones here. Say so in the
+    changelog, because resumed runs will differ too. Other tests check their
+    correctness.
+    """
     state, metrics = make()[0](start(), batch(), jax.random.key(1))
     parameters = sum(
         np.abs(x).sum(dtype=np.float64) for x in jax.tree.leaves(state.params)
@@ -213,8 +212,7 @@ def test_parts_of_a_batch_add_up_to_the_whole():
 
 
 class Words:
-    """Stands for a model that compiles at once: a word's vector, noisy where a key is
-    given."""
+    """A stub of a model that compiles fast: one vector per token, noisy with a key."""
 
     dense = Dense(())
     scans_layers = False
@@ -259,7 +257,7 @@ def test_a_batch_of_padding_moves_nothing():
 
 
 def once(accumulate=1, rows=None, **overrides):
-    """A fresh model's first parameters, and its state and figures after a step."""
+    """Returns initial parameters, and the state and metrics after one step."""
     overrides = dict(dropout=0.0) | overrides
     first = compiled_init(**overrides)(jax.random.key(0))
     step, _ = make(accumulate, **overrides)

@@ -1,4 +1,4 @@
-"""The model as a whole: what is said of it in numbers."""
+"""Tests of the model as a whole, against numbers."""
 
 import functools
 
@@ -27,12 +27,11 @@ def made(**overrides):
 
 
 def one_layer(overrides):
-    """The model with as few layers as show what a test is about."""
     return made(**dict(num_layers=1) | overrides)
 
 
 def changed(p, pattern, change):
-    """Parameters with those changed whose path holds the pattern."""
+    """Returns parameters, changed where the path contains the pattern."""
     flat = flatten_dict(p, sep='/')
     assert any(pattern in name for name in flat)
     return unflatten_dict(
@@ -61,7 +60,7 @@ def test_the_sources_keys_and_values_are_projected_once_a_sentence():
 
 @pytest.mark.parametrize('architecture', ['encoder_decoder', 'prefix_lm'])
 def test_a_start_token_may_have_the_number_of_padding(architecture):
-    """T5's has. Start token 0 with the vector that 2 has is start token 2."""
+    """T5 shares the id: start token 0 with the vector of token 2 acts as token 2."""
     model, p = one_layer(dict(architecture=architecture, tie='none'))
     table = p['params']['embedding']
     zero = {'params': p['params'] | {'embedding': table.at[0].set(table[2])}}
@@ -123,7 +122,6 @@ def translate(model, p, source, bos=2):
 
 
 def teacher_forced(model, p, source, tokens, bos=2):
-    """The scores of three translations each by the model's logits of whole targets."""
     labels = np.asarray(tokens).reshape(-1, 10)
     inputs = np.insert(labels, 0, bos, axis=1)[:, :-1]
     out = tiny.apply(model, p, jnp.repeat(source, 3, axis=0), inputs)
@@ -136,7 +134,7 @@ def teacher_forced(model, p, source, tokens, bos=2):
 
 
 def listening():
-    """Random weights that say different things of different sources."""
+    """Returns random weights whose outputs depend on the source."""
     model = tiny.model(tie='none')
     p = {'params': tiny.parameters(model, seed=2)}
     p = changed(changed(p, 'bias', jnp.zeros_like), 'scale', jnp.ones_like)
@@ -147,10 +145,10 @@ SOURCES = [source for source, _ in tiny.PAIRS]
 
 
 def test_a_beam_is_as_it_was():
-    """If the model, the search or the names of parameters were changed on purpose, put
-    the new beam here: that it is right, the exhaustive search in test_decoding and the
-      scores
-    of whole targets below say."""
+    """If you changed the model, the search or parameter names on purpose, copy the new
+    beam here. The exhaustive search in test_decoding checks its correctness, and so do
+    the scores of whole targets below.
+    """
     tokens, scores, _ = translate(*listening(), tiny.padded([*SOURCES, []]))
     why = test_a_beam_is_as_it_was.__doc__
     expected = [[1], [5, 3, 5, 5, 5, 5, 5, 1], [1], []]
@@ -176,7 +174,7 @@ def test_a_sentence_translates_the_same_alone_and_in_any_batch():
 
 
 class Times(nn.Module):
-    """Stands for a sublayer, whatever else it is given."""
+    """A stub of a sublayer that ignores its other arguments."""
 
     factor: float
 
@@ -188,7 +186,7 @@ class Times(nn.Module):
 
 
 class PlusOne(nn.Module):
-    """Stands for a norm."""
+    """A stub of a norm."""
 
     def __call__(self, x_BTD):
         return x_BTD + 1

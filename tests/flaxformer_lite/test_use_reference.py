@@ -1,17 +1,16 @@
-"""`ops.use_reference`: the formulas run everywhere, and derivatives of any order work.
+"""Tests of `ops.use_reference` and of derivatives of any order.
 
-Derivatives are compared with differences of the loss, or of its gradient, at four
-points along a line: (f(−2h) − 8 f(−h) + 8 f(h) − f(2h)) / 12h, whose error is of order
-h⁴. All arrays are float32, so that the points must not be near: rounding gives an error
-of some 10⁻⁷ |f| / h. The step h was chosen by measurement. The relative errors of the
-slope and the Hessian-vector product are
+Derivatives are compared with differences at four points along a line: (f(−2h) − 8 f(−h)
++ 8 f(h) − f(2h)) / 12h, whose error is O(h⁴). Arrays are float32, so rounding adds an
+error of some 10⁻⁷ |f| / h. Measured relative errors of the slope and the Hessian-vector
+product:
 
     h = 0.005   7·10⁻⁴   2·10⁻⁴   by rounding
     h = 0.1     2·10⁻⁵   2·10⁻⁵
     h = 0.4     2·10⁻⁴   3·10⁻³   by the points' distance
 
-The tolerance is fifteen times the largest at h = 0.1. The model is smooth: its
-feed-forward network is GELU's, and there is no dropout.
+The tolerance is fifteen times the largest error at h = 0.1. The model is smooth: it
+uses GELU and no dropout.
 """
 
 import functools
@@ -42,7 +41,7 @@ def along(direction, params, step):
 
 
 def differences(function, params, direction):
-    """The derivative of a jitted function along a direction, by the four points."""
+    """Returns the derivative of a jitted function along a direction, by four points."""
 
     def at(multiple):
         return tiny.float64(function(along(direction, params, multiple * STEP)))
@@ -54,12 +53,10 @@ def differences(function, params, direction):
 
 
 def flat(tree):
-    """All numbers of a tree as one float64 vector."""
     return np.concatenate([np.float64(x).reshape(-1) for x in jax.tree.leaves(tree)])
 
 
 def assert_near(found, expected):
-    """The error's length is a small share of the vector's."""
     error = np.linalg.norm(flat(found) - flat(expected))
     assert error < TOLERANCE * np.linalg.norm(flat(expected))
 
@@ -71,7 +68,6 @@ def params():
 
 @pytest.fixture(scope='module')
 def direction(params):
-    """A random one, of length 1."""
     direction = tiny.random_like(params, seed=1)
     length = np.linalg.norm(flat(direction))
     return jax.tree.map(lambda v: v / length, direction)
@@ -79,7 +75,6 @@ def direction(params):
 
 @pytest.fixture(scope='module')
 def gradient():
-    """Of the references, as one program."""
     return jax.jit(jax.grad(mean_loss))
 
 
@@ -88,7 +83,6 @@ def test_no_tuned_version_is_left():
     arguments = tiny.parameters(model), jax.random.key(0)
 
     def programs():
-        """The forward pass as it is differentiated, and the gradient."""
         loss = functools.partial(mean_loss, model=model)
         found = [jax.make_jaxpr(f)(*arguments) for f in (loss, jax.grad(loss))]
         return ' '.join(map(str, found))
@@ -105,11 +99,7 @@ def test_no_tuned_version_is_left():
 
 
 def test_a_compiled_function_follows_the_switch():
-    """What was traced on one side of the switch is traced anew on the other.
-
-    It is seen in the program, and in what the compiled function returns: the references
-    drop other elements.
-    """
+    """The references drop other elements, so the results differ, too."""
     model = tiny.model(num_layers=1, dropout=0.5)
     arguments = tiny.parameters(model), jax.random.key(0)
     loss = jax.jit(functools.partial(mean_loss, model=model))
@@ -131,7 +121,7 @@ def test_a_compiled_function_follows_the_switch():
 
 
 def drops_by():
-    """Which random bits a dropout mask is made of."""
+    """Returns whether threefry or the hash makes the bits of a dropout mask."""
     key, shape = jax.random.key(0), (64, 64)
     found = np.asarray(keep_mask(key, shape, 0.5))
     for version in (random_bits.tuned, random_bits.reference):

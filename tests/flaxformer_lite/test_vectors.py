@@ -1,4 +1,4 @@
-"""Sources of vectors, such as frames of speech, in place of tokens."""
+"""Tests of sources of vectors, such as frames of speech."""
 
 import numpy as np
 import pytest

@@ -1,13 +1,12 @@
-"""Makes the checkpoints in `families/`, and what Transformers computes of them.
+"""Creates the checkpoints in `families/` and records what Transformers computes.
 
     python tests/goldens/make_families.py [FAMILY …]
 
-Each folder is what `save_pretrained` of Transformers writes of a small model with
-random weights, whose sizes differ wherever the family lets them. Beside it,
-`golden.npz` has a batch; the `logits`; the mean `loss` over the labels that are not
-padding; its `gradients/…` by their names. `decoded.json` has the tokens of greedy and
-beam search. Computed in float64, stored in float32. PyTorch and Transformers are needed
-to make them, and not to test with them.
+Each folder is the output of Transformers' `save_pretrained` for a small random model,
+whose sizes differ wherever the family allows. It also holds `golden.npz`, with a batch,
+its `logits`, the mean `loss` over non-padding labels and its `gradients/…`.
+`decoded.json` has the tokens of greedy and beam search. Values are computed in float64
+and stored in float32. Only this script needs PyTorch and Transformers.
 """
 
 import copy
@@ -31,9 +30,9 @@ class Case(NamedTuple):
     """A model of Transformers.
 
     Attributes:
-      kind: its classes begin with it.
-      settings: of its config.
-      first: the first token of targets, where the family is told it.
+      kind: Prefix of its class names.
+      settings: Arguments of its config.
+      first: First token of targets, if the family forces one.
     """
 
     kind: str
@@ -164,7 +163,7 @@ FAMILIES = {
 
 
 class Batch(NamedTuple):
-    """Sources and targets, each with its end token; padded when they are used."""
+    """Unpadded sources and targets, each with its end token."""
 
     sources: list[list[int]]
     targets: list[list[int]]
@@ -178,9 +177,9 @@ def golden_batch(end: int) -> Batch:
 
 
 class EndAtLimit(transformers.LogitsProcessor):
-    """The last token is the end token, whose probability counts as any other's.
+    """Forces the end token at the limit and counts its probability.
 
-    Transformers' own `forced_eos_token_id` gives it for nothing.
+    Transformers' `forced_eos_token_id` gives it a log-probability of 0.
     """
 
     def __init__(self, end: int):
@@ -211,7 +210,6 @@ def make(name: str) -> None:
 
 
 def random_model(name: str, seed: int):
-    """A family's model, with weights by a seed."""
     case = FAMILIES[name]
     settings = copy.deepcopy(case.settings)
     suffix = 'MTModel' if case.kind == 'Marian' else 'ForConditionalGeneration'
@@ -226,7 +224,6 @@ def random_model(name: str, seed: int):
 
 
 def randomise(model) -> None:
-    """Weights large enough that each of them matters."""
     buffers = [x for n, x in model.named_buffers() if n == 'final_logits_bias']
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -243,7 +240,7 @@ def randomise(model) -> None:
 
 
 def decoded(model, batch: Batch, first: int | None) -> dict[str, list]:
-    """The tokens before the end token, and the log-probabilities with it."""
+    """Returns the tokens without the end token, and log-probabilities including it."""
     greedy = generated(model, batch, first, 1)
     beam = generated(model, batch, first, BEAMS)
     return {
@@ -281,7 +278,6 @@ def texts_of(out, model) -> list[list[int]]:
 
 
 def computed(model, batch: Batch) -> dict[str, np.ndarray]:
-    """What is stored in golden.npz."""
     config = model.config
     source, labels = (rows(side, config.pad_token_id) for side in batch)
     real = labels != config.pad_token_id

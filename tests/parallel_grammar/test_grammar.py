@@ -1,4 +1,4 @@
-"""The grammar: its German is compared with sentences written by hand."""
+"""Tests of the grammar against German sentences written by hand."""
 
 import ast
 import doctest
@@ -65,7 +65,7 @@ ARTICLES = {
 
 
 def n(text: str, **parts) -> NounPhrase:
-    """The noun phrase of a text: 'these old dogs'."""
+    """Parses a noun phrase: 'these old dogs'."""
     *before, noun = text.replace('how many', 'how_many').split()
     article = (
         before.pop(0).replace('_', ' ')
@@ -84,7 +84,6 @@ def n(text: str, **parts) -> NounPhrase:
 
 
 def it(noun: str) -> Pronoun:
-    """'it', where that means the noun."""
     return Pronoun('it', NOUNS[noun].gender)
 
 
@@ -96,7 +95,6 @@ def its(thing: str, owner: str) -> NounPhrase:
 
 
 def that(noun: str) -> RelativePronoun:
-    """The relative pronoun for a noun."""
     return RelativePronoun(PLURALS.get(noun) or NOUNS[noun], noun in PLURALS)
 
 
@@ -107,8 +105,7 @@ def at(preposition: str, where) -> Prepositional:
 
 
 def do(subject, verb: str, thing=None, to=None, **parts) -> Clause:
-    """A clause. Texts stand for noun phrases, times, manners and modals; `to` is the
-    recipient."""
+    """Builds a clause from texts of noun phrases, times, manners and modals."""
     subject, thing, to = (
         n(x) if isinstance(x, str) else x for x in (subject, thing, to)
     )
@@ -129,7 +126,6 @@ def be(subject, what, **parts) -> Clause:
 
 
 def say(subject, verb: str, conjunction: str, what: Clause, **parts) -> Clause:
-    """A clause whose verb takes a clause."""
     subject = n(subject) if isinstance(subject, str) else subject
     return Clause(
         subject, CLAUSE_VERBS[verb], tail=Subordinate(conjunction, what), **parts
@@ -192,7 +188,7 @@ def test_phenomena(row):
 
 @pytest.mark.parametrize('row', read_golden('declensions.txt'))
 def test_declension(row):
-    """Nominative, accusative, dative, genitive."""
+    """Checks nominative, accusative, dative and genitive."""
     text, forms = row.split(': ')
     declined = [
         ' '.join(phrase(n(text), case)) for case in ('nom', 'acc', 'dat', 'gen')
@@ -202,7 +198,7 @@ def test_declension(row):
 
 @pytest.mark.parametrize('row', read_golden('conjugations.txt'))
 def test_conjugation(row):
-    """ich, du, er, wir; participle with auxiliary; the request to a friend."""
+    """Checks ich, du, er, wir, the participle with auxiliary, and the imperative."""
     english_verb, forms = row.split(': ')
     verb = VERBS[english_verb].german
     auxiliary = {'haben': 'hat', 'sein': 'ist'}[verb.auxiliary]

@@ -1,4 +1,4 @@
-"""The pages say what the code says."""
+"""Tests that the pages agree with the code."""
 
 import csv
 import inspect
@@ -25,7 +25,7 @@ CONTRIBUTING = (ROOT / 'CONTRIBUTING.md').read_text('utf-8')
 
 
 def table():
-    """The rows of 'All names': the names of fields, and what is beside."""
+    """Returns the rows of 'All names': field names and descriptions."""
     section = VARIANTS[VARIANTS.index('## All names') :]
     rows = re.findall(r'^\| (.*?) \| (.*) \|$', section, re.MULTILINE)
     return [(re.findall(r'`([\w.]+)`', left), right) for left, right in rows]
@@ -96,7 +96,7 @@ def test_the_citation_is_of_this_version():
 
 
 def named_fields(page):
-    """The fields of a config that a page names, with the value beside each, if any."""
+    """Returns the config fields that a page names, with values if it gives any."""
     text = (ROOT / page).read_text('utf-8')
     sections = '|'.join(sorted({x.partition('.')[0] for x in schema.fields()}))
     in_text = re.findall(rf'`((?:{sections})\.[\w.]+)(?:=([^`\n]+))?`', text)

@@ -1,4 +1,4 @@
-"""The project as a whole: who may import whom, and what it offers its users."""
+"""Tests of the project as a whole: allowed imports and public surface."""
 
 import ast
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_commands_fields_and_kinds_are_the_listed_ones():
 
 
 def commands() -> list[str]:
-    """Modules of the runner that `python -m` starts."""
+    """Returns the modules of the runner that `python -m` starts."""
     files = sorted((ROOT / 'experiments').glob('*.py'))
     started = [file for file in files if "__name__ == '__main__'" in file.read_text()]
     return [f'command {file.stem}' for file in started]

@@ -1,6 +1,6 @@
-"""The first cell of the notebooks: what it installs, and what it says.
+"""Tests of the first cell of the notebooks: what it installs and prints.
 
-The slow tests run it on what Colab's runtimes have installed (`tests/images`).
+Slow tests run it on the packages of Colab's runtimes (`tests/images`).
 """
 
 import json
@@ -22,7 +22,7 @@ DEVICES = '8 × TPU v5 lite (tpu)\n'
 
 @pytest.fixture
 def runtime(monkeypatch):
-    """A runtime whose accelerator, JAX and pip are given; returns pip's arguments."""
+    """Simulates a runtime's accelerator, JAX and pip; returns pip's arguments."""
 
     def start(backend='cpu', accelerator=None, devices=DEVICES, failed='', loaded=()):
         commands = []
@@ -156,7 +156,6 @@ def test_it_changes_no_package_of_colab(image, tmp_path):
 
 
 def write_notebook(name, file):
-    """Writes a notebook, in short, that installs a clone of this checkout."""
     text = (ROOT / f'notebooks/{name}.ipynb').read_text('utf-8')
     notebook = json.loads(test_notebooks.in_short(name, text))
     _, cell, *_ = notebook['cells']
@@ -166,7 +165,6 @@ def write_notebook(name, file):
 
 
 def packages(python):
-    """Name → version of all packages in an environment."""
     lines = run(python, '-m', 'pip', 'list', '--format=freeze').splitlines()
     return dict(line.split('==') for line in lines if '==' in line)
 

@@ -1,4 +1,4 @@
-"""Every notebook runs from the top, and holds outputs of the kinds that it puts out."""
+"""Tests that notebooks run from the top and keep the kinds of their outputs."""
 
 import ast
 import json
@@ -32,7 +32,7 @@ every_notebook = pytest.mark.parametrize('name', NOTEBOOKS)
 
 
 def in_order():
-    """The names in `execute.py`, which cannot be imported without its extra."""
+    """Returns the names in `execute.py`, which cannot be imported without its extra."""
     text = (ROOT / 'notebooks' / 'execute.py').read_text('utf-8')
     (names,) = re.findall(r'NAMES = (\(.*?\n\))', text, re.DOTALL)
     return ast.literal_eval(names)
@@ -61,7 +61,7 @@ def test_git_ignores_what_notebooks_write():
 
 @pytest.fixture(scope='module')
 def checkout(tmp_path_factory):
-    """A copy for all notebooks, as `look_inside` looks into the run of `quickstart`."""
+    """Returns a shared copy, since `look_inside` opens the run of `quickstart`."""
     from notebooks import execute
 
     folder = tmp_path_factory.mktemp('notebooks')
@@ -95,10 +95,7 @@ def in_short(name, text):
 
 
 def form_of(outputs):
-    """The kinds of a cell's outputs: figures stay figures.
-
-    What is said on stderr depends on the machine: that fonts are listed, for one.
-    """
+    """Returns the kinds of a cell's outputs, except stderr, which varies by machine."""
     return [
         (output['output_type'], sorted(output.get('data', {})))
         for output in outputs

@@ -1,4 +1,4 @@
-"""What is installed: the library alone, which needs jax, flax and optax."""
+"""Tests of the installed package: the library alone, with jax, flax and optax."""
 
 import os
 import re
@@ -17,7 +17,6 @@ LIBRARIES = ('jax', 'flax', 'optax')
 
 
 def run(*command, cwd, **variables):
-    """What a command prints; its whole output where it fails."""
     # XLA's flags are those of this environment's version, and may be unknown to
     # another.
     without = ('PYTHONPATH', 'XLA_FLAGS')
@@ -35,7 +34,6 @@ def run(*command, cwd, **variables):
 
 
 def loaded_after(statement):
-    """The modules that are loaded in a fresh interpreter after a statement."""
     code = f'import sys\n{statement}\nprint(*sorted(sys.modules))'
     printed = run(sys.executable, '-c', code, cwd=ROOT, JAX_PLATFORMS='cpu')
     return set(printed.splitlines()[-1].split())
@@ -75,7 +73,6 @@ for name in ('experiments', 'configs', 'parallel_grammar'):
 
 
 def wheel(folder):
-    """The project's wheel, built as a user builds it."""
     run(
         *(sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps'),
         *('--wheel-dir', folder, ROOT),
@@ -86,7 +83,6 @@ def wheel(folder):
 
 
 def extras():
-    """Extra → its packages, as the project declares them."""
     project = tomllib.loads((ROOT / 'pyproject.toml').read_text('utf-8'))['project']
     return project['optional-dependencies']
 

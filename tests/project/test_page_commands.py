@@ -1,4 +1,4 @@
-"""The commands of README and docs/ run as they are written, training in short."""
+"""Tests that the commands of README and docs/ run, with short training."""
 
 import importlib.util
 import os
@@ -36,7 +36,6 @@ if importlib.util.find_spec('ctranslate2') is None:  # which the extra `test` le
 
 
 def run(command, folder, root=pages.ROOT):
-    """What a command prints; all of it where it fails."""
     environment = os.environ | {
         'PYTHONPATH': os.pathsep.join([str(root), str(root / 'tests')]),
         'FLAXFORMER_LITE_CACHE': str(folder.parent / 'cache'),
@@ -54,7 +53,6 @@ def run(command, folder, root=pages.ROOT):
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
-    """A folder with text, and with the run of the first command of README."""
     folder = tmp_path_factory.mktemp('page')
     for name in ('my_text', 'multi30k'):
         (folder / name).mkdir()
@@ -105,7 +103,7 @@ def test_readme_leads_from_a_clone_to_a_report_of_ones_own_text(tmp_path, monkey
 
 
 def in_short(name, code):
-    """A page's file; where it is a sweep, with its runs in short."""
+    """Returns a file of a page; a sweep gets short runs."""
     if 'get_config' not in code:
         return code
     fields = small_runs.FIELDS | {'data': 'grammar(pairs=150)', 'train.steps': 2}
@@ -134,13 +132,11 @@ def test_the_commands_of_a_page_run(page, trained, tmp_path):
 
 
 def about_a_run(page):
-    """The Python of a page that opens the run of README."""
     return [x for name, x in pages.FENCE.findall(pages.text(page)) if name == 'py']
 
 
 @pytest.fixture
 def beside_a_run(trained, monkeypatch):
-    """The working directory holds the run of README."""
     monkeypatch.chdir(trained)
     monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(trained.parent / 'cache'))
 

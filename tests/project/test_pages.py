@@ -1,4 +1,4 @@
-"""The Python of README and docs/ runs, and their commands have flags that there are."""
+"""Tests that the Python of README and docs/ runs and that all flags exist."""
 
 import argparse
 import ast
@@ -55,13 +55,12 @@ def after_looking_inside(names):
 
 
 def named(page):
-    """The names that stand in the first column of a page's tables."""
+    """Returns the names in the first column of a page's tables."""
     cells = re.findall(r'^\| (.*?) \|', pages.text(page), re.MULTILINE)
     return {name for cell in cells for name in re.findall(r'`([\w.]+)`', cell)}
 
 
 def after_evidence(names):
-    """The fields that the page shows are those of a sweep."""
     contrasts, margin = names['contrasts'], names['margin']
     arms = {arm: {} for pair in contrasts for arm in pair}
     for shown in (
@@ -73,7 +72,6 @@ def after_evidence(names):
 
 
 def after_nnx(names):
-    """NNX trains the same parameters, and its attention is that of `jax.nn`."""
 
     def compare(found, expected):
         np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -113,7 +111,7 @@ def test_the_python_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
 
 
 class Parsed(Exception):
-    """A command has read its flags."""
+    """Raised once a command has parsed its flags."""
 
 
 def stop_after(function):
@@ -125,7 +123,6 @@ def stop_after(function):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where commands find what they name; none of them does more than read flags."""
     for name in ('runs/wmt_small', 'docs/reference'):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / 'in.en').touch()
@@ -150,7 +147,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def read(argv, monkeypatch):
-    """What a command makes of its flags; nothing of one that only shows help."""
+    """Parses a command's flags; returns None if it only shows help."""
     dash_m, module, *rest = argv
     assert dash_m == '-m'
     assert importlib.util.find_spec(module), module
@@ -170,7 +167,6 @@ def read(argv, monkeypatch):
 
 
 def check_read(found):
-    """Checks further what flags name: the fields of a config, the arms of a sweep."""
     if isinstance(found, tuple):
         settings = found[1]
         if settings.overrides.get('model.attention') == 'euclidean':
@@ -220,7 +216,6 @@ def test_a_page_installs_extras_that_there_are(page):
 
 
 def code_lines(code):
-    """How many lines of a program are neither blank, nor comments, nor docstrings."""
     found = set()
     tokens = tokenize.generate_tokens(io.StringIO(code).readline)
     for token in tokens:

@@ -1,4 +1,4 @@
-"""The tables of docs/how_to/sweeps.md and table3.md are those of the code."""
+"""Tests that docs/how_to/sweeps.md and table3.md agree with the code."""
 
 import ast
 import dataclasses
@@ -15,7 +15,6 @@ TABLE_3 = pages.text('docs/how_to/table3.md')
 
 
 def cells(text):
-    """The rows of a page's tables, as cells."""
     lines = re.findall(r'^\|(.*)\|$', text, re.MULTILINE)
     return [[cell.strip() for cell in line.split('|')] for line in lines]
 
@@ -33,7 +32,7 @@ def code_in(cell_list):
 
 
 def texts_in_code():
-    """The strings of the code, on lines of their own, with … for what goes in."""
+    """Returns the strings of the code, one a line, with … for inserted values."""
     found = []
     for folder in ('experiments', 'flaxformer_lite'):
         for file in (pages.ROOT / folder).rglob('*.py'):

@@ -1,4 +1,4 @@
-"""The hooks of the site: formulas, notebooks, and links as they are from a page."""
+"""Tests of the site's hooks: formulas, notebooks and relative links."""
 
 import base64
 import importlib.util

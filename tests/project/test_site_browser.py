@@ -1,4 +1,4 @@
-"""The built site in a browser: on a desk in the light, on a telephone in the dark."""
+"""Tests of the built site in a browser: desktop in light mode, phone in dark mode."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The pages of components name every variant and argument, and no others."""
+"""Tests that component pages name exactly the existing variants and arguments."""
 
 import inspect
 import re
@@ -33,14 +33,14 @@ def page(kind):
 
 
 def sections(kind):
-    """Name → text of what a page says of each variant."""
+    """Returns name → text of a page's section on each variant."""
     _, *parts = re.split(r'^## ', page(kind), flags=re.MULTILINE)
     named = [part.partition('\n') for part in parts]
     return {heading.strip('`'): text for heading, _, text in named}
 
 
 def rows(text, columns):
-    """The rows of a text's tables that have so many columns, without their heads."""
+    """Returns the rows of a text's tables with this many columns, without headers."""
     lines = [line[2:-2].split(' | ') for line in re.findall(r'^\| .* \|$', text, re.M)]
     return [cells for cells in lines if len(cells) == columns and '`' in cells[0]]
 

@@ -26,14 +26,13 @@ class Filtered(Source):
     """A source without the training pairs that filters reject.
 
     Args:
-      whole: The unfiltered source.
       spec: The filters. A pair counts for the first filter that rejects it.
 
     Attributes:
       left_out: Filter → number of pairs that it rejected in the last pass.
 
     Raises:
-      UserError: As `make`. `train` also raises it if no pair is left.
+      UserError: No pair is left.
     """
 
     def __init__(self, whole: Source, spec: Spec):
@@ -66,7 +65,6 @@ class Filtered(Source):
         return self._whole.evaluation()
 
     def digest(self):
-        """Returns a digest of the source, the filters and their code."""
         parts = []
         for part in self._filters:
             parts += [repr(part), code_of(type(part))]

@@ -7,9 +7,6 @@ class Filter(Checked):
     """Base class of filters: a dataclass with the arguments of the spec.
 
     Each pass over the pairs makes a new filter, so a filter may keep state.
-
-    Raises:
-      ValueError: An argument is invalid.
     """
 
     def keeps(self, source: str, target: str) -> bool:

@@ -29,9 +29,7 @@ class Objective(Checked):
 
     @functools.cached_property
     def marks(self) -> list[int]:
-        """The ids of the pieces that match `needs`.
-
-        They are sorted by number: `<extra_id_9>` before `<extra_id_10>`.
+        """The ids of the pieces that match `needs`, sorted by their numbers.
 
         Raises:
           UserError: The tokenizer has no such piece.
@@ -53,7 +51,6 @@ class Objective(Checked):
 
         Args:
           row: The n ≥ 1 ids of a text, without EOS.
-          rng: The random number generator.
 
         Returns:
           At most n ids each, without EOS.

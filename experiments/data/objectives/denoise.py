@@ -14,9 +14,9 @@ from flaxformer_lite.validation import Range
 class Denoise(Objective):
     """Replaces each span of ids by one `<mask>`; the target is the text (§2.2).
 
-    Span lengths are drawn from a Poisson distribution until they sum to r = ⌈ratio ·
-    n⌉, with the last span cut. A span of length 0 inserts a mask. Spans of length 0 are
-    limited, so that there are at most r masks. All places are equally likely.
+    Span lengths are Poisson-distributed and sum to r = ⌈ratio · n⌉, with the last span
+    cut. A span of length 0 inserts a mask. There are at most r masks, at equally likely
+    places.
 
     Attributes:
       ratio: The share of a text's ids that are masked.

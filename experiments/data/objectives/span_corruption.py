@@ -19,8 +19,8 @@ class SpanCorruption(Objective):
 
     Spans cover r = round(density · n) of n ids, at least 1 and at most n − 1. There are
     round(r / mean_span) spans, at least 1 and at most the number of sentinels. All
-    placements of spans that don't touch are equally likely. T5's own code always puts
-    the last span at the end of a text, so a short text always has the same span.
+    placements of spans that don't touch are equally likely. T5's own code always ends a
+    text with a span.
 
     Attributes:
       density: The share of a text's ids in spans.

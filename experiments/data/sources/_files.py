@@ -15,7 +15,7 @@ from experiments.errors import UserError
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Converts errors from reading a file, or from a damaged one, to UserError."""
+    """Converts errors from reading a file to UserError, also for damaged ones."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
@@ -25,14 +25,12 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[io.BufferedIOBase]:
-    """Opens a file, and converts errors to UserError."""
     open_it = gzip.open if path.suffix == '.gz' else open
     with reading(path), open_it(path, 'rb') as file:
         yield file
 
 
 def same_content(path: Path, other: Path) -> bool:
-    """Returns whether two files have the same bytes."""
     with reading(path):
         return filecmp.cmp(path, other, shallow=False)
 

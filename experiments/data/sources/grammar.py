@@ -37,13 +37,8 @@ class Grammar(OfRule):
     (`parallel_grammar/held_out.py`).
 
     Attributes:
-      seed: Determines the sentences. The combinations held out of training don't depend
-        on it.
-      pairs: Number of training pairs. A smaller number gives a prefix of a larger one,
-        with the same evaluation sets.
-
-    Raises:
-      ValueError: `seed` or `pairs` is out of range.
+      seed: Determines the sentences, but not which combinations are held out.
+      pairs: Number of training pairs. Smaller sets are prefixes of larger ones.
     """
 
     seed: Annotated[int, Range(at_least=0, below=2**63)] = 0
@@ -68,7 +63,6 @@ class Grammar(OfRule):
         return sets
 
     def digest(self):
-        """Returns a digest of the fields and of the code that makes the pairs."""
         files = sorted(Path(english.__file__).parent.glob('*.py'))
         return hex_digest(super().digest(), *map(Path.read_bytes, files))
 
@@ -79,7 +73,6 @@ class Grammar(OfRule):
         return [pair for _, pair in drawn]
 
     def _ordinary(self) -> Iterator[Drawn]:
-        """Yields `val`, then `test`, then the training pairs."""
         return self._distinct(0, sentence, _WORDS)
 
     @cached_property
@@ -100,10 +93,7 @@ class Grammar(OfRule):
         words: range,
         held_out: bool = False,
     ) -> Iterator[Drawn]:
-        """Yields trees and their pairs, held out of training or not.
-
-        Neither side of a pair occurred before, and both lengths are in `words`.
-        """
+        """Yields trees with pairs whose sides are new and as long as `words` allows."""
         rng = Rng(3 * self.seed + stream)
         seen = set()
         while True:

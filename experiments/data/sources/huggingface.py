@@ -18,24 +18,22 @@ _BY_LANGUAGE = 'translation'  # column whose cells map languages to texts
 class HuggingfaceSource(OfSplits):
     """`huggingface(path="wmt14", name="de-en", source="en", target="de")`.
 
-    Texts are cells of the columns `source` and `target`, or of a column `translation`
-    with these languages. Null is blank text. A set is downloaded if there is a network,
-    or found in the package's cache.
+    Reads the columns `source` and `target`, or these languages of a column
+    `translation`. Null is blank text. Downloads the set, or finds it in the package's
+    cache.
 
     Attributes:
       path: Name of the set on the Hub, or a folder.
-      source: Source language or column.
-      target: Target language or column.
-      name: Configuration of the set; `''` if there is only one.
-      split: Training split, in the package's notation: `'train'`, `'train[:99%]'`.
+      source, target: Languages or columns.
+      name: Configuration of the set. `''` if there is only one.
+      split: Training split: `'train'`, `'train[:99%]'`.
       dev: Split of the dev set `'val'`. Splits that overlap with neither are evaluation
         sets under their own names.
-      revision: Revision of the set on the Hub, such as a commit; `''` for the newest.
+      revision: Revision on the Hub, such as a commit. `''` for the newest.
 
     Raises:
-      UserError: On reading, if a package, set, split, language or column is missing, or
-        the set cannot be loaded.
-      ValueError: Both languages are the same.
+      UserError: On reading, if the set cannot be loaded or lacks a split, language or
+        column.
     """
 
     path: str
@@ -60,7 +58,6 @@ class HuggingfaceSource(OfSplits):
         )
 
     def _parts(self, split: str) -> list[Any]:
-        """Returns the ranges of rows of a split, or of a sum of parts."""
         text = '+'.join(self._sizes) if split == 'all' else split
         try:
             return self._package.ReadInstruction.from_spec(text).to_absolute(
@@ -71,12 +68,10 @@ class HuggingfaceSource(OfSplits):
 
     @functools.cached_property
     def _sizes(self) -> dict[str, int]:
-        """The number of rows of every split."""
         splits = self._load(self.split).info.splits
         return {name: part.num_examples for name, part in splits.items()}
 
     def digest(self):
-        """Returns a digest of the files, and of the selection that is read."""
         rows = self._load(self.split)
         content = (self.source, self.target, self.split, len(rows))
         files = [Path(file['filename']) for file in rows.cache_files]
@@ -100,7 +95,6 @@ class HuggingfaceSource(OfSplits):
         return rows
 
     def _ask(self, function: Callable[..., Any], **arguments: Any) -> Any:
-        """Calls a function of the package, and converts its various errors."""
         path = str(Path(self.path).expanduser())
         revision = self.revision or None
         if self._package.__version__.startswith('3.'):

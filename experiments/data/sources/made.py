@@ -1,8 +1,8 @@
 """Synthetic tasks: `made(task="reverse", longest=20)`.
 
-After Delétang et al. (2023, "Neural Networks and the Chomsky Hierarchy") and Kazemnejad
-et al. (2023, "The Impact of Positional Encoding on Length Generalization in
-Transformers"): train on lengths up to a bound, test up to it and beyond.
+Models train on lengths up to a bound and are tested beyond it. Sources: Delétang et al.
+(2023, "Neural Networks and the Chomsky Hierarchy"); Kazemnejad et al. (2023, "The
+Impact of Positional Encoding on Length Generalization in Transformers").
 """
 
 import zlib
@@ -85,7 +85,7 @@ def _listops(length: int, rng: Random) -> Pair:
 
 
 def _expression(length: int, rng: Random) -> tuple[list[str], int]:
-    """Returns an expression of `length` words and its value: a digit, or an operation.
+    """Returns an expression of `length` words, and its value.
 
     An operation has two words in addition to its operands: `[MAX` and `]`.
     """
@@ -136,17 +136,13 @@ class Made(OfRule):
     | `listops` | `[MAX 2 [SM 5 6 ] ]` | `2`; SM is the sum modulo 10 |
 
     Source lengths, in words, are uniform. Evaluation sets: `val` and `test` have the
-    lengths of training. `longer` has greater lengths, up to twice the maximum.
-    Evaluation sources are never in the training set.
+    lengths of training, `longer` up to twice the maximum. Their sources are never in
+    the training set.
 
     Attributes:
-      task: The task.
-      longest: Maximum words of a source in training; the minimum is 4.
+      longest: Maximum words of a training source. The minimum is 4.
       pairs: Number of training pairs.
       seed: Determines the pairs.
-
-    Raises:
-      ValueError: An argument is out of range.
     """
 
     task: Annotated[str, Choices(*_TASKS)] = 'reverse'
@@ -161,7 +157,6 @@ class Made(OfRule):
         return islice(filterfalse(_is_held_out, pairs), self.pairs)
 
     def evaluation(self):
-        """Returns the evaluation sets by name, each with distinct sources."""
         pairs = self._drawn(2 * self.seed, _SHORTEST, self.longest)
         within = distinct(filter(_is_held_out, pairs))
         beyond = self._drawn(2 * self.seed, self.longest + 1, 2 * self.longest)
@@ -169,7 +164,6 @@ class Made(OfRule):
         return taken(streams, SIZES)
 
     def _drawn(self, seed: int, shortest: int, longest: int) -> Iterator[Pair]:
-        """Yields pairs endlessly, with source lengths in the given range."""
         rng = Random(seed)
         while True:
             length = shortest + pick(rng, range(longest - shortest + 1))

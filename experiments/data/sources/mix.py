@@ -30,14 +30,10 @@ class Mix(Source, Checked):
     same languages.
 
     Attributes:
-      sources: Specs of the sources.
-      temperature: The sampling temperature T; 1 disables upsampling.
+      temperature: The sampling temperature T. 1 disables upsampling.
       tags: Whether each source text begins with a tag of the target language, such as
         `<2de>` (Johnson et al., Multilingual NMT System, 2017). The tokenizer's
         `user_defined_symbols=["<2de>"]` makes a tag one piece.
-
-    Raises:
-      UserError, ValueError: As the sources, or `sources` is empty.
     """
 
     sources: list | tuple
@@ -61,12 +57,10 @@ class Mix(Source, Checked):
 
     @property
     def target(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The target languages, in the same format."""
         return '+'.join(dict.fromkeys(part.target for part in self._parts))
 
     @property
     def _leaves(self) -> list[Source]:
-        """The sources, with nested mixtures flattened."""
         leaves = []
         for part in self._parts:
             leaves += part._leaves if isinstance(part, Mix) else [part]

@@ -30,15 +30,11 @@ class Needles(OfRule):
     Sources are distinct across all sets.
 
     Attributes:
-      count: Needles per target word.
-      values: Number of values that a needle can have.
+      values: Number of different needle values.
       length: Words of the target.
-      fillers: Words of the source that are not needles.
+      fillers: Source words that are not needles.
       seed: Determines the pairs.
       pairs: Number of training pairs.
-
-    Raises:
-      ValueError: An argument is out of range.
     """
 
     count: Annotated[int, Range(at_least=1, at_most=3)] = 2
@@ -77,7 +73,6 @@ class Needles(OfRule):
 
 
 def _shuffled(words: list[str], rng: Random) -> list[str]:
-    """Returns the words in a uniformly random order."""
     rest = list(words)
     order = []
     while rest:

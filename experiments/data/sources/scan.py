@@ -29,9 +29,9 @@ class Scan(OfRule):
     | `addprim_turn_left` | without `turn left`, and it alone | all others with it |
 
     The single command of the `addprim` splits is repeated until it is a tenth of the
-    training set. The splits equal the official files, except `simple`, which is another
-    random draw. Cut-offs other than 22 are those of Newman et al. (2020, "The EOS
-    Decision and Length Extrapolation"): 24, 25, 26, 27, 28, 30, 32, 33, 36, 40.
+    training set. The splits equal the official files, except `simple`, another random
+    draw. Newman et al. (2020, "The EOS Decision and Length Extrapolation") also use the
+    cut-offs 24, 25, 26, 27, 28, 30, 32, 33, 36 and 40.
 
     Evaluation sets: `test`, and `val`, 500 commands of `test` selected by a hash. SCAN
     has no third set, so selecting by `val` means selecting by test data.
@@ -39,9 +39,6 @@ class Scan(OfRule):
     Attributes:
       split: Determines the training commands.
       cutoff: Maximum number of actions in training, for `length`.
-
-    Raises:
-      ValueError: An argument is invalid.
     """
 
     split: Annotated[
@@ -87,7 +84,6 @@ class Scan(OfRule):
 
 
 def commands() -> Iterator[Pair]:
-    """Yields all commands with their actions."""
     simple = list(_repeated(_verbs()))
     yield from simple
     for (first, one), (second, other) in itertools.product(simple, repeat=2):

@@ -29,14 +29,11 @@ class Sigmorphon(Source, Checked):
     `<language>-uncovered-test`. Files have the format of the task, plain or `.gz`.
 
     Attributes:
-      path: A clone of the repository, or any folder that contains the files of the
-        language at any depth; `~` is the home directory.
+      path: A clone of the repository, or another folder with the language's files;
+        `~` is the home directory.
       language: The language in file names, such as `scottish-gaelic`.
-      size: Size of the training set: `low` has 100 forms, `medium` 1,000 and `high`
+      size: Size of the training set. `low` has 100 forms, `medium` 1,000, `high`
         10,000.
-
-    Raises:
-      ValueError: `size` is invalid.
     """
 
     path: str
@@ -46,7 +43,6 @@ class Sigmorphon(Source, Checked):
     target: ClassVar[str] = 'form'
 
     def train(self):
-        """Yields the training pairs, in the order of the file."""
         return self._pairs(f'train-{self.size}')
 
     def evaluation(self):
@@ -56,7 +52,6 @@ class Sigmorphon(Source, Checked):
         }
 
     def digest(self):
-        """Returns a digest of the file and of the code that reads it."""
         file = self._file(f'train-{self.size}')
         with reading(file):
             content = file.read_bytes()
@@ -92,5 +87,4 @@ class Sigmorphon(Source, Checked):
 
 
 def spaced(text: str) -> str:
-    """Returns the letters with spaces between them."""
     return ' '.join(text.replace(' ', SPACE))

@@ -22,25 +22,23 @@ Row = dict[str, Any]  # column → cell
 class TableSource(Source):
     """`table(train="a.tsv", val="b.tsv", source="word", target="sounds")`.
 
-    Each row has a source and a target in two columns, which are selected by name. The
-    extension determines the format. `.tsv` and `.csv` have column names in the first
-    line. Quotation marks enclose cells in CSV; in TSV they have no special meaning.
-    `.jsonl` has an object per line. Files are UTF-8, and may also be `.gz`. Text is
-    normalized to NFC, and line ends within a cell become spaces. Files are streamed.
+    The extension determines the format. `.tsv` and `.csv` have column names in the
+    first line; quotation marks are special only in CSV. `.jsonl` has an object per
+    line. Files are UTF-8, plain or `.gz`. Text is normalized to NFC, and line ends
+    within a cell become spaces.
 
     Args:
       train: The training file; `~` is the home directory.
       val: The file of the dev set.
-      source: Source column; results use it as the language.
+      source: Source column. Results use it as the language.
       target: Target column.
       sets: Additional evaluation sets, such as `{"test": "test.tsv"}`.
-      references: Columns with additional references in evaluation sets. A blank cell
-        means that the sentence has no such reference.
+      references: Columns with additional references in evaluation sets. Blank cells
+        give none.
 
     Raises:
-      UserError: A file is missing or has another extension. On reading: a column is
-        missing, the text is not a table, or there are no rows.
-      ValueError: An argument has the wrong type.
+      UserError: A file is missing or has another extension. On reading, a column is
+        missing, the text is not a table, or it has no rows.
     """
 
     def __init__(
@@ -92,12 +90,10 @@ class TableSource(Source):
         return ''
 
     def digest(self):
-        """Returns a digest of the file and of the columns that are read."""
         columns = (self._train.name, self.source, self.target)
         return hex_digest(repr(columns), of_file(self._train))
 
     def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:
-        """Yields the cells of `columns`, row by row."""
         read = _READERS[_kind(file)]
         number = 0
         for number, row in enumerate(read(file), 1):
@@ -122,11 +118,7 @@ def _kind(file: Path) -> str:
 
 
 def _cell(file: Path, number: int, row: Row, name: str) -> str:
-    """Returns the text of a cell; '' for null.
-
-    Raises:
-      UserError: The row has no such column, or the cell is not text.
-    """
+    """Returns the text of a cell; raises UserError if it is missing or not text."""
     if name not in row:
         raise UserError(
             f'data: {file} has no column {name!r} in row {number}; it has '
@@ -136,7 +128,6 @@ def _cell(file: Path, number: int, row: Row, name: str) -> str:
 
 
 def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
-    """Yields rows below a header; a blank line is a row of blank cells."""
     number = 0
     try:
         names = next(rows, [])
@@ -162,7 +153,6 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
 
 
 def _check_distinct(names: Sequence[str]) -> None:
-    """Raises ValueError if two columns have the same nonblank name."""
     for name in filter(None, names):
         if names.count(name) > 1:
             raise ValueError(f'several columns are called {name!r}; rename them')

@@ -20,27 +20,23 @@ from experiments.errors import UserError
 class Text(Source):
     """`text(path="corpus", source="en", target="de")`.
 
-    The path is a folder of files named `<set>.<language>`, plain or `.gz`, with
-    parallel lines.
+    Reads files named `<set>.<language>`, plain or `.gz`, with parallel lines in UTF-8.
 
     `train` is the training set and `val` the dev set. Every other set with both
-    languages is an additional evaluation set. Files are UTF-8 with one sentence per
-    line. If a file exists both plain and as `.gz`, the plain one is read. Text is
-    normalized to NFC.
+    languages is an additional evaluation set. A plain file has precedence over a `.gz`.
+    Text is normalized to NFC.
 
-    An evaluation set may have additional references next to `val.de`: `val.de.1`,
-    `val.de.2` or any other numbers. Line n of each translates line n of the source. A
-    blank line means that the sentence has no such reference.
+    An evaluation set may have additional references in `val.de.1`, `val.de.2` or any
+    other numbers. Line n of each translates line n of the source. Blank lines
+    give none.
 
     Attributes:
       path: The folder; `~` is the home directory.
-      source: Code of the source language in file names.
-      target: Code of the target language in file names.
+      source, target: Language codes in file names.
 
     Raises:
-      UserError: A folder or file is missing. On reading: files are empty, not UTF-8 or
+      UserError: A folder or file is missing. On reading, files are empty, not UTF-8 or
         of unequal length.
-      ValueError: Both languages are the same.
     """
 
     path: str
@@ -91,7 +87,6 @@ class Text(Source):
         return ''
 
     def digest(self):
-        """Returns a digest of the training files."""
         source = self._file('train', self.source)
         target = self._file('train', self.target)
         return hex_digest(of_file(source), of_file(target))
@@ -101,23 +96,19 @@ class Text(Source):
         return Path(self.path).expanduser()
 
     def _names(self) -> set[str]:
-        """Returns the names of sets with both languages."""
         files = self._file_names()
         return {x for x in self._source_names() if f'{x}.{self.target}' in files}
 
     def _source_names(self) -> set[str]:
-        """Returns the names of all sets with sources."""
         ending = f'.{self.source}'
         files = [file for file in self._file_names() if file.endswith(ending)]
         return {x.removesuffix(ending) for x in files if not x.startswith('.')}
 
     def _file_names(self) -> set[str]:
-        """Returns the names of all files, without `.gz`."""
         with reading(self._folder):
             return {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
 
     def _with_references(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
-        """Returns each source of a set with all its references."""
         source = self._file(name, self.source)
         target = self._file(name, self.target)
         return read_set(source, [target, *self._further_references(name)])
@@ -130,7 +121,6 @@ class Text(Source):
         return [file for _, name in numbered if (file := self._find(name))]
 
     def _find(self, name: str) -> Path | None:
-        """Returns the file of a name, plain or compressed."""
         files = (self._folder / name, self._folder / f'{name}.gz')
         return next(filter(Path.is_file, files), None)
 
@@ -158,8 +148,7 @@ def read_set(
 
     Args:
       source: A file with one sentence per line, plain or `.gz`.
-      references: Files with translations. A blank line in the second or a later file
-        means that the sentence has no such reference.
+      references: Files with translations. Blank lines in a later file give none.
 
     Raises:
       UserError: A file is missing, empty or not UTF-8, or the numbers of lines differ.
@@ -182,7 +171,6 @@ def read_set(
 
 
 def _pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Yields pairs of lines from two files."""
     # Count all lines before yielding the first pair, to never train on misaligned
     # lines.
     source_lines = _count_lines(source)

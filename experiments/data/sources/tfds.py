@@ -28,23 +28,21 @@ _CHUNK = 1024  # examples read at once; twice as fast as one by one
 class Tfds(OfSplits):
     """`tfds(name="wmt14_translate/de-en", source="en", target="de")`.
 
-    A set that is not prepared yet is downloaded and prepared as ArrayRecord, which
-    needs a network. An already prepared folder, in ArrayRecord or TFRecord format, is
-    read unchanged.
+    Downloads a set that is not prepared yet and prepares it as ArrayRecord. Reads
+    folders that are already prepared as ArrayRecord or TFRecord.
 
     Attributes:
-      name: The data set and its configuration, as named by TFDS.
-      source: Code of the source language, one of the set's.
-      target: Code of the target language.
-      split: Training split, in TFDS's notation: `'train'`, `'train[:99%]'`.
-      dev: Split of the dev set `'val'`: `'validation'`, `'train[99%:]'`. Splits that
-        overlap with neither are evaluation sets under their own names.
+      name: The data set and its configuration, as in TFDS.
+      source, target: Codes of the languages.
+      split: Training split: `'train'`, `'train[:99%]'`.
+      dev: Split of the dev set: `'validation'`, `'train[99%:]'`. Splits that overlap
+        with neither are evaluation sets under their own names.
       data_dir: TFDS's folder. Defaults to `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
 
     Raises:
       UserError: On reading, if a set, language or split does not exist, or the set
         cannot be prepared.
-      ValueError: Both languages are the same, or the name has a namespace.
+      ValueError: The name has a namespace.
     """
 
     name: str
@@ -76,7 +74,6 @@ class Tfds(OfSplits):
 
     @functools.cached_property
     def _builder(self) -> Any:
-        """TFDS's builder of the prepared set, with languages and splits checked."""
         builder = self._find()
         languages = builder.info.features or {}
         for language in (self.source, self.target):
@@ -173,11 +170,10 @@ class Tfds(OfSplits):
 
 @contextlib.contextmanager
 def _own_features(tfds: Any) -> Iterator[None]:
-    """Makes TFDS raise ValueError for a feature class that isn't one of its own.
+    """Makes TFDS reject feature classes that aren't its own, before it imports them.
 
     TFDS imports the module of each class that `features.json` names. It also finds that
-    file through links and under other spellings of the set's name, so the import itself
-    is guarded.
+    file through links and other spellings of the set's name, so this guards the import.
     """
 
     def cls_from_name(cls: Any, name: str) -> Any:
@@ -200,10 +196,9 @@ def _own_features(tfds: Any) -> Iterator[None]:
 
 
 def _check_network(builder: Any) -> None:
-    """Raises OSError if none of the set's hosts responds.
+    """Raises OSError if none of the set's hosts responds; TFDS would retry for minutes.
 
-    TFDS itself retries each file for minutes. If there are already downloaded files,
-    they may suffice, so the network is not checked.
+    Existing downloads may suffice, so they skip the check.
     """
     downloads = Path(builder.data_dir_root) / 'downloads'
     if any(path.is_file() for path in downloads.rglob('*')):
@@ -251,7 +246,6 @@ def _overlap(a: Any, b: Any) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """Returns TFDS's message on one short line, without lists and repetitions."""
     said = str(error) or repr(error)
     said = re.sub(r'^Failed to construct dataset .*?}": ', '', said)
     # TFDS suggests a similar name after listing hundreds of sets.

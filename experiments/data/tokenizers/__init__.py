@@ -52,11 +52,7 @@ def train(
     If there are more than a million pairs, training uses evenly spaced ones.
 
     Args:
-      progress: Called from time to time with the number of pairs read so far. Training
-        itself reports no progress.
-
-    Raises:
-      UserError: As the `train` method of the tokenizer.
+      progress: Called with the number of pairs read so far.
     """
     key = hex_digest(f'{data.digest()} {tokenizer.digest} {_SAMPLE}')
     folder = cache / f'tokenizer-{key[:32]}'
@@ -74,10 +70,6 @@ def train(
 
 def open_saved(spec: Spec, path: Path) -> Tokenizer:
     """Opens the trained tokenizer of a run.
-
-    Args:
-      spec: The spec in the run's config.
-      path: The file in the run's directory.
 
     Raises:
       UserError: The file is missing or damaged.
@@ -199,7 +191,6 @@ class Sides(Tokenizer):
         return hex_digest(f'{self.source.digest} {self.target.digest}')
 
     def train(self, texts):
-        """Trains both; `texts` alternates between sources and targets."""
         every = list(texts)
         source = self.source.train(every[::2])
         target = self.target.train(every[1::2])

@@ -36,19 +36,12 @@ class Counted(Tokenizer):
     model: bytes = dataclasses.field(default=b'', repr=False)
 
     def split(self, text: str) -> list[str]:
-        """Splits a normalized text into units."""
         raise NotImplementedError
 
     def joined(self, units: list[str]) -> str:
-        """Joins units into a text."""
         raise NotImplementedError
 
     def train(self, texts):
-        """Counts the units.
-
-        Raises:
-          UserError: No unit occurs `min_count` times.
-        """
         counts = collections.Counter()
         for text in texts:
             counts.update(self.split(normalize(text)))
@@ -64,7 +57,6 @@ class Counted(Tokenizer):
         return json.dumps(found, ensure_ascii=False).encode()
 
     def opened(self, model):
-        """Returns the tokenizer with the units of a model."""
         size = len(SPECIAL) + len(json.loads(model))
         return dataclasses.replace(self, model=model, vocab_size=size)
 

@@ -38,7 +38,6 @@ class Arrays(Tokenizer):
 
     @functools.cached_property
     def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The number of features."""
         if self.model:
             return json.loads(self.model)['features']
         with self._archive() as archive:
@@ -62,7 +61,6 @@ class Arrays(Tokenizer):
 
     @contextlib.contextmanager
     def _archive(self) -> Iterator[Any]:
-        """Yields the open file; raises UserError if it isn't an archive of arrays."""
         with contextlib.ExitStack() as stack:
             with self._damage():
                 # Opened here, because NumPy does not close files that it cannot read.
@@ -75,10 +73,7 @@ class Arrays(Tokenizer):
 
     @contextlib.contextmanager
     def _damage(self, part: str = '') -> Iterator[None]:
-        """Converts errors of zipfile and NumPy to UserError.
-
-        A damaged file makes them raise errors of more than ten unrelated classes.
-        """
+        """Converts the many unrelated errors of zipfile and NumPy to UserError."""
         try:
             yield
         except Exception as error:
@@ -88,7 +83,6 @@ class Arrays(Tokenizer):
             ) from None
 
     def _array(self, archive: Any, name: str, features: int | None = None) -> Any:
-        """Returns the matrix of a name; raises UserError if it is not numeric."""
         with self._damage(f', array {name!r}:'):
             found = archive[name]
         is_array = isinstance(found, np.ndarray)
@@ -102,7 +96,6 @@ class Arrays(Tokenizer):
         return found
 
     def train(self, texts):
-        """Reads the file; nothing is learned from texts."""
         about = {'features': self.vocab_size, 'sha256': self._sum}
         return json.dumps(about).encode()
 

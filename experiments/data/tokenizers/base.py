@@ -26,15 +26,12 @@ class Tokenizer(Checked):
 
     Attributes:
       vocab_size: Number of ids; before training, its maximum.
-      model: Result of training, the content of the saved file. Empty before training.
+      model: Result of training, the content of the saved file.
       special_tokens: Ids that are not text.
-      source_eos: The id that each source ends with, or None.
-      forced_first: The id that each target begins with, or None.
-      reads_vectors: Whether `encode` returns vectors, float32 (length, features),
-        instead of ids. `vocab_size` is then the number of features.
-
-    Raises:
-      ValueError: An argument is invalid.
+      source_eos: The id that ends each source, if any.
+      forced_first: The id that begins each target, if any.
+      reads_vectors: Whether `encode` returns float32 vectors (length, features).
+        `vocab_size` is then the number of features.
     """
 
     vocab_size: int
@@ -46,7 +43,6 @@ class Tokenizer(Checked):
 
     @property
     def sides(self) -> 'tuple[Tokenizer, Tokenizer]':
-        """The tokenizers of sources and of targets."""
         return self, self
 
     @property
@@ -123,7 +119,6 @@ class Tokenizer(Checked):
         raise NotImplementedError
 
     def pieces(self, ids: list[int]) -> list[str]:
-        """Returns the piece of each id."""
         raise NotImplementedError
 
     def save(self, path: Path) -> None:
@@ -137,7 +132,6 @@ class Tokenizer(Checked):
 
 
 def sums_file(path: Path) -> Path:
-    """Returns the path of the checksum of a tokenizer's file."""
     return path.with_name(f'{path.name}.sha256')
 
 
@@ -152,7 +146,6 @@ def on_one_line(text: str) -> str:
 
 
 def until(end: int, row: Iterable[int]) -> list[int]:
-    """Returns the ids of a row before the first `end`."""
     return list(itertools.takewhile(lambda i: i != end, map(int, row)))
 
 

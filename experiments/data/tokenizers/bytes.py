@@ -17,7 +17,6 @@ class Bytes(Tokenizer):
     model: bytes = dataclasses.field(default=b'', repr=False)
 
     def train(self, texts):
-        """Returns an empty model; nothing is learned."""
         return b''
 
     def encode(self, texts):

@@ -21,5 +21,4 @@ class Characters(Counted):
         return ''.join(units)
 
     def pieces(self, ids):
-        """Returns the piece of each id, with ▁ for a space."""
         return [piece.replace(' ', '▁') for piece in super().pieces(ids)]

@@ -38,15 +38,12 @@ class HuggingfaceTokenizer(Tokenizer):
     keeps the files in its directory.
 
     Attributes:
-      path: A folder with the files, as Transformers saves them; `~` is the home
-        directory.
-      source: The source language as the tokenizer writes it, such as `'en_XX'`; '' if
-        it writes none.
-      target: The target language.
+      path: A folder saved by Transformers; `~` is the home directory.
+      source, target: The languages as the tokenizer writes them, such as `'en_XX'`. ''
+        for none.
       vocab_size: Size of the model's embedding, which may exceed the number of pieces.
-        0 uses the size that the tokenizer needs.
-      model: JSON with checksums of the files, vocabulary size, special tokens and
-        languages.
+        0 uses the smallest possible size.
+      model: JSON with checksums of the files and these settings.
     """
 
     path: str = ''
@@ -56,11 +53,6 @@ class HuggingfaceTokenizer(Tokenizer):
     model: bytes = dataclasses.field(default=b'', repr=False)
 
     def train(self, texts):
-        """Reads the files; nothing is learned from texts.
-
-        Raises:
-          UserError: As `of_checkpoint`; or the path, padding or end token is missing.
-        """
         if not self.path:
             raise UserError(
                 'tokenizer=huggingface without a path works only in runs that '
@@ -86,7 +78,6 @@ class HuggingfaceTokenizer(Tokenizer):
         return of_checkpoint(self._folder, vocab_size, special, *languages).model
 
     def largest_vocab_size(self):
-        """Returns `vocab_size`, or the size that the files need."""
         return self.vocab_size or self.opened(self.train(())).vocab_size
 
     def opened(self, model):
@@ -108,7 +99,6 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def languages(self) -> list[str]:
-        """The codes of source and target language; '' for none."""
         return self._fields['languages']
 
     @property
@@ -131,7 +121,6 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @functools.cached_property
     def theirs(self) -> Any:
-        """The tokenizer of Transformers."""
         return _open(self._folder, *self.languages)
 
     @functools.cached_property
@@ -157,24 +146,20 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def source_eos(self) -> int | None:
-        """The token that each source ends with, or None."""
         _, behind = self.around_source
         return behind[-1] if behind else None
 
     @property
     def forced_first(self) -> int | None:
-        """The token that each target begins with, or None."""
         before, _ = self.around_target
         first = before[-1] if before else None
         return None if first == self.special_tokens.bos else first
 
     def encode(self, texts):
-        """Returns tokens of each source, without `source_eos`; none for blank text."""
         before, behind = self.around_source
         return [before + row + behind[:-1] if row else [] for row in self._rows(texts)]
 
     def encode_target(self, texts):
-        """Returns the tokens of each target, without start and end tokens."""
         before = [] if self.forced_first is None else [self.forced_first]
         rows = self._rows(texts, 'text_target')
         return [before + row if row else [] for row in rows]
@@ -210,11 +195,6 @@ class HuggingfaceTokenizer(Tokenizer):
         super().save(path)
 
     def open(self, path):
-        """Opens the copies that `save` made.
-
-        Raises:
-          UserError: A file differs from what was written.
-        """
         folder = path.with_name(_FOLDER)
         found = dataclasses.replace(super().open(path), path=str(folder))
         for name, sha256 in found._fields['sums'].items():
@@ -241,14 +221,13 @@ def of_checkpoint(
     """Makes the tokenizer of a checkpoint.
 
     Args:
-      folder: The folder of the checkpoint.
-      vocab_size: Size of its embedding.
-      special_tokens: Special tokens of its config.
-      source, target: The languages, for checkpoints that write them as tokens.
+      vocab_size: Size of the checkpoint's embedding.
+      special_tokens: Those of its config.
+      source, target: For checkpoints that write languages as tokens.
 
     Raises:
-      UserError: A package or file is missing, a file is damaged, the tokenizer does not
-        fit the model, or a language is missing or unknown.
+      UserError: A package, file or language is missing, a file is damaged, or the
+        tokenizer does not fit the model.
     """
     _check_languages(folder, source, target)
     sums = {}
@@ -269,7 +248,6 @@ def of_checkpoint(
 
 
 def _open(folder: Path, source: str = '', target: str = '') -> Any:
-    """Opens a tokenizer with Transformers, offline and without warnings."""
     languages = {'src_lang': source, 'tgt_lang': target}
     given = {name: code for name, code in languages.items() if code}
     with _without_warnings():
@@ -306,7 +284,6 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _around(theirs: Any, side: str) -> Around:
-    """Returns the special tokens before and after each text of a side."""
     text = {side: 'a'}
     whole = theirs(**text).input_ids
     plain = theirs(**text, add_special_tokens=False).input_ids
@@ -316,7 +293,6 @@ def _around(theirs: Any, side: str) -> Around:
 
 
 def _check_languages(folder: Path, source: str, target: str) -> None:
-    """Raises UserError if a language is unknown to a checkpoint, or missing."""
     theirs = _open(folder)
     codes = ['']
     if hasattr(theirs, 'src_lang'):
@@ -332,7 +308,6 @@ def _check_languages(folder: Path, source: str, target: str) -> None:
 
 
 def _check_tokens(found: HuggingfaceTokenizer, folder: Path) -> None:
-    """Raises UserError unless the tokenizer's tokens match the model's."""
     theirs, special = found.theirs, found.config_tokens
     pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
     # If a file is missing, Transformers uses a vocabulary of one space, or none.

@@ -63,23 +63,21 @@ class SentencePiece(Tokenizer):
     """Subword pieces learned from a run's own text; words begin with ▁.
 
     Attributes:
-      vocab_size: Number of ids, including the four special ones. A short text may give
+      vocab_size: Number of ids, including four special ones. A short text may give
         fewer.
       model_type: `'bpe'` repeatedly merges the most frequent pair of pieces.
         `'unigram'` removes the pieces that contribute least to the likelihood of the
         text.
-      character_coverage: Share of the text whose characters are pieces. The rarest
-        other characters are unknown.
-      byte_fallback: Uses 256 of the ids as bytes, to write other characters. Without
-        it, characters unseen in training are unknown.
+      character_coverage: Share of the text whose characters are pieces. Rarer ones are
+        unknown.
+      byte_fallback: Uses 256 of the ids as bytes, to write unknown characters.
       split_digits: Makes each digit a separate piece.
-      user_defined_symbols: Words that are one piece each, such as `['<2de>', '<2fr>']`.
-      sentinels: Number of additional symbols `<extra_id_0>`, `<extra_id_1>`, …, which
-        the objective span_corruption uses.
-      alpha: Samples new ids for each pair in each epoch of training; 0 disables
-        sampling. For `'bpe'` it is the share of skipped merges (BPE-dropout, Provilkov
-        et al. 2020: 0.1). For `'unigram'`, a segmentation has the probability p^alpha /
-        Σ p^alpha (subword regularization, Kudo 2018: 0.1 to 0.5).
+      user_defined_symbols: Words of one piece each, such as `['<2de>', '<2fr>']`.
+      sentinels: Number of symbols `<extra_id_0>`, … for the objective span_corruption.
+      alpha: Samples new ids for each pair in each epoch. 0 disables sampling. For
+        `'bpe'` it is the share of skipped merges (BPE-dropout, Provilkov et al. 2020:
+        0.1). For `'unigram'`, a segmentation has the probability p^alpha / Σ p^alpha
+        (subword regularization, Kudo 2018: 0.1 to 0.5).
       model: The serialized SentencePiece model.
     """
 
@@ -136,7 +134,6 @@ class SentencePiece(Tokenizer):
 
     @property
     def symbols(self) -> list[str]:
-        """All words that are one piece each."""
         sentinels = [f'<extra_id_{i}>' for i in range(self.sentinels)]
         return [*self.user_defined_symbols, *sentinels]
 
@@ -154,7 +151,6 @@ class SentencePiece(Tokenizer):
         return UserError(f'tokenizer: SentencePiece cannot learn: {reason(message)}')
 
     def opened(self, model):
-        """Returns the tokenizer with a serialized model and its `vocab_size`."""
         found = dataclasses.replace(self, model=model)
         return dataclasses.replace(found, vocab_size=found._processor.vocab_size())
 
@@ -163,7 +159,6 @@ class SentencePiece(Tokenizer):
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
     def encode(self, texts):
-        """Returns the ids of each text, without BOS and EOS; none for blank text."""
         check_list('texts', texts)
         return self._processor.encode([_plain(text) for text in texts])
 
@@ -213,16 +208,13 @@ class SentencePiece(Tokenizer):
         return learnt
 
     def decode(self, ids):
-        """Returns the text of each row up to the first EOS; ignores PAD and BOS."""
         return self._processor.decode([text_ids(row) for row in ids])
 
     def pieces(self, ids):
-        """Returns the piece of each id."""
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
 
 def _check_symbol(symbol: Any, taken: Collection[str]) -> None:
-    """Raises ValueError if a symbol cannot be a separate piece."""
     problem = ''
     if not isinstance(symbol, str) or not symbol:
         problem = 'is not text; give a text of at least one character'
@@ -253,15 +245,14 @@ def bpe_dropout(
 ) -> list[str]:
     """Segments a word by BPE, skipping each possible merge at random in each step.
 
-    Provilkov et al. 2020, algorithm 1. In each step, the remaining merge that was
-    learned first is applied, until none remains. The number of merges before the first
-    skip is geometrically distributed. For most words, a single draw shows that no merge
-    is skipped.
+    Provilkov et al. 2020, algorithm 1: each step applies the remaining merge that was
+    learned first. The number of merges before the first skip is geometrically
+    distributed, so a single draw suffices for most words.
 
     Args:
       pieces: The pieces of the word without sampling.
-      scores: The score of each piece. Merges with higher scores were learned earlier.
-      rate: Probability of skipping a merge, above 0 and at most 1.
+      scores: Score of each piece, higher for earlier merges.
+      rate: Probability of skipping a merge, in (0, 1].
     """
     word = ''.join(pieces)
     made = _until_left_out(rate, generator)
@@ -292,8 +283,8 @@ def unigram_sample(
 ) -> list[str]:
     """Draws a segmentation x of a word with probability P(x)^α / Σ P^α.
 
-    Kudo 2018, equation 7, over all segmentations. Sums are computed forward over the
-    ends of pieces. Pieces are drawn backward from the last one.
+    Kudo 2018, equation 7, over all segmentations: sums forward, then draws pieces
+    backward from the last one.
 
     Args:
       pieces: The pieces of the word without sampling.

@@ -34,22 +34,19 @@ class Processor(Checked):
 
         Args:
           logits_BNV: float32.
-          tokens_BNL: int32, tokens of each hypothesis; the first `step` are chosen.
+          tokens_BNL: int32. Only the first `step` tokens of each hypothesis are chosen.
           step: int32, position of the next token, from 0.
-          eos: the end token.
+          eos: The end token.
         """
         raise NotImplementedError
 
     def check(
         self, vocab_size: int, special_tokens: SpecialTokens, max_length: int
     ) -> None:
-        """Checks that the arguments fit the vocabulary and the length.
+        """Raises ValueError if the arguments don't fit the vocabulary or the length.
 
         Args:
-          vocab_size: number of tokens.
-          special_tokens: ids of the special tokens.
-          max_length: maximum length of the shortest target, including the end token.
-
-        Raises:
-          ValueError: names the argument.
+          vocab_size: Number of tokens.
+          special_tokens: Their ids.
+          max_length: Limit of the shortest target, including the end token.
         """

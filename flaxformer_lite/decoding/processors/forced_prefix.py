@@ -12,7 +12,13 @@ class ForcedPrefix(Processor):
     """Gives the first tokens probability 1.
 
     Attributes:
-      tokens: token ids, such as that of a language.
+      tokens: Token ids, such as that of a language.
+
+    Examples:
+      >>> tokens_BNL, logits_BNV = jnp.zeros((1, 1, 4), int), jnp.zeros((1, 1, 3))
+      >>> found = ForcedPrefix(tokens=(2,))(logits_BNV, tokens_BNL, jnp.array(0), eos=1)
+      >>> jnp.isfinite(found).tolist()
+      [[[False, False, True]]]
     """
 
     tokens: tuple

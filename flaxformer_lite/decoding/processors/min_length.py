@@ -10,7 +10,12 @@ class MinLength(Processor):
     """Disallows the end token before `length` other tokens.
 
     Attributes:
-      length: minimum number of tokens before the end token.
+      length: Minimum number of tokens before the end token.
+
+    Examples:
+      >>> step, tokens_BNL = jnp.array(1), jnp.zeros((1, 1, 4), int)
+      >>> print(MinLength(length=2)(jnp.zeros((1, 1, 3)), tokens_BNL, step, eos=1))
+      [[[  0. -inf   0.]]]
     """
 
     length: Size

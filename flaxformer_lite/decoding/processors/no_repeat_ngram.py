@@ -12,6 +12,11 @@ class NoRepeatNgram(Processor):
 
     Attributes:
       size: n.
+
+    Examples:
+      >>> tokens_BNL, step = jnp.array([[[2, 3, 2, 0]]]), jnp.array(3)
+      >>> print(NoRepeatNgram(size=2)(jnp.zeros((1, 1, 4)), tokens_BNL, step, eos=1))
+      [[[  0.   0.   0. -inf]]]
     """
 
     size: Size = 3

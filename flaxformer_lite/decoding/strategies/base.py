@@ -20,7 +20,7 @@ class Strategy(Checked):
     are equal and share a compiled program.
 
     Attributes:
-      draws: whether the strategy samples with a PRNG key.
+      draws: Whether the strategy samples with PRNG keys.
     """
 
     draws: ClassVar[bool] = False
@@ -48,11 +48,11 @@ class Strategy(Checked):
         With groups, the first M / groups belong to the first group, and so on.
 
         Args:
-          state: the search state. If the strategy draws, fold the step into
-            `state.keys_B`, which has a key per sentence.
-          logits_BNV: float32 logits of the next token; −inf for disallowed tokens.
-          total_BNV: log-probability of the continued hypothesis; −inf for disallowed
-            tokens.
+          state: The search state. To sample, fold the step into `state.keys_B`, one key
+            per sentence.
+          logits_BNV: float32 logits of the next token. Disallowed tokens have −inf.
+          total_BNV: Log-probability of the continued hypothesis. Disallowed tokens have
+            −inf.
 
         Returns:
           int32 BM, hypothesis · V + token.
@@ -70,8 +70,8 @@ class Strategy(Checked):
         """Runs the search.
 
         Args:
-          inputs: the inputs of the search.
-          n_best: number of final results. A longer search might improve the others.
+          inputs: A prepared batch.
+          n_best: Number of final results. A longer search might improve the others.
 
         Raises:
           ValueError: n_best is not in 1 … N.
@@ -79,11 +79,7 @@ class Strategy(Checked):
         return self.search(inputs, n_best)()
 
     def search(self, inputs: DecodeInputs, n_best: int = 1) -> Search:
-        """Returns the search that a call runs; its `trace` records each step.
-
-        Raises:
-          ValueError: n_best is not in 1 … N.
-        """
+        """Returns the search that a call runs; its `trace` records each step."""
         if not 1 <= n_best <= self.hypotheses:
             raise ValueError(
                 f'n_best must be from 1 to the {self.hypotheses} hypotheses of a '
@@ -100,5 +96,4 @@ class Strategy(Checked):
 
 
 def flat(x_BNV: jax.Array) -> jax.Array:
-    """Flattens the continuations of each sentence."""
     return x_BNV.reshape(len(x_BNV), -1)

@@ -21,9 +21,9 @@ class DiverseBeamSearch(BeamSearch):
     results of all groups. Two groups may find the same result.
 
     Attributes:
-      beams: live hypotheses and results of all groups together.
+      beams: Live hypotheses and results of all groups together.
       alpha: α of the length penalty, as in `beam`.
-      groups: number of groups of equal size.
+      groups: Number of groups of equal size.
       diversity: λ; 0 makes all groups equal.
 
     Raises:

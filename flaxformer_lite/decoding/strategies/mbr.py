@@ -23,7 +23,7 @@ class MBRDecoding(Sampling):
     Aziz 2020, §5). Ties go to the first sample.
 
     Attributes:
-      temperature, top_k, top_p: as in `sample`.
+      temperature, top_k, top_p: As in `sample`.
       samples: S; 1 is equivalent to `sample`.
       utility: u, a function like `gleu`, which is the default. A name is a metric of
         texts, computed per sentence, and needs `experiments`; there, the default is
@@ -35,7 +35,6 @@ class MBRDecoding(Sampling):
 
     @property
     def sampler(self) -> Sampling:
-        """The strategy that draws each sample."""
         return Sampling(self.temperature, self.top_k, self.top_p)
 
     def __call__(self, inputs, n_best=1):
@@ -67,7 +66,6 @@ class MBRDecoding(Sampling):
 def _mean_utilities(
     utility: Utility, tokens_SBL: jax.Array, lengths_SB: jax.Array
 ) -> jax.Array:
-    """Returns 1/S Σ u(y, y_s) of each sample, float32 SB."""
 
     def of_sentence(tokens_SL, lengths_S):
         def mean(sample):
@@ -89,12 +87,17 @@ def gleu(
 ) -> jax.Array:
     """Returns the GLEU of a text, min(precision, recall) of its 1- to 4-grams.
 
-    Wu et al. (2016, §5.2) pool n-grams of all orders. Each n-gram of the text matches
-    at most as often as the reference has it. The GLEU of an empty text is 0.
+    Wu et al. (2016, §5.2) pool n-grams of all orders. Matches are clipped to the counts
+    in the reference. The GLEU of an empty text is 0.
 
     Args:
-      y_L, reference_L: token ids; those after the length are ignored.
-      length, reference_length: the numbers of tokens, int32.
+      y_L, reference_L: Token ids; those after the length are ignored.
+      length, reference_length: The numbers of tokens, int32.
+
+    Examples:
+      >>> text, reference = jnp.array([5, 6, 7]), jnp.array([5, 6, 8])
+      >>> print(gleu(text, jnp.array(3), reference, jnp.array(3)))
+      0.5
     """
     is_token_L = jnp.arange(len(y_L)) < length
     is_reference_L = jnp.arange(len(reference_L)) < reference_length

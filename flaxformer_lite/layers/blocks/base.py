@@ -90,7 +90,6 @@ class Block(Checked, nn.Module):
         context: AttentionContext,
         encoder_kv: KeyValues | None,
     ) -> jax.Array:
-        """Applies cross-attention; the block must have one."""
         assert self.cross_attention is not None and encoder_kv is not None
         return self.cross_attention(h_BTD, encoder_kv, context.cross)
 
@@ -106,13 +105,12 @@ class Block(Checked, nn.Module):
 
         Args:
           x_BTD: Residual stream, float32.
-          context: Positions and masks, which cover padding and packed sentences.
-          encoder_kv: Keys and values of the source for this layer.
-          cache: Cache of this layer; only while decoding.
-          beam: Step and visible slots; only while decoding.
+          context: Positions and masks.
+          encoder_kv: The source's keys and values for this layer.
+          cache, beam: This layer's cache, step and visible slots. Only while decoding.
 
         Returns:
-          The residual stream after the layer and its new cache. Without a cache, the
-            second value is the result of `keep`.
+          The new residual stream and the new cache. Without a cache, the second value
+          is the result of `keep`.
         """
         raise NotImplementedError

@@ -23,13 +23,21 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
     A spec may also name a class of your own, such as `'my_parts.Triangle(peak=1e-3)'`.
 
     Args:
-      text: the spec.
-      d_model: width of the model, for schedules that depend on it.
-      steps: total number of training steps, for schedules that depend on it.
+      d_model: Width of the model, for schedules that depend on it.
+      steps: Total number of training steps, for schedules that depend on it.
 
     Raises:
-      ValueError: the schedule is unknown, its arguments are invalid, or its rate isn't
+      ValueError: The schedule is unknown, its arguments are invalid, or its rate isn't
         a number.
+
+    Examples:
+      >>> rate = make('noam(warmup=400)', d_model=512, steps=1000)
+      >>> [f'{rate(count):.1e}' for count in (0, 399, 999)]
+      ['5.5e-06', '2.2e-03', '1.4e-03']
+
+      >>> rate = make('cosine(peak=1e-3)', d_model=512, steps=100)
+      >>> [f'{rate(count):.1e}' for count in (0, 9, 99)]
+      ['1.0e-04', '1.0e-03', '3.0e-07']
     """
     name, arguments = spec.parse(text)
     ours = None
@@ -52,7 +60,12 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
 
 
 def goes_by(text: Spec, field: str) -> bool:
-    """Returns whether a schedule takes `d_model` or `steps`."""
+    """Returns whether a schedule takes `d_model` or `steps`.
+
+    Examples:
+      >>> goes_by('cosine(peak=1e-3)', 'steps'), goes_by('noam', 'steps')
+      (True, False)
+    """
     if _is_optax(text):
         return False
     cls, _ = SCHEDULES.find(text)
@@ -60,17 +73,11 @@ def goes_by(text: Spec, field: str) -> bool:
 
 
 def available() -> list[str]:
-    """Returns the names that `make` accepts."""
     of_optax = filter(_OPTAX.fullmatch, vars(optax.schedules))
     return [*SCHEDULES.names(), *of_optax]
 
 
 def _is_optax(text: Spec) -> bool:
-    """Returns whether a schedule is from optax.
-
-    Raises:
-      ValueError: a name without a module is unknown.
-    """
     name, _ = spec.parse(text)
     if '.' not in name and name not in available():
         known = ', '.join(available())
@@ -81,10 +88,10 @@ def _is_optax(text: Spec) -> bool:
 
 
 def check_rates(text: Spec, d_model: int, steps: int) -> None:
-    """Checks the rates of a schedule, computed on a device.
+    """Checks a schedule's rates, computed on a device.
 
     Raises:
-      ValueError: as `make`; or a rate is negative or not finite.
+      ValueError: As `make`; or a rate is negative or not finite.
     """
     schedule = make(text, d_model, steps)
     if spec.parse(text)[0] in SCHEDULES.names():

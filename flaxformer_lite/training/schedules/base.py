@@ -26,6 +26,6 @@ class Schedule(Checked):
         """Returns the rate of an update, float32, at least 0 and finite.
 
         Args:
-          count: number of previous updates, from 0.
+          count: Number of previous updates, from 0.
         """
         raise NotImplementedError

@@ -16,9 +16,14 @@ class CosineSchedule(Schedule):
     update after the last, so every update has an effect.
 
     Attributes:
-      steps: total number of steps; provided by the run.
-      peak: the highest rate.
+      steps: Total number of steps; provided by the run.
+      peak: The highest rate.
       warmup: w, as a fraction of all updates.
+
+    Examples:
+      >>> rate = CosineSchedule(steps=100, peak=1e-3, warmup=0.1)
+      >>> [f'{rate(count):.1e}' for count in (0, 9, 54, 99)]
+      ['1.0e-04', '1.0e-03', '5.1e-04', '3.0e-07']
     """
 
     steps: Size

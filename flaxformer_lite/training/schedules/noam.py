@@ -10,9 +10,14 @@ class NoamSchedule(Schedule):
     """factor · d_model^−0.5 · min(s^−0.5, s · warmup^−1.5), s from 1 (equation 3).
 
     Attributes:
-      d_model: width of the model; provided by the run.
-      warmup: number of updates until the highest rate.
-      factor: multiplies all rates.
+      d_model: Width of the model; provided by the run.
+      warmup: Number of updates until the highest rate.
+      factor: Multiplies all rates.
+
+    Examples:
+      >>> rate = NoamSchedule(d_model=512)
+      >>> [f'{rate(count):.1e}' for count in (0, 3999, 99_999)]
+      ['1.7e-07', '7.0e-04', '1.4e-04']
     """
 
     d_model: Size

@@ -1,4 +1,4 @@
-"""Checkpoints come back as they were; after a kill or damage, the one before."""
+"""Tests that checkpoints are restored exactly, or the previous one after damage."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ class State(NamedTuple):
 
 
 def make_state(step, width=8):
-    """A state with a leaf of each kind, that tells which step it is of."""
+    """Returns a state with one leaf of each kind that identifies its step."""
     kernel = np.random.default_rng(step).normal(size=(width, 64)).astype(np.float32)
     params = {
         'dense': {
@@ -52,7 +52,6 @@ def make_state(step, width=8):
 
 
 def shapes_of(make):
-    """Of a tree, on the first device."""
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
@@ -199,7 +198,6 @@ def test_the_last_and_the_best_stay_by_scores_that_come_later(tmp_path):
 
 
 def test_a_checkpoint_of_a_stop_changes_nothing(tmp_path):
-    """It goes when the next is there, and never counts among the last."""
     options = dict(keep=2, is_due=lambda step: step % 10 == 0)
     save(tmp_path, 10, 20, 25, **options)
     reader = Checkpoints(tmp_path)
@@ -231,7 +229,6 @@ def cut(file):
 
 @pytest.mark.parametrize('damage', [flip, cut, Path.unlink])
 def test_damage_to_a_file_never_gives_other_bits(tmp_path, damage):
-    """Some files are of no array; where it matters the one before is used."""
     save(tmp_path / 'whole', 10, 20)
     noticed = set()
     for i, file in enumerate(sorted(content(tmp_path / 'whole' / '20'))):
@@ -252,7 +249,6 @@ def test_damage_to_a_file_never_gives_other_bits(tmp_path, damage):
 
 
 def test_an_array_that_is_not_what_was_written_is_named(tmp_path, monkeypatch):
-    """As where memory fails between the state and the disk."""
     save(tmp_path, 1)
     facts = digest.array_facts
     wrong = {'params/dense/bias': 'bfloat16[64] 00000000'}
@@ -432,7 +428,6 @@ def test_the_last_checkpoints_are_averaged_or_the_best(tmp_path):
 
 @pytest.fixture
 def shapes(monkeypatch):
-    """Has the mean of this file's states be taken, for no model is needed."""
     monkeypatch.setattr(mesh, 'abstract_variables', lambda *_: PARAMS)
 
 
@@ -497,8 +492,7 @@ while True:
 
 
 def kill_while_saving(path):
-    """Kills a process at some moment of saving → the last step that it said was
-    there."""
+    """Kills a process while it saves; returns the last step that it reported."""
     with run(SAVER, str(path)) as process:
         begun = [process.stdout.readline(), process.stdout.readline()]
         time.sleep(random.uniform(0, 0.3))

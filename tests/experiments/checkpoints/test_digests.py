@@ -1,5 +1,4 @@
-"""Digests see every change of an array, and nothing of how it is divided; means are
-those of NumPy."""
+"""Tests that digests detect every change of an array, but not of its sharding."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ SPECS = (
 
 
 def array(dtype, shape=(8, 12), seed=0):
-    """Of any bits that the dtype has, NaN and subnormal numbers among them."""
+    """Returns random bits of a dtype, including NaN and subnormal numbers."""
     dtype = np.dtype(jnp.dtype(dtype))
     rng = np.random.default_rng(seed)
     if dtype.kind == 'b':
@@ -32,7 +31,6 @@ def of(x):
 
 
 def mixed(x):
-    """`mix` of Python's own integers."""
     x ^= x >> 16
     x = x * 0x7FEB352D % 2**32
     x ^= x >> 15

@@ -1,4 +1,4 @@
-"""Whatever is given is either used or refused in one line that names it."""
+"""Tests that all input is either used or rejected in one line that names it."""
 
 import functools
 import os
@@ -35,10 +35,9 @@ TEXTS = [
 
 
 def answer(overrides, described):
-    """'' where a config with these overrides can be worked with, or else the line that
-    says why.
+    """Returns the error for a config with these overrides, or '' if it is valid.
 
-    Any other error is a failure, and is said with what was given.
+    Any other exception fails the test and shows the input.
     """
     arguments = [f'--config.{field}={value}' for field, value in overrides.items()]
     try:
@@ -123,7 +122,7 @@ def small_config():
 
 
 def answer_to_spec(field, text, traced):
-    """As `answer`, of a spec in a field of the model, and much sooner."""
+    """Like `answer`, but faster, for a spec in a field of the model."""
     config = small_config().to_dict()
     config['model'][field] = text
     try:
@@ -139,8 +138,7 @@ def answer_to_spec(field, text, traced):
 @shares
 @pytest.mark.parametrize(('field', 'name', 'argument'), ARGUMENTS)
 def test_any_value_of_any_argument_of_a_variant(field, name, argument, share):
-    """What is accepted can be built: one value is traced, of a third of the arguments
-    where not all are asked for."""
+    """Traces one valid value per argument, for a third of the arguments by default."""
     literals = [x for x in TEXTS if x not in ('', ' ')]
     where = f'{field}/{name}/{argument}'
     values = drawn([*NUMBERS, *literals], share, where)

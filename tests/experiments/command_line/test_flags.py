@@ -1,4 +1,4 @@
-"""The command line: configs, their overrides, `--help` and mistakes in one line."""
+"""Tests of the command line: configs, overrides, `--help` and errors."""
 
 import importlib
 import os
@@ -455,7 +455,6 @@ def test_a_package_that_is_missing_is_named_with_its_extra():
     ],
 )
 def test_the_tab_key_completes_flags_fields_and_names(typed, expected, tmp_path):
-    """As argcomplete's function of bash asks for it."""
     command = f'python -m experiments.run {typed}'
     answer = tmp_path / 'answer'
     asked = {

@@ -1,4 +1,4 @@
-"""Lines are read one by one from a slow pipe, many at once from a file; as UTF-8."""
+"""Tests of input lines: one by one from a slow pipe, many at once from a file."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The list of runs: how far each is, what it scored, and when it last moved."""
+"""Tests of the list of runs: progress, scores and last activity."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ def age(path, seconds):
 
 @pytest.fixture
 def runs(tmp_path):
-    """A run that finished a day ago, one that stopped, and one that diverged."""
+    """Creates a run that finished a day ago, an interrupted one and a diverged one."""
     rows = [(7, 'eval', {'set': 'val', 'bleu': 1.5, 'loss': 9.0})]
     age(make(tmp_path / 'runs/done', 30.0), 90_000)
     age(make(tmp_path / 'runs/stopped', rows=rows), 125)

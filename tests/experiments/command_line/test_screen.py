@@ -1,4 +1,4 @@
-"""What a run shows: lines in a file, a live line on a terminal, nothing if closed."""
+"""Tests of a run's output: lines in a file, a live line on a terminal."""
 
 import io
 import os
@@ -118,7 +118,7 @@ def test_a_run_goes_on_where_nobody_reads():
 
 @pytest.fixture
 def last_line(monkeypatch):
-    """What a signal would have done and printed."""
+    """Returns what a signal would have done and printed."""
     monkeypatch.setattr(stopping, '_line', str)
     return lambda: stopping._line()
 

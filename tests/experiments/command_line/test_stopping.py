@@ -1,4 +1,4 @@
-"""A signal ends a process soon, even while C code runs; who asks may save before."""
+"""Tests that a signal ends a process soon, even during C code."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def hangups_end_processes():
-    """Under `nohup`, processes started by a test would ignore SIGHUP, too."""
+    """Restores SIGHUP, which processes started under `nohup` would ignore."""
     if os.name != 'posix':
         yield
         return
@@ -38,7 +38,7 @@ def wait():
 
 
 def stopped(code, *numbers):
-    """Sends signals to a process, each once it is ready → its status and last line."""
+    """Signals a process when it is ready; returns its status and last line."""
     command = [sys.executable, '-c', BEGINS + code]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True

@@ -1,5 +1,4 @@
-"""The schema of configs: what it says of each field, how a config file becomes typed,
-and how the config of a run is stored and read."""
+"""Tests of the config schema, of conversion to typed configs, and of stored configs."""
 
 import dataclasses
 import json
@@ -105,7 +104,6 @@ def test_a_file_may_leave_fields_out_and_each_can_be_overridden(tmp_path):
 
 
 def test_what_a_file_gives_gets_the_type_of_its_field():
-    """A whole number where a float is meant, and an empty value without a type."""
     config = ConfigDict(
         {'model': {'dropout': 0, 'd_k': None}, 'train': {'init_seed': placeholder(int)}}
     )

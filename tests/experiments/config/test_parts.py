@@ -1,4 +1,4 @@
-"""Parts from elsewhere: kept with a run, found again, told of where they changed."""
+"""Tests of user modules: stored with a run, found again, compared with their source."""
 
 import importlib
 import importlib.util
@@ -51,7 +51,7 @@ FIELDS = small_runs.FIELDS | {
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    """Moves to a folder, as a command there begins: nothing of it is imported yet."""
+    """Changes to a folder as if a command started there, with nothing imported."""
     paths, finders = list(sys.path), list(sys.meta_path)
 
     def go(name):
@@ -150,7 +150,7 @@ def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
 
 
 def make_run(path, attention, **files):
-    """Writes the config of a run, and what its directory holds in `parts/`."""
+    """Writes a run's config and its modules in `parts/`."""
     config = ExperimentConfig().to_dict()
     config['model']['attention'] = attention
     storage.write_json(path / 'config.json', load.to_store(config))
@@ -252,7 +252,6 @@ def test_a_module_that_is_here_is_used_and_needs_no_trust(world):
 def test_a_module_that_may_have_come_with_a_run_needs_trust(
     world, field, text, package, top
 ):
-    """A folder in the working directory can be imported, even a run."""
     here = world('here')
     config = ExperimentConfig().to_dict()
     section, _, key = field.rpartition('.')
@@ -324,7 +323,6 @@ def test_optimizers_of_optax_are_no_user_modules():
     'name', ['antigravity.X', 'test.autotest.X', 'pip.__main__.X', '__main__.X']
 )
 def test_a_program_is_no_component_and_is_not_imported(name):
-    """Importing one may start something."""
     loaded = set(sys.modules)
     with pytest.raises(ValueError, match=f'^{name} cannot be a component. Give the'):
         variants.LOSSES.find(name)
@@ -432,14 +430,10 @@ def test_of_a_package_the_files_that_were_imported_are_kept(world, tmp_path):
 
 
 class Mine(Attention):
-    """Can be imported again: this file is a module."""
-
     width: int = 1
 
 
 class Marked(Mine):
-    """Belongs to what is run."""
-
     __module__ = '__main__'
 
 

@@ -1,8 +1,7 @@
-"""A published checkpoint as a run: its tokens and texts are those of Transformers.
+"""Tests of converted checkpoints against tokens and texts of Transformers.
 
-What Transformers makes of the checkpoints in goldens/families/ with the tokenizers in
-goldens/tokenizers/ stands beside these. The tokens by themselves are in
-test_published_tokenizers.py.
+The expected values are stored in goldens/families/ and goldens/tokenizers/.
+test_published_tokenizers covers tokenization alone.
 """
 
 import dataclasses
@@ -33,7 +32,7 @@ MOST_TELLING = ('marian', 'mbart')
 
 
 class Runs:
-    """The directory of a run by the name of the checkpoint, each converted once."""
+    """Run directories by name of the checkpoint, each converted once."""
 
     def __init__(self, make_folder):
         self._make_folder = make_folder
@@ -104,7 +103,6 @@ def test_the_commands_take_it_as_a_run(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def t5(tmp_path):
-    """A checkpoint, to be damaged."""
     return published_tokenizers.checkpoint('t5', tmp_path / 't5')
 
 
@@ -174,7 +172,6 @@ def test_a_report_has_the_scores_that_evaluate_has_written(tmp_path, runs):
 
 
 def written_again(name, runs, folder, monkeypatch):
-    """Converted and written, and how it was published; the arrays are the same."""
     theirs = published_tokenizers.checkpoint(name, folder / 'theirs')
     out = folder / 'out'
     command(monkeypatch, convert, runs / name, '--to=huggingface', f'--out={out}')
@@ -192,7 +189,6 @@ def written_again(name, runs, folder, monkeypatch):
 
 
 def test_what_was_published_is_written_again(runs, tmp_path, monkeypatch, capsys):
-    """To the bit, but for what says how to decode and in which languages."""
     out, theirs = written_again('mbart50', runs, tmp_path, monkeypatch)
     model = 'sentencepiece.bpe.model'
     assert (out / model).read_bytes() == (theirs / model).read_bytes()
@@ -235,7 +231,7 @@ def write_text(folder):
 
 
 def killed_at_a_checkpoint(path, settings):
-    """Starts a run, and kills it once it has a checkpoint beside the first."""
+    """Starts a run and kills it after its second checkpoint."""
     process = subprocess.Popen([sys.executable, '-m', 'experiments.run', *settings])
     while not list((path / 'checkpoints').glob('[1-9]*')):
         assert process.poll() is None
@@ -250,7 +246,6 @@ def killed_at_a_checkpoint(path, settings):
 def test_from_a_published_checkpoint_to_one_that_is_trained_on(
     runs, tmp_path, monkeypatch, capsys
 ):
-    """Converted, trained, killed, gone on with, extended, looked at, and written."""
     theirs = runs / 'mbart'
     path = tmp_path / 'run'
     settings = [

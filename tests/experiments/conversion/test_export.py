@@ -1,4 +1,4 @@
-"""`experiments.convert --to`: all of a folder or nothing, and nothing harmed."""
+"""Tests of `experiments.convert --to`: a complete folder or none."""
 
 import sys
 
@@ -15,7 +15,6 @@ from experiments.errors import UserError
 
 @pytest.fixture
 def formats(monkeypatch):
-    """Formats that write a file, and that fail while they write."""
 
     def good(trained, folder):
         (folder / 'model').write_text('whole', 'utf-8')
@@ -88,7 +87,6 @@ def test_a_checkpoint_becomes_a_run_or_a_run_is_written(given, monkeypatch, tmp_
 
 
 def test_checks_compute_in_full_float32():
-    """GPUs and TPUs otherwise round the operands, more than checks tolerate."""
 
     class Recorder:
         def apply(self, variables, source, inputs):

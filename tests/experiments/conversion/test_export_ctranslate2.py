@@ -1,6 +1,6 @@
-"""A model of CTranslate2: refused by field, or the tokens and scores that are ours.
+"""Tests of export to CTranslate2.
 
-Where CTranslate2 is installed, the slow tests open the folder with it.
+If CTranslate2 is installed, slow tests compare its tokens and scores with ours.
 """
 
 import jax
@@ -155,10 +155,7 @@ def sentences(vocabulary, lengths):
 
 
 def log_probabilities(ours, source, target):
-    """Of each token of the targets and of the end, where no token is padding or start.
-
-    Log-probabilities of what may be chosen, BT.
-    """
+    """Returns log-probabilities of the targets and the end, BT, over allowed tokens."""
     inputs = tiny.padded([[tokenizer.BOS, *row] for row in target], LONGEST)
     labels = tiny.padded([[*row, tokenizer.EOS] for row in target], LONGEST)
     rows = tiny.padded([[*row, tokenizer.EOS] for row in source])
@@ -171,7 +168,6 @@ def log_probabilities(ours, source, target):
 
 
 def scored(theirs, vocabulary, source, target):
-    """CTranslate2's log-probability of each token and of the end."""
     pieces = [[vocabulary.pieces(row) for row in side] for side in (source, target)]
     return [np.array(found.log_probs) for found in theirs.score_batch(*pieces)]
 

@@ -1,6 +1,6 @@
-"""A folder for Transformers: the family that computes the same, to the bit and back.
+"""Tests of export to Transformers and back, exact to the bit.
 
-Where Transformers is installed, the slow tests open the folder with it.
+If Transformers is installed, slow tests open the folder with it.
 """
 
 import json

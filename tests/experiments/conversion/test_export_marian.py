@@ -1,4 +1,4 @@
-"""Marian trained on here, written for Transformers and converted by CTranslate2."""
+"""Tests of a fine-tuned Marian model, exported to Transformers and CTranslate2."""
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 
 def zero_start(arrays):
-    """Gives the start token, which is the last, the embedding that Marian has."""
+    """Gives the start token, the last one, the embedding that Marian has."""
     arrays['model.shared.weight'][-1] = 0.0
 
 

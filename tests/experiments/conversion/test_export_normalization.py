@@ -1,4 +1,4 @@
-"""An exported SentencePiece model, opened by SentencePiece alone, gives a run's ids."""
+"""Tests that SentencePiece alone gives a run's ids with an exported model."""
 
 import random
 import sys
@@ -39,7 +39,6 @@ TEXTS = [
 
 @pytest.fixture(scope='module', params=TOKENIZERS)
 def both(request):
-    """A run's tokenizer, and SentencePiece's own processor of the exported model."""
     tokenizer = TOKENIZERS[request.param]
     texts = [text for pair in Grammar(pairs=100).train() for text in pair]
     trained = tokenizer.opened(tokenizer.train([*texts, 'déjà ệ </s> <s> <pad> <unk>']))

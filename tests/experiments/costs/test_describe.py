@@ -1,4 +1,4 @@
-"""The ledger against hand-written sums, built models and compiled steps."""
+"""Tests of the ledger against sums by hand, built models and compiled steps."""
 
 import json
 import os
@@ -24,7 +24,6 @@ V, D, N, H, K, U, F, L = 11, 16, 2, 2, 3, 5, 24, 8
 
 
 def ledger(config):
-    """The costs of a `ConfigDict`."""
     return costs_ledger.ledger(load.from_config_dict(config))
 
 
@@ -183,7 +182,6 @@ def test_the_command_needs_no_device_and_prints_json(attention):
 
 
 def test_a_model_for_a_gpu_is_described_without_one():
-    """Its backward pass computes the scores again, as cuDNN does."""
     sizes = dict(dtype='bfloat16', d_k=8, d_v=8)
     flash = ledger(small(attention='flash', **sizes))
     softmax = ledger(small(**sizes))
@@ -197,7 +195,7 @@ def test_a_model_for_a_gpu_is_described_without_one():
 
 
 def test_a_device_holds_its_part_of_the_matrices():
-    """Of D = 16 a half, of F = 24 and 4 heads a half more; of norms and biases all."""
+    """Matrices split over 2 × 2 devices, embeddings over 2; the rest is replicated."""
     config = small(num_heads=4, num_layers=1)
     config.mesh.data, config.mesh.fsdp, config.mesh.tensor = 3, 2, 2
     costs = ledger(config)

@@ -1,4 +1,4 @@
-"""The page Scale on paper: its formulas against XLA's figures, and its tables."""
+"""Tests of docs/explanation/scale.md: its formulas against XLA, and its tables."""
 
 from pathlib import Path
 

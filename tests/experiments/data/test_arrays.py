@@ -1,4 +1,4 @@
-"""Vectors of a file in place of a source's text: stored, batched, trained on."""
+"""Tests of vector sources read from files: stored, batched and trained on."""
 
 import zipfile
 
@@ -35,7 +35,6 @@ FIELDS = small_runs.FIELDS | {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The working directory, with arrays and tables of their names."""
     monkeypatch.chdir(tmp_path)
     np.savez('frames.npz', **ARRAYS)
     for name in ('train', 'val'):
@@ -115,7 +114,6 @@ def test_an_array_that_cannot_be_is_refused(array, message, folder):
 
 
 def member(header):
-    """A .npy file that ends after its header."""
     data = header.encode()
     return b'\x93NUMPY\x01\x00' + len(data).to_bytes(2, 'little') + data
 

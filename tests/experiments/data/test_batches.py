@@ -1,4 +1,4 @@
-"""Batches: each pair once, in few shapes, resumed exactly where they were left."""
+"""Tests of batches: each pair once, few shapes, exact resumption."""
 
 import functools
 import itertools
@@ -23,7 +23,7 @@ BOS, EOS = 2, 1
 
 
 def make_corpus(pairs=300, longest=40, seed=0):
-    """Pairs that begin with a number of their own, so that no two are equal."""
+    """Returns pairs that start with a number of their own, so that no two are equal."""
     rng = np.random.default_rng(seed)
     sides = []
     for _ in range(2):
@@ -40,7 +40,7 @@ def pairs_of(corpus, indices=None):
 
 
 def unpack(batch):
-    """The pairs in a batch, after a check that each is laid out as it should be."""
+    """Checks the layout of a batch and returns its pairs."""
     assert all(array.dtype == np.int32 for array in batch.values())
     found = []
     for row in range(len(batch['source'])):
@@ -69,7 +69,6 @@ def unpack(batch):
 
 
 def epoch_of(batches, epoch=0):
-    """The batches of one epoch."""
     steps = batches.iterate(Position(epoch))
     found = []
     for batch, after in steps:
@@ -222,7 +221,6 @@ def test_permute_gives_any_part_and_mixes_well():
 
 @pytest.mark.parametrize('packed', [False, True])
 def test_devices_change_nothing_but_empty_rows(packed):
-    """So a run goes on with other devices where it was."""
     settings = dict(tokens=500, max_length=64, packed=packed, accumulate=2)
     alone = Batches(make_corpus(), **settings)
     shared = Batches(make_corpus(), **settings, devices=5)
@@ -318,7 +316,6 @@ def test_prefetch_raises_what_its_source_raises_in_its_turn():
 
 
 def test_a_batch_has_the_special_tokens_of_its_corpus():
-    """As the library has them, where the start is padding and 0 is a word's end."""
     special = SpecialTokens(padding=9, bos=9, eos=0)
     sides = [[[3, 4], [5]], [[6], [7, 8, 1]]]
     corpus = Corpus(
@@ -374,7 +371,6 @@ def test_evaluation_gives_each_device_as_much_as_it_gives_one(number, devices, s
 
 @pytest.mark.parametrize(('devices', 'others'), [(1, 0), (8, 3)])
 def test_sentences_to_translate_are_in_few_shapes(devices, others):
-    """16, 32, … 256 tokens. Several devices share the last ones: another."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 201, 4096)
     shapes, found = set(), []

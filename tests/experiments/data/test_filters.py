@@ -1,4 +1,4 @@
-"""Filters: which training pairs are left out, and how many a run says they are."""
+"""Tests of filters: excluded training pairs and their logged counts."""
 
 import io
 

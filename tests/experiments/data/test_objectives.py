@@ -1,4 +1,4 @@
-"""Objectives of one side: T5's spans and BART's noise by what their papers say."""
+"""Tests of single-text objectives: T5's spans and BART's noise."""
 
 import collections
 import itertools
@@ -39,7 +39,6 @@ def examples(spec, lengths, seed=0):
 
 
 def spans_of(target):
-    """The ids behind each sentinel, in the order of the target."""
     spans = {}
     for x in target:
         if x < FIRST:

@@ -1,4 +1,4 @@
-"""`describe --data` and `--write`: what a source holds, as text and as files."""
+"""Tests of `describe --data` and `--write`."""
 
 import sys
 
@@ -19,7 +19,7 @@ def run(monkeypatch, *arguments):
 
 
 class Shared:
-    """A source whose sets share some of training, with further references."""
+    """A source whose sets overlap with training, with several references."""
 
     source, target = 'en', 'de'
     left_out = {'duplicates': 7}
@@ -41,8 +41,6 @@ def test_sizes_lengths_and_overlap_are_counted():
 
 
 class OneEmpty(Shared):
-    """A source with a set that holds nothing."""
-
     def evaluation(self):
         return {**super().evaluation(), 'none': []}
 

@@ -1,7 +1,6 @@
-"""The tokenizers of published checkpoints: their tokens are those of Transformers.
+"""Tests of published tokenizers against the tokens of Transformers.
 
-Those in goldens/tokenizers/ were trained on a few words; what Transformers makes of
-texts and of tokens stands beside them.
+The tokenizers in goldens/tokenizers/ were trained on a few words.
 """
 
 import functools
@@ -31,7 +30,6 @@ def open_checkpoint(path, *languages):
 
 @pytest.fixture(scope='module')
 def read(tmp_path_factory):
-    """Opens each once."""
 
     @functools.cache
     def opened(name):
@@ -125,7 +123,7 @@ def test_other_settings_of_a_checkpoint_make_no_other_tokenizer(tmp_path):
 
 
 def test_what_sources_end_with_is_in_every_batch(read):
-    """mBART's sources end with a language behind the end token, T5Gemma's with text."""
+    """mBART appends a language token to sources, T5Gemma text."""
     for name in ('mbart', 't5gemma', 't5'):
         golden = golden_of(name)
         tokenizer = read(name)
@@ -188,7 +186,6 @@ def test_code_in_the_folder_of_a_checkpoint_is_not_run(tmp_path):
 
 
 def files_of(name):
-    """The files that only this tokenizer has."""
     kinds = ('.model', '.spm', '.txt')
     files = (TOKENIZERS / name).iterdir()
     return [file.name for file in files if file.suffix in kinds]
@@ -237,10 +234,6 @@ def test_tokens_that_are_no_text_are_shown_by_names(read):
 
 
 def test_without_a_package_it_is_named_and_nothing_else_is_said(tmp_path):
-    """In a process of its own: that Transformers finds no PyTorch is not said.
-
-    Later warnings are shown, since no setting of the process has changed.
-    """
     theirs = checkpoint('marian', tmp_path / 'marian')
     program = (
         'import logging, os, sys, warnings\n'

@@ -1,4 +1,4 @@
-"""A tokenizer of each side: what each is made of, and the model that has both."""
+"""Tests of separate source and target tokenizers."""
 
 import functools
 

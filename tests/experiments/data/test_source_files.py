@@ -1,4 +1,4 @@
-"""The sources `sigmorphon` and `cmudict`: what is made of others' files."""
+"""Tests of the sources `sigmorphon` and `cmudict`."""
 
 import gzip
 import sys
@@ -26,7 +26,7 @@ WORDS = {
 
 @pytest.fixture
 def folder(tmp_path):
-    """As the task's repository: tests in another folder, here one of them packed."""
+    """Creates a folder like the task's repository, with one part packed."""
     for name, rows in ROWS.items():
         text = ''.join(f'{row}\n' for row in rows).encode()
         place = tmp_path / ('answers' if 'test' in name else 'all') / f'german-{name}'

@@ -1,4 +1,4 @@
-"""The grammar source: what each evaluation set holds, and that it stays the same."""
+"""Tests of the source `grammar`: its evaluation sets, and that it is reproducible."""
 
 import hashlib
 import re
@@ -79,8 +79,7 @@ SIGNS = {
 
 
 def forms_of(construction: str, word: str) -> list[str]:
-    """What may stand in the place of X; none where a word's dative cannot be told from
-    the text."""
+    """Returns the possible forms of X; empty if the text does not show its dative."""
     if construction == 'perfect, verb last':
         return [v.german.participle for v in VERBS.values() if v.english.base == word]
     if construction == 'adjective in the dative':
@@ -118,8 +117,7 @@ def test_pairs_held_out_are_not_trained_but_their_parts_are(
 
 
 def test_the_text_is_the_same_everywhere(default, train):
-    """If the grammar was changed on purpose, put in the digest that the failure
-    shows."""
+    """If you changed the grammar on purpose, copy the digest from the failure."""
     sets = {'train': train} | default.evaluation()
     lines = ['\t'.join(pair) for pairs in sets.values() for pair in pairs]
     digest = hashlib.sha256('\n'.join(lines).encode()).hexdigest()

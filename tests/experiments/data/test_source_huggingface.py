@@ -1,4 +1,4 @@
-"""The source `huggingface`: sets of the package `datasets`, here from a folder."""
+"""Tests of the source `huggingface`, with local sets of the package `datasets`."""
 
 import json
 import sys
@@ -90,7 +90,6 @@ def test_a_mix_must_not_train_on_the_dev_set_of_another_part(folder):
 
 
 def saved(folder, columns, **features):
-    """Saves the same rows as both splits of a set, and returns the source of it."""
     datasets = pytest.importorskip('datasets')
     rows = datasets.Dataset.from_dict(columns)
     for name, feature in features.items():

@@ -1,4 +1,4 @@
-"""The source `made`: each task by its rule, and which lengths are trained on."""
+"""Tests of the source `made`: each task's rule, and the lengths of training pairs."""
 
 import hashlib
 import re
@@ -14,7 +14,9 @@ from flaxformer_lite import testing
 
 
 def close(text):
-    """What closes a word of brackets: pairs that are closed go, till none is left."""
+    """Removes closed pairs of brackets until none remains; returns what closes the
+    rest.
+    """
     word = text.replace(' ', '')
     while (shorter := re.sub(r'\(\)|\[\]', '', word)) != word:
         word = shorter
@@ -22,7 +24,7 @@ def close(text):
 
 
 def value(text):
-    """Of an expression of ListOps, as Python reads it."""
+    """Evaluates a ListOps expression with Python."""
     names = {
         'MAX': max,
         'MIN': min,
@@ -66,7 +68,7 @@ def test_a_target_is_what_the_rule_says(task):
 
 
 def test_the_text_is_the_same_everywhere():
-    """If you change the pairs on purpose, put in the digest that the failure shows."""
+    """If you change the pairs on purpose, copy the digest from the failure."""
     pairs = [pair for task in RULES for pair in Made(task=task, pairs=100).train()]
     text = '\n'.join('\t'.join(pair) for pair in pairs)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == '71d04cc60c4186a3'

@@ -1,4 +1,4 @@
-"""The mix of sources: how often each comes, tags, and its evaluation sets."""
+"""Tests of mixed sources: sampling rates, tags and evaluation sets."""
 
 import collections
 import shutil
@@ -12,7 +12,6 @@ from experiments.errors import UserError
 
 @pytest.fixture
 def specs(tmp_path):
-    """Sources of 900, 100 and 10 pairs, each with sets `val` and `test`."""
     found = []
     for target, size in {'de': 900, 'fr': 100, 'cs': 10}.items():
         folder = tmp_path / target

@@ -1,4 +1,4 @@
-"""The source `needles`: each target word is made from so many words of the source."""
+"""Tests of the source `needles`: each target word depends on given source words."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ from experiments.data.tokenizers.base import UNK
 
 
 def answer(source, count):
-    """The target by the description: needles by place and letter, k is 0, l is 1, …"""
+    """Returns the target by the description: needles by place and letter."""
     needles = sorted(re.findall(r'\b([a-j])([xyz])([k-t])\b', source))
     digits = [str('klmnopqrst'.index(value)) for *_, value in needles]
     return ' '.join(
@@ -49,7 +49,7 @@ def test_sets_and_training_share_no_source():
 
 
 def test_the_text_is_the_same_everywhere():
-    """If you change the pairs on purpose, put in the digest that the failure shows."""
+    """If you change the pairs on purpose, copy the digest from the failure."""
     text = '\n'.join('\t'.join(pair) for pair in Needles(pairs=100).train())
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == 'd72298a25892cd01'
 

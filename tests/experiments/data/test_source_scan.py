@@ -1,4 +1,4 @@
-"""The source `scan`: its commands, actions and splits are the official ones."""
+"""Tests of the source `scan` against the official commands, actions and splits."""
 
 import gzip
 import re

@@ -1,4 +1,4 @@
-"""The table source: what is read of each kind of file, and what is refused."""
+"""Tests of the source `table`: each file format and its errors."""
 
 import csv
 import gzip
@@ -25,7 +25,6 @@ EXPECTED = [
 
 
 def write(path, rows):
-    """With the writers of others: csv's and json's."""
     apart = [{k: unicodedata.normalize('NFD', v) for k, v in r.items()} for r in rows]
     if '.csv' in path.suffixes:
         opened = gzip.open if path.suffix == '.gz' else open

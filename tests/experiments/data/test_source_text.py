@@ -1,4 +1,4 @@
-"""The text source: what is read, and what is said when its files do not match."""
+"""Tests of the source `text`, and of errors for files that do not match."""
 
 import errno
 import gzip
@@ -15,7 +15,7 @@ from experiments.errors import UserError
 
 
 def write(folder, **files):
-    """`train_en='a\\n'` → the file train.en."""
+    r"""Writes files: `train_en='a\n'` creates train.en."""
     for name, content in files.items():
         content = content.encode() if isinstance(content, str) else content
         (folder / name.replace('_', '.', 1)).write_bytes(content)

@@ -1,4 +1,4 @@
-"""The TFDS source: a set that the test prepares with TFDS itself, and its errors."""
+"""Tests of the source `tfds` with a set prepared by TFDS itself."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ SIZES = {'train': 1500, 'validation': 7, 'test': 5}
 
 
 class TinyTranslate(tfds.core.GeneratorBasedBuilder):
-    """The features of wmt14_translate/de-en."""
+    """A set with the features of wmt14_translate/de-en."""
 
     VERSION = tfds.core.Version('1.0.0')
     BUILDER_CONFIGS = [tfds.core.BuilderConfig(name='de-en')]
@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def tfrecords(folder, tmp_path_factory):
-    """The same set as TFRecord, which TFDS writes with TensorFlow alone."""
+    """Returns the same set as TFRecord, which only TensorFlow can write."""
     other = tmp_path_factory.mktemp('tfrecord')
     relative = 'tiny_translate/de-en/1.0.0'
     (other / relative).mkdir(parents=True)

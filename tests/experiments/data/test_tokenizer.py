@@ -1,4 +1,4 @@
-"""Tokens and text: what comes back, what is cached, what the files hold."""
+"""Tests of the tokenizer: round trips, caches and files."""
 
 import hashlib
 import subprocess
@@ -24,8 +24,6 @@ WORDS = (
 
 
 class Words(Source):
-    """Pairs of random words."""
-
     def __init__(self, pairs=400, extra=(), seed=0):
         rng = np.random.default_rng(seed)
         draw = lambda: ' '.join(rng.choice(WORDS, rng.integers(1, 9)))  # noqa: E731
@@ -41,7 +39,6 @@ class Words(Source):
 
 
 def there(cache):
-    """What is whole in a cache."""
     return list(cache.glob('[!.]*'))
 
 

@@ -1,4 +1,4 @@
-"""What every tokenizer of the folder has to be, and the law of each."""
+"""Tests of tokenizers: their contract, and each against its definition."""
 
 import ast
 import collections
@@ -292,21 +292,21 @@ def test_what_is_sampled_keeps_the_contracts_and_often_differs(sampler):
 
 
 def frequencies(draw):
-    """Segmentation → its share of 8,000 draws of one generator."""
+    """Returns segmentation → its share of 8,000 draws of one generator."""
     generator = random.Random(7)
     counts = collections.Counter(tuple(draw(generator)) for _ in range(8000))
     return {pieces: count / 8000 for pieces, count in counts.items()}
 
 
 def assert_are_the_probabilities(found, expected):
-    """Within four standard deviations."""
+    """Checks frequencies within four standard deviations."""
     assert found.keys() == expected.keys()
     for pieces, share in expected.items():
         assert abs(found[pieces] - share) < 4 * (share * (1 - share) / 8000) ** 0.5
 
 
 def test_bpe_dropout_is_algorithm_1_of_provilkov():
-    """`ab` is merged before `bc`; each merge is left out of a step by a quarter."""
+    """`ab` is merged before `bc`; each step skips a merge with probability 1/4."""
     scores = {'a': -9.0, 'b': -9.0, 'c': -9.0, 'ab': 0.0, 'bc': -1.0, 'abc': -2.0}
     out, made = 0.25, 0.75
     expected = {
@@ -336,7 +336,6 @@ def test_with_no_merge_left_out_it_is_what_sentencepiece_encodes(tmp_path):
 
 
 def test_another_process_draws_the_same(sampler, tmp_path):
-    """SentencePiece's own generator, given a seed, does not."""
     file = tmp_path / 'model'
     file.write_bytes(sampler.model)
     rows = sampler.encode(TEXTS)

@@ -1,4 +1,4 @@
-"""Sentences are decoded by each device, batch and window as they are alone."""
+"""Tests that a sentence's decoding does not depend on device, batch or window."""
 
 import functools
 
@@ -22,8 +22,7 @@ MODEL = tiny.model(num_layers=1)
 
 
 def sources():
-    """Those of the first device are short and of the others longer, and so the searches
-    end at different steps."""
+    """Returns short sources for the first device only, so that searches end apart."""
     rng = np.random.default_rng(0)
     longest = np.repeat([2, 6, LONGEST, LONGEST], ROWS // 4)
     lengths = rng.integers(1, longest)

@@ -1,4 +1,4 @@
-"""The demo: its server, its command, and its page in a real browser."""
+"""Tests of the demo: its server, its command, and its page in a browser."""
 
 import contextlib
 import html
@@ -33,7 +33,6 @@ JSON = {'Content-Type': 'application/json'}
 
 
 def explainer(explain=lambda *question: {'asked': question}) -> Any:
-    """One that tells what it was asked."""
     run = SimpleNamespace(path=f'runs/{HOSTILE}')
     return SimpleNamespace(
         run=run, switches=[], strategy=lambda beams: f'beams={beams}', explain=explain
@@ -42,7 +41,6 @@ def explainer(explain=lambda *question: {'asked': question}) -> Any:
 
 @contextlib.contextmanager
 def serving(run):
-    """A server in a thread."""
     with Server(0) as started:
         threading.Thread(target=started.serve, args=[[run]], daemon=True).start()
         yield started
@@ -56,7 +54,7 @@ def running():
 
 
 def ask(running, body=QUESTION, method='POST', path='/translate', **headers):
-    """Status and answer; a header may be given that is not sent otherwise."""
+    """Returns the status and the answer to a request."""
     if not isinstance(body, bytes):
         body = json.dumps(body).encode()
     connection = http.client.HTTPConnection(*running.server_address, timeout=20)
@@ -246,7 +244,6 @@ def test_the_page_is_one_file_that_asks_nobody_else():
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory, cache):
-    """The directory of a run of two layers."""
     text = small_runs.write_text(tmp_path_factory.mktemp('text'), val=4)
     fields = small_runs.FIELDS | {'data': small_runs.source(text), 'train.steps': 4}
     fields |= {'evaluation.decode': 'beam(beams=2)', 'evaluation.sets': 'val'}
@@ -257,7 +254,6 @@ def trained(tmp_path_factory, cache):
 
 @pytest.fixture(scope='module')
 def address(trained):
-    """Where the command shows two runs; it ends as a command does."""
     command = [sys.executable, '-m', 'experiments.demo', '--port=0']
     command += [f'--workdir={trained}'] * 2
     with subprocess.Popen(
@@ -276,7 +272,6 @@ def address(trained):
 
 
 def lines_to_page(trained, out, lines, monkeypatch, *flags):
-    """What translate prints of lines, and the data of the page that it writes."""
     source = out.with_name('in.txt')
     source.write_text(lines, encoding='utf-8')
     with source.open() as stdin, monkeypatch.context() as patch:
@@ -346,7 +341,7 @@ def chromium():
 
 @pytest.fixture(params=[1280, 390])
 def tab(chromium, request):
-    """An empty tab; at the end, no complaint, and no request to another place."""
+    """Returns an empty tab; later checks for console errors and foreign requests."""
     found = chromium.new_page(
         viewport={'width': request.param, 'height': 900}, reduced_motion='reduce'
     )

@@ -1,4 +1,4 @@
-"""Sets and their scores: what they are called, what is scored, what is told."""
+"""Tests of evaluation sets: their names, scores and log lines."""
 
 from types import SimpleNamespace
 
@@ -19,14 +19,14 @@ PAIRS = [('a b', ('x y',)), ('c', ('z',))]
 
 
 class Positionless:
-    """All that is asked of the model: its positions have no limit."""
+    """A stub of a model whose positions have no limit."""
 
     max_length = None
 
 
 @pytest.fixture
 def evaluator(tmp_path, monkeypatch):
-    """One whose model is not asked; `translated` counts what it is to translate."""
+    """Returns an evaluator that never calls its model and counts texts to translate."""
     told = []
     evaluator = Evaluator(
         Positionless(),

@@ -1,4 +1,4 @@
-"""What the demo tells of a translation is what the library computes."""
+"""Tests that the demo's explanation of a translation matches the library."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +37,7 @@ PIECES = '_/^?abcdefghijklmnopqrstuvwxyz'  # padding, end, start, and letters
 
 
 class Letters(Tokenizer):
-    """A tokenizer whose tokens are letters, the special ones too."""
+    """A tokenizer whose tokens, special ones included, are letters."""
 
     special_tokens = SpecialTokens()
     source_eos = special_tokens.eos
@@ -72,7 +72,6 @@ def explainer_of(**config):
     ],
 )
 def told(request):
-    """A model with separate layers, its variables, and what explains its sentences."""
     found = explainer_of(**CASES[request.param])
     model = found.run.model.with_separate_layers()
     return model, unstack_layers(found.run.variables), found

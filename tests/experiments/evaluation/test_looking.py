@@ -1,4 +1,4 @@
-"""The functions that notebooks look into a run with."""
+"""Tests of the functions with which notebooks inspect a run."""
 
 import subprocess
 import sys
@@ -28,13 +28,11 @@ pytestmark = pytest.mark.usefixtures('cache')
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory, cache):
-    """The directory of a run of one layer."""
     return train(tmp_path_factory, num_layers=1)
 
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory, cache):
-    """A run of two layers."""
     return experiments.open_run(train(tmp_path_factory, num_layers=2))
 
 
@@ -95,8 +93,6 @@ def test_what_is_given_is_what_the_decoder_writes(run):
 
 
 class Letters(Tokenizer):
-    """A tokenizer whose tokens are letters from a to i."""
-
     special_tokens = SpecialTokens()
     source_eos = special_tokens.eos
 
@@ -110,7 +106,6 @@ class Letters(Tokenizer):
 
 
 def opened(model):
-    """A run of a model whose tokens are letters."""
     run: Any = object.__new__(OpenedRun)
     run.tokenizer, run.model = Letters(), model
     run.mean = SimpleNamespace(variables=tiny.all_variables(model))

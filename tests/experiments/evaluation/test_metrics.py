@@ -1,4 +1,4 @@
-"""Metrics: the contract on each file that is found, and a law for each."""
+"""Tests of metrics: their contract, and each against its formula."""
 
 import itertools
 import math
@@ -49,10 +49,7 @@ def make(text):
 
 @pytest.fixture(autouse=True)
 def comet(monkeypatch):
-    """In the place of unbabel-comet: it says which share of the words is right.
-
-    What is tested so is what it is asked, and not that package, which is not here.
-    """
+    """Fakes unbabel-comet: its score is the share of correct words."""
 
     def predict(asked, batch_size, gpus, progress_bar):
         assert all(set(entry) == {'src', 'mt', 'ref'} for entry in asked)
@@ -70,7 +67,7 @@ def comet(monkeypatch):
 
 
 def load_arrays(file, map_location, weights_only, mmap):
-    """In the place of torch: refuses a pickle of anything but plain values."""
+    """Fakes torch: rejects a pickle of anything but plain values."""
     assert weights_only
     if file.is_file():
         for code, name, _ in pickletools.genops(file.read_bytes()):
@@ -90,7 +87,7 @@ def test_ours_keep_the_contracts(metric):
 
 
 class _Careless(Metric):
-    """The share of words that a reference has, or a score with a mistake."""
+    """The recall of a reference's words, or a score with a mistake."""
 
     def statistics(self, outputs, references, sources):
         return [
@@ -263,7 +260,6 @@ def test_papers_examples_have_the_papers_scores():
 
 
 def edits(one, other):
-    """The edit distance by its recurrence."""
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
         before, row = row, [i]

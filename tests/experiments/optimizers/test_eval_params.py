@@ -1,4 +1,4 @@
-"""Averages of the parameters, with which some optimizers are evaluated."""
+"""Tests of parameter averages for evaluation."""
 
 import contextlib
 import functools
@@ -51,8 +51,7 @@ def ema(decay=0.9):
 
 
 def recurrence(thetas, decay):
-    """e ← d e + (1 − d) θ from e = 0, over 1 − dᵗ as in Adam (Kingma and Ba 2015), in
-    float64."""
+    """Returns e ← d e + (1 − d) θ from e = 0, divided by 1 − dᵗ, in float64."""
     average = np.zeros_like(thetas[0], np.float64)
     for theta in thetas:
         average = decay * average + (1 - decay) * np.asarray(theta, np.float64)
@@ -89,7 +88,6 @@ def test_before_any_update_an_ema_is_the_first_parameters():
     ],
 )
 def test_an_ema_is_of_what_a_training_step_makes(fields):
-    """With frozen parameters, clipping, parts of a batch, a step that is skipped."""
     settings = config(
         train__ema=0.8, train__freeze='^encoder/', optimizer__clip=0.1, **fields
     )
@@ -124,8 +122,7 @@ def test_an_ema_is_of_what_a_training_step_makes(fields):
 
 
 def test_a_schedule_free_optimizer_is_evaluated_at_the_mean_of_its_iterates():
-    """Defazio et al. (2024), equations 3 to 5: at a constant rate x is the mean of z_1
-    … z_t."""
+    """Checks Defazio et al. (2024), equations 3 to 5, at a constant rate."""
     z = np.array([1.0, -2.0]) - RATE * np.cumsum(GRADIENTS, axis=0)
     mean = z.mean(0)
     state = trained(schedule_free(), GRADIENTS)

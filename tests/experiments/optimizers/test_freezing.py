@@ -1,4 +1,4 @@
-"""Frozen parameters: they stay as they are, and nothing is computed or kept of them."""
+"""Tests of frozen parameters: unchanged, without gradients or optimizer state."""
 
 import functools
 import operator
@@ -53,7 +53,6 @@ def size(tree):
     ids=str,
 )
 def test_freezing_is_sgd_with_gradients_of_zero(model, accumulate):
-    """Against optax's own mask over all gradients, which knows nothing of ours."""
     fields = {f'model__{name}': value for name, value in model.items()}
     settings = config(train__freeze='encoder', **fields)
     model = build(settings)
@@ -127,7 +126,6 @@ def test_an_optimizer_keeps_nothing_of_what_is_frozen(name, scan_layers):
 
 
 def test_one_layer_of_a_turn_may_be_frozen():
-    """What is left of the others does not say how many layers a turn has."""
     settings = config(
         train__freeze='^encoder/layer_1/',
         optimizer__name='contrib.muon',

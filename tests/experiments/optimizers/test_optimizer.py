@@ -1,4 +1,4 @@
-"""The optimizer against its papers, in float64 NumPy, and what weight decay draws."""
+"""Tests of optimizers against their papers in float64, and of weight decay."""
 
 import contextlib
 import dataclasses
@@ -34,12 +34,10 @@ def config(**settings):
 
 
 def make(config, steps=100):
-    """The optimizer and the schedule of a config, for the model that it describes."""
     return optimizer.make(config, build.model(config.model, vocab_size=11), steps)
 
 
 def problem():
-    """Parameters of some names, and gradients whose size changes from step to step."""
     rng = np.random.default_rng(0)
     shapes = {'kernel': (3, 4), 'scale': (4,), 'embedding': (5, 2), 'form': (2, 3)}
 
@@ -51,7 +49,6 @@ def problem():
 
 
 def run(config):
-    """The parameters after every update."""
     update, _ = make(config)
     params, gradients = jax.tree.map(jnp.float32, problem())
     state = update.init(params)
@@ -69,9 +66,10 @@ def run(config):
 
 
 def adam(*, b1, b2, eps, clip=np.inf, decay=0.0):
-    """Kingma and Ba (2015), algorithm 1, at the learning rate of "Attention Is All You
-    Need", §5.3; with the decay of Loshchilov and Hutter (2019), algorithm 2, of
-    matrices and embeddings."""
+    """Returns Kingma and Ba (2015), algorithm 1, at the schedule of the paper's §5.3.
+
+    Matrices and embeddings decay by Loshchilov and Hutter (2019), algorithm 2.
+    """
     params, gradients = problem()
     m, v = ({name: 0.0 * w for name, w in params.items()} for _ in 'mv')
     history = []
@@ -119,7 +117,6 @@ def gradients():
 
 
 def trained(update, params, state, gradients):
-    """The parameters and the state after updates by these gradients, compiled once."""
 
     @jax.jit
     def step(gradient, state, params):
@@ -144,8 +141,6 @@ def every_optimizer():
 
 @pytest.mark.slow
 def test_every_optimizer_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(tmp_path):
-    """With arguments, a clip and a schedule; what is restored gives the same next
-    update."""
     params = jax.tree.map(jnp.float32, problem()[0])
     updates, saved = {}, {}
     for name in every_optimizer():
@@ -169,8 +164,6 @@ def test_every_optimizer_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(tm
 
 
 def test_the_rate_of_every_optimizer_is_the_schedules():
-    """A schedule near 0 moves next to nothing: no learning rate of optax's own is left
-    anywhere."""
     params = jax.tree.map(jnp.float32, problem()[0])
     for name in every_optimizer():
         still = config(name=name, schedule='constant_schedule(value=1e-8)')
@@ -184,7 +177,7 @@ def test_the_rate_of_every_optimizer_is_the_schedules():
 
 
 def test_lion_is_chen_et_als_with_our_mask_of_decay():
-    """Algorithm 2 of Chen et al. (2023), at the paper's schedule of learning rates."""
+    """Compares with algorithm 2 of Chen et al. (2023)."""
     params, gradients = problem()
     m = {name: 0.0 * w for name, w in params.items()}
     history = []
@@ -200,15 +193,12 @@ def test_lion_is_chen_et_als_with_our_mask_of_decay():
 
 
 def model_paths():
-    """The paths of a model's parameters."""
     model = build.model({'num_layers': 1}, vocab_size=11)
     variables = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     return flatten_dict(variables['params'])
 
 
 def test_muon_is_for_the_kernels_of_dense_layers_and_adam_for_the_rest():
-    """A kernel of heads moves as the matrix that it is would; optax says how a matrix
-    moves."""
     rng = np.random.default_rng(0)
     heads, width, d_model, d_ff = 2, 3, 5, 7
     shapes = {
@@ -312,14 +302,12 @@ def test_what_cannot_be_is_refused_by_name(settings, message):
 
 @functools.cache
 def shapes(**overrides):
-    """The shape of each parameter, by path."""
     model = tiny.model(**overrides, num_layers=1)
     first = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     return first['params']
 
 
 def masks(**overrides):
-    """Which parameters decay, by path."""
     return flatten_dict(optimizer.decays(shapes(**overrides)), sep='/')
 
 
@@ -340,12 +328,11 @@ def test_matrices_and_embeddings_decay_and_nothing_else(overrides):
 
 
 def plain_descent(learning_rate, factor: float = 1.0):
-    """An optimizer of one's own: −rate · factor · gradient."""
+    """A user's optimizer: −rate · factor · gradient."""
     return optax.chain(optax.scale(factor), optax.scale_by_learning_rate(learning_rate))
 
 
 def endless(learning_rate):
-    """1 / gradient, which may be 0."""
     return optax.stateless(
         lambda updates, params: jax.tree.map(lambda g: 1 / g, updates)
     )

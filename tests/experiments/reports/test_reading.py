@@ -1,4 +1,4 @@
-"""What became of a run, read from its directory; what is damaged is named."""
+"""Tests of run status, read from a directory that may be damaged."""
 
 import json
 import os

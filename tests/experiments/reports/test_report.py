@@ -1,4 +1,4 @@
-"""The table and CSV of runs, and bad runs named and left out."""
+"""Tests of the table and CSV of runs, and of excluded runs."""
 
 import csv
 import io

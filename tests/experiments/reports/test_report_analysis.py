@@ -1,4 +1,4 @@
-"""Differences between arms, against other programs and against what was put in."""
+"""Tests of differences between arms, against other programs and simulated data."""
 
 import itertools
 
@@ -14,7 +14,6 @@ EXACT = {'rel': 5e-3}
 
 
 def drawn(arms, seeds, sd_of_seeds=2.0, effects=None, random=None):
-    """Scores with errors of 1, by arm and seed."""
     random = random or np.random.default_rng(3)
     values = random.standard_normal((arms, seeds))
     values += sd_of_seeds * random.standard_normal(seeds)
@@ -40,9 +39,9 @@ def test_two_arms_are_the_paired_t_test():
 
 
 def dunnetts_p(t, others, freedom):
-    """Of a balanced design, where differences from the base are correlated by 1/2.
+    """Returns Dunnett's p-value (1955) for a balanced design, with correlation 1/2.
 
-    Dunnett 1955: given the base and the scale of chance, they are independent.
+    Given the base mean and the scale, the differences are independent.
     """
 
     bases, weights = np.polynomial.legendre.leggauss(80)
@@ -298,7 +297,7 @@ def test_looks_share_the_error_rate():
 
 
 def of_two_tasks(random, arms=3, seeds=3):
-    """Scores that vary ten times as much on one task, and the tasks of the arms."""
+    """Returns scores that vary ten times as much on one task, and the arms' tasks."""
     scores, tasks = {}, {}
     for task, size in (('quiet', 1.0), ('loud', 10.0)):
         for arm, by_seed in drawn(arms, seeds, random=random).items():

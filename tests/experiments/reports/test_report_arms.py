@@ -1,4 +1,4 @@
-"""Runs as arms, the answer of a study, and what a reader is warned of."""
+"""Tests of arms, the findings of a study, and its warnings."""
 
 import dataclasses
 
@@ -64,7 +64,6 @@ def ranking(found):
 
 
 def verdicts(found):
-    """Each arm with what is said of it, the best first."""
     return [(row[0], row[-1]) for row in ranking(found).rows]
 
 

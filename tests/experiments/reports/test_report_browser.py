@@ -1,4 +1,4 @@
-"""A report in a real browser: it draws, sorts, folds, and fits a telephone."""
+"""Tests of a report in a browser: it draws, sorts, folds and fits a phone."""
 
 import pytest
 from test_report_page import HOSTILE, runs
@@ -26,7 +26,7 @@ def report(tmp_path_factory):
 
 @pytest.fixture(params=[1280, 390])
 def tab(browser, request):
-    """An empty tab; at the end, no complaint and no request to another place."""
+    """Returns an empty tab; later checks for console errors and foreign requests."""
     found = browser.new_page(viewport={'width': request.param, 'height': 900})
     found.set_default_timeout(30_000)  # milliseconds
     complaints = []
@@ -46,7 +46,6 @@ def open_page(tab, file):
 
 
 def drawn(tab, figure):
-    """A figure, once it has been scrolled to and drawn."""
     found = tab.locator(f'[data-figure="{figure}"]')
     found.scroll_into_view_if_needed()
     tab.wait_for_function('plot => plot.view', arg=found.element_handle())

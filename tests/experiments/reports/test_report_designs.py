@@ -1,4 +1,4 @@
-"""What a report says of a sweep's factors and of its tuning."""
+"""Tests of a report's analysis of factors and tuning."""
 
 import csv
 
@@ -26,7 +26,6 @@ from experiments.sweeps import planning
 
 @pytest.fixture
 def tuned(tmp_path, monkeypatch):
-    """A study of a sweep whose trials have finished: 1e-3 and 3e-3 were best."""
     monkeypatch.chdir(tmp_path)
     sweep = planned(tmp_path, tune=TUNE | {'seeds': [7, 8]})
     for run in sweep.trials:

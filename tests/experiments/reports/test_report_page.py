@@ -1,4 +1,4 @@
-"""A report as files: complete, escaped, without JAX."""
+"""Tests of a report's files: complete, escaped, written without JAX."""
 
 import csv
 import html.parser
@@ -40,7 +40,7 @@ ROWS = [
 
 
 def runs(folder):
-    """Two arms of three seeds, whose sentences hold HTML, and a run that diverged."""
+    """Creates two arms of three seeds with HTML in sentences, and a diverged run."""
     paths = []
     for number, first in ((4, 30.0), (8, 35.0)):
         for seed in range(3):
@@ -70,8 +70,6 @@ def report(study, tmp_path_factory):
 
 
 class Reader(html.parser.HTMLParser):
-    """The tags of a page, and its text outside of scripts and styles."""
-
     def __init__(self, text):
         super().__init__()
         self.tags = []
@@ -89,7 +87,6 @@ class Reader(html.parser.HTMLParser):
 
 
 def drawn(text):
-    """The figures of a page by their names."""
     found = re.search('id="figures">(.*?)</script>', text)
     assert found is not None
     return json.loads(found[1])

@@ -1,4 +1,4 @@
-"""Scores from elsewhere, by the command."""
+"""Tests of scores computed elsewhere and added by the command."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Tests of significance, against formulas written here and against invariants."""
+"""Tests of significance tests, against formulas and invariants."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_sentences_alone_are_the_jackknife_of_the_corpus_score(name):
 
 
 def mean_of_words(total):
-    """Right words, of all words: a score that is no mean over sentences."""
+    """Returns the share of correct words, a score that is not a mean over sentences."""
     right, words = total
     return right / words
 

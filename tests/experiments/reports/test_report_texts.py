@@ -1,4 +1,4 @@
-"""Translations beside each other, scores by length and by the grammar's phenomena."""
+"""Tests of translations side by side, and of scores by length and phenomenon."""
 
 import sys
 from pathlib import Path
@@ -89,7 +89,6 @@ def grammar():
 
 
 def held(grammar, name):
-    """Phenomenon → the pairs of a set that hold it."""
     pairs = grammar.evaluation()[name]
     found = phenomena.rows('grammar', name, pairs)
     return {key: [pairs[i] for i in rows] for key, rows in found.items()}

@@ -1,4 +1,4 @@
-"""The shipped results say what follows from the scores of their runs."""
+"""Tests that the published results follow from the scores of their runs."""
 
 import shutil
 import sys
@@ -51,7 +51,6 @@ def test_an_answer_that_does_not_follow_is_said(tmp_path, monkeypatch, capsys):
 
 
 def declared(folder):
-    """The sentences of a report on the differences that its sweep declares."""
     sweep = planning.load(ROOT / f'configs/sweeps/{folder.name}.py')
     found = scores.read_scores(folder / 'tables/runs.csv')
     study = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""The metrics of a run: rows that no kill doubles, tears or loses."""
+"""Tests that a run's metric rows survive kills without loss or duplicates."""
 
 import json
 import os

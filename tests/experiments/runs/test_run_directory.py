@@ -1,4 +1,4 @@
-"""A run's directory: its config, name and lock, what it ran on, how it failed."""
+"""Tests of a run's directory: config, name, lock, environment and failures."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all; caches mend themselves; one has the lock."""
+"""Tests of atomic files, self-repairing caches and exclusive locks."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The cache: where it is, what is said when it cannot be, what it may not change."""
+"""Tests of the compilation cache: its location, warnings and invalidation."""
 
 import errno
 import json
@@ -175,7 +175,6 @@ class Scaled(FeedForward):
 
 @pytest.mark.slow
 def test_a_variant_of_ones_own_that_is_edited_runs_as_edited(tmp_path):
-    """The same command in a new directory, with a full cache."""
     (tmp_path / 'own').mkdir()
     text = small_runs.source(small_runs.write_text(tmp_path, val=4))
     fields = small_runs.FIELDS | {

@@ -1,4 +1,4 @@
-"""What is said of an installation that cannot work: an old JAX, a GPU without JAX."""
+"""Tests of messages for broken installations: an old JAX, a GPU without its plugin."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ JAXLIB = '0.9.1'
 
 
 def start(path, *command):
-    """Runs Python with packages of a folder first; returns its output."""
+    """Runs Python with the packages of a folder first; returns its output."""
     done = subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
@@ -31,7 +31,6 @@ def start(path, *command):
 
 
 def install(folder, name, version):
-    """Writes the metadata of a distribution."""
     info = folder / f'{name.replace("-", "_")}-{version}.dist-info'
     info.mkdir()
     (info / 'METADATA').write_text(f'Name: {name}\nVersion: {version}\n', 'utf-8')
@@ -66,7 +65,7 @@ def test_the_oldest_jax_is_that_of_pyproject():
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """A machine with an NVIDIA GPU, whose plugins and driver are given."""
+    """Simulates a machine with an NVIDIA GPU, a plugin and a driver."""
 
     def make(driver='580.82.07', devices=('nvidia0', 'nvidiactl'), **plugins):
         versions = {f'jax-{name}-plugin': x for name, x in plugins.items()}

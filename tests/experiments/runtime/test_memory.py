@@ -1,4 +1,4 @@
-"""Memory: its peak from when it is measured on, huge pages, what is freed."""
+"""Tests of memory: its peak, huge pages and freed arrays."""
 
 import mmap
 import os
@@ -14,10 +14,7 @@ MEGA = 10**6
 
 
 def take(size):
-    """Takes so many bytes of memory, and gives them back to the system.
-
-    What an allocator frees it may keep.
-    """
+    """Touches this many bytes and unmaps them. An allocator might keep freed memory."""
     with mmap.mmap(-1, size) as pages:
         for start in range(0, size, mmap.PAGESIZE):
             pages[start] = 1
@@ -35,8 +32,6 @@ def test_the_peak_is_that_since_the_beginning():
 
 
 class Device:
-    """A device that tells its peak, as GPUs do."""
-
     def __init__(self, stats):
         self.memory_stats = lambda: stats
 
@@ -63,7 +58,7 @@ def test_a_peak_of_an_earlier_run_of_the_process_is_not_this_ones(monkeypatch):
 
 @pytest.fixture
 def started(tmp_path, monkeypatch):
-    """What was started, on a kernel that gives huge pages to who asks."""
+    """Returns the started commands, on a kernel with optional huge pages."""
     calls = []
     monkeypatch.setattr(memory, 'KERNEL', tmp_path / 'enabled')
     memory.KERNEL.write_text('always [madvise] never')

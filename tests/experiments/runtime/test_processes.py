@@ -1,6 +1,6 @@
-"""Several processes train what one does, and what ends one ends all.
+"""Tests of training with several processes, and of failures that end all of them.
 
-They are two, of two simulated devices each, and exchange their parts by gloo.
+Two processes with two simulated devices each communicate by gloo.
 """
 
 import argparse
@@ -129,7 +129,6 @@ def test_two_processes_exchange_and_what_differs_ends_both():
 
 @pytest.mark.slow
 def test_processes_wait_for_one_that_is_late():
-    """As one that compiles for longer; gloo waits half a minute to connect."""
     for status, out in [ended(process) for process in begin_each(COMES_LATE)]:
         assert status == 0, out
         assert re.findall(r'^\[\d.*', out, re.MULTILINE) == ['[0. 1.]'] * 2
@@ -138,7 +137,6 @@ def test_processes_wait_for_one_that_is_late():
 @pytest.mark.slow
 @pytest.mark.parametrize(('dies', 'ending'), [(0, None), (1, None), (0, 1)])
 def test_a_death_ends_all_within_two_minutes(dies, ending):
-    """Also where they wait for nothing of each other, and where one waits to end."""
     processes = begin_each(WAITS.replace('ENDING', str(ending)), number=3)
     for process in processes:
         wait_for_line(process, 'connected')
@@ -151,7 +149,7 @@ def test_a_death_ends_all_within_two_minutes(dies, ending):
 
 
 def places(number):
-    """The flags of each process; none for one alone."""
+    """Returns the flags of each process; none for a single one."""
     if number == 1:
         return [[]]
     with socket.socket() as free:
@@ -177,7 +175,7 @@ def start(command, *arguments, devices=2):
 
 
 def wait_for_line(process, beginning):
-    """Until it prints a line that begins so, or has ended."""
+    """Waits until a process prints a line with this prefix, or ends."""
     for line in process.stdout:
         if line.startswith(beginning):
             return
@@ -195,7 +193,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture
 def begin(text):
-    """Starts the processes of a run; what is left of them at the end is killed."""
+    """Starts the processes of a run and kills the remaining ones at the end."""
     begun = []
 
     def begin(workdir, number=2, devices=2, late=0, changes=(), full=None, **fields):
@@ -251,7 +249,6 @@ def steps_of(workdir):
 
 @pytest.fixture(scope='module')
 def alone(text, tmp_path_factory):
-    """The run of one process with four devices."""
     workdir = tmp_path_factory.mktemp('runs') / 'alone'
     fields = FIELDS | {'data': small_runs.source(text)}
     small_runs.train(workdir, *small_runs.flags(fields))
@@ -280,7 +277,6 @@ def test_several_processes_train_as_one_does(begin, alone, tmp_path, number, fie
 
 @pytest.mark.slow
 def test_processes_begin_with_what_another_run_has(begin, alone, text, tmp_path):
-    """As one process does, which has all the devices."""
     fields = {'mesh.fsdp': 2, 'mesh.tensor': 2, 'model.scan_layers': True}
     fields |= {'init_from': alone, 'train.freeze': 'encoder'}
     every_field = FIELDS | {'data': small_runs.source(text)} | fields
@@ -315,7 +311,7 @@ def parameters(workdir):
 
 @pytest.mark.slow
 def test_kills_at_random_times_change_no_bit(begin, tmp_path):
-    """Of one of two; `KILLS` in the environment says how many."""
+    """Kills one of two processes; the environment variable `KILLS` sets how often."""
     # The second finds its programs in the cache, as do those that are killed.
     for name in ('first', 'unbroken'):
         processes = begin(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Compiled programs live as long as the objects that run them."""
+"""Tests that compiled programs live as long as the objects that run them."""
 
 import gc
 import sys
@@ -37,8 +37,6 @@ CACHES = {
 
 
 class Words(Numbers):
-    """Token ids, which are also their own pieces."""
-
     vocab_size = tiny.VOCAB
 
     def pieces(self, ids):

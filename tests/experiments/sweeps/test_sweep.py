@@ -1,4 +1,4 @@
-"""A sweep's workers, what it shows, and the whole of it as the command line runs it."""
+"""Tests of a sweep's workers and output, and of a whole sweep by its command."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def fail(path, failure):
 
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
-    """A sweep of six small runs, of which none has begun."""
+    """Returns a sweep of six small runs that have not started."""
     monkeypatch.chdir(tmp_path)
     sizes = {'model.d_model': 16, 'model.num_heads': 2, 'model.num_layers': 1}
     sizes |= {'train.steps': 100}
@@ -60,7 +60,7 @@ def planned(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made(monkeypatch, planned):
-    """The arms of the runs that were made, by a stub of the code that trains."""
+    """Returns the arms of the runs that a stub of the training code has created."""
     arms = {run.path: run.arm for run in planned.runs}
     made = []
 
@@ -258,7 +258,6 @@ def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory with parallel text."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('PYTHONPATH', f'{ROOT}:{os.environ.get("PYTHONPATH", "")}')
     (tmp_path / 'text').mkdir()
@@ -275,7 +274,6 @@ def write_small(folder, arms, **overrides):
 
 
 def run_sweep(monkeypatch, file, *arguments):
-    """The exit status of the command, which begins in this process."""
     monkeypatch.setattr(sys, 'argv', ['sweep', f'--config={file}', *arguments])
     try:
         sweep.main()
@@ -414,7 +412,6 @@ def test_a_set_that_is_not_there_is_refused_before_the_first_run(
 
 
 def test_seeds_of_one_worker_share_their_programs(folder, monkeypatch):
-    """Only initialization, which runs once, is compiled for each run."""
     data = {'data': small_runs.source('text')}
     fields = small_runs.SHORT | data
     arms = {'base': {}}

@@ -1,4 +1,4 @@
-"""The runs of a sweep that its results ask for: of values that were tried, of seeds."""
+"""Tests of the runs that a sweep plans from earlier results."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def planned(folder, **changes):
 
 
 def finish(run, number):
-    """Gives a run a result, in which this number is what decides."""
+    """Gives a run a result with this deciding score."""
     name, kind = run.measure.set, run.measure.score
     scores = dict(direction='en-de', sentences=4, bleu_signature='', chrf_signature='')
     scores |= dict.fromkeys(('loss', 'perplexity', 'accuracy', 'bleu', 'chrf'), 1.0)
@@ -44,7 +44,7 @@ def finish(run, number):
 
 
 def by_value(run):
-    """A score that is best at 3e-3 for `wide`, and at 1e-3 for `base`."""
+    """Returns a score that peaks at 3e-3 for `wide` and at 1e-3 for `base`."""
     best = 3e-3 if run.arm == 'wide' else 1e-3
     return 30 - 1e4 * abs(run.value - best) + run.seed
 

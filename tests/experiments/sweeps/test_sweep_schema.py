@@ -1,4 +1,4 @@
-"""A sweep's file: what it says, the runs it stands for, and what is refused by name."""
+"""Tests of sweep files: their fields, their runs and their errors."""
 
 import hashlib
 
@@ -28,7 +28,7 @@ FIELDS = {
 
 
 def write_sweep(folder, **changes):
-    """A file with `FIELDS` and changes to them, `...` for none."""
+    """Writes a file with `FIELDS` and changes to them; `...` removes one."""
     fields = {k: v for k, v in (FIELDS | changes).items() if v is not ...}
     file = folder / 'heads.py'
     file.write_text(f'def get_config():\n    return {fields!r}\n', encoding='utf-8')
@@ -115,7 +115,6 @@ CHRF = 'experiments.metrics.chrf.Chrf'
 
 
 def load_with_classes(folder, changes):
-    """Loads a sweep from `FIELDS` and the code of changes to them."""
     file = folder / 'heads.py'
     file.write_text(OF_CLASSES.format(fields=FIELDS, changes=changes), 'utf-8')
     return planning.load(file)

@@ -1,4 +1,4 @@
-"""The sweeps that ship: every arm can be built, and is what its source says."""
+"""Tests that every arm of the published sweeps can be built and matches its source."""
 
 import pytest
 
@@ -11,7 +11,6 @@ NAMES = flags.available(schema.FOLDER)
 
 
 def first_runs(sweep):
-    """The runs of a sweep's arms with their first seed, by arm."""
     return {run.arm: run for run in reversed(sweep.runs)}
 
 
@@ -34,7 +33,7 @@ def test_every_arm_can_be_built_and_scores_what_decides(name):
 
 
 def closed_form(model, vocab_size):
-    """Weights by the paper's formulas: attention without biases, two or three norms."""
+    """Counts weights by the paper's formulas: no attention biases, 2 or 3 norms."""
     d, h = model.d_model, model.num_heads
     d_k, d_v = model.d_k or d // h, model.d_v or d // h
     attention = 2 * d * h * d_k + 2 * d * h * d_v

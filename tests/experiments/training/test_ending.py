@@ -1,4 +1,4 @@
-"""The end of a run: by a stop, by its dev score or by its steps; and its rows."""
+"""Tests of how runs end: by interruption, by dev score or by steps."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def start(data, path, **changes):
 
 
 def same_end(path, other):
-    """The results and metrics of two runs are the same, but for clocks."""
+    """Checks that two runs have equal results and metrics, except for clocks."""
     clocks = (
         *('train_seconds', 'tokens_per_second', 'time', 'seconds'),
         *('peak_memory_bytes', 'files', 'sha256'),
@@ -91,7 +91,6 @@ def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(
 
 @pytest.fixture(scope='module')
 def whole(data, tmp_path_factory):
-    """A run that has finished."""
     path = tmp_path_factory.mktemp('runs') / 'whole'
     start(data, path)
     return path

@@ -1,4 +1,4 @@
-"""Training on: what a run takes over from another, what it refuses, what it keeps."""
+"""Tests of warm starts: what a run loads from another, and what it rejects."""
 
 import hashlib
 import io
@@ -54,7 +54,7 @@ def settings(text, **changes):
 
 
 def make_source(path, text, steps=(1, 2), **changes):
-    """The directory of a run, made without training: random parameters at each step."""
+    """Creates a run without training, with random parameters at each step."""
     config = settings(text, evaluation__average=2, checkpoint__keep=2, **changes)
     words = tokenizers.train(
         tokenizers.make(config.tokenizer),
@@ -78,7 +78,7 @@ def source(text, tmp_path_factory):
 
 
 def mean_of(path, steps=(1, 2)):
-    """The mean of a run's checkpoints, in float64, by paths with a collection first."""
+    """Returns the mean of a run's checkpoints in float64, by path."""
     run = trained_run.open_trained(path)
     abstract = abstract_variables(run.model)
     trees = []
@@ -97,7 +97,7 @@ def prepared(text, path, **changes):
 
 
 def snapshot(folder):
-    """Every file of a folder: its bytes, and when it was written."""
+    """Returns the bytes and modification time of every file of a folder."""
     return {
         path: (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
         for path in sorted(folder.rglob('*'))
@@ -119,7 +119,6 @@ def last_params(path):
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_without_its_source(text, source, tmp_path, monkeypatch):
-    """And ends with the parameters of one that was never killed, to the bit."""
     copy = tmp_path / 'copy'
     shutil.copytree(source, copy)
     begun = snapshot(copy)
@@ -151,7 +150,7 @@ def test_a_killed_run_goes_on_without_its_source(text, source, tmp_path, monkeyp
 
 
 def check_first_loss(text, source, path):
-    """Of the first row: the loss of the source's mean parameters on the first batch."""
+    """Checks that the first row is the loss of the source's mean parameters."""
     first = next(row for row in metrics_log.read_rows(path) if row['kind'] == 'train')
     own = prepared(text, path.parent / 'other')
     batch, _ = next(own.batches.iterate(Position()))
@@ -247,7 +246,6 @@ def test_rows_of_pieces_that_both_have_are_kept(text, tmp_path, tokenizer, chang
 @pytest.mark.slow
 @pytest.mark.parametrize('mesh', [{}, {'mesh__fsdp': 2, 'mesh__tensor': 2}], ids=str)
 def test_layers_may_be_scanned_on_either_side(text, tmp_path, mesh):
-    """Of the state that a run begins with, parameters that it does not take are new."""
     layers = {'model__num_layers': 2}
     for scanned in (False, True):
         path = make_source(

@@ -1,4 +1,4 @@
-"""Training steps that are profiled are the same steps, and their trace is there."""
+"""Tests that profiled training steps are unchanged and leave a trace."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""End to end, as a user runs it: the real config, shrunk, in separate processes."""
+"""End-to-end tests: the real config, shrunk, in separate processes."""
 
 import csv
 import errno
@@ -53,7 +53,6 @@ pytestmark = pytest.mark.usefixtures('cache')
 
 @pytest.fixture(scope='module')
 def text(tmp_path_factory):
-    """A folder of parallel text, with two sets of a few pairs."""
     return small_runs.write_text(tmp_path_factory.mktemp('text'), val=4, news=3)
 
 
@@ -85,7 +84,7 @@ def result(workdir):
 
 
 def figures(workdir):
-    """The metrics, without what differs from one start to the next: clocks."""
+    """Returns the metrics without clocks, which differ between starts."""
     clocks = ('time', 'tokens_per_second', 'seconds')
     return [
         {k: v for k, v in row.items() if k not in clocks}
@@ -95,7 +94,6 @@ def figures(workdir):
 
 @pytest.fixture(scope='module')
 def whole(text, tmp_path_factory):
-    """A run that was never interrupted, and what it printed."""
     workdir = tmp_path_factory.mktemp('runs') / 'whole'
     return workdir, finish(start(text, workdir))
 
@@ -203,7 +201,7 @@ def test_the_same_command_again_shows_the_result(whole, text, monkeypatch, capsy
 
 
 def killed_after(text, workdir, step, number, **settings):
-    """Starts a run and sends it a signal once it has written the row of a step."""
+    """Starts a run and sends it a signal after it has logged a step."""
     process = start(text, workdir, **settings)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
@@ -217,7 +215,6 @@ def killed_after(text, workdir, step, number, **settings):
 
 @pytest.mark.slow
 def test_a_run_stopped_again_and_again_ends_the_same_bit_for_bit(whole, text, tmp_path):
-    """Before its first checkpoint, by a signal that leaves it time, and after one."""
     workdir, _ = whole
     path = tmp_path / 'run'
     # What a killed process has printed is read as well.
@@ -254,7 +251,7 @@ flags.main(run.main)
 
 
 def stopped_in(where, number, text, workdir):
-    """Starts a run that sticks in a function, stops it → status, output, seconds."""
+    """Interrupts a run that hangs in a function; returns status, output and seconds."""
     command = [sys.executable, '-c', STUCK, where, *arguments(text, workdir)]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
@@ -495,7 +492,6 @@ def test_a_run_beside_itself_translates_as_it_does_alone(
 def test_scores_of_given_targets_are_the_loss_of_a_set(
     whole, text, monkeypatch, capsys
 ):
-    """One line of JSON a pair, in their order, whatever batches they are scored in."""
     workdir, _ = whole
     sides = [(text / f'news.{x}').read_text().splitlines() for x in ('en', 'de')]
     pairs = [*zip(*sides, strict=True)]
@@ -913,7 +909,6 @@ def on_one_device():
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_other_devices_and_in_another_mesh(whole, text, tmp_path):
-    """On one device, on four that divide rows, and on four that divide parameters."""
     path = tmp_path / 'run'
     code, out = killed_after(text, path, 3, signal.SIGTERM, environment=on_one_device())
     assert code == 128 + signal.SIGTERM, out
@@ -1079,6 +1074,5 @@ def test_a_config_of_another_shape_is_one_line(whole, tmp_path, part, value):
 
 @pytest.mark.slow
 def test_runs_of_one_and_of_four_devices_agree(whole, text, tmp_path):
-    """Dropout is on: its bits do not depend on how many devices share the batch."""
     finish(start(text, tmp_path / 'run', on_one_device()))
     assert_same_losses(figures(tmp_path / 'run'), figures(whole[0]))

@@ -1,4 +1,4 @@
-"""The hooks of a run: what they are called with, when, and what of them is written."""
+"""Tests of the hooks of a run: their calls, timing and files."""
 
 import http.server
 import importlib
@@ -103,7 +103,6 @@ def text(tmp_path_factory):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working directory with a module of hooks, which nothing has imported yet."""
     (tmp_path / 'my_hooks.py').write_text(RECORDER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -126,7 +125,7 @@ def called(file):
 
 @pytest.fixture(scope='module')
 def whole(text, tmp_path_factory):
-    """A run that nothing ended, with a recorder before TensorBoard."""
+    """Returns an uninterrupted run, with a recorder before TensorBoard."""
     folder = tmp_path_factory.mktemp('whole')
     (folder / 'my_hooks.py').write_text(RECORDER)
     with pytest.MonkeyPatch.context() as patch:
@@ -246,7 +245,7 @@ ROW = {
 
 
 def calls_of(package, arguments, folder, result, monkeypatch):
-    """What a hook calls of its package in a run that begins and one that goes on."""
+    """Returns a hook's calls to its package in a new run and a resumed one."""
     site = folder / 'site'
     site.mkdir()
     (site / f'{package}.py').write_text(STUB.replace('{rest}', STUBS[package]))
@@ -369,7 +368,6 @@ def test_a_hook_that_does_not_start_is_not_ended_and_those_before_it_are(tmp_pat
 
 
 def events(path):
-    """The Event messages of all files, without their frames."""
     found = []
     for file in sorted((path / 'tensorboard').iterdir()):
         data = file.read_bytes()

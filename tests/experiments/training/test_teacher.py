@@ -1,4 +1,4 @@
-"""Runs that learn by another loss: what it reports, and from whom it learns."""
+"""Tests of runs with other losses: their reports and their teachers."""
 
 import io
 
