@@ -1,4 +1,6 @@
-"""Time, memory and price of training on N chips, by the formulas of docs/scale.md.
+"""Time, memory and price of training on N chips.
+
+The formulas are those of docs/explanation/scale.md.
 
     python -m benchmarks.scale
 

@@ -7,7 +7,7 @@ The paper: 100,000 steps, 12 hours on 8 P100; newstest2013 BLEU 25.8, newstest20
 `--config.model.num_heads=4`.
 
 This file sets what the paper states. You can set any other field too: `--help` and
-docs/configs.md list them all, with defaults and meanings.
+docs/reference/configs.md list them all, with defaults and meanings.
 """
 
 from ml_collections import ConfigDict

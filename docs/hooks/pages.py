@@ -8,6 +8,8 @@ a link to the repository, and what does not exist is left for mkdocs to warn of.
 import logging
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ PAGES = (
 )
 _LINK = re.compile(r'(?<=\]\()([^)\s]+)(?=\))')
 _INCLUDE = re.compile(r'^<!-- include README\.md: (.*?) -->$', re.MULTILINE)
+# A command's help: <!-- help experiments.run -->
+_HELP = re.compile(r'^<!-- help ([\w.]+) -->$', re.MULTILINE)
 # A picture that a notebook was saved with, which lies in no file.
 _FIGURE = re.compile(r'^<!-- figure (\w+ \d+): (.*?) -->$', re.MULTILINE)
 _BLOCK = re.compile(r'<pre>(.*?)</pre>', re.DOTALL)
@@ -59,6 +63,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return ''
         return f'![{found[2]}]({_from(page.file.src_uri, uris[0])})'
 
+    markdown = _HELP.sub(lambda found: command_help(found[1]), markdown)
     return _FIGURE.sub(figure, _INCLUDE.sub(include, markdown))
 
 
@@ -97,6 +102,24 @@ def section(readme: str, name: str) -> str:
         if heading == name:
             return body.strip()
     raise ValueError(f'README.md has no section {name!r}')
+
+
+def command_help(module: str) -> str:
+    """Returns what `python -m module --help` prints, as a block of text.
+
+    The fields of a config are left out: they have a page of their own.
+    """
+    done = subprocess.run(
+        [sys.executable, '-m', module, '--help'],
+        cwd=ROOT,
+        env=os.environ | {'COLUMNS': '76', 'PYTHONPATH': str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        LOG.warning('%s --help failed: %s', module, done.stderr)
+    text = done.stdout.partition('\nconfigs: ')[0].rstrip()
+    return f'```text\n{text}\n```'
 
 
 def rewritten(markdown: str, here: Path, uri: str, repo_url: str, files: Files) -> str:

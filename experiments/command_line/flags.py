@@ -301,7 +301,10 @@ def _help(argv: Sequence[str]) -> str:
         lines.append(_row(field, f'{value} · {meaning} [{allowed}]'))
     # Lists the file names of variants. Their arguments are only in their classes, which
     # import JAX.
-    lines += ['', 'variants (see docs/variants/ for their arguments):']
+    lines += [
+        '',
+        'components; docs/reference/components/ lists their arguments:',
+    ]
     of_kind = {name: folder.names() for name, folder in registries.FOLDERS.items()}
     for kind in variants.FOLDERS:
         of_kind[f'model.{kind}'] = variants.names(kind)

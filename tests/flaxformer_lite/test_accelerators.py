@@ -176,7 +176,7 @@ def test_several_gpus_compute_while_they_send(monkeypatch):
     program.compile(compiler_options=options)
     with pytest.raises(jax.errors.JaxRuntimeError, match='No such compile option'):
         program.compile(compiler_options={'xla_gpu_no_such_flag': True})
-    guide = (ROOT / 'docs/guides/many_devices.md').read_text('utf-8')
+    guide = (ROOT / 'docs/how_to/many_devices.md').read_text('utf-8')
     (flag,) = re.findall(r'XLA_FLAGS=(--xla_gpu_\w+=false)', guide)
     monkeypatch.setenv('XLA_FLAGS', flag)
     assert compilation._options(once=False) == compilation._GPU_OPTIONS

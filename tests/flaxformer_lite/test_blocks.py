@@ -1,4 +1,4 @@
-"""Tests of blocks: the example of docs/extend.md against NumPy, and broken ones.
+"""Tests of blocks: a guide's example against NumPy, and broken ones.
 
 test_transformer covers `sequential` and `parallel`.
 """
@@ -22,7 +22,7 @@ from flaxformer_lite.norms.identity import IdentityNorm
 from flaxformer_lite.residual.none import NoResidual
 from flaxformer_lite.testing.finding import broken
 
-CODE = pages.files('docs/extend.md')['my_blocks.py']
+CODE = pages.files('docs/how_to/extend.md')['my_blocks.py']
 
 
 @pytest.fixture

@@ -20,22 +20,48 @@ from flaxformer_lite.config import variants
 from flaxformer_lite.layers.blocks import sequential
 
 ROOT = Path(__file__).parents[2]
-VARIANTS = (ROOT / 'docs/variants/index.md').read_text('utf-8')
+VARIANTS = (ROOT / 'docs/reference/components/index.md').read_text('utf-8')
 CONTRIBUTING = (ROOT / 'CONTRIBUTING.md').read_text('utf-8')
 
 
 def table():
-    """Returns the rows of 'What can be exchanged': field names and descriptions."""
-    section = VARIANTS[VARIANTS.index('## What can be exchanged') :]
+    """Returns the rows of 'All names': field names and descriptions."""
+    section = VARIANTS[VARIANTS.index('## All names') :]
     rows = re.findall(r'^\| (.*?) \| (.*) \|$', section, re.MULTILINE)
     return [(re.findall(r'`([\w.]+)`', left), right) for left, right in rows]
 
 
 def test_the_architecture_quotes_a_layer_as_it_stands():
-    page = (ROOT / 'docs/architecture.md').read_text('utf-8')
+    page = (ROOT / 'docs/explanation/design.md').read_text('utf-8')
     code = Path(inspect.getfile(sequential)).read_text('utf-8')
     (quoted,) = re.findall(r'```python\n(class Sequential.*?)```', page, re.DOTALL)
     assert quoted in code
+
+
+def test_the_design_lists_the_packages_that_exist():
+    page = pages.text('docs/explanation/design.md')
+    tree = page.partition('## Packages')[2].split('```')[1]
+    listed, root = set(), ''
+    for indent, name in re.findall(r'^( *)([\w]+)/ *', tree, re.MULTILINE):
+        root = root if indent else f'{name}/'
+        listed.add(f'{root}{name}' if indent else name)
+    packages = ('configs', 'experiments', 'flaxformer_lite', 'parallel_grammar')
+    folders = [
+        path.parent
+        for name in packages[1:3]
+        for path in ROOT.glob(f'{name}/*/__init__.py')
+    ]
+    assert listed == {*packages, *(str(path.relative_to(ROOT)) for path in folders)}
+
+
+def test_the_design_names_functions_that_its_files_define():
+    page = pages.text('docs/explanation/design.md')
+    rows = re.findall(r'^\| \d+ \| `(\S+\.py)` \| `([\w.]+)`:', page, re.MULTILINE)
+    assert len(rows) > 10
+    for path, name in rows:
+        code = (ROOT / path).read_text('utf-8')
+        for part in name.split('.'):
+            assert re.search(rf'\b(def|class) {part}\b', code), (path, name)
 
 
 @pytest.mark.parametrize('field', variants.fields())
@@ -49,7 +75,7 @@ def test_each_variant_of_a_field_is_named(field):
 
 
 def test_each_field_of_a_model_is_named():
-    section = VARIANTS[VARIANTS.index('## What can be exchanged') :]
+    section = VARIANTS[VARIANTS.index('## All names') :]
     named = re.findall(r'`([\w.]+)`', section)
     assert set(model_schema.fields()) <= set(named)
 
@@ -71,14 +97,16 @@ def test_the_citation_is_of_this_version():
 
 def named_fields(page):
     """Returns the config fields that a page names, with values if it gives any."""
-    text = (ROOT / 'docs' / page).read_text('utf-8')
+    text = (ROOT / page).read_text('utf-8')
     sections = '|'.join(sorted({x.partition('.')[0] for x in schema.fields()}))
     in_text = re.findall(rf'`((?:{sections})\.[\w.]+)(?:=([^`\n]+))?`', text)
     in_commands = re.findall(r"--config\.(\w+\.[\w.]+)='?((?<=')[^'\n]+|[^\s`]+)", text)
     return sorted({*in_text, *in_commands})
 
 
-@pytest.mark.parametrize('page', ['coming_from.md', 'troubleshooting.md'])
+@pytest.mark.parametrize(
+    'page', ['docs/reference/coming_from.md', 'docs/how_to/troubleshooting.md']
+)
 def test_fields_that_a_page_names_take_the_values_beside_them(page):
     named = named_fields(page)
     assert len(named) > 10

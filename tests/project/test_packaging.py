@@ -58,8 +58,8 @@ from pathlib import Path
 import flaxformer_lite
 
 readme = Path(sys.argv[1]).read_text('utf-8')
-after = readme[readme.index('## Python'):]
-examples = re.findall(r'```python\\n(.*?)```', after, re.DOTALL)
+section = readme.partition('\\n## Python\\n')[2].partition('\\n## ')[0]
+examples = re.findall(r'```python\\n(.*?)```', section, re.DOTALL)
 assert len(examples) == 1, examples
 names = {}
 for example in examples:
@@ -88,7 +88,7 @@ def extras():
 
 
 def test_the_install_table_says_of_each_extra_whether_a_wheel_has_what_it_is_for():
-    page = ROOT / 'docs' / 'guides' / 'install.md'
+    page = ROOT / 'docs/how_to/install.md'
     table = page.read_text('utf-8').partition('## Extras')[2]
     named = {'yes': set(), 'no': set()}
     for commands, has_it in re.findall(r'\| ([^|]*) \| (yes|no) \|', table):

@@ -83,7 +83,7 @@ def trained(tmp_path_factory):
 def test_readme_leads_from_a_clone_to_a_report_of_ones_own_text(tmp_path, monkeypatch):
     readme = pages.text('README.md').splitlines()
     (clone,) = [line for line in readme if line.startswith('git clone ')]
-    guide = pages.commands('docs/guides/commands.md')
+    guide = pages.commands('docs/tutorials/first_run.md')
     (report,) = [line for line in guide if line.endswith(' --out=report')]
     # Git takes this checkout for what the page clones.
     monkeypatch.setenv('GIT_CONFIG_COUNT', '1')
@@ -143,7 +143,7 @@ def beside_a_run(trained, monkeypatch):
 
 @pytest.mark.usefixtures('beside_a_run')
 def test_the_python_about_a_run_runs_beside_it():
-    page = 'docs/guides/looking_inside.md'
+    page = 'docs/how_to/looking_inside.md'
     (code,) = about_a_run(page)
     names = {}
     exec(compile(code, page, 'exec'), names)
@@ -153,7 +153,7 @@ def test_the_python_about_a_run_runs_beside_it():
 
 @pytest.mark.usefixtures('beside_a_run')
 def test_an_exported_program_translates_with_jax_alone():
-    page = 'docs/guides/export.md'
+    page = 'docs/how_to/export.md'
     exporting, calling = about_a_run(page)
     names = {}
     exec(compile(exporting, page, 'exec'), names)
@@ -178,7 +178,7 @@ def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
     (code,) = [x for x in pages.snippets('README.md') if 'class Euclidean' in x]
     file = root / 'flaxformer_lite/attention/euclidean.py'
     file.write_text(code, encoding='utf-8')
-    guide = 'docs/guides/own_attention.md'
+    guide = 'docs/tutorials/own_component.md'
     (law,) = [
         code for name, code in pages.FENCE.findall(pages.text(guide)) if name == 'py'
     ]

@@ -28,10 +28,10 @@ from experiments.sweeps import schema
 from flaxformer_lite.layers.blocks import sequential
 
 # Names that the Python of a page may use, beside its own: one quotes a class.
-GIVEN = {'docs/architecture.md': vars(sequential)}
+GIVEN = {'docs/explanation/design.md': vars(sequential)}
 WITH_PYTHON = [page for page in pages.PAGES if pages.snippets(page)]
 # They train, decode and record, each of which is compiled.
-LONG = ('README.md', 'docs/guides/looking_inside.md')
+LONG = ('README.md', 'docs/how_to/looking_inside.md')
 COMMANDS = [(page, line) for page in pages.PAGES for line in pages.commands(page)]
 
 
@@ -47,7 +47,7 @@ def after_looking_inside(names):
     assert seen.heads['encoder'][0].shape == (2, 4, 4, 16)
     assert stats['encoder']['entropy'].shape == (2, 4)
     for figures in stats.values():
-        assert set(figures) <= named('docs/guides/looking_inside.md')
+        assert set(figures) <= named('docs/how_to/looking_inside.md')
     assert names['logits'].shape == (2, 3, 100)
     heads = names['importance']['encoder']['layer_0']['self_attention']['heads']
     # Michel et al. (2019) average absolute values: a signed mean is about 0.
@@ -84,10 +84,10 @@ def after_nnx(names):
 
 
 CHECKS = {
-    'docs/guides/evidence.md': after_evidence,
-    'docs/linen_and_nnx.md': after_nnx,
+    'docs/explanation/evidence.md': after_evidence,
+    'docs/explanation/linen_and_nnx.md': after_nnx,
     'README.md': after_readme,
-    'docs/guides/looking_inside.md': after_looking_inside,
+    'docs/how_to/looking_inside.md': after_looking_inside,
 }
 
 
@@ -100,6 +100,10 @@ CHECKS = {
 )
 def test_the_python_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, code in pages.files(page).items():
+        (tmp_path / name).write_text(code, encoding='utf-8')
+        sys.modules.pop(name.removesuffix('.py'), None)
     names = {**GIVEN.get(page, {}), '__name__': 'page'}
     for code in pages.snippets(page):
         exec(compile(code, page, 'exec'), names)
@@ -119,7 +123,7 @@ def stop_after(function):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for name in ('runs/wmt_small', 'docs'):
+    for name in ('runs/wmt_small', 'docs/reference'):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / 'in.en').touch()
     (tmp_path / 'pairs.tsv').touch()
@@ -223,7 +227,7 @@ def code_lines(code):
 
 
 def test_tasks_take_as_many_lines_as_their_page_says():
-    guide = 'docs/guides/tasks.md'
+    guide = 'docs/how_to/tasks.md'
     here, elsewhere = (
         dict(re.findall(row, pages.text(guide), re.MULTILINE))
         for row in (
@@ -236,7 +240,7 @@ def test_tasks_take_as_many_lines_as_their_page_says():
         r'^\| ([^|]*) \| \[.*?\]\((.*?)#(.*?)\)', pages.text(guide), re.MULTILINE
     )
     for task, page, anchor in links:
-        page = os.path.normpath(os.path.join('docs/guides', page or 'tasks.md'))
+        page = os.path.normpath(os.path.join('docs/how_to', page or 'tasks.md'))
         sections = re.split('^## ', pages.text(page), flags=re.MULTILINE)
         of_anchor = [
             text

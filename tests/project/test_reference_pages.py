@@ -1,4 +1,4 @@
-"""Tests that docs/guides/sweeps.md and table3.md agree with the code."""
+"""Tests that docs/how_to/sweeps.md and table3.md agree with the code."""
 
 import ast
 import dataclasses
@@ -11,7 +11,7 @@ import pages
 from configs.sweeps import table3
 from experiments.sweeps import schema
 
-TABLE_3 = pages.text('docs/guides/table3.md')
+TABLE_3 = pages.text('docs/how_to/table3.md')
 
 
 def cells(text):
@@ -48,7 +48,7 @@ def texts_in_code():
 
 def test_troubleshooting_quotes_what_the_code_says():
     code = texts_in_code()
-    page = section(pages.text('docs/troubleshooting.md'), 'Error messages')
+    page = section(pages.text('docs/how_to/troubleshooting.md'), 'Error messages')
     messages = re.findall(r'^\| `([^`]+)` \| ', page, re.MULTILINE)
     assert len(messages) > 10  # it has read the table
     for message in messages:
@@ -58,7 +58,7 @@ def test_troubleshooting_quotes_what_the_code_says():
 
 
 def test_the_page_of_the_library_lists_members_that_there_are():
-    page = pages.text('docs/api.md')
+    page = pages.text('docs/reference/api.md')
     listed = re.findall(
         r'^::: (\S+)\n(?:    .*\n)*?.*members: \[(.*)\]', page, re.MULTILINE
     )
@@ -72,7 +72,7 @@ def test_the_page_of_the_library_lists_members_that_there_are():
 
 
 def test_the_guide_of_sweeps_names_every_field():
-    guide = pages.text('docs/guides/sweeps.md')
+    guide = pages.text('docs/how_to/sweeps.md')
     fields = {field.name for field in dataclasses.fields(schema.Sweep)}
     fields -= set(schema.NOT_OF_THE_FILE)
     assert code_in(first_cells(section(guide, 'A file'))) == fields

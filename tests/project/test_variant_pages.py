@@ -1,4 +1,4 @@
-"""Tests that docs/variants/ names exactly the existing variants and arguments."""
+"""Tests that component pages name exactly the existing variants and arguments."""
 
 import inspect
 import re
@@ -29,7 +29,7 @@ ALL = [(kind, name) for kind in KINDS for name in FOLDERS[kind].names()]
 
 def page(kind):
     _, _, folder = FOLDERS[kind].package.rpartition('.')
-    return (ROOT / f'docs/variants/{folder}.md').read_text('utf-8')
+    return (ROOT / f'docs/reference/components/{folder}.md').read_text('utf-8')
 
 
 def sections(kind):
@@ -81,4 +81,4 @@ def test_a_page_has_a_formula_and_the_file_of_a_variant(kind, name):
     text = sections(kind)[name]
     assert re.search(r'^\$\$.+\$\$$', text, re.MULTILINE)
     path = f'{FOLDERS[kind].package.replace(".", "/")}/{name}.py'
-    assert f'File: [`{name}.py`](../../{path}).' in text
+    assert f'File: [`{name}.py`](../../../{path}).' in text

@@ -36,9 +36,9 @@ def test_every_field_says_what_it_means_and_what_it_may_be(name):
 
 
 def test_the_documentation_lists_the_fields_as_they_are():
-    page = (ROOT / 'docs' / 'configs.md').read_text('utf-8')
+    page = (ROOT / 'docs/reference/configs.md').read_text('utf-8')
     assert page == table.markdown(), (
-        'python -m experiments.config.table >docs/configs.md'
+        'python -m experiments.config.table >docs/reference/configs.md'
     )
 
 

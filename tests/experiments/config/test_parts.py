@@ -38,7 +38,7 @@ from experiments.runtime import mesh
 from flaxformer_lite.attention.base import Attention
 from flaxformer_lite.config import results, spec, variants
 
-EXAMPLE = pages.files('docs/extend.md')['my_parts.py']
+EXAMPLE = pages.files('docs/tutorials/own_component.md')['my_parts.py']
 FIELDS = small_runs.FIELDS | {
     'train.steps': 2,
     'optimizer.schedule': 'noam(warmup=4)',
@@ -688,7 +688,9 @@ def test_what_a_part_refuses_is_one_line(world):
 def test_the_page_has_a_row_for_each_field_that_names_a_part():
     rows = dict(
         re.findall(
-            r'^\| `([\w.]+)` \| \[`(\S+)/`\].* \|$', pages.text('docs/extend.md'), re.M
+            r'^\| `([\w.]+)` \| \[`(\S+)/`\].* \|$',
+            pages.text('docs/how_to/extend.md'),
+            re.M,
         )
     )
     plain = {

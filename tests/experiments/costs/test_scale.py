@@ -1,4 +1,4 @@
-"""Tests of docs/scale.md: its formulas against XLA, and its tables."""
+"""Tests of docs/explanation/scale.md: its formulas against XLA, and its tables."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import scale
 
-PAGE = Path(__file__).parents[3] / 'docs/scale.md'
+PAGE = Path(__file__).parents[3] / 'docs/explanation/scale.md'
 
 
 def _percent(text: str) -> float:

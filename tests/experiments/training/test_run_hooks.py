@@ -194,7 +194,9 @@ def test_the_example_of_the_page_posts_scores_and_logs_its_metric(text, here):
         def log_message(self, *arguments):
             pass
 
-    (here / 'my_hooks.py').write_text(pages.files('docs/extend.md')['my_hooks.py'])
+    (here / 'my_hooks.py').write_text(
+        pages.files('docs/how_to/extend.md')['my_hooks.py']
+    )
     with http.server.HTTPServer(('localhost', 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         spec = f'my_hooks.Notify(url="http://localhost:{server.server_port}")'
