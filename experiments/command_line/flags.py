@@ -347,9 +347,9 @@ def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
             if os.path.isfile(file):
                 return file
     there = available(folders[-1])
+    hint = did_you_mean(Path(path).stem, there) or '.'
     raise UserError(
-        f'--config={path}: file not found{did_you_mean(Path(path).stem, there)}. '
-        f'Shipped configs: {", ".join(there)}.'
+        f'--config={path}: file not found{hint} Shipped configs: {", ".join(there)}.'
     )
 
 

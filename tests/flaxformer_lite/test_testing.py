@@ -324,7 +324,7 @@ def test_a_run_refuses_a_part_that_breaks_a_contract_unless_told_to_train_it(
         setup.prepare(config_with(part), tmp_path / 'run', Screen())
     check_contracts(config_with(part, check_parts=False))
     check_contracts(config_with('test_testing.HasTooMany'))
-    with pytest.raises(UserError, match='Mean: failed contract .padding adds'):
+    with pytest.raises(UserError, match='Mean: failed contract .padding has no effect'):
         check_contracts(config_with(loss='test_testing.Mean'))
 
 

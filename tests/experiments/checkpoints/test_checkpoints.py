@@ -466,9 +466,10 @@ def test_a_run_that_trains_can_be_read_at_any_time(tmp_path, shapes, monkeypatch
 
 
 def run(code, *arguments, **options):
-    command = [sys.executable, '-c', f'from tests.test_checkpoints import *\n{code}']
+    package = 'tests.experiments.checkpoints'
+    program = f'from {package}.test_checkpoints import *\n{code}'
     return subprocess.Popen(
-        [*command, *arguments],
+        [sys.executable, '-c', program, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -203,7 +203,9 @@ def test_the_project_s_configs_are_found_from_anywhere(tmp_path, monkeypatch):
     for path in ('configs/wmt_small.py', 'wmt_small.py', 'wmt_small'):
         assert parse(path).name == 'wmt_small'
     for path in ('wmt_smal', 'configs/wmt_smal.py'):
-        with pytest.raises(UserError, match=f"{path}: no .*; did you mean 'wmt_small'"):
+        with pytest.raises(
+            UserError, match=f"{path}: file not found; did you mean 'wmt_small'"
+        ):
             parse(path)
     (tmp_path / 'wmt_small.py').write_text(CONFIG)
     assert parse('wmt_small.py').config.model.num_heads == 8
@@ -234,7 +236,7 @@ def test_the_project_s_configs_are_found_from_anywhere(tmp_path, monkeypatch):
             '    return config\n',
             'bad.py: model.model.*: nests deeper than 10 levels',
         ),
-        ('config = {}\n', 'function get_config'),
+        ('config = {}\n', 'define get_config'),
         ('def get_config():\n    return {}\n', 'returns a ConfigDict'),
     ],
 )
@@ -279,10 +281,10 @@ def test_help_names_configs_fields_and_variants(given, capsys):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['--config='], '--config=: no such file'),
-        (['--config=' + 'x/' * 5000], 'no such file'),
+        (['--config='], '--config=: file not found'),
+        (['--config=' + 'x/' * 5000], 'file not found'),
         (['--config'], 'argument --config: expected one argument'),
-        (['--config=nowhere', '--help'], '--config=nowhere: no such file'),
+        (['--config=nowhere', '--help'], '--config=nowhere: file not found'),
     ],
 )
 def test_a_path_that_names_no_config_is_refused(arguments, message):
@@ -473,5 +475,5 @@ def test_the_tab_key_completes_flags_fields_and_names(typed, expected, tmp_path)
 
 def test_python_in_place_of_the_config_of_a_run_is_not_run(tmp_path):
     (tmp_path / 'config.json.py').write_text('raise AssertionError')
-    with pytest.raises(UserError, match='no such file'):
+    with pytest.raises(UserError, match='file not found'):
         flags.find(str(tmp_path / 'config.json'))
