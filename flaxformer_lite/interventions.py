@@ -230,7 +230,7 @@ def _like(x, value, where):
     if len(x) > 1:
         x = x[where.row_B]
     tokens = x.shape[axis]
-    if x.shape[axis] != value.shape[axis] or where.axes[0] == 'B' and _is_step(where):
+    if tokens != value.shape[axis] or _is_step(where):
         x = jnp.broadcast_to(x, (len(value), *x.shape[1:]))
         index = _along(jnp.minimum(where.index_BT, tokens - 1), 'BT', where.axes)
         x = jnp.take_along_axis(x, index, axis)
@@ -268,7 +268,7 @@ def intervene(
     it is `jax.tree_util.Partial(function, *arrays)`.
 
     Args:
-      interventions: functions (value, where) → value, by name. '*' stands for any part
+      interventions: functions (value, where) → value, by name. '*' matches any part
         of a name between slashes, as in 'decoder/layer_*/self_attention/z'. If several
         names match, their functions apply in alphabetical order of the names.
       row_B: index of each row in the batch, if a call has only some of the rows.
@@ -482,7 +482,7 @@ class Hooks:
         return self._take_value(value, where._replace(name=name, axes=axes))
 
     def _unknown(self, value, positions_BT=None, mask_BT=None) -> Where:
-        """Returns the place of tokens of which only the index is known."""
+        """Returns a place without a name and a step."""
         batch, length = value.shape[:2]
         index_BT = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
         return Where('', '', None, positions_BT, mask_BT, index_BT, self._rows(batch))

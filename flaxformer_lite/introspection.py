@@ -238,7 +238,7 @@ def attention_stats(
       ValueError: as `record`.
     """
     model, variables = with_separate_layers(model, variables)
-    found = record(model, variables, batch, missing_ok)
+    found = record(model, variables, batch, missing_ok, names=())
     stats: dict[str, dict[str, jax.Array]] = {}
     for name, layers in found.weights.items():
         queries = name.removesuffix(' cross')

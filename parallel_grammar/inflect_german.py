@@ -116,7 +116,7 @@ def verb(
     prefix: str = '',
     reflexive: bool = False,
 ) -> GermanVerb:
-    """Returns all forms; only `participle` includes the prefix.
+    """Returns all forms. `participle` is stored as given, with any prefix.
 
     Examples:
       >>> verb('arbeiten').present[:3]

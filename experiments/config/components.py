@@ -73,14 +73,10 @@ def build(
     search.make(config.evaluation)
     _check_limits(config)
     tokenizer = tokenizers.make(config.tokenizer)
-    made = {
-        'filters': filters.make(config.filters),
-        'objective': objectives.make(config.objective),
-        'hooks': hooks.make(config.train.hooks),
-        'best_metric': metrics.deciding(
-            config.evaluation.metrics, config.evaluation.best
-        ),
-    }
+    of_pairs = filters.make(config.filters)
+    objective = objectives.make(config.objective)
+    of_run = hooks.make(config.train.hooks)
+    best = metrics.deciding(config.evaluation.metrics, config.evaluation.best)
     source_vocab_size = None
     if vocab_size is None:
         vocab_size = tokenizer.largest_vocab_size()
@@ -91,8 +87,11 @@ def build(
     _check_remat(config, model)
     update, _ = optimizer.make(config, model)
     return Components(
-        **made,
         tokenizer=tokenizer,
+        filters=of_pairs,
+        objective=objective,
+        hooks=of_run,
+        best_metric=best,
         model=model,
         frozen=frozen.paths(config, model),
         optimizer=update,

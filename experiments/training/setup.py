@@ -48,7 +48,7 @@ class RunSetup(NamedTuple):
       best_metric: Selects the best checkpoints.
       hooks: The hooks, by spec.
       teacher: The run of `train.teacher`, or None.
-      initial: Parameters from `init_from`, or None; always None in a resumed run.
+      warm_start: Parameters from `init_from`, or None; always None in a resumed run.
     """
 
     config: ExperimentConfig
@@ -91,7 +91,7 @@ def prepare(
     origin = warm_start.source(config, path)
     devices = mesh.make_mesh(**vars(config.mesh))
     check.check_backend(config)
-    screen.begin('checking parts', quiet=True)
+    screen.begin('checking components', quiet=True)
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
     data = filters.filtered(sources.load(config.data), made.filters)

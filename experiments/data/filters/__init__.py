@@ -36,7 +36,7 @@ class Filtered(Source):
     """A source without the training pairs that filters reject.
 
     Args:
-      filters: The filters, by spec. A pair counts for the first one that rejects it.
+      filters: The filters, by spec. A pair counts for the first filter that rejects it.
 
     Attributes:
       left_out: Filter → number of pairs that it rejected in the last pass.

@@ -465,7 +465,7 @@ def test_what_a_part_raises_at_work_keeps_its_traceback_and_says_where(
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         train(here / 'run', data=data)
     assert caught.traceback[-1].path == here / 'my_parts.py' or message != 'of mine'
-    assert caught.value.__notes__[-1] == f'while checking parts, of {here / "run"}'
+    assert caught.value.__notes__[-1] == f'while checking components, of {here / "run"}'
     assert not (here / 'run').exists()
 
 
