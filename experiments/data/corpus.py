@@ -54,7 +54,6 @@ class RaggedArray:
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     def lengths(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Returns the lengths of all or selected rows, int64."""
         return self.offsets[1:][rows] - self.offsets[:-1][rows]
 
 
@@ -63,11 +62,10 @@ class Corpus:
     """Pairs as ids, without BOS and EOS.
 
     Attributes:
-      source, target: Row i of one translates row i of the other.
       skipped: Number of pairs left out because a side was blank.
       left_out: Reason → number of pairs that the source left out.
-      digest: Digest of the files. '' for pairs in memory.
-      source_eos: The end token of sources; None for none.
+      digest: Digest of the files; '' in memory.
+      source_eos: The end token of sources, if any.
     """
 
     source: RaggedArray
@@ -82,7 +80,7 @@ class Corpus:
         return len(self.source)
 
     def lengths(self, pairs: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Returns [pairs, 2]: the lengths of both sides, including EOS."""
+        """Returns the lengths of both sides, including EOS: [pairs, 2]."""
         sides = (self.source, self.target)
         return np.stack([side.lengths(pairs) + 1 for side in sides], axis=1)
 
@@ -98,7 +96,7 @@ def resample(
 
     Args:
       pairs: [n], indices into the corpus.
-      seeds: [n, 2], the seeds of both sides.
+      seeds: [n, 2], for both sides.
       most: Maximum length, including EOS. Longer pairs keep the ids of the corpus.
     """
     sides = []
@@ -118,7 +116,6 @@ def resample(
 def examples(
     corpus: Corpus, pairs: np.ndarray, objective: Objective, seeds: np.ndarray
 ) -> Corpus:
-    """Returns an objective's examples of selected pairs, in memory."""
     side: RaggedArray = getattr(corpus, objective.side)
     generators = map(np.random.default_rng, seeds.tolist())
     rows = [side[pair].tolist() for pair in pairs.tolist()]
@@ -150,12 +147,8 @@ def prepare(
 ) -> Corpus:
     """Returns the tokenized training pairs, without those with a blank side.
 
-    Streams the pairs into files under `cache`. Reuses undamaged files of the same text
-    and tokenizer. If several processes need the same files, one makes them and the
-    others wait.
-
-    Args:
-      progress: Called with the number of processed pairs.
+    Streams them into files under `cache`, or reuses the files of the same text and
+    tokenizer. `progress` gets the number of processed pairs.
 
     Raises:
       UserError: No pair has text on both sides, or the disk is full.

@@ -15,14 +15,11 @@ _LEAST_LENGTH = 16  # in batches with lengths of powers of two
 
 
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
-    """Applies a pseudo-random permutation of range(size) to indices.
+    """Applies a pseudo-random permutation of range(size) to indices, int64 [n].
 
     This is a Feistel network over the next power of four, applied again to results
-    outside range(size). Any part can be computed without the rest, so memory does not
-    limit the corpus.
-
-    Args:
-      index: [n], each in 0..size - 1.
+    outside range(size). Parts are computed independently, so memory does not limit the
+    corpus.
     """
     bits = (size - 1).bit_length()
     half = max(1, (bits + 1) // 2)
@@ -51,10 +48,9 @@ def _mix(bits: np.ndarray) -> np.ndarray:
 
 
 def pair_seeds(pairs: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
-    """Returns pseudo-random numbers of pairs, int64 [n, 2] in 0..2³¹ − 1.
+    """Returns pseudo-random numbers, int64 [n, 2] in 0..2³¹ − 1, for source and target.
 
-    Column 0 is for the source and column 1 for the target. Each row depends only on the
-    index of the pair and the non-negative `seed`.
+    Each row depends only on the index of the pair and the non-negative `seed`.
     """
     (key,) = np.random.SeedSequence(seed).generate_state(1, np.uint64)
     sources = 2 * pairs.astype(np.uint64)
@@ -98,7 +94,7 @@ def bucket_lengths(
 def packed_length(longest: int, most: int = 1 << 31) -> int:
     """Returns the length of a packed row: enough for the longest pair, at most `most`.
 
-    A larger length would cost more, because attention is quadratic in it.
+    Attention is quadratic in it.
     """
     return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
 
@@ -108,14 +104,11 @@ def _round_up(length: int, most: int) -> int:
 
 
 def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
-    """Returns the row of each pair: the first open row that fits it, or a new one.
+    """Returns the row of each pair, [n]: the first open row that fits it, or a new one.
 
     Args:
       lengths: [n, 2], the lengths of both sides, each in 1..size.
       size: Positions of a row on each side.
-
-    Returns:
-      [n], row numbers from 0.
     """
     # With this few open rows, lists are faster to scan than arrays: 1 µs per pair.
     rows: list[int] = []
@@ -144,7 +137,7 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
 
 
 def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Packs all pairs into batches of one shape, several pairs per row, by `first_fit`.
+    """Packs pairs into batches of one shape by `first_fit`.
 
     Args:
       lengths: [n, 2], the lengths of both sides, each in 1..length.
@@ -167,16 +160,10 @@ def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.nda
 def by_length(
     lengths: np.ndarray, tokens: int, devices: int
 ) -> Iterator[tuple[Shape, np.ndarray]]:
-    """Batches all sequences, longest first, in few shapes.
+    """Yields batches of sequences, longest first: (rows, length), and their indices.
 
     Lengths are padded to a power of two. Only the last batch has empty rows. Sequences
-    longer than `tokens` get a batch, too.
-
-    Args:
-      tokens: Maximum positions of a batch per device.
-
-    Yields:
-      The shape (rows, length), and the indices in its first rows.
+    longer than `tokens`, the maximum positions of a batch per device, get a batch, too.
     """
     order = np.argsort(-lengths, kind='stable')
     while len(order):

@@ -1,5 +1,3 @@
-"""Prefetching of items in a thread."""
-
 from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +10,7 @@ def prefetch(items: Iterable[T], ahead: int = 8) -> Generator[T, None, None]:
     """Yields the same items, made ahead of time by a thread.
 
     Exceptions of `items` are raised at their place. Grain's prefetching would need a
-    dataset type with its own state, whereas a position is the whole state here.
+    dataset type with its own state; here, a position is the whole state.
     """
     iterator = iter(items)
     end: Any = object()

@@ -14,8 +14,7 @@ class LengthRatio(Filter):
     Keeps pairs with a blank side.
 
     Attributes:
-      most: The largest ratio to keep.
-      unit: The unit of lengths. Words are separated by white space.
+      unit: The unit of lengths. White space separates words.
     """
 
     most: Annotated[float, Range(at_least=1)] = 3.0

@@ -1,4 +1,4 @@
-"""Objectives on one side of the pairs, one per module, selected by a spec."""
+"""Objectives on one side of the pairs, one per module."""
 
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,7 @@ if TYPE_CHECKING:  # checking a spec should not import numpy
 
 
 def make(spec: Spec | None) -> 'Objective | None':
-    """Makes the objective of the config field `objective`; None if the field is empty.
-
-    `Objective.with_tokenizer` then sets its pieces.
+    """Makes the objective of the config field `objective`; None if it is empty.
 
     Raises:
       UserError: The spec is invalid.

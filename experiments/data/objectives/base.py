@@ -1,5 +1,3 @@
-"""Base class of objectives."""
-
 import dataclasses
 import functools
 import re
@@ -19,9 +17,9 @@ class Objective(Checked):
     A subclass is a frozen dataclass with the arguments of the spec.
 
     Attributes:
-      pieces: The piece of each id.
+      pieces: The piece of each id; `with_tokenizer` sets it.
       side: The side of the pairs to make examples from.
-      needs: A regular expression of the pieces that replace text.
+      needs: Regular expression of the pieces that replace text.
     """
 
     needs: ClassVar[str] = ''
@@ -46,11 +44,7 @@ class Objective(Checked):
 
     @functools.cached_property
     def marks(self) -> list[int]:
-        """The ids of the pieces that match `needs`, sorted by their numbers.
-
-        Raises:
-          UserError: The tokenizer has no such piece.
-        """
+        """The ids of the pieces that match `needs`, sorted by their numbers."""
         is_mark = re.compile(self.needs).fullmatch
         found = [x for x, piece in enumerate(self.pieces) if is_mark(piece)]
         if self.needs and not found:
@@ -64,12 +58,10 @@ class Objective(Checked):
     def example(
         self, row: list[int], rng: np.random.Generator
     ) -> tuple[list[int], list[int]]:
-        """Returns source and target ids, determined by the row and the random numbers.
+        """Returns source and target ids, at most n each, without EOS.
 
         Args:
           row: The n ≥ 1 ids of a text, without EOS.
-
-        Returns:
-          At most n ids each, without EOS.
+          rng: The only source of randomness.
         """
         raise NotImplementedError

@@ -1,5 +1,3 @@
-"""Base classes and helpers of data sources."""
-
 import dataclasses
 import itertools
 import re
@@ -42,20 +40,17 @@ class Source:
         raise NotImplementedError
 
     def evaluation(self) -> Sets:
-        """Returns the evaluation sets by name; the first one, `'val'`, is the dev set.
-
-        Each entry is a source and its reference, or a tuple of its references.
-        """
+        """Returns the evaluation sets by name; the first, `'val'`, is the dev set."""
         raise NotImplementedError
 
     def digest(self) -> str:
-        """Returns a hex digest of the training pairs, without reading all pairs."""
+        """Returns a hex digest of the training pairs, without reading all of them."""
         raise NotImplementedError
 
     def trains_on(self, other: 'Source') -> str:
-        """Describes which evaluation pairs of `other` this source trains on.
+        """Names what evaluation data of `other` this source trains on; '' for none.
 
-        Compares splits or files, not sentences. Defaults to `''`, for none.
+        Compares splits or files, not sentences.
         """
         return ''
 
@@ -79,7 +74,7 @@ def cell_text(value: Any, where: str) -> str:
     """Returns the text of a table cell; `''` for None.
 
     Raises:
-      UserError: The cell is not text. The message begins with `where`.
+      UserError: The cell is not text; the message begins with `where`.
     """
     if value is None:
         return ''
@@ -106,13 +101,13 @@ def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
 def pick(rng: Random, items: Sequence[T]) -> T:
     """Returns a random item, the same on every platform and Python version.
 
-    Python guarantees only the sequence of `Random.random`, not that of `Random.choice`.
+    Python guarantees the sequence of `Random.random`, but not of `Random.choice`.
     """
     return items[int(rng.random() * len(items))]
 
 
 def taken(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
-    """Takes the first items of each stream; sets that share a stream are disjoint."""
+    """Takes the first items of each stream; sets may share a stream."""
     found: dict[str, list[T]] = {}
     for name, stream in streams.items():
         found[name] = list(islice(stream, sizes[name]))
@@ -120,7 +115,6 @@ def taken(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
 
 
 def check_apart(sources: Sequence[Source]) -> None:
-    """Raises UserError if a source trains on evaluation pairs of one of them."""
     for source, other in itertools.product(sources, repeat=2):
         shared = source.trains_on(other)
         if shared:
@@ -145,8 +139,7 @@ class OfSplits(Source):
     Splits that overlap with neither are evaluation sets under their own names.
 
     Attributes:
-      split: The training split, in the notation of the package that reads the set.
-      dev: The split of the dev set.
+      split, dev: Both splits, in the notation of the package that reads the set.
     """
 
     may_download = True
@@ -157,11 +150,9 @@ class OfSplits(Source):
         raise NotImplementedError
 
     def pairs(self, split: str) -> Iterator[Pair]:
-        """Streams the pairs of a split, or of a part of one."""
         raise NotImplementedError
 
     def overlap(self, split: str, other: str) -> bool:
-        """Returns whether two splits, or parts of splits, share examples."""
         raise NotImplementedError
 
     def train(self):

@@ -1,5 +1,3 @@
-"""Data sets of the Hugging Face Hub, read with the package `datasets`."""
-
 import dataclasses
 import functools
 import itertools
@@ -19,16 +17,14 @@ class HuggingfaceSource(OfSplits):
     """`huggingface(path="wmt14", name="de-en", source="en", target="de")`.
 
     Reads the columns `source` and `target`, or these languages of a column
-    `translation`. Null is blank text. Downloads the set, or finds it in the package's
-    cache.
+    `translation`. Null is blank text.
 
     Attributes:
       path: Name of the set on the Hub, or a folder.
       source, target: Languages or columns.
       name: Configuration of the set. `''` if there is only one.
       split: Training split: `'train'`, `'train[:99%]'`.
-      dev: Split of the dev set `'val'`. Splits that overlap with neither are evaluation
-        sets under their own names.
+      dev: Split of the dev set.
       revision: Revision on the Hub, such as a commit. `''` for the newest.
 
     Raises:
@@ -133,7 +129,6 @@ class HuggingfaceSource(OfSplits):
             yield source, target
 
     def _languages(self, feature: Any) -> list[str]:
-        """Returns the languages of a translation column; [] for another column."""
         if isinstance(feature, self._package.TranslationVariableLanguages):
             raise UserError(
                 f'data: {self.path}: column {_BY_LANGUAGE!r} has a variable number of '

@@ -1,4 +1,4 @@
-"""SCAN, commands and their actions: `scan(split="length")`.
+"""SCAN, commands and their actions.
 
 Lake and Baroni (2018, "Generalization without Systematicity"): the grammar of their
 figure 6, the meanings of figure 7, and the splits of their experiments 1 to 3.
@@ -33,12 +33,8 @@ class Scan(OfRule):
     draw. Newman et al. (2020, "The EOS Decision and Length Extrapolation") also use the
     cut-offs 24, 25, 26, 27, 28, 30, 32, 33, 36 and 40.
 
-    Evaluation sets: `test`, and `val`, 500 commands of `test` selected by a hash. SCAN
-    has no third set, so selecting by `val` means selecting by test data.
-
-    Attributes:
-      split: Determines the training commands.
-      cutoff: Maximum number of actions in training, for `length`.
+    `val` is 500 commands of `test`, selected by a hash. SCAN has no third set, so
+    selecting by `val` means selecting by test data.
     """
 
     split: Annotated[

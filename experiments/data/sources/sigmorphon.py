@@ -1,7 +1,6 @@
-"""Inflection: `sigmorphon(path="conll2017", language="german")`.
+"""CoNLL-SIGMORPHON 2017, task 1 (Cotterell et al. 2017): from a lemma to a form.
 
-CoNLL-SIGMORPHON 2017, task 1 (Cotterell et al. 2017): from a lemma and features to an
-inflected form. The files are in github.com/sigmorphon/conll2017.
+The files are in github.com/sigmorphon/conll2017.
 """
 
 import hashlib
@@ -23,17 +22,15 @@ SPACE = '▁'  # replaces a space in a lemma or form
 class Sigmorphon(Source, Checked):
     """`<V> <PST> <2> s i n g e n` → `s a n g s t`: features, then letters, as words.
 
-    A `words` tokenizer therefore has a piece for each feature, distinct from letters.
-
-    Evaluation sets: `val`, the file `<language>-dev`, and `test`,
-    `<language>-uncovered-test`. Files have the format of the task, plain or `.gz`.
+    Features are words distinct from letters, so a `words` tokenizer fits. Files have
+    the format of the task, plain or `.gz`: `val` is `<language>-dev`, and `test` is
+    `<language>-uncovered-test`.
 
     Attributes:
-      path: A clone of the repository, or another folder with the language's files;
-        `~` is the home directory.
+      path: A clone of the repository, or another folder with the language's files; `~`
+        is the home directory.
       language: The language in file names, such as `scottish-gaelic`.
-      size: Size of the training set. `low` has 100 forms, `medium` 1,000, `high`
-        10,000.
+      size: Size of the training set: 100 forms, 1,000 or 10,000.
     """
 
     path: str

@@ -1,5 +1,3 @@
-"""Columns of tables: `table(train="a.tsv", val="b.tsv", source="en", target="de")`."""
-
 import csv
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,16 +20,13 @@ Row = dict[str, Any]  # column → cell
 class TableSource(Source):
     """`table(train="a.tsv", val="b.tsv", source="word", target="sounds")`.
 
-    The extension determines the format. `.tsv` and `.csv` have column names in the
-    first line; quotation marks are special only in CSV. `.jsonl` has an object per
-    line. Files are UTF-8, plain or `.gz`. Text is normalized to NFC, and line ends
-    within a cell become spaces.
+    `.tsv` and `.csv` have column names in the first line; quotation marks are special
+    only in CSV. `.jsonl` has an object per line. Files are UTF-8, plain or `.gz`. Text
+    is normalized to NFC, and line ends within a cell become spaces.
 
     Args:
-      train: The training file; `~` is the home directory.
-      val: The file of the dev set.
-      source: Source column. Results use it as the language.
-      target: Target column.
+      train, val: The training file and that of the dev set; `~` is the home directory.
+      source, target: Columns. Results use them as languages.
       sets: Additional evaluation sets, such as `{"test": "test.tsv"}`.
       references: Columns with additional references in evaluation sets. Blank cells
         give none.
@@ -118,7 +113,6 @@ def _kind(file: Path) -> str:
 
 
 def _cell(file: Path, number: int, row: Row, name: str) -> str:
-    """Returns the text of a cell; raises UserError if it is missing or not text."""
     if name not in row:
         raise UserError(
             f'data: {file} has no column {name!r} in row {number}; it has '
@@ -159,7 +153,6 @@ def _check_distinct(names: Sequence[str]) -> None:
 
 
 def _object(fields: Sequence[tuple[str, Any]]) -> Row:
-    """Returns a JSON object; raises ValueError if two fields have the same name."""
     _check_distinct([name for name, _ in fields])
     return dict(fields)
 

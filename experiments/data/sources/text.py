@@ -1,5 +1,3 @@
-"""Parallel text in files, plain or compressed."""
-
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
@@ -18,21 +16,17 @@ from experiments.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Text(Source):
-    """`text(path="corpus", source="en", target="de")`.
+    """`text(path="corpus", source="en", target="de")`: parallel lines of two files.
 
-    Reads files named `<set>.<language>`, plain or `.gz`, with parallel lines in UTF-8.
-
-    `train` is the training set and `val` the dev set. Every other set with both
-    languages is an additional evaluation set. A plain file has precedence over a `.gz`.
-    Text is normalized to NFC.
+    Files are named `<set>.<language>`, plain or `.gz`, in UTF-8. Text is normalized to
+    NFC. `train` is the training set, `val` the dev set, and every other set with both
+    languages an additional evaluation set.
 
     An evaluation set may have additional references in `val.de.1`, `val.de.2` or any
-    other numbers. Line n of each translates line n of the source. Blank lines
-    give none.
+    other numbers. Blank lines give none.
 
     Attributes:
       path: The folder; `~` is the home directory.
-      source, target: Language codes in file names.
 
     Raises:
       UserError: A folder or file is missing. On reading, files are empty, not UTF-8 or
@@ -114,7 +108,6 @@ class Text(Source):
         return read_set(source, [target, *self._further_references(name)])
 
     def _further_references(self, name: str) -> list[Path]:
-        """Returns the files `<name>.<target>.<number>`, sorted by number."""
         pattern = re.compile(re.escape(f'{name}.{self.target}.') + '([0-9]+)')
         matches = filter(None, map(pattern.fullmatch, self._file_names()))
         numbered = sorted((int(match[1]), match[0]) for match in matches)

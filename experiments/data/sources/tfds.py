@@ -33,10 +33,8 @@ class Tfds(OfSplits):
 
     Attributes:
       name: The data set and its configuration, as in TFDS.
-      source, target: Codes of the languages.
       split: Training split: `'train'`, `'train[:99%]'`.
-      dev: Split of the dev set: `'validation'`, `'train[99%:]'`. Splits that overlap
-        with neither are evaluation sets under their own names.
+      dev: Split of the dev set: `'validation'`, `'train[99%:]'`.
       data_dir: TFDS's folder. Defaults to `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
 
     Raises:
@@ -172,8 +170,8 @@ class Tfds(OfSplits):
 def _own_features(tfds: Any) -> Iterator[None]:
     """Makes TFDS reject feature classes that aren't its own, before it imports them.
 
-    TFDS imports the module of each class that `features.json` names. It also finds that
-    file through links and other spellings of the set's name, so this guards the import.
+    TFDS imports the module of each class that `features.json` names, wherever the file
+    came from.
     """
 
     def cls_from_name(cls: Any, name: str) -> Any:

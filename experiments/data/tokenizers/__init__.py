@@ -55,12 +55,10 @@ def train(
     cache: Path,
     progress: Progress = lambda done: None,
 ) -> Tokenizer:
-    """Trains a tokenizer on text; cached by text and tokenizer in `cache`.
+    """Trains a tokenizer, or opens it from `cache` for the same text and arguments.
 
-    If there are more than a million pairs, training uses evenly spaced ones.
-
-    Args:
-      progress: Called with the number of pairs read so far.
+    If there are more than a million pairs, training uses evenly spaced ones. `progress`
+    gets the number of pairs read so far.
     """
     key = hex_digest(f'{data.digest()} {tokenizer.digest} {_SAMPLE}')
     folder = cache / f'tokenizer-{key[:32]}'
@@ -101,9 +99,7 @@ def damage(path: Path) -> str:
 
 
 def check_same(model: bytes, path: Path) -> None:
-    """Checks that a tokenizer equals the saved one, if any.
-
-    Warns if the file is damaged; saving the tokenizer again repairs it.
+    """Checks that a tokenizer equals the saved one, if any; warns if that is damaged.
 
     Raises:
       UserError: The tokenizer differs, because the training text has changed.

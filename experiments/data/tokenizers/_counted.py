@@ -1,5 +1,3 @@
-"""Tokenizers with the most frequent units of a text as pieces."""
-
 import collections
 import dataclasses
 import functools

@@ -1,5 +1,3 @@
-"""Vectors instead of a source's text: `[arrays(path="frames.npz"), characters]`."""
-
 import contextlib
 import dataclasses
 import functools
@@ -19,7 +17,7 @@ from flaxformer_lite import validation
 
 @dataclasses.dataclass(frozen=True)
 class Arrays(Tokenizer):
-    """A tokenizer whose sources name arrays, with vectors instead of token ids.
+    """A tokenizer whose sources name arrays: `[arrays(path="frames.npz"), characters]`.
 
     The file is written by `numpy.savez(path, **{name: array, …})`. Arrays are numeric
     (length, features), with the same number of features. The model multiplies them by
@@ -73,7 +71,6 @@ class Arrays(Tokenizer):
 
     @contextlib.contextmanager
     def _damage(self, part: str = '') -> Iterator[None]:
-        """Converts the many unrelated errors of zipfile and NumPy to UserError."""
         try:
             yield
         except Exception as error:
@@ -101,8 +98,6 @@ class Arrays(Tokenizer):
 
     def encode(self, texts):
         """Returns the vectors of each name, float32 (length, features).
-
-        A blank name has no vectors.
 
         Raises:
           UserError: An array is missing or invalid, or the file has changed since

@@ -33,7 +33,6 @@ class Bytes(Tokenizer):
         return texts
 
     def pieces(self, ids):
-        """Returns ASCII unchanged, ▁ for a space, and `<0xc3>` for other bytes."""
         special = ('<pad>', '</s>', '<s>', '<unk>')
         found = []
         for i in map(int, ids):

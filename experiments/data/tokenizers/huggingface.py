@@ -1,5 +1,3 @@
-"""Published tokenizers, opened by Transformers: `huggingface(path="opus-mt-en-de")`."""
-
 import contextlib
 import dataclasses
 import functools
@@ -32,15 +30,13 @@ _MEND = 'restore it from a copy, or convert the checkpoint again'
 
 @dataclasses.dataclass(frozen=True)
 class HuggingfaceTokenizer(Tokenizer):
-    """A published tokenizer.
+    """A published tokenizer: `huggingface(path="opus-mt-en-de")`.
 
-    A run that `experiments.convert` made from a checkpoint needs no path, because it
-    keeps the files in its directory.
+    A run that `experiments.convert` made keeps the files, and needs no path.
 
     Attributes:
       path: A folder saved by Transformers; `~` is the home directory.
-      source, target: The languages as the tokenizer writes them, such as `'en_XX'`. ''
-        for none.
+      source, target: The languages as the tokenizer writes them, such as `'en_XX'`.
       vocab_size: Size of the model's embedding, which may exceed the number of pieces.
         0 uses the smallest possible size.
       model: JSON with checksums of the files and these settings.
@@ -94,7 +90,6 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files of the tokenizer, by name."""
         return {name: self._folder / name for name in self._fields['sums']}
 
     @property
@@ -111,7 +106,6 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def digest(self):
-        """A digest of the tokenizer, without the checkpoint's other settings."""
         if not self.model:
             return self.opened(self.train(())).digest
         sums = dict(self._fields['sums'])
@@ -125,12 +119,10 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @functools.cached_property
     def around_source(self) -> Around:
-        """The tokens before and after each source."""
         return _around(self.theirs, 'text')
 
     @functools.cached_property
     def around_target(self) -> Around:
-        """The tokens before and after each target in Transformers."""
         return _around(self.theirs, 'text_target')
 
     @property
@@ -175,14 +167,12 @@ class HuggingfaceTokenizer(Tokenizer):
         return [row if text.strip() else [] for text, row in both]
 
     def decode(self, ids):
-        """Returns the text of each row up to EOS; skips ids without a piece."""
         end = self.special_tokens.eos
         most = len(self.theirs)
         pieces = [[i for i in until(end, row) if i < most] for row in ids]
         return self.theirs.batch_decode(pieces, skip_special_tokens=True)
 
     def pieces(self, ids):
-        """Returns the piece of each token, or its id if it has none."""
         pieces = self.theirs.convert_ids_to_tokens(list(map(int, ids)))
         return [piece or f'<{i}>' for i, piece in zip(ids, pieces, strict=True)]
 

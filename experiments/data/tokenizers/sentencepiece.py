@@ -75,10 +75,9 @@ class SentencePiece(Tokenizer):
       user_defined_symbols: Words of one piece each, such as `['<2de>', '<2fr>']`.
       sentinels: Number of symbols `<extra_id_0>`, … for the objective span_corruption.
       alpha: Samples new ids for each pair in each epoch. 0 disables sampling. For
-        `'bpe'` it is the share of skipped merges (BPE-dropout, Provilkov et al. 2020:
-        0.1). For `'unigram'`, a segmentation has the probability p^alpha / Σ p^alpha
-        (subword regularization, Kudo 2018: 0.1 to 0.5).
-      model: The serialized SentencePiece model.
+        `'bpe'` it is the share of skipped merges (0.1 in Provilkov et al. 2020). For
+        `'unigram'`, a segmentation has the probability p^alpha / Σ p^alpha (0.1 to 0.5
+        in Kudo 2018).
     """
 
     vocab_size: Annotated[int, Range(at_least=5)] = 37_000
@@ -180,7 +179,6 @@ class SentencePiece(Tokenizer):
         return drawn
 
     def _words(self, row: list[int]) -> list[list[int]]:
-        """Splits ids into words, which pieces never span."""
         words: list[list[int]] = []
         for i in row:
             if not words or self._pieces[i].startswith(_SPACE):
@@ -198,7 +196,6 @@ class SentencePiece(Tokenizer):
 
     @functools.cached_property
     def _scores(self) -> dict[str, float]:
-        """Piece → score, for pieces learned from text: no symbols, no bytes."""
         processor = self._processor
         learnt = {}
         for i, piece in enumerate(self._pieces):
@@ -231,7 +228,6 @@ def _plain(text: str) -> str:
 
 
 def _learnable(text: str) -> str:
-    """Returns the text in a form that SentencePiece reads unchanged."""
     text = _plain(text).replace(_SKIPPED, _BOUNDARY)
     return _RESERVED.sub(f'<{_BOUNDARY}', text)
 
@@ -287,7 +283,6 @@ def unigram_sample(
     backward from the last one.
 
     Args:
-      pieces: The pieces of the word without sampling.
       scores: Log-probability of each piece.
       alpha: α. The smaller, the more uniform the distribution.
     """
