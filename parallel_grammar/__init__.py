@@ -10,10 +10,8 @@ The grammar draws a syntax tree, and each language renders the same tree:
     >>> german.sentence(tree)
     'Mein Arzt vergisst, meine nützliche Kiste zuzumachen.'
 
-A seed gives the same sentences on every platform and Python version. The sentences
-need agreement, cases, separable verbs, relative clauses and the word orders of German.
-`long_sentence` joins and nests several clauses. `is_held_out` tells whether a tree
-combines a word with a construction that `HELD_OUT` reserves for evaluation.
+A seed gives the same sentences on every platform and Python version. The sentences need
+agreement, cases, separable verbs, relative clauses and the word orders of German.
 
 The package needs only the standard library. Its modules, in the order of the data flow:
 

@@ -24,7 +24,6 @@ from parallel_grammar.syntax import Name
 
 
 def _lines(table: str) -> list[list[str]]:
-    """Splits each line of a table at `: ` and `;`."""
     joined = table.replace('\n    ', ' ')
     return [
         [f.strip() for f in re.split(': |;', line)]
@@ -249,7 +248,6 @@ def _auxiliary(present: str, past: str = '') -> EnglishVerb:
 
 
 def _subjunctive(infinitive: str, first: str) -> GermanVerb:
-    """Returns a verb whose present is formed like a past: sollte, möchte."""
     verb = inflect_german.verb(infinitive, past=first)
     return verb._replace(present=verb.past, past=())
 

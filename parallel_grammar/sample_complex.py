@@ -1,5 +1,3 @@
-"""Samples sentences of two clauses."""
-
 from dataclasses import replace
 
 from parallel_grammar.lexicon import BE, CLAUSE_VERBS, VERBS
@@ -94,7 +92,6 @@ def _said(rng: Rng, main: Clause) -> Clause:
 
 
 def intention(rng: Rng) -> Sentence:
-    """Samples 'tries to …'."""
     verb = rng.pick([v for v in CLAUSE_VERBS.values() if 'to' in v.notes])
     subject = subject_of(rng, verb, 'plain')
     tense = rng.draw({'present': 40, 'past': 45, 'perfect': 8, 'future': 7})
@@ -115,7 +112,6 @@ def _is_extended(what: Clause) -> bool:
 
 
 def purpose(rng: Rng) -> Sentence:
-    """Samples '… in order to …'."""
     subject = subject_of(rng, BE)
     tense = rng.pick(('present', 'past'))
     main = clause(rng, _PURPOSEFUL, subject, tense, extras=False, negative=False)

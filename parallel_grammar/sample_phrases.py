@@ -1,5 +1,3 @@
-"""Samples noun phrases, and adverbials of time, place and manner."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeGuard
@@ -131,7 +129,6 @@ def _has_its(nominal: Nominal | None) -> TypeGuard[NounPhrase]:
 
 
 def noun_of(nominal: Nominal) -> Noun:
-    """Returns a noun that takes the same predicates."""
     if isinstance(nominal, NounPhrase | RelativePronoun):
         return nominal.noun
     female = isinstance(nominal, Name | Pronoun) and nominal.gender == 'f'
@@ -151,7 +148,6 @@ def may_be_negated(subject: Nominal) -> bool:
 
 
 def subject_of(rng: Rng, verb: Verb, determiners: str = 'any') -> Nominal:
-    """Samples a subject that the verb allows."""
     if NOUNS['woman'] in verb.subjects:  # anybody can do it
         kind = rng.draw({'noun': 60, 'name': 14, 'pronoun': 20, 'both': 6})
         if kind == 'name':
@@ -195,7 +191,6 @@ def time_for(rng: Rng, tense: str, often: bool) -> Adverb:
 def place_in(
     rng: Rng, places: Sequence[Place], subject: Nominal
 ) -> Prepositional | Adverb:
-    """Samples one of the places, usually with 'the'."""
     place = rng.pick(places)
     if isinstance(place, Adverb):
         return place

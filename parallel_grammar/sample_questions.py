@@ -1,5 +1,3 @@
-"""Samples questions and requests."""
-
 from dataclasses import replace
 
 from parallel_grammar.lexemes import Adverb, Noun, Verb
@@ -42,7 +40,6 @@ def yes_or_no(rng: Rng) -> Sentence:
 
 
 def question(rng: Rng) -> Sentence:
-    """Samples a question with a question word."""
     kinds = {
         _who: 22,
         _whom_or_what: 26,

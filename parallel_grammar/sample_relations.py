@@ -1,5 +1,3 @@
-"""Samples dependent clauses: relative clauses, infinitives, continuations."""
-
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -130,8 +128,6 @@ def relative(rng: Rng, noun: Noun, plural: bool) -> Clause:
 
 
 class Antecedent(NamedTuple):
-    """A pronoun and the noun it refers to."""
-
     pronoun: Pronoun
     noun: Noun
 
@@ -149,7 +145,6 @@ def antecedents(main: Clause) -> list[Antecedent]:
 
 
 def _is_it(phrase: Nominal) -> bool:
-    """Returns whether 'it' could refer to the phrase or its owner."""
     if not isinstance(phrase, NounPhrase):
         return False
     if phrase.owner and _is_it(phrase.owner):
@@ -189,10 +184,7 @@ def done_to(antecedent: Antecedent, but: Verb, tense: str) -> list[Verb]:
 
 
 def about(rng: Rng, main: Clause, tense: str) -> Clause | None:
-    """Samples a clause that refers to the main clause by a pronoun.
-
-    Returns None if no pronoun is possible.
-    """
+    """Samples a clause that refers to the main clause by a pronoun; None if impossible."""
     known = antecedents(main)
     if not known:
         return None

@@ -1,5 +1,3 @@
-"""Samples clauses of description, existence and weather."""
-
 from dataclasses import replace
 
 from parallel_grammar.lexemes import Adjective, Adverb, Noun
@@ -52,10 +50,7 @@ def being(
     noun: Noun | None = None,
     tense: str = '',
 ) -> Clause:
-    """Samples 'is tired', 'is older than the teacher' or 'is not a rich doctor'.
-
-    `noun` is the noun that a pronoun subject refers to.
-    """
+    """Samples 'is tired', 'is older than the teacher' or 'is not a rich doctor'."""
     subject = subject or _described(rng)
     noun = noun or noun_of(subject)
     negative = may_be_negated(subject) and rng.chance(0.15)
