@@ -75,11 +75,11 @@ def replacing(path: Path) -> Iterator[Path]:
 def decode_line(line: bytes) -> str:
     """Returns a line of UTF-8 text without its line end and byte order marks.
 
-    Files joined from several also have such marks in the middle.
+    Files joined from several have such marks in the middle, too.
 
     Raises:
       ValueError: The line isn't UTF-8, or is longer than `LONGEST_LINE`. The message
-        says why, without a subject.
+        has no subject.
     """
     if len(line) > LONGEST_LINE:
         raise ValueError(f'is longer than {LONGEST_LINE:,} bytes; split it')
@@ -115,13 +115,7 @@ def write(path: Path, data: str | bytes) -> None:
 
 
 def write_output(path: Path, data: str | bytes) -> None:
-    """Writes a file that the user named.
-
-    Writes through a link, and into a device or pipe, instead of replacing it.
-
-    Raises:
-      UserError: The file cannot be written.
-    """
+    """Writes a file that the user named; through a link, and into a device or pipe."""
     if path.is_symlink() or (exists(path) and not path.is_file()):
         with as_user_error('write', path):
             path.write_bytes(data.encode() if isinstance(data, str) else data)
@@ -152,7 +146,6 @@ def json_text(value: Any) -> str:
 
 
 def json_sha256(value: Any) -> str:
-    """Returns the SHA-256 of a value's `json_text`, in hex."""
     return hashlib.sha256(json_text(value).encode()).hexdigest()
 
 
@@ -166,7 +159,6 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Returns the content of a file; raises OSError as `open_regular` does."""
     with open_regular(path) as file:
         return file.read()
 
@@ -211,7 +203,6 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 
 
 def _nests_deeper(value: Any, levels: int) -> bool:
-    """Returns whether arrays and objects nest deeper than `levels`."""
     nested = [value]
     for _ in range(levels + 1):
         nested = [child for parent in nested for child in _children(parent)]
@@ -291,11 +282,8 @@ def damage(sums: Path) -> str:
 def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
     """Makes a folder of a cache, unless it exists and its checksums match.
 
-    One process makes the folder while others wait.
-
-    Args:
-      folder: The folder.
-      make: Writes the files to the folder that it gets.
+    One process makes the folder while others wait. `make` writes the files to the
+    folder that it gets.
 
     Raises:
       UserError: The folder cannot be read or written.
@@ -355,9 +343,9 @@ def is_free(file: Path) -> bool:
 
 
 def refuse_link(path: Path) -> None:
-    """Raises UserError if the path is a link.
+    """Raises UserError for a link.
 
-    In a directory that others can write to, a link could lead to any file of this user.
+    In a directory that others can write to, it could lead to any file of this user.
     """
     if path.is_symlink():
         raise UserError(f'{path} is a link. Remove it, so that nothing else is changed')
@@ -383,11 +371,7 @@ def _lock(file: IO[str], wait: bool) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Returns whether a file or folder exists.
-
-    Raises:
-      UserError: The system cannot tell.
-    """
+    """Returns whether a file or folder exists; UserError if the system cannot tell."""
     with as_user_error('read', path):
         try:
             path.stat()
@@ -403,7 +387,6 @@ def run_title(path: Path) -> str:
 
 
 def is_file_name(name: str) -> bool:
-    """Returns whether a name leads to no other folder, and can be a file's."""
     return name not in ('', '.', '..') and not set('/\\\0').intersection(name)
 
 

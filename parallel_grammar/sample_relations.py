@@ -184,7 +184,7 @@ def done_to(antecedent: Antecedent, but: Verb, tense: str) -> list[Verb]:
 
 
 def about(rng: Rng, main: Clause, tense: str) -> Clause | None:
-    """Samples a clause that refers to the main clause by a pronoun; None if impossible."""
+    """Samples a clause that refers to the main clause by a pronoun, if there is one."""
     known = antecedents(main)
     if not known:
         return None

@@ -18,10 +18,9 @@ def html(runs: 'Sequence[Explainer]', example: str = '', **more: Any) -> str:
     """Renders the page with its initial data.
 
     Args:
-      runs: The runs to show.
       example: The first sentence to translate.
-      more: `beams` to choose from. A page without a server has `answers` instead, the
-        results of `Explainer.explain` for each sentence, and its `text`.
+      more: `beams` to choose from; or, without a server, `answers`, the results of
+        `Explainer.explain` for each sentence, and its `text`.
     """
     described = [{'name': str(x.run.path), 'switches': x.switches} for x in runs]
     # Escaped, so that a sentence can't close its element.

@@ -1,5 +1,3 @@
-"""Exports a run to a new folder in the format of another program."""
-
 from pathlib import Path
 
 from experiments import storage
@@ -31,12 +29,11 @@ def export(
     Args:
       to: 'ctranslate2' or 'huggingface'.
       out: Must not exist yet.
-      quantization: 'int8' or 'float32' matrices. For ctranslate2 only.
-      trust_code: As in `OpenedRun`.
+      quantization: 'int8' or 'float32' matrices, for ctranslate2.
 
     Raises:
       UserError: The folder exists, a package is missing, or the format doesn't support
-        a field's value; names the field.
+        a field's value.
     """
     if storage.exists(out):
         raise UserError(f'--out={out} already exists. Choose a new folder.')

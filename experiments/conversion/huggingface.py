@@ -43,12 +43,7 @@ _WHITE = r'[\s\x1c-\x1f]+'
 
 
 class FamilyModel(NamedTuple):
-    """A model in a family's form.
-
-    Attributes:
-      described: As from `family.read`.
-      variables: The variables with separate layers.
-    """
+    """A model in a family's form, with separate layers."""
 
     family: type[Family]
     described: Described
@@ -186,8 +181,7 @@ def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyMo
 def _check_logits(trained: Trained, found: FamilyModel) -> None:
     """Raises UserError if a family's logits differ, on random sentences.
 
-    Layer normalisation in PyTorch has another ε. It is negligible next to a variance of
-    1, but not next to a small one.
+    Layer normalization in PyTorch has another ε, which matters if variances are small.
     """
     source = draw_tokens(trained.model, 16)
     inputs = draw_tokens(trained.model, 15)
@@ -206,7 +200,6 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
 
 
 def _in_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Array]]:
-    """Returns config.json and arrays of the first family that supports the model."""
     found = find_family(trained)
     _check_logits(trained, found)
     with user_errors('--to=huggingface: '):
@@ -229,7 +222,6 @@ def _longest(trained: Trained) -> int:
 
 
 def _generation(trained: Trained) -> dict[str, Any]:
-    """Returns decoding settings: never padding or start, and an end at max_length."""
     return {
         'pad_token_id': PAD,
         'eos_token_id': EOS,
@@ -244,7 +236,6 @@ def _generation(trained: Trained) -> dict[str, Any]:
 
 
 def _byte_pair_encoding(trained: Trained) -> SentencePiece:
-    """Returns the run's tokenizer, or raises UserError if it can't be written."""
     found = trained.tokenizer
     if (
         isinstance(found, SentencePiece)
@@ -262,8 +253,7 @@ def _byte_pair_encoding(trained: Trained) -> SentencePiece:
 def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
     """Writes the SentencePiece model as `tokenizer.json` for Transformers.
 
-    Both repeatedly merge the pair of tokens whose union has the best score, leftmost
-    first.
+    Both merge the pair of tokens whose union has the best score, leftmost first.
     """
     # Imported here, since an extra installs it.
     import tokenizers

@@ -35,7 +35,6 @@ def _parse(model: bytes) -> Any:
 
 
 def _rules() -> dict[str, str]:
-    """Returns each sequence of characters that `normalize` changes, and its result."""
     rules = {'▁': '_'}
     for character in map(chr, range(sys.maxunicode + 1)):
         if character.isspace() and character != ' ':
@@ -51,8 +50,7 @@ def _rules() -> dict[str, str]:
 def _spellings(character: str) -> set[str]:
     """Returns the sequences that are canonically equivalent to a character.
 
-    Marks may have any order that NFC sorts, and the first of them may already be
-    composed with the letter.
+    Marks may have any order that NFC sorts; the first may already be composed.
     """
     letter, *marks = unicodedata.normalize('NFD', character)
     found = {character}

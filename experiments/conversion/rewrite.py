@@ -1,8 +1,7 @@
 """Equivalent forms of a model that families of Transformers support.
 
 A zero bias can be added, features of the residual stream can be permuted, and a
-constant factor can be absorbed by a matrix. Each function maps a config and variables
-to others that compute the same.
+constant factor can be absorbed by a matrix.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,12 +62,7 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
 
 
 def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
-    """Brings a model as close to a family's form as possible.
-
-    Args:
-      model: Has separate layers.
-      fields: The family's table.
-    """
+    """Brings a model with separate layers close to the form of a family's table."""
     for bias in ('attention_bias', 'output_bias'):
         if fields.get(bias) is True:
             model = model.with_fields(**{bias: True})  # zeros, by `with_biases`

@@ -175,10 +175,7 @@ def _activation(feed_forward: Any) -> Any:
 
 
 def _described_stack(stack: Any, params: Params, rows: int) -> Any:
-    """Returns a stack's description, with its arrays except embeddings and logits.
-
-    `rows` is the length of position tables that are unlimited here.
-    """
+    """Returns a stack's description, with its arrays except embeddings and logits."""
     from ctranslate2.specs import transformer_spec
 
     block = stack.block
@@ -215,7 +212,7 @@ def _described_stack(stack: Any, params: Params, rows: int) -> Any:
 def _table(stack: Any, params: Params, rows: int) -> np.ndarray:
     """Returns the vectors TD that the model's positions add.
 
-    They are 0 if the positions add none: without a table CTranslate2 adds sinusoids.
+    Without a table of zeros, CTranslate2 would add sinusoids.
     """
     length = getattr(stack.positions, 'max_length', rows)
     x_1TD = jnp.zeros((1, length, stack.d_model))
@@ -226,7 +223,6 @@ def _table(stack: Any, params: Params, rows: int) -> np.ndarray:
 
 
 def _fill_norm(theirs: Any, params: Params, offset: float) -> None:
-    """Sets a norm's gain, plus a constant offset, and its bias if it has one."""
     theirs.gamma = offset + params['scale']
     if 'bias' in params:
         theirs.beta = params['bias']

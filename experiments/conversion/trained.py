@@ -1,5 +1,3 @@
-"""The exported model: a run's model with the parameters that it is scored with."""
-
 from typing import Any, NamedTuple
 
 import jax
@@ -11,11 +9,7 @@ from flaxformer_lite.models.base import Model
 
 
 class Trained(NamedTuple):
-    """A run's model.
-
-    Attributes:
-      variables: The mean of the checkpoints that the run is scored with.
-    """
+    """A run's model, with the mean of the checkpoints that the run is scored with."""
 
     config: ExperimentConfig
     tokenizer: Tokenizer

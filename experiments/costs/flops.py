@@ -18,7 +18,7 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
 
     Leaves out inner products of two vectors and sums written as products with ones.
     Masked entries count, since they are computed too. A condition counts its most
-    expensive branch. An operation with versions per platform counts the cheapest, since
+    expensive branch, and an operation with versions per platform the cheapest, since
     others pad their operands.
 
     Raises:

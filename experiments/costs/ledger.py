@@ -50,15 +50,13 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     Returns:
       parameters: Number by part, and their total.
       trained: Those that `train.freeze` leaves to be trained.
-      flops_per_token: FLOPs of the matrix products of a training step, forward and
-      backward, by part, and their total. A token is a target position with its source
-      position, including padding. A forward pass takes a third. Rematerialized
-      operations (`train.remat`) count once here.
-      recomputed: Additional FLOPs per token that `train.remat` recomputes in the
-      backward pass.
+      flops_per_token: FLOPs of the matrix products of a training step, by part, and
+        their total. A token is a target position with its source position, including
+        padding. A forward pass takes a third. Rematerialized operations count once.
+      recomputed: Additional FLOPs per token that `train.remat` recomputes.
       bytes: Bytes of the parameters, their gradients and the optimizer's state.
       device: The bytes on one device of the mesh, and the number of devices. If
-      `mesh.data` is empty, it counts as 1.
+        `mesh.data` is empty, it counts as 1.
       batch: Rows, their length, and tokens, which are target positions.
       flops: FLOPs of a batch, and of the `train.steps` of training.
 
@@ -155,8 +153,6 @@ def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
 
 
 def _abstract_state(made: components.Components) -> TrainState:
-    """Returns the shapes of the initial training state."""
-
     def init():
         key = jax.random.key(0)
         return init_state(made.model, made.optimizer, key, frozen=made.frozen)

@@ -1,7 +1,4 @@
-"""Hooks that a run calls while it trains: one file per hook, chosen by a spec string.
-
-The field `train.hooks` is a list of specs: `[tensorboard, wandb(project="near")]`.
-"""
+"""Hooks that a run calls while it trains: one file per hook."""
 
 import importlib.util
 import json
@@ -16,7 +13,7 @@ from flaxformer_lite.config.spec import Spec
 
 
 def make(text: Spec) -> dict[str, Hook]:
-    """Builds the hooks of a list, by spec and in its order; '' and '[]' are empty.
+    """Builds the hooks of a list, `[tensorboard, wandb(project="near")]`, by spec.
 
     Raises:
       UserError: The text isn't a list of hooks, or a package isn't installed.
@@ -40,7 +37,7 @@ def make(text: Spec) -> dict[str, Hook]:
 class Hooks:
     """The hooks of a run, called one after another.
 
-    Errors of a hook propagate with a note that names it.
+    A note on their errors names the hook.
     """
 
     def __init__(self, made: Mapping[str, Hook]):

@@ -1,7 +1,4 @@
-"""Metrics of translations: one file per metric, chosen by a spec string.
-
-The field `evaluation.metrics` is a list of specs: `[bleu, chrf(word_order=2)]`.
-"""
+"""Metrics of translations: one file per metric, chosen by a spec string."""
 
 from experiments.errors import UserError, user_errors
 from experiments.metrics.base import OF_MODELS, Metric
@@ -36,11 +33,7 @@ def by_name(text: Spec) -> dict[str, str]:
 
 
 def make(text: Spec, language: str = '') -> dict[str, Metric]:
-    """Builds the metrics of a list, by name and in its order.
-
-    Args:
-      language: Code of the target language.
-    """
+    """Builds the metrics of a list, by name; `language` is the target's code."""
     with user_errors('evaluation.metrics: '):
         return {
             name: METRICS.make(entry, name=name, language=language)
@@ -49,10 +42,7 @@ def make(text: Spec, language: str = '') -> dict[str, Metric]:
 
 
 def deciding(text: Spec, best: str) -> Metric:
-    """Returns the metric of a list that selects the best checkpoints.
-
-    Args:
-      best: Its name, as in `evaluation.best`; '' selects the first.
+    """Returns the metric that selects the best checkpoints: `best`, or else the first.
 
     Raises:
       UserError: It isn't in the list, or the text isn't a list of metrics.

@@ -1,5 +1,3 @@
-"""The base class of all metrics."""
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -22,15 +20,12 @@ class Metric(Checked):
 
     Sets, subsets, sentences and significance tests share statistics, which are computed
     once. A metric defines `statistics`, and `score_of` unless the statistics are a
-    numerator and a denominator. Results show the score with two decimals.
+    numerator and a denominator.
 
     Attributes:
       name: Its name in results. The caller sets it.
       language: Code of the target language, or ''. The caller sets it.
       higher_is_better: Whether the best translations have the highest score.
-
-    Raises:
-      ValueError: At construction, for invalid arguments.
     """
 
     name: str = ''
@@ -48,7 +43,6 @@ class Metric(Checked):
         Args:
           outputs: The translations, which may be blank.
           references: One or more for each sentence, none of them blank.
-          sources: The source sentences.
         """
         raise NotImplementedError
 
@@ -90,7 +84,6 @@ class Metric(Checked):
         return {field.name: getattr(self, field.name) for field in own}
 
     def rank(self, score: float) -> float:
-        """Returns a number that is higher for a better score."""
         return score if self.higher_is_better else -score
 
 

@@ -1,5 +1,3 @@
-"""BLEU (Papineni et al. 2002), as sacreBLEU computes it (Post 2018)."""
-
 import dataclasses
 import re
 from typing import Annotated, ClassVar
@@ -25,12 +23,12 @@ class Bleu(SacreBleu):
 
         BP = min(1, exp(1 − r/c)),  pₙ = Σ min(count, count in a reference) / Σ count
 
-    c is the length of the translations, r that of the references closest in length.
+    Papineni et al. 2002. c is the length of the translations, r that of the references
+    closest in length.
 
     Attributes:
       tokenize: SacreBLEU's tokenizer. 'language' selects one for the target language.
         Flores101 and flores200 are downloaded on first use.
-      lowercase: Whether to ignore case.
       smooth_method: How to smooth pₙ = 0 (Chen and Cherry 2014).
       smooth_value: For floor and add-k. Defaults to 0.1 and 1.
       max_ngram_order: N.
