@@ -135,7 +135,7 @@ class Checkpoints:
         return list(self.directory.glob('*.orbax-checkpoint-tmp*'))
 
     def _sync(self) -> None:
-        """Flushes unfinished checkpoints to disk; Orbax calls it before it renames them."""
+        """Flushes unfinished checkpoints to disk, before Orbax renames them."""
         for folder in self._unfinished():
             storage.sync(folder)
 
