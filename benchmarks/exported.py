@@ -65,7 +65,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def export(args: argparse.Namespace) -> dict[str, float]:
-    """Exports the run's model to CTranslate2 in each type of number."""
     from experiments.conversion import export
 
     for quantization in QUANTIZATIONS:
@@ -75,7 +74,6 @@ def export(args: argparse.Namespace) -> dict[str, float]:
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
-    """Measures the runner's translator."""
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import Translator
     from experiments.runtime import compilation, memory
@@ -100,7 +98,6 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
 
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:
-    """Measures CTranslate2 on the exported model, with the same tokenizer."""
     import ctranslate2
 
     words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
@@ -131,7 +128,6 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
 
 
 def pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Returns the sources and targets of the set."""
     data = directory.read_config(args.workdir)['data']
     evaluation = sources.load(data).evaluation()
     return sets.first_references(sets.chosen(evaluation, args.set, '--set')[args.set])
@@ -157,7 +153,6 @@ def _timed(translate: Translate, args: argparse.Namespace) -> dict[str, float]:
 
 
 def _same(outputs: list[str], args: argparse.Namespace) -> float:
-    """Returns the share of translations equal to this project's, which run first."""
     path = args.share / 'translations.json'
     if not path.exists():
         path.write_text(json.dumps(outputs), encoding='utf-8')

@@ -103,7 +103,6 @@ def main() -> None:
 
 
 def write(family: str, folder: Path) -> None:
-    """Writes a checkpoint with random weights, a batch, and Transformers' results."""
     import torch
     import transformers
 
@@ -124,7 +123,6 @@ def write(family: str, folder: Path) -> None:
 
 
 def random_batch(config: Any) -> dict[str, np.ndarray]:
-    """Returns sources, labels, and the padding and start tokens."""
     rng = np.random.default_rng(0)
     lengths = np.linspace(LENGTH // 2, LENGTH, SENTENCES, dtype=int)
     batch = {}

@@ -34,12 +34,7 @@ SIZES = ('wmt_base_bf16', 'wmt_big_bf16')
 
 
 class Case(NamedTuple):
-    """A compiled training step.
-
-    Attributes:
-      run: (steps) → None: trains for this many steps and waits for the last.
-      report: Results of the compilation, for the table.
-    """
+    """A compiled training step, which `run` repeats, and the figures of compiling it."""
 
     run: Callable[[int], None]
     report: dict[str, Any]
@@ -63,7 +58,6 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-    """Starts the sides, has them take turns, and prints the table."""
     command = [sys.executable, '-m', 'benchmarks.gpu_peers', *sys.argv[1:]]
     processes = {
         side: subprocess.Popen(
@@ -130,7 +124,6 @@ def serve(side: str, sizes: list[str], tokens: int) -> None:
 
 
 def our_case(size: str, rows: int, length: int) -> Case:
-    """The runner's step on full packed rows."""
     import jax
 
     from benchmarks import gpu
@@ -164,7 +157,6 @@ def our_case(size: str, rows: int, length: int) -> Case:
 
 
 def their_case(side: str, size: str, rows: int) -> Case:
-    """The same model in PyTorch, on rows of one pair each."""
     import torch
     from torch.nn import functional
 
@@ -209,7 +201,6 @@ def their_case(side: str, size: str, rows: int) -> Case:
 
 
 def report(compile_seconds: float, used: int, losses: list[float]) -> dict[str, Any]:
-    """Returns the report of a case before timing."""
     return {
         'compile s': round(compile_seconds, 1),
         'peak GB': used / 1e9,
@@ -218,7 +209,6 @@ def report(compile_seconds: float, used: int, losses: list[float]) -> dict[str, 
 
 
 def sizes_of(size: str) -> dict[str, Any]:
-    """Returns the sizes of a shipped config."""
     import importlib
 
     model = importlib.import_module(f'configs.{size}').get_config().model
@@ -227,7 +217,6 @@ def sizes_of(size: str) -> dict[str, Any]:
 
 
 def marian(size: str, device: str) -> Any:
-    """Builds Transformers' Marian: (source, inputs) → logits."""
     import torch
 
     from benchmarks import marian as model_of

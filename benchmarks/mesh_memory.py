@@ -90,7 +90,6 @@ def main() -> None:
 
 
 def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns the cases to compile: the arguments of `figures` except the chip."""
     found = []
     for model in args.models:
         for sizes in [args.mesh] if args.mesh else MESHES:
@@ -152,7 +151,6 @@ def figures(chip: str, case: dict[str, Any]) -> list[str]:
 
 
 def collectives(text: str) -> str:
-    """Returns the collectives of each kind, and the bytes of their results."""
     found: dict[tuple[str, str], list[int]] = {}
     for line in text.splitlines():
         match = _COLLECTIVE.search(line)
@@ -175,7 +173,6 @@ def collectives(text: str) -> str:
 def compiled(
     devices: DeviceMesh, model: Model, remat: str, shape: tuple[int, int]
 ) -> jax.stages.Compiled:
-    """Compiles the training step of a model for these devices, with rows for each."""
     optimizer = optax.adam(1e-4)
     key = jax.eval_shape(jax.random.key, 0)
     state = jax.eval_shape(lambda key: init_state(model, optimizer, key), key)

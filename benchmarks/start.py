@@ -65,7 +65,6 @@ def first_step(flags: list[str], cache: Path, workdir: Path) -> float:
 
 
 def whole_run(flags: list[str], cache: Path, workdir: Path) -> float:
-    """Returns seconds from the command to the end of its process."""
     began = time.time()
     subprocess.run(
         _command(flags, workdir),

@@ -88,14 +88,12 @@ def _sides(dtype: str) -> Iterator[Side]:
 
 
 def _prepare(args: argparse.Namespace) -> tuple[corpus.Corpus, int]:
-    """Returns the tokenised pairs and the vocabulary size, from a cache if possible."""
     source = sources.load(args.data)
     words = tokenizers.train(tokenizers.make(TOKENIZER), source, args.cache)
     return corpus.prepare(source, words, args.cache), words.vocab_size
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
-    """Measures the runner's batches, prefetching, step and clock."""
     import jax
 
     from experiments.command_line.screen import Screen

@@ -13,13 +13,7 @@ from experiments.command_line import console
 
 
 class Side(NamedTuple):
-    """One of the compared sides.
-
-    Attributes:
-      name: Its name in the table.
-      arguments: Arguments of its process, after the benchmark's own.
-      environment: Environment variables in addition to this process's.
-    """
+    """One of the compared sides: arguments of its process, and environment variables."""
 
     name: str
     arguments: tuple[str, ...]
@@ -82,6 +76,5 @@ def table(results: Results, *rates: str) -> str:
 
 
 def peak_megabytes() -> float:
-    """Returns the peak memory of this process, in 10⁶ bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak * (1 if sys.platform == 'darwin' else 1024) / 1e6

@@ -69,14 +69,12 @@ def main() -> None:
 
 
 def name(variant: dict[str, Any]) -> str:
-    """Returns the variant's name in the table."""
     return (
         ', '.join(f'{field}={value}' for field, value in variant.items()) or 'as it is'
     )
 
 
 def variants(only: str = '') -> list[dict[str, Any]]:
-    """Returns the base, the variants of all fields and others; or those of `only`."""
     from flaxformer_lite.config.variants import FOLDERS, names
 
     found: list[dict[str, Any]] = [{}]
@@ -100,7 +98,6 @@ def _config(args: argparse.Namespace) -> Any:
 
 
 def work(args: argparse.Namespace) -> dict[str, float]:
-    """Trains one variant with the runner's components, and scores the dev set."""
     import jax
 
     from experiments.command_line.screen import Screen
