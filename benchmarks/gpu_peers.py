@@ -34,7 +34,7 @@ SIZES = ('wmt_base_bf16', 'wmt_big_bf16')
 
 
 class Case(NamedTuple):
-    """A compiled training step, which `run` repeats, and the figures of compiling it."""
+    """A compiled training step, which `run` repeats, and figures of compiling it."""
 
     run: Callable[[int], None]
     report: dict[str, Any]

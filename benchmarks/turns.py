@@ -13,7 +13,7 @@ from experiments.command_line import console
 
 
 class Side(NamedTuple):
-    """One of the compared sides: arguments of its process, and environment variables."""
+    """One of the compared sides: the arguments of its process, and its variables."""
 
     name: str
     arguments: tuple[str, ...]
