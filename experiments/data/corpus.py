@@ -2,9 +2,9 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from experiments.data.tokenizers.base import Progress, Tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
-T = TypeVar('T')
 Pairs = list[Pair]
 _CHUNK = 8192  # pairs in memory at once; SentencePiece encodes them in parallel
 _ABOUT = 'corpus.json'
@@ -155,11 +154,7 @@ def prepare(
     """
     key = hex_digest(f'{data.digest()} {tokenizer.digest}')
     folder = cache / f'corpus-{key[:32]}'
-
-    def make(draft):
-        _write(draft, data, tokenizer, progress)
-
-    storage.cache_folder(folder, make)
+    storage.cache_folder(folder, lambda draft: _write(draft, data, tokenizer, progress))
     return _read(folder, tokenizer)
 
 
@@ -173,7 +168,8 @@ def _write(
     lengths = {side: [np.zeros(1, np.int64)] for side in dtypes}
     pairs = 0
     done = 0
-    for chunk in _chunks(data.train(), _CHUNK):
+    stream = iter(data.train())
+    while chunk := list(itertools.islice(stream, _CHUNK)):
         encoded = zip(*_encoded(chunk, tokenizer), strict=True)
         full = [both for both in encoded if all(map(len, both))]
         for i, side in enumerate(dtypes):
@@ -190,12 +186,8 @@ def _write(
     for side, parts in lengths.items():
         offsets = np.cumsum(np.concatenate(parts))
         offsets.tofile(folder / f'{side}.offsets')
-    about: dict[str, Any] = {'dtype': dtypes['target'], 'skipped': done - pairs}
-    if tokenizer.reads_vectors:
-        about['source_dtype'] = dtypes['source']
-    if data.left_out:
-        about['left_out'] = dict(data.left_out)
-    storage.write_json(folder / _ABOUT, about)
+    about = {'skipped': done - pairs, 'left_out': dict(data.left_out)}
+    storage.write_json(folder / _ABOUT, {'dtypes': dtypes, **about})
 
 
 def _encoded(pairs: Pairs, tokenizer: Tokenizer) -> tuple[list[Any], list[Any]]:
@@ -217,22 +209,17 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
     def mapped(name, dtype):
         return np.asarray(np.memmap(folder / name, dtype, 'r'))
 
-    def ragged(side, dtype):
-        offsets = mapped(f'{side}.offsets', 'int64')
-        return RaggedArray(mapped(f'{side}.tokens', dtype), offsets)
-
+    sides = {
+        side: RaggedArray(
+            mapped(f'{side}.tokens', dtype), mapped(f'{side}.offsets', 'int64')
+        )
+        for side, dtype in about['dtypes'].items()
+    }
     return Corpus(
-        source=ragged('source', about.get('source_dtype', about['dtype'])),
-        target=ragged('target', about['dtype']),
+        **sides,
         skipped=about['skipped'],
-        left_out=about.get('left_out', {}),
+        left_out=about['left_out'],
         digest=storage.sha256(folder / storage.SUMS),
         special_tokens=tokenizer.special_tokens,
         source_eos=tokenizer.source_eos,
     )
-
-
-def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while chunk := list(itertools.islice(iterator, size)):
-        yield chunk

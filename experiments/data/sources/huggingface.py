@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.data.digest import hex_digest, of_file
+from experiments import storage
+from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfSplits, cell_text, check_sides
 from experiments.errors import UserError, reason
 
@@ -71,7 +72,7 @@ class HuggingfaceSource(OfSplits):
         rows = self._load(self.split)
         content = (self.source, self.target, self.split, len(rows))
         files = [Path(file['filename']) for file in rows.cache_files]
-        return hex_digest(repr(content), *map(of_file, files))
+        return hex_digest(repr(content), *map(storage.sha256, files))
 
     @functools.cached_property
     def _package(self) -> Any:

@@ -3,14 +3,14 @@
 The files are in github.com/sigmorphon/conll2017.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from experiments import storage
 from experiments.data.digest import code_of, hex_digest
-from experiments.data.sources._files import lines, reading
+from experiments.data.sources._files import lines
 from experiments.data.sources.base import Pair, Source
 from experiments.errors import UserError
 from flaxformer_lite.validation import Checked, Choices
@@ -50,9 +50,7 @@ class Sigmorphon(Source, Checked):
 
     def digest(self):
         file = self._file(f'train-{self.size}')
-        with reading(file):
-            content = file.read_bytes()
-        return hex_digest(code_of(Sigmorphon), hashlib.sha256(content).digest())
+        return hex_digest(code_of(Sigmorphon), storage.sha256(file))
 
     def _file(self, name: str) -> Path:
         folder = Path(self.path).expanduser()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import storage
-from experiments.data.digest import hex_digest, of_file
+from experiments.data.digest import hex_digest
 from experiments.data.sources._files import lines, same_content
 from experiments.data.sources.base import (
     Source,
@@ -57,8 +57,7 @@ class TableSource(Source):
 
     def train(self):
         check_apart([self])
-        rows = self._rows(self._train, (self.source, self.target))
-        return ((source, target) for source, target in rows)
+        return map(tuple, self._rows(self._train, (self.source, self.target)))
 
     def evaluation(self):
         check_apart([self])
@@ -86,7 +85,7 @@ class TableSource(Source):
 
     def digest(self):
         columns = (self._train.name, self.source, self.target)
-        return hex_digest(repr(columns), of_file(self._train))
+        return hex_digest(repr(columns), storage.sha256(self._train))
 
     def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:
         read = _READERS[_kind(file)]

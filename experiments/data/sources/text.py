@@ -3,7 +3,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from experiments.data.digest import hex_digest, of_file
+from experiments import storage
+from experiments.data.digest import hex_digest
 from experiments.data.sources._files import lines, opened, reading, same_content
 from experiments.data.sources.base import (
     Pair,
@@ -45,12 +46,11 @@ class Text(Source):
                 'text'
             )
         for name in ('train', 'val'):
-            for language in (self.source, self.target):
-                self._file(name, language)
+            self._files(name)
 
     def train(self):
         check_apart([self])
-        return self._pairs('train')
+        return _pairs(*self._files('train'))
 
     def evaluation(self):
         check_apart([self])
@@ -61,19 +61,19 @@ class Text(Source):
                     f'data: {file} is a further reference, and {wanted} is missing; '
                     f'call the first reference {wanted}'
                 )
-        others = self._names() - {'train', 'val'}
-        names = ['val', *sorted(others)]
-        return {name: self._with_references(name) for name in names}
+        sets = {}
+        for name in ['val', *sorted(self._names() - {'train', 'val'})]:
+            source, target = self._files(name)
+            sets[name] = read_set(source, [target, *self._further_references(name)])
+        return sets
 
     def trains_on(self, other):
         languages = (self.source, self.target)
         is_same_kind = isinstance(other, Text)
         if not is_same_kind or languages != (other.source, other.target):
             return ''
-        trained = [self._file('train', x) for x in languages]
         for name in sorted(other._names() - {'train'}):
-            scored = [other._file(name, x) for x in languages]
-            if all(map(same_content, trained, scored)):
+            if all(map(same_content, self._files('train'), other._files(name))):
                 return (
                     f'the set {name!r} of {other._folder} is the training text of '
                     f'{self._folder}; hold back lines that are not in train'
@@ -81,9 +81,8 @@ class Text(Source):
         return ''
 
     def digest(self):
-        source = self._file('train', self.source)
-        target = self._file('train', self.target)
-        return hex_digest(of_file(source), of_file(target))
+        source, target = self._files('train')
+        return hex_digest(storage.sha256(source), storage.sha256(target))
 
     @property
     def _folder(self) -> Path:
@@ -102,11 +101,6 @@ class Text(Source):
         with reading(self._folder):
             return {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
 
-    def _with_references(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
-        source = self._file(name, self.source)
-        target = self._file(name, self.target)
-        return read_set(source, [target, *self._further_references(name)])
-
     def _further_references(self, name: str) -> list[Path]:
         pattern = re.compile(re.escape(f'{name}.{self.target}.') + '([0-9]+)')
         matches = filter(None, map(pattern.fullmatch, self._file_names()))
@@ -117,21 +111,19 @@ class Text(Source):
         files = (self._folder / name, self._folder / f'{name}.gz')
         return next(filter(Path.is_file, files), None)
 
-    def _file(self, name: str, language: str) -> Path:
-        wanted = f'{name}.{language}'
-        file = self._find(wanted)
-        if file is None:
-            there = ', '.join(sorted(self._names())) or 'none'
-            raise UserError(
-                f'data: {self._folder / wanted} (or {wanted}.gz) is missing. Both '
-                f'train and val need files in both languages; sets found: {there}'
-            )
-        return file
-
-    def _pairs(self, name: str) -> Iterator[Pair]:
-        source = self._file(name, self.source)
-        target = self._file(name, self.target)
-        yield from _pairs(source, target)
+    def _files(self, name: str) -> list[Path]:
+        files = []
+        for language in (self.source, self.target):
+            wanted = f'{name}.{language}'
+            file = self._find(wanted)
+            if file is None:
+                there = ', '.join(sorted(self._names())) or 'none'
+                raise UserError(
+                    f'data: {self._folder / wanted} (or {wanted}.gz) is missing. Both '
+                    f'train and val need files in both languages; sets found: {there}'
+                )
+            files.append(file)
+        return files
 
 
 def read_set(

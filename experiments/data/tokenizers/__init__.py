@@ -2,8 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from experiments import storage
 from experiments.data.digest import hex_digest
@@ -116,9 +117,7 @@ def check_same(model: bytes, path: Path) -> None:
 
 
 def _sample(
-    pairs: Iterable['Pair'],
-    limit: int,
-    progress: Progress = lambda done: None,
+    pairs: Iterable['Pair'], limit: int, progress: Progress = lambda done: None
 ) -> 'list[Pair]':
     """Returns every pair, or every 2nd, 4th, …, so that at most `limit` remain."""
     sample = []
@@ -134,6 +133,10 @@ def _sample(
     return sample
 
 
+def _attribute(path: str) -> Any:
+    return property(attrgetter(path))
+
+
 @dataclasses.dataclass(frozen=True)
 class Sides(Tokenizer):
     """A tokenizer for each side: `[sentencepiece(vocab_size=8000), characters]`.
@@ -143,6 +146,17 @@ class Sides(Tokenizer):
 
     source: Tokenizer
     target: Tokenizer
+
+    vocab_size = _attribute('target.vocab_size')
+    special_tokens = _attribute('target.special_tokens')
+    forced_first = _attribute('target.forced_first')
+    source_vocab_size = _attribute('source.vocab_size')
+    source_eos = _attribute('source.source_eos')
+    reads_vectors = _attribute('source.reads_vectors')
+    encode = _attribute('source.encode')
+    encode_target = _attribute('target.encode_target')
+    decode = _attribute('target.decode')
+    pieces = _attribute('target.pieces')
 
     def __post_init__(self):
         super().__post_init__()
@@ -157,32 +171,8 @@ class Sides(Tokenizer):
         return self.source, self.target
 
     @property
-    def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.target.vocab_size
-
-    @property
-    def source_vocab_size(self):
-        return self.source.vocab_size
-
-    @property
     def model(self) -> bytes:  # pyright: ignore[reportIncompatibleVariableOverride]
         return _joined(self.source.model, self.target.model)
-
-    @property
-    def special_tokens(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.target.special_tokens
-
-    @property
-    def source_eos(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.source.source_eos
-
-    @property
-    def reads_vectors(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.source.reads_vectors
-
-    @property
-    def forced_first(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.target.forced_first
 
     @property
     def digest(self):
@@ -203,18 +193,6 @@ class Sides(Tokenizer):
     @property
     def samples(self):
         return self.source.samples or self.target.samples
-
-    def encode(self, texts):
-        return self.source.encode(texts)
-
-    def encode_target(self, texts):
-        return self.target.encode_target(texts)
-
-    def decode(self, ids):
-        return self.target.decode(ids)
-
-    def pieces(self, ids):
-        return self.target.pieces(ids)
 
 
 def _joined(source: bytes, target: bytes) -> bytes:
