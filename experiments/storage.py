@@ -82,7 +82,7 @@ def decode_line(line: bytes) -> str:
         has no subject.
     """
     if len(line) > LONGEST_LINE:
-        raise ValueError(f'is longer than {LONGEST_LINE:,} bytes; split it')
+        raise ValueError(f'is longer than {LONGEST_LINE:,} bytes. Split it.')
     reason = 'zero bytes, as UTF-16 has' if b'\0' in line else ''
     text = ''
     try:
@@ -90,7 +90,7 @@ def decode_line(line: bytes) -> str:
     except UnicodeDecodeError as error:
         reason = f'{error.reason}, byte {error.start + 1} of it'
     if reason:
-        raise ValueError(f'is not UTF-8 ({reason}); convert it, for example with iconv')
+        raise ValueError(f'is not UTF-8 ({reason}). Convert it, as with iconv.')
     return text.replace(_BYTE_ORDER_MARK, '').rstrip('\r\n')
 
 
@@ -98,7 +98,7 @@ def check_line_ends(only_line: bytes) -> None:
     """Raises ValueError if a file's only line contains line ends of CR alone."""
     if b'\n' not in only_line and b'\r' in only_line.rstrip(b'\r'):
         raise ValueError(
-            "has line ends of CR alone; convert them, for example with tr '\\r' '\\n'"
+            "has line ends of CR alone. Convert them, for example with tr '\\r' '\\n'."
         )
 
 
@@ -227,7 +227,9 @@ def lines(path: Path) -> Iterator[bytes]:
         for number, line in enumerate(bounded_lines(file), 1):
             if len(line) > LONGEST_LINE:
                 where = f'{path}, line {number}'
-                raise UserError(f'{where}: longer than {LONGEST_LINE:,} bytes')
+                raise UserError(
+                    f'{where}, is longer than {LONGEST_LINE:,} bytes. Split it.'
+                )
             yield line
 
 
@@ -322,8 +324,8 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
             opened.seek(0)
             owner = opened.read() or 'another process'
             raise InUse(
-                f'{file.parent} is in use by {owner}: let it end, stop it, or choose '
-                'another --workdir'
+                f'{file.parent} is in use by {owner}. Wait for it, stop it, or choose '
+                'another --workdir.'
             )
         opened.truncate(0)
         opened.write(f'process {os.getpid()} on {platform.node()}')
@@ -348,7 +350,9 @@ def refuse_link(path: Path) -> None:
     In a directory that others can write to, it could lead to any file of this user.
     """
     if path.is_symlink():
-        raise UserError(f'{path} is a link. Remove it, so that nothing else is changed')
+        raise UserError(
+            f'{path} is a link. Remove it, so that its target stays unchanged.'
+        )
 
 
 def _open_no_link(path: str, flags: int) -> int:

@@ -39,7 +39,8 @@ def export(
         raise UserError(f'--out={out} already exists. Choose a new folder.')
     if quantization is not None and to != 'ctranslate2':
         raise UserError(
-            f'--quantization={quantization} is for --to=ctranslate2, not --to={to}'
+            f'--quantization={quantization} is for --to=ctranslate2, not --to={to}. '
+            'Leave it out.'
         )
     package, extra = _NEEDED[to]
     flags.require_packages(f'--to={to}', [package], extra)

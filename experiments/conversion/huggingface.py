@@ -193,9 +193,9 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
         return
     config = trained.config.model
     raise UserError(
-        f'--to=huggingface: {found.family.__name__} cannot have model.norm='
-        f'{config.norm} with model.init={config.init}: the logits of this model differ '
-        f'by {difference:.1g} there'
+        f'--to=huggingface: model.norm={config.norm} with model.init={config.init} is '
+        f'not supported: the logits of {found.family.__name__} differ by '
+        f'{difference:.1g}'
     )
 
 
@@ -244,9 +244,9 @@ def _byte_pair_encoding(trained: Trained) -> SentencePiece:
     ):
         return found
     raise UserError(
-        f'--to=huggingface writes byte-pair encodings, without byte_fallback or '
-        f'user_defined_symbols or sentinels, and this run has '
-        f'tokenizer={trained.config.tokenizer}'
+        f'--to=huggingface: tokenizer={trained.config.tokenizer} is not supported. It '
+        'must be a sentencepiece of model_type="bpe", without byte_fallback, '
+        'user_defined_symbols and sentinels.'
     )
 
 

@@ -92,16 +92,18 @@ def check_model(config: ModelConfig) -> None:
         kind = field if field in _WRITTEN else field.rpartition('.')[2]
         if kind not in _WRITTEN or value is None:
             continue
-        refused = f'--to=ctranslate2 cannot have model.{field}={value}: '
+        refused = f'--to=ctranslate2: model.{field}={value} is not supported. '
         variant, arguments = value, {}
         if isinstance(value, str):
             variant, arguments = spec.parse(value)
         if variant not in _WRITTEN[kind]:
             known = ', '.join(map(str, _WRITTEN[kind]))
-            raise UserError(f'{refused}CTranslate2 supports only {known}')
+            raise UserError(f'{refused}CTranslate2 has only {known}.')
         for argument in arguments:
             if argument not in _ARGUMENTS:
-                raise UserError(f'{refused}CTranslate2 has no {argument} for {variant}')
+                raise UserError(
+                    f'{refused}CTranslate2 has no {argument} for {variant}.'
+                )
 
 
 def _described(trained: Trained, config: ModelConfig) -> Any:
@@ -293,8 +295,9 @@ def check_scores(folder: Path, trained: Trained) -> None:
         reason = f'its log-probabilities differ by {difference:.1g}'
     raise UserError(
         f'--to=ctranslate2: CTranslate2 {ctranslate2.__version__} does not compute '
-        f'this model: {reason}. There model.d_k is model.d_v, norms have one epsilon '
-        'and both attentions of a decoder as many heads; or use its version 4.8.5'
+        f'this model: {reason}. It needs model.d_k = model.d_v, one epsilon in all '
+        'norms and equally many heads in both attentions of the decoder. Otherwise, '
+        'install version 4.8.5.'
     )
 
 

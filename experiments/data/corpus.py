@@ -182,7 +182,9 @@ def _write(
         done += len(chunk)
         progress(done)
     if not pairs:
-        raise UserError('data: no training pair has text on both sides')
+        raise UserError(
+            'data: no training pair has text on both sides. Check the training text.'
+        )
     for side, parts in lengths.items():
         offsets = np.cumsum(np.concatenate(parts))
         offsets.tofile(folder / f'{side}.offsets')

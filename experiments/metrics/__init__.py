@@ -27,7 +27,10 @@ def by_name(text: Spec) -> dict[str, str]:
         is_alone = kinds.count(kind) == 1
         name = kind if is_alone else ''.join(entry.split())
         if name in (*found, *OF_MODELS):
-            raise UserError(f'evaluation.metrics={text}: there is a {name} already')
+            raise UserError(
+                f'evaluation.metrics={text}: there is a metric {name} already. '
+                'Remove it.'
+            )
         found[name] = entry
     return found
 

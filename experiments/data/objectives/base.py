@@ -49,9 +49,9 @@ class Objective(Checked):
         found = [x for x, piece in enumerate(self.pieces) if is_mark(piece)]
         if self.needs and not found:
             raise UserError(
-                f'objective: the tokenizer has no piece {self.needs}: give '
+                f'objective: the tokenizer has no piece {self.needs}. Set '
                 'tokenizer=\'sentencepiece(user_defined_symbols=["<mask>"])\' for '
-                'denoise, and sentencepiece(sentinels=100) for span_corruption'
+                'denoise, or sentencepiece(sentinels=100) for span_corruption.'
             )
         return sorted(found, key=lambda x: (len(self.pieces[x]), self.pieces[x]))
 

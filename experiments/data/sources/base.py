@@ -123,7 +123,7 @@ def check_apart(sources: Sequence[Source]) -> None:
 
 def check_sides(source: str, target: str) -> None:
     if source == target:
-        raise ValueError(f'source and target are both {source!r}: name two')
+        raise ValueError(f'source and target are both {source!r}. Name two.')
 
 
 class OfRule(Source, Checked):

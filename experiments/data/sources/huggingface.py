@@ -118,7 +118,7 @@ class HuggingfaceSource(OfSplits):
         for language in (self.source, self.target):
             if language not in there:
                 raise UserError(
-                    f'data: {self.path} has no {language!r}; it has {", ".join(there)}'
+                    f'data: {self.path} has no {language!r}. It has {", ".join(there)}.'
                 )
         for number, row in enumerate(rows, 1):
             texts = (row[_BY_LANGUAGE] or {}) if languages else row

@@ -41,7 +41,7 @@ class Mix(Source, Checked):
     def __post_init__(self):
         super().__post_init__()
         if not self.sources:
-            raise ValueError('sources=[] mixes nothing: name some')
+            raise ValueError('sources=[] is empty. Give at least one source.')
         assert self._parts  # checks the specs
 
     @functools.cached_property

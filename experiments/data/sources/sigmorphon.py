@@ -61,8 +61,7 @@ class Sigmorphon(Source, Checked):
             languages = {name.rpartition('-dev')[0] for name in files}
             known = ', '.join(sorted(languages)) or '(none)'
             raise UserError(
-                f'data: there is no file {wanted} under {self.path}, which has the '
-                f'languages {known}'
+                f'data: {self.path} has no file {wanted}. Its languages are {known}.'
             )
         return found[0]
 
@@ -72,8 +71,8 @@ class Sigmorphon(Source, Checked):
             cells = line.split('\t')
             if len(cells) != 3 or not all(cells):
                 raise UserError(
-                    f'data: {file}, line {number}, is not lemma, form and features, '
-                    f'parted by tabs: {line!r:.60}'
+                    f'data: {file}, line {number}, is {line!r:.60}. Give '
+                    'lemma, form and features, separated by tabs.'
                 )
             lemma, form, features = cells
             words = [f'<{feature}>' for feature in features.split(';')]

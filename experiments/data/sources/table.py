@@ -47,7 +47,7 @@ class TableSource(Source):
     ):
         check_sides(source, target)
         if sets and 'val' in sets:
-            raise ValueError("sets: 'val' is the set of the argument val; rename it")
+            raise ValueError("sets: 'val' is the set of the argument val. Rename it.")
         self.source = source
         self.target = target
         self._references = tuple(references)
@@ -78,8 +78,8 @@ class TableSource(Source):
         for name, file in other._sets.items():
             if same_content(self._train, file):
                 return (
-                    f'the set {name!r}, {file}, is the training table {self._train}; '
-                    'give a table of other rows'
+                    f'the set {name!r}, {file}, is the training table {self._train}. '
+                    'Give a table of other rows.'
                 )
         return ''
 
@@ -100,7 +100,7 @@ def _check_file(name: str) -> Path:
     file = Path(str(name)).expanduser()
     if _kind(file) not in _READERS:
         kinds = ', '.join(_READERS)
-        raise UserError(f'data: {file} is no table: its name must end with {kinds}')
+        raise UserError(f'data: {file} is not a table. Its name must end with {kinds}.')
     if not file.is_file():
         raise UserError(f'data: {file} is missing')
     return file
@@ -114,8 +114,8 @@ def _kind(file: Path) -> str:
 def _cell(file: Path, number: int, row: Row, name: str) -> str:
     if name not in row:
         raise UserError(
-            f'data: {file} has no column {name!r} in row {number}; it has '
-            f'{", ".join(row)}'
+            f'data: {file} has no column {name!r} in row {number}. It has '
+            f'{", ".join(row)}.'
         )
     return cell_text(row[name], f'{file}, row {number}: {name}')
 
@@ -139,8 +139,7 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
         hint = ''
         if 'field limit' in str(error):
             hint = (
-                '; check that each quotation mark has its partner, or write longer '
-                'cells as .tsv or .jsonl'
+                '. Close each quotation mark, or write longer cells as .tsv or .jsonl.'
             )
         raise UserError(f'data: {file}, below row {number}: {error}{hint}') from None
 
@@ -148,7 +147,7 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
 def _check_distinct(names: Sequence[str]) -> None:
     for name in filter(None, names):
         if names.count(name) > 1:
-            raise ValueError(f'several columns are called {name!r}; rename them')
+            raise ValueError(f'several columns are called {name!r}. Rename them.')
 
 
 def _object(fields: Sequence[tuple[str, Any]]) -> Row:
@@ -175,7 +174,7 @@ def _jsonl(file: Path) -> Iterator[Row]:
         except ValueError as error:
             raise UserError(f'data: {file}, line {number}: {error}') from None
         if not isinstance(row, dict):
-            raise UserError(f'data: {file}, line {number}, is no JSON object')
+            raise UserError(f'data: {file}, line {number}, is not a JSON object')
         yield row
 
 

@@ -42,8 +42,7 @@ class Text(Source):
         check_sides(self.source, self.target)
         if not self._folder.is_dir():
             raise UserError(
-                f'data: {self._folder} is not a folder; give the one that holds the '
-                'text'
+                f'data: {self._folder} is not a folder. Give the folder with the text.'
             )
         for name in ('train', 'val'):
             self._files(name)
@@ -58,8 +57,9 @@ class Text(Source):
             for file in self._further_references(name):
                 wanted = f'{name}.{self.target}'
                 raise UserError(
-                    f'data: {file} is a further reference, and {wanted} is missing; '
-                    f'call the first reference {wanted}'
+                    f'data: {file} is an additional reference, but {wanted} is '
+                    'missing. '
+                    f'Rename the first reference to {wanted}.'
                 )
         sets = {}
         for name in ['val', *sorted(self._names() - {'train', 'val'})]:
@@ -76,7 +76,7 @@ class Text(Source):
             if all(map(same_content, self._files('train'), other._files(name))):
                 return (
                     f'the set {name!r} of {other._folder} is the training text of '
-                    f'{self._folder}; hold back lines that are not in train'
+                    f'{self._folder}. Use lines that are not in train.'
                 )
         return ''
 
@@ -120,7 +120,7 @@ class Text(Source):
                 there = ', '.join(sorted(self._names())) or 'none'
                 raise UserError(
                     f'data: {self._folder / wanted} (or {wanted}.gz) is missing. Both '
-                    f'train and val need files in both languages; sets found: {there}'
+                    f'train and val need files in both languages; sets found: {there}.'
                 )
             files.append(file)
         return files
@@ -146,7 +146,7 @@ def read_set(
         if len(further) != size:
             raise UserError(
                 f'data: {file} has {len(further):,} lines and the set '
-                f'{size:,}; line n must translate line n of the source'
+                f'{size:,}. Line n must translate line n of the source.'
             )
         columns.append(further)
     found = []
@@ -163,7 +163,7 @@ def _pairs(source: Path, target: Path) -> Iterator[Pair]:
     if source_lines != target_lines:
         raise UserError(
             f'data: {source} has {source_lines:,} lines and {target} has '
-            f'{target_lines:,}; line n of one must translate line n of the other'
+            f'{target_lines:,}. Line n of one must translate line n of the other.'
         )
     if not source_lines:
         raise UserError(f'data: {source} and {target} are empty')

@@ -54,7 +54,7 @@ class Tfds(OfSplits):
         check_sides(self.source, self.target)
         if _NAMESPACE.match(self.name):
             raise ValueError(
-                f'name={self.name!r}: a namespace holds code from elsewhere. Name a '
+                f'name={self.name!r}: a namespace has code from elsewhere. Name a '
                 'set of TFDS, or use huggingface(path=…).'
             )
 
@@ -78,7 +78,7 @@ class Tfds(OfSplits):
             if language not in languages:
                 known = ', '.join(languages)
                 raise UserError(
-                    f'data: {self.name} has no {language!r}; it has {known}'
+                    f'data: {self.name} has no {language!r}. It has {known}.'
                 )
         if not builder.is_prepared():
             self._prepare(builder)

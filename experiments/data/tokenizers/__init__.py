@@ -108,8 +108,8 @@ def check_same(model: bytes, path: Path) -> None:
     saved = storage.read_sums(sums_file(path)).get(path.name)
     if saved not in (None, hex_digest(model)):
         raise UserError(
-            f'the training text differs from the one that {path.parent} started with, '
-            'and gives another tokenizer. Restore the text, or start a new run with '
+            f'data: the training text, and so the tokenizer, differs from that at the '
+            f'start of {path.parent}. Restore the text, or start a new run with '
             'another --workdir.'
         )
     if damage(path):

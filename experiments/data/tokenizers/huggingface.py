@@ -24,8 +24,8 @@ _WEIGHTS_INDEX = '.index.json'
 # Folder of the copies in a run, next to the list of their checksums.
 _FOLDER = 'published'
 _SHOWN = 3  # languages to list in an error
-_COPY = 'copy its files, whole, from where the checkpoint was published'
-_MEND = 'restore it from a copy, or convert the checkpoint again'
+_COPY = 'Copy all of its files from where the checkpoint was published.'
+_RESTORE = 'Restore it from a copy, or convert the checkpoint again.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,11 +192,12 @@ class HuggingfaceTokenizer(Tokenizer):
             # Another name could lead `save` out of the directory of a run.
             if not storage.is_file_name(name):
                 raise UserError(
-                    f'{folder} is damaged ({name!r} is no file name): {_MEND}'
+                    f'{folder} is damaged ({name!r} is not a file name). {_RESTORE}'
                 )
             if not storage.exists(file) or storage.sha256(file) != sha256:
                 raise UserError(
-                    f'{folder} is damaged ({name} does not match its checksum): {_MEND}'
+                    f'{folder} is damaged ({name} does not match its checksum). '
+                    f'{_RESTORE}'
                 )
         return found
 
@@ -255,7 +256,7 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
             )
         except Exception as error:  # different file formats raise different errors
             raise UserError(
-                f'{folder}: Transformers cannot open its tokenizer ({reason(error)}): '
+                f'{folder}: Transformers cannot open its tokenizer ({reason(error)}). '
                 f'{_COPY}'
             ) from None
 
@@ -290,11 +291,9 @@ def _check_languages(folder: Path, source: str, target: str) -> None:
         codes = [token.strip('_') for token in tokens]  # M2M100's are like __en__
     for flag, code in {'source': source, 'target': target}.items():
         if code not in codes:
-            shown = ', '.join(codes[:_SHOWN]) or 'none: leave the flag out'
-            raise UserError(
-                f'{flag}={code} is not one of the languages that {folder} writes as '
-                f'tokens: {shown}'
-            )
+            known = ', '.join(codes[:_SHOWN])
+            fix = f'Give one such as {known}.' if known else 'Leave it out.'
+            raise UserError(f'{flag}={code} is not a language token of {folder}. {fix}')
 
 
 def _check_tokens(found: HuggingfaceTokenizer, folder: Path) -> None:
@@ -302,12 +301,12 @@ def _check_tokens(found: HuggingfaceTokenizer, folder: Path) -> None:
     pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
     # If a file is missing, Transformers uses a vocabulary of one space, or none.
     if len(pieces) < 2:
-        raise UserError(f'{folder} holds no vocabulary: {_COPY}')
+        raise UserError(f'{folder} has no vocabulary. {_COPY}')
     for piece in pieces:
         if not isinstance(piece, int):
             raise UserError(
-                f'{folder}: the vocabulary has {piece!r:.60} as the id of a token, '
-                f'which must be a whole number: {_COPY}'
+                f'{folder}: {piece!r:.60} in the vocabulary is not an integer id. '
+                f'{_COPY}'
             )
     if (theirs.pad_token_id, theirs.eos_token_id) != (special.padding, special.eos):
         raise UserError(

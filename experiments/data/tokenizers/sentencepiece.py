@@ -143,7 +143,7 @@ class SentencePiece(Tokenizer):
             return UserError(
                 f'tokenizer: vocab_size={self.vocab_size} is smaller than the '
                 f'{int(needed[1]) - special:,} characters of the training text and '
-                f'{special} special ids; give at least {needed[1]}'
+                f'{special} special ids. Give at least {needed[1]}.'
             )
         if 'sentences_.empty()' in message:
             return UserError('data: the training text is blank')
@@ -214,11 +214,11 @@ class SentencePiece(Tokenizer):
 def _check_symbol(symbol: Any, taken: Collection[str]) -> None:
     problem = ''
     if not isinstance(symbol, str) or not symbol:
-        problem = 'is not text; give a text of at least one character'
+        problem = 'is not a word. Give a string of at least one character.'
     elif symbol in taken:
-        problem = 'is a piece already; leave it out or choose another'
+        problem = 'is a piece already. Leave it out or choose another.'
     elif symbol != _plain(symbol) or ' ' in symbol:
-        problem = 'never occurs in text as it is encoded; use NFC without spaces and ▁'
+        problem = 'never occurs in normalized text. Use NFC, without spaces and ▁.'
     if problem:
         raise ValueError(f'user_defined_symbols: {validation.quote(symbol)} {problem}')
 

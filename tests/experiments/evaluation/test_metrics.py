@@ -385,7 +385,7 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         ('', '', "evaluation.metrics: '' is not a spec"),
         ('[bleu, blue]', '', "evaluation.metrics: 'blue' is not one of .*'bleu'"),
         ('[]', '', 'write .spec, spec, …'),
-        ('[bleu, bleu]', '', 'there is a bleu already'),
+        ('[bleu, bleu]', '', 'there is a metric bleu already'),
         ('bleu(tokenize="14a")', '', 'tokenize must be one of language, 13a'),
         (
             'bleu(smooth_value=1)',
