@@ -99,11 +99,14 @@ def test_a_run_reads_the_names_of_arrays():
 @pytest.mark.parametrize(
     ('array', 'message'),
     [
-        (np.ones((2, FEATURES + 1)), r"'train/7': it is float64 \(2, 7\); .*\(length, 6\)"),
+        (
+            np.ones((2, FEATURES + 1)),
+            r"'train/7': it is float64 \(2, 7\); .*\(length, 6\)",
+        ),
         (np.ones(FEATURES), r"'train/7': it is float64 \(6,\)"),
-        (np.array([['a'] * FEATURES]), "'train/7' is <U1"),
-        (np.zeros((2, FEATURES)), "'train/7' has a vector that .* all zeros"),
-        (np.full((1, FEATURES), np.inf), "'train/7' has a vector that is not finite"),
+        (np.array([['a'] * FEATURES]), "'train/7': it is <U1"),
+        (np.zeros((2, FEATURES)), "'train/7': a vector is .* all zeros"),
+        (np.full((1, FEATURES), np.inf), "'train/7': a vector is not finite"),
         (np.array(3.0), r"'train/7': it is float64 \(\)\. Give numbers"),
     ],
 )

@@ -64,7 +64,9 @@ def test_further_references_may_have_any_numbers(folder):
 def test_a_set_with_numbered_references_alone_is_refused(folder):
     write(folder, test_en='d\n')
     (folder / 'test.de.0').write_text('w\n')
-    with pytest.raises(UserError, match='de.0 .*Rename the first reference to test.de.$'):
+    with pytest.raises(
+        UserError, match='de.0 .*Rename the first reference to test.de.$'
+    ):
         make(folder).evaluation()
 
 
