@@ -200,19 +200,16 @@ class Checkpoints:
     def last_steps(self, number: int) -> list[int]:
         """Returns the last `number` scheduled steps, or else the newest step."""
         steps = self.steps()
-        due = [step for step in steps if self._was_due(step)]
+        due = [step for step in steps if self._content(step).get('due', True)]
         return due[-number:] or steps[-1:]
-
-    def _was_due(self, step: int) -> bool:
-        try:
-            return _read_content(self.directory / str(step))['due']
-        except (Damaged, OSError):
-            return True  # reading reports the damage
 
     def metadata(self, step: int) -> dict[str, Any]:
         """Returns the metadata of a checkpoint, or {} if it cannot be read."""
+        return self._content(step).get('metadata', {})
+
+    def _content(self, step: int) -> dict[str, Any]:
         try:
-            return _read_content(self.directory / str(step))['metadata']
+            return _read_content(self.directory / str(step))
         except (Damaged, OSError):
             return {}  # reading the state reports the damage
 

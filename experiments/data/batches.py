@@ -19,8 +19,6 @@ _CHUNK = 1 << 18  # pairs to count at once
 
 
 class Position(NamedTuple):
-    """Position of the next batch, saved in checkpoints."""
-
     epoch: int = 0
     window: int = 0
     index: int = 0
@@ -44,11 +42,9 @@ class Batches:
     Sampled ids and examples of an objective depend only on seed, epoch and pair.
 
     Args:
-      tokens: Maximum positions of a batch on either side, including padding.
-      max_length: Maximum tokens of a side, including EOS.
+      tokens, max_length, packed, rows_multiple: The fields of `batch`.
       seed: Non-negative seed of the order.
-      rows_multiple: Divides the number of rows.
-      accumulate: Number of equal parts of the rows. Also divides them.
+      accumulate: Number of equal parts of the rows.
       devices: Number of devices that share the rows. Empty rows are added if necessary.
       window: Maximum number of pairs planned at once.
       tokenizer: If it `samples`, each epoch gets new ids.

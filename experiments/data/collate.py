@@ -1,5 +1,3 @@
-"""Collates pairs of a corpus into the arrays of a batch."""
-
 from typing import Any
 
 import jax
@@ -15,10 +13,9 @@ Batch = dict[str, np.ndarray]
 def abstract_batch(
     shape: tuple[int, ...], features: int | None
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes and dtypes of a `pairs_batch`.
+    """Returns the shapes and dtypes of a `pairs_batch` of `shape` (rows, length).
 
     Args:
-      shape: (rows, length).
       features: Size of source vectors, or None for ids.
     """
     ids = jax.ShapeDtypeStruct(shape, np.int32)
@@ -39,10 +36,9 @@ def pairs_batch(
       rows: [n], the row of each pair, ascending.
 
     Returns:
-      `source` and `labels`, with their end tokens, if any; `inputs`, the labels shifted
-      right behind the start token; for both sides, `…_segments`, the number of each
-      token's pair in its row from 1, and `…_positions` in the pair from 0. Padding has
-      segment 0.
+      `source` and `labels` with their end tokens, and `inputs`, the labels shifted
+      right. For both sides, `…_segments` numbers a row's pairs from 1, with 0 for
+      padding, and `…_positions` a pair's tokens from 0.
     """
     special = corpus.special_tokens
     source, source_segments, source_positions = collate_side(

@@ -64,7 +64,6 @@ class Corpus:
       skipped: Number of pairs left out because a side was blank.
       left_out: Reason → number of pairs that the source left out.
       digest: Digest of the files; '' in memory.
-      source_eos: The end token of sources, if any.
     """
 
     source: RaggedArray
@@ -96,7 +95,7 @@ def resample(
     Args:
       pairs: [n], indices into the corpus.
       seeds: [n, 2], for both sides.
-      most: Maximum length, including EOS. Longer pairs keep the ids of the corpus.
+      most: Maximum length, including EOS. Longer pairs keep their ids.
     """
     sides = []
     both = zip((corpus.source, corpus.target), tokenizer.sides, seeds.T, strict=True)
@@ -146,8 +145,8 @@ def prepare(
 ) -> Corpus:
     """Returns the tokenized training pairs, without those with a blank side.
 
-    Streams them into files under `cache`, or reuses the files of the same text and
-    tokenizer. `progress` gets the number of processed pairs.
+    Streams them into files under `cache`, unless it has those of the same text and
+    tokenizer. `progress` gets the number of pairs so far.
 
     Raises:
       UserError: No pair has text on both sides, or the disk is full.

@@ -17,9 +17,8 @@ _LEAST_LENGTH = 16  # in batches with lengths of powers of two
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     """Applies a pseudo-random permutation of range(size) to indices, int64 [n].
 
-    This is a Feistel network over the next power of four, applied again to results
-    outside range(size). Parts are computed independently, so memory does not limit the
-    corpus.
+    A Feistel network over the next power of four is applied again to results outside
+    range(size). Parts are independent, so memory does not limit the corpus.
     """
     bits = (size - 1).bit_length()
     half = max(1, (bits + 1) // 2)
@@ -69,7 +68,6 @@ def bucket_lengths(
 
     Args:
       counts: [length], the number of pairs of each length.
-      windows: Number of windows in an epoch.
       most: Upper limit of the lengths.
     """
     pairs_up_to = np.cumsum(counts) / windows
@@ -92,10 +90,7 @@ def bucket_lengths(
 
 
 def packed_length(longest: int, most: int = 1 << 31) -> int:
-    """Returns the length of a packed row: enough for the longest pair, at most `most`.
-
-    Attention is quadratic in it.
-    """
+    """Returns the length of a packed row: enough for the longest pair, or `most`."""
     return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
 
 
@@ -137,11 +132,7 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
 
 
 def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Packs pairs into batches of one shape by `first_fit`.
-
-    Args:
-      lengths: [n, 2], the lengths of both sides, each in 1..length.
-      shape: (rows, length) of a batch.
+    """Packs pairs into batches of one shape (rows, length) by `first_fit`.
 
     Yields:
       The indices of a batch's pairs, and the row of each, ascending.
@@ -162,8 +153,8 @@ def by_length(
 ) -> Iterator[tuple[Shape, np.ndarray]]:
     """Yields batches of sequences, longest first: (rows, length), and their indices.
 
-    Lengths are padded to a power of two. Only the last batch has empty rows. Sequences
-    longer than `tokens`, the maximum positions of a batch per device, get a batch, too.
+    Lengths are padded to a power of two. Only the last batch has empty rows. A batch
+    has at most `tokens` positions per device, or one longer sequence.
     """
     order = np.argsort(-lengths, kind='stable')
     while len(order):

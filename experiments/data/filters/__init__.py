@@ -13,11 +13,6 @@ from flaxformer_lite.config.spec import Spec
 
 
 def make(spec: Spec | None) -> dict[str, Filter]:
-    """Makes filters, by spec and in the order of the list.
-
-    Raises:
-      UserError: The text is not a list of filters.
-    """
     if not spec:
         return {}
     with user_errors('filters: '):
@@ -32,9 +27,6 @@ class Filtered(Source):
     """A source without the training pairs that filters reject.
 
     In `left_out`, a pair counts for the first filter that rejects it.
-
-    Raises:
-      UserError: In `train`, if no pair is left.
     """
 
     def __init__(self, whole: Source, filters: Mapping[str, Filter]):

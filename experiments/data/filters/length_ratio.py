@@ -1,5 +1,3 @@
-"""Filter of pairs with very different lengths, as in Moses' `clean-corpus-n`."""
-
 import dataclasses
 from typing import Annotated
 
@@ -11,10 +9,7 @@ from flaxformer_lite.validation import Choices, Range
 class LengthRatio(Filter):
     """Removes pairs whose longer side is more than `most` times as long as the shorter.
 
-    Keeps pairs with a blank side.
-
-    Attributes:
-      unit: The unit of lengths. White space separates words.
+    Moses' `clean-corpus-n` does so by words. Keeps pairs with a blank side.
     """
 
     most: Annotated[float, Range(at_least=1)] = 3.0

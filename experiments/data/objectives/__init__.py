@@ -11,11 +11,7 @@ if TYPE_CHECKING:  # checking a spec should not import numpy
 
 
 def make(spec: Spec | None) -> 'Objective | None':
-    """Makes the objective of the config field `objective`; None if it is empty.
-
-    Raises:
-      UserError: The spec is invalid.
-    """
+    """Makes the objective of a spec, if any; raises UserError if it is invalid."""
     if not spec:
         return None
     with user_errors('objective: '):

@@ -18,7 +18,6 @@ class Objective(Checked):
 
     Attributes:
       pieces: The piece of each id; `with_tokenizer` sets it.
-      side: The side of the pairs to make examples from.
       needs: Regular expression of the pieces that replace text.
     """
 
@@ -62,6 +61,5 @@ class Objective(Checked):
 
         Args:
           row: The n ≥ 1 ids of a text, without EOS.
-          rng: The only source of randomness.
         """
         raise NotImplementedError

@@ -1,5 +1,3 @@
-"""Text files, plain or `.gz`, read line by line."""
-
 import contextlib
 import filecmp
 import gzip
@@ -35,7 +33,7 @@ def same_content(path: Path, other: Path) -> bool:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a file as NFC text, without their line feeds.
+    """Yields the lines of a text file, plain or `.gz`, as NFC without line feeds.
 
     Other separators may be part of a sentence.
     """

@@ -62,8 +62,7 @@ def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
 def plain_text(text: str) -> str:
     """Returns NFC text with a space for each line end, without byte order marks.
 
-    Raises:
-      UnicodeEncodeError: The text has half of a surrogate pair, as JSON may.
+    Raises UnicodeEncodeError for half of a surrogate pair, which JSON may have.
     """
     text.encode()
     text = unicodedata.normalize('NFC', text.replace('\ufeff', ''))
@@ -73,8 +72,7 @@ def plain_text(text: str) -> str:
 def cell_text(value: Any, where: str) -> str:
     """Returns the text of a table cell; `''` for None.
 
-    Raises:
-      UserError: The cell is not text; the message begins with `where`.
+    Raises UserError, beginning with `where`, if it is not text.
     """
     if value is None:
         return ''
@@ -90,7 +88,6 @@ def cell_text(value: Any, where: str) -> str:
 
 
 def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    """Yields the pairs whose source did not occur before."""
     seen = set()
     for source, target in pairs:
         if source not in seen:
@@ -108,10 +105,7 @@ def pick(rng: Random, items: Sequence[T]) -> T:
 
 def taken(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
     """Takes the first items of each stream; sets may share a stream."""
-    found: dict[str, list[T]] = {}
-    for name, stream in streams.items():
-        found[name] = list(islice(stream, sizes[name]))
-    return found
+    return {name: list(islice(stream, sizes[name])) for name, stream in streams.items()}
 
 
 def check_apart(sources: Sequence[Source]) -> None:
@@ -137,9 +131,6 @@ class OfSplits(Source):
     """A data set with splits: one for training and one as the dev set.
 
     Splits that overlap with neither are evaluation sets under their own names.
-
-    Attributes:
-      split, dev: Both splits, in the notation of the package that reads the set.
     """
 
     may_download = True

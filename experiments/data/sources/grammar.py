@@ -53,7 +53,6 @@ class Grammar(OfRule):
         return sets
 
     def trees(self) -> dict[str, list[Sentence]]:
-        """Returns set → the syntax trees of its pairs."""
         sets = {}
         for name, drawn in self._evaluation.items():
             sets[name] = [tree for tree, _ in drawn]

@@ -22,15 +22,13 @@ class HuggingfaceSource(OfSplits):
 
     Attributes:
       path: Name of the set on the Hub, or a folder.
-      source, target: Languages or columns.
       name: Configuration of the set. `''` if there is only one.
       split: Training split: `'train'`, `'train[:99%]'`.
       dev: Split of the dev set.
       revision: Revision on the Hub, such as a commit. `''` for the newest.
 
     Raises:
-      UserError: On reading, if the set cannot be loaded or lacks a split, language or
-        column.
+      UserError: On reading, if the set, a split, language or column is missing.
     """
 
     path: str

@@ -1,8 +1,7 @@
 """Synthetic tasks: models train on lengths up to a bound and are tested beyond it.
 
-Sources: Delétang et al. (2023, "Neural Networks and the Chomsky Hierarchy"); Kazemnejad
-et al. (2023, "The Impact of Positional Encoding on Length Generalization in
-Transformers").
+Delétang et al. (2023, "Neural Networks and the Chomsky Hierarchy"); Kazemnejad et al.
+(2023, "The Impact of Positional Encoding on Length Generalization in Transformers").
 """
 
 import zlib
@@ -56,7 +55,6 @@ def _parity(length: int, rng: Random) -> Pair:
 
 
 def _dyck(length: int, rng: Random) -> Pair:
-    """Returns a prefix of a balanced word, and its closing brackets."""
     word, opened = [], []
     for _ in range(length):
         # Keep one bracket open at the end, so that the target is not empty.

@@ -24,9 +24,6 @@ class Needles(OfRule):
     is the value of x followed by that of y, so a model must distinguish both at the
     same time. With count=1, one needle suffices.
 
-    `val` and `test` have the distribution of the training pairs. Sources are distinct
-    across all sets.
-
     Attributes:
       values: Number of different needle values.
       length: Words of the target.

@@ -22,12 +22,11 @@ SPACE = '▁'  # replaces a space in a lemma or form
 class Sigmorphon(Source, Checked):
     """`<V> <PST> <2> s i n g e n` → `s a n g s t`: features, then letters, as words.
 
-    Features are words distinct from letters, so a `words` tokenizer fits. Files have
-    the format of the task, plain or `.gz`: `val` is `<language>-dev`, and `test` is
-    `<language>-uncovered-test`.
+    Files have the format of the task, plain or `.gz`: `val` is `<language>-dev`, and
+    `test` is `<language>-uncovered-test`.
 
     Attributes:
-      path: A clone of the repository, or another folder with the language's files; `~`
+      path: A folder with the language's files, such as a clone of the repository; `~`
         is the home directory.
       language: The language in file names, such as `scottish-gaelic`.
       size: Size of the training set: 100 forms, 1,000 or 10,000.

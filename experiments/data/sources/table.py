@@ -28,12 +28,11 @@ class TableSource(Source):
       train, val: The training file and that of the dev set; `~` is the home directory.
       source, target: Columns. Results use them as languages.
       sets: Additional evaluation sets, such as `{"test": "test.tsv"}`.
-      references: Columns with additional references in evaluation sets. Blank cells
-        give none.
+      references: Columns with additional references, which may be blank.
 
     Raises:
-      UserError: A file is missing or has another extension. On reading, a column is
-        missing, the text is not a table, or it has no rows.
+      UserError: A file is missing or has another extension. On reading, it is not a
+        table, has no rows, or lacks a column.
     """
 
     def __init__(
@@ -107,7 +106,6 @@ def _check_file(name: str) -> Path:
 
 
 def _kind(file: Path) -> str:
-    """Returns the extension: `a.TSV.gz` → `.tsv`."""
     return Path(file.name.removesuffix('.gz')).suffix.lower()
 
 

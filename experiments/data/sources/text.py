@@ -21,10 +21,8 @@ class Text(Source):
 
     Files are named `<set>.<language>`, plain or `.gz`, in UTF-8. Text is normalized to
     NFC. `train` is the training set, `val` the dev set, and every other set with both
-    languages an additional evaluation set.
-
-    An evaluation set may have additional references in `val.de.1`, `val.de.2` or any
-    other numbers. Blank lines give none.
+    languages an additional evaluation set, whose additional references are in
+    `val.de.1`, `val.de.2` or any other numbers.
 
     Attributes:
       path: The folder; `~` is the home directory.
@@ -131,9 +129,7 @@ def read_set(
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Reads an evaluation set: each source with its references.
 
-    Args:
-      source: A file with one sentence per line, plain or `.gz`.
-      references: Files with translations. Blank lines in a later file give none.
+    Blank lines in any but the first file of references give none.
 
     Raises:
       UserError: A file is missing, empty or not UTF-8, or the numbers of lines differ.

@@ -1,5 +1,3 @@
-"""A translation data set of TensorFlow Datasets, streamed without TensorFlow."""
-
 import contextlib
 import dataclasses
 import functools
@@ -28,13 +26,12 @@ _CHUNK = 1024  # examples read at once; twice as fast as one by one
 class Tfds(OfSplits):
     """`tfds(name="wmt14_translate/de-en", source="en", target="de")`.
 
-    Downloads a set that is not prepared yet and prepares it as ArrayRecord. Reads
-    folders that are already prepared as ArrayRecord or TFRecord.
+    Downloads and prepares a set as ArrayRecord, or reads a prepared folder of
+    ArrayRecord or TFRecord, without TensorFlow.
 
     Attributes:
       name: The data set and its configuration, as in TFDS.
-      split: Training split: `'train'`, `'train[:99%]'`.
-      dev: Split of the dev set: `'validation'`, `'train[99%:]'`.
+      split, dev: Splits of both sets: `'train[:99%]'` and `'train[99%:]'`.
       data_dir: TFDS's folder. Defaults to `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
 
     Raises:

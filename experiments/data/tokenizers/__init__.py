@@ -24,7 +24,7 @@ _SIZE = 8  # bytes of the integer that stores the length of the first of two mod
 
 
 def make(spec: Spec) -> Tokenizer:
-    """Makes the untrained tokenizer of the config field `tokenizer`, or one per side.
+    """Makes the untrained tokenizer of a spec, or one per side.
 
     Raises:
       UserError: The spec, its name or one of its arguments is invalid.
@@ -94,7 +94,6 @@ def open_saved(spec: Spec, path: Path) -> Tokenizer:
 
 
 def damage(path: Path) -> str:
-    """Returns what is wrong with a saved tokenizer, or '' if nothing is known."""
     sums = sums_file(path)
     return storage.damage(sums) if storage.exists(sums) else ''
 
@@ -139,10 +138,7 @@ def _attribute(path: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Sides(Tokenizer):
-    """A tokenizer for each side: `[sentencepiece(vocab_size=8000), characters]`.
-
-    `vocab_size`, `decode` and `pieces` refer to targets.
-    """
+    """A tokenizer for each side: `[sentencepiece(vocab_size=8000), characters]`."""
 
     source: Tokenizer
     target: Tokenizer

@@ -126,5 +126,4 @@ class Arrays(Tokenizer):
         return vectors
 
     def pieces(self, ids):
-        """Returns indices from 0, because vectors have no written form."""
         return [str(i) for i in range(len(ids))]

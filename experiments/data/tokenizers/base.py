@@ -25,7 +25,6 @@ class Tokenizer(Checked):
     Attributes:
       vocab_size: Number of ids; before training, its maximum.
       model: Result of training, the content of the saved file.
-      special_tokens: Ids that are not text.
       source_eos: The id that ends each source, if any.
       forced_first: The id that begins each target, if any.
       reads_vectors: Whether `encode` returns float32 vectors (length, features).
@@ -78,8 +77,7 @@ class Tokenizer(Checked):
     def opened(self, model: bytes) -> Self:
         """Returns a trained tokenizer with the given model.
 
-        Raises:
-          UserError, ValueError, RuntimeError: The model cannot be read.
+        Raises UserError, ValueError or RuntimeError if the model cannot be read.
         """
         return dataclasses.replace(self, model=model)  # pyright: ignore
 

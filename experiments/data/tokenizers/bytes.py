@@ -1,5 +1,3 @@
-"""UTF-8 bytes (Xue et al., ByT5, 2022): no training, no unknown text."""
-
 import dataclasses
 from typing import ClassVar
 
@@ -14,7 +12,7 @@ _PIECES[_FIRST + ord(' ') : _FIRST + 127] = ['▁', *map(chr, range(ord('!'), 12
 
 @dataclasses.dataclass(frozen=True)
 class Bytes(Tokenizer):
-    """Byte b of the NFC text in UTF-8 has the id b + 4, after four special ids."""
+    """Byte b of the NFC text in UTF-8 has the id b + 4 (Xue et al., ByT5, 2022)."""
 
     vocab_size: ClassVar[int] = _FIRST + 256
     model: bytes = dataclasses.field(default=b'', repr=False)

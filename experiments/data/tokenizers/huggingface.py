@@ -212,8 +212,7 @@ def of_checkpoint(
     """Makes the tokenizer of a checkpoint.
 
     Args:
-      vocab_size: Size of the checkpoint's embedding.
-      special_tokens: Those of its config.
+      vocab_size, special_tokens: Those of its config.
       source, target: For checkpoints that write languages as tokens.
 
     Raises:

@@ -1,7 +1,6 @@
-"""SentencePiece: byte-pair encoding (paper §5.1; Sennrich et al. 2016) and unigrams.
+"""SentencePiece (Kudo and Richardson 2018): BPE (Sennrich et al. 2016) and unigrams.
 
-Kudo and Richardson, SentencePiece, 2018; unigrams: Kudo, Subword Regularization, 2018;
-BPE-dropout: Provilkov et al., 2020.
+Kudo, Subword Regularization, 2018; Provilkov et al., BPE-Dropout, 2020.
 """
 
 import dataclasses
@@ -68,10 +67,8 @@ class SentencePiece(Tokenizer):
       model_type: `'bpe'` repeatedly merges the most frequent pair of pieces.
         `'unigram'` removes the pieces that contribute least to the likelihood of the
         text.
-      character_coverage: Share of the text whose characters are pieces. Rarer ones are
-        unknown.
+      character_coverage: Share of the text whose characters are pieces.
       byte_fallback: Uses 256 of the ids as bytes, to write unknown characters.
-      split_digits: Makes each digit a separate piece.
       user_defined_symbols: Words of one piece each, such as `['<2de>', '<2fr>']`.
       sentinels: Number of symbols `<extra_id_0>`, … for the objective span_corruption.
       alpha: Samples new ids for each pair in each epoch. 0 disables sampling. For
@@ -107,8 +104,7 @@ class SentencePiece(Tokenizer):
         """Trains a model; equal texts and arguments give equal bytes.
 
         Raises:
-          UserError: `vocab_size` is less than the number of characters in the text, or
-            the texts are blank.
+          UserError: The texts are blank, or have more than `vocab_size` characters.
         """
         # SentencePiece writes explicit settings to the model, even default values.
         options = {
