@@ -3,9 +3,8 @@
     python -m benchmarks.exported --workdir=runs/wmt_small
 
 Translates text to text, greedily or with `--beams=4`, with as many parallel batches as
-cores. The sides take turns in their own processes, and each translates the set once
-before timing. CPU seconds cover all threads. On a shared machine they are more reliable
-than the other times. Needs the extra `ctranslate2`.
+cores. On a shared machine, CPU seconds of all threads are the most reliable times.
+Needs the extra `ctranslate2`.
 """
 
 import argparse

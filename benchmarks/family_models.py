@@ -139,7 +139,6 @@ def random_batch(config: Any) -> dict[str, np.ndarray]:
 
 
 def as_tensors(batch: Any) -> dict[str, Any]:
-    """Converts a batch to the inputs of a model of Transformers."""
     import torch
 
     source, labels = (torch.from_numpy(batch[k]).long() for k in ('source', 'labels'))
@@ -155,7 +154,6 @@ def as_tensors(batch: Any) -> dict[str, Any]:
 
 
 def as_trained_on(batch: Any) -> Any:
-    """Converts a batch to the inputs of our training step."""
     import flaxformer_lite
 
     tokens = {'bos': int(batch['start']), 'padding': int(batch['padding'])}
@@ -163,7 +161,6 @@ def as_trained_on(batch: Any) -> Any:
 
 
 def compare(folder: Path) -> None:
-    """Exits unless the encoder and the logits match those of Transformers."""
     import jax
 
     import flaxformer_lite

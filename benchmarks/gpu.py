@@ -68,7 +68,6 @@ def product_rate() -> float:
 
 
 def copy_rate() -> float:
-    """Returns bytes read and written per second."""
     x = jnp.ones(COPIED)
     return 2 * x.nbytes / seconds(jax.jit(lambda x: x + 1), x)
 
@@ -171,7 +170,6 @@ def random_batch(
 
 
 def attention(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
-    """Times causal self-attention of packed rows after projections, with gradients."""
     from flaxformer_lite.config import variants
     from flaxformer_lite.kv_cache import KeyValues
     from flaxformer_lite.masks import TokenBatch

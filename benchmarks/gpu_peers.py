@@ -4,13 +4,10 @@
     python -m benchmarks.gpu_peers --sides=ours,marian --sizes=wmt_base_bf16
 
 Every side trains in bfloat16 with 24,576 target tokens per step, a vocabulary of
-37,000, label smoothing and Adam. `ours` is the runner's step on packed rows, eight
-pairs of 32 tokens in each. The peers get the same pairs, one per row, without padding:
-`marian` is Transformers' Marian, `nn` is `torch.nn.Transformer` with tied embeddings.
-Both use `torch.compile`, autocast to bfloat16, SDPA and fused AdamW.
-
-Each side compiles in its own process, concurrently with the others. Then the sides take
-turns on the GPU. Times are the median of all rounds.
+37,000, label smoothing and Adam. `ours` has packed rows of eight pairs of 32 tokens.
+The peers get one pair per row, without padding: `marian` is Transformers' Marian, `nn`
+is `torch.nn.Transformer` with tied embeddings. Each side compiles in its own process.
+Then the sides take turns on the GPU.
 """
 
 import argparse
@@ -94,7 +91,6 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def read_line(process: subprocess.Popen) -> dict[str, Any] | None:
-    """Reads one report of a side; None if the side has ended early."""
     assert process.stdout
     for line in process.stdout:
         if line.startswith('{'):
@@ -235,7 +231,6 @@ def marian(size: str, device: str) -> Any:
 
 
 def nn_transformer(size: str, device: str) -> Any:
-    """Builds PyTorch's Transformer with one embedding matrix and fixed positions."""
     import torch
 
     sizes = sizes_of(size)

@@ -3,9 +3,8 @@
     python -m benchmarks.start --config=configs/wmt_small.py
     python -m benchmarks.start --whole --config=configs/wmt_small.py
 
-Measures with empty and with full caches. Other flags are passed to experiments.run.
-Cold: the project's caches of the tokenizer, the tokenised text and compiled programs
-are empty. Warm: they are full, and the run is new.
+Measures with empty (cold) and full (warm) caches of the tokenizer, the tokenised text
+and compiled programs. Other flags are passed to experiments.run.
 """
 
 import argparse

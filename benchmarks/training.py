@@ -4,9 +4,8 @@
         --d_model=256
 
 Both train the same sizes on the same text with Adam, dropout and label smoothing, with
-about 4,096 target tokens per batch. Tokens exclude padding. Our side packs rows and
-makes its batches during training. Marian can't pack: it gets pairs of similar length,
-sorted over the whole corpus, in tensors made in advance.
+about 4,096 target tokens per batch. Our side packs rows during training. Marian can't
+pack: it gets pairs of similar length, in tensors made in advance.
 """
 
 import argparse
@@ -146,7 +145,6 @@ def _config(args: argparse.Namespace) -> Any:
 
 
 def _input_seconds(batches: Batches, count: int = 50) -> float:
-    """Returns the seconds to make a batch, without the prefetching thread."""
     began = time.perf_counter()
     for _ in itertools.islice(batches.iterate(Position()), count):
         pass
@@ -154,7 +152,6 @@ def _input_seconds(batches: Batches, count: int = 50) -> float:
 
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:
-    """Measures a plain training loop of Marian; `args.worker` is the bfloat16 mode."""
     import torch
 
     from benchmarks import marian

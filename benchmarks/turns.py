@@ -46,7 +46,6 @@ def take(module: str, sides: Iterable[Side], rounds: int) -> Results:
 
 
 def run(module: str, side: Side) -> dict[str, Any]:
-    """Runs a side's process and returns the JSON in the last line of its output."""
     command = [sys.executable, '-m', module, *sys.argv[1:], *side.arguments]
     done = subprocess.run(
         command,
@@ -59,7 +58,6 @@ def run(module: str, side: Side) -> dict[str, Any]:
 
 
 def table(results: Results, *rates: str) -> str:
-    """Formats medians, and ratios of the first side's rates to each side's."""
     first = next(iter(results.values()))
     keys = list(dict.fromkeys(key for rows in results.values() for key in rows[0]))
     lines = []

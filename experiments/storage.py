@@ -49,8 +49,7 @@ def as_user_error(action: str, path: Path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path whose file or folder then replaces `path` atomically.
 
-    If the block raises, `path` is unchanged, and no new folder remains. A folder cannot
-    replace a nonempty folder.
+    If the block raises, nothing changes. A folder cannot replace a nonempty folder.
 
     Raises:
       UserError: The disk is full, or the path is not writable.
@@ -75,7 +74,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def decode_line(line: bytes) -> str:
     """Returns a line of UTF-8 text without its line end and byte order marks.
 
-    Files joined from several have such marks in the middle, too.
+    Joined files have such marks in the middle, too.
 
     Raises:
       ValueError: The line isn't UTF-8, or is longer than `LONGEST_LINE`. The message
@@ -150,11 +149,7 @@ def json_sha256(value: Any) -> str:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Opens a file for reading.
-
-    Raises:
-      OSError: It can't be read, or isn't a regular file. (A pipe could block.)
-    """
+    """Opens a file for reading; raises OSError for a pipe, which could block."""
     return open(path, 'rb', opener=_open_regular)
 
 
@@ -173,11 +168,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the value of a JSON file.
-
-    Raises:
-      UserError: The file cannot be read, or is not JSON.
-    """
+    """Returns the value of a JSON file; raises UserError if it cannot be read."""
     with as_user_error('read', path):
         data = read_bytes(path)
     try:
@@ -187,7 +178,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Returns the value of a JSON text; `options` are those of `json.loads`.
+    """Returns the value of a JSON text, with the options of `json.loads`.
 
     Raises:
       ValueError: The text isn't JSON, or is nested deeper than `_DEEPEST` levels.
@@ -239,13 +230,11 @@ def bounded_lines(file: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file in hex; raises UserError if unreadable."""
     with as_user_error('read', path), open_regular(path) as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def write_sums(sums: Path, paths: Iterable[Path]) -> None:
-    """Writes the checksums of files to `sums`, a file in their folder."""
     lines = [f'{sha256(path)}  {path.name}\n' for path in sorted(paths)]
     write(sums, ''.join(lines))
 
@@ -266,8 +255,7 @@ def _sum_lines(sums: Path) -> list[str]:
 def damage(sums: Path) -> str:
     """Returns what is wrong with the files listed in `sums`, or '' if all are intact.
 
-    Raises:
-      UserError: A file exists but cannot be read now.
+    Raises UserError if a file exists but cannot be read now.
     """
     expected = read_sums(sums)
     if len(expected) < len(_sum_lines(sums)):
@@ -284,11 +272,7 @@ def damage(sums: Path) -> str:
 def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
     """Makes a folder of a cache, unless it exists and its checksums match.
 
-    One process makes the folder while others wait. `make` writes the files to the
-    folder that it gets.
-
-    Raises:
-      UserError: The folder cannot be read or written.
+    One process makes the folder while others wait. `make` writes its files.
     """
     if not damage(folder / SUMS):
         return
@@ -313,7 +297,6 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
 
     Raises:
       InUse: Another process holds the lock, and `wait` is False.
-      UserError: The file cannot be written.
     """
     with as_user_error('write', file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -334,7 +317,6 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
 
 
 def is_free(file: Path) -> bool:
-    """Returns whether no process is known to hold the lock of a file."""
     if not file.exists():
         return True
     with as_user_error('read', file):

@@ -124,7 +124,6 @@ def _finite(clause: Clause, emphatic: bool) -> tuple[str, list[str], bool]:
 
 
 def _verbs(clause: Clause, inverted: bool) -> tuple[str, list[str]]:
-    """Returns the inverted verb of a question, and the verbs with 'not' and adverb."""
     finite, rest, auxiliary = _finite(clause, inverted or clause.negative)
     middle = [clause.time.english] if clause.time and clause.time.middle else []
     if clause.front == 'time':

@@ -66,7 +66,6 @@ def _verbs(clause: Clause) -> tuple[str, list[str]]:
 
 
 def _verbs_last(clause: Clause) -> list[str]:
-    """Returns clause-final verbs, with the prefix attached: 'anruft'."""
     finite, rest = _verbs(clause)
     if rest == [clause.verb.german.prefix]:
         return [rest[0] + finite]
@@ -77,7 +76,6 @@ def _verbs_last(clause: Clause) -> list[str]:
 
 
 def _objects(clause: Clause) -> dict[str, list[str]]:
-    """Returns recipient and object; a pronoun object comes first: 'es ihm'."""
     thing, person = clause.object, clause.recipient
     parts = {'recipient': phrase(person, 'dat')} if person else {}
     if not thing or clause.verb.preposition:
@@ -184,7 +182,7 @@ def _tail(part: Subordinate | None) -> list[str]:
 
 
 def _main(clause: Clause, mood: str) -> list[str]:
-    """Returns a main clause: verb second, or first in requests and yes-no questions."""
+    """Returns verb second, or first in requests and yes-no questions."""
     parts = _middle(clause)
     finite, rest = _verbs(clause)
     if mood == 'request':

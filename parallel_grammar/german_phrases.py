@@ -163,7 +163,6 @@ def _possessive(owner: Name | RelativePronoun) -> str:
 
 
 def indefinite(nominal: object) -> TypeGuard[NounPhrase]:
-    """Returns whether 'kein' negates it: a noun with 'ein' or without an article."""
     if not isinstance(nominal, NounPhrase) or nominal.owner:
         return False
     return nominal.determiner.english in ('a', '')

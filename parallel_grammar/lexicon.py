@@ -72,7 +72,6 @@ _GROUPS = verbs.GROUPS | {
 
 
 def nouns_of(text: str) -> tuple[Noun, ...]:
-    """Returns the distinct nouns named by groups, kinds and nouns."""
     names = set(' '.join(_GROUPS.get(word, word) for word in text.split()).split())
     unknown = names - set(NOUNS) - set(nouns.NOUNS)
     if unknown:
@@ -147,7 +146,6 @@ Place = Adverb | tuple[Preposition, Noun | Name]
 
 
 def _alternatives(text: str) -> list[Place]:
-    """Returns the places of one alternative; an adverb weighs like three nouns."""
     if text in ADVERBS_OF_PLACE:
         return [ADVERBS_OF_PLACE[text]] * 3
     if text.endswith(' towns'):
@@ -178,7 +176,6 @@ DIRECTIONS = _places(words.DIRECTIONS)
 
 
 def _english(text: str) -> tuple[EnglishVerb, str, str]:
-    """Parses 'look (+forward to)' to the forms of look, 'forward', 'to'."""
     forms, _, linked = text.rstrip(')').partition(' (')
     parts = linked.split()
     particle = ' '.join(part[1:] for part in parts if part[0] == '+')

@@ -47,7 +47,6 @@ def _second_clause(
 
 
 def subordinate(rng: Rng) -> Sentence:
-    """Samples '…, because …' or the reverse order: 'When …, …'."""
     kinds = {
         'because': 30,
         'although': 16,
@@ -120,7 +119,6 @@ def purpose(rng: Rng) -> Sentence:
 
 
 def joined(rng: Rng) -> Sentence:
-    """Samples two main clauses: '…, and …'."""
     tense = rng.pick(('present', 'past'))
     first = short_clause(rng, tense)
     second = _second_clause(rng, first, tense)

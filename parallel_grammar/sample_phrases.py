@@ -122,7 +122,6 @@ def _owner(rng: Rng, subject: Nominal | None) -> Name | NounPhrase:
 
 
 def _has_its(nominal: Nominal | None) -> TypeGuard[NounPhrase]:
-    """Returns whether it is one animal or child, to which 'its' can refer."""
     if not isinstance(nominal, NounPhrase) or nominal.plural:
         return False
     return nominal.noun.kind in ('child', 'pet', 'beast')
@@ -136,7 +135,6 @@ def noun_of(nominal: Nominal) -> Noun:
 
 
 def is_none(nominal: Nominal) -> bool:
-    """Returns whether it is negative, as 'no man', and excludes further negation."""
     return isinstance(nominal, NounPhrase) and nominal.determiner.english == 'no'
 
 
@@ -182,7 +180,6 @@ def other(
 
 
 def time_for(rng: Rng, tense: str, often: bool) -> Adverb:
-    """Samples a time that suits the tense; `often` also allows frequencies."""
     if often and rng.chance(0.3):
         return rng.pick(FREQUENCIES)
     return rng.pick([time for time in TIMES if not time.tenses or tense in time.tenses])

@@ -86,7 +86,6 @@ def _described(rng: Rng, phrase: Nominal) -> Nominal:
 
 
 def relative(rng: Rng, noun: Noun, plural: bool) -> Clause:
-    """Samples a clause about the noun, with the relative pronoun in any role."""
     pronoun = RelativePronoun(noun, plural)
     human = noun.kind in PERSONS
     weights = {
@@ -153,7 +152,6 @@ def _is_it(phrase: Nominal) -> bool:
 
 
 def pronoun_for(nominal: Nominal) -> Pronoun | None:
-    """Returns the pronoun for later references in both languages, or None."""
     if isinstance(nominal, Pronoun):
         return nominal
     if isinstance(nominal, Name):
@@ -212,6 +210,5 @@ def about(rng: Rng, main: Clause, tense: str) -> Clause | None:
 
 
 def infinitive(rng: Rng, subject: Nominal) -> Clause:
-    """Samples an action that somebody can plan, try or be asked to do."""
     given = {'tense': 'present', 'modal': None, 'negative': False, 'time': None}
     return clause(rng, _WILLED, subject, extras=rng.chance(0.4), plain=True, **given)

@@ -55,8 +55,6 @@ class Name(NamedTuple):
 
 
 class Interrogative(NamedTuple):
-    """'who', or 'what' for anything but persons."""
-
     human: bool
     person: int = THIRD
 

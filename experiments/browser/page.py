@@ -15,10 +15,9 @@ _INPUT = '<input type="text" id="text"'
 
 
 def html(runs: 'Sequence[Explainer]', example: str = '', **more: Any) -> str:
-    """Renders the page with its initial data.
+    """Renders the page with its initial data, and the first sentence to translate.
 
     Args:
-      example: The first sentence to translate.
       more: `beams` to choose from; or, without a server, `answers`, the results of
         `Explainer.explain` for each sentence, and its `text`.
     """

@@ -1,8 +1,8 @@
 """The server of the page: for browsers of this machine, and for its own page only.
 
 Other pages in the same browser can send requests to it. A request must therefore name
-this machine as its host, come from the page itself according to the browser, and be
-JSON. The host check stops DNS rebinding, and forms can't send JSON.
+this machine as its host (against DNS rebinding), come from the page itself, and be
+JSON, which forms can't send.
 """
 
 import contextlib
@@ -98,12 +98,7 @@ class Server(ThreadingHTTPServer):
         self.serve_forever()
 
     def answer(self, asked: bytes) -> dict[str, Any]:
-        """Returns the answer to a question in JSON.
-
-        Raises:
-          Refused: The question is invalid, or there are too many.
-          UserError: As `Explainer.explain`.
-        """
+        """Returns the answer to a question in JSON; raises Refused if it is invalid."""
         question = _read_question(asked, len(self._runs))
         if time.monotonic() - self._times[0] < 1:
             raise Refused(

@@ -1,8 +1,8 @@
 """Checkpoints by Orbax's manager: written atomically, verified when read.
 
 A checkpoint is a folder that is renamed to its step only when it is complete on disk.
-It holds `state`, the arrays, and `metadata`, JSON with a digest of each array. The
-digests are necessary because Orbax restores flipped bits without an error.
+It holds `state`, the arrays, and `metadata`, JSON with a digest of each array, because
+Orbax restores flipped bits without an error.
 """
 
 import contextlib
@@ -77,7 +77,6 @@ class Checkpoints:
     best. Checkpoints that are saved only because of a stop are not scheduled.
 
     Args:
-      directory: Has a folder per step.
       is_due: Step → whether an uninterrupted run saves a checkpoint.
       scores: Step → score, higher is better. It may grow at any time.
     """
@@ -265,8 +264,8 @@ class Checkpoints:
     ) -> Mean:
         """Returns the mean of the variables that were saved at several steps.
 
-        The rest of the checkpoints, such as optimizer state, is not read or verified.
-        Damaged checkpoints cause a warning, and are skipped.
+        Other parts, such as optimizer state, are not read or verified. Damaged
+        checkpoints cause a warning, and are skipped.
 
         Args:
           abstract: Shapes, dtypes and target shardings of the mean.
@@ -299,9 +298,8 @@ class Checkpoints:
     def _read(self, step: int, abstract: Any) -> Restored:
         """Reads and verifies the state, or the part of it that `abstract` has.
 
-        Raises:
-          Damaged, Gone: The checkpoint was changed or removed.
-          UserError: It cannot be read now, or is from another model.
+        Raises Damaged, Gone, or UserError if it can't be read now or is another
+        model's.
         """
         folder = self.directory / str(step)
         reason = state = content = None
@@ -333,8 +331,8 @@ class Checkpoints:
 def average(trees: Iterable[Any]) -> Any:
     """Returns the mean of trees of floating-point arrays; None without trees.
 
-    Sums in float64 on the arrays' devices (TPUs emulate it with pairs of float32), with
-    one tree in memory at a time. The result has the dtypes and shardings of the leaves.
+    Sums in float64 on the arrays' devices, with one tree in memory at a time. The
+    result has the dtypes and shardings of the leaves.
     """
     sums = dtypes = None
     number = 0

@@ -35,7 +35,7 @@ def array_kinds(tree: Any) -> dict[str, str]:
 def array_facts(tree: Any) -> dict[str, str]:
     """Returns path → dtype, shape and digest of each array: `'float32[512] 1a2b3c4d'`.
 
-    All processes that share the arrays must call this, and get the same result.
+    All processes that share the arrays must call it.
     """
     facts = array_kinds(tree)
     for path, leaf in leaves_by_path(tree).items():

@@ -24,11 +24,10 @@ def export(
     quantization: str | None = None,
     trust_code: bool = False,
 ) -> None:
-    """Exports a trained run in another format, atomically.
+    """Exports a trained run to a new folder `out`, atomically.
 
     Args:
       to: 'ctranslate2' or 'huggingface'.
-      out: Must not exist yet.
       quantization: 'int8' or 'float32' matrices, for ctranslate2.
 
     Raises:

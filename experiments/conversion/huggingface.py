@@ -43,8 +43,6 @@ _WHITE = r'[\s\x1c-\x1f]+'
 
 
 class FamilyModel(NamedTuple):
-    """A model in a family's form, with separate layers."""
-
     family: type[Family]
     described: Described
     variables: Any
@@ -308,7 +306,6 @@ def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-    """Returns pairs of tokens whose union is a token, the best union first."""
     merges = []
     for piece in sorted(scores, key=lambda piece: -scores[piece]):
         for cut in range(1, len(piece)):

@@ -97,7 +97,6 @@ def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
 
 
 def with_biases(model: Expressed, vocab_size: int) -> Expressed:
-    """Adds zeros for biases that are in the config but not in the variables."""
     built = build.model(model.config, vocab_size)
     shapes = jax.eval_shape(lambda: init_variables(built, jax.random.key(0)))
     given = dict(jax.tree.leaves_with_path(model.variables))
@@ -144,8 +143,6 @@ def _stream_axis(names: list[str]) -> int | None:
 
 
 def _with_offset(model: Expressed, length: int) -> Expressed:
-    """Adds unused rows before the first position of a learned table."""
-
     def pad(names, x):
         if names[-2:] != ['positions', 'table']:
             return x
@@ -169,7 +166,6 @@ def _without_scale_of_embeddings(model: Expressed) -> Expressed:
 
 
 def _without_scale_of_scores(model: Expressed) -> Expressed:
-    """Multiplies the query matrices by 1 / √d_k."""
     config = model.config
     own = config.decoder.attention, config.cross.attention
     if config.attention != 'softmax' or any(own):

@@ -177,7 +177,6 @@ def _activation(feed_forward: Any) -> Any:
 
 
 def _described_stack(stack: Any, params: Params, rows: int) -> Any:
-    """Returns a stack's description, with its arrays except embeddings and logits."""
     from ctranslate2.specs import transformer_spec
 
     block = stack.block

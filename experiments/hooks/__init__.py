@@ -13,11 +13,7 @@ from flaxformer_lite.config.spec import Spec
 
 
 def make(text: Spec) -> dict[str, Hook]:
-    """Builds the hooks of a list, `[tensorboard, wandb(project="near")]`, by spec.
-
-    Raises:
-      UserError: The text isn't a list of hooks, or a package isn't installed.
-    """
+    """Builds the hooks of a list, `[tensorboard, wandb(project="near")]`, by spec."""
     if text in ('', '[]'):
         return {}
     found = {}
@@ -65,7 +61,6 @@ class Hooks:
         _call(self._open, lambda hook: hook.checkpoint(step))
 
     def end(self, result: Mapping[str, Any] | None) -> None:
-        """Ends the hooks that were started and have not ended."""
         started, self._open = self._open, {}
         _call(started, lambda hook: hook.end(result))
 

@@ -38,10 +38,7 @@ class Hook(Checked):
         """Called once, before all other methods."""
 
     def row(self, row: Row) -> Row | None:
-        """Called with each row of metrics before it is written.
-
-        Args:
-          row: The row for `metrics.jsonl`: `step`, `kind`, `time` and the metrics.
+        """Called with each row of `metrics.jsonl` before it is written.
 
         Returns:
           Numbers, text or None by name, to add to the row. Its entries take precedence.
@@ -54,11 +51,7 @@ class Hook(Checked):
         """
 
     def end(self, result: Row | None) -> None:
-        """Called once, after all other methods.
-
-        Args:
-          result: The contents of `result.json`; None if the run was stopped or failed.
-        """
+        """Called last; `result` is that of `result.json`, or None if the run didn't end."""
 
 
 def numbers(row: Row) -> dict[str, float]:

@@ -10,8 +10,8 @@ from flaxformer_lite.config.spec import Spec
 def by_name(text: Spec) -> dict[str, str]:
     """Returns the specs of a list by their names in results: `bleu`, `chrf`.
 
-    Several metrics of one kind are named by their whole specs, without spaces: in
-    `[bleu, bleu(tokenize='char')]` the second is `bleu(tokenize='char')`.
+    Several metrics of one kind are named by their whole specs, without spaces, such as
+    `bleu(tokenize='char')`.
 
     Raises:
       UserError: The text isn't a list of specs, or two have the same name.
@@ -36,7 +36,6 @@ def by_name(text: Spec) -> dict[str, str]:
 
 
 def make(text: Spec, language: str = '') -> dict[str, Metric]:
-    """Builds the metrics of a list, by name; `language` is the target's code."""
     with user_errors('evaluation.metrics: '):
         return {
             name: METRICS.make(entry, name=name, language=language)
@@ -47,8 +46,7 @@ def make(text: Spec, language: str = '') -> dict[str, Metric]:
 def deciding(text: Spec, best: str) -> Metric:
     """Returns the metric that selects the best checkpoints: `best`, or else the first.
 
-    Raises:
-      UserError: It isn't in the list, or the text isn't a list of metrics.
+    Raises UserError if it isn't in the list.
     """
     found = make(text)
     name = best or next(iter(found))

@@ -32,8 +32,8 @@ class Bleu(SacreBleu):
       smooth_method: How to smooth pₙ = 0 (Chen and Cherry 2014).
       smooth_value: For floor and add-k. Defaults to 0.1 and 1.
       max_ngram_order: N.
-      effective_order: Whether to limit N to the longest n with any n-grams. Scores of
-        single sentences always do.
+      effective_order: Limits N to the longest n with any n-grams, as for single
+        sentences.
     """
 
     unsigned: ClassVar[tuple[str, ...]] = ('max_ngram_order',)

@@ -15,7 +15,6 @@ class Chrf(SacreBleu):
       char_order: Maximum n of characters.
       word_order: Maximum n of words. 2 is chrF++ (Popović 2017).
       beta: The weight of recall relative to precision.
-      whitespace: Whether spaces count as characters.
       eps_smoothing: True smooths as chrF++.py and NLTK, False as sacreBLEU before 2.0.
     """
 

@@ -10,8 +10,8 @@ class Ter(SacreBleu):
 
     Edits insert, delete or replace a word, or move adjacent words. They are counted
     against the nearest reference, words as the mean over a sentence's references. A
-    missing reference doesn't count, whereas sacreBLEU's command reads its blank line as
-    an empty reference, which lowers the mean.
+    missing reference doesn't count, whereas sacreBLEU's command takes it for an empty
+    one.
 
     Attributes:
       normalized: Whether to split punctuation from words, as Tercom does.
