@@ -51,7 +51,7 @@ class Hook(Checked):
         """
 
     def end(self, result: Row | None) -> None:
-        """Called last; `result` is that of `result.json`, or None if the run didn't end."""
+        """Called last; `result` is None if the run was stopped or failed."""
 
 
 def numbers(row: Row) -> dict[str, float]:
