@@ -22,9 +22,9 @@ class Scan(OfRule):
     """`jump around left twice` → `I_TURN_LEFT I_JUMP …`: all 20,910 commands, split.
 
     `simple` is a random split, four to one. `length` trains on up to `cutoff` actions.
-    `addprim_jump` and `addprim_turn_left` train on `jump` or `turn left` alone,
-    repeated until it is a tenth of the training set, and test on all other commands
-    with it. All but `simple` equal the official files.
+    `addprim_jump` trains on commands without `jump`, and on `jump` alone, repeated
+    until it is a tenth of the training set. It tests on all others. `addprim_turn_left`
+    does so with `turn left`. All but `simple` equal the official files.
 
     `val` is 500 commands of `test`, selected by a hash. SCAN has no third set, so
     selecting by `val` means selecting by test data.

@@ -20,8 +20,8 @@ class Text(Source):
     """`text(path="corpus", source="en", target="de")`: parallel lines of two files.
 
     Files are named `<set>.<language>`, plain or `.gz`, in UTF-8. Text is normalized to
-    NFC. `train` is the training set, `val` the dev set, and every other set with both
-    languages an additional evaluation set, whose additional references are in
+    NFC. `train` is the training set, and `val` the dev set. Every other set with both
+    languages is an additional evaluation set. Additional references of a set are in
     `val.de.1`, `val.de.2` or any other numbers.
 
     Attributes:

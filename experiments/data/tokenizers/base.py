@@ -94,7 +94,7 @@ class Tokenizer(Checked):
 
     @property
     def samples(self) -> bool:
-        """Whether training should sample new ids in each epoch."""
+        """True if training should sample new ids in each epoch."""
         return False
 
     def sample(self, row: list[int], seed: int) -> list[int]:
