@@ -51,7 +51,7 @@ class Hook(Checked):
         """
 
     def end(self, result: Row | None) -> None:
-        """Called last, with the content of `result.json`; None after a stop or failure."""
+        """Called last, with `result.json`; None if the run was stopped or failed."""
 
 
 def numbers(row: Row) -> dict[str, float]:
