@@ -52,7 +52,7 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
         if text and spec.entries(text) != [text]:
             raise UserError(
                 f'model.{field}={text}: the target format needs identical layers in a '
-                'stack'
+                'stack. Export a run without a list of layers.'
             )
     _, variables = model.unshared(unstack_layers(variables))
     alike = {'scan_layers': False, 'share_layers': None, 'decoder.share_layers': None}

@@ -25,7 +25,7 @@ def make(text: Spec) -> dict[str, Hook]:
         if is_missing:
             raise UserError(
                 f'train.hooks={name} needs the package {hook.package}: pip install '
-                f'{hook.package}, or leave it out'
+                f'{hook.package}. Or leave it out.'
             )
     return found
 

@@ -52,7 +52,7 @@ def deciding(text: Spec, best: str) -> Metric:
     name = best or next(iter(found))
     if name not in found:
         raise UserError(
-            f'evaluation.best={best} is not one of evaluation.metrics: '
-            f'{", ".join(found)}'
+            f'evaluation.best={best} is not in evaluation.metrics. Choose from '
+            f'{", ".join(found)}.'
         )
     return found[name]

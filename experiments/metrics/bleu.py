@@ -75,9 +75,9 @@ class Bleu(SacreBleu):
         except (Exception, SystemExit) as error:
             reason = ' '.join(str(error).split())
             raise UserError(
-                f'evaluation.metrics: {self.name} by the tokenizer {self.tokenizer}: '
-                f'{reason}; or choose another tokenizer, such as --config.evaluation.'
-                'metrics=\'[bleu(tokenize="char"), chrf]\''
+                f'evaluation.metrics: {self.name} cannot use its tokenizer '
+                f'{self.tokenizer}: {reason}. Or choose another, as in '
+                '--config.evaluation.metrics=\'[bleu(tokenize="char"), chrf]\'.'
             ) from None
 
     def make_scorer(self):

@@ -86,8 +86,8 @@ class Tfds(OfSplits):
         except ValueError as error:
             raise UserError(
                 f'data: {self.name}: {_line(error)} The splits are '
-                f'{", ".join(splits)}; to hold back a part of one, give '
-                'split="train[:99%]" and dev="train[99%:]"'
+                f'{", ".join(splits)}. To divide one, give split="train[:99%]" and '
+                'dev="train[99%:]".'
             ) from None
         return builder
 

@@ -142,7 +142,7 @@ class SentencePiece(Tokenizer):
                 f'{special} special ids. Give at least {needed[1]}.'
             )
         if 'sentences_.empty()' in message:
-            return UserError('data: the training text is blank')
+            return UserError('data: the training text is blank. Check the files.')
         return UserError(f'tokenizer: SentencePiece cannot learn: {reason(message)}')
 
     def opened(self, model):
