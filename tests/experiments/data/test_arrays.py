@@ -101,7 +101,7 @@ def test_a_run_reads_the_names_of_arrays():
     [
         (
             np.ones((2, FEATURES + 1)),
-            r"'train/7': it is float64 \(2, 7\); .*\(length, 6\)",
+            r"'train/7': it is float64 \(2, 7\). .*\(length, 6\)",
         ),
         (np.ones(FEATURES), r"'train/7': it is float64 \(6,\)"),
         (np.array([['a'] * FEATURES]), "'train/7': it is <U1"),
