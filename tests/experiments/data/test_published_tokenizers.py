@@ -163,10 +163,10 @@ def refuses(theirs, words, *languages):
     ('name', 'languages', 'words'),
     [
         ('mbart', ('', ''), 'source= is not a language token of'),
-        ('mbart', ('en_XX', 'en'), 'target=en is not one of'),
-        ('nllb', ('eng_Latn', 'deu'), 'target=deu is not one of'),
-        ('m2m100', ('en', 'tlh'), 'target=tlh is not one of'),
-        ('t5', ('en', ''), 'as tokens: none: leave the flag out'),
+        ('mbart', ('en_XX', 'en'), 'target=en is not a language token of'),
+        ('nllb', ('eng_Latn', 'deu'), 'target=deu is not a language token of'),
+        ('m2m100', ('en', 'tlh'), 'target=tlh is not a language token of'),
+        ('t5', ('en', ''), 'Leave it out.'),
     ],
 )
 def test_a_language_that_is_not_there_is_refused(name, languages, words, tmp_path):
