@@ -48,9 +48,9 @@ def export(
     trained = Trained(run.config, run.tokenizer, run.model, run.variables)
     if to != 'huggingface' and not isinstance(trained.tokenizer, SentencePiece):
         raise UserError(
-            f'--to={to} supports only SentencePiece tokenizers, and this run has '
-            f'tokenizer={trained.config.tokenizer}. Use --to=huggingface for a Hugging '
-            'Face tokenizer.'
+            f'--to={to}: tokenizer={trained.config.tokenizer} is not supported. It '
+            'must be a sentencepiece. For a Hugging Face tokenizer, use '
+            '--to=huggingface.'
         )
     with storage.replacing(out) as folder:
         folder.mkdir()

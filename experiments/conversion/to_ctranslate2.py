@@ -92,13 +92,13 @@ def check_model(config: ModelConfig) -> None:
         kind = field if field in _WRITTEN else field.rpartition('.')[2]
         if kind not in _WRITTEN or value is None:
             continue
-        refused = f'--to=ctranslate2: model.{field}={value} is not supported. '
+        refused = f'--to=ctranslate2: model.{field}={value}: '
         variant, arguments = value, {}
         if isinstance(value, str):
             variant, arguments = spec.parse(value)
         if variant not in _WRITTEN[kind]:
             known = ', '.join(map(str, _WRITTEN[kind]))
-            raise UserError(f'{refused}CTranslate2 has only {known}.')
+            raise UserError(f'{refused}CTranslate2 supports only {known}.')
         for argument in arguments:
             if argument not in _ARGUMENTS:
                 raise UserError(
