@@ -3,6 +3,8 @@
 The field `evaluation.metrics` is a list of specs: `[bleu, chrf(word_order=2)]`.
 """
 
+from collections.abc import Mapping
+
 from experiments.errors import UserError, user_errors
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.registries import METRICS
@@ -48,16 +50,16 @@ def make(text: Spec, language: str = '') -> dict[str, Metric]:
         }
 
 
-def deciding(text: Spec, best: str) -> Metric:
-    """Returns the metric of a list that selects the best checkpoints.
+def deciding(found: Mapping[str, Metric], best: str) -> Metric:
+    """Returns the metric that selects the best checkpoints.
 
     Args:
+      found: From `make`.
       best: Its name, as in `evaluation.best`; '' selects the first.
 
     Raises:
-      UserError: It isn't in the list, or the text isn't a list of metrics.
+      UserError: There is no metric of that name.
     """
-    found = make(text)
     name = best or next(iter(found))
     if name not in found:
         raise UserError(
