@@ -110,7 +110,7 @@ class Screen:
     def count(self, done: int, total: int | None, unit: str) -> None:
         """Shows the progress of the phase and the time left, on a terminal only.
 
-        `total` is None if unknown. The unit is such as 'pairs'.
+        An unknown `total` is None.
         """
         number = f'{done:,}/{total:,}' if total else f'{done:,}'
         details = printable(f'{number} {unit}')

@@ -32,10 +32,10 @@ class Components(NamedTuple):
       objective: Without a tokenizer; None is translation.
       hooks: By spec.
       metrics: By name, without a language.
-      best_metric: The one that selects the best checkpoints.
+      best_metric: Selects the best checkpoints.
       model: Without `train.remat`.
       frozen: Paths of the parameters that `train.freeze` excludes from training.
-      loss: With the path of a teacher in place of its model.
+      loss: With the path of the teacher instead of its model.
     """
 
     tokenizer: Tokenizer

@@ -1,4 +1,4 @@
-"""How a config's runs decode: the section `evaluation`, built."""
+"""Decoding of a config: strategy, processors and sizes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,7 @@ _UTILITY = 'chrf'  # the default of `mbr`
 
 
 class Decoding(NamedTuple):
-    """How to decode.
+    """Decoding of a run or a command.
 
     Attributes:
       strategy: The search; for `mbr`, its sampler.

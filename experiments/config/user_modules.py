@@ -146,8 +146,8 @@ def check_origin(part: spec.Spec, path: Path) -> None:
 def _check_origin(module: str, run: Path, fix: str) -> None:
     """Raises UserError if a module may have come with the run.
 
-    That is so if it lies in the run's directory, in a folder without `__init__.py`, or
-    in a package that holds the run. `fix` says how to use it nevertheless.
+    Such a module lies in the run's directory, in a folder without `__init__.py`, or in
+    a package that holds the run. `fix` says how to use it nevertheless.
     """
     for place in _places(module):
         if isinstance(place.loader, _CopyFinder):

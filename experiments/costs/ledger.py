@@ -112,7 +112,7 @@ def flops_per_token(
 
     Args:
       variables: The model's variables, or their shapes.
-      loss: The loss. None, for one with a teacher, counts the default loss.
+      loss: Defaults to the default loss, as for a loss with a teacher.
       frozen: Paths of the parameters that are not trained.
       source_features: The size of vector sources, or None if sources are ids.
 

@@ -43,7 +43,7 @@ class Evaluator:
     """Scores parameters of one model on named sets.
 
     Args:
-      decoding: How to decode, and the size of batches.
+      decoding: Also has the size of batches.
       metrics: The metrics of translations.
       path: The run's directory, where translations are saved; None disables saving.
       languages: Codes of source and target language.

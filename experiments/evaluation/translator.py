@@ -49,7 +49,7 @@ class Translator:
 
     Args:
       model: The model, or an `Ensemble`.
-      decoding: How to decode, and the number of tokens in a batch per device.
+      decoding: Also has the number of tokens in a batch per device.
       seed: Seed of sampling.
       n_best: Number of hypotheses that a search must finish. Sampling draws this number
         of samples, unless the strategy sets another.

@@ -58,7 +58,7 @@ def deciding(found: Mapping[str, Metric], best: str) -> Metric:
       best: Its name, as in `evaluation.best`; '' selects the first.
 
     Raises:
-      UserError: There is no metric of that name.
+      UserError: No metric has this name.
     """
     name = best or next(iter(found))
     if name not in found:

@@ -135,7 +135,7 @@ def gather(value: Any) -> list[Any]:
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """Returns the result of the first process, the only one that calls `make`."""
+    """Calls `make` in the first process only; returns its result in all."""
     return gather(make() if is_first() else None)[0]
 
 

@@ -71,7 +71,7 @@ class PlannedRun(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What each arm tries first, with seeds that aren't reported.
+    """Trials of each arm, with seeds that aren't reported.
 
     An arm is reported with the value that has the best mean over its trials. All arms
     try the same values.
@@ -105,8 +105,8 @@ class Until:
     """`until(half_width=1.0, most=12)`: adds seeds until the intervals are narrow.
 
     The widest interval is checked after every `first` seeds. Each look gets an equal
-    share of the error rate (Bonferroni), so all intervals together cover in 95 of 100
-    sweeps, whichever look is the last.
+    share of the error rate (Bonferroni). All intervals together then cover in 95 of 100
+    sweeps, no matter which look is the last.
 
     Attributes:
       half_width: That of the widest interval of a declared difference.
@@ -174,7 +174,7 @@ class Sweep:
 
     @property
     def looks(self) -> int:
-        """How often the intervals may decide whether to add seeds, at most."""
+        """Maximum number of decisions on whether to add seeds."""
         if self.until is None:
             return 1
         return math.ceil(self.until.most / self.until.first)

@@ -22,7 +22,7 @@ from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 @dataclasses.dataclass(frozen=True)
 class ProgramKey:
-    """What compiled programs depend on.
+    """Cache key of compiled programs.
 
     Attributes:
       config: The config without its seeds. It names `loss` and `optimizer`, which

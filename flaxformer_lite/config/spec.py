@@ -129,7 +129,7 @@ class Folder:
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """What a spec names: a class or a function, with the user's arguments for it.
+    """A resolved spec: a class or a function, and the user's arguments for it.
 
     Attributes:
       name: the name in the spec.
