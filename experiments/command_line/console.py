@@ -102,7 +102,6 @@ def _of_float(value: float) -> str:
 
 
 def score(value: Any) -> str:
-    """Formats the score of a metric as papers do."""
     return f'{value:.2f}' if is_number(value) else cell(value)
 
 

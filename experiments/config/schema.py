@@ -46,8 +46,6 @@ class ConfigSection(model_schema.Section):
 
 @dataclasses.dataclass(frozen=True)
 class BatchConfig(ConfigSection):
-    """The size and layout of training batches."""
-
     NAME = 'batch'
 
     tokens: Annotated[
@@ -205,8 +203,6 @@ class EvaluationConfig(ConfigSection):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig(ConfigSection):
-    """When to save checkpoints, and how many to keep."""
-
     NAME = 'checkpoint'
 
     every: Annotated[Size, 'steps between checkpoints'] = 1_500
@@ -336,7 +332,6 @@ def seed(config: ExperimentConfig, name: str) -> int:
 
 
 def without_seeds(config: ExperimentConfig) -> ExperimentConfig:
-    """Returns the config with default seeds."""
     seeds: Any = dict(seed=0, init_seed=None, data_seed=None, dropout_seed=None)
     return dataclasses.replace(config, train=dataclasses.replace(config.train, **seeds))
 

@@ -82,7 +82,6 @@ def variables(state: TrainState) -> Any:
 
 
 def to_save(state: TrainState) -> Any:
-    """Returns the tree of arrays that a checkpoint of this state holds."""
     if _averaging(state) is None:
         return state
     return variables(state) | {_TRAINING: state}

@@ -69,7 +69,6 @@ class Peak:
             Path('/proc/self/clear_refs').write_text('5', encoding='ascii')
 
     def bytes(self) -> int | None:
-        """Returns the peak memory, or None if it is unknown."""
         now = _peak_of_devices()
         if now is None:
             return _peak_of_process()

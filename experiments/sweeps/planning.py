@@ -64,7 +64,6 @@ def plan(sweep: Sweep) -> Sweep:
 
 
 def _trials(sweep: Sweep) -> list[PlannedRun]:
-    """Returns the trials of each arm, value and seed, scored on the tuning set."""
     tune = sweep.tune
     if tune is None:
         return []

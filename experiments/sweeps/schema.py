@@ -204,7 +204,6 @@ class Sweep:
 
     @property
     def factor_of_data(self) -> str | None:
-        """The factor that varies the data sets, if any."""
         for factor, levels in self.factors.items():
             if all('data' in overrides for overrides in levels.values()):
                 return factor

@@ -236,7 +236,6 @@ class Trainer:
         self.scores.update(logged)
 
     def _key(self, name: str) -> jax.Array:
-        """Returns the random key of a seed, replicated on all devices."""
         return self.setup.devices.key(seed(self.config, name))
 
     def _batches(self) -> Generator[tuple[Batch, Position], None, None]:
@@ -291,7 +290,6 @@ class Trainer:
         self.screen.metrics(self.step, **shown)
 
     def _save(self, state: TrainState) -> None:
-        """Starts to save the state in the background."""
         self.screen.begin('saving', quiet=True)
         self._wait_for_checkpoint()
         self._log.flush()
@@ -357,7 +355,6 @@ class Trainer:
         self.screen.say(result.summary(self.path, found))
 
     def close(self) -> None:
-        """Stops the threads, and closes hooks that are still open."""
         self._checkpoints.close()
         self._hooks.end(None)
 

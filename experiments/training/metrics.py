@@ -99,7 +99,6 @@ class Progress:
         return not_finite
 
     def so_far(self) -> dict[str, float]:
-        """Returns the target tokens and seconds of training since the run began."""
         return {'tokens': self.tokens, 'seconds': self.seconds}
 
     def row(self) -> dict[str, float]:

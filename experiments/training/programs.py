@@ -60,7 +60,6 @@ class TrainingPrograms:
 
     @functools.cached_property
     def flops_per_token(self) -> int | None:
-        """FLOPs per token of a training step, or None if they are unknown."""
         kind = self._kind
         try:
             return ledger.flops_per_token(

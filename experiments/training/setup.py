@@ -169,7 +169,6 @@ def count_steps(config: ExperimentConfig, batches: Batches) -> int:
 
 
 def describe(setup: RunSetup, path: Path) -> str:
-    """Formats what will run."""
     batches = setup.batches
     left_out = [f'{batches.dropped:,} too long', f'{setup.pairs.skipped:,} blank']
     for reason, count in setup.pairs.left_out.items():

@@ -160,7 +160,6 @@ class Parts:
         return variants.make('norm', 'identity')
 
     def dropout(self) -> Dropout:
-        """Returns the dropout of embeddings and sublayer outputs."""
         return Dropout(self.config.dropout, DROPOUT_AXES[self.config.dropout_kind])
 
     def dense(self, role: Role, sizes: Sizes | None = None) -> Dense:

@@ -260,7 +260,6 @@ class ModelConfig(Section):
         )
 
     def cross_sizes(self) -> Sizes:
-        """Returns the decoder's sizes, with those of cross-attention."""
         return dataclasses.replace(
             self.sizes('decoder'), **self._attention_sizes('cross')
         )
