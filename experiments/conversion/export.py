@@ -1,5 +1,3 @@
-"""Exports a run to a new folder in the format of another program."""
-
 from pathlib import Path
 
 from experiments import storage
@@ -26,23 +24,22 @@ def export(
     quantization: str | None = None,
     trust_code: bool = False,
 ) -> None:
-    """Exports a trained run in another format, atomically.
+    """Exports a trained run to a new folder `out`, atomically.
 
     Args:
       to: 'ctranslate2' or 'huggingface'.
-      out: Must not exist yet.
-      quantization: 'int8' or 'float32' matrices. For ctranslate2 only.
-      trust_code: As in `OpenedRun`.
+      quantization: 'int8' or 'float32' matrices, for ctranslate2.
 
     Raises:
       UserError: The folder exists, a package is missing, or the format doesn't support
-        a field's value; names the field.
+        a field's value.
     """
     if storage.exists(out):
         raise UserError(f'--out={out} already exists. Choose a new folder.')
     if quantization is not None and to != 'ctranslate2':
         raise UserError(
-            f'--quantization={quantization} is for --to=ctranslate2, not --to={to}'
+            f'--quantization={quantization} is for --to=ctranslate2, not --to={to}. '
+            'Leave it out.'
         )
     package, extra = _NEEDED[to]
     flags.require_packages(f'--to={to}', [package], extra)
@@ -51,9 +48,9 @@ def export(
     trained = Trained(run.config, run.tokenizer, run.model, run.variables)
     if to != 'huggingface' and not isinstance(trained.tokenizer, SentencePiece):
         raise UserError(
-            f'--to={to} supports only SentencePiece tokenizers, and this run has '
-            f'tokenizer={trained.config.tokenizer}. Use --to=huggingface for a Hugging '
-            'Face tokenizer.'
+            f'--to={to}: tokenizer={trained.config.tokenizer} is not supported. It '
+            'must be a sentencepiece. For a Hugging Face tokenizer, use '
+            '--to=huggingface.'
         )
     with storage.replacing(out) as folder:
         folder.mkdir()
