@@ -151,7 +151,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     import jax
     from flax import traverse_util
 
-    from experiments.config import load
+    from experiments.config import load, search
     from experiments.evaluation import translator
     from experiments.runtime import compilation, memory
 
@@ -167,7 +167,9 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
         batch_tokens=args.size,
     )
     words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
-    translate = translator.Translator(_model(args, args.dtype), words, settings)
+    translate = translator.Translator(
+        _model(args, args.dtype), words, search.make(settings)
+    )
     params = traverse_util.unflatten_dict(
         dict(np.load(args.share / 'params.npz')), sep='/'
     )

@@ -73,6 +73,7 @@ def export(args: argparse.Namespace) -> dict[str, float]:
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
+    from experiments.config import search
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import Translator
     from experiments.runtime import compilation, memory
@@ -88,7 +89,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
         batch_tokens=args.batch_tokens,
         extra_length=EXTRA,
     )
-    translator = Translator(run.model, run.tokenizer, settings)
+    translator = Translator(run.model, run.tokenizer, search.make(settings))
 
     def translate(texts: list[str]) -> list[str]:
         return [best[0].text for best in translator(run.variables, texts)]

@@ -128,7 +128,6 @@ def step(
     """Returns the runner's training step, its state, a batch, a key, and its FLOPs."""
     from experiments.config import components, load
     from experiments.costs.ledger import ledger
-    from experiments.optimizers import optimizer
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
     file = importlib.import_module(f'configs.{name}').get_config()
@@ -136,8 +135,9 @@ def step(
     file.model.attention = kind
     file.batch.tokens, file.batch.max_length = rows * length, length
     config = load.from_config_dict(file)
-    model = components.build(config).model
-    update, _ = optimizer.make(config, model)
+    parts = components.build(config)
+    model = parts.model
+    update, _ = parts.optimizer.build(model)
     state = jax.jit(functools.partial(init_state, model, update))(jax.random.key(0))
     made = make_train_step(model, update, loss=config.train.loss)
     vocab_size = state.params['embedding'].shape[0]

@@ -153,7 +153,7 @@ def find_family(trained: Trained) -> FamilyModel:
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     refused = []
     for name in load.FAMILIES.names():
-        family: Any = load.FAMILIES.find(name)[0]
+        family = load.FAMILIES.find(name).cls
         try:
             return _in_words_of(family, own, trained.model)
         except ValueError as error:

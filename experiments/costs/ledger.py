@@ -17,6 +17,7 @@ from experiments.data.collate import abstract_batch
 from experiments.errors import UserError, user_errors
 from experiments.runtime.mesh import check_divides
 from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
 from flaxformer_lite.sharding import AXES, state_shardings
@@ -66,7 +67,8 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     rows, length = batch_shape(config)
     state = _abstract_state(made)
     trained, _ = freezing.split(state.params, made.frozen)
-    arguments = state.variables, made.frozen, made.tokenizer.source_features
+    loss = None if config.train.teacher else made.loss
+    arguments = state.variables, loss, made.frozen, made.tokenizer.source_features
     once = flops_per_token(config, made.model, *arguments)
     again = 0
     if config.train.remat != NONE:
@@ -99,6 +101,7 @@ def flops_per_token(
     config: ExperimentConfig,
     model: Model,
     variables: Any,
+    loss: Loss | None,
     frozen: frozenset[str] = frozenset(),
     source_features: int | None = None,
 ) -> dict[str, int]:
@@ -106,6 +109,7 @@ def flops_per_token(
 
     Args:
       variables: The model's variables, or their shapes.
+      loss: Defaults to the default loss, as for a loss with a teacher.
       frozen: Paths of the parameters that are not trained.
       source_features: The size of vector sources, or None if sources are ids.
 
@@ -114,9 +118,8 @@ def flops_per_token(
     """
     rows, length = batch_shape(config)
     rows //= config.train.accumulate
-    loss = DEFAULT_LOSS if config.train.teacher else config.train.loss
     batch = abstract_batch((rows, length), source_features)
-    step = _step(model, variables, batch, frozen, loss)
+    step = _step(model, variables, batch, frozen, loss or DEFAULT_LOSS)
     return _by_part(count_flops(step), rows * length)
 
 
@@ -149,9 +152,11 @@ def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
 
 
 def _abstract_state(made: components.Components) -> TrainState:
+    optimizer, _ = made.optimizer.build(made.model)
+
     def init():
         key = jax.random.key(0)
-        return init_state(made.model, made.optimizer, key, frozen=made.frozen)
+        return init_state(made.model, optimizer, key, frozen=made.frozen)
 
     with user_errors():
         return jax.eval_shape(init)

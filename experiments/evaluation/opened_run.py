@@ -37,8 +37,8 @@ class OpenedRun:
 
     Attributes:
       path: The run's directory.
-      trained: Its config, tokenizer, model and checkpoints.
-      config, tokenizer, model: Those of `trained`.
+      trained: Its config, tokenizer, model, checkpoints and decoding.
+      config, tokenizer, model, decoding: Those of `trained`.
 
     Raises:
       UserError: As `trained_run.open_trained`, or the run has no checkpoint of `step`.
@@ -50,7 +50,7 @@ class OpenedRun:
         accelerators.check()
         self.path = Path(path)
         self.trained = trained_run.open_trained(self.path, trust_code)
-        self.config, self.tokenizer, self.model, _ = self.trained
+        self.config, self.tokenizer, self.model, _, self.decoding = self.trained
         self._step = step
         if step is not None:
             trained_run.check_step(self.trained.checkpoints, step)
@@ -114,11 +114,11 @@ class OpenedRun:
 
     @functools.cached_property
     def _translator(self) -> Translator:
-        return Translator(self.model, self.tokenizer, self.config.evaluation)
+        return Translator(self.model, self.tokenizer, self.decoding)
 
     @functools.cached_property
     def _scorer(self) -> Scorer:
-        tokens = self.config.evaluation.batch_tokens
+        tokens = self.decoding.batch_tokens
         return Scorer(self.model, self.tokenizer, tokens)
 
     def record(self, source: str, target: str) -> Record:

@@ -1,5 +1,7 @@
 """Metrics of translations: one file per metric, chosen by a spec string."""
 
+from collections.abc import Mapping
+
 from experiments.errors import UserError, user_errors
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.registries import METRICS
@@ -43,12 +45,11 @@ def make(text: Spec, language: str = '') -> dict[str, Metric]:
         }
 
 
-def deciding(text: Spec, best: str) -> Metric:
+def deciding(found: Mapping[str, Metric], best: str) -> Metric:
     """Returns the metric that selects the best checkpoints: `best`, or else the first.
 
-    Raises UserError if it isn't in the list.
+    Raises UserError if `found`, from `make`, lacks it.
     """
-    found = make(text)
     name = best or next(iter(found))
     if name not in found:
         raise UserError(

@@ -54,7 +54,6 @@ def folder(field: str) -> Folder:
 
 
 def fields() -> list[str]:
-    """Returns all fields that name a component."""
     return [name for name in schema.fields() if _plain(name) in FOLDERS]
 
 
@@ -64,13 +63,12 @@ def _plain(field: str) -> str:
 
 
 def names(field: str) -> list[str]:
-    """Returns the components that a field may name."""
     return folder(field).names()
 
 
 def arguments(kind: str, name: str) -> dict[str, Any]:
     """Returns the arguments that a spec may set: name → annotation."""
-    cls, _ = FOLDERS[kind].find(name)
+    cls = FOLDERS[kind].find(name).cls
     takes = spec.parameters(cls)
     if kind == 'architecture':
         return {argument: takes[argument] for argument in cls.own_arguments}
@@ -114,25 +112,14 @@ def _entries(field: str, text: Spec) -> list[Spec]:
     return found
 
 
-def find(config: ModelConfig, field: str) -> type:
-    """Returns the class that a field names. The field must not be a pattern.
-
-    Raises:
-      ValueError: as `Folder.find`; the message names the field.
-    """
+def find(config: ModelConfig, field: str) -> Any:
+    """Returns the class that a field names. The field must not be a pattern."""
     with naming(field):
-        cls, _ = folder(field).find(config.get(field))
-    return cls
+        return folder(field).find(config.get(field)).cls
 
 
 def make(field: str, text: Spec, **given: Any) -> Any:
-    """Builds the object of a spec in a field.
-
-    `given` are arguments that every class of this kind takes.
-
-    Raises:
-      ValueError: as `Folder.make`; the message names the field.
-    """
+    """Builds the object of a spec in a field, as `Folder.make`."""
     with naming(field):
         return folder(field).make(text, **given)
 
@@ -147,16 +134,11 @@ def naming(field: str):
 
 
 def unused_fields(config: ModelConfig) -> set[str]:
-    """Returns the fields that have no effect, given the other fields.
-
-    Raises:
-      ValueError: the architecture or residual is unknown.
-    """
+    """Returns the fields that have no effect, given the other fields."""
     return set(schema.fields()).difference(*map(_used_fields, of_layers(config)))
 
 
 def _used_fields(config: ModelConfig) -> set[str]:
-    """Returns the fields that some stack reads."""
     architecture = find(config, 'architecture')
     used = set()
     for role in _roles(config):
@@ -181,11 +163,7 @@ def _roles(config: ModelConfig) -> list[str]:
 
 
 def check(config: ModelConfig) -> None:
-    """Checks that sizes fit each other, before anything is built.
-
-    Raises:
-      ValueError: names the fields, their values and the fix.
-    """
+    """Raises ValueError if sizes don't fit each other, before anything is built."""
     config = of_layers(config)[0]
     roles = _roles(config)
     if 'num_heads' not in find(config, 'architecture').unused_fields:
@@ -202,7 +180,6 @@ def check(config: ModelConfig) -> None:
 
 
 def _check_tie(config: ModelConfig, roles: list[str]) -> None:
-    """Raises ValueError if source and target share a matrix but differ in width."""
     width = config.value('d_model', roles[-1])
     if config.tie not in ('decoder', 'none') and width != config.d_model:
         raise ValueError(
@@ -232,7 +209,6 @@ def _check_heads(config: ModelConfig, role: str) -> None:
 
 
 def _check_no_projections(config: ModelConfig, roles: list[str]) -> None:
-    """Raises ValueError for sizes that conflict with heads as slices of d_model."""
     for role in roles:
         if role == 'cross':
             continue

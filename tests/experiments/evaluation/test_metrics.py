@@ -329,12 +329,12 @@ def test_a_checkpoint_of_comet_that_runs_code_is_refused(
     file.parent.mkdir()
     file.write_bytes(pickle.dumps({'state_dict': {}, 'hyper_parameters': {'a': 1}}))
     text = f'comet(path={str(tmp_path)!r})'
-    installed_metrics(text, '')
+    installed_metrics(metrics.make(text), '')
     file.write_bytes(pickle.dumps(content))
     monkeypatch.delattr(sys.modules['comet'], 'load_from_checkpoint')
     message = 'evaluation.metrics: comet: .*model.ckpt may run code .* save only its'
     with pytest.raises(UserError, match=message):
-        installed_metrics(text, '')
+        installed_metrics(metrics.make(text), '')
     with pytest.raises(UserError, match=message):
         make(text).score(['a'], [('a',)], ['a'])
 
@@ -367,7 +367,7 @@ def test_what_is_not_installed_is_one_line(
 ):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=message) as error:
-        installed_metrics(text, language)
+        installed_metrics(metrics.make(text), language)
     assert '\n' not in str(error.value)
 
 
@@ -375,8 +375,8 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
     found = metrics.make('[bleu, ter, bleu(tokenize="char", lowercase=True)]')
     names = ['bleu', 'ter', "bleu(tokenize='char',lowercase=True)"]
     assert [metric.name for metric in found.values()] == list(found) == names
-    assert metrics.deciding('[ter, bleu]', '').name == 'ter'
-    assert metrics.deciding('[ter, bleu]', 'bleu').name == 'bleu'
+    assert metrics.deciding(metrics.make('[ter, bleu]'), '').name == 'ter'
+    assert metrics.deciding(metrics.make('[ter, bleu]'), 'bleu').name == 'bleu'
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
 )
 def test_what_is_no_metric_is_one_line(text, best, message):
     with pytest.raises(UserError, match=message) as error:
-        metrics.deciding(text, best)
+        metrics.deciding(metrics.make(text), best)
     assert '\n' not in str(error.value)
 
 
