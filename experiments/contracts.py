@@ -38,8 +38,7 @@ def findings(part: str, kind: str) -> Findings:
     Errors that the component itself raises are not caught.
 
     Args:
-      part: Its spec, as in a config.
-      kind: The last word of a field of `kinds.FOLDERS`, or `optimizer`.
+      kind: The last word of a field of `registries.FOLDERS`, or `optimizer`.
 
     Raises:
       ValueError: The component is unknown, or an argument is invalid.
@@ -86,7 +85,6 @@ def _findings(contracts: Mapping[str, Examples]) -> Findings:
 
 
 def _unless(holds: bool, otherwise: str) -> Examples:
-    """Returns a counterexample if a contract is broken."""
     return [] if holds else [otherwise]
 
 
@@ -133,7 +131,6 @@ def _pairs(sentences: Iterable[tuple[str, str | tuple[str, ...]]]) -> list[Pair]
 def _pairs_that(
     sets: Mapping[str, Sequence[Pair]], is_wrong: Callable[[Pair], bool]
 ) -> Examples:
-    """Yields the invalid pairs of all sets."""
     for name, pairs in sets.items():
         for i, pair in enumerate(pairs):
             if is_wrong(pair):
@@ -141,14 +138,12 @@ def _pairs_that(
 
 
 def _is_odd(pair: Pair) -> bool:
-    """Returns whether a side contains a line feed or is not NFC."""
     has_line_end = any('\n' in text for text in pair)
     is_normal = all(unicodedata.is_normalized('NFC', text) for text in pair)
     return has_line_end or not is_normal
 
 
 def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
-    """Trains a tokenizer on texts and tests it."""
     texts = sorted(set(texts), key=len)  # the first example is the shortest
     model = tokenizer.train(texts)
     is_same = tokenizer.train(texts) == model
@@ -206,11 +201,7 @@ def _drawn(trained: Tokenizer, texts: Texts, rows: Ids) -> Examples:
 
 
 def filter_findings(make: Callable[[], Filter]) -> Findings:
-    """Tests a filter.
-
-    Args:
-      make: Makes a new filter, as each pass over the pairs does.
-    """
+    """Tests a filter; `make` returns a new one for each pass over the pairs."""
     train = list(sources.load(TEXT).train())
     copies = [(source, source) for source, _ in train]
     blank = [(source, '') for source, _ in train]
@@ -277,10 +268,7 @@ _ROWS = [
 
 
 def hook_findings(hook: Hook) -> Findings:
-    """Tests a hook with a run of two rows.
-
-    External calls of the hook, for example to a tracking server, are really made.
-    """
+    """Tests a hook with a run of two rows. Its external calls are really made."""
     rows = [dict(row) for row in _ROWS]
     with tempfile.TemporaryDirectory() as folder:
         hook.start(RunInfo(Path(folder), {'train.steps': 2}, 0, ()))
@@ -296,7 +284,6 @@ def hook_findings(hook: Hook) -> Findings:
 
 
 def _no_json(added: Sequence[Any]) -> Examples:
-    """Yields results that are not mappings or not JSON serializable."""
     for own in added:
         try:
             json.dumps(dict(own or {}), default=float)

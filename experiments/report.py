@@ -105,14 +105,12 @@ def _parser() -> flags.Parser:
 
 
 def _refuse(args: Any, names: Sequence[str], message: str) -> None:
-    """Raises UserError if a flag in `names` is set; `message` takes its name."""
     for name in names:
         if getattr(args, name):
             raise UserError(message.format(name))
 
 
 def _check_out(folder: Path) -> None:
-    """Raises UserError if the report cannot be written or a package is missing."""
     without = 'or leave out --out'
     flags.require_packages('--out', flags.OF_REPORTS, 'report', without)
     if storage.exists(folder / directory.CONFIG):
@@ -160,11 +158,7 @@ def _compare(args: Any) -> None:
 
 
 def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Reads the runs. Returns them, and a line for each directory that was left out.
-
-    Raises:
-      UserError: No run can be read.
-    """
+    """Returns the runs, and a line for each directory that was left out."""
     runs = []
     notes = []
     for path in paths:
@@ -187,13 +181,9 @@ def as_table(runs: Sequence[Run]) -> str:
 
 
 def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
-    """Returns a table with a row for each arm: means over its finished runs.
+    """Returns a row for each arm: config fields, and means over its finished runs.
 
     If no run of an arm has finished, the means cover what its runs have so far.
-
-    Args:
-      of_arms: The arms.
-      fields: Config fields to show.
     """
     runs = [run for arm in of_arms for run in arm.runs]
     sets = dict.fromkeys(name for run in runs for name in run.evaluations)

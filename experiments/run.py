@@ -95,7 +95,6 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
 
 
 def _run(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
-    """Trains the run, or shows its result if it has ended."""
     with (
         _standard_output() as out,
         contextlib.redirect_stdout(out),
@@ -144,6 +143,5 @@ def _last_line(path: Path, screen: Screen) -> str:
 
 
 def _newest_step(path: Path) -> int:
-    """Returns the step of the newest checkpoint, or 0 without one."""
     names = [folder.name for folder in (path / 'checkpoints').glob('*')]
     return max(map(int, filter(str.isdigit, names)), default=0)

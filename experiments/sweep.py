@@ -73,7 +73,6 @@ def _parser() -> flags.Parser:
 
 
 def _check_worker(worker: Sequence[int] | None) -> None:
-    """Raises UserError unless NUMBER is less than OF."""
     if worker is not None and worker[0] >= worker[1]:
         number, of = worker
         raise UserError(
@@ -125,9 +124,7 @@ def _idle_factors(sweep: Sweep) -> list[str]:
 def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
     """Raises UserError for unreadable evaluation sets or an unknown set in `measure`.
 
-    Args:
-      sweep: The planned sweep.
-      is_dry_run: Skips data sets that would be downloaded.
+    A dry run skips data sets that would be downloaded.
     """
     from experiments.data import sources
     from experiments.evaluation import sets
@@ -177,7 +174,6 @@ def _power(sweep: Sweep) -> str:
 
 
 def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
-    """Trains runs as one of several workers."""
     workers.stop_with_parent()
     try:
         workers.make_all(sweep, index, workers_in_all)
@@ -215,7 +211,6 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
 def _use_workers(
     sweep: Sweep, said: set[Path], config: str, number: int, stop: Callable[[], bool]
 ) -> Sweep:
-    """Starts workers and waits for them; forwards a stop to them."""
     processes = workers.start_here(config, number, _logs(sweep))
     try:
         while None in [process.poll() for process in processes]:
@@ -251,12 +246,10 @@ def _is_running(sweep: Sweep) -> bool:
 
 
 def _logs(sweep: Sweep) -> Path:
-    """Returns the folder of the workers' logs."""
     return directory.RUNS / '.sweeps' / sweep.name
 
 
 def _exit_unless_finished(runs: Sequence[PlannedRun], folder: Path) -> None:
-    """Prints unfinished runs and exits with status 1 if there are any."""
     is_finished = True
     for run in runs:
         status, message = planning.outcome(run)

@@ -1,11 +1,10 @@
-"""Runs the notebooks from the top and keeps what they put out.
+"""Runs notebooks and stores their outputs.
 
     python -m notebooks.execute
     python -m notebooks.execute traps own_loop
 
-A notebook is edited in Jupyter and then run by this, so that its outputs belong to its
-cells. It runs in a copy of the checkout: the runs that it trains are not left here. It
-needs the extra `notebooks`.
+Edit a notebook in Jupyter and then run this program. It works in a copy of the
+checkout, which discards trained runs. It needs the extra `notebooks`.
 """
 
 import argparse
@@ -54,7 +53,6 @@ def copy_checkout(folder: Path) -> Path:
 
 
 def read(path: Path) -> NotebookNode:
-    """The notebook in a file."""
     return nbformat.read(path, as_version=4)
 
 
@@ -62,7 +60,7 @@ def execute(path: Path) -> NotebookNode:
     """Runs a notebook from the top, in its own folder and in this environment.
 
     Raises:
-      CellExecutionError: a cell failed.
+      CellExecutionError: A cell failed.
     """
     notebook = read(path)
     for cell in notebook.cells:
@@ -81,7 +79,7 @@ def execute(path: Path) -> NotebookNode:
 
 
 def clean(notebook: NotebookNode, root: Path) -> None:
-    """Leaves out of a notebook what is of this machine: paths, versions, times."""
+    """Removes machine-specific paths, versions and times from a notebook."""
     notebook.metadata = {
         'kernelspec': {
             'display_name': 'Python 3',

@@ -33,8 +33,6 @@ _EXAMPLES = 3  # number of shown translations per set
 
 
 class Evaluation(NamedTuple):
-    """A set's scores by name, and its translations, each on one line."""
-
     scores: Scores
     outputs: list[str]
 
@@ -43,11 +41,8 @@ class Evaluator:
     """Scores parameters of one model on named sets.
 
     Args:
-      settings: How to decode, and the size of batches.
-      metrics: The metrics of translations.
       path: The run's directory, where translations are saved; None disables saving.
       languages: Codes of source and target language.
-      devices: Devices that share the rows of batches. Defaults to all devices.
       objective: Makes the examples of the loss; None is translation.
       programs: Shares compiled programs with other evaluators.
       on_progress: Called with the number of translated sentences of a set, their total,
@@ -103,8 +98,7 @@ class Evaluator:
         directory is not writable, this prints a warning.
 
         Args:
-          step: Step of the last checkpoint in `variables`.
-          mean_of: Number of checkpoints averaged in `variables`.
+          step: Step of the last of the `mean_of` checkpoints averaged in `variables`.
         """
         key = (name, step, mean_of)
         if key not in self._evaluated:
@@ -141,8 +135,8 @@ class Evaluator:
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
         """Returns loss, perplexity and token accuracy on first references.
 
-        The loss is in nats per token, without label smoothing. With an objective, the
-        examples are the same each time.
+        The loss is in nats per token, without label smoothing. An objective makes the
+        same examples each time.
         """
         references = sets.first_references(pairs)
         batches = self._scorer.batches(references, self._objective)
@@ -159,7 +153,6 @@ class Evaluator:
 
 
 def _loss_sums(model: Model, devices: DeviceMesh) -> Program:
-    """Returns the compiled loss sums of a batch."""
     sums = functools.partial(loss_sums, model, loss='cross_entropy(label_smoothing=0)')
     jitted = jax.jit(sums, out_shardings=devices.everywhere())
     return Program(jitted)

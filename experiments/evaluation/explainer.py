@@ -36,11 +36,10 @@ _SMALLEST_ROOM = 32  # tokens
 class Explainer:
     """Translates sentences with a run, and explains each translation.
 
-    Sentences are padded to few lengths. Each length compiles a program when it is first
-    used. Switching a head or layer off compiles nothing.
+    Each of few padded lengths compiles a program on first use. Switching a head or
+    layer off compiles nothing.
 
     Attributes:
-      run: The run.
       switches: Paths of heads and layers that can be switched off, in the masks of
         `introspection.ablation_masks`: `decoder/layer_1/cross_attention/heads/3` is a
         head, `decoder/layer_drop_1/keep/0` a layer.
@@ -80,10 +79,7 @@ class Explainer:
         return ''
 
     def strategy(self, beams: int) -> Strategy:
-        """Returns a beam search with the config's length penalty (default: 0.6).
-
-        With one beam, returns greedy search.
-        """
+        """Returns greedy or beam search, with the config's length penalty or 0.6."""
         if beams == 1:
             return generation.as_strategy('greedy')
         alpha = getattr(self._own.strategy, 'alpha', 0.6)
@@ -95,7 +91,6 @@ class Explainer:
         """Translates a sentence and explains one of the translations.
 
         Args:
-          text: The sentence.
           strategy: A deterministic search strategy.
           off: The `switches` to switch off.
           rank: The search result to explain; 0 is the best.
@@ -105,14 +100,14 @@ class Explainer:
             texts: Results of the search, best first.
             nodes: Their indices in the tree.
             tree: Hypotheses of the search, each with the index of its parent (−1 for
-              the root), its last piece, its score, and whether it ended.
-              `SearchTrace.hypotheses` defines the score.
+              the root), its last piece, its score (`SearchTrace.hypotheses`), and
+              whether it ended.
             source: Pieces of the sentence.
             tokens: Tokens of the explained result, each with its piece, its
               probability, and the most likely alternatives with theirs.
-            attention: Attention by name, as in `introspection.Record`. It has the
-              pieces of queries and keys, and the weights by layer and head, in
-              thousandths. A decoder query is labelled with the piece that it predicts.
+            attention: Attention by name, as in `introspection.Record`: pieces of
+              queries and keys, and the weights by layer and head, in thousandths. A
+              decoder query is labelled with the piece that it predicts.
 
         Raises:
           UserError: The text is blank or too long, or a name in `off` is unknown.
@@ -160,7 +155,6 @@ class Explainer:
         return ids
 
     def _ablated(self, off: Sequence[str]) -> Any:
-        """Returns the model's variables with some heads and layers switched off."""
         masks = jax.tree.map(np.copy, self._masks)
         for name in off:
             if name not in self.switches:
@@ -173,7 +167,6 @@ class Explainer:
     def _trace(
         self, variables: Any, strategy: Strategy, source: Sequence[int]
     ) -> SearchTrace:
-        """Runs the search for a sentence and returns its trace."""
         extra = self.run.config.evaluation.extra_length
         if strategy not in self._searches:
             choice = self._own._replace(strategy=strategy)
@@ -259,8 +252,6 @@ class Explainer:
 def _traced_search(
     model: Model, choice: search.SearchOptions, extra_length: int
 ) -> compilation.Program:
-    """Returns the compiled search for one sentence, with a trace of its steps."""
-
     def trace(variables, source_BS, max_len_B):
         length = source_BS.shape[1] - 1 + extra_length
         settings = generation.DecodingOptions(*choice, length, model.special_tokens)

@@ -36,9 +36,7 @@ class OpenedRun:
         asks for.
 
     Attributes:
-      path: The run's directory.
       trained: Its config, tokenizer, model and checkpoints.
-      config, tokenizer, model: Those of `trained`.
 
     Raises:
       UserError: As `trained_run.open_trained`, or the run has no checkpoint of `step`.
@@ -75,11 +73,7 @@ class OpenedRun:
 
     @functools.cached_property
     def data(self) -> Source:
-        """The data source of the run.
-
-        Raises:
-          UserError: A file is missing.
-        """
+        """The data source of the run; raises UserError if a file is missing."""
         return sources.load(self.config.data)
 
     @property
@@ -134,11 +128,7 @@ class OpenedRun:
 def pairs_batch(
     tokenizer: Tokenizer, pairs: Sequence[Pair], length: int | None = None
 ) -> Batch:
-    """Makes one batch of pairs on all devices, with a pair per row.
-
-    Args:
-      length: As for `make_batch`.
-    """
+    """Makes one batch with a pair per row; `length` as in `make_batch`."""
     source_ids = tokenizer.encode([source for source, _ in pairs])
     target_ids = tokenizer.encode_target([target for _, target in pairs])
     special = tokenizer.special_tokens

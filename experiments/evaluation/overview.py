@@ -19,8 +19,7 @@ def write(source: Source, folder: Path) -> None:
 
     The files are `train.en` and `train.de`, `val.en`, `val.de` and so on. Additional
     references are in `val.de.1`, …, with blank lines for sentences without such a
-    reference. Leaves empty sets out, with a warning, because `text` refuses empty
-    files.
+    reference. Empty sets are left out, with a warning, because `text` refuses them.
 
     Raises:
       UserError: The folder exists, or the name of a set or language has a slash.

@@ -39,7 +39,6 @@ class Scorer:
 
     Args:
       batch_tokens: Tokens per side and device.
-      devices: Devices that share the rows of batches. Defaults to all devices.
       longest: Maximum number of tokens per side; None disables the limit.
       programs: Shares compiled programs with other scorers.
     """
@@ -67,7 +66,6 @@ class Scorer:
         """Yields all pairs in packed batches on the devices.
 
         Args:
-          pairs: The pairs.
           objective: Makes an example of each pair, seeded by its index.
 
         Yields:
@@ -97,8 +95,8 @@ class Scorer:
         """Yields the tokens of each target, including EOS, in the order of the pairs.
 
         Raises:
-          UserError: As `batches`, after scoring the windows before it; or a side has
-            more tokens than `longest`, after scoring the pairs before it.
+          UserError: As `batches`, after scoring earlier windows; or a side has more
+            tokens than `longest`, after scoring earlier pairs.
         """
         check_list('pairs', pairs)
         for pair in pairs:
@@ -124,7 +122,6 @@ class Scorer:
         return results
 
     def _tokens(self, batch: Any, scores: TokenScores) -> Iterator[list[ScoredToken]]:
-        """Yields the scored tokens of each pair of a batch."""
         arrays = (batch['target_positions'], batch['labels'], *scores)
         positions_BT, *columns = jax.device_get(arrays)
         labels_BT = columns[0]
@@ -138,6 +135,5 @@ class Scorer:
 
 
 def _log_probs(model: Model, devices: DeviceMesh) -> Program:
-    """Returns the compiled token scores of a batch."""
     function = functools.partial(log_probs, model)
     return Program(jax.jit(function, out_shardings=devices.readable_rows()))

@@ -13,11 +13,7 @@ Scores = dict[str, Any]  # scores and signatures of a set, by name
 
 
 def installed_metrics(text: Spec, language: str) -> list[Metric]:
-    """Makes the metrics of `evaluation.metrics`, and checks that they can run.
-
-    Args:
-      text: The value of the field.
-      language: Code of the target language.
+    """Makes the metrics of `evaluation.metrics` for a target language.
 
     Raises:
       UserError: The text is not a list of metrics, or a package must be installed.

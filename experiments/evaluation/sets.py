@@ -15,11 +15,9 @@ def chosen(
     names: str,
     field: str,
 ) -> dict[str, Pairs]:
-    """Returns the sets with the given names, or all sets.
+    """Returns the sets with the given comma-separated names, or all sets.
 
     Args:
-      sets: The sets of a data source.
-      names: Comma-separated names; empty text selects all sets.
       field: The config field of the names, for messages.
 
     Raises:
@@ -61,8 +59,7 @@ def split_names(listed: str, sets: Container[str]) -> list[str]:
 def _check_not_blank(what: str, pairs: Pairs) -> None:
     """Raises UserError if a pair has a blank source or reference, or no reference.
 
-    Public sets contain such lines, for example where a paragraph ends or a translation
-    is missing. Skipping them silently would change the set that is scored.
+    Skipping such lines, which public sets contain, would change the set that is scored.
     """
     blank = []
     for i, (source, references) in enumerate(pairs, 1):
@@ -77,10 +74,7 @@ def _check_not_blank(what: str, pairs: Pairs) -> None:
 
 
 def lines_of(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Returns the sources and the references of a set, each text on one line.
-
-    Line ends within a sentence become spaces. Otherwise, they would split it in a file.
-    """
+    """Returns the sources and the references of a set, each text on one line."""
     sources = [on_one_line(source) for source, _ in pairs]
     references = [tuple(map(on_one_line, known)) for _, known in pairs]
     return sources, references

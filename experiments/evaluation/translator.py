@@ -46,12 +46,10 @@ class Translator:
     """Translates text; memory does not grow with the text.
 
     Args:
-      model: The model, or an `Ensemble`.
       settings: Decoding settings, and the number of tokens in a batch per device.
       seed: Seed of sampling.
       n_best: Number of hypotheses that a search must finish. Sampling draws this number
         of samples, unless the strategy sets another.
-      devices: Devices that share the rows of batches. Defaults to all devices.
       longest: Maximum number of tokens of a text; None disables the limit.
       programs: Shares compiled programs with other translators.
 
@@ -101,15 +99,13 @@ class Translator:
     ) -> Iterator[list[Hypothesis]]:
         """Yields the hypotheses of each text, best first; a blank one for blank text.
 
-        Text that exceeds the model's positions raises an error after earlier windows
-        are translated. Text that exceeds `longest` raises one after all earlier texts.
-
         Args:
           first: Index of the first text. It determines what sampling draws.
           on_progress: Called from time to time with the number of translated texts.
 
         Raises:
-          UserError: `texts` is a single string, or a text is too long.
+          UserError: `texts` is a single string. Or a text exceeds the model's
+            positions, after earlier windows, or `longest`, after all earlier texts.
         """
         check_list('texts', texts)
         for start in range(0, len(texts), WINDOW):
@@ -163,12 +159,7 @@ class Translator:
         first: int,
         batch: tuple[packing.Shape, np.ndarray],
     ) -> DecodeResult:
-        """Decodes the rows of a batch, once per sampling key.
-
-        Args:
-          first: Index of the first sentence. Sampling depends on a sentence's index.
-          batch: A batch from `packing.by_length`.
-        """
+        """Decodes the rows of a batch of `packing.by_length`, once per sampling key."""
         shape, index = batch
         rows = np.arange(len(index))
         end = self._tokenizer.source_eos
@@ -219,10 +210,10 @@ class Translator:
             yield found or [Hypothesis('', -math.inf)]
 
     def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
-        """Sorts hypotheses by score; merges equal texts unless they are samples.
+        """Sorts hypotheses by utility or score; merges equal texts unless they are
+        samples.
 
-        Several segmentations can give one text, which gets the best score of them. A
-        utility, if there is one, ranks the texts.
+        Several segmentations can give one text, which gets the best score of them.
         """
         if self._utility is None:
             ordered = sorted(found, key=lambda x: -x.score)
@@ -249,7 +240,6 @@ def mean_utilities(
 
     Args:
       texts: S samples of a sentence. Each nonblank sample is also a reference.
-      source: The sentence.
       utility: The sentence-level metric u.
     """
     counts = collections.Counter(texts)
@@ -273,8 +263,6 @@ def _search(
     n_best: int,
     devices: DeviceMesh,
 ) -> Program:
-    """Returns the compiled search for a batch, sharded by rows."""
-
     def decode(variables, key, source_BS, max_len_B, numbers_B):
         length = source_BS.shape[1] - 1 + extra_length
         settings = DecodingOptions(*choice, length, model.special_tokens, n_best)
@@ -298,9 +286,7 @@ def _count_threads() -> int:
 
 
 def check_longest(lengths: Sequence[int], most: int | None, first: int = 0) -> None:
-    """Raises UserError if a line has too many tokens for memory.
-
-    The message names the first such line.
+    """Raises UserError for the first line with too many tokens for memory.
 
     Args:
       lengths: The tokens of each line, including EOS.
@@ -325,8 +311,7 @@ def count_fitting(lengths: Sequence[int], most: int | None) -> int:
 def check_lengths(model: Model | Ensemble, lengths: Iterable[int]) -> None:
     """Raises UserError if a sentence has more tokens than the model has positions.
 
-    Args:
-      lengths: The tokens of each sentence, including EOS.
+    The `lengths` include EOS.
     """
     most = model.max_length
     longest = max(lengths, default=0)

@@ -35,16 +35,7 @@ _TEMPLATES.filters['table'] = tables.markdown
 
 
 class ReportSection(NamedTuple):
-    """A section of the report.
-
-    Attributes:
-      title: Its heading.
-      text: Paragraphs.
-      tables: Tables.
-      figures: Figures, shown above the text and the tables.
-      sentences: Translations to read.
-      doubts: Warnings to read before believing the rest.
-    """
+    """A section of the report, with figures above text and tables."""
 
     title: str
     text: Sequence[str] = ()
@@ -57,11 +48,9 @@ class ReportSection(NamedTuple):
 def write(
     study: Study, folder: Path, notes: Sequence[str] = (), against: str = 'step'
 ) -> None:
-    """Writes a report.
+    """Writes a report to a folder, which needn't exist.
 
     Args:
-      study: The study.
-      folder: Created if it doesn't exist.
       notes: Further warnings, such as runs that can't be read.
       against: The x-axis of curves, one of `figures.AXES`.
 
@@ -95,7 +84,6 @@ def write(
 
 
 def _some(*found: Any) -> list[Any]:
-    """Returns the elements that aren't None."""
     return [part for part in found if part is not None]
 
 
@@ -123,7 +111,6 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
 
 
 def _forest(study: Study, contrasts: Sequence[Contrast]) -> Figure | None:
-    """Draws the forest plot, grouped by data set if data are a factor."""
     score = figures.axis_title(study.measure.score, study.measure.set)
     factor = study.sweep.factor_of_data
     if factor is None:
@@ -144,7 +131,6 @@ def _setup(study: Study) -> ReportSection:
 
 
 def _tuning(study: Study) -> ReportSection | None:
-    """Returns the section on tuning; None without tuning."""
     tried = designs.tried(study)
     if not tried:
         return None
@@ -163,7 +149,6 @@ def _costs(study: Study) -> ReportSection:
 
 
 def _curves(study: Study, against: str) -> ReportSection | None:
-    """Returns the training curves; None without data."""
     drawn = figures.curves(study, against)
     if not drawn:
         return None
@@ -175,7 +160,7 @@ def _curves(study: Study, against: str) -> ReportSection | None:
 
 
 def _translations(study: Study) -> list[ReportSection]:
-    """Returns scores by length and phenomenon, and sentences, of the deciding set."""
+    """Returns scores by group, and sentences, of the deciding set."""
     translated = texts.translated(study)
     if translated is None:
         return []
@@ -192,12 +177,7 @@ def _translations(study: Study) -> list[ReportSection]:
 
 
 def html(title: str, sections: Sequence[ReportSection]) -> str:
-    """Renders a self-contained page; every text is escaped.
-
-    Args:
-      title: The page's title.
-      sections: Together they have at least one figure.
-    """
+    """Renders a self-contained page; every text is escaped."""
     drawn = {}
     for section in sections:
         for figure in section.figures:

@@ -48,7 +48,6 @@ def read_scores(path: Path) -> Scores:
 
 
 def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """Reads the rows of a CSV file that has at least these columns."""
     with (
         as_user_error('read', path),
         path.open(encoding='utf-8-sig', newline='') as file,
@@ -75,7 +74,6 @@ def compare_scores(path: Path, base: str) -> Table:
 
 
 def as_table(contrasts: Sequence[Contrast]) -> Table:
-    """Returns a table with one row per difference."""
     names = ('arm', 'base', 'seeds', 'difference', '95% CI', 'p', 'permutation p')
     rows = []
     for x in contrasts:
@@ -123,7 +121,6 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
 
 
 def _is_shipped(contrast: Contrast, row: dict[str, str]) -> bool:
-    """Returns whether a row of `answer.csv` has the same values."""
     texts = [row.get(name) or 'nan' for name in _OF_ANSWERS]
     shipped = np.array(texts, float)
     # NumPy converts None to nan.

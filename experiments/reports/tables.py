@@ -25,16 +25,14 @@ Form = Callable[[Any], str]
 
 
 class PValue(float):
-    """A probability, formatted as a p-value in tables."""
+    pass
 
 
 class Difference(float):
-    """A difference between scores, formatted with a minus sign in tables."""
+    """A difference between scores, with a minus sign in tables."""
 
 
 class Interval(NamedTuple):
-    """An interval, including its ends."""
-
     low: float
     high: float
 
@@ -47,16 +45,11 @@ _PARTS = {
 
 
 class Table(NamedTuple):
-    """Rows of values with column names.
+    """Rows of values with column names; None is shown as a dash.
 
     Attributes:
       name: The name of its files.
-      title: The heading above it.
-      columns: The column names.
-      rows: One value for each column. A `Spread` is shown as mean ± standard deviation.
-        None is shown as a dash.
       scores: Names of columns whose numbers have two decimals.
-      note: The text below it.
       aside: Why a page collapses the table; empty for a table that is shown.
     """
 
@@ -69,7 +62,6 @@ class Table(NamedTuple):
     aside: str = ''
 
     def cells(self) -> list[list[str]]:
-        """Returns the values as text."""
         forms = list(map(self._form, self.columns))
         return [list(map(format_cell, row, forms)) for row in self.rows]
 
@@ -98,12 +90,7 @@ def _is_number(value: Any) -> bool:
 
 
 def format_cell(value: Any, form: Form = console.cell) -> str:
-    """Formats a value for tables.
-
-    Args:
-      value: A value of any kind.
-      form: Formats a number.
-    """
+    """Formats a value of any kind for tables; `form` formats a number."""
     match value:
         case None:
             return console.cell(None)
@@ -144,14 +131,13 @@ def cells_of(
 
 
 def permuted(contrast: Contrast) -> PValue | None:
-    """Returns the p of the permutation test, if there is one."""
+    """Returns the p of the permutation test, for tables."""
     if contrast.permuted is None:
         return None
     return PValue(contrast.permuted)
 
 
 def text(table: Table) -> str:
-    """Formats a table for a terminal."""
     return console.tabulated(table.names(), table.cells(), table.sides())
 
 

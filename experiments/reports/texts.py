@@ -29,11 +29,8 @@ class Translated(NamedTuple):
     """A set with the translations of all arms.
 
     Attributes:
-      name: The set's name.
       data: The source of its sentences.
-      sources, references: Its sentences.
       outputs: Arm → each seed's translations.
-      metric: The metric that scores them.
     """
 
     name: str
@@ -68,10 +65,9 @@ def translated(study: Study) -> Translated | None:
 
 
 def differing(found: Translated) -> list[Sentence]:
-    """Returns sentences with different translations, spread over the set, or else any.
+    """Returns at most `_SHOWN` differing sentences, spread over the set, or else any.
 
-    Returns:
-      `_SHOWN` at most, with the translation of each arm's first seed.
+    Their translations are those of each arm's first seed.
     """
     rows = []
     differ = []
@@ -88,11 +84,7 @@ def differing(found: Translated) -> list[Sentence]:
 
 
 def by_group(found: Translated) -> Table | None:
-    """Returns scores by length of the reference and by the grammar's phenomena.
-
-    Returns:
-      None if fewer than two groups are large enough.
-    """
+    """Returns scores by length and phenomenon, if at least two groups are large."""
     groups = {**_by_length(found), **_by_phenomenon(found)}
     large = {key: rows for key, rows in groups.items() if len(rows) >= FEWEST}
     if len(large) < 2:

@@ -21,19 +21,17 @@ Row = dict[str, Any]
 class MetricsLog:
     """A writer that appends rows to `metrics.jsonl`.
 
-    When a run resumes, it keeps the rows up to the checkpoint's step and drops later
-    ones, so that no row is duplicated. The final scores have the step of the last
-    checkpoint and follow it.
+    A resumed run keeps the rows up to the checkpoint's step, without final scores, so
+    that no row is duplicated.
 
     Args:
-      path: The run's directory. With None, as in every process but the first, no file
-        is written.
+      path: The run's directory. None, as in every process but the first, writes
+        nothing.
       step: The checkpoint's step; 0 for a new run.
       complete: Called with each row before it is written; may add to it.
 
     Raises:
-      UserError: The disk is full, or the directory can't be written to. All methods
-        raise this too.
+      UserError: A file can't be written, in all methods.
     """
 
     def __init__(
@@ -74,7 +72,6 @@ class MetricsLog:
         return {'count': self._count, 'sha256': self._sum.hexdigest()}
 
     def flush(self) -> None:
-        """Syncs all rows to disk."""
         if self._file is not None:
             with storage.as_user_error('write', self._file):
                 storage.sync(self._file)
@@ -90,7 +87,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def iterate_rows(path: Path) -> Iterator[Row]:
-    """Yields the rows as `read_rows` does, and holds one of them at a time."""
+    """Yields the rows of `read_rows`, holding one at a time."""
     file = path / NAME
     if not storage.exists(file):
         return
@@ -101,7 +98,6 @@ def iterate_rows(path: Path) -> Iterator[Row]:
 
 
 def _kept(rows: Iterable[Row], step: int) -> list[Row]:
-    """Returns the rows to keep when a run resumes from the checkpoint of a step."""
     return [row for row in rows if row['step'] <= step and row['kind'] != 'final']
 
 
@@ -109,8 +105,6 @@ def is_changed(path: Path, step: int, seal: Mapping[str, Any]) -> bool:
     """Returns whether rows were changed, cut or duplicated since a checkpoint.
 
     Args:
-      path: The run's directory.
-      step: The checkpoint's step.
       seal: The result of `MetricsLog.seal` in the checkpoint.
     """
     rows = _kept(read_rows(path), step)
@@ -162,7 +156,6 @@ def _line(row: Row) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Returns the value as JSON can represent it."""
     if hasattr(value, 'item'):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

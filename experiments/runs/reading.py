@@ -44,15 +44,13 @@ _MOVE_AWAY = 'Move the file away, and a new one is written'
 
 
 class RunStatus(NamedTuple):
-    """A run's status, one of the words above, and the error that ended it."""
+    """One of the statuses above, and the error that ended the run."""
 
     status: str
     message: str = ''
 
 
 class Translations(NamedTuple):
-    """A set with a run's translations, line by line."""
-
     sources: list[str]
     references: list[tuple[str, ...]]
     outputs: list[str]
@@ -63,14 +61,9 @@ class Run:
     """A run, read from its directory.
 
     Attributes:
-      path: Its directory.
       config: Its fields, flat.
-      status: As in `Outcome`.
       message: The error that ended it, if any.
-      result: Its `result.json`, or what the metrics give of it so far. Includes the
-        scores of sets that were evaluated later.
-      rows: Its metrics.
-      environment: Its `environment.json`; empty if missing.
+      result: Its `result.json`, or what its metrics give so far, with all scored sets.
     """
 
     path: Path
@@ -109,18 +102,15 @@ class Run:
 
     @property
     def batch_flops(self) -> float | None:
-        """FLOPs of a batch: those per position times the positions."""
         flops = self.result.get('flops_per_token')
         return _product(flops, self.config.get('batch.tokens'))
 
     @property
     def training_flops(self) -> float | None:
-        """FLOPs of all batches."""
         return _product(self.batch_flops, self.result['step'])
 
     @property
     def evaluations(self) -> dict[str, Entries]:
-        """Scores by set, including those that `experiments.evaluate` has added."""
         return self.result['evaluations']
 
     @property
@@ -133,7 +123,6 @@ class Run:
 
     @property
     def metrics_spec(self) -> str:
-        """The field `evaluation.metrics`."""
         default = fields()['evaluation.metrics'].default
         return self.config.get('evaluation.metrics', default)
 
@@ -149,15 +138,11 @@ def _product(*factors: Any) -> float | None:
 
 
 def metric_names(scores: Mapping[str, Any]) -> list[str]:
-    """Returns the metrics among the scores of a set, in their order."""
     return [name for name in scores if f'{name}_signature' in scores]
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Returns the folder itself if it is a run, else the runs in it and in its sweeps.
-
-    A missing folder has none.
-    """
+    """Returns the folder itself if it is a run, else the runs in it and its sweeps."""
     if os.path.exists(folder / directory.CONFIG):
         return [folder]
     found: list[Path] = []
@@ -171,7 +156,6 @@ def read_run(path: Path, keep_rows: bool = True) -> Run:
     """Reads the run in a directory, finished or not.
 
     Args:
-      path: The directory.
       keep_rows: False leaves `rows` empty to save memory.
 
     Raises:
@@ -246,12 +230,10 @@ def seals(path: Path, result: Entries) -> Entries:
 
 
 def changed_file(file: Path) -> str:
-    """Returns the warning for a file that was changed after its run wrote it."""
     return f'{file} is not what the run wrote: it was edited or damaged'
 
 
 def _check_file(path: Path, file: Path, result: Entries) -> None:
-    """Warns if a file has changed since the result was written."""
     total = result.get(_FILES, {}).get(str(file.relative_to(path)))
     if total and not (storage.exists(file) and storage.sha256(file) == total):
         _warn_once(changed_file(file))
@@ -277,7 +259,6 @@ def read_environment(path: Path) -> Entries:
 
 
 def _read_config(path: Path) -> Entries:
-    """Returns the flat config of a run."""
     config = flatten(directory.read_config(path))
     with errors.named(path / directory.CONFIG):
         metrics.by_name(config.get('evaluation.metrics', 'bleu'))
@@ -297,10 +278,7 @@ def _result_so_far(rows: Iterable[Entries]) -> Entries:
 
 
 def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
-    """Returns the saved scores by set, for the average of some checkpoints.
-
-    `experiments.evaluate` adds sets that the run itself has not scored.
-    """
+    """Returns saved scores by set, also of those that `experiments.evaluate` added."""
     outputs = outputs_path(path, '*', max(steps), len(steps))
     pattern = outputs.with_suffix('.json')
     found = {}
@@ -313,10 +291,10 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
 
 
 def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
-    """Returns the path of a set's translations. Their scores have the suffix `.json`.
+    """Returns the path of translations with the mean of `mean_of` checkpoints up to a
+    step.
 
-    They are made with the checkpoint of a step, or with the mean of the `mean_of`
-    checkpoints up to it.
+    Their scores have the suffix `.json`.
     """
     mean = f',mean_of={mean_of}' if mean_of > 1 else ''
     return path / 'translations' / f'{name}.step={step}{mean}.txt'

@@ -1,7 +1,4 @@
-"""A trained run, opened from its directory: config, tokenizer, model, checkpoints.
-
-Used by the commands that read a run and by the end of training.
-"""
+"""A trained run, opened from its directory: config, tokenizer, model, checkpoints."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -29,8 +26,6 @@ _ATTEMPTS = 20
 
 
 class TrainedRun(NamedTuple):
-    """The contents of a run's directory."""
-
     config: ExperimentConfig
     tokenizer: Tokenizer
     model: Model
@@ -40,13 +35,10 @@ class TrainedRun(NamedTuple):
 def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
     """Opens the run in a directory for reading; the run may still be training.
 
-    Args:
-      trust_code: Whether code in the run's directory may run, as in `parts.use`.
-
     Raises:
       UserError: The directory isn't a run's, has no finished checkpoint yet or can't be
         read by this version. Also if its model can't be built here, or it needs code
-        that isn't trusted.
+        and `trust_code` is False.
     """
     config = _config(path, trust_code)
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
@@ -66,16 +58,11 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
 
 
 def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
-    """Returns the tokenizer of the run in a directory.
-
-    Raises:
-      UserError: It is missing or damaged.
-    """
+    """Returns the tokenizer of a run; UserError if it is missing or damaged."""
     return tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
 
 
 def _config(path: Path, trust_code: bool) -> ExperimentConfig:
-    """Returns the run's config after checking each field."""
     stored = directory.read_config(path)
     user_modules.use(path, trust_code=trust_code)
     with named(path / directory.CONFIG):
@@ -120,7 +107,6 @@ def average(
 
 
 def check_step(checkpoints: Checkpoints, step: int) -> None:
-    """Raises UserError if the run keeps no checkpoint of a step."""
     kept = checkpoints.steps()
     if step not in kept:
         raise UserError(
@@ -160,10 +146,7 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
 
 
 def sha256(params: Any) -> str:
-    """Returns the SHA-256 of the leaves' bytes, in the order of the leaves' paths.
-
-    The bytes are little-endian and in C order.
-    """
+    """Returns the SHA-256 of the leaves' little-endian bytes, ordered by path."""
     content = hashlib.sha256()
     for _, leaf in sorted(leaves_by_path(params).items()):
         array = mesh.fetch(leaf)

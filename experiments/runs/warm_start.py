@@ -1,7 +1,7 @@
 """Warm start: the parameters and tokenizer that a run gets from `init_from`.
 
-The source is read once, before the first step. The run keeps a copy of everything it
-uses, so it can resume after the source has changed or gone.
+The source is read once, before the first step. The run keeps copies, so it can resume
+without the source.
 """
 
 import dataclasses
@@ -96,11 +96,7 @@ def vocabulary(
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Returns the recorded origin of the parameters of a run that has started.
-
-    Raises:
-      UserError: The file doesn't exist or is damaged.
-    """
+    """Returns the recorded origin of the parameters of a run that has started."""
     return storage.read_json(path / NAME)
 
 
@@ -152,10 +148,6 @@ def _fitting_paths(
 
     Args:
       here, there: The model's and the source's, by path: {'params/…': 'float32[4]'}.
-
-    Raises:
-      UserError: Variables are missing, left over or of another shape, listed by name,
-        or the expression matches all or none.
     """
     expression = f'init_ignore={quote(config.init_ignore)}'
     ignored = set()
@@ -196,7 +188,6 @@ def _names(paths: Iterable[str]) -> list[str]:
 
 
 def _listed(paths: Collection[str]) -> str:
-    """Returns the variables' names, at most the first few."""
     more = len(paths) - _MOST_NAMES
     first = ', '.join(_names(paths)[:_MOST_NAMES])
     return f'{first} and {more} more' if more > 0 else first
@@ -215,11 +206,7 @@ def _by_ids(model: Model) -> set[str]:
 
 
 def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:
-    """Returns the mean of the checkpoints that `translate` or `init_average` selects.
-
-    Raises:
-      UserError: A checkpoint is missing or damaged, or can't be read.
-    """
+    """Returns the mean of the checkpoints that `init_average` selects."""
     settings = run.config
     if config.init_average is not None:
         evaluation = dataclasses.replace(
@@ -269,11 +256,7 @@ class Kept(NamedTuple):
 
 
 def _resized(model: Model, other: Model, more: int = 0) -> Model:
-    """Returns a model with the vocabulary sizes of another, plus `more`.
-
-    Raises:
-      ValueError: It shares embeddings that the other can't share.
-    """
+    """Returns a model with the vocabulary sizes of another, plus `more`."""
     source = other.source_vocab_size
     return model.clone(
         vocab_size=other.vocab_size + more,
@@ -291,7 +274,6 @@ def _taken_over(
     """Returns the parameters by path, with the rows kept from the source.
 
     Args:
-      model: The new model.
       seed: Initializes the new rows.
       old: The source's parameters.
       kept: Maps a parameter to the rows it keeps.
