@@ -39,34 +39,21 @@ from experiments.runs.reading import Run
 from experiments.sweeps import planning
 
 _NUMBERS = ('step', 'parameters', 'tokens_per_second')  # of a result
-# The flags that do not apply without --out, and with given scores.
-_NOT_OF_TABLES = ('base', 'measure')
-_NOT_OF_SCORES = ('runs', 'sweep', 'measure')
+_OF_RUNS = ('runs', '--sweep', '--measure')
 
 
 def main() -> None:
     args = _parser().parse_args()
     if args.scores is not None:
-        _refuse(
-            args,
-            _NOT_OF_SCORES,
-            '--{}: has no effect with --scores. Leave one of them out.',
-        )
+        _refuse(args, _OF_RUNS, 'with --scores. Leave one of them out.')
         print(tables.text(scores.compare_scores(args.scores, args.base)))
     elif args.recompute is not None:
-        _refuse(
-            args,
-            (*_NOT_OF_SCORES, 'base'),
-            '--{}: has no effect with --recompute. Leave one of them out.',
-        )
+        of_reports = (*_OF_RUNS, '--base')
+        _refuse(args, of_reports, 'with --recompute. Leave one of them out.')
         _recompute(args.recompute)
     else:
         if args.out is None:
-            _refuse(
-                args,
-                _NOT_OF_TABLES,
-                '--{}: has no effect without a report. Add --out=DIR.',
-            )
+            _refuse(args, ('--base', '--measure'), 'without a report. Add --out=DIR.')
         else:
             _check_out(args.out)
         _compare(args)
@@ -104,10 +91,10 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def _refuse(args: Any, names: Sequence[str], message: str) -> None:
-    for name in names:
-        if getattr(args, name):
-            raise UserError(message.format(name))
+def _refuse(args: Any, flags: Sequence[str], why: str) -> None:
+    for flag in flags:
+        if getattr(args, flag.lstrip('-')):
+            raise UserError(f'{flag}: has no effect {why}')
 
 
 def _check_out(folder: Path) -> None:

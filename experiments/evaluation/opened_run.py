@@ -125,10 +125,8 @@ class OpenedRun:
         return jitted(self.model, self.variables, batch, missing_ok=True)
 
 
-def pairs_batch(
-    tokenizer: Tokenizer, pairs: Sequence[Pair], length: int | None = None
-) -> Batch:
-    """Makes one batch with a pair per row; `length` as in `make_batch`."""
+def pairs_batch(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Batch:
+    """Makes one batch on all devices, with a pair per row."""
     source_ids = tokenizer.encode([source for source, _ in pairs])
     target_ids = tokenizer.encode_target([target for _, target in pairs])
     special = tokenizer.special_tokens
@@ -137,6 +135,5 @@ def pairs_batch(
         [[*ids, special.eos] for ids in target_ids],
         special.bos,
         special.padding,
-        length=length,
     )
     return jax.device_put(batch, mesh.make_mesh().everywhere())

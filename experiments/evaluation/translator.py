@@ -296,8 +296,8 @@ def check_longest(lengths: Sequence[int], most: int | None, first: int = 0) -> N
     fitting = count_fitting(lengths, most)
     if fitting < len(lengths):
         raise UserError(
-            f'line {first + fitting + 1:,} has {lengths[fitting]:,} tokens, more than '
-            f'{most:,}: split it into sentences'
+            f'line {first + fitting + 1:,}: {lengths[fitting]:,} tokens exceed the '
+            f'limit of {most:,}. Split it into sentences.'
         )
 
 

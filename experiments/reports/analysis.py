@@ -38,9 +38,7 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     there = [value for value in values if value is not None]
     if not there:
         return None
-    sd = None
-    if len(there) > 1:
-        sd = statistics.stdev(there)
+    sd = statistics.stdev(there) if len(there) > 1 else None
     return Spread(statistics.fmean(there), sd, len(there))
 
 
@@ -162,24 +160,20 @@ def _family(
         bound = largest.bound(LEVEL / looks)
     permuted = permutation_tests(scores, pairs)
     found = []
-    for (arm, other), effect, error, by_permutation in zip(
+    for (arm, other), effect, error, chance in zip(
         pairs, effects.tolist(), errors.tolist(), permuted, strict=True
     ):
-        shared = scores[arm].keys() & scores[other].keys()
-        contrast = Contrast(arm, other, effect, seeds=len(shared))
-        if by_permutation is not None:
-            contrast = contrast._replace(permuted=min(1.0, looks * by_permutation))
+        seeds = len(scores[arm].keys() & scores[other].keys())
+        p = None if chance is None else min(1.0, looks * chance)
+        contrast = Contrast(arm, other, effect, seeds=seeds, permuted=p)
         if largest is not None:
-            reach = bound * error
-            low = effect - reach
-            high = effect + reach
-            chance = largest.chance(abs(effect) / error)
-            is_within = None if margin is None else -margin < low < high < margin
+            low = effect - bound * error
+            high = effect + bound * error
             contrast = contrast._replace(
                 low=low,
                 high=high,
-                p=min(1.0, looks * chance),
-                equivalent=is_within,
+                p=min(1.0, looks * largest.chance(abs(effect) / error)),
+                equivalent=None if margin is None else -margin < low < high < margin,
                 error=error,
                 freedom=freedom,
             )
@@ -276,14 +270,10 @@ def _fit(scores: Scores) -> tuple[np.ndarray, np.ndarray, float, int]:
     # Equal scores leave only rounding errors.
     rounding = 1e-9 * np.abs(values).max()
     residuals[np.abs(residuals) <= rounding] = 0
-    squares = float(residuals @ residuals)
     freedom = len(values) - design.shape[1]
-    variance = 0.0
-    if freedom:
-        variance = squares / freedom
+    variance = float(residuals @ residuals) / freedom if freedom else 0.0
     of_arms = slice(len(scores))
-    covariance = inverse[of_arms, of_arms]
-    return coefficients[of_arms], covariance, variance, freedom
+    return coefficients[of_arms], inverse[of_arms, of_arms], variance, freedom
 
 
 def _design(arms: Sequence[str], seeds: Sequence[Any]) -> np.ndarray:
@@ -467,11 +457,10 @@ def over_sentences(
     # A constant variance component may have no degrees of freedom.
     shares = of_seeds**2 / max(1, freedom_of_seeds)
     shares += of_sentences**2 / max(1, sentences - 1)
-    law = stats.t(variance**2 / shares)
+    t = stats.t(variance**2 / shares)
     error = np.sqrt(variance)
-    reach = float(law.isf(LEVEL / family / 2) * error)
-    beyond = float(law.sf(abs(effect) / error))
-    p = min(1.0, 2 * family * beyond)
+    reach = float(t.isf(LEVEL / family / 2) * error)
+    p = min(1.0, 2 * family * float(t.sf(abs(effect) / error)))
     share = float(of_sentences / variance)
     return OverSentences(effect, effect - reach, effect + reach, p, share)
 
@@ -527,11 +516,10 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
         others = [other for other in of_terms if not set(term) <= set(other)]
         without, smaller = unexplained(others)
         with_it, larger = unexplained([*others, term])
-        if larger == smaller:
-            continue  # not estimable from these arms
         own = larger - smaller
-        explained = (without - with_it) / own
-        f = explained / (rest / freedom)
+        if own == 0:
+            continue  # not estimable from these arms
+        f = (without - with_it) / own / (rest / freedom)
         p = float(stats.f.sf(f, own, freedom))
         found.append(Effect(term, (own, freedom), f, p))
     return found
@@ -584,9 +572,5 @@ def expected_best(scores: Sequence[float], best: Any = max) -> list[float]:
     """
     ranked = sorted(scores, reverse=best is min)
     number = len(ranked)
-    means = []
-    for trials in range(1, number + 1):
-        shares = np.arange(number + 1) / number
-        chances = np.diff(shares**trials)
-        means.append(float(chances @ ranked))
-    return means
+    shares = np.arange(number + 1) / number
+    return [float(np.diff(shares**n) @ ranked) for n in range(1, number + 1)]

@@ -77,7 +77,7 @@ class Study(NamedTuple):
 
     @property
     def metrics(self) -> list[str]:
-        return metric_names(self.runs)
+        return _metrics_of(self.runs)
 
     @property
     def bases(self) -> dict[str, str]:
@@ -106,10 +106,7 @@ class Study(NamedTuple):
                 return math.inf
             return -self.measure.rank(spread.mean)
 
-        found = []
-        for part in self.by_data:
-            found += sorted(part.arms, key=place)
-        return found
+        return [arm for part in self.by_data for arm in sorted(part.arms, key=place)]
 
     def scores(self) -> dict[str, dict[Any, float]]:
         """Returns scores by arm and seeds, for ranked arms that have any."""
@@ -117,7 +114,7 @@ class Study(NamedTuple):
         return {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
 
 
-def metric_names(runs: Sequence[Run]) -> list[str]:
+def _metrics_of(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
@@ -168,12 +165,11 @@ def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
     """
     words = [field.rpartition('.')[2] for field in fields]
     if len(set(words)) < len(words):
-        words = list(fields)
+        words = fields
     names = []
     for first, *_ in groups:
         values = [first.config.get(field) for field in fields]
-        labels = map('{}={}'.format, words, values)
-        names.append(', '.join(labels))
+        names.append(', '.join(map('{}={}'.format, words, values)))
     if all(0 < len(name) <= _LONGEST_NAME for name in names):
         return names
     return list(map(common_path, groups))
@@ -190,9 +186,7 @@ def common_path(runs: Sequence[Run]) -> str:
     if common in paths:
         return common
     found = re.match('(.*)(,|/seed=)', common)
-    if found is None:
-        return paths[0]
-    return found[1]
+    return found[1] if found else paths[0]
 
 
 def study(
@@ -247,7 +241,7 @@ def _base(arms: Sequence[Arm], name: str) -> Arm:
 def _measure(runs: Sequence[Run], measure: Measure) -> Measure:
     evaluated = [of_set for run in runs for of_set in run.evaluations.items()]
     sets = list(dict(evaluated))
-    known_scores = [*metric_names(runs), *OF_MODELS]
+    known_scores = [*_metrics_of(runs), *OF_MODELS]
     if measure == NO_SWEEP.measure:
         name = 'test' if 'test' in sets or not sets else sets[0]
         measure = Measure(name, known_scores[0])

@@ -152,7 +152,7 @@ def _unequal_results(study: Study) -> list[str]:
     lines = []
     for name, words in consequences.items():
         if len({values[name] for values in known}) > 1:
-            lines.append(f'Different {name} between runs: {words}.')
+            lines.append(f'Runs differ in {name}: {words}.')
     return lines
 
 

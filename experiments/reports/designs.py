@@ -26,10 +26,8 @@ def effects(study: Study) -> Table | None:
     if len(study.sweep.factors) < 2 or not scores:
         return None
     rows = []
-    for effect in analysis.effects(scores, study.sweep.levels):
-        name = ' × '.join(effect.factors)
-        own, of_errors = effect.freedom
-        rows.append((name, f'{own}, {of_errors}', effect.f, PValue(effect.p)))
+    for factors, (own, of_errors), f, p in analysis.effects(scores, study.sweep.levels):
+        rows.append((' × '.join(factors), f'{own}, {of_errors}', f, PValue(p)))
     if not rows:
         return None
     note = (

@@ -362,8 +362,8 @@ def score_by_cost(study: Study) -> Figure | None:
     across = base.mark_rule().encode(x='x_low:Q', x2='x_high:Q')
     upright = base.mark_rule().encode(y='y_low:Q', y2='y_high:Q')
     points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
-    chart = alt.layer(across, upright, points, **_SIZE)
     title = f'{axis_title(study.measure.score)} by training FLOPs'
+    chart = alt.layer(across, upright, points, **_SIZE)
     return Figure('score_by_training_flops', title, chart)
 
 

@@ -136,8 +136,7 @@ def arms(study: Study) -> Table:
     measure = str(study.measure)
     scores = (measure,) if study.measure.is_of_translations else ()
     note = 'Mean ± standard deviation over seeds.'
-    title = 'Arms, best first'
-    return Table('arms', title, ('arm', measure), rows, scores, note)
+    return Table('arms', 'Arms, best first', ('arm', measure), rows, scores, note)
 
 
 def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None:
@@ -223,9 +222,7 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
         known = contrast if contrast.seeds == len(found) else None
         family = len(pairs) * study.sweep.looks
         test = paired_test(metric, found, family, known)
-        share = None
-        if test.share is not None:
-            share = f'{test.share:.0%}'
+        share = None if test.share is None else f'{test.share:.0%}'
         row = [contrast.arm, len(found), *cells_of(test), share]
         if len(bases) > 1:
             row.append(contrast.base)
@@ -242,7 +239,7 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
     )
     title = 'Over seeds and sentences'
     return Table(
-        'over_sentences', title, names, rows, names[2:4], note, aside=OTHER_SENTENCES
+        'over_sentences', title, names, rows, names[2:4], note, OTHER_SENTENCES
     )
 
 
@@ -258,10 +255,9 @@ def _paired_translations(study: Study, base: Arm, arm: Arm) -> list[Paired]:
         of_arm = reading.read_translations(run, name)
         if of_base is None or of_arm is None:
             continue
-        pairs.append((of_base, of_arm))
-        first, _ = pairs[0]
-        if not of_base[:2] == of_arm[:2] == first[:2]:
-            pairs.pop()
+        first = pairs[0][0] if pairs else of_base
+        if of_base[:2] == of_arm[:2] == first[:2]:
+            pairs.append((of_base, of_arm))
     return pairs
 
 

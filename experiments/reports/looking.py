@@ -121,9 +121,7 @@ def head_maps(seen: Attended) -> alt.TopLevelMixin:
     return alt.vconcat(grid, large)
 
 
-def head_scores(
-    scores: Mapping[str, np.ndarray], title: str, decimals: int = 2
-) -> alt.TopLevelMixin:
+def head_scores(scores: Mapping[str, np.ndarray], title: str) -> alt.TopLevelMixin:
     """Draws a score of each head, such as its importance, as a heatmap.
 
     Args:
@@ -143,11 +141,11 @@ def head_scores(
         'score:Q',
         title=title,
         scale=alt.Scale(scheme='blues'),
-        legend=alt.Legend(format=f'.{decimals}f'),
+        legend=alt.Legend(format='.2f'),
     )
     is_dark = f'datum.score > {most / 2}'
     ink = alt.condition(is_dark, alt.value('white'), alt.value('black'))
-    texts = alt.Text('score:Q', format=f'.{decimals}f')
+    texts = alt.Text('score:Q', format='.2f')
     cells = base.mark_rect().encode(color=colour)
     size = alt.Step(40)
     chart = alt.layer(cells, base.mark_text().encode(text=texts, color=ink))

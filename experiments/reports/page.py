@@ -9,14 +9,7 @@ import vl_convert
 
 from experiments import storage
 from experiments.command_line import console
-from experiments.reports import (
-    conditions,
-    designs,
-    figures,
-    findings,
-    tables,
-    texts,
-)
+from experiments.reports import conditions, designs, figures, findings, tables, texts
 from experiments.reports.analysis import Contrast
 from experiments.reports.arms import Study
 from experiments.reports.figures import Figure
@@ -102,10 +95,7 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
             designs.effects(study),
             designs.across_data(study),
         ),
-        _some(
-            _forest(study, drawn),
-            figures.scores_over_sizes(study),
-        ),
+        _some(_forest(study, drawn), figures.scores_over_sizes(study)),
         doubts=[*designs.doubts(study), *conditions.warnings(study), *notes],
     )
 
@@ -134,9 +124,7 @@ def _tuning(study: Study) -> ReportSection | None:
     tried = designs.tried(study)
     if not tried:
         return None
-    text = (
-        'All arms tried the same number of values. The reported runs use other seeds.'
-    )
+    text = 'All arms tried the same number of values. Reported runs use other seeds.'
     shown = [designs.trials(study, tried), designs.expected_best(study, tried)]
     curve = designs.tuning_curve(study, tried)
     return ReportSection('Tuning', [text], shown, _some(curve))
@@ -144,8 +132,8 @@ def _tuning(study: Study) -> ReportSection | None:
 
 def _costs(study: Study) -> ReportSection:
     costs = _some(findings.costs(study), designs.time_to_target(study))
-    beside_scores = figures.score_by_cost(study)
-    return ReportSection('Cost', tables=costs, figures=_some(beside_scores))
+    drawn = _some(figures.score_by_cost(study))
+    return ReportSection('Cost', tables=costs, figures=drawn)
 
 
 def _curves(study: Study, against: str) -> ReportSection | None:
@@ -178,15 +166,12 @@ def _translations(study: Study) -> list[ReportSection]:
 
 def html(title: str, sections: Sequence[ReportSection]) -> str:
     """Renders a self-contained page; every text is escaped."""
-    drawn = {}
-    for section in sections:
-        for figure in section.figures:
-            drawn[figure.name] = figure.spec()
+    drawn = [figure for section in sections for figure in section.figures]
     template = _TEMPLATES.get_template('page.html.jinja')
     return template.render(
         title=title,
         sections=sections,
-        figures=drawn,
+        figures={figure.name: figure.spec() for figure in drawn},
         theme=figures.THEME,
         library=vl_convert.javascript_bundle(_EMBED),
     )

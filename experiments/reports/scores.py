@@ -113,10 +113,7 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
     with user_errors(f'{answer}: '):
         contrasts = compare(found, contrasts=pairs, looks=looks, data=data)
     shipped = {(row['arm'], row.get('base') or bases[row['arm']]): row for row in rows}
-    others = []
-    for contrast in contrasts:
-        if not _is_shipped(contrast, shipped.get((contrast.arm, contrast.base), {})):
-            others.append(contrast.arm)
+    others = [x.arm for x in contrasts if not _is_shipped(x, shipped.get(x[:2], {}))]
     return as_table(contrasts), others
 
 

@@ -78,11 +78,8 @@ class Table(NamedTuple):
 
     def sides(self) -> list[str]:
         """Returns 'right' for columns of numbers, 'left' for others."""
-        sides = []
-        for column in zip(*self.rows, strict=True):
-            has_numbers = any(map(_is_number, column))
-            sides.append('right' if has_numbers else 'left')
-        return sides
+        columns = zip(*self.rows, strict=True)
+        return ['right' if any(map(_is_number, x)) else 'left' for x in columns]
 
 
 def _is_number(value: Any) -> bool:
@@ -132,9 +129,7 @@ def cells_of(
 
 def permuted(contrast: Contrast) -> PValue | None:
     """Returns the p of the permutation test, for tables."""
-    if contrast.permuted is None:
-        return None
-    return PValue(contrast.permuted)
+    return None if contrast.permuted is None else PValue(contrast.permuted)
 
 
 def text(table: Table) -> str:
@@ -156,13 +151,9 @@ def escape_markdown(value: str) -> str:
 def latex(table: Table) -> str:
     """Formats a table for a paper, with booktabs and the usual capitals of metrics."""
     sides = table.sides()
-    names = [_METRICS.sub(_in_capitals, name) for name in table.names()]
+    names = [_METRICS.sub(lambda x: _CAPITALS[x[0]], name) for name in table.names()]
     body = console.tabulated(names, table.cells(), sides, 'latex_booktabs')
     return f'{_PREAMBLE}{body.translate(str.maketrans(_LATEX))}\n'
-
-
-def _in_capitals(metric: re.Match[str]) -> str:
-    return _CAPITALS[metric[0]]
 
 
 def as_csv(table: Table) -> str:

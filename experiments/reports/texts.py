@@ -109,12 +109,10 @@ def by_group(found: Translated) -> Table | None:
 
 
 def _by_length(found: Translated) -> dict[str, list[int]]:
+    lengths = [len(first.split()) for first, *_ in found.references]
     groups = {}
     for low, high in itertools.pairwise((0, *LENGTHS)):
-        members = []
-        for i, (first, *_) in enumerate(found.references):
-            if low < len(first.split()) <= high:
-                members.append(i)
+        members = [i for i, length in enumerate(lengths) if low < length <= high]
         groups[f'{low + 1}–{high} words'] = members
     return groups
 
@@ -125,8 +123,7 @@ def _by_phenomenon(found: Translated) -> dict[str, list[int]]:
         return {}
     from experiments.data import phenomena
 
-    firsts = [references[0] for references in found.references]
-    pairs = list(zip(found.sources, firsts, strict=True))
+    pairs = [(x, y) for x, (y, *_) in zip(found.sources, found.references, strict=True)]
     with contextlib.suppress(UserError):  # a grammar with other arguments
         return phenomena.rows(found.data, found.name, pairs)
     return {}

@@ -76,7 +76,7 @@ def check_directory(path: Path, config: Config) -> str:
     reason = storage.obstacle(path)
     if reason and there != HAS_ENDED:  # a finished run is only shown
         raise UserError(
-            f'cannot write to {path}: {reason}; name another directory with --workdir'
+            f'{path}: cannot be written, {reason}. Choose another --workdir.'
         )
     return there
 
@@ -143,7 +143,9 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     file = path / CONFIG
     if not storage.exists(file):
-        raise UserError(f'{path} is not a run directory: it has no config.json')
+        raise UserError(
+            f'{path}: not a run directory, because it has no config.json. Pass another.'
+        )
     return load.read_stored(file)
 
 

@@ -78,6 +78,6 @@ def read_failure(path: Path) -> dict[str, Any] | None:
     if not storage.exists(file):
         return None
     entry = storage.read_json(file)
-    fix = 'Remove the file, and start the run again to resume it'
+    fix = 'Remove the file, and rerun the command to resume the run.'
     entries.check(file, fix, entry, entries.FAILURE, entries.FAILURE_OPTIONAL)
     return entry

@@ -142,7 +142,7 @@ def dev_scores(path: Path, metric: Metric) -> dict[int, float]:
 
 
 def _row(line: bytes, where: str) -> Row:
-    fix = 'Delete this line'
+    fix = 'Delete this line.'
     try:
         row = storage.parse_json(line)
     except ValueError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments import errors, metrics, storage
+from experiments.command_line import console
 from experiments.config.load import flatten
 from experiments.config.schema import fields
 from experiments.errors import UserError
@@ -36,11 +37,9 @@ Entries = dict[str, Any]  # of a JSON file, or of a row of metrics
 
 # Patterns of run directories in a folder: runs, an arm, a sweep, several sweeps.
 _PLACES = ('*', '*/seed=*', '*/*/seed=*', '*/*/*/seed=*')
-_RESTORE = (
-    'Restore the file, or remove it and start the run again to have it scored again'
-)
-_SCORE_AGAIN = 'Score the run again with experiments.evaluate'
-_MOVE_AWAY = 'Move the file away, and a new one is written'
+_RESTORE = 'Restore the file, or remove it and rerun the command to score the run.'
+_SCORE_AGAIN = 'Score the run again with experiments.evaluate.'
+_REMOVE = 'Remove the file. Resuming the run writes a new one.'
 
 
 class RunStatus(NamedTuple):
@@ -230,7 +229,7 @@ def seals(path: Path, result: Entries) -> Entries:
 
 
 def changed_file(file: Path) -> str:
-    return f'{file} is not what the run wrote: it was edited or damaged'
+    return f'{file}: was edited or damaged after the run wrote it'
 
 
 def _check_file(path: Path, file: Path, result: Entries) -> None:
@@ -254,7 +253,7 @@ def read_environment(path: Path) -> Entries:
     if not storage.exists(file):
         return {}
     environment = storage.read_json(file)
-    entries.check(file, _MOVE_AWAY, environment, {}, entries.ENVIRONMENT_OPTIONAL)
+    entries.check(file, _REMOVE, environment, {}, entries.ENVIRONMENT_OPTIONAL)
     return environment
 
 
@@ -341,7 +340,7 @@ def _read_columns(files: Sequence[Path]) -> list[list[str]]:
             columns.append(storage.read_bytes(file).decode().split('\n')[:-1])
         if len(columns[-1]) != len(columns[0]):
             raise UserError(
-                f'{file} has not as many lines as the sources beside it: score the run '
-                'again with experiments.evaluate'
+                f'{file}: has {console.counted(len(columns[-1]), "line")}, but the '
+                f'sources have {len(columns[0])}. {_SCORE_AGAIN}'
             )
     return columns
