@@ -45,8 +45,8 @@ class Evaluator:
       languages: Codes of source and target language.
       objective: Makes the examples of the loss; None is translation.
       programs: Shares compiled programs with other evaluators.
-      on_progress: Called with the number of translated sentences of a set, their total,
-        and a description: 'sentences of val'.
+      on_progress: Called with the number of translated sentences, their total, and a
+        description: 'sentences of val'.
 
     Raises:
       UserError: As `Translator`.
@@ -94,8 +94,7 @@ class Evaluator:
     ) -> Evaluation:
         """Scores a set, and saves its translations with their scores.
 
-        Results are cached, for example those of the dev set at the last step. If the
-        directory is not writable, this prints a warning.
+        Results are cached. An unwritable directory only causes a warning.
 
         Args:
           step: Step of the last of the `mean_of` checkpoints averaged in `variables`.
@@ -133,9 +132,9 @@ class Evaluator:
         return Evaluation(found, outputs)
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
-        """Returns loss, perplexity and token accuracy on first references.
+        """Returns loss (nats per token), perplexity and token accuracy.
 
-        The loss is in nats per token, without label smoothing. An objective makes the
+        They are for first references, without label smoothing. An objective makes the
         same examples each time.
         """
         references = sets.first_references(pairs)
@@ -163,10 +162,9 @@ def _write_translations(
 ) -> None:
     """Writes a set's translations, with its sources and references in separate files.
 
-    There is a file for all first references, one for all second ones, and so on. A line
-    is blank if a sentence has no such reference. The commands of sacreBLEU and COMET
-    read these files: `sacrebleu val.reference.txt -i …`. The command of sacreBLEU
-    treats a blank line as an empty reference, which changes TER.
+    sacreBLEU and COMET read these files: `sacrebleu val.reference.txt -i …`. A second
+    or later reference that a sentence lacks is a blank line, which the command of
+    sacreBLEU treats as an empty reference. That changes TER.
     """
     storage.refuse_link(file.parent)
     sources, references = sets.lines_of(pairs)
@@ -179,7 +177,6 @@ def _write_translations(
 
 
 def examples(pairs: Pairs, outputs: Sequence[str]) -> str:
-    """Formats three of a set's translations, spread over the set."""
     every = max(1, len(pairs) // _EXAMPLES)
     numbers = range(0, len(pairs), every)
     lines = []

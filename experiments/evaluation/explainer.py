@@ -36,13 +36,12 @@ _SMALLEST_ROOM = 32  # tokens
 class Explainer:
     """Translates sentences with a run, and explains each translation.
 
-    Each of few padded lengths compiles a program on first use. Switching a head or
-    layer off compiles nothing.
+    Each of few padded lengths compiles once. Switching heads or layers off compiles
+    nothing.
 
     Attributes:
-      switches: Paths of heads and layers that can be switched off, in the masks of
-        `introspection.ablation_masks`: `decoder/layer_1/cross_attention/heads/3` is a
-        head, `decoder/layer_drop_1/keep/0` a layer.
+      switches: Paths of heads and layers, as in `introspection.ablation_masks`:
+        `decoder/layer_1/cross_attention/heads/3`, `decoder/layer_drop_1/keep/0`.
 
     Raises:
       UserError: The run's sources are vectors, or it has no readable checkpoint.
@@ -99,15 +98,14 @@ class Explainer:
           A JSON serializable dict:
             texts: Results of the search, best first.
             nodes: Their indices in the tree.
-            tree: Hypotheses of the search, each with the index of its parent (−1 for
-              the root), its last piece, its score (`SearchTrace.hypotheses`), and
-              whether it ended.
+            tree: Hypotheses, each with the index of its parent (−1 for the root), its
+              last piece, its score (`SearchTrace.hypotheses`), and whether it ended.
             source: Pieces of the sentence.
-            tokens: Tokens of the explained result, each with its piece, its
-              probability, and the most likely alternatives with theirs.
-            attention: Attention by name, as in `introspection.Record`: pieces of
-              queries and keys, and the weights by layer and head, in thousandths. A
-              decoder query is labelled with the piece that it predicts.
+            tokens: Pieces of the explained result, each with its probability and the
+              likeliest alternatives.
+            attention: As in `introspection.Record`, with the pieces of queries and
+              keys, and weights by layer and head in thousandths. A decoder query is the
+              piece that it predicts.
 
         Raises:
           UserError: The text is blank or too long, or a name in `off` is unknown.
@@ -179,7 +177,6 @@ class Explainer:
         return jax.device_get(self._searches[strategy](variables, *arrays))
 
     def _inspected(self, variables: Any, batch: Batch) -> Any:
-        """Returns attention weights, label probabilities and top-k tokens."""
         seen = introspection.record(
             self._model, variables, batch, missing_ok=True, names=()
         )
@@ -195,7 +192,6 @@ class Explainer:
     def _look_inside(
         self, variables: Any, source: Sequence[int], target: Sequence[int]
     ) -> dict[str, Any]:
-        """Returns source pieces, tokens and attention for a given target."""
         special = self._model.special_tokens
         longest = max(len(source), len(target))
         length = _room(longest)
@@ -219,10 +215,7 @@ class Explainer:
     def _attention(
         self, weights: Any, read: list[str], target: list[str], length: int
     ) -> dict[str, Any]:
-        """Returns the weights without padding, with the pieces of queries and keys.
-
-        The decoder reads one target piece (or the start token) to predict the next one.
-        """
+        """Returns the weights without padding, with the pieces of queries and keys."""
         pieces = {'encoder': read, 'decoder': target[:-1]}
         written = {'encoder': read, 'decoder': target[1:]}
         places = {stack: np.arange(len(of)) for stack, of in pieces.items()}
@@ -268,5 +261,4 @@ def _placed(tree: Any) -> Any:
 
 
 def _room(tokens: int) -> int:
-    """Returns the padded length: a power of two."""
     return max(_SMALLEST_ROOM, power_of_two(tokens))

@@ -61,7 +61,6 @@ class Measure:
         return self.score not in OF_MODELS
 
     def rank(self, score: float) -> float:
-        """Returns a number that is higher for a better score."""
         return score if self.higher_is_better else -score
 
     def __str__(self) -> str:

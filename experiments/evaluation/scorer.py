@@ -40,7 +40,6 @@ class Scorer:
     Args:
       batch_tokens: Tokens per side and device.
       longest: Maximum number of tokens per side; None disables the limit.
-      programs: Shares compiled programs with other scorers.
     """
 
     def __init__(
@@ -63,13 +62,10 @@ class Scorer:
     def batches(
         self, pairs: Sequence[Pair], objective: Objective | None = None
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yields all pairs in packed batches on the devices.
+        """Yields packed batches on the devices, each after the indices of its pairs.
 
         Args:
           objective: Makes an example of each pair, seeded by its index.
-
-        Yields:
-          The indices of a batch's pairs, in their order in it, and the batch.
 
         Raises:
           UserError: A side has more tokens than the model has positions.
@@ -95,8 +91,8 @@ class Scorer:
         """Yields the tokens of each target, including EOS, in the order of the pairs.
 
         Raises:
-          UserError: As `batches`, after scoring earlier windows; or a side has more
-            tokens than `longest`, after scoring earlier pairs.
+          UserError: As `batches`, after earlier windows; or a side has more tokens than
+            `longest`, after earlier pairs.
         """
         check_list('pairs', pairs)
         for pair in pairs:

@@ -17,11 +17,8 @@ def chosen(
 ) -> dict[str, Pairs]:
     """Returns the sets with the given comma-separated names, or all sets.
 
-    Args:
-      field: The config field of the names, for messages.
-
     Raises:
-      UserError: A selected set is unknown or empty, its name contains a slash, or a
+      UserError: For `field`: a set is unknown or empty, its name contains a slash, or a
         pair has a blank side.
     """
     found = {}
@@ -57,10 +54,7 @@ def split_names(listed: str, sets: Container[str]) -> list[str]:
 
 
 def _check_not_blank(what: str, pairs: Pairs) -> None:
-    """Raises UserError if a pair has a blank source or reference, or no reference.
-
-    Skipping such lines, which public sets contain, would change the set that is scored.
-    """
+    """Skipping blank lines would change the set that is scored."""
     blank = []
     for i, (source, references) in enumerate(pairs, 1):
         if not references or not all(map(str.strip, (source, *references))):
@@ -81,5 +75,4 @@ def lines_of(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def first_references(pairs: Pairs) -> list[Pair]:
-    """Returns pairs of each source and its first reference, for the loss."""
     return [(source, references[0]) for source, references in pairs]

@@ -48,8 +48,8 @@ class Translator:
     Args:
       settings: Decoding settings, and the number of tokens in a batch per device.
       seed: Seed of sampling.
-      n_best: Number of hypotheses that a search must finish. Sampling draws this number
-        of samples, unless the strategy sets another.
+      n_best: Number of hypotheses that a search must finish, or of samples, unless the
+        strategy sets another.
       longest: Maximum number of tokens of a text; None disables the limit.
       programs: Shares compiled programs with other translators.
 
@@ -104,8 +104,8 @@ class Translator:
           on_progress: Called from time to time with the number of translated texts.
 
         Raises:
-          UserError: `texts` is a single string. Or a text exceeds the model's
-            positions, after earlier windows, or `longest`, after all earlier texts.
+          UserError: `texts` is a string. Or a text exceeds the model's positions, after
+            earlier windows, or `longest`, after all earlier texts.
         """
         check_list('texts', texts)
         for start in range(0, len(texts), WINDOW):
@@ -129,7 +129,6 @@ class Translator:
         first: int,
         on_progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Translates texts, given with their ids, batched by length."""
         side, _ = self._tokenizer.sides
         dtype = side.dtype if side.reads_vectors else 'uint32'
         sentences = RaggedArray.from_rows(rows, dtype)
@@ -185,10 +184,9 @@ class Translator:
 
     @functools.cached_property
     def _keys(self) -> list[jax.Array]:
-        """One key per sample of a sentence.
+        """One key per sample of a sentence; the first is that of a single sample.
 
-        The first sample is the same as with a single sample. The keys of other samples
-        differ from the keys of all sentences, because sentence indices are below 2³¹.
+        The others differ from the keys of all sentences, whose indices are below 2³¹.
         """
         key = self._devices.key(self._seed)
         numbers = range(1, self._samples)
@@ -196,7 +194,6 @@ class Translator:
         return [key, *others]
 
     def _hypotheses(self, decoded: DecodeResult) -> Iterator[list[Hypothesis]]:
-        """Yields the hypotheses of each row of a batch, in search order."""
         tokens_BNL, scores_BN, exists_BN = decoded
         # The tokenizer decodes many texts in one call faster than in several.
         texts = iter(self._tokenizer.decode(tokens_BNL[exists_BN].tolist()))
@@ -234,12 +231,12 @@ class Translator:
 def mean_utilities(
     texts: Sequence[str], source: str, utility: 'Metric'
 ) -> dict[str, float]:
-    """Returns 1/S Σ u(y, y_s) for each distinct text y, in order; higher is better.
+    """Returns 1/S Σ u(y, y_s) for each distinct text y; higher is better.
 
     Minimum Bayes risk decoding selects the highest (Eikema and Aziz 2020, §5).
 
     Args:
-      texts: S samples of a sentence. Each nonblank sample is also a reference.
+      texts: S samples of a sentence. Each nonblank one is also a reference.
       utility: The sentence-level metric u.
     """
     counts = collections.Counter(texts)
@@ -290,7 +287,6 @@ def check_longest(lengths: Sequence[int], most: int | None, first: int = 0) -> N
 
     Args:
       lengths: The tokens of each line, including EOS.
-      most: The limit; None disables it.
       first: The number of lines before these.
     """
     fitting = count_fitting(lengths, most)
@@ -309,10 +305,7 @@ def count_fitting(lengths: Sequence[int], most: int | None) -> int:
 
 
 def check_lengths(model: Model | Ensemble, lengths: Iterable[int]) -> None:
-    """Raises UserError if a sentence has more tokens than the model has positions.
-
-    The `lengths` include EOS.
-    """
+    """Raises UserError if a sentence, with EOS, exceeds the model's positions."""
     most = model.max_length
     longest = max(lengths, default=0)
     if most is not None and longest > most:

@@ -50,8 +50,7 @@ class Contrast(NamedTuple):
       p: Two-sided, adjusted for this family of contrasts.
       seeds: Number of seeds that both have.
       equivalent: Whether the whole interval lies within the margin, if there is one.
-      error, freedom: Standard error of the effect over seeds, and its degrees of
-        freedom.
+      error, freedom: Standard error over seeds, and its degrees of freedom.
       permuted: The p of `permutation_tests`.
     """
 
@@ -98,11 +97,10 @@ def compare(
       base: The arm that all others are compared with.
       contrasts: Pairs (arm, base) instead of `base`. Without both, compares all pairs.
       margin: Smallest difference that matters.
-      looks: How often the intervals may decide to add seeds. The looks share the error
-        rate equally, so all intervals hold simultaneously.
-      data: Arm → the data set of its scores; None if all share one. Each data set has
-        its own seed effects and errors, and an equal share of the error rate
-        (Bonferroni).
+      looks: How often the intervals may decide to add seeds. Each look has an equal
+        share of the error rate, so all intervals hold simultaneously.
+      data: Arm → its data set, if they differ. Each data set has its own seed effects,
+        errors, and share of the error rate (Bonferroni).
 
     Raises:
       ValueError: An arm is unknown or has no score, a score isn't finite, or a margin
@@ -238,7 +236,7 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
 
 
 def _of_shared_seeds(scores: Scores) -> np.ndarray:
-    """Returns [seeds, arms], with arms sorted by name."""
+    """Returns [seeds, arms]; arms sorted by name."""
     of_arms = [scores[arm] for arm in sorted(scores)]
     shared = [seed for seed in of_arms[0] if all(seed in x for x in of_arms)]
     rows = [[of_arm[seed] for of_arm in of_arms] for seed in shared]
@@ -260,7 +258,7 @@ def _fit(scores: Scores) -> tuple[np.ndarray, np.ndarray, float, int]:
 
     Returns:
       The arms' effects up to a constant, their covariance for errors of variance 1, the
-      error variance (0 without degrees of freedom), and its degrees of freedom.
+      error variance (0 if unknown), and its degrees of freedom.
     """
     arms, seeds, values = _columns(scores)
     design = _design(arms, seeds)
@@ -329,7 +327,6 @@ class Largest:
         self._freedom = freedom
 
     def chance(self, bound: float) -> float:
-        """Returns the probability of exceeding a bound."""
         from scipy import special
 
         if not bound:
@@ -339,7 +336,6 @@ class Largest:
         return float(np.mean(chances))
 
     def bound(self, chance: float) -> float:
-        """Returns the bound that is exceeded with a given probability."""
         from scipy import optimize
 
         def excess(logarithm):
@@ -375,7 +371,7 @@ def minimum_detectable(
       looks: As in `compare`.
 
     Returns:
-      None if the pilot gives no estimate, or the design leaves no degrees of freedom.
+      None if the pilot gives no estimate, or no degrees of freedom are left.
     """
     freedom = (len(arms) - 1) * (seeds - 1)
     if freedom == 0 or not pilot:
@@ -413,17 +409,17 @@ def over_sentences(
 ) -> OverSentences:
     """Tests a difference over seeds and sentences at once.
 
-    The variance of the mean difference is that over seeds plus that over sentences. The
-    latter is the jackknife's (Tukey 1958), for a score of all sentences together, such
-    as BLEU. The combined t has Satterthwaite's degrees of freedom (1946). Variation of
-    sentences within each seed counts in both, which is conservative.
+    The variance of the mean difference is that over seeds plus the jackknife's over
+    sentences (Tukey 1958), for a score of all sentences together, such as BLEU. The
+    combined t has Satterthwaite's degrees of freedom (1946). Variation of sentences
+    within each seed counts in both, which is conservative.
 
     Args:
       base, system: Statistics of translations, [seeds, sentences, statistics].
       score: Computes a score from the sum over sentences, [statistics].
       family: Number of differences tested together (Bonferroni).
-      contrast: The same difference, with an error over seeds estimated from all arms.
-        Defaults to the error over the seeds of the two systems.
+      contrast: The same difference, with an error estimated from all arms. Defaults to
+        the error over the seeds of the two systems.
     """
     from scipy import stats
 
@@ -432,7 +428,6 @@ def over_sentences(
     sums = both.sum(2)
 
     def differences(sums):
-        """Returns each seed's difference."""
         pairs = zip(*sums, strict=True)
         return np.array([score(other) - score(one) for one, other in pairs])
 
@@ -526,8 +521,6 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
 
 
 class Improvement(NamedTuple):
-    """The probability of improvement, with its interval over other seeds."""
-
     chance: float
     low: float
     high: float

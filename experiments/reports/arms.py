@@ -25,8 +25,6 @@ _LONGEST_NAME = 60
 
 
 class Arm(NamedTuple):
-    """Runs that differ in their seeds only, finished or not."""
-
     name: str
     runs: tuple[Run, ...]
 
@@ -122,8 +120,8 @@ def metric_of(run: Run, measure: Measure) -> Metric:
     """Returns the metric that scored a run's set; for a loss, the deciding metric.
 
     Raises:
-      UserError: The run lacks this metric, a package isn't installed, or a metric's
-        module may have come with the run.
+      UserError: The run lacks it, a package is missing, or its module may have come
+        with the run.
     """
     user_modules.check_origin(run.metrics_spec, run.path)
     name = measure.metric(run.metrics)
@@ -137,7 +135,6 @@ def metric_of(run: Run, measure: Measure) -> Metric:
 
 
 def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str]:
-    """Returns the fields, except some, that differ between runs."""
     names = dict.fromkeys(field for run in runs for field in run.config)
     differ = []
     for field in names:
@@ -199,7 +196,7 @@ def study(
 
     Args:
       base: The name of an arm. Defaults to the sweep's, or else the first arm.
-      measure: Defaults to the sweep's, or else the deciding metric on `test` or on the
+      measure: Defaults to the sweep's, or else the deciding metric on `test` or the
         first set.
 
     Raises:

@@ -30,7 +30,6 @@ _COSTS = {
 
 
 def facts(study: Study) -> Table:
-    """Returns the arms' common and differing conditions."""
     rows = []
     if study.sweep.arms:
         declared = f'{study.sweep.name}.py, SHA-256 {study.sweep.digest[:16]}'

@@ -146,7 +146,6 @@ def trials(study: Study, found: Sequence[Tried]) -> Table:
 
 
 def expected_best(study: Study, found: Sequence[Tried]) -> Table:
-    """Returns the expected best score of fewer trials."""
     _, score = _tuning(study)
     best = max if score.higher_is_better else min
     most = max(len(scores) for _, scores, _ in found)
@@ -166,7 +165,6 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
 
 
 def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
-    """Plots scores against the tried values, if these are numbers."""
     tune, score = _tuning(study)
     lines = {
         arm: [over_seeds(*trial) for trial in scores.items()]

@@ -109,7 +109,6 @@ def _printable(spec: Any) -> Any:
 
 
 def files(figure: Figure) -> dict[str, bytes]:
-    """Returns the figure for a paper as 'svg' and 'pdf'."""
     # Descriptions of thousands of cells would make files large.
     config = {**THEME, 'aria': False, 'padding': _PADDING}
     svg = vl_convert.vegalite_to_svg(figure.spec(), config=config)
@@ -136,11 +135,9 @@ def line_chart(
     y_label: str,
     logarithmic: bool = False,
 ) -> alt.TopLevelMixin:
-    """Draws at least one line, with bands.
+    """Draws at least one line, with bands; a `logarithmic` x must be positive.
 
-    Together the lines show at most `_MOST_POINTS` evenly spaced points, and always
-    their last ones. A line of one point is drawn as a point. A `logarithmic` x must be
-    positive.
+    The lines share `_MOST_POINTS` evenly spaced points and keep their last ones.
     """
     names = list(lines)
     kind = 'log' if logarithmic else 'linear'
@@ -255,7 +252,7 @@ def forest(
     Args:
       score: The compared score with its unit, such as 'Exact match (%) on test'.
       names: Arm → the name to show, such as its name without the data set.
-      data: Arm → its data set. Rows are grouped under the names of data sets.
+      data: Arm → its data set, under whose name its row is.
     """
     shown = [contrast for contrast in contrasts if contrast.low is not None]
     if not shown:
@@ -370,11 +367,8 @@ def score_by_cost(study: Study) -> Figure | None:
 def scores_over_sizes(study: Study) -> Figure | None:
     """Draws scores against parameters, to show whether an answer holds at other sizes.
 
-    A point is a run. A line is fitted to runs that differ in size only, linear in the
-    logarithm of the number of parameters.
-
-    Returns:
-      None if the sweep has no size factor, or fewer than two sizes have scores.
+    A line is fitted to runs that differ in size only, linear in the logarithm of the
+    number of parameters. None without two sizes.
     """
     factor = _factor_of_sizes(study.sweep)
     if factor is None:

@@ -197,11 +197,8 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
 def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
     """Returns the same differences tested over seeds and sentences at once.
 
-    Returns:
-      None if the measure isn't a translation metric, or nothing can be paired.
-
-    Raises:
-      UserError: Translations can't be read.
+    None without a translation metric or paired runs. Raises UserError if translations
+    can't be read.
     """
     if not study.measure.is_of_translations:
         return None
@@ -244,7 +241,7 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
 
 
 def _paired_translations(study: Study, base: Arm, arm: Arm) -> list[Paired]:
-    """Returns two arms' translations by seed, of identical sentences."""
+    """Returns translations by seed, if they are of identical sentences."""
     name = study.measure.set
     bases = {run.seeds: run for run in base.scored}
     pairs: list[Paired] = []
@@ -345,7 +342,6 @@ def runs(study: Study) -> Table:
 
 
 def scores(study: Study) -> Table:
-    """Returns the mean of every score by set and arm."""
     counted = [run for arm in study.arms for run in arm.scored]
     sets = dict.fromkeys(chain(*[run.evaluations for run in counted]))
     names = [*study.metrics, *OF_MODELS]
@@ -359,7 +355,6 @@ def scores(study: Study) -> Table:
 
 
 def published(study: Study) -> Table | None:
-    """Compares published scores and costs with those measured here."""
     rows = []
     for arm in study.arms:
         numbers = study.sweep.published.get(arm.name, {})

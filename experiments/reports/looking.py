@@ -37,8 +37,8 @@ class Attended(NamedTuple):
     """The attention weights for one sentence.
 
     Attributes:
-      queries, keys: The tokens on the axes. A decoder query is the token that it
-        writes; its keys are the tokens that it has read.
+      queries, keys: Tokens. A decoder query is the token that it writes; its keys are
+        those that it has read.
       layers: The weights of each layer, HTS.
     """
 
@@ -85,8 +85,8 @@ def alignment(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
     """Draws source × translation: the mean weights over heads, for each layer.
 
     Returns:
-      'mean of all layers' (of equal weight), if there are several, and 'layer 0', … →
-      the chart. Empty if the model has no cross-attention that stores its weights.
+      'mean of all layers', if there are several, and 'layer 0', … → the chart. Empty
+      without cross-attention that stores its weights.
     """
     seen = attended(run, source, target).get(CROSS)
     if seen is None:

@@ -148,7 +148,6 @@ def _curves(study: Study, against: str) -> ReportSection | None:
 
 
 def _translations(study: Study) -> list[ReportSection]:
-    """Returns scores by group, and sentences, of the deciding set."""
     translated = texts.translated(study)
     if translated is None:
         return []

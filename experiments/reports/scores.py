@@ -24,8 +24,8 @@ def read_scores(path: Path) -> Scores:
     """Reads the scores of a CSV file by arm and seed, ignoring other columns.
 
     Raises:
-      UserError: The file can't be read, a column is missing, a score isn't a number, or
-        an arm has two scores of a seed.
+      UserError: The file can't be read, lacks a column or a second arm, or has an
+        invalid or duplicate score.
     """
     found: Scores = {}
     for number, row in enumerate(_read_rows(path, COLUMNS), 2):
@@ -89,8 +89,7 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
       three digits.
 
     Raises:
-      UserError: `tables/runs.csv` or `tables/answer.csv` is missing or isn't a
-        report's.
+      UserError: A table is missing or isn't a report's.
     """
     runs = folder / 'tables/runs.csv'
     found = read_scores(runs)

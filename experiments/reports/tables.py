@@ -29,7 +29,7 @@ class PValue(float):
 
 
 class Difference(float):
-    """A difference between scores, with a minus sign in tables."""
+    pass
 
 
 class Interval(NamedTuple):
@@ -77,7 +77,6 @@ class Table(NamedTuple):
         return console.cell
 
     def sides(self) -> list[str]:
-        """Returns 'right' for columns of numbers, 'left' for others."""
         columns = zip(*self.rows, strict=True)
         return ['right' if any(map(_is_number, x)) else 'left' for x in columns]
 
@@ -128,7 +127,6 @@ def cells_of(
 
 
 def permuted(contrast: Contrast) -> PValue | None:
-    """Returns the p of the permutation test, for tables."""
     return None if contrast.permuted is None else PValue(contrast.permuted)
 
 

@@ -62,11 +62,9 @@ def _as_text(value: Any) -> str:
 
 
 def check_directory(path: Path, config: Config) -> str:
-    """Returns what a run of this config would do in a directory. Writes nothing.
+    """Returns what a run of this config would do in a directory, from `BEGINS` on.
 
-    Returns:
-      `BEGINS`, `RESUMES`, `GOES_FURTHER` if the config has more steps or epochs than
-      the stored one, or `HAS_ENDED`.
+    `GOES_FURTHER` if the config has more steps or epochs than the stored one.
 
     Raises:
       UserError: The directory can't be written to, or belongs to a run of another
@@ -136,7 +134,7 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Returns the nested config of the run in `path`, converted to the current version.
+    """Returns the nested config of a run, converted to the current version.
 
     Raises:
       UserError: The directory isn't a run's, or its version can't be read.

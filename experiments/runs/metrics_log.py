@@ -51,8 +51,8 @@ class MetricsLog:
     def write(self, step: int, kind: str, **values: Any) -> None:
         """Adds a row `{"step": …, "kind": "train", "eval", …, "time": …, **values}`.
 
-        Values are Python or NumPy numbers, text or None. A number that isn't finite
-        becomes null, since JSON can't represent it.
+        Values are Python or NumPy numbers, text or None. JSON can't represent a number
+        that isn't finite, which becomes null.
         """
         if self._file is None:
             return
@@ -118,11 +118,7 @@ def is_changed(path: Path, step: int, seal: Mapping[str, Any]) -> bool:
 def set_aside(path: Path) -> int:
     """Moves the rows of a run that restarts to the end of `metrics.before.jsonl`.
 
-    Returns:
-      The last step of the moved rows, or 0 without rows.
-
-    Raises:
-      UserError: As `read_rows`, or the file can't be written.
+    Returns their last step, or 0 without rows.
     """
     rows = read_rows(path)
     if not rows:
@@ -133,7 +129,7 @@ def set_aside(path: Path) -> int:
 
 
 def dev_scores(path: Path, metric: Metric) -> dict[int, float]:
-    """Returns step → dev set score, higher is better, in the order of the log."""
+    """Returns step → dev set score, higher is better."""
     return {
         row['step']: metric.rank(row[metric.name])
         for row in read_rows(path)

@@ -132,7 +132,6 @@ class Run:
 
 
 def _product(*factors: Any) -> float | None:
-    """Returns the product, or None if a factor is unknown."""
     return None if None in factors else math.prod(factors)
 
 
@@ -154,8 +153,7 @@ def runs_in(folder: Path) -> list[Path]:
 def read_run(path: Path, keep_rows: bool = True) -> Run:
     """Reads the run in a directory, finished or not.
 
-    Args:
-      keep_rows: False leaves `rows` empty to save memory.
+    Without `keep_rows`, `rows` is empty, which saves memory.
 
     Raises:
       UserError: The directory isn't a run's, or a file in it is damaged.
@@ -178,7 +176,7 @@ def read_run(path: Path, keep_rows: bool = True) -> Run:
 
 
 def run_status(path: Path) -> RunStatus:
-    """Returns the status of the run in a directory, which need not exist.
+    """Returns the status of a run, whose directory need not exist.
 
     Raises:
       UserError: Its result or its failure is damaged.
@@ -196,11 +194,7 @@ def run_status(path: Path) -> RunStatus:
 
 
 def read_result(path: Path) -> Entries:
-    """Returns the result of the run in a directory.
-
-    Raises:
-      UserError: The file can't be read, or isn't the result of a run.
-    """
+    """Returns the result of a run; raises UserError if it is missing or damaged."""
     file = path / directory.RESULT
     result = storage.read_json(file)
     optional = entries.RESULT_OPTIONAL
@@ -244,11 +238,7 @@ def _warn_once(message: str) -> None:
 
 
 def read_environment(path: Path) -> Entries:
-    """Returns the `environment.json` of a run's directory; empty if missing.
-
-    Raises:
-      UserError: The file is damaged.
-    """
+    """Returns `environment.json`; empty if missing, UserError if damaged."""
     file = path / ENVIRONMENT
     if not storage.exists(file):
         return {}
@@ -265,7 +255,6 @@ def _read_config(path: Path) -> Entries:
 
 
 def _result_so_far(rows: Iterable[Entries]) -> Entries:
-    """Returns what the metrics of an unfinished run give of its result."""
     result: Entries = {'step': 0, 'evaluations': {}}
     for row in rows:
         result['step'] = row['step']

@@ -37,8 +37,8 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
 
     Raises:
       UserError: The directory isn't a run's, has no finished checkpoint yet or can't be
-        read by this version. Also if its model can't be built here, or it needs code
-        and `trust_code` is False.
+        read by this version. Or its model can't be built here, or needs code without
+        `trust_code`.
     """
     config = _config(path, trust_code)
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
@@ -132,7 +132,6 @@ def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
-    """Returns the steps whose checkpoints are averaged: the last or the best."""
     number = config.evaluation.average
 
     def steps():

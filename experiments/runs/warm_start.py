@@ -77,8 +77,8 @@ def vocabulary(
 ) -> Tokenizer:
     """Returns the tokenizer of the run in `path`.
 
-    Defaults to the source's tokenizer, so that ids mean the same. The field `tokenizer`
-    can ask for another. A run that has started has a copy.
+    Defaults to the source's tokenizer, so that ids mean the same, unless the field
+    `tokenizer` asks for another. A run that has started has a copy.
 
     Args:
       run: The source, if the run has not started.
@@ -206,7 +206,6 @@ def _by_ids(model: Model) -> set[str]:
 
 
 def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:
-    """Returns the mean of the checkpoints that `init_average` selects."""
     settings = run.config
     if config.init_average is not None:
         evaluation = dataclasses.replace(
@@ -271,13 +270,7 @@ def _taken_over(
     old: Arrays,
     kept: dict[str, Kept],
 ) -> Arrays:
-    """Returns the parameters by path, with the rows kept from the source.
-
-    Args:
-      seed: Initializes the new rows.
-      old: The source's parameters.
-      kept: Maps a parameter to the rows it keeps.
-    """
+    """Returns parameters by path: new ones from `seed`, with rows `kept` from `old`."""
     abstract = freezing.paths(mesh.abstract_variables(model, devices))
 
     def take(key, old):
