@@ -24,7 +24,7 @@ SCORES = 'results/made_positions/tables/runs.csv'
 CONFIG = 'configs/wmt_small.py'
 PAGE = 'experiments/browser/page.html'
 TEXT = 'My doctor forgets to close my useful box.'
-WIDTHS = (1280, 390)  # CSS pixels: a desk, a telephone
+WIDTHS = (1280, 390)  # CSS pixels of a desktop and a phone
 SCHEMES = ('light', 'dark')
 CHROMIUM = Path('/usr/bin/chromium')
 FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage']
@@ -143,13 +143,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
     commands = parser.add_subparsers(dest='command', required=True)
     pictures = commands.add_parser('pictures', help='draw docs/pictures/')
-    pictures.add_argument('--workdir', type=Path, required=True, help=f'of {CONFIG}')
-    pages = commands.add_parser('pages', help='photograph the built site')
-    pages.add_argument('--site', type=Path, default=ROOT / 'site', help='as built')
-    pages.add_argument('--out', type=Path, required=True, help='folder of the pictures')
+    pictures.add_argument(
+        '--workdir', type=Path, required=True, help=f'finished run of {CONFIG}'
+    )
+    pages = commands.add_parser('pages', help='take screenshots of the site')
+    pages.add_argument(
+        '--site', type=Path, default=ROOT / 'site', help='directory of the built site'
+    )
+    pages.add_argument(
+        '--out', type=Path, required=True, help='directory of the screenshots'
+    )
     for command in (pictures, pages):
         command.add_argument('--chromium', type=Path, default=CHROMIUM)
-    pages.add_argument('pages', nargs='*', help='files of the site; none: all')
+    pages.add_argument('pages', nargs='*', help='files of the site; default: all')
     args = parser.parse_args()
     if args.command == 'pictures':
         draw(args.workdir, args.chromium)

@@ -1,5 +1,6 @@
 """The contracts of the runner's components, built-in and user-defined."""
 
+import functools
 import itertools
 import json
 import math
@@ -103,29 +104,23 @@ def source_findings(source: Source) -> Findings:
     again = list(itertools.islice(source.train(), PAIRS))
     sets = {name: _pairs(found) for name, found in source.evaluation().items()}
     first = next(iter(sets), 'none')
-    is_trained = set(train).__contains__
     odd = _pairs_that({'training': train, **sets}, _is_odd)
+    trained = _pairs_that(sets, set(train).__contains__)
+    is_val = _unless(first == 'val', f'the first set is {first}')
     return _findings(
         {
             'training has pairs': _unless(bool(train), 'no pair'),
             'every pass gives the same pairs': _differing(train, again),
             'text is NFC without line breaks': odd,
-            'evaluation sets and training do not overlap': _pairs_that(
-                sets, is_trained
-            ),
-            'the first set is val': _unless(
-                first == 'val', f'the first set is {first}'
-            ),
+            'evaluation sets and training do not overlap': trained,
+            'the first set is val': is_val,
         }
     )
 
 
 def _pairs(sentences: Iterable[tuple[str, str | tuple[str, ...]]]) -> list[Pair]:
     """Returns a pair for each reference of each source sentence."""
-    found = []
-    for source, known in sentences:
-        found += [(source, reference) for reference in as_references(known)]
-    return found
+    return [(source, x) for source, known in sentences for x in as_references(known)]
 
 
 def _pairs_that(
@@ -138,9 +133,8 @@ def _pairs_that(
 
 
 def _is_odd(pair: Pair) -> bool:
-    has_line_end = any('\n' in text for text in pair)
-    is_normal = all(unicodedata.is_normalized('NFC', text) for text in pair)
-    return has_line_end or not is_normal
+    is_nfc = functools.partial(unicodedata.is_normalized, 'NFC')
+    return any('\n' in text or not is_nfc(text) for text in pair)
 
 
 def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
@@ -150,6 +144,7 @@ def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
     trained = tokenizer.opened(model)
     size = trained.vocab_size
     most = tokenizer.largest_vocab_size()
+    is_within = _unless(size <= most, f'{size}, not {most}')
     special = trained.special_tokens
     of_text = set(range(size)) - {special.padding, special.eos}
     rows = trained.encode(texts)
@@ -166,9 +161,7 @@ def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
             'text has no padding or end ids': _ids_beside(of_text, texts, rows),
             'blank text has no ids': map(str, filter(None, blank)),
             'every id has a piece': unwritten,
-            'vocab_size is within its maximum': _unless(
-                size <= most, f'{size}, not {most}'
-            ),
+            'vocab_size is within its maximum': is_within,
             'training is deterministic': _unless(is_same, 'the bytes differ'),
             'sampled ids decode to the same text': _drawn(trained, texts, rows),
         }
@@ -212,11 +205,10 @@ def filter_findings(make: Callable[[], Filter]) -> Findings:
 
     pairs = [*train, *copies, *blank, *train]
     first = passed(pairs)
-    again = passed(pairs)
     return _findings(
         {
             'some pairs are kept': _unless(bool(first), 'no pair'),
-            'every pass keeps the same pairs': _differing(first, again),
+            'every pass keeps the same pairs': _differing(first, passed(pairs)),
             'filtering twice changes nothing': _differing(first, passed(first)),
         }
     )
@@ -243,13 +235,11 @@ def objective_findings(objective: Objective) -> Findings:
     special = {DEFAULT_TOKENS.padding, DEFAULT_TOKENS.eos, DEFAULT_TOKENS.bos}
     allowed = set(range(len(PIECES))) - special
     rows = [source + target for source, target in first]
-    drawn = _differing(first, examples())
-    no_pieces = _ids_beside(allowed, texts, rows)
     return _findings(
         {
-            'equal seeds give equal examples': drawn,
+            'equal seeds give equal examples': _differing(first, examples()),
             'sides are not longer than the text': _longer(texts, first),
-            'examples have no special ids': no_pieces,
+            'examples have no special ids': _ids_beside(allowed, texts, rows),
         }
     )
 

@@ -180,12 +180,10 @@ def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
         counted = arm.scored or arm.runs
         values = [counted[0].config.get(field) for field in fields]
         for name in _NUMBERS:
-            numbers = [run.result.get(name) for run in counted]
-            values.append(_mean(numbers))
+            values.append(_mean([run.result.get(name) for run in counted]))
         for name in sets:
             of_set = [run.evaluations.get(name, {}) for run in counted]
-            scores = [scored.get(metric) for scored in of_set]
-            values.append(_mean(scores))
+            values.append(_mean([scored.get(metric) for scored in of_set]))
         path = arms.common_path(arm.runs)
         rows.append((path, len(counted), _statuses(arm), *values))
     scored = [f'{name} {metric}' for name in sets]
@@ -210,10 +208,8 @@ def _mean(values: Sequence[float | None]) -> Any:
 def _signatures(runs: Sequence[Run]) -> list[str]:
     """Returns the signatures of the deciding metric, and warns if they differ."""
     metric = runs[0].metrics[0]
-    found: set[str] = set()
-    for run in runs:
-        for scored in run.evaluations.values():
-            found.add(scored.get(f'{metric}_signature', ''))
+    of_sets = [scored for run in runs for scored in run.evaluations.values()]
+    found = {scored.get(f'{metric}_signature', '') for scored in of_sets}
     lines = [f'{metric}: {signature}' for signature in sorted(found - {''})]
     if len(lines) > 1:
         lines.append('Scores with different signatures are not comparable.')

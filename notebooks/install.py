@@ -66,7 +66,7 @@ def _install() -> None:
     changed = before - _loaded_versions()
     if changed:
         names = ', '.join(sorted(name for name, _ in changed))
-        print(f'The kernel restarts, as {names} changed. Then run this cell again.')
+        print(f'{names} changed, so the kernel restarts. Run this cell again.')
         _restart_kernel()
 
 
@@ -118,9 +118,10 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _fail(what: str, stderr: str) -> NoReturn:
-    lines = stderr.strip().splitlines()
-    no_network = re.search(_NO_NETWORK, stderr)
-    sys.exit(f'{what}: {"no network" if no_network else lines[-1]}')
+    reason = stderr.strip().splitlines()[-1]
+    if re.search(_NO_NETWORK, stderr):
+        reason = "no network. Turn on internet access in the notebook's settings."
+    sys.exit(f'{what}: {reason}')
 
 
 def _restart_kernel() -> None:

@@ -178,9 +178,8 @@ def _write_translations(
 
 def examples(pairs: Pairs, outputs: Sequence[str]) -> str:
     every = max(1, len(pairs) // _EXAMPLES)
-    numbers = range(0, len(pairs), every)
     lines = []
-    for i in numbers[:_EXAMPLES]:
+    for i in range(0, len(pairs), every)[:_EXAMPLES]:
         source, references = pairs[i]
         lines += [
             f'  source      {source}',

@@ -10,11 +10,7 @@ from experiments.errors import UserError
 Pairs = Sequence[tuple[str, tuple[str, ...]]]  # a source and its references
 
 
-def chosen(
-    sets: Sets,
-    names: str,
-    field: str,
-) -> dict[str, Pairs]:
+def chosen(sets: Sets, names: str, field: str) -> dict[str, Pairs]:
     """Returns the sets with the given comma-separated names, or all sets.
 
     Raises:
@@ -55,10 +51,11 @@ def split_names(listed: str, sets: Container[str]) -> list[str]:
 
 def _check_not_blank(what: str, pairs: Pairs) -> None:
     """Skipping blank lines would change the set that is scored."""
-    blank = []
-    for i, (source, references) in enumerate(pairs, 1):
-        if not references or not all(map(str.strip, (source, *references))):
-            blank.append(i)
+    blank = [
+        i
+        for i, (source, references) in enumerate(pairs, 1)
+        if not references or not all(map(str.strip, (source, *references)))
+    ]
     if blank:
         raise UserError(
             f'{what} has a blank source or reference in {len(blank)} of {len(pairs)} '

@@ -125,8 +125,8 @@ def load(
     taken = {path: by_path[path] for path in sorted(fitting)}
     kept = {}
     if vocabulary.digest != run.tokenizer.digest:
-        for path in sorted(_by_ids(model) & fitting):
-            kept[path] = Kept.of(path, vocabulary, run.tokenizer)
+        of_ids = sorted(_by_ids(model) & fitting)
+        kept = {path: Kept.of(path, vocabulary, run.tokenizer) for path in of_ids}
         own = {path: taken[path] for path in kept}
         taken |= _taken_over(model, devices, seed(config, 'init_seed'), own, kept)
     record = {
@@ -152,9 +152,8 @@ def _fitting_paths(
     expression = f'init_ignore={quote(config.init_ignore)}'
     ignored = set()
     if config.init_ignore:
-        for path in here.keys() | there.keys():
-            if re.search(config.init_ignore, _name(path)):
-                ignored.add(path)
+        paths = here.keys() | there.keys()
+        ignored = {x for x in paths if re.search(config.init_ignore, _name(x))}
         if not ignored:
             raise UserError(f'{expression} matches no parameter. Leave it out.')
     both = here.keys() & there.keys()
