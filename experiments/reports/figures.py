@@ -31,8 +31,9 @@ COLOURS = [
     '#E69F00',
     '#7A7A7A',
 ]
-# Each round of the colours has its own dashes.
+# Each round of the colours has its own dashes and shape.
 _DASHES = [dash for dash in ([1, 0], [6, 3], [2, 2]) for _ in COLOURS]
+_SHAPES = [shape for shape in ('circle', 'square', 'triangle') for _ in COLOURS]
 _WIDTH = 420  # pixels
 _SIZE = {'width': _WIDTH, 'height': 260}
 # Padding of files, for fonts with wider letters.
@@ -359,6 +360,7 @@ def score_by_cost(study: Study) -> Figure | None:
     across = base.mark_rule().encode(x='x_low:Q', x2='x_high:Q')
     upright = base.mark_rule().encode(y='y_low:Q', y2='y_high:Q')
     points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
+    points = points.encode(shape=_shape(values))
     title = f'{axis_title(study.measure.score)} by training FLOPs'
     chart = alt.layer(across, upright, points, **_SIZE)
     return Figure('score_by_training_flops', title, chart)
@@ -389,6 +391,7 @@ def scores_over_sizes(study: Study) -> Figure | None:
     base = _by_arm(values, x, study)
     fitted = base.transform_regression('x', 'y', groupby=['arm'], method='log')
     points = base.mark_point(filled=True, opacity=0.6, tooltip=True)
+    points = points.encode(shape=_shape(values))
     chart = alt.layer(fitted.mark_line(), points, **_SIZE)
     title = f'{axis_title(study.measure.score)} by parameters'
     return Figure('scores_over_sizes', title, chart)
@@ -410,6 +413,11 @@ def _factor_of_sizes(sweep: Sweep) -> str | None:
         if fields and fields <= SIZES:
             return factor
     return None
+
+
+def _shape(values: list[dict[str, Any]]) -> alt.Shape:
+    names = list(dict.fromkeys(row['arm'] for row in values))
+    return alt.Shape('arm:N', scale=alt.Scale(domain=names, range=_SHAPES))
 
 
 def _colour(field: str, names: Sequence[str]) -> alt.Color:
