@@ -294,7 +294,7 @@ def damaged(path, text):
 @pytest.mark.parametrize(
     ('make', 'message'),
     [
-        (None, 'is not a run directory: it has no config.json'),
+        (None, 'not a run directory, because it has no config.json'),
         (unfinished, 'has no complete checkpoint yet'),
         (damaged, 'damaged'),
     ],
