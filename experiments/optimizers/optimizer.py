@@ -34,7 +34,7 @@ ENTRYWISE = (
     'contrib.schedule_free_sgd'
 ).split()
 # The matrices of linear maps, and the tables of embeddings and of logits.
-DECAYING = ('kernel', 'embedding', 'source_embedding', 'output')
+DECAYING = ('kernel', 'embedding', 'source_embedding', 'output', 'lora_a', 'lora_b')
 
 
 def make(
