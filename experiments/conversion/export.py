@@ -1,3 +1,6 @@
+"""Exports a run to a new folder in the format of another program."""
+
+import dataclasses
 from pathlib import Path
 
 from experiments import storage
@@ -9,6 +12,8 @@ from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.runtime import compilation
+from flaxformer_lite import adapters
+from flaxformer_lite.config import build
 
 # Format → the package that writes it, and the extra that installs the package.
 _NEEDED = {
@@ -45,7 +50,7 @@ def export(
     flags.require_packages(f'--to={to}', [package], extra)
     compilation.use_cache()
     run = OpenedRun(workdir, trust_code)
-    trained = Trained(run.config, run.tokenizer, run.model, run.variables)
+    trained = _merged(run)
     if to != 'huggingface' and not isinstance(trained.tokenizer, SentencePiece):
         raise UserError(
             f'--to={to}: tokenizer={trained.config.tokenizer} is not supported. It '
@@ -60,3 +65,16 @@ def export(
             huggingface.write_published(trained, folder)
         else:
             huggingface.write(trained, folder)
+
+
+def _merged(run: OpenedRun) -> Trained:
+    """Returns the run's model with its adapters merged into its matrices."""
+    config, model = run.config, run.model
+    if config.model.dense is None:
+        return Trained(config, run.tokenizer, model, run.variables)
+    fields = config.model.with_values({'dense': None})
+    plain = build.model(fields, model.vocab_size, model.special_tokens)
+    plain = plain.clone(source_vocab_size=model.source_vocab_size)
+    variables = adapters.merge(model, run.variables)
+    config = dataclasses.replace(config, model=fields)
+    return Trained(config, run.tokenizer, plain, variables)
