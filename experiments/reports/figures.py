@@ -51,7 +51,7 @@ THEME = {
     'font': 'system-ui, Helvetica, Arial, sans-serif',
     'axis': {**_WORDS, 'gridColor': _RULE, 'domainColor': _RULE, 'tickColor': _RULE},
     'header': _WORDS,
-    'legend': {**_WORDS, 'labelLimit': 360},
+    'legend': {**_WORDS, 'labelLimit': 360, 'columns': 2},
     'view': {'stroke': None},
     'range': {'heatmap': ['#f7fbff', '#c6dbef', '#6baed6', '#2171b5', '#08306b']},
 }
@@ -284,7 +284,7 @@ def forest(
             labels.append(label)
             values.append(row)
     of_base = f' from {bases.pop()}' if len(bases) == 1 else ''
-    title = [f'{score}:', f'difference{of_base}, 95% CI']
+    title = [f'{score}:', f'difference{of_base}', '(bars: 95% CI)']
     return Figure(
         'differences', 'Differences', _forest(values, labels, headings, title)
     )
@@ -422,7 +422,7 @@ def _shape(values: list[dict[str, Any]]) -> alt.Shape:
 
 def _colour(field: str, names: Sequence[str]) -> alt.Color:
     legend = alt.Legend(
-        orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
+        orient='bottom', title=None, symbolType='stroke', symbolOpacity=1
     )
     scale = alt.Scale(domain=names, range=COLOURS)
     return alt.Color(field, scale=scale, legend=legend)
