@@ -101,6 +101,8 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     kind = ProgramKey(
         without_seeds(config),
         made.model,
+        made.loss,
+        made.optimizer,
         LONG,
         devices,
         made.frozen,

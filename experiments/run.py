@@ -123,7 +123,6 @@ def _run(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
 
 
 def _standard_output() -> contextlib.AbstractContextManager[TextIO]:
-    """Returns standard output in the first process, else a null device."""
     if processes.is_first():
         return contextlib.nullcontext(sys.stdout)
     return open(os.devnull, 'w', encoding='utf-8')

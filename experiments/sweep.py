@@ -224,10 +224,7 @@ def _use_workers(
 
 
 def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
-    """Waits for runs of other processes, and returns whether there were any.
-
-    These can be workers of a killed sweep that are about to stop.
-    """
+    """Waits for runs of other processes, such as workers of a killed sweep, if any."""
     was_running = False
     while not stop():
         if reading.RUNNING not in {planning.outcome(x).status for x in sweep.all_runs}:

@@ -58,8 +58,9 @@ def main() -> None:
         _check_tokenizers(runs)
         usual = runs[0].config.evaluation
         settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
-        strategy = search.make(settings).strategy
-        samples = search.sampling(strategy, args.n_best).samples
+        decoding = search.make(settings)
+        strategy = decoding.strategy
+        samples = decoding.count_samples(args.n_best)
         most = samples if strategy.draws else strategy.hypotheses
         _check_n_best(args.n_best, most)
         if args.html and (len(runs) > 1 or strategy.draws):
@@ -71,7 +72,7 @@ def main() -> None:
         translate = Translator(
             model,
             runs[0].tokenizer,
-            settings,
+            decoding,
             seed=args.seed,
             n_best=args.n_best,
             longest=max(LONGEST, settings.batch_tokens),

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from experiments import storage
-from experiments.config.schema import EvaluationConfig
+from experiments.config.search import Decoding
 from experiments.data.objectives.base import Objective
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, warn
@@ -41,6 +41,7 @@ class Evaluator:
     """Scores parameters of one model on named sets.
 
     Args:
+      decoding: Also has the size of batches.
       path: The run's directory, where translations are saved; None disables saving.
       languages: Codes of source and target language.
       objective: Makes the examples of the loss; None is translation.
@@ -56,7 +57,7 @@ class Evaluator:
         self,
         model: Model,
         tokenizer: Tokenizer,
-        settings: EvaluationConfig,
+        decoding: Decoding,
         metrics: Sequence[Metric],
         path: Path | None,
         languages: tuple[str, str],
@@ -73,9 +74,9 @@ class Evaluator:
         devices = devices or mesh.make_mesh()
         programs = programs or ProgramCache()
         self._translate = Translator(
-            model, tokenizer, settings, devices=devices, programs=programs
+            model, tokenizer, decoding, devices=devices, programs=programs
         )
-        tokens = settings.batch_tokens
+        tokens = decoding.batch_tokens
         self._scorer = Scorer(model, tokenizer, tokens, devices, programs=programs)
         self._loss_sums = programs.get(_loss_sums, model, devices)
         self._objective = objective

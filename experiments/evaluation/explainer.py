@@ -9,7 +9,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from experiments import storage
-from experiments.config import search
 from experiments.data.packing import power_of_two
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
@@ -17,6 +16,7 @@ from experiments.evaluation.translator import check_lengths
 from experiments.runtime import compilation, mesh
 from flaxformer_lite import generation, introspection
 from flaxformer_lite.decoding import SearchTrace
+from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
@@ -53,7 +53,8 @@ class Explainer:
                 f'{run.path}: the sources are vectors. Only text can be shown.'
             )
         self.run = run
-        self._own = search.make(run.config.evaluation, run.tokenizer.forced_first)
+        forced = generation.forced_prefix(run.tokenizer.forced_first)
+        self._processors = (*forced, *run.decoding.processors)
         # Heads and layers are switched off separately, even if layers are scanned.
         self._model = run.model.with_separate_layers()
         self._variables = unstack_layers(run.variables)
@@ -81,7 +82,7 @@ class Explainer:
         """Returns greedy or beam search, with the config's length penalty or 0.6."""
         if beams == 1:
             return generation.as_strategy('greedy')
-        alpha = getattr(self._own.strategy, 'alpha', 0.6)
+        alpha = getattr(self.run.decoding.strategy, 'alpha', 0.6)
         return generation.as_strategy(f'beam(beams={beams}, alpha={alpha})')
 
     def explain(
@@ -165,9 +166,9 @@ class Explainer:
     def _trace(
         self, variables: Any, strategy: Strategy, source: Sequence[int]
     ) -> SearchTrace:
-        extra = self.run.config.evaluation.extra_length
+        extra = self.run.decoding.extra_length
         if strategy not in self._searches:
-            choice = self._own._replace(strategy=strategy)
+            choice = strategy, self._processors
             self._searches[strategy] = _traced_search(self._model, choice, extra)
         padding = self._model.special_tokens.padding
         source_BS = pad_source([source], padding, length=_room(len(source)))
@@ -243,7 +244,9 @@ class Explainer:
 
 
 def _traced_search(
-    model: Model, choice: search.SearchOptions, extra_length: int
+    model: Model,
+    choice: tuple[Strategy, tuple[Processor, ...]],
+    extra_length: int,
 ) -> compilation.Program:
     def trace(variables, source_BS, max_len_B):
         length = source_BS.shape[1] - 1 + extra_length
@@ -251,7 +254,8 @@ def _traced_search(
         inputs = generation.decode_inputs(
             model, settings, variables, source_BS, max_len_B
         )
-        return choice.strategy.search(inputs).trace()
+        strategy, _ = choice
+        return strategy.search(inputs).trace()
 
     return compilation.Program(jax.jit(trace))
 

@@ -48,7 +48,7 @@ class Measure:
         if not self.is_of_translations:
             return self
         with user_errors('evaluation.metrics: '):
-            metric, _ = METRICS.find(by_name[self.score])
+            metric = METRICS.find(by_name[self.score]).cls
         return dataclasses.replace(self, higher_is_better=metric.higher_is_better)
 
     def metric(self, names: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ class OpenedRun:
       step: Selects one checkpoint. Defaults to the average that the config asks for.
 
     Attributes:
-      trained: Its config, tokenizer, model and checkpoints.
+      trained: Its config, tokenizer, model, checkpoints and decoding.
 
     Raises:
       UserError: As `trained_run.open_trained`, or the run has no checkpoint of `step`.
@@ -45,7 +45,7 @@ class OpenedRun:
         accelerators.check()
         self.path = Path(path)
         self.trained = trained_run.open_trained(self.path, trust_code)
-        self.config, self.tokenizer, self.model, _ = self.trained
+        self.config, self.tokenizer, self.model, _, self.decoding = self.trained
         self._step = step
         if step is not None:
             trained_run.check_step(self.trained.checkpoints, step)
@@ -93,11 +93,11 @@ class OpenedRun:
 
     @functools.cached_property
     def _translator(self) -> Translator:
-        return Translator(self.model, self.tokenizer, self.config.evaluation)
+        return Translator(self.model, self.tokenizer, self.decoding)
 
     @functools.cached_property
     def _scorer(self) -> Scorer:
-        tokens = self.config.evaluation.batch_tokens
+        tokens = self.decoding.batch_tokens
         return Scorer(self.model, self.tokenizer, tokens)
 
     def record(self, source: str, target: str) -> Record:

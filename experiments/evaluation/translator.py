@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from experiments.config import search
-from experiments.config.schema import EvaluationConfig
+from experiments.config.search import Decoding
 from experiments.data import packing
 from experiments.data.collate import collate_side
 from experiments.data.corpus import RaggedArray
@@ -24,8 +24,10 @@ from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import kv_cache
 from flaxformer_lite.decoding import DecodeResult
+from flaxformer_lite.decoding.processors.base import Processor
+from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import Ensemble
-from flaxformer_lite.generation import DecodingOptions, decode_rows
+from flaxformer_lite.generation import DecodingOptions, decode_rows, forced_prefix
 from flaxformer_lite.models.base import Model
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Translator:
     """Translates text; memory does not grow with the text.
 
     Args:
-      settings: Decoding settings, and the number of tokens in a batch per device.
+      decoding: Also has the number of tokens in a batch per device.
       seed: Seed of sampling.
       n_best: Number of hypotheses that a search must finish, or of samples, unless the
         strategy sets another.
@@ -54,14 +56,15 @@ class Translator:
       programs: Shares compiled programs with other translators.
 
     Raises:
-      UserError: As `search.make`, or a utility needs a package that is not installed.
+      UserError: A processor doesn't fit the model, or a utility needs a package that is
+        not installed.
     """
 
     def __init__(
         self,
         model: Model | Ensemble,
         tokenizer: Tokenizer,
-        settings: EvaluationConfig,
+        decoding: Decoding,
         seed: int = 0,
         n_best: int = 1,
         devices: DeviceMesh | None = None,
@@ -71,23 +74,23 @@ class Translator:
         self._model = model
         self._longest = longest
         self._tokenizer = tokenizer
-        self._settings = settings
+        self._decoding = decoding
         self._seed = seed
         self._devices = devices or mesh.make_mesh()
-        choice = search.make(settings, tokenizer.forced_first)
-        search.check_processors(choice.processors, model, settings.extra_length)
-        self._strategy, self._samples, self._utility = search.sampling(
-            choice.strategy, n_best
-        )
-        choice = choice._replace(strategy=self._strategy)
-        if self._utility:
-            self._utility.check_installed()
+        self._strategy = decoding.strategy
+        self._samples = decoding.count_samples(n_best)
+        if decoding.utility:
+            decoding.utility.check_installed()
+        extra = decoding.extra_length
+        forced = forced_prefix(tokenizer.forced_first)
+        processors = (*forced, *decoding.processors)
+        search.check_processors(processors, model, extra)
         # Equal texts are merged and the next one moves up, so all must be final.
         final = self._strategy.hypotheses if n_best > 1 else 1
         if self._strategy.draws:
             final = 1
-        extra = settings.extra_length
         programs = programs or ProgramCache()
+        choice = self._strategy, processors
         self._search = programs.get(_search, model, choice, extra, final, self._devices)
 
     def __call__(
@@ -134,7 +137,7 @@ class Translator:
         sentences = RaggedArray.from_rows(rows, dtype)
         lengths = sentences.lengths() + 1
         check_lengths(self._model, lengths)
-        tokens = max(1, self._settings.batch_tokens // self._strategy.hypotheses)
+        tokens = max(1, self._decoding.batch_tokens // self._strategy.hypotheses)
         batches = list(packing.by_length(lengths, tokens, self._devices.row_shards))
         decode = functools.partial(self._decode, variables, sentences, first)
         results = [[Hypothesis('', 0.0)] for _ in texts]
@@ -167,7 +170,7 @@ class Translator:
             sentences, shape, index, rows, end, padding
         )
         lengths_B = np.count_nonzero(segments_BS, axis=1)
-        most_B = lengths_B - 1 + self._settings.extra_length
+        most_B = lengths_B - 1 + self._decoding.extra_length
         max_len_B = np.where(lengths_B > 0, most_B, 0).astype(np.int32)
         numbers_B = np.zeros(shape[0], np.int32)
         numbers_B[rows] = first + index
@@ -207,12 +210,13 @@ class Translator:
             yield found or [Hypothesis('', -math.inf)]
 
     def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
-        """Sorts hypotheses by utility or score; merges equal texts unless they are
+        """Sorts hypotheses by utility or score, and merges equal texts.
         samples.
 
         Several segmentations can give one text, which gets the best score of them.
         """
-        if self._utility is None:
+        utility = self._decoding.utility
+        if utility is None:
             ordered = sorted(found, key=lambda x: -x.score)
             if self._strategy.draws:
                 return ordered
@@ -223,7 +227,7 @@ class Translator:
         first_of = {x.text: x for x in reversed(found)}
         if len(first_of) == 1:
             return found[:1]
-        means = mean_utilities([x.text for x in found], source, self._utility)
+        means = mean_utilities([x.text for x in found], source, utility)
         texts = sorted(means, key=lambda text: -means[text])
         return [first_of[text] for text in texts]
 
@@ -255,7 +259,7 @@ def mean_utilities(
 
 def _search(
     model: Model | Ensemble,
-    choice: search.SearchOptions,
+    choice: tuple[Strategy, tuple[Processor, ...]],
     extra_length: int,
     n_best: int,
     devices: DeviceMesh,

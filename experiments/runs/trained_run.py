@@ -9,6 +9,7 @@ from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
 from experiments.checkpoints.digest import leaves_by_path
 from experiments.config import check, load, search, user_modules
 from experiments.config.schema import ExperimentConfig, takes_best
+from experiments.config.search import Decoding
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, named, user_errors, warn
@@ -30,6 +31,7 @@ class TrainedRun(NamedTuple):
     tokenizer: Tokenizer
     model: Model
     checkpoints: Checkpoints
+    decoding: Decoding
 
 
 def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
@@ -40,7 +42,11 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
         read by this version. Or its model can't be built here, or needs code without
         `trust_code`.
     """
-    config = _config(path, trust_code)
+    stored = directory.read_config(path)
+    user_modules.use(path, trust_code=trust_code)
+    with named(path / directory.CONFIG):
+        config = load.from_dict(stored)
+        decoding = search.make(config.evaluation)
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
     if not checkpoints.steps():
         raise UserError(
@@ -54,21 +60,12 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
         model = model.clone(source_vocab_size=vocabulary.source_vocab_size)
         check.check_backend(config)
         mesh.abstract_variables(model)
-    return TrainedRun(config, vocabulary, model, checkpoints)
+    return TrainedRun(config, vocabulary, model, checkpoints, decoding)
 
 
 def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
     """Returns the tokenizer of a run; UserError if it is missing or damaged."""
     return tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
-
-
-def _config(path: Path, trust_code: bool) -> ExperimentConfig:
-    stored = directory.read_config(path)
-    user_modules.use(path, trust_code=trust_code)
-    with named(path / directory.CONFIG):
-        config = load.from_dict(stored)
-        search.make(config.evaluation)
-    return config
 
 
 def average(
@@ -127,7 +124,8 @@ def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
         seal = saved.metadata(step).get('rows')
         if seal and metrics_log.is_changed(path, step, seal):
             warn(reading.changed_file(path / metrics_log.NAME))
-    best = metrics.deciding(config.evaluation.metrics, config.evaluation.best)
+    made = metrics.make(config.evaluation.metrics)
+    best = metrics.deciding(made, config.evaluation.best)
     return metrics_log.dev_scores(path, best)
 
 

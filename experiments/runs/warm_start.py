@@ -119,7 +119,9 @@ def load(
         with user_errors():
             theirs = _resized(run.model, model)
         here, there = _kinds(model), _kinds(theirs)
-        fitting = _fitting_paths(here, there, config)
+        adapters = model.dense.trained_parameters
+        added = {x for x in here if x.rpartition('/')[2] in adapters}
+        fitting = _fitting_paths(here, there, added, config)
         mean = _mean(config, run, devices)
     by_path = freezing.paths(unstack_layers(mean.variables))
     taken = {path: by_path[path] for path in sorted(fitting)}
@@ -142,12 +144,16 @@ def load(
 
 
 def _fitting_paths(
-    here: dict[str, str], there: dict[str, str], config: ExperimentConfig
+    here: dict[str, str],
+    there: dict[str, str],
+    added: set[str],
+    config: ExperimentConfig,
 ) -> set[str]:
     """Returns the variables that a model gets from the source, without `init_ignore`.
 
     Args:
       here, there: The model's and the source's, by path: {'params/…': 'float32[4]'}.
+      added: Paths of adapters, which the source may lack.
     """
     expression = f'init_ignore={quote(config.init_ignore)}'
     ignored = set()
@@ -159,7 +165,7 @@ def _fitting_paths(
     both = here.keys() & there.keys()
     fitting = {path for path in both if here[path] == there[path]} - ignored
     wrong = {
-        'missing': here.keys() - there.keys() - ignored,
+        'missing': here.keys() - there.keys() - added - ignored,
         'unused': there.keys() - here.keys() - ignored,
         'different shape': both - fitting - ignored,
     }
