@@ -370,7 +370,7 @@ def scores_over_sizes(study: Study) -> Figure | None:
     """Draws scores against parameters, to show whether an answer holds at other sizes.
 
     A line is fitted to runs that differ in size only, linear in the logarithm of the
-    number of parameters. None without two sizes.
+    number of parameters. Returns None without two sizes.
     """
     factor = _factor_of_sizes(study.sweep)
     if factor is None:
