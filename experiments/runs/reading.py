@@ -279,8 +279,7 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
 
 
 def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
-    """Returns the path of translations with the mean of `mean_of` checkpoints up to a
-    step.
+    """Returns the path of translations with the mean of `mean_of` checkpoints.
 
     Their scores have the suffix `.json`.
     """
