@@ -279,9 +279,9 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
 
 
 def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
-    """Returns the path of translations with the mean of `mean_of` checkpoints.
+    """Returns the path of a set's translations. Their scores have the suffix `.json`.
 
-    Their scores have the suffix `.json`.
+    They come from the mean of `mean_of` checkpoints up to `step`.
     """
     mean = f',mean_of={mean_of}' if mean_of > 1 else ''
     return path / 'translations' / f'{name}.step={step}{mean}.txt'
