@@ -22,15 +22,7 @@ from experiments.sweeps.schema import Sweep
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart. Grey replaces
 # black, and yellow is left out because it is too pale for a line.
-COLOURS = [
-    '#0072B2',
-    '#D55E00',
-    '#009E73',
-    '#CC79A7',
-    '#56B4E9',
-    '#E69F00',
-    '#7A7A7A',
-]
+COLOURS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00', '#7A7A7A']
 # Each round of the colours has its own dashes and shape.
 _DASHES = [dash for dash in ([1, 0], [6, 3], [2, 2]) for _ in COLOURS]
 _SHAPES = [shape for shape in ('circle', 'square', 'triangle') for _ in COLOURS]
