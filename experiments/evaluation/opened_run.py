@@ -101,8 +101,7 @@ class OpenedRun:
         return Scorer(self.model, self.tokenizer, tokens)
 
     def record(self, source: str, target: str) -> Record:
-        """Records the internals of the model for one pair, with the target as decoder
-        input.
+        """Records the model's internals for one pair, whose target is decoder input.
 
         Attention that does not store its weights has no entry.
         """
