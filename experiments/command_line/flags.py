@@ -265,9 +265,9 @@ def settings(
         user_modules.use(file.parent, trust_code=trust_code)
     before = flatten(config.to_dict())
     load.override(config, overrides)
-    after = flatten(config.to_dict())
-    changed = {k: v for k, v in after.items() if v != before[k]}
-    return ConfigFlags(load.from_dict(config.to_dict()), _name(file), changed)
+    found = load.from_dict(config.to_dict())
+    changed = {k: v for k, v in found.values().items() if v != before[k]}
+    return ConfigFlags(found, _name(file), changed)
 
 
 def _name(file: Path) -> str:
