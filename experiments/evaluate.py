@@ -112,7 +112,6 @@ def _check_files(args: Any) -> None:
 
 
 def _chosen(args: Any, data: 'Source') -> 'dict[str, Pairs]':
-    """Returns the pairs to score by the name of their set or file."""
     from experiments.data.sources import text
     from experiments.evaluation import sets
 

@@ -192,8 +192,7 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
     print(f'logs: {folder}/', flush=True)
     workers.forget_failures(sweep)
     sweep = planning.plan(sweep)
-    runs = sweep.all_runs
-    said = {run.path for run in runs if planning.has_ended(run)}
+    said = {run.path for run in sweep.all_runs if planning.has_ended(run)}
     if said:
         in_all = progress.number_of_runs(sweep)
         print(f'{len(said)} of {in_all} runs have already ended', flush=True)
@@ -213,9 +212,7 @@ def _use_workers(
 ) -> Sweep:
     processes = workers.start_here(config, number, _logs(sweep))
     try:
-        while None in [process.poll() for process in processes]:
-            if stop():
-                break
+        while not stop() and None in [process.poll() for process in processes]:
             time.sleep(0.5)
             sweep = progress.say_ended(sweep, said)
     finally:
@@ -229,7 +226,9 @@ def _use_workers(
 def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
     """Waits for runs of other processes, such as workers of a killed sweep, if any."""
     was_running = False
-    while not stop() and _is_running(sweep):
+    while not stop():
+        if reading.RUNNING not in {planning.outcome(x).status for x in sweep.all_runs}:
+            break
         if not was_running:
             print('waiting for runs of other processes', flush=True)
         was_running = True
@@ -237,22 +236,14 @@ def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
     return was_running
 
 
-def _is_running(sweep: Sweep) -> bool:
-    statuses = [planning.outcome(run).status for run in sweep.all_runs]
-    return reading.RUNNING in statuses
-
-
 def _logs(sweep: Sweep) -> Path:
     return directory.RUNS / '.sweeps' / sweep.name
 
 
 def _exit_unless_finished(runs: Sequence[PlannedRun], folder: Path) -> None:
-    is_finished = True
-    for run in runs:
-        status, message = planning.outcome(run)
-        if status != reading.FINISHED:
-            is_finished = False
-            reason = message or f'see the logs in {folder}/'
-            note(f'{run.path}: {status}: {reason}')
-    if not is_finished:
+    outcomes = [(run.path, *planning.outcome(run)) for run in runs]
+    unfinished = [x for x in outcomes if x[1] != reading.FINISHED]
+    for path, status, message in unfinished:
+        note(f'{path}: {status}: {message or f"see the logs in {folder}/"}')
+    if unfinished:
         sys.exit(1)

@@ -138,7 +138,6 @@ def _parser() -> flags.Parser:
 
 
 def _check_html(path: Path) -> None:
-    """Raises UserError if the page cannot be written."""
     reason = storage.obstacle(path.parent)
     if path.is_dir():
         reason = 'it is a directory'
@@ -158,7 +157,6 @@ def _model_of(runs: 'Sequence[OpenedRun]') -> tuple[Any, Any]:
 
 
 def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
-    """Raises UserError unless the runs of an ensemble share a tokenizer."""
     for run in runs:
         if run.tokenizer.digest != runs[0].tokenizer.digest:
             raise UserError(
@@ -168,7 +166,6 @@ def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
 
 
 def _check_n_best(n_best: int, most: int) -> None:
-    """Raises UserError if the search returns fewer translations per line."""
     if not 1 <= n_best <= most:
         raise UserError(
             f'--n_best={n_best} must be from 1 to {most}. Use more beams, as in '

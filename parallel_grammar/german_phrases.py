@@ -1,5 +1,3 @@
-"""Renders the phrases of a clause in German: noun phrases in a case, and predicates."""
-
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -107,9 +105,7 @@ _NO = Determiner('no', 'no', 'kein', 'ein')
 
 
 def phrase(nominal: Nominal, case: str) -> list[str]:
-    """Returns the words of a noun phrase in a case.
-
-    Omits its relative clause, which `german` places.
+    """Returns the words of a noun phrase in a case, without its relative clause.
 
     Examples:
       >>> from parallel_grammar.rng import Rng
@@ -142,7 +138,6 @@ def _agreement(nominal: NounPhrase | RelativePronoun) -> str:
 
 
 def _noun_phrase(np: NounPhrase, case: str) -> list[str]:
-    """Returns article, adjective and noun; a possessive replaces the article."""
     cell = _agreement(np), case
     determiner = np.determiner.german
     pattern = np.determiner.pattern
@@ -168,7 +163,6 @@ def _possessive(owner: Name | RelativePronoun) -> str:
 
 
 def indefinite(nominal: object) -> TypeGuard[NounPhrase]:
-    """Returns whether 'kein' negates it: a noun with 'ein' or without an article."""
     if not isinstance(nominal, NounPhrase) or nominal.owner:
         return False
     return nominal.determiner.english in ('a', '')
@@ -184,7 +178,6 @@ def reflexive(person: int) -> str:
 
 
 def adverbial(part: Prepositional | Adverb, case: str) -> list[str]:
-    """Returns an adverbial of place, direction or company."""
     if isinstance(part, Adverb):
         return [part.german]
     return prepositional(

@@ -1,5 +1,3 @@
-"""Samples sentences of two clauses."""
-
 from dataclasses import replace
 
 from parallel_grammar.lexicon import BE, CLAUSE_VERBS, VERBS
@@ -49,7 +47,6 @@ def _second_clause(
 
 
 def subordinate(rng: Rng) -> Sentence:
-    """Samples '…, because …' or the reverse order: 'When …, …'."""
     kinds = {
         'because': 30,
         'although': 16,
@@ -94,7 +91,6 @@ def _said(rng: Rng, main: Clause) -> Clause:
 
 
 def intention(rng: Rng) -> Sentence:
-    """Samples 'tries to …'."""
     verb = rng.pick([v for v in CLAUSE_VERBS.values() if 'to' in v.notes])
     subject = subject_of(rng, verb, 'plain')
     tense = rng.draw({'present': 40, 'past': 45, 'perfect': 8, 'future': 7})
@@ -115,7 +111,6 @@ def _is_extended(what: Clause) -> bool:
 
 
 def purpose(rng: Rng) -> Sentence:
-    """Samples '… in order to …'."""
     subject = subject_of(rng, BE)
     tense = rng.pick(('present', 'past'))
     main = clause(rng, _PURPOSEFUL, subject, tense, extras=False, negative=False)
@@ -124,7 +119,6 @@ def purpose(rng: Rng) -> Sentence:
 
 
 def joined(rng: Rng) -> Sentence:
-    """Samples two main clauses: '…, and …'."""
     tense = rng.pick(('present', 'past'))
     first = short_clause(rng, tense)
     second = _second_clause(rng, first, tense)

@@ -85,6 +85,7 @@ def build(
         model = model_build.model(config.model, vocab_size, special_tokens)
         model = model.clone(source_vocab_size=source_vocab_size)
     _check_remat(config, model)
+    _check_adapters(config, model)
     return Components(
         tokenizer=tokenizer,
         filters=of_pairs,
@@ -118,6 +119,16 @@ def _check_limits(config: ExperimentConfig) -> None:
         raise UserError(
             f'evaluation.average={evaluation.average} exceeds the number of '
             f'checkpoints kept, checkpoint.{field}={there}. Raise checkpoint.{field}.'
+        )
+
+
+def _check_adapters(config: ExperimentConfig, model: Model) -> None:
+    """Raises UserError if adapters would train next to random matrices."""
+    if model.dense.trained_parameters and not config.init_from:
+        raise UserError(
+            f'model.dense={config.model.dense} trains only adapters, so init_from must '
+            'name the run whose parameters they adapt. Set it, or leave model.dense '
+            'out.'
         )
 
 

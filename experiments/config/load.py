@@ -34,7 +34,7 @@ _DEEPEST = 10  # levels of nested fields
 VERSION_FIELD = 'schema_version'
 # If you add a field, raise the version, and let `_update` give the field the value that
 # keeps the behavior of earlier versions.
-VERSION = 15
+VERSION = 16
 _OLDEST = 13  # of release 0.3, the oldest whose runs can be read
 
 
@@ -270,8 +270,11 @@ def _passes_window_on(model: Mapping[str, Any]) -> bool:
 
 
 def _update(model: dict[str, Any], version: int) -> None:
+    model.setdefault('dense', None)
     if version < 14 and _passes_window_on(model):
         model['cross_attention'] = model['attention']
+    if version == 15:
+        return
     for section in ('decoder', 'cross'):
         prefix = f'{section}_'
         own = [name for name in model if name.startswith(prefix)]

@@ -49,17 +49,14 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     """Computes the costs of the model and of a training step, over all devices.
 
     Returns:
-      parameters: Number by part, and their total.
-      trained: Those that `train.freeze` leaves to be trained.
-      flops_per_token: FLOPs of the matrix products of a training step, forward and
-      backward, by part, and their total. A token is a target position with its source
-      position, including padding. A forward pass takes a third. Rematerialized
-      operations (`train.remat`) count once here.
-      recomputed: Additional FLOPs per token that `train.remat` recomputes in the
-      backward pass.
+      parameters, trained: Number by part, and in total; without `train.freeze`.
+      flops_per_token: FLOPs of the matrix products of a training step, by part and in
+        total. A token is a target position with its source position, including padding.
+        A forward pass takes a third. Rematerialized operations count once.
+      recomputed: Additional FLOPs per token that `train.remat` recomputes.
       bytes: Bytes of the parameters, their gradients and the optimizer's state.
       device: The bytes on one device of the mesh, and the number of devices. If
-      `mesh.data` is empty, it counts as 1.
+        `mesh.data` is empty, it counts as 1.
       batch: Rows, their length, and tokens, which are target positions.
       flops: FLOPs of a batch, and of the `train.steps` of training.
 
@@ -108,7 +105,7 @@ def flops_per_token(
     frozen: frozenset[str] = frozenset(),
     source_features: int | None = None,
 ) -> dict[str, int]:
-    """Computes FLOPs of a training step by part and in total, as in `ledger`.
+    """Computes FLOPs of a training step by part and in total, without a teacher's.
 
     Args:
       variables: The model's variables, or their shapes.
@@ -140,7 +137,6 @@ def _bytes(arrays: dict[str, Any], mesh: AbstractMesh) -> dict[str, int]:
 
 
 def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
-    """Returns rows and length of a batch with rows of the maximum length."""
     length = config.batch.max_length
     parts = config.train.accumulate
     multiple = config.batch.rows_multiple * parts
@@ -156,8 +152,6 @@ def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
 
 
 def _abstract_state(made: components.Components) -> TrainState:
-    """Returns the shapes of the initial training state."""
-
     optimizer, _ = made.optimizer.build(made.model)
 
     def init():

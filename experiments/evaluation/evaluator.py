@@ -33,8 +33,6 @@ _EXAMPLES = 3  # number of shown translations per set
 
 
 class Evaluation(NamedTuple):
-    """A set's scores by name, and its translations, each on one line."""
-
     scores: Scores
     outputs: list[str]
 
@@ -44,14 +42,12 @@ class Evaluator:
 
     Args:
       decoding: Also has the size of batches.
-      metrics: The metrics of translations.
       path: The run's directory, where translations are saved; None disables saving.
       languages: Codes of source and target language.
-      devices: Devices that share the rows of batches. Defaults to all devices.
       objective: Makes the examples of the loss; None is translation.
       programs: Shares compiled programs with other evaluators.
-      on_progress: Called with the number of translated sentences of a set, their total,
-        and a description: 'sentences of val'.
+      on_progress: Called with the number of translated sentences, their total, and a
+        description: 'sentences of val'.
 
     Raises:
       UserError: As `Translator`.
@@ -99,12 +95,10 @@ class Evaluator:
     ) -> Evaluation:
         """Scores a set, and saves its translations with their scores.
 
-        Results are cached, for example those of the dev set at the last step. If the
-        directory is not writable, this prints a warning.
+        Results are cached. An unwritable directory only causes a warning.
 
         Args:
-          step: Step of the last checkpoint in `variables`.
-          mean_of: Number of checkpoints averaged in `variables`.
+          step: Step of the last of the `mean_of` checkpoints averaged in `variables`.
         """
         key = (name, step, mean_of)
         if key not in self._evaluated:
@@ -139,10 +133,10 @@ class Evaluator:
         return Evaluation(found, outputs)
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
-        """Returns loss, perplexity and token accuracy on first references.
+        """Returns loss (nats per token), perplexity and token accuracy.
 
-        The loss is in nats per token, without label smoothing. With an objective, the
-        examples are the same each time.
+        They are for first references, without label smoothing. An objective makes the
+        same examples each time.
         """
         references = sets.first_references(pairs)
         batches = self._scorer.batches(references, self._objective)
@@ -159,7 +153,6 @@ class Evaluator:
 
 
 def _loss_sums(model: Model, devices: DeviceMesh) -> Program:
-    """Returns the compiled loss sums of a batch."""
     sums = functools.partial(loss_sums, model, loss='cross_entropy(label_smoothing=0)')
     jitted = jax.jit(sums, out_shardings=devices.everywhere())
     return Program(jitted)
@@ -170,10 +163,9 @@ def _write_translations(
 ) -> None:
     """Writes a set's translations, with its sources and references in separate files.
 
-    There is a file for all first references, one for all second ones, and so on. A line
-    is blank if a sentence has no such reference. The commands of sacreBLEU and COMET
-    read these files: `sacrebleu val.reference.txt -i …`. The command of sacreBLEU
-    treats a blank line as an empty reference, which changes TER.
+    sacreBLEU and COMET read these files: `sacrebleu val.reference.txt -i …`. A second
+    or later reference that a sentence lacks is a blank line, which the command of
+    sacreBLEU treats as an empty reference. That changes TER.
     """
     storage.refuse_link(file.parent)
     sources, references = sets.lines_of(pairs)
@@ -186,11 +178,9 @@ def _write_translations(
 
 
 def examples(pairs: Pairs, outputs: Sequence[str]) -> str:
-    """Formats three of a set's translations, spread over the set."""
     every = max(1, len(pairs) // _EXAMPLES)
-    numbers = range(0, len(pairs), every)
     lines = []
-    for i in numbers[:_EXAMPLES]:
+    for i in range(0, len(pairs), every)[:_EXAMPLES]:
         source, references = pairs[i]
         lines += [
             f'  source      {source}',

@@ -26,19 +26,14 @@ from flaxformer_lite.training.batch import Batch, make_batch
 class OpenedRun:
     """A trained run, possibly still in training.
 
-    Parameters and data are loaded on first use.
-
     Args:
       path: The run's directory.
       trust_code: Allows running code from that directory, if the run needs modules that
         cannot be imported otherwise.
-      step: Selects the checkpoint of one step. Defaults to the average that the config
-        asks for.
+      step: Selects one checkpoint. Defaults to the average that the config asks for.
 
     Attributes:
-      path: The run's directory.
       trained: Its config, tokenizer, model, checkpoints and decoding.
-      config, tokenizer, model, decoding: Those of `trained`.
 
     Raises:
       UserError: As `trained_run.open_trained`, or the run has no checkpoint of `step`.
@@ -57,11 +52,7 @@ class OpenedRun:
 
     @functools.cached_property
     def mean(self) -> Mean:
-        """The average that the config asks for, or the checkpoint of `step`.
-
-        Raises:
-          UserError: As `trained_run.average`.
-        """
+        """The mean of the checkpoints; raises UserError as `trained_run.average`."""
         # Under a user's jit, load concrete arrays instead of tracing.
         with jax.ensure_compile_time_eval():
             return trained_run.average(
@@ -70,44 +61,32 @@ class OpenedRun:
 
     @property
     def variables(self) -> Any:
-        """The variables of `mean` for `model.apply`: {'params': …}, float32."""
+        """The variables for `model.apply`: {'params': …}, float32."""
         return self.mean.variables
 
     @functools.cached_property
     def data(self) -> Source:
-        """The data source of the run.
-
-        Raises:
-          UserError: A file is missing.
-        """
+        """The data source of the run; raises UserError if a file is missing."""
         return sources.load(self.config.data)
 
     @property
     def evaluation_sets(self) -> dict[str, Pairs]:
-        """Name of a set → its pairs of a source and references.
-
-        Raises:
-          UserError: As `sets.chosen`.
-        """
+        """Name of a set → its pairs; raises UserError as `sets.chosen`."""
         return sets.chosen(self.data.evaluation(), '', 'data')
 
     def translate(self, lines: Sequence[str]) -> list[str]:
-        """Translates lines, with the decoding of the config; blank lines stay blank.
+        """Translates lines as the config asks; blank lines stay blank.
 
         Raises:
-          UserError: `lines` is a single string, or a line has more tokens than the
-            model has positions.
+          UserError: `lines` is a string, or a line has more tokens than the model has
+            positions.
         """
         check_list('lines', lines)
         hypotheses = self._translator(self.variables, lines)
         return [best_first[0].text for best_first in hypotheses]
 
     def score(self, pairs: Sequence[Pair]) -> list[list[ScoredToken]]:
-        """Returns the target tokens of each pair, with their log-probabilities.
-
-        Raises:
-          UserError: As `Scorer.batches`.
-        """
+        """Returns the scored tokens of each target; UserError as `Scorer.batches`."""
         return list(self._scorer(self.variables, pairs))
 
     # Both keep their compiled programs.
@@ -122,7 +101,8 @@ class OpenedRun:
         return Scorer(self.model, self.tokenizer, tokens)
 
     def record(self, source: str, target: str) -> Record:
-        """Records the internals of the model for one pair; the target is decoder input.
+        """Records the internals of the model for one pair, with the target as decoder
+        input.
 
         Attention that does not store its weights has no entry.
         """
@@ -131,14 +111,8 @@ class OpenedRun:
         return jitted(self.model, self.variables, batch, missing_ok=True)
 
 
-def pairs_batch(
-    tokenizer: Tokenizer, pairs: Sequence[Pair], length: int | None = None
-) -> Batch:
-    """Makes one batch of pairs on all devices, with a pair per row.
-
-    Args:
-      length: As for `make_batch`.
-    """
+def pairs_batch(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Batch:
+    """Makes one batch on all devices, with a pair per row."""
     source_ids = tokenizer.encode([source for source, _ in pairs])
     target_ids = tokenizer.encode_target([target for _, target in pairs])
     special = tokenizer.special_tokens
@@ -147,6 +121,5 @@ def pairs_batch(
         [[*ids, special.eos] for ids in target_ids],
         special.bos,
         special.padding,
-        length=length,
     )
     return jax.device_put(batch, mesh.make_mesh().everywhere())

@@ -39,9 +39,7 @@ class Scorer:
 
     Args:
       batch_tokens: Tokens per side and device.
-      devices: Devices that share the rows of batches. Defaults to all devices.
       longest: Maximum number of tokens per side; None disables the limit.
-      programs: Shares compiled programs with other scorers.
     """
 
     def __init__(
@@ -64,14 +62,10 @@ class Scorer:
     def batches(
         self, pairs: Sequence[Pair], objective: Objective | None = None
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yields all pairs in packed batches on the devices.
+        """Yields packed batches on the devices, each after the indices of its pairs.
 
         Args:
-          pairs: The pairs.
           objective: Makes an example of each pair, seeded by its index.
-
-        Yields:
-          The indices of a batch's pairs, in their order in it, and the batch.
 
         Raises:
           UserError: A side has more tokens than the model has positions.
@@ -97,8 +91,8 @@ class Scorer:
         """Yields the tokens of each target, including EOS, in the order of the pairs.
 
         Raises:
-          UserError: As `batches`, after scoring the windows before it; or a side has
-            more tokens than `longest`, after scoring the pairs before it.
+          UserError: As `batches`, after earlier windows; or a side has more tokens than
+            `longest`, after earlier pairs.
         """
         check_list('pairs', pairs)
         for pair in pairs:
@@ -124,7 +118,6 @@ class Scorer:
         return results
 
     def _tokens(self, batch: Any, scores: TokenScores) -> Iterator[list[ScoredToken]]:
-        """Yields the scored tokens of each pair of a batch."""
         arrays = (batch['target_positions'], batch['labels'], *scores)
         positions_BT, *columns = jax.device_get(arrays)
         labels_BT = columns[0]
@@ -138,6 +131,5 @@ class Scorer:
 
 
 def _log_probs(model: Model, devices: DeviceMesh) -> Program:
-    """Returns the compiled token scores of a batch."""
     function = functools.partial(log_probs, model)
     return Program(jax.jit(function, out_shardings=devices.readable_rows()))

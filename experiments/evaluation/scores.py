@@ -61,10 +61,7 @@ def table(results: dict[str, Scores]) -> str:
         for name in metric_names(result):
             signatures[name] = result[f'{name}_signature']
     columns = ('sentences', *OF_MODELS, *signatures, 'direction')
-    rows = []
-    for name, result in results.items():
-        cells = [result.get(column) for column in columns]
-        rows.append([name, *cells])
+    rows = [[name, *map(result.get, columns)] for name, result in results.items()]
     lines = [console.table(['set', *columns], rows, scores=signatures)]
     lines += [f'{metric}: {signature}' for metric, signature in signatures.items()]
     return '\n'.join(lines)

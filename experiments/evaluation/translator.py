@@ -48,12 +48,10 @@ class Translator:
     """Translates text; memory does not grow with the text.
 
     Args:
-      model: The model, or an `Ensemble`.
       decoding: Also has the number of tokens in a batch per device.
       seed: Seed of sampling.
-      n_best: Number of hypotheses that a search must finish. Sampling draws this number
-        of samples, unless the strategy sets another.
-      devices: Devices that share the rows of batches. Defaults to all devices.
+      n_best: Number of hypotheses that a search must finish, or of samples, unless the
+        strategy sets another.
       longest: Maximum number of tokens of a text; None disables the limit.
       programs: Shares compiled programs with other translators.
 
@@ -104,15 +102,13 @@ class Translator:
     ) -> Iterator[list[Hypothesis]]:
         """Yields the hypotheses of each text, best first; a blank one for blank text.
 
-        Text that exceeds the model's positions raises an error after earlier windows
-        are translated. Text that exceeds `longest` raises one after all earlier texts.
-
         Args:
           first: Index of the first text. It determines what sampling draws.
           on_progress: Called from time to time with the number of translated texts.
 
         Raises:
-          UserError: `texts` is a single string, or a text is too long.
+          UserError: `texts` is a string. Or a text exceeds the model's positions, after
+            earlier windows, or `longest`, after all earlier texts.
         """
         check_list('texts', texts)
         for start in range(0, len(texts), WINDOW):
@@ -136,7 +132,6 @@ class Translator:
         first: int,
         on_progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Translates texts, given with their ids, batched by length."""
         side, _ = self._tokenizer.sides
         dtype = side.dtype if side.reads_vectors else 'uint32'
         sentences = RaggedArray.from_rows(rows, dtype)
@@ -166,12 +161,7 @@ class Translator:
         first: int,
         batch: tuple[packing.Shape, np.ndarray],
     ) -> DecodeResult:
-        """Decodes the rows of a batch, once per sampling key.
-
-        Args:
-          first: Index of the first sentence. Sampling depends on a sentence's index.
-          batch: A batch from `packing.by_length`.
-        """
+        """Decodes the rows of a batch of `packing.by_length`, once per sampling key."""
         shape, index = batch
         rows = np.arange(len(index))
         end = self._tokenizer.source_eos
@@ -197,10 +187,9 @@ class Translator:
 
     @functools.cached_property
     def _keys(self) -> list[jax.Array]:
-        """One key per sample of a sentence.
+        """One key per sample of a sentence; the first is that of a single sample.
 
-        The first sample is the same as with a single sample. The keys of other samples
-        differ from the keys of all sentences, because sentence indices are below 2³¹.
+        The others differ from the keys of all sentences, whose indices are below 2³¹.
         """
         key = self._devices.key(self._seed)
         numbers = range(1, self._samples)
@@ -208,7 +197,6 @@ class Translator:
         return [key, *others]
 
     def _hypotheses(self, decoded: DecodeResult) -> Iterator[list[Hypothesis]]:
-        """Yields the hypotheses of each row of a batch, in search order."""
         tokens_BNL, scores_BN, exists_BN = decoded
         # The tokenizer decodes many texts in one call faster than in several.
         texts = iter(self._tokenizer.decode(tokens_BNL[exists_BN].tolist()))
@@ -222,10 +210,10 @@ class Translator:
             yield found or [Hypothesis('', -math.inf)]
 
     def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
-        """Sorts hypotheses by score; merges equal texts unless they are samples.
+        """Sorts hypotheses by utility or score, and merges equal texts.
+        samples.
 
-        Several segmentations can give one text, which gets the best score of them. A
-        utility, if there is one, ranks the texts.
+        Several segmentations can give one text, which gets the best score of them.
         """
         utility = self._decoding.utility
         if utility is None:
@@ -247,13 +235,12 @@ class Translator:
 def mean_utilities(
     texts: Sequence[str], source: str, utility: 'Metric'
 ) -> dict[str, float]:
-    """Returns 1/S Σ u(y, y_s) for each distinct text y, in order; higher is better.
+    """Returns 1/S Σ u(y, y_s) for each distinct text y; higher is better.
 
     Minimum Bayes risk decoding selects the highest (Eikema and Aziz 2020, §5).
 
     Args:
-      texts: S samples of a sentence. Each nonblank sample is also a reference.
-      source: The sentence.
+      texts: S samples of a sentence. Each nonblank one is also a reference.
       utility: The sentence-level metric u.
     """
     counts = collections.Counter(texts)
@@ -277,8 +264,6 @@ def _search(
     n_best: int,
     devices: DeviceMesh,
 ) -> Program:
-    """Returns the compiled search for a batch, sharded by rows."""
-
     def decode(variables, key, source_BS, max_len_B, numbers_B):
         length = source_BS.shape[1] - 1 + extra_length
         settings = DecodingOptions(*choice, length, model.special_tokens, n_best)
@@ -302,20 +287,17 @@ def _count_threads() -> int:
 
 
 def check_longest(lengths: Sequence[int], most: int | None, first: int = 0) -> None:
-    """Raises UserError if a line has too many tokens for memory.
-
-    The message names the first such line.
+    """Raises UserError for the first line with too many tokens for memory.
 
     Args:
       lengths: The tokens of each line, including EOS.
-      most: The limit; None disables it.
       first: The number of lines before these.
     """
     fitting = count_fitting(lengths, most)
     if fitting < len(lengths):
         raise UserError(
-            f'line {first + fitting + 1:,} has {lengths[fitting]:,} tokens, more than '
-            f'{most:,}: split it into sentences'
+            f'line {first + fitting + 1:,}: {lengths[fitting]:,} tokens exceed the '
+            f'limit of {most:,}. Split it into sentences.'
         )
 
 
@@ -327,11 +309,7 @@ def count_fitting(lengths: Sequence[int], most: int | None) -> int:
 
 
 def check_lengths(model: Model | Ensemble, lengths: Iterable[int]) -> None:
-    """Raises UserError if a sentence has more tokens than the model has positions.
-
-    Args:
-      lengths: The tokens of each sentence, including EOS.
-    """
+    """Raises UserError if a sentence, with EOS, exceeds the model's positions."""
     most = model.max_length
     longest = max(lengths, default=0)
     if most is not None and longest > most:

@@ -1,5 +1,3 @@
-"""Weights & Biases (wandb.ai), through its package."""
-
 import dataclasses
 import importlib
 from typing import Any, ClassVar
@@ -10,10 +8,9 @@ from experiments.hooks.base import Hook, numbers
 
 @dataclasses.dataclass(kw_only=True)
 class Wandb(Hook):
-    """Logs the config and the rows' numbers to a wandb run, which resumes continue.
+    """Logs the config and the rows' numbers to Weights & Biases; a resume continues.
 
     Attributes:
-      project: The run's project.
       entity: The user or team that owns the project; '' uses wandb's settings.
       offline: Whether to keep it in `wandb/` of the run's directory, for `wandb sync`.
     """

@@ -1,5 +1,3 @@
-"""COMET (Rei et al. 2020), a trained model's quality score, by unbabel-comet."""
-
 import dataclasses
 import functools
 import importlib
@@ -19,7 +17,7 @@ _INSTANTIATOR = '_instantiator'
 class Comet(Metric):
     """100 × the mean of a COMET model's score over sentences, on the CPU.
 
-    Each sentence uses the reference with the highest score.
+    Rei et al. 2020. Each sentence uses the reference with the highest score.
 
     Attributes:
       path: A folder from `comet.download_model`, with `hparams.yaml` and

@@ -1,5 +1,3 @@
-"""The share of translations that equal a reference, word by word."""
-
 import dataclasses
 
 from experiments.metrics.base import Metric
@@ -10,9 +8,6 @@ class ExactMatch(Metric):
     """The share of translations that equal one of their references, in percent.
 
     The number of spaces between words doesn't matter.
-
-    Attributes:
-      lowercase: Whether to ignore case.
     """
 
     lowercase: bool = False

@@ -23,7 +23,7 @@ _LEFT_OUT = frozenset(
     'contrib.dpsgd contrib.schedule_free contrib.cocob contrib.galore'.split()
 )
 # The matrices of linear maps, and the tables of embeddings and of logits.
-DECAYING = ('kernel', 'embedding', 'source_embedding', 'output')
+DECAYING = ('kernel', 'embedding', 'source_embedding', 'output', 'lora_a', 'lora_b')
 
 
 def split(text: Spec) -> tuple[str, dict[str, Any]]:

@@ -1,7 +1,4 @@
-"""A trained run, opened from its directory: config, tokenizer, model, checkpoints.
-
-Used by the commands that read a run and by the end of training.
-"""
+"""A trained run, opened from its directory: config, tokenizer, model, checkpoints."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -30,8 +27,6 @@ _ATTEMPTS = 20
 
 
 class TrainedRun(NamedTuple):
-    """The contents of a run's directory."""
-
     config: ExperimentConfig
     tokenizer: Tokenizer
     model: Model
@@ -42,13 +37,10 @@ class TrainedRun(NamedTuple):
 def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
     """Opens the run in a directory for reading; the run may still be training.
 
-    Args:
-      trust_code: Whether code in the run's directory may run, as in `parts.use`.
-
     Raises:
       UserError: The directory isn't a run's, has no finished checkpoint yet or can't be
-        read by this version. Also if its model can't be built here, or it needs code
-        that isn't trusted.
+        read by this version. Or its model can't be built here, or needs code without
+        `trust_code`.
     """
     stored = directory.read_config(path)
     user_modules.use(path, trust_code=trust_code)
@@ -72,11 +64,7 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
 
 
 def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
-    """Returns the tokenizer of the run in a directory.
-
-    Raises:
-      UserError: It is missing or damaged.
-    """
+    """Returns the tokenizer of a run; UserError if it is missing or damaged."""
     return tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
 
 
@@ -116,7 +104,6 @@ def average(
 
 
 def check_step(checkpoints: Checkpoints, step: int) -> None:
-    """Raises UserError if the run keeps no checkpoint of a step."""
     kept = checkpoints.steps()
     if step not in kept:
         raise UserError(
@@ -143,7 +130,6 @@ def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
-    """Returns the steps whose checkpoints are averaged: the last or the best."""
     number = config.evaluation.average
 
     def steps():
@@ -157,10 +143,7 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
 
 
 def sha256(params: Any) -> str:
-    """Returns the SHA-256 of the leaves' bytes, in the order of the leaves' paths.
-
-    The bytes are little-endian and in C order.
-    """
+    """Returns the SHA-256 of the leaves' little-endian bytes, ordered by path."""
     content = hashlib.sha256()
     for _, leaf in sorted(leaves_by_path(params).items()):
         array = mesh.fetch(leaf)

@@ -9,7 +9,7 @@ from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.schema import DROPOUT_AXES, ModelConfig
 from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.layers.blocks.base import Block
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.layers.scanned_stack import ScannedStack
@@ -169,7 +169,18 @@ class Parts:
         if sizes is None:
             sizes = self.config.sizes(role)
         kernel_init = variants.make('init', init, sizes=sizes)
-        return Dense(dtype=getattr(jnp, self.config.dtype), kernel_init=kernel_init)
+        dtype = getattr(jnp, self.config.dtype)
+        if self.config.dense is None:
+            return Dense(dtype=dtype, kernel_init=kernel_init)
+        return variants.make(
+            'dense',
+            self.config.dense,
+            features=(),
+            input_axes=1,
+            bias=True,
+            dtype=dtype,
+            kernel_init=kernel_init,
+        )
 
     def additive_attention(self) -> Any:
         """Returns the attention of a recurrent decoder (Bahdanau et al. 2015)."""

@@ -147,6 +147,10 @@ class ModelConfig(Section):
     init: Annotated[
         Spec | None, 'a file in init/; empty: xavier, or as the residual requires'
     ] = None
+    dense: Annotated[
+        Spec | None,
+        'adapter of every matrix, a file in layers/dense/, such as lora; empty: none',
+    ] = None
     tie: Annotated[
         str,
         Choices('all', 'decoder', 'source_target', 'none'),

@@ -19,6 +19,7 @@ FOLDERS = {
     'feed_forward': Folder('flaxformer_lite.feed_forward', 'FeedForward'),
     'block': Folder('flaxformer_lite.layers.blocks', 'Block'),
     'init': Folder('flaxformer_lite.init', 'Init'),
+    'dense': Folder('flaxformer_lite.layers.dense', 'Dense'),
 }
 # Not part of a `model` config: components of training and decoding.
 SCHEDULES = Folder('flaxformer_lite.training.schedules', 'Schedule')
@@ -27,7 +28,7 @@ STRATEGIES = Folder('flaxformer_lite.decoding.strategies', 'Strategy')
 PROCESSORS = Folder('flaxformer_lite.decoding.processors', 'Processor')
 
 # One object serves all layers, so these fields can't have patterns.
-_OF_ALL_LAYERS = ('architecture', 'init')
+_OF_ALL_LAYERS = ('architecture', 'init', 'dense')
 
 
 # Arguments that `build` passes to every class of a kind. Others are the user's.
@@ -45,6 +46,7 @@ GIVEN = {
         'merged',
     ),
     'init': ('sizes',),
+    'dense': ('features', 'input_axes', 'bias', 'dtype', 'kernel_init'),
 }
 
 

@@ -1,5 +1,3 @@
-"""Filter of untranslated pairs."""
-
 import dataclasses
 
 from experiments.data.filters.base import Filter

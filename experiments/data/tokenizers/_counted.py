@@ -1,5 +1,3 @@
-"""Tokenizers with the most frequent units of a text as pieces."""
-
 import collections
 import dataclasses
 import functools
@@ -28,7 +26,6 @@ class Counted(Tokenizer):
     Attributes:
       vocab_size: Maximum number of ids, including the four special ones.
       min_count: Rarer units are unknown.
-      model: The units as JSON, the most frequent first.
     """
 
     vocab_size: Annotated[int, Range(at_least=5)] = 50_000

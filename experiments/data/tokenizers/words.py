@@ -1,5 +1,3 @@
-"""Words between spaces: `words(min_count=2)`, for text that is tokenized already."""
-
 import dataclasses
 
 from experiments.data.tokenizers._counted import Counted
@@ -7,12 +5,7 @@ from experiments.data.tokenizers._counted import Counted
 
 @dataclasses.dataclass(frozen=True)
 class Words(Counted):
-    """Each word is a piece: text between spaces, including punctuation.
-
-    Attributes:
-      vocab_size: Maximum number of ids, including the four special ones.
-      min_count: Rarer words are unknown.
-    """
+    """Each word is a piece: text between spaces, including punctuation."""
 
     def split(self, text):
         return text.split()

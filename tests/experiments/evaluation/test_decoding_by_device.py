@@ -112,7 +112,7 @@ def test_a_text_with_too_many_tokens_is_named_after_those_before_it(monkeypatch)
     texts = ['3 4', '', '5', '3 4 5 6', '3']
     found = translate(tiny.all_variables(MODEL), texts)
     assert len([next(found) for _ in range(3)]) == 3
-    with pytest.raises(UserError, match='line 4 has 5 tokens, more than 4: split it'):
+    with pytest.raises(UserError, match='line 4: 5 tokens exceed the limit of 4'):
         next(found)
 
 
@@ -126,5 +126,5 @@ def test_a_pair_with_too_many_tokens_is_named_after_those_before_it():
     score = scorer.Scorer(MODEL, Pieces(), 64, longest=4)
     found = score(tiny.all_variables(MODEL), [('3', '4'), ('3', '4 5 6 7')])
     assert len(next(found)) == 2
-    with pytest.raises(UserError, match='line 2 has 5 tokens, more than 4: split it'):
+    with pytest.raises(UserError, match='line 2: 5 tokens exceed the limit of 4'):
         next(found)

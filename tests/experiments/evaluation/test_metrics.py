@@ -352,8 +352,8 @@ def test_the_language_says_how_bleu_parts_text(language, tokenizer):
 @pytest.mark.parametrize(
     ('text', 'language', 'package', 'message'),
     [
-        ('bleu', 'ja', 'MeCab', r'pip install sacrebleu\[ja\]; or choose another'),
-        ('bleu', 'kor_Hang', 'mecab_ko', r'sacrebleu\[ko\]; or .*tokenize="char"'),
+        ('bleu', 'ja', 'MeCab', r'pip install sacrebleu\[ja\]\. Or choose another'),
+        ('bleu', 'kor_Hang', 'mecab_ko', r'sacrebleu\[ko\]\. .*tokenize="char"'),
         (
             'comet(path="x")',
             'de',
@@ -385,7 +385,7 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         ('', '', "evaluation.metrics: '' is not a spec"),
         ('[bleu, blue]', '', "evaluation.metrics: 'blue' is not one of .*'bleu'"),
         ('[]', '', 'write .spec, spec, …'),
-        ('[bleu, bleu]', '', 'there is a bleu already'),
+        ('[bleu, bleu]', '', 'there is a metric bleu already'),
         ('bleu(tokenize="14a")', '', 'tokenize must be one of language, 13a'),
         (
             'bleu(smooth_value=1)',
@@ -397,7 +397,11 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         ('error_rate(unit="piece")', '', 'unit must be one of word, character'),
         ('comet', '', 'evaluation.metrics: comet needs path'),
         ('optax.Bleu', '', 'optax has no class Bleu'),
-        ('[chrf, ter]', 'bleu', 'evaluation.best=bleu is not one of .*: chrf, ter'),
+        (
+            '[chrf, ter]',
+            'bleu',
+            'evaluation.best=bleu is not in .* Choose from chrf, ter.',
+        ),
     ],
 )
 def test_what_is_no_metric_is_one_line(text, best, message):
