@@ -1,3 +1,5 @@
+"""Renders a tree in English."""
+
 from parallel_grammar import inflect_english
 from parallel_grammar.lexemes import Adjective, Adverb
 from parallel_grammar.syntax import (

@@ -1,3 +1,5 @@
+"""Renders the clauses of a tree in German; `german_phrases` renders their phrases."""
+
 from parallel_grammar import inflect_german
 from parallel_grammar.german_phrases import (
     adverbial,

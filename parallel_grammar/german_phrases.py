@@ -1,3 +1,5 @@
+"""Renders the phrases of a clause in German: noun phrases in a case, and predicates."""
+
 from dataclasses import replace
 from typing import TypeGuard
 

@@ -1,3 +1,5 @@
+"""English inflection by rule."""
+
 import re
 
 from parallel_grammar.lexemes import EnglishVerb

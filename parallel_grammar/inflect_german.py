@@ -1,3 +1,5 @@
+"""German inflection by rule."""
+
 import re
 
 from parallel_grammar.lexemes import GermanVerb

@@ -1,3 +1,5 @@
+"""Random choices that are identical on every platform and Python version."""
+
 import random
 from collections.abc import Mapping, Sequence
 from typing import TypeVar

@@ -1,3 +1,5 @@
+"""Samples clauses: a verb and the parts that its table entry allows."""
+
 from collections.abc import Sequence
 from typing import Any
 

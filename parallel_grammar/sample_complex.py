@@ -1,3 +1,5 @@
+"""Samples sentences of two clauses."""
+
 from dataclasses import replace
 
 from parallel_grammar.lexicon import BE, CLAUSE_VERBS, VERBS

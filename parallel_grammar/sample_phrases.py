@@ -1,3 +1,5 @@
+"""Samples noun phrases, and adverbials of time, place and manner."""
+
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeGuard

@@ -1,3 +1,5 @@
+"""Samples questions and requests."""
+
 from dataclasses import replace
 
 from parallel_grammar.lexemes import Adverb, Noun, Verb

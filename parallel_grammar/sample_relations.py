@@ -1,3 +1,5 @@
+"""Samples dependent clauses: relative clauses, infinitives, continuations."""
+
 from dataclasses import replace
 from typing import NamedTuple
 

@@ -1,3 +1,5 @@
+"""Samples whole sentences, with a weight for each kind."""
+
 from dataclasses import replace
 
 from parallel_grammar.rng import Rng

@@ -1,3 +1,5 @@
+"""Samples clauses of description, existence and weather."""
+
 from dataclasses import replace
 
 from parallel_grammar.lexemes import Adjective, Adverb, Noun

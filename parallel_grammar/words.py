@@ -1,3 +1,5 @@
+"""Words other than nouns and verbs, and the prepositional phrases of verbs."""
+
 # English (/comparative, or else 'more …'; /- if it has none), German (/comparative, or
 # else -er): the nouns that it suits.
 ADJECTIVES = """

@@ -1,3 +1,5 @@
+"""The exported model: a run's model with the parameters that it is scored with."""
+
 from typing import Any, NamedTuple
 
 import jax

@@ -1,3 +1,5 @@
+"""Collates pairs of a corpus into the arrays of a batch."""
+
 from typing import Any
 
 import jax

@@ -1,3 +1,5 @@
+"""Prefetching of items in a thread."""
+
 from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor

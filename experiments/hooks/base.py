@@ -1,3 +1,5 @@
+"""The base class of all hooks."""
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple

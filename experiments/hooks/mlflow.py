@@ -1,3 +1,5 @@
+"""MLflow (mlflow.org), through its package."""
+
 import dataclasses
 import importlib
 import re

@@ -1,3 +1,5 @@
+"""A trace of some steps, in `profile/` of the run's directory."""
+
 import contextlib
 import dataclasses
 from typing import Annotated

@@ -1,3 +1,5 @@
+"""Weights & Biases (wandb.ai), through its package."""
+
 import dataclasses
 import importlib
 from typing import Any, ClassVar

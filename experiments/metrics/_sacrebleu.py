@@ -1,3 +1,5 @@
+"""The common base of the metrics of sacreBLEU."""
+
 import dataclasses
 import functools
 import itertools

@@ -1,3 +1,5 @@
+"""The base class of all metrics."""
+
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar

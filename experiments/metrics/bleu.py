@@ -1,3 +1,5 @@
+"""BLEU (Papineni et al. 2002), as sacreBLEU computes it (Post 2018)."""
+
 import dataclasses
 import re
 from typing import Annotated, ClassVar

@@ -1,3 +1,5 @@
+"""chrF (Popović 2015) and chrF++ (Popović 2017), as sacreBLEU computes them."""
+
 import dataclasses
 from typing import Annotated, ClassVar
 

@@ -1,3 +1,5 @@
+"""COMET (Rei et al. 2020), a trained model's quality score, by unbabel-comet."""
+
 import dataclasses
 import functools
 import importlib

@@ -1,3 +1,5 @@
+"""Mean edit distance (Levenshtein 1966) per sentence."""
+
 import dataclasses
 
 from experiments.metrics.error_rate import ErrorRate

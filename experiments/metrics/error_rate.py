@@ -1,3 +1,5 @@
+"""Word and character error rate: edit distance (Levenshtein 1966) by length."""
+
 import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, ClassVar

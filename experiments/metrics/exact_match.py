@@ -1,3 +1,5 @@
+"""The share of translations that equal a reference, word by word."""
+
 import dataclasses
 
 from experiments.metrics.base import Metric

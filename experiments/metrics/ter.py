@@ -1,3 +1,5 @@
+"""TER, translation edit rate (Snover et al. 2006), as sacreBLEU computes it."""
+
 import dataclasses
 from typing import ClassVar
 

@@ -1,3 +1,5 @@
+"""Base class of filters."""
+
 from flaxformer_lite.validation import Checked
 
 

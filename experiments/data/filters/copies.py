@@ -1,3 +1,5 @@
+"""Filter of untranslated pairs."""
+
 import dataclasses
 
 from experiments.data.filters.base import Filter

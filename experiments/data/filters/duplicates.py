@@ -1,3 +1,5 @@
+"""Filter of duplicate pairs."""
+
 import dataclasses
 import hashlib
 

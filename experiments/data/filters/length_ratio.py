@@ -1,3 +1,5 @@
+"""Filter of pairs with very different lengths, as in Moses' `clean-corpus-n`."""
+
 import dataclasses
 from typing import Annotated
 

@@ -1,3 +1,5 @@
+"""Base class of objectives."""
+
 import dataclasses
 import functools
 import re

@@ -1,3 +1,5 @@
+"""Text files, plain or `.gz`, read line by line."""
+
 import contextlib
 import filecmp
 import gzip

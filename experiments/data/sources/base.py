@@ -1,3 +1,5 @@
+"""Base classes and helpers of data sources."""
+
 import dataclasses
 import itertools
 import re

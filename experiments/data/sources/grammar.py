@@ -1,3 +1,5 @@
+"""English-German sentences from a built-in grammar and lexicon, set by a seed."""
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property

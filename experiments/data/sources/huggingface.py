@@ -1,3 +1,5 @@
+"""Data sets of the Hugging Face Hub, read with the package `datasets`."""
+
 import dataclasses
 import functools
 import itertools

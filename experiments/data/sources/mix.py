@@ -1,3 +1,5 @@
+"""Mixtures of sources: `mix(sources=["text(…)", "table(…)"], temperature=5)`."""
+
 import dataclasses
 import functools
 import itertools

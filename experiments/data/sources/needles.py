@@ -1,3 +1,5 @@
+"""Target words that depend on several source words: `needles(count=2)`."""
+
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass

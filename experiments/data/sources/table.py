@@ -1,3 +1,5 @@
+"""Columns of tables: `table(train="a.tsv", val="b.tsv", source="en", target="de")`."""
+
 import csv
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Parallel text in files, plain or compressed."""
+
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence

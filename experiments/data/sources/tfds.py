@@ -1,3 +1,5 @@
+"""A translation data set of TensorFlow Datasets, streamed without TensorFlow."""
+
 import contextlib
 import dataclasses
 import functools

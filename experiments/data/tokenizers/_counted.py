@@ -1,3 +1,5 @@
+"""Tokenizers with the most frequent units of a text as pieces."""
+
 import collections
 import dataclasses
 import functools

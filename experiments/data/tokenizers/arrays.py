@@ -1,3 +1,5 @@
+"""Vectors instead of a source's text: `[arrays(path="frames.npz"), characters]`."""
+
 import contextlib
 import dataclasses
 import functools

@@ -1,3 +1,5 @@
+"""Base class of tokenizers."""
+
 import dataclasses
 import itertools
 import unicodedata

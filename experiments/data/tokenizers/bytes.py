@@ -1,3 +1,5 @@
+"""UTF-8 bytes (Xue et al., ByT5, 2022): no training, no unknown text."""
+
 import dataclasses
 from typing import ClassVar
 

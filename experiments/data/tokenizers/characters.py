@@ -1,3 +1,5 @@
+"""Unicode characters: `characters(min_count=2)`."""
+
 import dataclasses
 
 from experiments.data.tokenizers._counted import Counted

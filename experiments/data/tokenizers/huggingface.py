@@ -1,3 +1,5 @@
+"""Published tokenizers, opened by Transformers: `huggingface(path="opus-mt-en-de")`."""
+
 import contextlib
 import dataclasses
 import functools

@@ -1,3 +1,5 @@
+"""Words between spaces: `words(min_count=2)`, for text that is tokenized already."""
+
 import dataclasses
 
 from experiments.data.tokenizers._counted import Counted
