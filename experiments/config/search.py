@@ -42,7 +42,7 @@ class Decoding(NamedTuple):
 
 
 def make(evaluation: EvaluationConfig) -> Decoding:
-    """Builds the components of decoding; raises UserError if one is invalid."""
+    """Builds the components of decoding; raises UserError for invalid ones."""
     with user_errors('evaluation.decode: '):
         strategy = as_strategy(evaluation.decode)
     with user_errors('evaluation.processors: '):

@@ -78,7 +78,7 @@ class Tried(NamedTuple):
     """The values that an arm tried.
 
     Attributes:
-      scores: Value → scores of its trials, unless one is missing, in the file's order.
+      scores: Value → scores of its trials, in the file's order; only complete ones.
       chosen: The value with the best mean; None until all trials have ended.
     """
 
