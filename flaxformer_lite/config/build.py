@@ -48,8 +48,7 @@ def model(
     with variants.naming('architecture'):
         found = variants.folder('architecture').find(config.architecture)
         architecture = found.cls
-        others = spec.parameters(architecture).keys() - set(architecture.own_arguments)
-        spec.check(found.name, architecture, found.arguments, given=others)
+        found.check(found.parameters.keys() - set(architecture.own_arguments))
     special_tokens.check_within(vocab_size)
     parts = Parts(config, special_tokens)
     return architecture.from_parts(parts, vocab_size, **found.arguments)

@@ -23,7 +23,7 @@ import sys
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import validation
@@ -141,21 +141,50 @@ class Component:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return parameters(self.cls)
+        """All parameters: name → annotation."""
+        signature = inspect.signature(self.cls)
+        found = {name: p.annotation for name, p in signature.parameters.items()}
+        if 'parent' in found:
+            found = {name: kind for name, kind in found.items() if name not in _OF_FLAX}
+        return found
 
     def accepted(self, **given: Any) -> dict[str, Any]:
         """Returns the arguments that are parameters; the others are left out."""
         takes = self.parameters
         return {argument: x for argument, x in given.items() if argument in takes}
 
-    def make(self, **given: Any) -> Any:
-        """Builds the object, with arguments that the user can't set.
+    def check(self, given: Collection[str] = ()) -> None:
+        """Checks the user's arguments; those in `given` are not the user's to set.
 
         Raises:
-          ValueError: an argument is unknown, missing, of the wrong type or out of
-            range, or the class raises it.
+          ValueError: an argument is unknown, missing or invalid; names it and the
+            allowed values, and an example `name(…)` of the docstring, if any.
         """
-        check(self.name, self.cls, self.arguments, given)
+        takes = {x: kind for x, kind in self.parameters.items() if x not in given}
+        for argument, value in self.arguments.items():
+            if argument not in takes:
+                names = ', '.join(takes) or 'no arguments'
+                unknown = validation.quote(argument)
+                raise ValueError(
+                    f'unknown argument {unknown}; {self.name} takes {names}'
+                )
+            validation.check(argument, takes[argument], value)
+        defaults = inspect.signature(self.cls).parameters
+        needed = [x for x in takes if defaults[x].default is inspect.Parameter.empty]
+        missing = [x for x in needed if x not in self.arguments]
+        if missing:
+            pattern = rf'`({re.escape(self.name)}\(.+?\))`'
+            example = re.search(pattern, self.cls.__doc__ or '')
+            such = f', such as {example[1]}' if example else ''
+            raise ValueError(f'{self.name} needs {", ".join(missing)}{such}')
+
+    def make(self, **given: Any) -> Any:
+        """Builds the object.
+
+        Raises:
+          ValueError: as `check`, or the class raises it.
+        """
+        self.check(given)
         try:
             inspect.signature(self.cls).bind(**given, **self.arguments)
         except TypeError as error:
@@ -467,47 +496,3 @@ def numbers_in(value: Any) -> Iterator[complex]:
             yield from numbers_in(part)
     if isinstance(value, (int, float, complex)):
         yield value
-
-
-def parameters(function: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the parameters of a class or function: name → annotation."""
-    signature = inspect.signature(function)
-    found = {name: p.annotation for name, p in signature.parameters.items()}
-    if 'parent' in found:
-        found = {name: kind for name, kind in found.items() if name not in _OF_FLAX}
-    return found
-
-
-def check(
-    name: str,
-    function: Callable[..., Any],
-    arguments: dict[str, Any],
-    given: Collection[str] = (),
-) -> None:
-    """Checks the arguments for a class or function.
-
-    Args:
-      name: name of the class or function, for error messages.
-      function: the class or function; its docstring may contain an example, `name(…)`.
-      arguments: the user's arguments.
-      given: arguments that the user can't set.
-
-    Raises:
-      ValueError: an argument is unknown, missing or invalid; names it and the allowed
-        values.
-    """
-    takes = {n: kind for n, kind in parameters(function).items() if n not in given}
-    for argument, value in arguments.items():
-        if argument not in takes:
-            names = ', '.join(takes) or 'no arguments'
-            unknown = validation.quote(argument)
-            raise ValueError(f'unknown argument {unknown}; {name} takes {names}')
-        validation.check(argument, takes[argument], value)
-    defaults = inspect.signature(function).parameters
-    needed = [x for x in takes if defaults[x].default is inspect.Parameter.empty]
-    missing = [x for x in needed if x not in arguments]
-    if missing:
-        pattern = rf'`({re.escape(name)}\(.+?\))`'
-        example = re.search(pattern, function.__doc__ or '')
-        such = f', such as {example[1]}' if example else ''
-        raise ValueError(f'{name} needs {", ".join(missing)}{such}')

@@ -70,10 +70,10 @@ def names(field: str) -> list[str]:
 
 def arguments(kind: str, name: str) -> dict[str, Any]:
     """Returns the arguments that a spec may set: name → annotation."""
-    cls = FOLDERS[kind].find(name).cls
-    takes = spec.parameters(cls)
+    found = FOLDERS[kind].find(name)
+    takes = found.parameters
     if kind == 'architecture':
-        return {argument: takes[argument] for argument in cls.own_arguments}
+        return {argument: takes[argument] for argument in found.cls.own_arguments}
     return {x: annotation for x, annotation in takes.items() if x not in GIVEN[kind]}
 
 
