@@ -15,9 +15,8 @@ class _Encoded(NamedTuple):
     """Source data for decoding.
 
     Attributes:
-      kv: The source's keys and values per decoder layer. None if the caches start with
-        them.
-      mask_B11S: bool, False for padding in the source.
+      kv: Keys and values per decoder layer. None if the caches start with them.
+      mask_B11S: bool, False for padding.
       start_B1: int32 position of the first target token.
     """
 
@@ -30,10 +29,8 @@ class EncoderDecoder(Model, kw_only=True):
     """Encoder-decoder Transformer.
 
     Attributes:
-      encoder, decoder: The stacks. The decoder reads the encoder output by
-        cross-attention.
-      continuous_positions: Whether target positions continue where those of the source
-        end (Zhang et al. 2025, "RedLLM").
+      continuous_positions: Whether target positions continue those of the source (Zhang
+        et al. 2025, "RedLLM").
       merged_attention: Whether decoder self-attention also covers the source (Zhang et
         al. 2025, "T5Gemma 2"). Requires `merged` decoder blocks.
     """

@@ -44,8 +44,8 @@ def kind_of(part: Spec) -> str:
 def model_with(part: Spec, kind: str) -> Model:
     """Returns a small model with a component, with scanned layers if it has any.
 
-    An attention is tested in an encoder-decoder, in all roles. Other components are
-    tested in a decoder-only model, which takes half the time.
+    An attention is tested in all roles of an encoder-decoder. Other components are
+    tested in a decoder-only model, in half the time.
 
     Raises:
       ValueError: as `build.model`.
@@ -57,9 +57,5 @@ def model_with(part: Spec, kind: str) -> Model:
 
 
 def small_model(**fields: Any) -> Model:
-    """Returns a small model with the given `model` config fields.
-
-    Raises:
-      ValueError: as `build.model`.
-    """
+    """Returns a small model with the given `model` config fields."""
     return build.model(ModelConfig().with_values(SIZES | fields), rows.VOCAB_SIZE)
