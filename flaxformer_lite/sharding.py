@@ -58,6 +58,7 @@ LETTERS = {
     ('value', 'kernel'): 'DGU',
     ('value', 'bias'): 'GU',
     ('out_proj', 'kernel'): 'HUD',
+    ('head_gate', 'kernel'): 'DHU',
     ('positions', 'projection'): 'DHK',
     ('positions', 'bias'): 'HK',
     ('up', 'kernel'): 'DF',

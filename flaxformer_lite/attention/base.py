@@ -8,6 +8,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from flaxformer_lite.kv_cache import Cache, CacheState, KeyValues
+from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.ops.einsum import einsum
 from flaxformer_lite.ops.masked_softmax import masked_softmax
@@ -60,7 +61,7 @@ class Attention(Checked, nn.Module):
     """Attention: Σ_s w_s v_s with w = softmax(q · k_s / √d_k + bias).
 
     Variants override `scores`, `weights` or `__call__`. Queries that may attend to no
-    key get zeros.
+    key get zeros. `transform_heads` changes the heads before the output projection.
 
     Query and key heads match one to one: grouped-query attention folds groups into the
     query axis. Variants that mix heads or have per-head parameters set `per_head`,
@@ -137,6 +138,21 @@ class Attention(Checked, nn.Module):
             y_BTHU += relative_positions.values(
                 weights_BHTS, positions_BT, kv.positions_BS
             )
+        return y_BTHU
+
+    def transform_heads(
+        self, y_BTHU: jax.Array, x_BTD: jax.Array, dense: Dense
+    ) -> jax.Array:
+        """Returns the input of the output projection; by default the heads unchanged.
+
+        Recorded heads, head dropout and ablation masks apply to the result.
+
+        Args:
+          y_BTHU: Output of each query head, float32.
+          x_BTD: Input of the sublayer, from which the queries are projected.
+          dense: Template of a projection with the model's dtype and initializer. Copy
+            it with your own `features` and `name`.
+        """
         return y_BTHU
 
     def init_cache(self, prefix: KeyValues, valid_BS: jax.Array) -> CacheState:

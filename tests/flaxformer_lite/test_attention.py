@@ -157,6 +157,7 @@ LAWS = {
         softmax64(np.einsum('bhts,hi->bits', dots(q, k) / 2, p['before'])),
         p['after'],
     ),
+    'gated': lambda p, q, k: softmax64(dots(q, k) / 2),
     'sink': lambda p, q, k: softmax_and_sink64(dots(q, k) / 2, p['sink']),
     'sink(learned=False, scale=0.3, cap=0.7, temperature=2.5)': lambda p, q, k: (
         softmax_and_sink64(0.7 * np.tanh(0.3 * dots(q, k) / 0.7) / 2.5, np.zeros(2))

@@ -7,6 +7,8 @@ import tiny
 from flax import linen as nn
 from tiny import apply, float64, variables
 
+from flaxformer_lite.attention.blockwise import BlockwiseAttention
+from flaxformer_lite.attention.gated import GatedAttention
 from flaxformer_lite.attention.softmax import SoftmaxAttention
 from flaxformer_lite.config import variants
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
@@ -63,8 +65,11 @@ def run(x, y, mask, heads=None):
     return heads, apply(attention, p, *arguments)
 
 
-def by_hand(p, x, y, mask, rotate=lambda z: z):
-    """Returns Σ_i softmax(x W_i^Q (y W_i^K)ᵀ / √d_k) y W_i^V W_i^O over heads i."""
+def by_hand(p, x, y, mask, rotate=lambda z: z, gate_DHU=None):
+    """Returns Σ_i g_i ⊙ softmax(x W_i^Q (y W_i^K)ᵀ / √d_k) y W_i^V W_i^O over heads i.
+
+    The gate g_i is σ(x W_i^G), or 1.
+    """
     p = {name: float64(layer['kernel']) for name, layer in p.items()}
     out = np.zeros_like(x)
     for b in range(len(x)):
@@ -73,7 +78,10 @@ def by_hand(p, x, y, mask, rotate=lambda z: z):
             k = rotate(y[b] @ p['key'][:, i])
             e = np.exp(q @ k.T / np.sqrt(q.shape[-1])) * mask[b, 0]
             weights = e / e.sum(-1, keepdims=True)
-            out[b] += weights @ (y[b] @ p['value'][:, i]) @ p['out_proj'][i]
+            head = weights @ (y[b] @ p['value'][:, i])
+            if gate_DHU is not None:
+                head = head / (1 + np.exp(-x[b] @ gate_DHU[:, i]))
+            out[b] += head @ p['out_proj'][i]
     return out
 
 
@@ -103,6 +111,26 @@ def test_queries_and_keys_are_normed_before_positions_turn_them(offset):
     v = np.einsum('bsd,dhu->bshu', Y, weights['value'])
     y = np.einsum('bhts,bshu->bthu', w, v)
     expected = np.einsum('bthu,hud->btd', y, weights['out_proj'])
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(('gates', 'per_head'), [('elements', U), ('heads', 1)])
+def test_gates_of_the_input_scale_each_head_before_the_output(gates, per_head):
+    heads = multi_head(core_attention=GatedAttention(gates=gates))
+    p, out = run(X, Y, MASK, heads)
+    gate_DHU = float64(p.pop('core_attention')['head_gate']['kernel'])
+    assert gate_DHU.shape == (D, H, per_head)
+    expected = by_hand(p, X, Y, MASK, gate_DHU=gate_DHU)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+def test_a_class_of_two_attentions_gates_the_second():
+    class Gated(GatedAttention, BlockwiseAttention):
+        pass
+
+    p, out = run(X, Y, MASK, multi_head(core_attention=Gated(block=2)))
+    gate_DHU = float64(p.pop('core_attention')['head_gate']['kernel'])
+    expected = by_hand(p, X, Y, MASK, gate_DHU=gate_DHU)
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
