@@ -101,6 +101,31 @@ class Attention(Checked, nn.Module):
         """Returns the weight of each key, float32 BHTS; 0 where the mask is False."""
         return masked_softmax(scores_BHTS, mask_BHTS)
 
+    def key_weights(
+        self,
+        q_BTHK: jax.Array,
+        kv: KeyValues,
+        *,
+        positions_BT: jax.Array,
+        mask_BHTS: jax.Array,
+        bias_BHTS: jax.Array | None = None,
+        relative_positions: 'Positions | None' = None,
+    ) -> jax.Array:
+        """Returns the factor of each value, float32 BHTS, given `__call__`'s arguments.
+
+        These are the `weights` of the scores with positions. They are recorded.
+        """
+        scores_BHTS = self.scores(q_BTHK, kv)
+        if relative_positions is not None:
+            scores_BHTS += relative_positions.scores(
+                q_BTHK, positions_BT, kv.positions_BS
+            )
+        if bias_BHTS is not None:
+            scores_BHTS += bias_BHTS
+        weights_BHTS = self.weights(scores_BHTS, mask_BHTS)
+        self.sow('intermediates', 'weights', weights_BHTS)
+        return weights_BHTS
+
     def __call__(
         self,
         q_BTHK: jax.Array,
@@ -124,15 +149,14 @@ class Attention(Checked, nn.Module):
         Raises:
           ValueError: This attention has no scores to which it could add them.
         """
-        scores_BHTS = self.scores(q_BTHK, kv)
-        if relative_positions is not None:
-            scores_BHTS += relative_positions.scores(
-                q_BTHK, positions_BT, kv.positions_BS
-            )
-        if bias_BHTS is not None:
-            scores_BHTS += bias_BHTS
-        weights_BHTS = self.weights(scores_BHTS, mask_BHTS)
-        self.sow('intermediates', 'weights', weights_BHTS)
+        weights_BHTS = self.key_weights(
+            q_BTHK,
+            kv,
+            positions_BT=positions_BT,
+            mask_BHTS=mask_BHTS,
+            bias_BHTS=bias_BHTS,
+            relative_positions=relative_positions,
+        )
         y_BTHU = weighted_sum(weights_BHTS, kv.value_BGUS, q_BTHK.dtype)
         if relative_positions is not None:
             y_BTHU += relative_positions.values(

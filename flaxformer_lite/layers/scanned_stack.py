@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import LayersCache
+from flaxformer_lite.layer_scope import LayerScope
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.layers.stack import Stack
@@ -139,11 +140,12 @@ class ScannedStack(Stack):
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
         run_layer = self._run_layer(trains=caches is None)
 
-        def step(turn, x_BTD, encoder_kv, caches, keep, context, beam):
+        def step(turn, x_BTD, first, encoder_kv, caches, keep, context, beam):
             new_caches = []
             for i, layer in enumerate(_layers(turn)):
                 y_BTD, cache = run_layer(
                     layer,
+                    LayerScope(first + i),
                     x_BTD,
                     context,
                     None if encoder_kv is None else encoder_kv[i],
@@ -156,7 +158,7 @@ class ScannedStack(Stack):
                 new_caches.append(cache)
             return x_BTD, tuple(new_caches)
 
-        in_axes: Any = (1, 1, 0, nn.broadcast, nn.broadcast)
+        in_axes: Any = (0, 1, 1, 0, nn.broadcast, nn.broadcast)
         variable_axes = dict(_OF_A_LAYER)
         if self.shared:
             step = self._of_one_turn(step)
@@ -174,7 +176,10 @@ class ScannedStack(Stack):
         keep = self.layer_drop.keep(self.num_layers)
         if keep is not None:
             keep = keep.reshape(self.num_turns, -1, *keep.shape[1:])
-        x_BTD, new = scan(self.layers, x_BTD, encoder_kv, old, keep, context, beam)
+        # The number of the first layer of each turn.
+        first = jnp.arange(0, self.num_layers, len(self.blocks))
+        others = encoder_kv, old, keep, context, beam
+        x_BTD, new = scan(self.layers, x_BTD, first, *others)
         return x_BTD, new if caches is None else tuple(map(LayersCache, new))
 
     @nn.nowrap

@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from flaxformer_lite.interception import interceptor_keys
 from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
+from flaxformer_lite.layer_scope import LayerScope, running_layer
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.masks import AttentionContext, padding_known
@@ -204,6 +205,7 @@ class Stack(Checked, nn.Module):
         for i in range(self.num_layers):
             y_BTD, cache = run_layer(
                 self.layer[i],
+                LayerScope(i),
                 x_BTD,
                 context,
                 None if encoder_kv is None else encoder_kv[i],
@@ -256,9 +258,9 @@ class Stack(Checked, nn.Module):
             self.sow('intermediates', 'norms', jnp.linalg.norm(x_BTD, axis=-1))
 
 
-def _call(layer, x_BTD, context, *arguments):
+def _call(layer, scope, x_BTD, context, *arguments):
     # Here rather than in blocks: a block could omit it and count padding.
-    with padding_known(context.valid_BT):
+    with padding_known(context.valid_BT), running_layer(scope):
         return layer(x_BTD, context, *arguments)
 
 
@@ -270,8 +272,8 @@ def _traced_once() -> Callable:
     """
 
     @functools.partial(jax.jit, static_argnums=0)
-    def apply(layer, variables, x_BTD, context, *arguments):
-        with padding_known(context.valid_BT):
+    def apply(layer, variables, scope, x_BTD, context, *arguments):
+        with padding_known(context.valid_BT), running_layer(scope):
             return layer.apply(variables, x_BTD, context, *arguments)
 
     def call(layer, *arguments):

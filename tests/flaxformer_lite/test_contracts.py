@@ -116,6 +116,8 @@ REFUSALS = (
     r'which source keys do not have with model\.merged_attention=True\. Choose '
     '.*',
     r'model\.[\w.]*num_kv_heads=2 does not divide model\.[\w.]*num_heads=1',
+    r'differential attention pairs its heads, so their number must be even, not 1\. '
+    r'Change model\.num_heads, or that of the decoder or of cross-attention\.',
     r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of '
     '8, not .*',
 )

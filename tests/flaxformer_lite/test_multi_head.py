@@ -8,9 +8,11 @@ from flax import linen as nn
 from tiny import apply, float64, variables
 
 from flaxformer_lite.attention.blockwise import BlockwiseAttention
+from flaxformer_lite.attention.differential import DifferentialAttention
 from flaxformer_lite.attention.gated import GatedAttention
 from flaxformer_lite.attention.softmax import SoftmaxAttention
 from flaxformer_lite.config import variants
+from flaxformer_lite.layer_scope import LayerScope, running_layer
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.positions.base import Positions
@@ -132,6 +134,45 @@ def test_a_class_of_two_attentions_gates_the_second():
     gate_DHU = float64(p.pop('core_attention')['head_gate']['kernel'])
     expected = by_hand(p, X, Y, MASK, gate_DHU=gate_DHU)
     np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('layer', [1, 4])
+def test_pairs_of_heads_are_the_differential_heads_of_a_layer(layer):
+    """Equations 1 to 3 of Ye et al. (2024), whose layers are numbered from 1."""
+    sizes = Sizes(d_model=D, num_heads=4, num_kv_heads=4, d_k=K, d_v=U)
+    attention = Attention(multi_head(sizes, core_attention=DifferentialAttention()))
+    x, y = (jnp.asarray(z, jnp.float32) for z in (X, Y))
+    arguments = x, y, positions_of(X), positions_of(Y), jnp.asarray(MASK)
+    p = variables(attention, *arguments)
+    with running_layer(LayerScope(index=layer - 1)):
+        out = attention.apply(p, *arguments)
+
+    p = float64(p['params']['heads'])
+    own = p.pop('core_attention')
+    p = {name: x['kernel'] for name, x in p.items()}
+    (q1, q2), (k1, k2) = own['lambda_query'], own['lambda_key']
+    initial = 0.8 - 0.6 * np.exp(-0.3 * (layer - 1))
+    factor = np.exp(q1 @ k1) - np.exp(q2 @ k2) + initial
+    expected = np.zeros_like(X)
+    for b, i in np.ndindex(2, 2):
+        pair = [i, i + 2]
+
+        def attention_map(head, b=b):
+            q, k = X[b] @ p['query'][:, head], Y[b] @ p['key'][:, head]
+            e = np.exp(q @ k.T / np.sqrt(K)) * MASK[b, 0]
+            return e / e.sum(-1, keepdims=True)
+
+        value = np.concatenate([Y[b] @ p['value'][:, head] for head in pair], -1)
+        head = (attention_map(i) - factor * attention_map(i + 2)) @ value
+        head /= np.sqrt((head**2).mean(-1, keepdims=True) + 1e-5)
+        head *= (1 - initial) * own['pair_norm']['scale']
+        expected[b] += head @ np.concatenate([p['out_proj'][j] for j in pair])
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+def test_an_odd_number_of_differential_heads_is_refused():
+    with pytest.raises(ValueError, match='must be even, not 3'):
+        run(X, Y, MASK, multi_head(core_attention=DifferentialAttention()))
 
 
 class Rolled(Positions):
