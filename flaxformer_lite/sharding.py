@@ -59,6 +59,8 @@ LETTERS = {
     ('value', 'bias'): 'GU',
     ('out_proj', 'kernel'): 'HUD',
     ('head_gate', 'kernel'): 'DHU',
+    ('forget_gate', 'kernel'): 'DH',
+    ('forget_gate', 'bias'): 'H',
     ('positions', 'projection'): 'DHK',
     ('positions', 'bias'): 'HK',
     ('up', 'kernel'): 'DF',

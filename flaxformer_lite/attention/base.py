@@ -13,6 +13,7 @@ from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.ops.einsum import einsum
 from flaxformer_lite.ops.masked_softmax import masked_softmax
 from flaxformer_lite.ops.rms import divide_by_rms
+from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.validation import Checked, NotNegative, Range, Rate
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ class Attention(Checked, nn.Module):
     # two texts mean nothing, so cross-attention uses such a variant only if
     # `cross_attention` names it.
     by_distance: ClassVar[bool] = False
+    # Whether scores depend on the order of the keys, so that only self-attention to
+    # earlier tokens can use it.
+    causal_only: ClassVar[bool] = False
 
     def normalize_query(self, q_BTHK: jax.Array) -> jax.Array:
         """Normalizes projected queries, before positions rotate them."""
@@ -91,6 +95,20 @@ class Attention(Checked, nn.Module):
     def normalize_key(self, key_BSGK: jax.Array) -> jax.Array:
         """Normalizes projected keys, before positions rotate them."""
         return key_BSGK
+
+    def key_features(
+        self, x_BSD: jax.Array, sizes: Sizes, dense: Dense
+    ) -> jax.Array | None:
+        """Returns what scores need of a token besides its key, float32 B…S, or None.
+
+        `KeyValues.features_BHS` holds it, also in the cache.
+
+        Args:
+          x_BSD: Token vectors, from which the keys are projected.
+          sizes: Sizes of the attention.
+          dense: As for `transform_heads`.
+        """
+        return None
 
     def scores(self, q_BTHK: jax.Array, kv: KeyValues) -> jax.Array:
         """Returns the score of each query-key pair, float32 BHTS."""

@@ -93,6 +93,9 @@ class MultiHeadAttention(nn.Module):
             key_BGKS=jnp.moveaxis(key_BSGK, 1, -1),
             value_BGUS=jnp.moveaxis(value_BSGU, 1, -1),
             positions_BS=positions_BS,
+            features_BHS=self.core_attention.key_features(
+                x_BSD, self.sizes, self.dense
+            ),
         )
 
     def __call__(

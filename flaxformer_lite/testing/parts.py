@@ -44,14 +44,15 @@ def kind_of(part: Spec) -> str:
 def model_with(part: Spec, kind: str) -> Model:
     """Returns a small model with a component, with scanned layers if it has any.
 
-    An attention is tested in an encoder-decoder, in all roles. Other components are
-    tested in a decoder-only model, which takes half the time.
+    An attention is tested in an encoder-decoder, in all roles that it supports. Other
+    components are tested in a decoder-only model, which takes half the time.
 
     Raises:
       ValueError: as `build.model`.
     """
     fields = {kind: part, 'scan_layers': True}
-    if kind not in ('attention', 'architecture'):
+    cls, _ = variants.folder(kind).find(part)
+    if kind not in ('attention', 'architecture') or getattr(cls, 'causal_only', False):
         fields['architecture'] = 'decoder_only'
     return small_model(**fields)
 

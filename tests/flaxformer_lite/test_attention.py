@@ -27,7 +27,10 @@ def keys_values(key_BSHK, value_BSHU, dtype=jnp.float32):
     def length_last(x):
         return jnp.moveaxis(jnp.asarray(x, dtype), 1, -1)
 
-    return KeyValues(length_last(key_BSHK), length_last(value_BSHU), positions_BS)
+    keys, values = length_last(key_BSHK), length_last(value_BSHU)
+    # Only `forgetting` reads them: log f = −0.1 for every token.
+    features_BHS = jnp.full((*keys.shape[:2], keys.shape[-1]), -0.1)
+    return KeyValues(keys, values, positions_BS, features_BHS)
 
 
 def attend(
@@ -166,6 +169,7 @@ LAWS = {
         p['after'],
     ),
     'differential': lambda p, q, k: differential64(p, dots(q, k) / 2),
+    'forgetting': lambda p, q, k: softmax64(dots(q, k) / 2 - 0.1 * np.arange(5)[::-1]),
     'gated': lambda p, q, k: softmax64(dots(q, k) / 2),
     'sink': lambda p, q, k: softmax_and_sink64(dots(q, k) / 2, p['sink']),
     'sink(learned=False, scale=0.3, cap=0.7, temperature=2.5)': lambda p, q, k: (

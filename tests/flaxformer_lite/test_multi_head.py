@@ -9,6 +9,7 @@ from tiny import apply, float64, variables
 
 from flaxformer_lite.attention.blockwise import BlockwiseAttention
 from flaxformer_lite.attention.differential import DifferentialAttention
+from flaxformer_lite.attention.forgetting import ForgettingAttention
 from flaxformer_lite.attention.gated import GatedAttention
 from flaxformer_lite.attention.softmax import SoftmaxAttention
 from flaxformer_lite.config import variants
@@ -173,6 +174,29 @@ def test_pairs_of_heads_are_the_differential_heads_of_a_layer(layer):
 def test_an_odd_number_of_differential_heads_is_refused():
     with pytest.raises(ValueError, match='must be even, not 3'):
         run(X, Y, MASK, multi_head(core_attention=DifferentialAttention()))
+
+
+def test_scores_decay_by_the_forget_gates_after_the_key():
+    """The gates are those of Lin et al. (2025), in two sentences of one row."""
+    segment = np.array([1, 1, 1, 2, 2, 0])
+    mask = np.tri(6, dtype=bool) & (segment[:, None] == segment) & (segment > 0)
+    masks = np.broadcast_to(mask, (2, 1, 6, 6))
+    p, out = run(Y, Y, masks, multi_head(core_attention=ForgettingAttention()))
+    gate = float64(p.pop('core_attention')['forget_gate'])
+    p = {name: float64(layer['kernel']) for name, layer in p.items()}
+    expected = np.zeros_like(Y)
+    for b, h, i in np.ndindex(2, H, 5):
+        q = Y[b, i] @ p['query'][:, h]
+        keys = np.flatnonzero(mask[i])
+        f = 1 / (1 + np.exp(-Y[b] @ gate['kernel'][:, h] - gate['bias'][h]))
+        e = [
+            np.exp(q @ (Y[b, j] @ p['key'][:, h]) / np.sqrt(K))
+            * np.prod(f[j + 1 : i + 1])
+            for j in keys
+        ]
+        values = Y[b, keys] @ p['value'][:, h]
+        expected[b, i] += np.array(e) / np.sum(e) @ values @ p['out_proj'][h]
+    np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
 class Rolled(Positions):
