@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import LayersCache
-from flaxformer_lite.layer_scope import LayerScope
+from flaxformer_lite.layer_scope import LayerScope, Published
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.layers.stack import Stack
@@ -140,12 +140,13 @@ class ScannedStack(Stack):
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
         run_layer = self._run_layer(trains=caches is None)
 
-        def step(turn, x_BTD, first, encoder_kv, caches, keep, context, beam):
+        def step(turn, carry, first, encoder_kv, caches, keep, context, beam):
+            x_BTD, published = carry
             new_caches = []
             for i, layer in enumerate(_layers(turn)):
-                y_BTD, cache = run_layer(
+                y_BTD, cache, published = run_layer(
                     layer,
-                    LayerScope(first + i),
+                    LayerScope(first + i, published),
                     x_BTD,
                     context,
                     None if encoder_kv is None else encoder_kv[i],
@@ -156,7 +157,8 @@ class ScannedStack(Stack):
                     y_BTD = jnp.where(keep[i], y_BTD, x_BTD)
                 x_BTD = place(y_BTD, 'BTD')
                 new_caches.append(cache)
-            return x_BTD, tuple(new_caches)
+            _check_declared(published, carry[1])
+            return (x_BTD, published), tuple(new_caches)
 
         in_axes: Any = (0, 1, 1, 0, nn.broadcast, nn.broadcast)
         variable_axes = dict(_OF_A_LAYER)
@@ -179,14 +181,36 @@ class ScannedStack(Stack):
         # The number of the first layer of each turn.
         first = jnp.arange(0, self.num_layers, len(self.blocks))
         others = encoder_kv, old, keep, context, beam
-        x_BTD, new = scan(self.layers, x_BTD, first, *others)
+        carry = x_BTD, self._unpublished(*x_BTD.shape[:2])
+        (x_BTD, _), new = scan(self.layers, carry, first, *others)
         return x_BTD, new if caches is None else tuple(map(LayersCache, new))
+
+    @nn.nowrap
+    def _unpublished(self, batch: int, length: int) -> dict[str, Published]:
+        """Returns what layers publish as it is before the first layer."""
+        shapes = {}
+        for block in self.blocks:
+            shapes |= block.publishes(batch, length)
+        no = jnp.zeros((), bool)
+        return {
+            name: Published(jnp.zeros(x.shape, x.dtype), no)
+            for name, x in shapes.items()
+        }
 
     @nn.nowrap
     def separate(self) -> Stack:
         attributes = ('blocks', 'num_layers', 'positions', 'embedding_norm', 'dropout')
         attributes += ('layer_drop_rate', 'remat', 'shared')
         return Stack(**{name: getattr(self, name) for name in attributes})
+
+
+def _check_declared(published: dict[str, Any], declared: dict[str, Any]) -> None:
+    for name in published:
+        if name not in declared:
+            raise ValueError(
+                f'{name!r} is published by a layer of a scan, but not declared. Return '
+                'its shape from Block.publishes, or set model.scan_layers=False.'
+            )
 
 
 def stack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> Any:

@@ -202,10 +202,11 @@ class Stack(Checked, nn.Module):
         if is_plain and isinstance(x_BTD, Tracer):
             run_layer = _traced_once()
         new_caches = []
+        published = {}
         for i in range(self.num_layers):
-            y_BTD, cache = run_layer(
+            y_BTD, cache, published = run_layer(
                 self.layer[i],
-                LayerScope(i),
+                LayerScope(i, published),
                 x_BTD,
                 context,
                 None if encoder_kv is None else encoder_kv[i],
@@ -259,9 +260,11 @@ class Stack(Checked, nn.Module):
 
 
 def _call(layer, scope, x_BTD, context, *arguments):
+    """Returns the layer's output, its cache, and what it and earlier layers publish."""
     # Here rather than in blocks: a block could omit it and count padding.
-    with padding_known(context.valid_BT), running_layer(scope):
-        return layer(x_BTD, context, *arguments)
+    with padding_known(context.valid_BT), running_layer(scope) as published:
+        y_BTD, cache = layer(x_BTD, context, *arguments)
+    return y_BTD, cache, published
 
 
 def _traced_once() -> Callable:
@@ -273,8 +276,7 @@ def _traced_once() -> Callable:
 
     @functools.partial(jax.jit, static_argnums=0)
     def apply(layer, variables, scope, x_BTD, context, *arguments):
-        with padding_known(context.valid_BT), running_layer(scope):
-            return layer.apply(variables, x_BTD, context, *arguments)
+        return _call(layer.bind(variables), scope, x_BTD, context, *arguments)
 
     def call(layer, *arguments):
         return apply(*layer.unbind(), *arguments)

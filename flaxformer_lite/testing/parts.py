@@ -45,7 +45,8 @@ def model_with(part: Spec, kind: str) -> Model:
     """Returns a small model with a component, with scanned layers if it has any.
 
     An attention is tested in an encoder-decoder, in all roles that it supports. Other
-    components are tested in a decoder-only model, which takes half the time.
+    components are tested in a decoder-only model, which takes half the time. A block is
+    tested in two layers, because values can cross from one to the next.
 
     Raises:
       ValueError: as `build.model`.
@@ -54,6 +55,8 @@ def model_with(part: Spec, kind: str) -> Model:
     cls, _ = variants.folder(kind).find(part)
     if kind not in ('attention', 'architecture') or getattr(cls, 'causal_only', False):
         fields['architecture'] = 'decoder_only'
+    if kind == 'block':
+        fields['num_layers'] = 2
     return small_model(**fields)
 
 

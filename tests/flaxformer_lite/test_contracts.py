@@ -54,8 +54,10 @@ def every_case():
     for fields in (
         {'attention': 'forgetting', 'architecture': 'decoder_only'},
         {'decoder.attention': 'forgetting'},
+        {'block': 'value_residual(learned=True)', 'num_layers': 2},
     ):
-        yield pytest.param(fields, id=f'{next(iter(fields))}=forgetting')
+        field, text = next(iter(fields.items()))
+        yield pytest.param(fields, id=f'{field}={text}')
     yield pytest.param(
         dict(projections=False, d_k=None, d_v=None, positions='rotary'),
         id='no projections',
