@@ -1,4 +1,4 @@
-"""Facts about the running layer that its stack knows, and values of earlier layers.
+"""Facts about the running layer that its stack knows, and values of other layers.
 
 Most components need none of them, so they appear in no signature.
 """
@@ -112,3 +112,28 @@ def publish(name: str, value: jax.Array) -> None:
     in_scan = earlier is not None and earlier.exists is not None
     exists = jnp.ones((), bool) if in_scan else None
     scope.published[name] = Published(value, exists)
+
+
+_outputs: contextvars.ContextVar[list[jax.Array] | None] = contextvars.ContextVar(
+    'outputs', default=None
+)
+
+
+@contextlib.contextmanager
+def layer_outputs() -> Iterator[list[jax.Array]]:
+    """Context in which the next call of a stack appends its layers' outputs to a list.
+
+    The list first gets the input of the first layer, BTD, and all entries are
+    normalized as the stack's output is. A model can hand them to another stack.
+    """
+    outputs: list[jax.Array] = []
+    token = _outputs.set(outputs)
+    try:
+        yield outputs
+    finally:
+        _outputs.reset(token)
+
+
+def requested_outputs() -> list[jax.Array] | None:
+    """Returns the list of the enclosing `layer_outputs`, or None outside of one."""
+    return _outputs.get()

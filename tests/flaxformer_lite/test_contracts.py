@@ -55,6 +55,7 @@ def every_case():
         {'attention': 'forgetting', 'architecture': 'decoder_only'},
         {'decoder.attention': 'forgetting'},
         {'block': 'value_residual(learned=True)', 'num_layers': 2},
+        {'architecture': 'encoder_decoder(reads="mixture")', 'num_layers': 2},
     ):
         field, text = next(iter(fields.items()))
         yield pytest.param(fields, id=f'{field}={text}')
