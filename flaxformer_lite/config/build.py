@@ -215,9 +215,12 @@ class Parts:
         return block
 
     def _self_attention(self, role: Role, sizes: Sizes) -> MultiHeadAttention:
+        core_attention = self._make('attention', role)
+        if core_attention.causal_only:
+            self._check_causal(role)
         return MultiHeadAttention(
             sizes=sizes,
-            core_attention=self._make('attention', role),
+            core_attention=core_attention,
             # A separate object: sharing the stack's module would share its weights.
             positions=self._make('positions', role, sizes=sizes),
             dense=self.dense(role),
@@ -251,9 +254,25 @@ class Parts:
         Defaults to the encoder's, or to softmax if that is `by_distance`.
         """
         core = self._make('attention', 'cross')
+        if core.causal_only:
+            self._check_causal('cross')
         if self.config.cross.attention is None and core.by_distance:
             return variants.make('cross.attention', 'softmax')
         return core
+
+    def _check_causal(self, role: str) -> None:
+        """Raises ValueError unless a role's attention is to earlier tokens only."""
+        merged = role == 'decoder' and self.config.merged_attention
+        if role in ('decoder', 'decoder_only') and not merged:
+            return
+        field = self.config.deciding_field('attention', role)
+        fix = 'Set it as model.decoder.attention, or choose architecture=decoder_only.'
+        if merged:
+            fix = 'Leave model.merged_attention=True out.'
+        raise ValueError(
+            f'model.{field}={quote(self.config.get(field))} supports only attention to '
+            f'earlier tokens of the same text. {fix}'
+        )
 
     def _check_merged(self, sizes: Sizes) -> None:
         config = self.config
