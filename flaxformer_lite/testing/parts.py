@@ -52,7 +52,7 @@ def model_with(part: Spec, kind: str) -> Model:
       ValueError: as `build.model`.
     """
     fields = {kind: part, 'scan_layers': True}
-    cls, _ = variants.folder(kind).find(part)
+    cls = variants.folder(kind).find(part).cls
     if kind not in ('attention', 'architecture') or getattr(cls, 'causal_only', False):
         fields['architecture'] = 'decoder_only'
     if kind == 'block':
