@@ -44,10 +44,7 @@ def sentence(tree: Sentence) -> str:
 
 
 def phrase(nominal: Nominal, role: str = 'object') -> list[str]:
-    """Returns the words of a noun phrase.
-
-    Args:
-      role: Subject, object or, after a preposition, other.
+    """Returns the words of a noun phrase; `role` is subject, object or other.
 
     Examples:
       >>> from parallel_grammar.rng import Rng
@@ -101,7 +98,7 @@ def _possessive(owner: Nominal) -> list[str]:
 def _finite(clause: Clause, emphatic: bool) -> tuple[str, list[str], bool]:
     """Returns the finite verb, the verbs after it, and whether it is an auxiliary.
 
-    `emphatic` requires an auxiliary, for questions and 'not': 'does … buy' for 'buys'.
+    `emphatic` requires one, for questions and 'not': 'does … buy' for 'buys'.
     """
     head = clause.verb.english
     rest = []
@@ -129,7 +126,6 @@ def _finite(clause: Clause, emphatic: bool) -> tuple[str, list[str], bool]:
 
 
 def _verbs(clause: Clause, inverted: bool) -> tuple[str, list[str]]:
-    """Returns the inverted verb of a question, and the verbs with 'not' and adverb."""
     finite, rest, auxiliary = _finite(clause, inverted or clause.negative)
     middle = [clause.time.english] if clause.time and clause.time.middle else []
     if clause.front == 'time':
@@ -165,7 +161,6 @@ def _predicate(part: Adjective | Comparison | NounPhrase) -> list[str]:
 
 
 def _objects(clause: Clause) -> dict[str, list[str]]:
-    """Returns objects and particle by part of the clause, in order."""
     verb = clause.verb
     thing = clause.object
     person = clause.recipient
@@ -217,11 +212,7 @@ def _tail(part: Subordinate | None) -> list[str]:
 
 
 def _clause(clause: Clause, inverted: bool = False) -> list[str]:
-    """Returns the front, the subject, the verbs and the rest.
-
-    Args:
-      inverted: Whether the subject follows a verb, as in questions.
-    """
+    """Returns the front, the subject, the verbs and the rest."""
     parts = _parts(clause)
     if clause.front == 'object' and clause.verb.link and not clause.recipient:
         # 'What does he look for?', 'the key that he looks for'

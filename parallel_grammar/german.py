@@ -68,7 +68,6 @@ def _verbs(clause: Clause) -> tuple[str, list[str]]:
 
 
 def _verbs_last(clause: Clause) -> list[str]:
-    """Returns clause-final verbs, with the prefix attached: 'anruft'."""
     finite, rest = _verbs(clause)
     if rest == [clause.verb.german.prefix]:
         return [rest[0] + finite]
@@ -79,7 +78,6 @@ def _verbs_last(clause: Clause) -> list[str]:
 
 
 def _objects(clause: Clause) -> dict[str, list[str]]:
-    """Returns recipient and object; a pronoun object comes first: 'es ihm'."""
     thing, person = clause.object, clause.recipient
     parts = {'recipient': phrase(person, 'dat')} if person else {}
     if not thing or clause.verb.preposition:
@@ -91,12 +89,7 @@ def _objects(clause: Clause) -> dict[str, list[str]]:
 
 
 def _middle(clause: Clause) -> dict[str, list[str]]:
-    """Returns the middle field by part.
-
-    Order: pronouns, time, nouns, not, manner, place, rest.
-
-    German uses 'kein' for 'nicht ein'.
-    """
+    """Returns the middle field: pronouns, time, nouns, not, manner, place, rest."""
     parts = _subject(clause)
     objects = _objects(clause)
     for name, words in objects.items():
@@ -112,7 +105,7 @@ def _middle(clause: Clause) -> dict[str, list[str]]:
 
 
 def _subject(clause: Clause) -> dict[str, list[str]]:
-    """Returns reflexive and subject; the subject comes first if it is a pronoun."""
+    """Returns reflexive and subject; a pronoun subject comes first."""
     subject = []
     if not clause.elided:
         subject = [*phrase(clause.subject, 'nom'), *_relative(clause.subject)]
@@ -147,8 +140,8 @@ def _relative(nominal: object) -> list[str]:
 def _after(clause: Clause) -> list[str]:
     """Returns the words after the clause-final verb: a relative clause, then the tail.
 
-    'Er hat das Buch gekauft, das …' is easier to read than with the verb after the
-    relative clause. The subject's relative clause stays with the subject.
+    'Er hat das Buch gekauft, das …' is easier to read than with the verb last. The
+    subject's relative clause stays with the subject.
     """
     last = clause.direction or clause.place or clause.companion or clause.object
     described = last.phrase if isinstance(last, Prepositional) else last
@@ -163,14 +156,13 @@ def _flat(parts: dict[str, list[str]]) -> list[str]:
 
 
 def _last(clause: Clause) -> list[str]:
-    """Returns a verb-final clause: subordinate or relative."""
     parts = _middle(clause)
     front = [] if clause.front == 'subject' else parts.pop(clause.front)
     return [*front, *_flat(parts), *_verbs_last(clause), *_after(clause)]
 
 
 def _infinitive(clause: Clause) -> list[str]:
-    """Returns an infinitive clause, 'die Tür aufzumachen', with zu after the prefix."""
+    """Returns 'die Tür aufzumachen', with zu after the prefix."""
     parts = _middle(clause) | {'subject': []}
     verb = clause.verb.german
     zu = ['zu', verb.infinitive]
@@ -192,7 +184,7 @@ def _tail(part: Subordinate | None) -> list[str]:
 
 
 def _main(clause: Clause, mood: str) -> list[str]:
-    """Returns a main clause: verb second, or first in requests and yes-no questions."""
+    """Returns verb second, or first in requests and yes-no questions."""
     parts = _middle(clause)
     finite, rest = _verbs(clause)
     if mood == 'request':

@@ -107,9 +107,7 @@ _NO = Determiner('no', 'no', 'kein', 'ein')
 
 
 def phrase(nominal: Nominal, case: str) -> list[str]:
-    """Returns the words of a noun phrase in a case.
-
-    Omits its relative clause, which `german` places.
+    """Returns the words of a noun phrase in a case, without its relative clause.
 
     Examples:
       >>> from parallel_grammar.rng import Rng
@@ -142,7 +140,6 @@ def _agreement(nominal: NounPhrase | RelativePronoun) -> str:
 
 
 def _noun_phrase(np: NounPhrase, case: str) -> list[str]:
-    """Returns article, adjective and noun; a possessive replaces the article."""
     cell = _agreement(np), case
     determiner = np.determiner.german
     pattern = np.determiner.pattern
@@ -168,7 +165,6 @@ def _possessive(owner: Name | RelativePronoun) -> str:
 
 
 def indefinite(nominal: object) -> TypeGuard[NounPhrase]:
-    """Returns whether 'kein' negates it: a noun with 'ein' or without an article."""
     if not isinstance(nominal, NounPhrase) or nominal.owner:
         return False
     return nominal.determiner.english in ('a', '')
@@ -184,7 +180,6 @@ def reflexive(person: int) -> str:
 
 
 def adverbial(part: Prepositional | Adverb, case: str) -> list[str]:
-    """Returns an adverbial of place, direction or company."""
     if isinstance(part, Adverb):
         return [part.german]
     return prepositional(

@@ -10,6 +10,7 @@ import tiny
 from small_runs import Numbers
 
 import flaxformer_lite
+from experiments.config import search
 from experiments.config.schema import EvaluationConfig
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
@@ -36,7 +37,7 @@ class Tokens(Numbers):
 def run():
     opened: Any = object.__new__(OpenedRun)
     opened.tokenizer, opened.model = Tokens(), MODEL
-    opened.config = SimpleNamespace(evaluation=SETTINGS)
+    opened.decoding = search.make(SETTINGS)
     opened.mean = SimpleNamespace(variables=tiny.all_variables(MODEL))
     return opened
 
