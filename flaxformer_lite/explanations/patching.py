@@ -66,6 +66,7 @@ def activation_patching(
 
     Returns:
       metric(patched) − metric(corrupted), float32, by name, of the axes 'B' + `axes`.
+      `jax.jit` sorts the names.
 
     Raises:
       ValueError: a name or an axis is unknown, the shapes differ, the model has no
