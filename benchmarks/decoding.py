@@ -19,15 +19,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import turns
+from benchmarks.exported import ALPHA, EXTRA, pairs
 from benchmarks.turns import Side
-from experiments.data import collate, corpus, sources, tokenizers
+from experiments.data import collate, corpus, tokenizers
 from experiments.data.tokenizers import base
-from experiments.evaluation import sets
 from experiments.runs import directory
 
 MODULE = 'benchmarks.decoding'
-EXTRA = 50  # extra tokens of a translation compared with its source
-ALPHA = 0.6
 # The sum over its length to this power approximates GNMT's penalty, which generate()
 # lacks.
 BEAM = dict(length_penalty=ALPHA, early_stopping=False)
@@ -90,15 +88,9 @@ def _fastest(name: str, arguments: tuple[str, ...], sizes: list[int]) -> Side:
     return max(sides, key=lambda side: speeds[side.name][0]['sentences/s'])
 
 
-def _pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
-    source = sources.load(directory.read_config(args.workdir)['data'])
-    chosen = sets.chosen(source.evaluation(), args.set, '--set')[args.set]
-    return sets.first_references(chosen) * args.copies
-
-
 def _timed(translate: Any, args: argparse.Namespace) -> dict[str, float]:
     """Times the second pass; the first one compiles and warms up."""
-    texts, references = zip(*_pairs(args), strict=True)
+    texts, references = zip(*(pairs(args) * args.copies), strict=True)
     list(translate(texts))
     began = time.perf_counter()
     outputs = list(translate(texts))
@@ -123,12 +115,10 @@ def export(args: argparse.Namespace) -> dict[str, float]:
     variables = trained_run.average(run.config, run.checkpoints, run.model).variables
     flat = traverse_util.flatten_dict(jax.device_get(variables['params']), sep='/')
     np.savez(args.share / 'params.npz', **flat)
-    pairs = corpus.tokenize(_pairs(args)[:COMPARED], run.tokenizer)
-    longest = (
-        int(max(side.lengths().max() for side in (pairs.source, pairs.target))) + 1
-    )
-    rows = np.arange(len(pairs))
-    batch = collate.pairs_batch(pairs, (len(rows), longest), rows, rows)
+    compared = corpus.tokenize(pairs(args)[:COMPARED], run.tokenizer)
+    rows = np.arange(len(compared))
+    shape = len(rows), int(compared.lengths().max())
+    batch = collate.pairs_batch(compared, shape, rows, rows)
     model = _model(args, 'float32')
     with jax.default_matmul_precision('highest'):  # a GPU would round the operands
         logits = model.apply(variables, batch['source'], batch['inputs'])

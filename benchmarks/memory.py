@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks import turns
 from benchmarks.training import HUGE
+from benchmarks.variants import NO_RUN, name
 from experiments.command_line import console
 
 CONFIGS: tuple[dict[str, Any], ...] = (
@@ -34,7 +35,6 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {'model.feed_forward': 'mixture'},
 )
 STEPS = 3
-NO_RUN = Path('nowhere')  # no run to resume
 
 
 def main() -> None:
@@ -55,11 +55,6 @@ def main() -> None:
             print(*row, file=sys.stderr, flush=True)
     head = ['config', 'arrays MB', 'to work with MB', 'peak MB']
     print(console.table(head, rows))
-
-
-def name(changes: dict[str, Any]) -> str:
-    shown = [f'{field}={value}' for field, value in changes.items()]
-    return ', '.join(shown) or 'as it is'
 
 
 def measured(changes: dict[str, Any], cache: str) -> dict[str, float]:

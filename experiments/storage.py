@@ -218,9 +218,7 @@ def lines(path: Path) -> Iterator[bytes]:
         for number, line in enumerate(bounded_lines(file), 1):
             if len(line) > LONGEST_LINE:
                 where = f'{path}, line {number}'
-                raise UserError(
-                    f'{where}, is longer than {LONGEST_LINE:,} bytes. Split it.'
-                )
+                raise UserError(f'{where}: longer than {LONGEST_LINE:,} bytes')
             yield line
 
 

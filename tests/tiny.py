@@ -55,17 +55,16 @@ def model(**overrides: Any) -> Model:
 
 
 def here(field: str) -> list[str]:
-    """Returns the variants of a field that this machine can run."""
+    """Returns the variants of a field that this machine and all stacks can run."""
 
-    def backend(name: str) -> str | None:
+    def runs(name: str) -> bool:
         config = ModelConfig().with_values({field: name})
-        return getattr(variants.find(config, field), 'backend', None)
+        variant = variants.find(config, field)
+        is_here = getattr(variant, 'backend', None) in (None, jax.default_backend())
+        causal_only = getattr(variant, 'causal_only', False)
+        return is_here and not (causal_only and field != 'decoder.attention')
 
-    return [
-        name
-        for name in variants.names(field)
-        if backend(name) in (None, jax.default_backend())
-    ]
+    return [name for name in variants.names(field) if runs(name)]
 
 
 def random_like(shapes: Any, seed: int = 0) -> Any:

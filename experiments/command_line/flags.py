@@ -217,10 +217,7 @@ def _use_utf8() -> None:
 
 
 def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, ConfigFlags]:
-    """Parses the parser's own flags and the settings of `--config` and its overrides.
-
-    Fields missing in the file have the schema's defaults. The config.json of a run is
-    also accepted.
+    """Parses the parser's own flags, and `--config` with its overrides.
 
     Raises:
       UserError: Unknown flag or field, invalid value, or missing config.
@@ -249,15 +246,11 @@ def _trust(field: str, run: str) -> None:
 def settings(
     path: str, overrides: Mapping[str, Any], trust_code: bool = False
 ) -> ConfigFlags:
-    """Returns the settings of a config file with overrides.
+    """Returns the settings of a config file with overrides, as in `load.override`.
 
     Args:
       path: As on the command line.
-      overrides: Field → value, as in `load.override`.
       trust_code: As in `user_modules.use`.
-
-    Raises:
-      UserError: Unknown field, invalid value, or missing config.
     """
     file = find(path)
     config = _load(file)
@@ -265,9 +258,9 @@ def settings(
         user_modules.use(file.parent, trust_code=trust_code)
     before = flatten(config.to_dict())
     load.override(config, overrides)
-    after = flatten(config.to_dict())
-    changed = {k: v for k, v in after.items() if v != before[k]}
-    return ConfigFlags(load.from_dict(config.to_dict()), _name(file), changed)
+    found = load.from_dict(config.to_dict())
+    changed = {k: v for k, v in found.values().items() if v != before[k]}
+    return ConfigFlags(found, _name(file), changed)
 
 
 def _name(file: Path) -> str:

@@ -1,7 +1,7 @@
 """Loads config files and stored configs as an `ExperimentConfig`.
 
-A config file returns a `ConfigDict`, which may omit fields. `fill` adds the schema's
-defaults, so that every field can be overridden on the command line.
+A config file returns a `ConfigDict`. `fill` adds the fields that it omits, so every
+field can be overridden on the command line.
 """
 
 import contextlib
@@ -146,22 +146,14 @@ def _is_argument(name: str) -> bool:
 
 
 def from_config_dict(config: ConfigDict) -> ExperimentConfig:
-    """Returns the typed config of a `ConfigDict`; missing fields get their defaults.
-
-    Raises:
-      UserError: A field is unknown, or its value is invalid.
-    """
+    """Returns the typed config of a `ConfigDict`; missing fields get their defaults."""
     filled = ConfigDict(config.to_dict())
     fill(filled)
     return from_dict(filled.to_dict())
 
 
 def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
-    """Returns the typed config of a nested dictionary with every field.
-
-    Raises:
-      UserError: A field is missing or unknown, or its value is invalid.
-    """
+    """Returns the typed config of a nested dictionary; fields must not be missing."""
     values = flatten(config)
     check_names(values)
     for name in fields():

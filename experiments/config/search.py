@@ -42,11 +42,7 @@ class Decoding(NamedTuple):
 
 
 def make(evaluation: EvaluationConfig) -> Decoding:
-    """Builds the components that `evaluation.decode` and `evaluation.processors` name.
-
-    Raises:
-      UserError: A component or a utility is unknown, or an argument is invalid.
-    """
+    """Builds the components of decoding; raises UserError for invalid ones."""
     with user_errors('evaluation.decode: '):
         strategy = as_strategy(evaluation.decode)
     with user_errors('evaluation.processors: '):
@@ -71,11 +67,7 @@ def make(evaluation: EvaluationConfig) -> Decoding:
 def check_processors(
     processors: Sequence[Processor], model: 'Model | Ensemble', extra_length: int
 ) -> None:
-    """Checks that processors fit the vocabulary and the length of targets.
-
-    Raises:
-      UserError: Names the processor's argument.
-    """
+    """Raises UserError if processors don't fit the vocabulary or length of targets."""
     limit = 1 + extra_length  # for a source of one token
     if model.max_length is not None:
         limit = min(limit, model.max_length)

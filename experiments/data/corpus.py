@@ -187,8 +187,13 @@ def _write(
     for side, parts in lengths.items():
         offsets = np.cumsum(np.concatenate(parts))
         offsets.tofile(folder / f'{side}.offsets')
-    about = {'skipped': done - pairs, 'left_out': dict(data.left_out)}
-    storage.write_json(folder / _ABOUT, {'dtypes': dtypes, **about})
+    # Checkpoints hold the digest of these files. Other content would end their runs.
+    about: dict[str, Any] = {'dtype': dtypes['target'], 'skipped': done - pairs}
+    if tokenizer.reads_vectors:
+        about['source_dtype'] = dtypes['source']
+    if data.left_out:
+        about['left_out'] = dict(data.left_out)
+    storage.write_json(folder / _ABOUT, about)
 
 
 def _encoded(pairs: Pairs, tokenizer: Tokenizer) -> tuple[list[Any], list[Any]]:
@@ -210,16 +215,18 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
     def mapped(name, dtype):
         return np.asarray(np.memmap(folder / name, dtype, 'r'))
 
+    dtypes = {'source': about.get('source_dtype', about['dtype'])}
+    dtypes['target'] = about['dtype']
     sides = {
         side: RaggedArray(
             mapped(f'{side}.tokens', dtype), mapped(f'{side}.offsets', 'int64')
         )
-        for side, dtype in about['dtypes'].items()
+        for side, dtype in dtypes.items()
     }
     return Corpus(
         **sides,
         skipped=about['skipped'],
-        left_out=about['left_out'],
+        left_out=about.get('left_out', {}),
         digest=storage.sha256(folder / storage.SUMS),
         special_tokens=tokenizer.special_tokens,
         source_eos=tokenizer.source_eos,

@@ -216,8 +216,7 @@ class Translator:
             yield found or [Hypothesis('', -math.inf)]
 
     def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
-        """Sorts hypotheses by utility or score, and merges equal texts.
-        samples.
+        """Sorts hypotheses by utility or score; merges equal texts that aren't samples.
 
         Several segmentations can give one text, which gets the best score of them.
         """

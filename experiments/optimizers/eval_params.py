@@ -81,21 +81,34 @@ def variables(state: TrainState) -> Any:
     return state.variables | {'params': freezing.join(own, frozen)}
 
 
-def to_save(state: TrainState) -> Any:
+def to_save(state: TrainState, held: frozenset[str] = frozenset()) -> Any:
+    """Returns the tree of arrays that a checkpoint of this state holds.
+
+    Args:
+      held: Paths of parameters that are saved elsewhere.
+    """
     if _averaging(state) is None:
-        return state
-    return variables(state) | {_TRAINING: state}
+        return _without(state, held)
+    found = variables(state)
+    own, _ = freezing.split(found['params'], held)
+    return found | {'params': own, _TRAINING: _without(state, held)}
 
 
-def to_restore(abstract: TrainState) -> Any:
+def to_restore(abstract: TrainState, held: frozenset[str] = frozenset()) -> Any:
     """Returns the subtree of a checkpoint that training resumes from."""
-    if _averaging(abstract) is None:
-        return abstract
-    return {_TRAINING: abstract}
+    own = _without(abstract, held)
+    return own if _averaging(abstract) is None else {_TRAINING: own}
 
 
 def restored(tree: Any) -> TrainState:
     return tree if isinstance(tree, TrainState) else tree[_TRAINING]
+
+
+def _without(state: TrainState, held: frozenset[str]) -> TrainState:
+    if not held:
+        return state
+    own, _ = freezing.split(state.params, held)
+    return state.replace(params=own)
 
 
 def _averaging(state: TrainState) -> Any:

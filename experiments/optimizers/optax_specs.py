@@ -12,7 +12,7 @@ import optax
 from experiments.errors import UserError, user_errors
 from flaxformer_lite import testing
 from flaxformer_lite.config import results
-from flaxformer_lite.config.spec import Component, Spec, check, imported, parse
+from flaxformer_lite.config.spec import Component, Spec, imported, parse
 from flaxformer_lite.validation import did_you_mean
 
 CONTRIB = 'contrib.'
@@ -60,7 +60,7 @@ def resolve(name: str, arguments: dict[str, Any]) -> Component:
         component = Component(name, of_optax.get(name) or imported(name), arguments)
         if not component.accepted(learning_rate=_RATE):
             raise ValueError(f'{name} must take learning_rate, a schedule')
-        check(name, component.cls, arguments, _GIVEN)
+        component.check(_GIVEN)
     try:
         update = make(component, _RATE)
         results.check_type(name, update, optax.GradientTransformation)

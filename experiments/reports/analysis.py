@@ -43,7 +43,7 @@ def spread(values: Sequence[float | None]) -> Spread | None:
 
 
 class Contrast(NamedTuple):
-    """The difference between an arm and a base; without a test, its fields are None.
+    """The difference between an arm and a base, with its test if there is one.
 
     Attributes:
       effect: The difference, adjusted for missing seeds.

@@ -142,17 +142,18 @@ def _beyond_the_question(study: Study) -> list[str]:
 
 
 def _unequal_results(study: Study) -> list[str]:
+    sentences = f'sentences in {study.measure.set}'
     consequences = {
-        'signature': 'the scores are not comparable',
-        f'sentences in {study.measure.set}': 'the scores are of different sentences',
-        'commit': 'a difference may come from the code',
+        'signature': 'Runs have different signatures: the scores are not comparable.',
+        sentences: f'Runs have different numbers of {sentences}.',
+        'commit': 'Runs have different commits: a difference may come from the code.',
     }
     known = [_facts(run, study) for arm in study.arms for run in arm.scored]
-    lines = []
-    for name, words in consequences.items():
-        if len({values[name] for values in known}) > 1:
-            lines.append(f'Runs differ in {name}: {words}.')
-    return lines
+    return [
+        line
+        for name, line in consequences.items()
+        if len({values[name] for values in known}) > 1
+    ]
 
 
 def _unequal_cost(study: Study) -> list[str]:

@@ -22,15 +22,7 @@ from experiments.sweeps.schema import Sweep
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart. Grey replaces
 # black, and yellow is left out because it is too pale for a line.
-COLOURS = [
-    '#0072B2',
-    '#D55E00',
-    '#009E73',
-    '#CC79A7',
-    '#56B4E9',
-    '#E69F00',
-    '#7A7A7A',
-]
+COLOURS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00', '#7A7A7A']
 # Each round of the colours has its own dashes and shape.
 _DASHES = [dash for dash in ([1, 0], [6, 3], [2, 2]) for _ in COLOURS]
 _SHAPES = [shape for shape in ('circle', 'square', 'triangle') for _ in COLOURS]
@@ -51,7 +43,7 @@ THEME = {
     'font': 'system-ui, Helvetica, Arial, sans-serif',
     'axis': {**_WORDS, 'gridColor': _RULE, 'domainColor': _RULE, 'tickColor': _RULE},
     'header': _WORDS,
-    'legend': {**_WORDS, 'labelLimit': 360},
+    'legend': {**_WORDS, 'labelLimit': 360, 'columns': 2},
     'view': {'stroke': None},
     'range': {'heatmap': ['#f7fbff', '#c6dbef', '#6baed6', '#2171b5', '#08306b']},
 }
@@ -284,7 +276,7 @@ def forest(
             labels.append(label)
             values.append(row)
     of_base = f' from {bases.pop()}' if len(bases) == 1 else ''
-    title = [f'{score}:', f'difference{of_base}, 95% CI']
+    title = [f'{score}:', f'difference{of_base}', '(bars: 95% CI)']
     return Figure(
         'differences', 'Differences', _forest(values, labels, headings, title)
     )
@@ -370,7 +362,7 @@ def scores_over_sizes(study: Study) -> Figure | None:
     """Draws scores against parameters, to show whether an answer holds at other sizes.
 
     A line is fitted to runs that differ in size only, linear in the logarithm of the
-    number of parameters. None without two sizes.
+    number of parameters. Returns None without two sizes.
     """
     factor = _factor_of_sizes(study.sweep)
     if factor is None:
@@ -422,7 +414,7 @@ def _shape(values: list[dict[str, Any]]) -> alt.Shape:
 
 def _colour(field: str, names: Sequence[str]) -> alt.Color:
     legend = alt.Legend(
-        orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
+        orient='bottom', title=None, symbolType='stroke', symbolOpacity=1
     )
     scale = alt.Scale(domain=names, range=COLOURS)
     return alt.Color(field, scale=scale, legend=legend)

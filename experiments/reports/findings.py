@@ -197,8 +197,8 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
 def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
     """Returns the same differences tested over seeds and sentences at once.
 
-    None without a translation metric or paired runs. Raises UserError if translations
-    can't be read.
+    Returns None without a translation metric or paired runs. Raises UserError if
+    translations can't be read.
     """
     if not study.measure.is_of_translations:
         return None

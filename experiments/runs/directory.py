@@ -62,9 +62,10 @@ def _as_text(value: Any) -> str:
 
 
 def check_directory(path: Path, config: Config) -> str:
-    """Returns what a run of this config would do in a directory, from `BEGINS` on.
+    """Returns the state of a directory for a run of this config. Writes nothing.
 
-    `GOES_FURTHER` if the config has more steps or epochs than the stored one.
+    The state is `GOES_FURTHER` if the config has more steps or epochs than the stored
+    one.
 
     Raises:
       UserError: The directory can't be written to, or belongs to a run of another

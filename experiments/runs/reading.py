@@ -266,7 +266,7 @@ def _result_so_far(rows: Iterable[Entries]) -> Entries:
 
 
 def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
-    """Returns saved scores by set, also of those that `experiments.evaluate` added."""
+    """Returns saved scores by set, also those added by `experiments.evaluate`."""
     outputs = outputs_path(path, '*', max(steps), len(steps))
     pattern = outputs.with_suffix('.json')
     found = {}
@@ -279,10 +279,9 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
 
 
 def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
-    """Returns the path of translations with the mean of `mean_of` checkpoints up to a
-    step.
+    """Returns the path of a set's translations. Their scores have the suffix `.json`.
 
-    Their scores have the suffix `.json`.
+    They come from the mean of `mean_of` checkpoints up to `step`.
     """
     mean = f',mean_of={mean_of}' if mean_of > 1 else ''
     return path / 'translations' / f'{name}.step={step}{mean}.txt'

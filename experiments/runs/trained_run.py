@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.checkpoints import base
 from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
 from experiments.checkpoints.digest import leaves_by_path
 from experiments.config import check, load, search, user_modules
@@ -16,8 +17,10 @@ from experiments.errors import UserError, named, user_errors, warn
 from experiments.runs import directory
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
+from flaxformer_lite import adapters
 from flaxformer_lite.config import build
 from flaxformer_lite.models.base import Model
+from flaxformer_lite.training import freezing
 
 TOKENIZER = 'tokenizer.model'
 CHECKPOINTS = 'checkpoints'
@@ -86,7 +89,10 @@ def average(
     Raises:
       UserError: No checkpoint is good, they can't be read, or `step` has none.
     """
+    path = checkpoints.directory.parent
     abstract = mesh.abstract_variables(model, devices)
+    held = adapters.frozen_paths(model, abstract['params'])
+    own, _ = freezing.split(abstract['params'], held)
     for _ in range(_ATTEMPTS):
         try:
             if step is None:
@@ -94,9 +100,12 @@ def average(
             else:
                 check_step(checkpoints, step)
                 steps = [step]
-            return checkpoints.average(steps, abstract, warn)
+            mean = checkpoints.average(steps, abstract | {'params': own}, warn)
+            params = mean.variables['params']
+            params = base.join(path, params, abstract['params'], held)
+            return mean._replace(variables=mean.variables | {'params': params})
         except Gone:
-            checkpoints.scores = _dev_scores(checkpoints.directory.parent, config)
+            checkpoints.scores = _dev_scores(path, config)
     raise UserError(
         'checkpoints were deleted before they could be read. Wait for the run to end, '
         'or train with a larger checkpoint.every.'

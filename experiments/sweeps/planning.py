@@ -1,8 +1,8 @@
 """The runs of a sweep: those in its file, and those that depend on results.
 
-Results decide two things: the tuned value that an arm is reported with (`tune`), and
-whether seeds are added (`seeds='until(…)'`). This state isn't stored. The same file and
-results give the same runs, so an interrupted sweep can resume.
+Results decide the tuned value of an arm (`tune`), and whether seeds are added
+(`seeds='until(…)'`). This state isn't stored. The same file and results give the same
+runs, so an interrupted sweep can resume.
 """
 
 import collections
@@ -34,11 +34,7 @@ Values = Mapping[str, Any]  # arm → the value it is reported with
 
 
 def load(path: str | Path) -> Sweep:
-    """Loads a sweep file, and plans its runs from the existing results.
-
-    Raises:
-      UserError: As `schema.load` and `plan`.
-    """
+    """Loads a sweep file, and plans its runs from the existing results."""
     return plan(schema.load(path))
 
 
@@ -79,11 +75,10 @@ def _trials(sweep: Sweep) -> list[PlannedRun]:
 
 
 class Tried(NamedTuple):
-    """The values that an arm tried, and the one it is reported with.
+    """The values that an arm tried.
 
     Attributes:
-      scores: Value → scores of its trials, in the order of the sweep file. Leaves out
-        values with a missing score.
+      scores: Value → scores of its trials, in the file's order; only complete ones.
       chosen: The value with the best mean; None until all trials have ended.
     """
 

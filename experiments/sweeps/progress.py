@@ -86,17 +86,11 @@ def number_of_runs(sweep: Sweep) -> int:
 
 
 class Work(NamedTuple):
-    """The cost of a run.
+    """The cost of a run; None if unknown."""
 
-    Attributes:
-      flops: FLOPs of the training; None if unknown.
-      batch: FLOPs of a step; None if unknown.
-      seconds: Duration of the training.
-    """
-
-    flops: float | None
-    batch: float | None
-    seconds: float = 0.0
+    flops: float | None  # of the training
+    batch: float | None  # FLOPs of a step
+    seconds: float = 0.0  # of the training
 
     def resembles(self, other: 'Work') -> bool:
         """Returns whether the steps have similar sizes, and so similar FLOP rates."""
@@ -122,13 +116,9 @@ def total_cost(left: Sequence[Work], spent: Sequence[Work]) -> str:
 
 
 def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
-    """Prints a line for each run that has ended since the last call.
+    """Prints a line for each run that has ended, except those in `said`.
 
-    Args:
-      said: The directories of runs that had ended; updated with the new ones.
-
-    Returns:
-      The sweep with the runs that the new results add.
+    Adds them to `said`. Returns the sweep with the runs that the new results add.
     """
     new = [run for run in sweep.all_runs if run.path not in said]
     ended = list(filter(planning.has_ended, new))

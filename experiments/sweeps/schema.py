@@ -15,7 +15,7 @@ from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, named, user_errors
 from experiments.evaluation.measure import Measure
 from flaxformer_lite import validation
-from flaxformer_lite.config import spec
+from flaxformer_lite.config.spec import Component, parse
 from flaxformer_lite.validation import (
     Choices,
     NotNegative,
@@ -259,8 +259,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     if isinstance(values.get('tune'), dict):
         with user_errors('tune: '):
             tuning = _with_tuples(values['tune'])
-            spec.check('tuning', Tuning, tuning)
-        values['tune'] = Tuning(**tuning)
+            values['tune'] = Component('tuning', Tuning, tuning).make()
     if 'measure' in values:
         validation.check('measure', str, values['measure'])
         values['measure'] = Measure.parse(values['measure'])
@@ -268,7 +267,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     if isinstance(values.get('seeds'), str):
         until = _until(values['seeds'])
         values['seeds'] = tuple(range(until.most))
-    spec.check('sweep', Sweep, values, NOT_OF_THE_FILE)
+    Component('sweep', Sweep, values).check(NOT_OF_THE_FILE)
     values |= {'name': name, 'digest': digest, 'until': until}
     if values.get('factors'):
         values |= _factors(values)
@@ -281,11 +280,10 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
 
 def _until(seeds: str) -> Until:
     with user_errors('seeds: '):
-        name, arguments = spec.parse(seeds)
+        name, arguments = parse(seeds)
         if name != 'until':
             raise ValueError(f'must be a list or until(…), not {quote(name)}.')
-        spec.check(name, Until, arguments)
-        return Until(**arguments)
+        return Component(name, Until, arguments).make()
 
 
 def _with_tuples(values: Fields) -> Fields:

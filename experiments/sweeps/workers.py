@@ -1,8 +1,7 @@
 """The workers of a sweep: processes that share its runs.
 
 A worker is the sweep command with `--worker`. Every worker goes through all runs, and
-the locks of the runs' directories keep workers apart, on any machine. No scheduler is
-needed.
+the locks of the runs' directories keep workers apart, on any machine.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """Training of a run: setup, training loop, final scores."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 
 from experiments import hooks, storage
+from experiments.checkpoints import base
 from experiments.checkpoints.checkpoints import Checkpoints, Restored
 from experiments.command_line import stopping
 from experiments.command_line.screen import Screen, errors_noted
@@ -38,6 +40,7 @@ from experiments.runtime.compilation import ProgramCache
 from experiments.training import result
 from experiments.training.metrics import Progress, stops_early
 from experiments.training.setup import RunSetup, describe, prepare
+from flaxformer_lite import adapters
 from flaxformer_lite.training import schedules
 from flaxformer_lite.training.train_step import TrainState
 
@@ -161,7 +164,7 @@ class Trainer:
 
     def _restore_or_init(self) -> TrainState:
         _, abstract = self.setup.programs.first_state
-        to_restore = eval_params.to_restore(abstract)
+        to_restore = eval_params.to_restore(abstract, self._held)
         restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
         if restored is None:
             self._set_rows_aside()
@@ -169,13 +172,22 @@ class Trainer:
         else:
             self._resume(restored)
             state = eval_params.restored(restored.state)
+            params = base.join(self.path, state.params, abstract.params, self._held)
+            state = state.replace(params=params)
         self.step = int(state.step)
         self._open_log()
         if restored is None and self.setup.warm_start:
+            base.save(self.path, state.params, self._held)
             # Once this checkpoint exists, the source run is no longer needed.
             self._save(state)
         self._wait_for_checkpoint()
         return state
+
+    @functools.cached_property
+    def _held(self) -> frozenset[str]:
+        """Paths of the parameters that are saved in `base/`, not in checkpoints."""
+        _, abstract = self.setup.programs.first_state
+        return adapters.frozen_paths(self.setup.model, abstract.params)
 
     def _initialized(self) -> TrainState:
         setup = self.setup
@@ -293,7 +305,7 @@ class Trainer:
         self.screen.begin('saving', quiet=True)
         self._wait_for_checkpoint()
         self._log.flush()
-        tree = eval_params.to_save(state)
+        tree = eval_params.to_save(state, self._held)
         metadata = {**self.progress.metadata(), 'rows': self._log.seal()}
         self._checkpoints.save(self.step, tree, metadata)
         self._unreported_step = self.step

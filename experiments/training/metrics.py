@@ -80,8 +80,8 @@ class Progress:
         """Waits for the dispatched steps and adds their metrics to the sums.
 
         Returns:
-          The steps whose update was not finite and was skipped, with the position of
-          their batch. The sums exclude their loss.
+          The steps whose update was not finite, with the position of their batch. The
+          sums exclude them.
         """
         values: Any = jax.device_get([started.metrics for started in self._started])
         seconds = time.perf_counter() - self._since

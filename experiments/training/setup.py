@@ -71,13 +71,9 @@ def prepare(
     screen: Screen,
     programs: ProgramCache | None = None,
 ) -> RunSetup:
-    """Makes everything that training needs. Writes only caches.
+    """Makes everything that training needs, with shared `programs` if given.
 
-    Args:
-      programs: Shares compiled programs with other runs.
-
-    Raises:
-      UserError: A field, a file or the text is invalid.
+    Writes only caches. Raises UserError if a field, a file or the text is invalid.
     """
     accelerators.check()
     cache = compilation.use_cache()

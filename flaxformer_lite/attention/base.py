@@ -8,10 +8,12 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from flaxformer_lite.kv_cache import Cache, CacheState, KeyValues
+from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.ops.einsum import einsum
 from flaxformer_lite.ops.masked_softmax import masked_softmax
 from flaxformer_lite.ops.rms import divide_by_rms
+from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.validation import Checked, NotNegative, Range, Rate
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ class Attention(Checked, nn.Module):
     """Attention: Σ_s w_s v_s with w = softmax(q · k_s / √d_k + bias).
 
     Variants override `scores`, `weights` or `__call__`. Queries that may attend to no
-    key get zeros.
+    key get zeros. `transform_heads` changes the heads before the output projection.
 
     Query and key heads match one to one: grouped-query attention folds groups into the
     query axis. Variants that mix heads or have per-head parameters set `per_head`,
@@ -82,6 +84,9 @@ class Attention(Checked, nn.Module):
     # two texts mean nothing, so cross-attention uses such a variant only if
     # `cross_attention` names it.
     by_distance: ClassVar[bool] = False
+    # Whether scores depend on the order of the keys, so that only self-attention to
+    # earlier tokens can use it.
+    causal_only: ClassVar[bool] = False
 
     def normalize_query(self, q_BTHK: jax.Array) -> jax.Array:
         """Normalizes projected queries, before positions rotate them."""
@@ -91,6 +96,20 @@ class Attention(Checked, nn.Module):
         """Normalizes projected keys, before positions rotate them."""
         return key_BSGK
 
+    def key_features(
+        self, x_BSD: jax.Array, sizes: Sizes, dense: Dense
+    ) -> jax.Array | None:
+        """Returns what scores need of a token besides its key, float32 B…S, or None.
+
+        `KeyValues.features_BHS` holds it, also in the cache.
+
+        Args:
+          x_BSD: Token vectors, from which the keys are projected.
+          sizes: Sizes of the attention.
+          dense: As for `transform_heads`.
+        """
+        return None
+
     def scores(self, q_BTHK: jax.Array, kv: KeyValues) -> jax.Array:
         """Returns the score of each query-key pair, float32 BHTS."""
         scale = q_BTHK.shape[-1] ** -0.5
@@ -99,6 +118,31 @@ class Attention(Checked, nn.Module):
     def weights(self, scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
         """Returns the weight of each key, float32 BHTS; 0 where the mask is False."""
         return masked_softmax(scores_BHTS, mask_BHTS)
+
+    def key_weights(
+        self,
+        q_BTHK: jax.Array,
+        kv: KeyValues,
+        *,
+        positions_BT: jax.Array,
+        mask_BHTS: jax.Array,
+        bias_BHTS: jax.Array | None = None,
+        relative_positions: 'Positions | None' = None,
+    ) -> jax.Array:
+        """Returns the factor of each value, float32 BHTS, given `__call__`'s arguments.
+
+        These are the `weights` of the scores with positions. They are recorded.
+        """
+        scores_BHTS = self.scores(q_BTHK, kv)
+        if relative_positions is not None:
+            scores_BHTS += relative_positions.scores(
+                q_BTHK, positions_BT, kv.positions_BS
+            )
+        if bias_BHTS is not None:
+            scores_BHTS += bias_BHTS
+        weights_BHTS = self.weights(scores_BHTS, mask_BHTS)
+        self.sow('intermediates', 'weights', weights_BHTS)
+        return weights_BHTS
 
     def __call__(
         self,
@@ -123,20 +167,34 @@ class Attention(Checked, nn.Module):
         Raises:
           ValueError: This attention has no scores to which it could add them.
         """
-        scores_BHTS = self.scores(q_BTHK, kv)
-        if relative_positions is not None:
-            scores_BHTS += relative_positions.scores(
-                q_BTHK, positions_BT, kv.positions_BS
-            )
-        if bias_BHTS is not None:
-            scores_BHTS += bias_BHTS
-        weights_BHTS = self.weights(scores_BHTS, mask_BHTS)
-        self.sow('intermediates', 'weights', weights_BHTS)
+        weights_BHTS = self.key_weights(
+            q_BTHK,
+            kv,
+            positions_BT=positions_BT,
+            mask_BHTS=mask_BHTS,
+            bias_BHTS=bias_BHTS,
+            relative_positions=relative_positions,
+        )
         y_BTHU = weighted_sum(weights_BHTS, kv.value_BGUS, q_BTHK.dtype)
         if relative_positions is not None:
             y_BTHU += relative_positions.values(
                 weights_BHTS, positions_BT, kv.positions_BS
             )
+        return y_BTHU
+
+    def transform_heads(
+        self, y_BTHU: jax.Array, x_BTD: jax.Array, dense: Dense
+    ) -> jax.Array:
+        """Returns the input of the output projection; by default the heads unchanged.
+
+        Recorded heads, head dropout and ablation masks apply to the result.
+
+        Args:
+          y_BTHU: Output of each query head, float32.
+          x_BTD: Input of the sublayer, from which the queries are projected.
+          dense: Template of a projection with the model's dtype and initializer. Copy
+            it with your own `features` and `name`.
+        """
         return y_BTHU
 
     def init_cache(self, prefix: KeyValues, valid_BS: jax.Array) -> CacheState:

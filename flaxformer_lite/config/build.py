@@ -28,7 +28,6 @@ def model(
     """Builds the model of a `model` config. Source and target share a vocabulary.
 
     Args:
-      config: the fields; omitted fields have their defaults.
       vocab_size, special_tokens: the tokenizer's, so they aren't part of the config.
 
     Raises:
@@ -48,8 +47,7 @@ def model(
     with variants.naming('architecture'):
         found = variants.folder('architecture').find(config.architecture)
         architecture = found.cls
-        others = spec.parameters(architecture).keys() - set(architecture.own_arguments)
-        spec.check(found.name, architecture, found.arguments, given=others)
+        found.check(found.parameters.keys() - set(architecture.own_arguments))
     special_tokens.check_within(vocab_size)
     parts = Parts(config, special_tokens)
     return architecture.from_parts(parts, vocab_size, **found.arguments)
@@ -69,11 +67,7 @@ def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
 
 
 class Parts:
-    """Components of a config, for architectures to assemble.
-
-    Attributes:
-      config: the config of the first layer, in which no field is a pattern.
-    """
+    """Components of a config, for architectures to assemble."""
 
     def __init__(
         self, config: ModelConfig, special_tokens: SpecialTokens = DEFAULT_TOKENS
@@ -99,8 +93,7 @@ class Parts:
         """Returns all layers of an encoder or decoder.
 
         The role 'decoder' belongs to an encoder-decoder and includes cross-attention.
-        The roles 'encoder_only', 'decoder_only' and 'prefix_only' are single stacks;
-        see `models/prefix_lm.py`.
+        The roles 'encoder_only', 'decoder_only' and 'prefix_only' are single stacks.
         """
         config = self.config
         sizes = config.sizes(role)
@@ -127,16 +120,12 @@ class Parts:
         )
 
     def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:
-        """Returns the shortest period of layer templates.
-
-        A pattern of another stack, or one of equal entries, doesn't lengthen it.
-        """
+        """Returns the shortest period of layer templates."""
         layers = self._of_layers[: sizes.num_layers]
         blocks = tuple(Parts(layer)._block(role, sizes) for layer in layers)
         return blocks[: period_of(blocks)]
 
     def _stack_positions(self, role: Role, sizes: Sizes) -> Any:
-        """Returns the positions that act on embeddings or as a bias of all layers."""
         field = self.config.deciding_field('positions', role)
         specs = [x.get(field) for x in self._of_layers[: sizes.num_layers]]
         layers = [variants.make(field, text, sizes=sizes) for text in specs]
@@ -188,7 +177,6 @@ class Parts:
         return variants.make('attention', 'additive')
 
     def _default_init(self, role: Role) -> str:
-        """Returns the residual's default initializer; 'xavier' without a residual."""
         architecture = variants.find(self.config, 'architecture')
         stands_alone = role.endswith('_only')
         if 'residual' in architecture.unused_fields and not stands_alone:
@@ -227,9 +215,12 @@ class Parts:
         return block
 
     def _self_attention(self, role: Role, sizes: Sizes) -> MultiHeadAttention:
+        core_attention = self._make('attention', role)
+        if core_attention.causal_only:
+            self._check_causal(role)
         return MultiHeadAttention(
             sizes=sizes,
-            core_attention=self._make('attention', role),
+            core_attention=core_attention,
             # A separate object: sharing the stack's module would share its weights.
             positions=self._make('positions', role, sizes=sizes),
             dense=self.dense(role),
@@ -258,14 +249,30 @@ class Parts:
         )
 
     def _cross_core(self) -> Any:
-        """Returns cross-attention's kind.
+        """Returns the attention of cross-attention.
 
-        Defaults to the encoder's kind, or to softmax if that is `by_distance`.
+        Defaults to the encoder's, or to softmax if that is `by_distance`.
         """
         core = self._make('attention', 'cross')
+        if core.causal_only:
+            self._check_causal('cross')
         if self.config.cross.attention is None and core.by_distance:
             return variants.make('cross.attention', 'softmax')
         return core
+
+    def _check_causal(self, role: str) -> None:
+        """Raises ValueError unless a role's attention is to earlier tokens only."""
+        merged = role == 'decoder' and self.config.merged_attention
+        if role in ('decoder', 'decoder_only') and not merged:
+            return
+        field = self.config.deciding_field('attention', role)
+        fix = 'Set it as model.decoder.attention, or choose architecture=decoder_only.'
+        if merged:
+            fix = 'Leave model.merged_attention=True out.'
+        raise ValueError(
+            f'model.{field}={quote(self.config.get(field))} supports only attention to '
+            f'earlier tokens of the same text. {fix}'
+        )
 
     def _check_merged(self, sizes: Sizes) -> None:
         config = self.config

@@ -29,7 +29,7 @@ class ResultError(ValueError):
 def check_results(cls: type, base: type) -> None:
     """Makes the methods of a user's class check what they return.
 
-    Inherited methods are left as they are. `base` annotates the methods of its kind.
+    `base` annotates the methods of its kind. Inherited methods are unchanged.
     """
     for name, method in list(vars(cls).items()):
         kinds = getattr(getattr(base, name, None), '__annotations__', {})
@@ -66,10 +66,7 @@ def _checked(
 
 
 def _maps_items(kinds: dict[str, Any]) -> bool:
-    """Returns whether a method makes a list of another, one item for each.
-
-    Both are annotated as lists, and of different items: texts and their ids.
-    """
+    """Returns whether a method maps a list to a list of other items, one for each."""
     argument, returned = next(iter(kinds.values())), kinds['return']
     are_lists = all(typing.get_origin(x) in _SEQUENCES for x in (argument, returned))
     return are_lists and typing.get_args(argument) != typing.get_args(returned)
@@ -129,7 +126,7 @@ def _is_of(origin: Any, value: Any) -> bool:
 
 
 def _items(origin: Any, kinds: tuple[Any, ...], value: Any) -> tuple[Any, list[Any]]:
-    """Returns the items to check, and the kind of each; those of arrays are not."""
+    """Returns the items to check, and the kind of each; none for arrays."""
     if hasattr(value, 'dtype') or not kinds:
         return [], []
     if origin in (collections.abc.Mapping, dict):

@@ -1,7 +1,7 @@
 """The fields of a `model` config: type, default, range and help of each.
 
-Validation, error messages, `--help` and the table in the documentation are generated
-from these annotations: `Annotated[type, Range or Choices, help]`.
+Validation, error messages, `--help` and the documentation use these annotations:
+`Annotated[type, Range or Choices, help]`.
 """
 
 import dataclasses
@@ -81,11 +81,7 @@ class CrossConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(Section):
-    """Config of a model; the defaults are the paper's base model.
-
-    The sections `decoder` and `cross` override fields for the decoder and for
-    cross-attention.
-    """
+    """Config of a model; the defaults are the paper's base model."""
 
     NAME = 'model'
 
@@ -193,11 +189,7 @@ class ModelConfig(Section):
         return cls().with_values(values)
 
     def with_values(self, values: Mapping[str, Any]) -> 'ModelConfig':
-        """Returns a config with other values, such as `{'decoder.norm': 'rms'}`.
-
-        Raises:
-          ValueError: a field is unknown, or a value is invalid; names the field.
-        """
+        """Returns a config with other values, such as `{'decoder.norm': 'rms'}`."""
         known = fields()
         of_section: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
@@ -218,10 +210,10 @@ class ModelConfig(Section):
     def fields_of(self, name: str, role: str) -> list[str]:
         """Returns the fields that a stack reads for a value; the last one decides.
 
-        The one place that says what is inherited. The decoder of an encoder-decoder
-        uses its own value, or else the encoder's. Cross-attention uses its own, or else
-        the sizes of the decoder and the attention of the encoder. `build.Parts` makes
-        an exception for an attention that is `by_distance`.
+        The decoder of an encoder-decoder uses its own value, or else the encoder's.
+        Cross-attention uses its own, or else the sizes of the decoder and the attention
+        of the encoder. `build.Parts` makes an exception for an attention that is
+        `by_distance`.
 
         Args:
           name: a field without a section.

@@ -23,7 +23,7 @@ import sys
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import validation
@@ -36,8 +36,6 @@ class ModuleError(ImportError):
 
 @runtime_checkable
 class Dataclass(Protocol):
-    """An object of a dataclass, such as a Flax module."""
-
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
@@ -63,8 +61,7 @@ class Folder:
     """The components of one kind: the files of a package, and user classes.
 
     Attributes:
-      package: package whose files are components, except `base` and `_…`.
-      base: name of the class in `<package>/base.py` from which components derive.
+      base: Name of the class in `<package>/base.py` from which components derive.
     """
 
     package: str
@@ -79,7 +76,7 @@ class Folder:
         return sorted(names - {'base'})
 
     def check_name(self, spec: Spec) -> None:
-        """Checks that a name without a module has a file. Imports nothing.
+        """Checks, without imports, that a name without a module has a file.
 
         Raises:
           ValueError: the spec is malformed, or the name is unknown.
@@ -97,8 +94,8 @@ class Folder:
         """Resolves a spec; nothing is built.
 
         Raises:
-          ValueError: the spec is malformed, or the file, module or class doesn't exist
-            or isn't of this kind.
+          ValueError: the spec is malformed, or the class doesn't exist or isn't of this
+            kind.
         """
         self.check_name(spec)
         name, arguments = parse(spec)
@@ -119,7 +116,7 @@ class Folder:
         return Component(name, cls, arguments)
 
     def make(self, spec: Spec, /, **given: Any) -> Any:
-        """Builds the object that a spec names, with arguments that it can't set.
+        """Builds the object that a spec names; `given` are arguments that it can't set.
 
         Raises:
           ValueError: as `find` and `Component.make`.
@@ -129,11 +126,7 @@ class Folder:
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """A resolved spec: a class or a function, and the user's arguments for it.
-
-    Attributes:
-      name: the name in the spec.
-    """
+    """A resolved spec: a class or a function, and the user's arguments for it."""
 
     name: str
     cls: Any
@@ -141,21 +134,50 @@ class Component:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return parameters(self.cls)
+        """All parameters: name → annotation."""
+        signature = inspect.signature(self.cls)
+        found = {name: p.annotation for name, p in signature.parameters.items()}
+        if 'parent' in found:
+            found = {name: kind for name, kind in found.items() if name not in _OF_FLAX}
+        return found
 
     def accepted(self, **given: Any) -> dict[str, Any]:
-        """Returns the arguments that are parameters; the others are left out."""
+        """Returns the arguments that are parameters."""
         takes = self.parameters
         return {argument: x for argument, x in given.items() if argument in takes}
 
-    def make(self, **given: Any) -> Any:
-        """Builds the object, with arguments that the user can't set.
+    def check(self, given: Collection[str] = ()) -> None:
+        """Checks the user's arguments; those in `given` are not the user's to set.
 
         Raises:
-          ValueError: an argument is unknown, missing, of the wrong type or out of
-            range, or the class raises it.
+          ValueError: an argument is unknown, missing or invalid; names it and the
+            allowed values, and an example `name(…)` of the docstring, if any.
         """
-        check(self.name, self.cls, self.arguments, given)
+        takes = {x: kind for x, kind in self.parameters.items() if x not in given}
+        for argument, value in self.arguments.items():
+            if argument not in takes:
+                names = ', '.join(takes) or 'no arguments'
+                unknown = validation.quote(argument)
+                raise ValueError(
+                    f'unknown argument {unknown}; {self.name} takes {names}'
+                )
+            validation.check(argument, takes[argument], value)
+        defaults = inspect.signature(self.cls).parameters
+        needed = [x for x in takes if defaults[x].default is inspect.Parameter.empty]
+        missing = [x for x in needed if x not in self.arguments]
+        if missing:
+            pattern = rf'`({re.escape(self.name)}\(.+?\))`'
+            example = re.search(pattern, self.cls.__doc__ or '')
+            such = f', such as {example[1]}' if example else ''
+            raise ValueError(f'{self.name} needs {", ".join(missing)}{such}')
+
+    def make(self, **given: Any) -> Any:
+        """Builds the object.
+
+        Raises:
+          ValueError: as `check`, or the class raises it.
+        """
+        self.check(given)
         try:
             inspect.signature(self.cls).bind(**given, **self.arguments)
         except TypeError as error:
@@ -166,8 +188,8 @@ class Component:
 def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
     """Parses `'local(window=64)'` to `('local', {'window': 64})`; values are literals.
 
-    For a class or an object, returns the qualified name, such as `'my_parts.Local'`,
-    and the attributes that differ from their defaults.
+    A class or an object gives the qualified name and the attributes that differ from
+    their defaults.
 
     Raises:
       ValueError: the text isn't a name, optionally with literal keyword arguments.
@@ -214,8 +236,8 @@ def text(spec: Spec) -> str:
     """Returns a spec as a string from which the component can be rebuilt.
 
     Raises:
-      ValueError: the class can't be imported by name (it was defined in a notebook or a
-        function), or an attribute of an object isn't a literal.
+      ValueError: the class can't be imported by name, as when defined in a notebook or
+        a function, or an attribute of an object isn't a literal.
     """
     if isinstance(spec, str):
         return spec
@@ -255,8 +277,6 @@ def _text_of(name: str, arguments: dict[str, Any]) -> str:
 
 def entries(spec: Spec) -> list[Spec]:
     """Splits `'[local(window=64), softmax]'` into `['local(window=64)', 'softmax']`.
-
-    A spec without brackets is a single entry.
 
     Raises:
       ValueError: the brackets are empty or malformed.
@@ -362,7 +382,6 @@ def _class_of(spec: type | Dataclass) -> type:
 
 
 def _attributes(spec: type | Dataclass) -> dict[str, Any]:
-    """Returns an object's constructor arguments that differ from their defaults."""
     if isinstance(spec, type):
         return {}
     found = {}
@@ -376,7 +395,7 @@ def _attributes(spec: type | Dataclass) -> dict[str, Any]:
 def is_of_part(error: BaseException) -> bool:
     """Returns whether a user's component raised an error while it ran.
 
-    Errors raised while a component is built don't count; they concern a config field.
+    Errors while it is built concern a config field and don't count.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [frame.f_globals.get('__name__', '') for frame in frames]
@@ -467,47 +486,3 @@ def numbers_in(value: Any) -> Iterator[complex]:
             yield from numbers_in(part)
     if isinstance(value, (int, float, complex)):
         yield value
-
-
-def parameters(function: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the parameters of a class or function: name → annotation."""
-    signature = inspect.signature(function)
-    found = {name: p.annotation for name, p in signature.parameters.items()}
-    if 'parent' in found:
-        found = {name: kind for name, kind in found.items() if name not in _OF_FLAX}
-    return found
-
-
-def check(
-    name: str,
-    function: Callable[..., Any],
-    arguments: dict[str, Any],
-    given: Collection[str] = (),
-) -> None:
-    """Checks the arguments for a class or function.
-
-    Args:
-      name: name of the class or function, for error messages.
-      function: the class or function; its docstring may contain an example, `name(…)`.
-      arguments: the user's arguments.
-      given: arguments that the user can't set.
-
-    Raises:
-      ValueError: an argument is unknown, missing or invalid; names it and the allowed
-        values.
-    """
-    takes = {n: kind for n, kind in parameters(function).items() if n not in given}
-    for argument, value in arguments.items():
-        if argument not in takes:
-            names = ', '.join(takes) or 'no arguments'
-            unknown = validation.quote(argument)
-            raise ValueError(f'unknown argument {unknown}; {name} takes {names}')
-        validation.check(argument, takes[argument], value)
-    defaults = inspect.signature(function).parameters
-    needed = [x for x in takes if defaults[x].default is inspect.Parameter.empty]
-    missing = [x for x in needed if x not in arguments]
-    if missing:
-        pattern = rf'`({re.escape(name)}\(.+?\))`'
-        example = re.search(pattern, function.__doc__ or '')
-        such = f', such as {example[1]}' if example else ''
-        raise ValueError(f'{name} needs {", ".join(missing)}{such}')

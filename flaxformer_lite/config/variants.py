@@ -70,23 +70,21 @@ def names(field: str) -> list[str]:
 
 def arguments(kind: str, name: str) -> dict[str, Any]:
     """Returns the arguments that a spec may set: name → annotation."""
-    cls = FOLDERS[kind].find(name).cls
-    takes = spec.parameters(cls)
+    found = FOLDERS[kind].find(name)
+    takes = found.parameters
     if kind == 'architecture':
-        return {argument: takes[argument] for argument in cls.own_arguments}
+        return {argument: takes[argument] for argument in found.cls.own_arguments}
     return {x: annotation for x, annotation in takes.items() if x not in GIVEN[kind]}
 
 
 def of_layers(config: ModelConfig) -> list[ModelConfig]:
     """Returns the config of each layer of a period, in which no field is a pattern.
 
-    A pattern `'[a, b]'` repeats over the layers: layer i uses entry i mod 2. If
-    patterns have different lengths, the period is their least common multiple, limited
-    to the depth.
+    Layer i uses entry i mod 2 of a pattern `'[a, b]'`. The period is the least common
+    multiple of the patterns' lengths, at most the depth.
 
     Raises:
-      ValueError: a pattern is malformed, or its field applies to all layers; names the
-        field.
+      ValueError: a pattern is malformed, or its field applies to all layers.
     """
     patterns = {}
     for field in fields():
@@ -121,7 +119,6 @@ def find(config: ModelConfig, field: str) -> Any:
 
 
 def make(field: str, text: Spec, **given: Any) -> Any:
-    """Builds the object of a spec in a field, as `Folder.make`."""
     with naming(field):
         return folder(field).make(text, **given)
 
@@ -165,7 +162,7 @@ def _roles(config: ModelConfig) -> list[str]:
 
 
 def check(config: ModelConfig) -> None:
-    """Raises ValueError if sizes don't fit each other, before anything is built."""
+    """Raises ValueError if sizes don't fit each other."""
     config = of_layers(config)[0]
     roles = _roles(config)
     if 'num_heads' not in find(config, 'architecture').unused_fields:

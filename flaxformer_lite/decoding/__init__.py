@@ -1,14 +1,12 @@
 """Decoding strategies, one file each, independent of models.
 
-A decoding step is a function `(token_BN, state, beam) → (logits_BNV, state)`. It takes
-the token at position `beam.step` of each of a sentence's N hypotheses and returns the
-logits of the next token. `state` is an opaque tree of arrays whose first axis is the
-sentences, so that finished sentences can leave the batch. Its method
-`allocate(hypotheses, tokens)` reserves space for that many tokens.
+A decoding step is a function `(token_BN, state, beam) → (logits_BNV, state)`. It maps
+the token at position `beam.step` of each of a sentence's N hypotheses to the logits of
+the next token. `state` is an opaque tree of arrays whose first axis is the sentences.
+Its method `allocate(hypotheses, tokens)` reserves space for that many tokens.
 
-A search loops until the last sentence is finished, and removes finished sentences from
-the batch. On a mesh, each device should therefore run its own search; see
-`sharding.map_rows`.
+A search drops finished sentences from the batch and loops until the last one finishes.
+On a mesh, run one search per device with `sharding.map_rows`.
 
 Padding and the start token are never chosen, unless one of them is also the end token.
 Scores are nevertheless log-probabilities over all tokens.
@@ -37,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports JAX on first use, so the names of strategies can be read without it."""
+    """Imports JAX on first use, so that the names can be listed without it."""
     if name not in __all__:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     from flaxformer_lite.decoding import filtering, search

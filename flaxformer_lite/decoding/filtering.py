@@ -9,14 +9,12 @@ def filter_logits(
 ) -> jax.Array:
     """Returns logits / temperature, with −inf outside of the top k and the nucleus.
 
-    The nucleus is the smallest set of the most likely tokens whose probability reaches
-    p (Holtzman et al. 2020), among the top k. Ties go to the lower token id.
+    The nucleus is the smallest set of the most likely tokens with probability ≥ p
+    (Holtzman et al. 2020), among the top k. Ties go to the lower token id.
 
     Args:
       logits_BV: float32.
-      temperature: Above 0.
-      top_k: k; 0 disables the limit.
-      top_p: p, in (0, 1].
+      top_k: k. 0 disables the limit.
 
     Raises:
       ValueError: Temperature ≤ 0 (use `greedy`), top_k < 0, or top_p not in (0, 1].

@@ -16,7 +16,7 @@ class DecodeResult(NamedTuple):
       scores_BN: float32 log-probability in nats. Beam search divides it by the length
         penalty. A missing hypothesis has −inf.
       exists_BN: bool. False if fewer than N hypotheses are possible, the row is
-        padding, or the model's logits are NaN.
+        padding, or the logits are NaN.
     """
 
     tokens_BNL: jax.Array
@@ -27,8 +27,8 @@ class DecodeResult(NamedTuple):
         """Returns the tokens and score of each existing hypothesis of a row.
 
         Args:
-          eos: The end token. Later tokens are dropped.
-          row: Index of the row, after the indices of any leading axes.
+          eos: Tokens after it are dropped.
+          row: Index of the row, after any leading axes.
 
         Examples:
           >>> tokens_BNL = jnp.array([[[5, 6, 1], [5, 1, 0]]])

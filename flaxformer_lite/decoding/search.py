@@ -34,16 +34,13 @@ class DecodeInputs(NamedTuple):
     """Inputs of a search.
 
     Attributes:
-      decode_step: The model's step. The package's docstring defines it.
+      decode_step: The model's step, as `flaxformer_lite.decoding` defines it.
       state: Initial decoding state, without space for generated tokens.
-      max_len_B: int32, maximum length of each result, end token included, at most
-        `length`. At its limit, a sentence gets the end token. Padding rows have 0.
-      bos, eos: Start and end tokens. They may be equal.
+      max_len_B: int32, maximum length of each result, including the end token, at most
+        `length`. 0 for padding rows. At its limit, a sentence gets the end token.
       length: Static maximum length of all results.
-      padding: Fills results after the end.
-      processors: Logits processors, in order.
-      keys_B: A PRNG key per row, for strategies that sample. Samples of a row don't
-        depend on other rows.
+      padding: Fills results after the end token.
+      keys_B: PRNG key per row, for strategies that sample. Rows sample independently.
     """
 
     decode_step: Callable[[jax.Array, Any, BeamState], tuple[jax.Array, Any]]
@@ -63,10 +60,7 @@ class SearchState(NamedTuple):
     Attributes:
       beam: The next step. Its own slots are not visible yet.
       row_B: int32, index of each sentence in the whole batch.
-      max_len_B, keys_B: As in `DecodeInputs`.
       live: Unfinished hypotheses, scored by log-probability.
-      finished: The best finished hypotheses.
-      model: The model's state.
     """
 
     beam: BeamState
@@ -82,11 +76,10 @@ class SearchTrace(NamedTuple):
     """A search, step by step.
 
     Attributes:
-      result: The final hypotheses.
       steps: int32 scalar, number of steps taken.
-      live: Unfinished hypotheses after each step, scored by log-probability. A leading
-        axis has `length` steps. Steps not taken are zeros.
-      finished: The best finished hypotheses after each step, scored as in the result.
+      live: Unfinished hypotheses after each step, scored by log-probability, with a
+        leading axis of `length` steps. Steps not taken are zeros.
+      finished: Best finished hypotheses after each step, scored as in the result.
     """
 
     result: DecodeResult
@@ -97,9 +90,8 @@ class SearchTrace(NamedTuple):
     def hypotheses(self, eos: int, row: int = 0) -> dict[tuple[int, ...], float]:
         """Returns every hypothesis kept at any step of a sentence: tokens → score.
 
-        It is the search tree: each hypothesis follows its prefix, and () is the root.
-        Scores are log-probabilities, or those of a result for hypotheses that end in
-        `eos`.
+        They form the search tree, whose root is (). Scores are log-probabilities; those
+        of hypotheses that end in `eos` are as in the result.
         """
         found: dict[tuple[int, ...], float] = {(): 0.0}
         for step in range(int(self.steps)):
@@ -120,12 +112,10 @@ class Search:
     """Decodes until every sentence is finished, keeping the best candidates per step.
 
     Attributes:
-      choose: Returns M ≥ N candidates, M / groups per group. `Strategy.choose`
-        documents it.
-      length_penalty: Length → divisor of the log-probability of a result.
+      choose: Returns M ≥ N candidates, as `Strategy.choose`.
+      length_penalty: Length → divisor of a result's log-probability.
       beams: N, hypotheses per sentence over all groups.
       n_best: Number of results per sentence that must be final.
-      groups: Number of groups. Hypotheses compete only within their group.
     """
 
     inputs: DecodeInputs
@@ -243,7 +233,6 @@ class Search:
         return has_room & (self._is_unfinished(state).sum() > stop)
 
     def _keep_unfinished(self, state: SearchState, rows: int) -> SearchState:
-        """Returns the state of `rows` sentences, including all unfinished ones."""
         stay_B = jnp.argsort(~self._is_unfinished(state))[:rows]
 
         def of_those(x):
@@ -302,7 +291,7 @@ class Search:
         return self.beams // self.groups
 
     def _by_group(self, arrays: Any) -> Any:
-        """Reshapes arrays BM to one row per group: (B · groups, M / groups)."""
+        """Reshapes arrays BM to (B · groups, M / groups)."""
 
         def divided(x_BM):
             _, candidates, *others = x_BM.shape
@@ -319,7 +308,7 @@ class Search:
         return jax.tree.map(joined, arrays)
 
     def _feed(self, state: SearchState) -> tuple[BeamState, Any, jax.Array]:
-        """Runs the model on each last token; returns step, state and logits BNV."""
+        """Returns the next step, the model's new state and logits BNV."""
         beam = state.beam
         batch, beams = beam.parent_BN.shape
         visible_BNS = beam.visible_BNS

@@ -30,10 +30,9 @@ class Copy:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A field whose value depends on one of theirs.
+    """A field whose value depends on one of theirs, `name`.
 
     Attributes:
-      name: Name of their field.
       values: Their value → ours.
 
     Examples:
@@ -101,14 +100,14 @@ class Spec:
 
 
 class Pattern:
-    """A field with a spec for each kind of layer, for which they have a list."""
+    """A field with a spec for each kind of layer, of which they have a list."""
 
     def __init__(self, name: str, kinds: Mapping[str, Spec], depth: str):
         """Creates the entry.
 
         Args:
           name: Name of their list.
-          kinds: Each word that the list may hold → its spec.
+          kinds: Word in the list → its spec.
           depth: Name of their number of layers, which must be written before the list.
         """
         self.name = name

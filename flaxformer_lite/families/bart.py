@@ -18,7 +18,7 @@ _ACTIVATIONS = {
 
 
 def switches(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns legacy fields, from when these families were one class, for a table.
+    """Returns table entries of legacy fields, from when these families were one class.
 
     Each family supports one value of them; configs with another value are rejected.
     """

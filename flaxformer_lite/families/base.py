@@ -1,8 +1,7 @@
 """Base class of families: two tables, each used in both directions.
 
 One table maps fields of the family's `config.json` to fields of a `model` config; the
-other maps its arrays to our parameters. A family only states the tables. This module
-and `pretrained/` interpret them.
+other maps its arrays to our parameters. `pretrained/` interprets them.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,11 +17,7 @@ from flaxformer_lite.validation import quote
 
 
 class Described(NamedTuple):
-    """A family's config in our terms.
-
-    Attributes:
-      vocab_size: Size of the shared vocabulary.
-    """
+    """A family's config in our terms."""
 
     config: ModelConfig
     vocab_size: int
@@ -33,16 +28,14 @@ class Family:
     """A published architecture, defined by tables; one per file of `families/`.
 
     Attributes:
-      model_types: Values of `model_type` in config.json.
       architecture: Name of the class in Transformers.
       fields: Our field → an entry for theirs, or a constant value.
       defaults: Values of fields that config.json omits.
       expected: Their fields → the only supported value, if present.
       arrays: Our parameter's path → the name of their array. `{stack}` is encoder or
-        decoder, and `{layer}` is the layer's index. An entry for a module covers its
-        arrays.
+        decoder. An entry for a module covers its arrays.
       aliases: Our path → alternative names of the array in files.
-      computed: Ignored arrays of files.
+      computed: Arrays of files to ignore.
       zeros: Paths of our parameters that are 0 if files lack them.
       rotates_halves: Whether rotary positions pair features i and i + d_k / 2 instead
         of 2i and 2i + 1. If so, the columns of queries and keys are permuted.
@@ -61,12 +54,12 @@ class Family:
 
     @classmethod
     def arrays_of(cls, config: ModelConfig) -> Mapping[str, str]:
-        """Returns the table `arrays` for a model, whose components affect names."""
+        """Returns `arrays` for a model, whose components affect names."""
         return cls.arrays
 
     @classmethod
     def read(cls, theirs: Theirs, names: Collection[str]) -> Described:
-        """Converts their config, with the names of the arrays in the checkpoint.
+        """Converts their config, given the names of the arrays in the checkpoint.
 
         Raises:
           ValueError: A field is missing or has an unsupported value; names the field.
@@ -131,7 +124,7 @@ class Family:
 def in_layers(
     theirs: str, names: Mapping[str, str], stack: str = '{stack}'
 ) -> dict[str, str]:
-    """Returns entries of a table `arrays` for the arrays of each layer.
+    """Returns entries of `arrays` for the arrays of each layer.
 
     Args:
       theirs: Prefix of a layer's array names, with `{stack}` and `{layer}`.
@@ -193,6 +186,5 @@ def _values(config: ModelConfig) -> dict[str, Any]:
 
 
 def _in_one_form(text: str, num_layers: int) -> str:
-    """Normalizes a spec or pattern to the shortest pattern over the layers."""
     texts = [_entries.written(*spec.parse(entry)) for entry in spec.entries(text)]
     return _entries.pattern([texts[i % len(texts)] for i in range(num_layers)])

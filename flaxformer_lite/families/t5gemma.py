@@ -63,10 +63,9 @@ def norms(stack: str, *sublayers: str) -> dict[str, str]:
 class T5Gemma(Family):
     """Two Gemma 2 stacks: pre- and post-norms, RoPE, soft caps, GEGLU, local attention.
 
-    In the tables, a stack's fields are written as `encoder.hidden_size`. In the
-    encoder, `sliding_window` is the maximum distance of a key; in the decoder, the
-    maximum distance is one less. Transformers also applies dropout to the output of
-    each stack; this implementation doesn't.
+    Tables write a stack's fields as `encoder.hidden_size`. The maximum distance of a
+    key is `sliding_window` in the encoder and one less in the decoder. Transformers
+    also applies dropout to the output of each stack; this implementation doesn't.
     """
 
     model_types = ('t5gemma',)

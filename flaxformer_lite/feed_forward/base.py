@@ -15,8 +15,6 @@ class FeedForward(Checked, nn.Module):
     """Dropout(f(x W₁ + b₁)) W₂ + b₂. Variants define f.
 
     Attributes:
-      sizes: Sizes of the stack.
-      dense: Template of the matrices.
       d_ff: Inner width. 0 uses that of the stack.
       bias: Whether to add b₁ and b₂.
       dropout: Dropout rate of the input of W₂. The paper uses none.
@@ -54,8 +52,7 @@ class FeedForward(Checked, nn.Module):
 class Gated(FeedForward):
     """Dropout(f(x W) ⊙ x V) W₂, by default without biases (Shazeer 2020).
 
-    It has three matrices instead of two. Use 2/3 of d_ff for the same number of
-    parameters.
+    With three matrices instead of two, 2/3 of d_ff gives the same number of parameters.
     """
 
     bias: bool = False

@@ -16,17 +16,16 @@ class MixtureOfExperts(FeedForward):
     """Σ_e p_e FFN_e(x) over the `top` likeliest of E experts, with p = softmax(x W).
 
     With several chosen experts, their weights p are divided by their sum. Training adds
-    `balance` · E Σ_e f_e P_e to the loss per token (Fedus et al. 2022, equation 4).
-    Here, f_e is the share of choices routed to expert e and P_e the mean of p_e. It
-    reports this sum, without `balance`, and the share of dropped choices as metrics.
+    `balance` · E Σ_e f_e P_e to the loss per token (Fedus et al. 2022, equation 4),
+    where f_e is the share of choices routed to expert e and P_e the mean of p_e.
+    Metrics report this sum, without `balance`, and the share of dropped choices.
 
     Attributes:
       experts: E.
       top: Number of experts per token.
       capacity: Maximum load of an expert in training, relative to an even share of
         choices. Excess choices are dropped, second choices first. 0 disables the limit.
-        Evaluation and decoding have no limit, so that sentences stay independent.
-      balance: Weight of the balance loss.
+        Evaluation has no limit, so that sentences stay independent.
 
     Raises:
       ValueError: `top` exceeds `experts`.
@@ -78,7 +77,7 @@ class MixtureOfExperts(FeedForward):
     def _route(self, x_ND, valid_N):
         """Returns p of all experts, and weights and indices of the K chosen ones.
 
-        Padding tokens get the nonexistent expert E.
+        Padding gets the nonexistent expert E.
         """
         gate = self.matrix(self.experts, 'gate', bias=False, dtype=jnp.float32)
         p_NE = jax.nn.softmax(gate(x_ND), -1)
@@ -134,7 +133,7 @@ def _slots(expert_KN, experts):
 
 
 def _dispatch(x_ND, expert_KN, slot_KN, shape):
-    """Gathers each expert's tokens into slots, (E, capacity, D); free slots are zero.
+    """Gathers each expert's tokens into slots, (E, capacity, D), padded with zeros.
 
     Choices beyond the capacity or of a nonexistent expert are dropped.
     """
@@ -146,6 +145,6 @@ def _dispatch(x_ND, expert_KN, slot_KN, shape):
 
 
 def _combine(y_ECD, weight_KN, expert_KN, slot_KN):
-    """Returns each token's weighted sum over its experts; dropped choices add zero."""
+    """Sums each token's results over its experts; dropped choices add zero."""
     y_KND = y_ECD.at[expert_KN, slot_KN].get(mode='fill', fill_value=0)
     return (y_KND * weight_KN[..., None]).sum(0)

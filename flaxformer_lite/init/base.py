@@ -14,20 +14,15 @@ class Init(Checked):
     """Initializer with embeddings from N(0, 1 / d_model). Variants define matrices.
 
     Models multiply these embeddings by √d_model (§3.4).
-
-    Attributes:
-      sizes: Sizes of the stack to initialize.
     """
 
     sizes: Sizes = Sizes()
 
     @property
     def logit_scale(self) -> float:
-        """Factor of the logits."""
         return 1.0
 
     def lr_multiplier(self, path: tuple[str, ...]) -> float:
-        """Returns the learning-rate multiplier of the parameter at `path`."""
         return 1.0
 
     def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:

@@ -23,7 +23,7 @@ class DeepNormInit(Init):
         return std * jax.random.normal(key, (fan_in, fan_out), jnp.float32)
 
     def beta(self) -> float:
-        """Returns β, the factor of matrices that feed the residual stream."""
+        """Factor of matrices that feed the residual stream."""
         encoder = self.sizes.encoder_layers
         decoder = self.sizes.decoder_layers
         if self.sizes.role == 'encoder':

@@ -21,9 +21,9 @@ class MuPInit(Init):
     | logits | times 1 / √m | | |
     | biases, norms | unchanged | 1 | |
 
-    m is d_model / base. d_ff must grow with d_model. The query row assumes that d_k
-    grows as well; with a fixed d_k, queries are like other matrices. The learning-rate
-    schedule should not depend on d_model: `cosine` does not, `noam` does.
+    m is d_model / base. d_ff must grow with d_model. With a fixed d_k, queries are like
+    other matrices. Use a learning-rate schedule that doesn't depend on d_model, such as
+    `cosine`.
 
     Attributes:
       base: The d_model for which the learning rate was tuned.
@@ -39,7 +39,6 @@ class MuPInit(Init):
 
     @property
     def width_ratio(self) -> float:
-        """Width multiplier m."""
         return self.sizes.d_model / self.base
 
     @property

@@ -16,6 +16,7 @@ class MultiHeadAttention(nn.Module):
 
     head_i = Attention(x W_i^Q, y W_i^K, y W_i^V). `project_kv` computes keys and
     values, in cross-attention once per sentence. A cache holds them during decoding.
+    To change the heads before W^O, override `Attention.transform_heads`.
 
     Attributes:
       sizes: d_model, num_heads, num_kv_heads, d_k and d_v apply. Fewer key-value heads
@@ -92,6 +93,9 @@ class MultiHeadAttention(nn.Module):
             key_BGKS=jnp.moveaxis(key_BSGK, 1, -1),
             value_BGUS=jnp.moveaxis(value_BSGU, 1, -1),
             positions_BS=positions_BS,
+            features_BHS=self.core_attention.key_features(
+                x_BSD, self.sizes, self.dense
+            ),
         )
 
     def __call__(
@@ -102,7 +106,7 @@ class MultiHeadAttention(nn.Module):
         q_BTHK = self.core_attention.normalize_query(q_BTHK)
         q_BTHK = self.positions.rotate(q_BTHK, context.positions_BT)
         q_BTHK = q_BTHK.astype(self.dense.dtype)
-        y_BTHU = self.attend_by_head(q_BTHK, kv, context)
+        y_BTHU = self.attend_by_head(q_BTHK, kv, context, x_BTD)
         self.sow('intermediates', 'heads', y_BTHU)
         y_BTHU = self.head_dropout(y_BTHU)
         if not self.projections:
@@ -110,10 +114,15 @@ class MultiHeadAttention(nn.Module):
         return self.out_proj(y_BTHU)
 
     def attend_by_head(
-        self, q_BTHK: jax.Array, kv: KeyValues, context: AttentionContext
+        self,
+        q_BTHK: jax.Array,
+        kv: KeyValues,
+        context: AttentionContext,
+        x_BTD: jax.Array,
     ) -> jax.Array:
-        """Returns the output of each head, BTHU. `introspection` may replace it."""
+        """Returns each head's input of W^O, BTHU. `introspection` may replace it."""
         y_BTHU = self._attend(q_BTHK, kv, context)
+        y_BTHU = self.core_attention.transform_heads(y_BTHU, x_BTD, self.dense)
         if self.has_variable('ablation_masks', 'heads'):
             masks_H = self.get_variable('ablation_masks', 'heads')
             y_BTHU *= masks_H[None, None, :, None]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import LayersCache
+from flaxformer_lite.layer_scope import LayerScope, Published, requested_outputs
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.layers.stack import Stack
@@ -74,13 +75,19 @@ class ScannedStack(Stack):
         return self.num_layers // len(self.blocks)
 
     def cross_kv(self, encoded_BSD, positions_BS):
-        def project(turn, encoded_BSD, positions_BS):
+        period = len(self.blocks)
+        each, axis = (encoded_BSD,) * period, None
+        if isinstance(encoded_BSD, tuple):
+            each = tuple(jnp.stack(encoded_BSD[i::period]) for i in range(period))
+            axis = 0
+
+        def project(turn, each, positions_BS):
             return tuple(
-                layer.project_source(encoded_BSD, positions_BS)
-                for layer in _layers(turn)
+                layer.project_source(x_BSD, positions_BS)
+                for layer, x_BSD in zip(_layers(turn), each, strict=True)
             )
 
-        return self._of_each(project, None)(self.layers, encoded_BSD, positions_BS)
+        return self._of_each(project, axis)(self.layers, each, positions_BS)
 
     def init_cache(self, prefix, valid_BS):
         def init_cache(turn, prefix, valid_BS):
@@ -139,11 +146,16 @@ class ScannedStack(Stack):
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
         run_layer = self._run_layer(trains=caches is None)
 
-        def step(turn, x_BTD, encoder_kv, caches, keep, context, beam):
+        outputs = requested_outputs()
+
+        def step(turn, carry, first, encoder_kv, caches, keep, context, beam):
+            x_BTD, published = carry
             new_caches = []
+            streams = []
             for i, layer in enumerate(_layers(turn)):
-                y_BTD, cache = run_layer(
+                y_BTD, cache, published = run_layer(
                     layer,
+                    LayerScope(first + i, published),
                     x_BTD,
                     context,
                     None if encoder_kv is None else encoder_kv[i],
@@ -153,10 +165,13 @@ class ScannedStack(Stack):
                 if keep is not None:
                     y_BTD = jnp.where(keep[i], y_BTD, x_BTD)
                 x_BTD = place(y_BTD, 'BTD')
+                streams.append(x_BTD)
                 new_caches.append(cache)
-            return x_BTD, tuple(new_caches)
+            _check_declared(published, carry[1])
+            kept = None if outputs is None else tuple(streams)
+            return (x_BTD, published), (tuple(new_caches), kept)
 
-        in_axes: Any = (1, 1, 0, nn.broadcast, nn.broadcast)
+        in_axes: Any = (0, 1, 1, 0, nn.broadcast, nn.broadcast)
         variable_axes = dict(_OF_A_LAYER)
         if self.shared:
             step = self._of_one_turn(step)
@@ -174,14 +189,43 @@ class ScannedStack(Stack):
         keep = self.layer_drop.keep(self.num_layers)
         if keep is not None:
             keep = keep.reshape(self.num_turns, -1, *keep.shape[1:])
-        x_BTD, new = scan(self.layers, x_BTD, encoder_kv, old, keep, context, beam)
-        return x_BTD, new if caches is None else tuple(map(LayersCache, new))
+        # The number of the first layer of each turn.
+        first = jnp.arange(0, self.num_layers, len(self.blocks))
+        others = encoder_kv, old, keep, context, beam
+        carry = x_BTD, self._unpublished(*x_BTD.shape[:2])
+        (y_BTD, _), (new, streams) = scan(self.layers, carry, first, *others)
+        if outputs is not None:
+            assert streams is not None
+            turns = range(self.num_turns)
+            outputs += [x_BTD, *(y[:, turn] for turn in turns for y in streams)]
+        return y_BTD, new if caches is None else tuple(map(LayersCache, new))
+
+    @nn.nowrap
+    def _unpublished(self, batch: int, length: int) -> dict[str, Published]:
+        """Returns what layers publish as it is before the first layer."""
+        shapes = {}
+        for block in self.blocks:
+            shapes |= block.publishes(batch, length)
+        no = jnp.zeros((), bool)
+        return {
+            name: Published(jnp.zeros(x.shape, x.dtype), no)
+            for name, x in shapes.items()
+        }
 
     @nn.nowrap
     def separate(self) -> Stack:
         attributes = ('blocks', 'num_layers', 'positions', 'embedding_norm', 'dropout')
         attributes += ('layer_drop_rate', 'remat', 'shared')
         return Stack(**{name: getattr(self, name) for name in attributes})
+
+
+def _check_declared(published: dict[str, Any], declared: dict[str, Any]) -> None:
+    for name in published:
+        if name not in declared:
+            raise ValueError(
+                f'{name!r} is published by a layer of a scan, but not declared. Return '
+                'its shape from Block.publishes, or set model.scan_layers=False.'
+            )
 
 
 def stack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> Any:

@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from flaxformer_lite.interception import interceptor_keys
 from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
+from flaxformer_lite.layer_scope import LayerScope, requested_outputs, running_layer
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.masks import AttentionContext, padding_known
@@ -135,11 +136,21 @@ class Stack(Checked, nn.Module):
 
     @_of_depths
     def cross_kv(
-        self, encoded_BSD: jax.Array, positions_BS: jax.Array
+        self,
+        encoded_BSD: jax.Array | tuple[jax.Array, ...],
+        positions_BS: jax.Array,
     ) -> tuple[KeyValues, ...]:
-        """Projects the source's keys and values for each layer, once per sentence."""
+        """Projects the source's keys and values for each layer, once per sentence.
+
+        Args:
+          encoded_BSD: The encoder's output, or one array for each layer of this stack.
+          positions_BS: int32.
+        """
+        if not isinstance(encoded_BSD, tuple):
+            encoded_BSD = (encoded_BSD,) * self.num_layers
         return tuple(
-            layer.project_source(encoded_BSD, positions_BS) for layer in self.layer
+            layer.project_source(x_BSD, positions_BS)
+            for layer, x_BSD in zip(self.layer, encoded_BSD, strict=True)
         )
 
     @_of_depths
@@ -191,6 +202,10 @@ class Stack(Checked, nn.Module):
         x_BTD, caches = self._run_layers(x_BTD, context, encoder_kv, caches, beam)
         with padding_known(context.valid_BT):
             x_BTD = self.final.final_norm(x_BTD)
+            outputs = requested_outputs()
+            if outputs:
+                others = [self.final.final_norm(y_BTD) for y_BTD in outputs[:-1]]
+                outputs[:] = [*others, x_BTD]
         return x_BTD, caches
 
     @_of_depths
@@ -201,9 +216,12 @@ class Stack(Checked, nn.Module):
         if is_plain and isinstance(x_BTD, Tracer):
             run_layer = _traced_once()
         new_caches = []
+        published = {}
+        streams = [x_BTD]
         for i in range(self.num_layers):
-            y_BTD, cache = run_layer(
+            y_BTD, cache, published = run_layer(
                 self.layer[i],
+                LayerScope(i, published),
                 x_BTD,
                 context,
                 None if encoder_kv is None else encoder_kv[i],
@@ -212,7 +230,11 @@ class Stack(Checked, nn.Module):
             )
             x_BTD = place(self.layer_drop[i](x_BTD, y_BTD), 'BTD')
             self._sow_stream(context, x_BTD)
+            streams.append(x_BTD)
             new_caches.append(cache)
+        outputs = requested_outputs()
+        if outputs is not None:
+            outputs += streams
         return x_BTD, tuple(new_caches)
 
     @nn.nowrap
@@ -256,10 +278,12 @@ class Stack(Checked, nn.Module):
             self.sow('intermediates', 'norms', jnp.linalg.norm(x_BTD, axis=-1))
 
 
-def _call(layer, x_BTD, context, *arguments):
+def _call(layer, scope, x_BTD, context, *arguments):
+    """Returns the layer's output, its cache, and what it and earlier layers publish."""
     # Here rather than in blocks: a block could omit it and count padding.
-    with padding_known(context.valid_BT):
-        return layer(x_BTD, context, *arguments)
+    with padding_known(context.valid_BT), running_layer(scope) as published:
+        y_BTD, cache = layer(x_BTD, context, *arguments)
+    return y_BTD, cache, published
 
 
 def _traced_once() -> Callable:
@@ -270,9 +294,8 @@ def _traced_once() -> Callable:
     """
 
     @functools.partial(jax.jit, static_argnums=0)
-    def apply(layer, variables, x_BTD, context, *arguments):
-        with padding_known(context.valid_BT):
-            return layer.apply(variables, x_BTD, context, *arguments)
+    def apply(layer, variables, scope, x_BTD, context, *arguments):
+        return _call(layer.bind(variables), scope, x_BTD, context, *arguments)
 
     def call(layer, *arguments):
         return apply(*layer.unbind(), *arguments)

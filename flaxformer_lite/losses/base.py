@@ -26,14 +26,13 @@ from flaxformer_lite.validation import Checked
 class Loss(Checked):
     """Sum of token losses over the non-padding labels of a batch.
 
-    To add a loss, override `token_losses`. Override `targets` if it needs more than
-    logits and labels, and `__call__` if it needs a different forward pass. Annotated
-    attributes are arguments, as in a frozen dataclass; losses with equal arguments are
-    equal.
+    To add a loss, override `token_losses`, `targets` if it needs more than logits and
+    labels, and `__call__` if it needs a different forward pass. Annotated attributes
+    are arguments; losses with equal arguments are equal.
 
     Attributes:
-      arrays: Attributes that hold arrays or other losses. A loss is a pytree with them
-        as children, so it can be an argument of a compiled step.
+      arrays: Attributes that hold arrays or other losses, the children of the loss as a
+        pytree. They make it an argument of a compiled step.
       passes: P, number of forward passes per batch, each with its own dropout. If P >
         1, `token_losses` and `token_metrics` receive the logits of all passes, BTPV.
 
@@ -92,7 +91,7 @@ class Loss(Checked):
 
         Returns:
           The sums, which add up over the parts of a batch, and the collections that the
-          model wrote, as in `training.forward`.
+          model wrote.
         """
         repeated = batch
         if self.passes > 1:
@@ -115,7 +114,7 @@ class Loss(Checked):
     def formula(self, padding: int) -> Formula:
         """Returns functions for the sums over labels and their gradient.
 
-        Override it to give the gradient with respect to the logits in closed form.
+        Override it to give the gradient by the logits in closed form.
         """
 
         def sums(logits_NV: jax.Array, targets: tuple[jax.Array, ...]) -> LossSums:
@@ -188,11 +187,7 @@ class Sum(Loss):
     """Sum of losses that also reports each loss by its class name.
 
     Losses that need only logits and labels share a forward pass. If several losses
-    report a metric with the same name, the loss's position in the sum is appended:
-    `focal_1`.
-
-    Attributes:
-      losses: The summands.
+    report the same metric, the loss's position in the sum is appended: `focal_1`.
     """
 
     arrays = ('losses',)
@@ -241,7 +236,6 @@ def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 def _needs_logits_alone(loss: Loss) -> bool:
-    """Returns whether a loss needs only the labels and the logits of one pass."""
     kind = type(loss)
     own_way = kind.__call__ is not Loss.__call__ or loss.passes > 1
     return not own_way and kind.targets is Loss.targets

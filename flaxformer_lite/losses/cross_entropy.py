@@ -6,9 +6,7 @@ from flaxformer_lite.validation import Rate
 
 
 class CrossEntropy(Loss):
-    """Label-smoothed cross-entropy.
-
-    −Σ_v q(v) log p(v), with q = (1 − ε) · label + ε / V over the whole vocabulary.
+    """−Σ_v q(v) log p(v), with q = (1 − ε) · label + ε / V over the whole vocabulary.
 
     Attributes:
       label_smoothing: ε.

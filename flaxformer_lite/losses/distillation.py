@@ -25,7 +25,6 @@ class Distillation(Loss):
 
     Attributes:
       teacher: A model with the same vocabulary, or an `Ensemble`.
-      teacher_variables: For the teacher's `apply`.
       weight: α.
       label_smoothing: ε of the cross-entropy with the labels.
 

@@ -11,12 +11,12 @@ class RDrop(Loss):
     """CE(p₁) + CE(p₂) + α / 2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)), of two passes.
 
     Each label counts once, so the loss per token is about twice the cross-entropy. The
-    sum of both divergences is Σ_v (p₁ − p₂) (log p₁ − log p₂); their mean is reported
-    as `r_drop_kl`.
+    two divergences sum to Σ_v (p₁ − p₂) (log p₁ − log p₂); their mean is reported as
+    `r_drop_kl`.
 
     Attributes:
       weight: α.
-      label_smoothing: ε of the cross-entropies, as in `cross_entropy`.
+      label_smoothing: ε of the cross-entropies.
     """
 
     passes = 2

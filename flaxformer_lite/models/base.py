@@ -51,25 +51,22 @@ class Model(Checked, nn.Module):
 
     Variants override `decode_hidden`, `prefill` and `step_hidden`.
 
-    Sources may be vectors instead of tokens, such as frames of speech. They weight the
-    rows of the source embedding, so a one-hot vector is a token. `source_vocab_size` is
-    the number of their features.
+    Sources may be vectors of `source_vocab_size` features instead of tokens, such as
+    frames of speech. They weight the rows of the source embedding, so a one-hot vector
+    is a token.
 
     Attributes:
       d_model: Width of target embeddings and of final hidden states.
-      vocab_size: Target vocabulary size. Also the source's, unless it has its own.
-      source_vocab_size: Size of a separate source vocabulary, or None. With one, `tie`
-        must not share source and target embeddings.
+      vocab_size: Target vocabulary size, and the source's unless it has its own.
+      source_vocab_size: Size of a separate source vocabulary, or None. Requires a `tie`
+        that doesn't share source and target embeddings.
       tie: Embeddings that share a matrix (paper §3.4): 'all' (source, target and
         pre-softmax), 'decoder' (target and pre-softmax), 'source_target' or 'none'.
-      scale_embeddings: Whether to multiply embeddings by the root of their width
-        (§3.4).
-      output_bias: Whether logits have a bias.
+      scale_embeddings: Whether to multiply embeddings by √width (§3.4).
       scale_logits: Whether to divide logits by √d_model before the bias, as in T5.
       logit_cap: Soft cap m, or None: logits z become m tanh(z / m) (Gemma Team 2024).
       dense: Template of the matrices. Residual stream and logits are always float32.
-      special_tokens: Padding, start and end tokens.
-      unused_fields: Fields of `model` configs that this architecture ignores.
+      unused_fields: `model` config fields that this architecture ignores.
       own_arguments: Attributes that a spec may set, as in recurrent(cell='lstm').
       has_decoder_beside_encoder: Whether the section `decoder` applies.
 
@@ -109,7 +106,6 @@ class Model(Checked, nn.Module):
         """Builds the model from the components that a config describes.
 
         Args:
-          parts: Builds components on demand.
           arguments: Arguments of the architecture, from its spec.
         """
         raise NotImplementedError
@@ -161,10 +157,7 @@ class Model(Checked, nn.Module):
 
     @nn.nowrap
     def with_remat(self, remat: Remat) -> Self:
-        """Returns the same model with a different rematerialization policy.
-
-        Args:
-          remat: As in `Stack.remat`. Parameters and results are unchanged.
+        """Returns the same model with a rematerialization policy of `Stack.remat`.
 
         Raises:
           ValueError: `remat` is unknown, or the model has no blocks to rematerialize.
@@ -202,7 +195,7 @@ class Model(Checked, nn.Module):
         """Returns the same model without shared layers, and its variables with copies.
 
         Args:
-          variables: {'params': …} of this model, which must have separate layers.
+          variables: Must have separate layers.
         """
         stacks = {name: x for name, x in self.stacks().items() if x.shared}
         if not stacks:
@@ -266,8 +259,7 @@ class Model(Checked, nn.Module):
     ) -> tuple[jax.Array, tuple[CacheState, ...]]:
         """Maps the embedded next token per hypothesis to hidden states and new caches.
 
-        The hypotheses of a sentence are queries of one row, so the source is stored and
-        read once for all of them.
+        The hypotheses of a sentence are queries of one row, which read its source once.
         """
         raise NotImplementedError
 
@@ -276,8 +268,8 @@ class Model(Checked, nn.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """Returns the factors of logits: hidden states BTD, output matrix VD, bias V.
 
-        All are float32; the bias may be None. Losses that never materialize all logits
-        use these together with `logit_cap`.
+        All are float32; the bias may be None. Losses apply `logit_cap` to their
+        product.
         """
         padding = self.special_tokens.padding
         source = TokenBatch.from_tokens(source, padding)
@@ -290,7 +282,7 @@ class Model(Checked, nn.Module):
 
         Args:
           source: Tokens or vectors.
-          inputs: Target tokens, shifted right. In arrays, each row's first token is the
+          inputs: Target tokens, shifted right. Each row of an array starts with the
             start token, even if it is padding.
         """
         hidden_BTD, _, _ = self.logit_factors(source, inputs)

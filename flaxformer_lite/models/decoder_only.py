@@ -12,12 +12,7 @@ from flaxformer_lite.sizes import Role
 
 
 class _Prompt(NamedTuple):
-    """Source data for decoding, besides keys and values in the caches.
-
-    Attributes:
-      valid_BS: bool, False for padding.
-      positions_BS: int32.
-    """
+    """Source data for decoding, besides keys and values in the caches."""
 
     valid_BS: jax.Array
     positions_BS: jax.Array
@@ -27,9 +22,6 @@ class DecoderOnly(Model, kw_only=True):
     """Decoder-only model: source and target form one text; only the target has a loss.
 
     If all sources are padding, it is a plain language model.
-
-    Attributes:
-      decoder: A causal stack.
     """
 
     unused_fields = ('continuous_positions', 'merged_attention')
@@ -54,12 +46,7 @@ class DecoderOnly(Model, kw_only=True):
         return limit // 2
 
     def mask(self, tokens: TokenBatch, source_length: int) -> jax.Array:
-        """Returns the self-attention mask, B1TT.
-
-        Args:
-          tokens: The source, followed by the target.
-          source_length: Number of source tokens per row.
-        """
+        """Returns the self-attention mask, B1TT, of the source and target tokens."""
         return tokens.causal_mask()
 
     def _context(self, tokens: TokenBatch, source_length: int) -> AttentionContext:

@@ -1,23 +1,25 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, figure 1)."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from flaxformer_lite.kv_cache import KeyValues
+from flaxformer_lite.layer_scope import layer_outputs
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import AttentionContext, TokenBatch
 from flaxformer_lite.models.base import DecodeState, Model
+from flaxformer_lite.validation import Choices
 
 
 class _Encoded(NamedTuple):
     """Source data for decoding.
 
     Attributes:
-      kv: The source's keys and values per decoder layer. None if the caches start with
-        them.
-      mask_B11S: bool, False for padding in the source.
+      kv: Keys and values per decoder layer. None if the caches start with them.
+      mask_B11S: bool, False for padding.
       start_B1: int32 position of the first target token.
     """
 
@@ -30,19 +32,41 @@ class EncoderDecoder(Model, kw_only=True):
     """Encoder-decoder Transformer.
 
     Attributes:
-      encoder, decoder: The stacks. The decoder reads the encoder output by
-        cross-attention.
-      continuous_positions: Whether target positions continue where those of the source
-        end (Zhang et al. 2025, "RedLLM").
+      continuous_positions: Whether target positions continue those of the source (Zhang
+        et al. 2025, "RedLLM").
       merged_attention: Whether decoder self-attention also covers the source (Zhang et
         al. 2025, "T5Gemma 2"). Requires `merged` decoder blocks.
+      reads: What each decoder layer reads: 'last', the encoder's output; 'same', the
+        output of the encoder layer of its own number (He et al. 2018); or 'mixture', a
+        learned average over all encoder layers and their input (Bapna et al. 2018,
+        "transparent attention").
+
+    Raises:
+      ValueError: `reads` is 'same' and the depths differ.
     """
 
     has_decoder_beside_encoder = True
+    own_arguments = ('reads',)
     encoder: Stack
     decoder: Stack
     continuous_positions: bool = False
     merged_attention: bool = False
+    reads: Annotated[str, Choices('last', 'same', 'mixture')] = 'last'
+
+    def __post_init__(self):
+        super().__post_init__()
+        depths = self.encoder.num_layers, self.decoder.num_layers
+        if self.reads == 'same' and depths[0] != depths[1]:
+            raise ValueError(
+                'model.architecture: reads="same" pairs the layers of both stacks, but '
+                f'the encoder has {depths[0]} and the decoder {depths[1]}. Set '
+                f'model.decoder.num_layers={depths[0]}, or choose reads="mixture".'
+            )
+
+    def setup(self):
+        super().setup()
+        if self.reads == 'mixture':
+            self.encoder_mixture = _EncoderMixture(self.decoder.num_layers)
 
     @classmethod
     def from_parts(cls, parts, vocab_size, **arguments):
@@ -91,8 +115,17 @@ class EncoderDecoder(Model, kw_only=True):
             mask_BHTS=source.segment_mask(source),
             valid_BT=source.valid_BT,
         )
-        encoded_BSD, _ = self.encoder(x_BSD, context)
-        return self.decoder.cross_kv(encoded_BSD, source.positions_BT)
+        if self.reads == 'last':
+            encoded_BSD, _ = self.encoder(x_BSD, context)
+            return self.decoder.cross_kv(encoded_BSD, source.positions_BT)
+        with layer_outputs() as outputs:
+            encoded_BSD, _ = self.encoder(x_BSD, context)
+        # An intervention may have changed the result.
+        outputs[-1] = encoded_BSD
+        sources = tuple(outputs[1:])
+        if self.reads == 'mixture':
+            sources = self.encoder_mixture(outputs)
+        return self.decoder.cross_kv(sources, source.positions_BT)
 
     def decode_hidden(self, source, inputs):
         encoder_kv = self._encode(source)
@@ -132,3 +165,19 @@ class EncoderDecoder(Model, kw_only=True):
             key_positions_BS=encoded.start_B1 + beam.slot_positions(),
         )
         return self.decoder(x_BND, context, encoded.kv, state.caches, beam)
+
+
+class _EncoderMixture(nn.Module):
+    """Σ_i s_ij h_i for each decoder layer j, with s_j = softmax(w_j), w initially 0."""
+
+    num_layers: int
+
+    @nn.compact
+    def __call__(self, outputs: list[jax.Array]) -> tuple[jax.Array, ...]:
+        shape = len(outputs), self.num_layers
+        logits_IJ = self.param('logits', nn.initializers.zeros, shape)
+        weights_IJ = jax.nn.softmax(logits_IJ, axis=0)
+        return tuple(
+            sum(map(jnp.multiply, weights_I, outputs), jnp.zeros_like(outputs[0]))
+            for weights_I in weights_IJ.T
+        )

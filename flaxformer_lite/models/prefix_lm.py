@@ -6,8 +6,7 @@ from flaxformer_lite.models.decoder_only import DecoderOnly
 class PrefixLm(DecoderOnly):
     """Decoder-only model with bidirectional attention within the source.
 
-    The mask is fully visible over the prefix and causal over the target (Raffel et al.
-    2020, §3.2.1).
+    The mask is causal over the target (Raffel et al. 2020, §3.2.1).
     """
 
     role = 'prefix_only'

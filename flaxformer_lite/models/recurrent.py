@@ -23,7 +23,6 @@ class _Encoded(NamedTuple):
 
     Attributes:
       kv: States at each source token, as keys and values of a single head.
-      mask_B1S: bool, False for padding.
     """
 
     kv: KeyValues
@@ -40,14 +39,10 @@ class _CellStates(struct.PyTreeNode):
 class Recurrent(Model, kw_only=True):
     """Recurrent encoder-decoder, the baseline that the Transformer replaced.
 
-    Data, loss and decoding are those of other models.
-
     Attributes:
       cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
       encoder_layers: Number of bidirectional layers.
-      decoder_layers: Number of decoder layers.
-      core_attention: A module of `attention/`, through which the decoder reads the
-        source.
+      core_attention: A module of `attention/` that reads the source.
       dropout: Dropout of embeddings and layer outputs.
     """
 
@@ -130,10 +125,7 @@ class Recurrent(Model, kw_only=True):
         return KeyValues(h_BGUS, h_BGUS, source.positions_BT)
 
     def _first_states(self, kv: KeyValues, mask_BNS: jax.Array) -> list:
-        """Returns each layer's initial state, computed from the mean of h_j.
-
-        The mean follows Sennrich et al. (2017). The mask may have several axes for N.
-        """
+        """Computes initial states from the mean of h_j (Sennrich et al. 2017)."""
         count = jnp.maximum(mask_BNS.sum(-1, keepdims=True), 1)
         h_BUS = kv.value_BGUS[:, 0].astype(jnp.float32)
         mean_BNU = jnp.einsum('b...s,bus->b...u', mask_BNS / count, h_BUS)
@@ -230,8 +222,7 @@ def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
 
     Args:
       layer: (state, *arrays at a token, *shared) → (state, output).
-      first_states: Initial state of a sentence starting at each token, BT….
-      segments_BT: Marks where sentences begin.
+      first_states: Initial state of a sentence that starts at each token, BT….
     """
 
     def step(layer, state, at_token):

@@ -12,12 +12,10 @@ class BatchNorm(Norm):
     """(x − μ) / √(σ² + ε) · γ + β, with μ and σ² per feature over non-padding tokens.
 
     Training uses batch statistics, so sentences affect each other, and updates running
-    averages in the collection `batch_stats`. Evaluation and decoding use the averages,
-    so a translation does not depend on its batch.
+    averages in the collection `batch_stats`. Evaluation and decoding use the averages.
 
     Attributes:
       momentum: Weight of the old running averages in an update.
-      epsilon: ε.
     """
 
     momentum: Rate = 0.99

@@ -10,9 +10,6 @@ from flaxformer_lite.validation import Epsilon
 class LayerNorm(Norm):
     """(x − E x) / √(Var x + ε) ⊙ γ + β over features, the variance biased, in float32.
 
-    Attributes:
-      epsilon: ε.
-
     Examples:
       >>> import jax
       >>> x_BTD = jax.numpy.array([[[1.0, 3.0]]])

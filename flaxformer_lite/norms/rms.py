@@ -13,7 +13,6 @@ class RMSNorm(Norm):
     """x / √(E x² + ε) ⊙ (c + w) over features, in float32.
 
     Attributes:
-      epsilon: ε.
       offset: c, a constant: 1 in Gemma, 0 elsewhere. w is learned; c + w starts at 1.
 
     Examples:

@@ -13,10 +13,10 @@ _reference = jax.make_user_context(False)
 
 
 def use_reference() -> contextlib.AbstractContextManager[Any]:
-    """Returns a context manager within which operations of `ops/` use plain formulas.
+    """Returns a context manager in which operations of `ops/` use plain formulas.
 
-    It takes effect while a function is traced. Calls of a function compiled by
-    `jax.jit` must also be within it; they are traced again if the setting has changed.
+    It takes effect during tracing. Calls of a `jax.jit` function must also be within
+    it, and are traced again if the setting changed.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -36,8 +36,6 @@ def choose(
     """Returns a function that calls `reference` or `tuned`, with their signature.
 
     Args:
-      reference: The plain formula.
-      tuned: A faster version.
       only_on: Platform of `tuned`, such as 'cpu'; None for all.
     """
 

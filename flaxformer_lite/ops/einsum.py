@@ -15,7 +15,8 @@ def einsum(
 
     Args:
       subscripts: Such as 'bthk,bhks->bhts'. Each letter occurs in two of the terms.
-      x, y: Operands of one dtype, also that of their gradients; or float32 for either.
+      x, y: Operands of one dtype, which their gradients have too; either may be
+        float32.
       exact: Whether the gradient of x uses the unrounded incoming gradient, with two
         products instead of one.
 
@@ -43,8 +44,8 @@ def tuned(
 ) -> jax.Array:
     """Computes both gradients as products in the operands' dtype.
 
-    It first rounds the incoming float32 gradient to that dtype, as `matmul.tuned` does.
-    With `exact`, it also multiplies the remainder of the rounding.
+    The incoming gradient is rounded, as in `matmul.tuned`. With `exact`, the remainder
+    of the rounding is also multiplied.
     """
     return reference(subscripts, x, y)
 

@@ -24,7 +24,7 @@ def reference(
 
 
 def tuned(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale):
-    """Computes the same on NVIDIA GPUs. Lowering it for other platforms is an error."""
+    """Calls cuDNN. Lowering it for other platforms is an error."""
     arrays = q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS
     return jax.lax.platform_dependent(
         *arrays,
@@ -45,9 +45,9 @@ def _cudnn(*arrays, scale):
 
 
 def _not_lowered(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale, reason=''):
-    """Applies the reference, which can be traced and counted, but not lowered.
+    """Applies the reference, which can be traced, but not lowered.
 
-    Rematerialization leaves its arguments as residuals, as in cuDNN.
+    Rematerialization stores its arguments as residuals, as for cuDNN.
     """
     attend = jax.checkpoint(functools.partial(reference, scale=scale))
     mask_BHTS = _gpu_only.bind(mask_BHTS, reason=reason)
@@ -82,7 +82,7 @@ def fused_attention(
     mask_BHTS: jax.Array,
     scale: float,
 ) -> jax.Array:
-    """Computes `reference` with cuDNN. Lowering selects the program.
+    """Computes `reference` with cuDNN.
 
     Raises:
       ValueError: This GPU's cuDNN does not support the shapes, or lowering targets

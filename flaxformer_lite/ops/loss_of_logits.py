@@ -51,8 +51,6 @@ class LossSums(struct.PyTreeNode):
       loss: Training loss in nats.
       nll: −log p(label) in nats. The exponential of its mean is the perplexity.
       correct: 1 where no token is likelier than the label.
-      tokens: 1 per label.
-      others: Other metrics of the loss, by name.
     """
 
     loss: jax.Array
@@ -65,12 +63,11 @@ class LossSums(struct.PyTreeNode):
 class Formula(NamedTuple):
     """Loss as a function of float32 logits NV and targets.
 
-    Targets are a tuple of arrays with leading axes BT; the first holds the labels. N =
-    B T, or B T P if hidden states have another axis P.
+    Targets are a tuple of arrays BT…, the labels first. N = B T, or B T P if hidden
+    states have another axis P.
 
     Attributes:
-      sums: (logits, targets) → sums over the labels that count.
-      sums_and_gradient: The same, with the gradient of the loss by the logits.
+      sums_and_gradient: As `sums`, with the gradient of the loss by the logits.
     """
 
     sums: Callable[[jax.Array, Any], LossSums]
@@ -94,15 +91,14 @@ def loss_of_logits(
 ) -> LossSums:
     """Returns the sums of a formula over logits = hidden tableᵀ + bias.
 
-    Only `loss` has a gradient; the other sums are metrics.
+    Only `loss` has a gradient.
 
     Args:
       hidden_BTD: Decoder output, float32 BTD or BTPD.
-      output: Output matrix VD and bias V or None. Their gradients have their dtypes.
-      targets: As in `Formula`.
-      settings: `formula` defines the loss. `dtype` is the dtype of product operands;
-        logits and everything after them are float32. Logits z become `cap` · tanh(z /
-        `cap`) unless `cap` is unset. `padding` is the label that does not count.
+      output: Output matrix VD and bias V or None. Gradients have their dtypes.
+      settings: `dtype` is that of product operands; logits and everything after them
+        are float32. Logits z become `cap` · tanh(z / `cap`) unless `cap` is None.
+        `padding` is the label that does not count.
     """
     chosen = choose(
         functools.partial(reference, settings=settings),
@@ -125,7 +121,7 @@ def logits_of(
     dtype: DTypeLike,
     cap: float | None,
 ) -> jax.Array:
-    """Returns float32 logits NV; arguments as in `loss_of_logits`."""
+    """Returns float32 logits NV."""
     table_VD, bias_V = output
     logits_NV = jnp.einsum(
         'nd,vd->nv',
@@ -143,11 +139,6 @@ def finish_logits(
 
     The cap follows the Gemma Team (2024).
 
-    Args:
-      logits_NV: z, float32.
-      bias_V: b, float32, or None.
-      cap: m, above 0, or None.
-
     Examples:
       >>> logits_NV = jnp.array([[-100.0, 0.0, 100.0]])
       >>> print(finish_logits(logits_NV, None, cap=30.0).round())
@@ -162,12 +153,11 @@ def finish_logits(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def tuned(hidden_BTD, output, targets, settings: LossOptions) -> LossSums:
-    """Computes the same from one chunk of logits at a time, which it never stores.
+    """Computes one chunk of logits at a time, which it never stores.
 
     Each chunk's loss and gradient are computed together, and the backward pass only
-    scales the gradient. XLA removes unused gradients as dead code.
-
-    Devices that shard the rows process chunks of their own rows and sum once.
+    scales the gradient. XLA removes unused gradients as dead code. Devices that shard
+    the rows process chunks of their own rows and sum once.
     """
     return _forward(hidden_BTD, output, targets, settings)[0]
 
@@ -195,8 +185,8 @@ def _as_dtypes_of(primals, gradients):
 def _summed_over_devices(forward):
     """Sums the function's results for each device's own rows.
 
-    Without this, XLA would sum the table's gradient over devices in each iteration of
-    the loop that carries it.
+    Without this, XLA would sum the table's gradient over devices in each loop
+    iteration.
     """
     axes = row_axes()
 
@@ -212,9 +202,9 @@ def _summed_over_devices(forward):
 
 
 def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets):
-    """Returns the result of `_forward`, using `chunk_size` rows of logits at a time.
+    """Applies `_forward` to `chunk_size` rows of logits at a time.
 
-    The table is padded to a multiple of `vocab_multiple` rows for the products.
+    The table is padded to a multiple of `vocab_multiple` rows.
     """
     batch, length, *features = hidden_BTD.shape
     table_VD, bias_V = output
@@ -261,10 +251,7 @@ def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets
 
 
 def _of_chunk(settings, table_PD, bias_V, vocab_size, hidden_BCD, targets):
-    """Returns sums and gradients of a chunk.
-
-    `table_PD` and its gradient have zeros after the first `vocab_size` rows.
-    """
+    """Returns a chunk's sums and gradients; `table_PD` is padded with zeros."""
     dtype = settings.dtype
     hidden_ND = hidden_BCD.reshape(-1, hidden_BCD.shape[-1]).astype(dtype)
     logits_NP = logits_of(hidden_ND, (table_PD, None), dtype, None)
@@ -297,7 +284,6 @@ def cross_entropy(smoothing: float, padding: int) -> Formula:
 
     Args:
       smoothing: ε, in [0, 1).
-      padding: Label that does not count.
     """
     options = dict(smoothing=smoothing, padding=padding)
     return Formula(
@@ -317,10 +303,6 @@ def cross_entropy_sums(
     padding: int,
 ) -> LossSums:
     """Returns −(1 − ε) log p(label) − ε / V Σ_v log p(v), and the other sums.
-
-    Args:
-      targets: Only the first, the N labels, is used.
-      smoothing, padding: As in `cross_entropy`.
 
     Examples:
       >>> logits_NV = jnp.array([[0.0, 0.0, 9.0], [0.0, 9.0, 0.0]])

@@ -28,9 +28,9 @@ def reference(scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def tuned(scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
-    """Computes the same. The gradient w ⊙ (g − Σ w g) needs only the weights w.
+    """Stores one array for the backward pass instead of three.
 
-    The backward pass therefore stores one array instead of three.
+    The gradient w ⊙ (g − Σ w g) needs only the weights w.
     """
     return reference(scores_BHTS, mask_BHTS)
 

@@ -21,8 +21,8 @@ def reference(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
 def tuned(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
     """Computes both gradients as products of low-precision operands too.
 
-    It first rounds the incoming float32 gradient to the operands' dtype, so that all
-    three products of a layer run on the fast bfloat16 units.
+    The incoming float32 gradient is rounded to the operands' dtype, so all three
+    products of a layer run on the fast bfloat16 units.
     """
     return reference(x_ND, w_DF)
 

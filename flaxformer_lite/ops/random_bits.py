@@ -14,8 +14,7 @@ def random_bits(
 
     Args:
       of_rows: Whether axis 0 is the rows of a batch. A device that sees only its own
-        rows (`sharding.sum_over_data`) then draws the same words for them as without
-        sharding.
+        rows (`sharding.sum_over_data`) then draws the same words as without sharding.
 
     Examples:
       >>> words = random_bits(jax.random.key(0), (2, 3))
@@ -43,9 +42,9 @@ def reference(
 def tuned(key: jax.Array, shape: tuple[int, ...], of_rows: bool = False) -> jax.Array:
     """Hashes the key and each element's index: other words of the same distribution.
 
-    Two rounds each mix in one word of the key. The hash fuses into its consumer;
-    threefry takes a third of a training step on CPU. Results do not depend on backend
-    or sharding. It suits dropout, not cryptography.
+    Two rounds each mix in one word of the key. The hash fuses into its consumer, while
+    threefry takes a third of a training step on CPU. Words don't depend on backend or
+    sharding. It suits dropout, not cryptography.
     """
     first, second = jax.random.bits(key, (2,), jnp.uint32)
     index = jnp.zeros(shape, jnp.uint32)
@@ -61,8 +60,7 @@ def tuned(key: jax.Array, shape: tuple[int, ...], of_rows: bool = False) -> jax.
 def _mix(x: jax.Array) -> jax.Array:
     """Maps 32-bit words one to one; each input bit flips each output bit half the time.
 
-    The constants were found by search (Wellons, "Prospecting for Hash Functions",
-    2018).
+    Constants: Wellons, "Prospecting for Hash Functions", 2018.
     """
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)

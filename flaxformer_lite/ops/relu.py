@@ -13,10 +13,7 @@ def reference(x: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def tuned(x: jax.Array) -> jax.Array:
-    """Computes the gradient from the result, which is positive where x is.
-
-    The next product stores the result anyway, so ReLU itself stores nothing.
-    """
+    """Computes the gradient from the result, which the next product stores anyway."""
     return reference(x)
 
 

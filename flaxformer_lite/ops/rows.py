@@ -14,8 +14,7 @@ def reference(x_ND: jax.Array) -> jax.Array:
 def on_cpu(x_ND: jax.Array) -> jax.Array:
     """Computes the sum as a product with ones.
 
-    For 512 rows of 32,000 on two cores, this takes 3 ms and XLA's reduction 84 ms,
-    three quarters of the time of the logits' product.
+    For 512 rows of 32,000 on two cores, this takes 3 ms and XLA's reduction 84 ms.
     """
     return jax.lax.dot(jnp.ones(len(x_ND), x_ND.dtype), x_ND)
 

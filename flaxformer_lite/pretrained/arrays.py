@@ -1,8 +1,7 @@
 """Conversion between our variables and a family's arrays.
 
-The numbers are the same; names and shapes differ. PyTorch matrices are (outputs,
-inputs), and their heads share one axis; shapes differ in nothing else. Both directions
-use the family's table.
+Only names and shapes differ: PyTorch matrices are (outputs, inputs), and their heads
+share one axis.
 """
 
 import functools
@@ -32,8 +31,7 @@ class Array(NamedTuple):
     """One parameter.
 
     Attributes:
-      path: Our path, such as ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
-      name, aliases: Their name, and alternatives in files.
+      path: Such as ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
       halves: Whether a head's features 2i and 2i + 1 are i and i + d_k / 2 in their
         array.
       zero_where_missing: Whether the parameter is 0 if files lack it.
@@ -48,7 +46,6 @@ class Array(NamedTuple):
 
     @property
     def their_shape(self) -> tuple[int, ...]:
-        """The shape of their array."""
         leaf = self.path[-1]
         if leaf == 'kernel':
             inputs = self._fan_in
@@ -88,7 +85,7 @@ def table(family: type[Family], config: ModelConfig, model: Model) -> list[Array
     """Returns all parameters of a model, with their names in a family.
 
     Raises:
-      ValueError: The family has no array for a parameter, or the model has variables
+      ValueError: The family lacks an array of the model, or the model has variables
         other than parameters.
     """
     variables = jax.eval_shape(lambda: _separate_variables(model))
@@ -160,7 +157,7 @@ def check_names(
     arrays: Iterable[Array],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """Checks that a checkpoint's shapes, by name, are those of the model's arrays.
+    """Checks that a checkpoint has the model's arrays, given its shapes by name.
 
     Raises:
       ValueError: Arrays are missing, left over or of the wrong shape; names the first

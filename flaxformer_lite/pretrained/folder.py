@@ -1,6 +1,6 @@
 """Reads a folder saved by Transformers: config.json and safetensors files.
 
-Only this module of the library reads files and needs `safetensors`. It never unpickles.
+No other module of the library reads files. It never unpickles.
 """
 
 import json
@@ -59,9 +59,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 class Weights:
     """The arrays of a folder's safetensors files, read on demand.
 
-    Attributes:
-      shapes: Name → shape.
-
     Raises:
       ValueError: A file is missing or damaged.
     """
@@ -90,7 +87,7 @@ class Weights:
 
 
 def _is_finite(array: Any) -> bool:
-    """Checks without a temporary array of the same size, which `abs` would allocate."""
+    """Checks without the temporary array that `abs` would allocate."""
     if (array != array).any():
         return False
     return -math.inf < array.min() and array.max() < math.inf

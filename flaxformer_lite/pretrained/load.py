@@ -80,7 +80,7 @@ def from_pretrained(
       mesh: Shards the variables as `sharding.state_shardings` does.
 
     Returns:
-      The model and {'params': …}, for `model.apply` and `generate`.
+      The model and {'params': …}.
 
     Raises:
       ValueError: The checkpoint is missing, damaged or unsupported, or its arrays don't
@@ -150,7 +150,6 @@ def to_pretrained(
 
     Args:
       described: As from `describe_pretrained`.
-      variables: {'params': …}.
       model_type: The family's name, such as 'marian'.
 
     Raises:

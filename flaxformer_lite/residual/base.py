@@ -15,9 +15,8 @@ class Residual(Checked, nn.Module):
     Attributes:
       norm: A module of `norms/`, copied for each use.
       dropout: Dropout of the sublayer output (§5.4).
-      sizes: Sizes of the stack; variants use its depth and role.
       default_init: The `init` of configs that set none.
-      unused_fields: Fields of a `model` config that have no effect with this variant.
+      unused_fields: `model` config fields without effect in this variant.
     """
 
     default_init: ClassVar[str] = 'xavier'

@@ -16,7 +16,7 @@ class DeepNorm(Residual):
         return self.norm(self.alpha() * x_BTD + self.dropout(y_BTD))
 
     def alpha(self) -> float:
-        """Returns α, the weight of the residual stream.
+        """Weight of the residual stream.
 
         Examples:
           >>> from flaxformer_lite.sizes import Sizes

@@ -19,7 +19,8 @@ def check(
     """Returns `findings` if no contract is broken.
 
     Raises:
-      BrokenContract: a contract is broken; the message has its smallest counterexample.
+      BrokenContract: the message has the smallest counterexample of each broken
+        contract.
       ValueError: as `findings`.
     """
     name = type(part).__name__ if isinstance(part, Model) else parse(part)[0]
@@ -36,8 +37,8 @@ def findings(
     Args:
       part: a class, an object, a spec, or a model with the default special tokens and a
         vocabulary of at least `rows.VOCAB_SIZE`.
-      kind: the `model` config field of such components, such as 'attention' or 'norm'.
-        Defaults to the kind of the base class.
+      kind: the `model` config field of such components, such as 'norm'. Defaults to the
+        kind of the base class.
       quick: as `model_findings`.
 
     Raises:
@@ -59,8 +60,8 @@ def model_findings(model: Model, quick: bool = False) -> list[Finding]:
 
     Args:
       model: a small model. Scanning is tested only if the model scans its layers.
-      quick: test only that logits are finite and depend only on allowed tokens. This
-        takes a second or two, compared with about twenty for all contracts.
+      quick: test only that logits are finite and depend only on allowed tokens, in a
+        second or two instead of about twenty.
     """
     separate = model.with_separate_layers()
     variables = models.random_variables(separate)

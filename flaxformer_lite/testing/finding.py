@@ -9,9 +9,8 @@ class Finding:
     """The result of testing one contract.
 
     Attributes:
-      contract: the contract, in words.
       holds: None if it could not be tested.
-      detail: the smallest counterexample, or the reason why it was not tested.
+      detail: the smallest counterexample, or why it was not tested.
     """
 
     contract: str
@@ -24,16 +23,11 @@ class BrokenContract(AssertionError):
 
 
 def broken(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings of broken contracts."""
     return [finding for finding in findings if finding.holds is False]
 
 
 def require(findings: Sequence[Finding], of: str) -> Sequence[Finding]:
-    """Returns the findings if no contract is broken.
-
-    Raises:
-      BrokenContract: a contract is broken; the message names the component, `of`.
-    """
+    """Returns the findings; raises BrokenContract, naming `of`, if one is broken."""
     lines = [f'{finding.contract}: {finding.detail}' for finding in broken(findings)]
     if lines:
         raise BrokenContract(f'{of} breaks contracts:\n' + '\n'.join(lines))
@@ -46,7 +40,7 @@ def told(contract: str, holds: bool, otherwise: str) -> Finding:
 
 
 def without(contract: str, examples: Iterable[str]) -> Finding:
-    """Returns a finding that is broken by the first counterexample, if any."""
+    """Returns a finding that the first counterexample, if any, breaks."""
     example = next(iter(examples), '')
     return Finding(contract, not example, example)
 
@@ -54,11 +48,9 @@ def without(contract: str, examples: Iterable[str]) -> Finding:
 def equal(
     contract: str, atol: float, differences: Iterable[tuple[float, str]]
 ) -> Finding:
-    """Returns a finding that is broken if a difference exceeds a tolerance.
+    """Returns a finding that a difference above the tolerance `atol` breaks.
 
     Args:
-      contract: the contract.
-      atol: tolerance for rounding.
       differences: each with a description, where {} is the number; the smallest example
         first.
     """

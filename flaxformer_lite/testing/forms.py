@@ -47,10 +47,7 @@ def in_bfloat16(model: Model) -> Model:
 
 
 def examine_scanned(model: Model, variables: Any) -> Examined:
-    """Examines a model that scans its layers, given variables of separate layers.
-
-    The gradients are converted to separate layers.
-    """
+    """Examines a model that scans its layers, given variables of separate layers."""
     found = models.examine(model, stack_layers(variables, model.layer_periods))
     gradients = unstack_layers({'params': found.gradients}, model.layer_periods)
     return found._replace(gradients=gradients['params'])
@@ -111,7 +108,7 @@ def float32_sums(found: set[Product]) -> Finding:
 
 
 def same_on_devices(model: Model, variables: Any, sizes: Mapping[str, int]) -> Finding:
-    """Tests that a training step with dropout is the same on a mesh as on one device.
+    """Tests that a training step with dropout is the same on a mesh.
 
     `sizes` maps mesh axes, from `sharding.AXES`, to their number of devices.
     """

@@ -25,9 +25,9 @@ def loss_findings(
     """Tests each contract of a loss and its gradients.
 
     Args:
-      loss: an object or a class of `losses.base.Loss`, or a spec. A `teacher` argument
-        receives the model.
-      model, variables: the model and its variables. Default to a small model.
+      loss: a `losses.base.Loss`, its class, or a spec. A `teacher` argument receives
+        the model.
+      model, variables: default to a small model.
 
     Raises:
       ValueError: the loss is unknown.

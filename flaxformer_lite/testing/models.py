@@ -1,7 +1,7 @@
 """Contracts of models, independent of their components.
 
 One program computes the logits of both batches of `rows`, the gradients, and the logits
-of the second batch's targets by cached decoding. The contracts compare these results.
+of the second batch's targets by cached decoding.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ class Examined(NamedTuple):
 
     Attributes:
       logits: of both batches, (2, rows, target length, V).
-      steps_TBNV: logits of the hypotheses by cached decoding; None if `quick`.
-      gradients: gradients of all parameters, as a tree; {} if `quick`.
+      steps_TBNV: logits by cached decoding; None if `quick`.
+      gradients: of all parameters, as a tree; {} if `quick`.
     """
 
     logits: Any
@@ -40,10 +40,9 @@ class Examined(NamedTuple):
 
 
 def random_variables(model: Model) -> Any:
-    """Returns random variables.
+    """Returns random variables, since initial zeros and ones hide what they multiply.
 
-    Initializers' zeros and ones would hide the values that they multiply. Variables
-    that aren't parameters, such as a running variance, are positive.
+    Variables that aren't parameters, such as a running variance, are positive.
     """
     rng = random.Random(0)
     shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
@@ -73,7 +72,6 @@ def examine(model: Model, variables: Any, quick: bool = False) -> Examined:
     """Computes the results that the contracts compare.
 
     The model needs at least `rows.VOCAB_SIZE` tokens and the default special tokens.
-    `quick` skips gradients and cached decoding.
     """
     program = _logits if quick else _everything
     with exact_products():
@@ -131,10 +129,9 @@ def findings(
     """Tests each contract for which `found` has results.
 
     Args:
-      found: the result of `examine`.
       dtype: operand dtype of the model's products.
-      all_counts: whether each token and each parameter must have an effect. It need not
-        with a ReLU of zero scores and no residual connection around it.
+      all_counts: whether each token and each parameter must have an effect. A ReLU of
+        zero scores without a residual connection has none.
     """
     sound = [_finite(found), _float32(found)]
     if not sound[0].holds:
@@ -221,7 +218,7 @@ def _present(found: Examined) -> Finding:
 
 
 def _of_changed_tokens(found: Examined) -> Any:
-    """Returns the change of logits by changed token and position: [token][position]."""
+    """Returns the change of logits by [changed token][position]."""
     changed = slice(rows.CHANGED, rows.CHANGED + rows.LENGTH)
     logits_NTV = found.logits[0, :, : rows.LENGTH]
     return abs(logits_NTV[changed] - logits_NTV[rows.PLAIN]).max(-1)

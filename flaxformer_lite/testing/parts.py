@@ -44,22 +44,22 @@ def kind_of(part: Spec) -> str:
 def model_with(part: Spec, kind: str) -> Model:
     """Returns a small model with a component, with scanned layers if it has any.
 
-    An attention is tested in an encoder-decoder, in all roles. Other components are
-    tested in a decoder-only model, which takes half the time.
+    An attention is tested in all roles of an encoder-decoder that it supports. Other
+    components are tested in a decoder-only model, in half the time. A block is tested
+    in two layers, because values can cross from one to the next.
 
     Raises:
       ValueError: as `build.model`.
     """
     fields = {kind: part, 'scan_layers': True}
-    if kind not in ('attention', 'architecture'):
+    cls, _ = variants.folder(kind).find(part)
+    if kind not in ('attention', 'architecture') or getattr(cls, 'causal_only', False):
         fields['architecture'] = 'decoder_only'
+    if kind == 'block':
+        fields['num_layers'] = 2
     return small_model(**fields)
 
 
 def small_model(**fields: Any) -> Model:
-    """Returns a small model with the given `model` config fields.
-
-    Raises:
-      ValueError: as `build.model`.
-    """
+    """Returns a small model with the given `model` config fields."""
     return build.model(ModelConfig().with_values(SIZES | fields), rows.VOCAB_SIZE)

@@ -42,8 +42,6 @@ class Steps(NamedTuple):
 
     Attributes:
       source_BS: int32, two sentences.
-      tokens_TBN: int32, tokens of each step.
-      beams: beam state of each step.
     """
 
     source_BS: jax.Array
@@ -52,8 +50,6 @@ class Steps(NamedTuple):
 
 
 class _Past(NamedTuple):
-    """The tokens of a hypothesis so far, and their cache slots."""
-
     tokens: tuple[int, ...] = ()
     slots: tuple[int, ...] = ()
 

@@ -47,11 +47,7 @@ def schedule_findings(
 def optimizer_findings(
     make: Callable[[], optax.GradientTransformation],
 ) -> list[Finding]:
-    """Tests the contracts of an optimizer on a small tree.
-
-    Args:
-      make: returns a new optimizer on each call.
-    """
+    """Tests the contracts of the optimizer that `make` returns, on a small tree."""
     params = {
         'kernel': jnp.linspace(-1.0, 1.0, 12).reshape(3, 4),
         'bias': jnp.ones(4),

@@ -53,17 +53,17 @@ def make_batch(
 
     Args:
       source, target: Equally many rows of tokens, with end tokens. A source may be
-        vectors (length, features). In targets, padding must follow the tokens.
-      bos: The start token of `inputs`. Defaults to the model's, or 2 without a model.
-      padding: The padding token. Defaults to the model's, or 0 without a model.
+        vectors (length, features).
+      bos: Start token of `inputs`. Defaults to the model's, or 2 without a model.
+      padding: Defaults to the model's padding token, or 0 without a model.
       model: Provides special tokens and vocabulary sizes. Tokens outside the vocabulary
-        then raise an error. A compiled step could only give NaN.
+        then raise an error, where a compiled step would give NaN.
       length: Length of all rows, so that a step compiles once for batches of equal
         size. Defaults to the longest row.
 
     Returns:
-      int32 arrays: (rows, longest source) for the source, (rows, longest target) for
-        the others, or (rows, `length`) for all. Vectors are float32 (…, features).
+      int32 arrays: (rows, longest source) for the source and (rows, longest target) for
+      the others, or (rows, `length`) for all. Vectors are float32 (…, features).
 
     Raises:
       ValueError: Rows aren't tokens of the vocabulary, the numbers of sources and
@@ -170,11 +170,9 @@ def pad_rows(
     """Returns sentences as one padded int32 array (rows, length).
 
     Args:
-      sentences: Lists of tokens, or such an array.
       name: Names the sentences in error messages.
-      padding: The padding token.
-      vocab_size: Exclusive upper bound of the tokens. `None` disables the check.
-      length: Length of the rows. Defaults to the longest.
+      vocab_size: Exclusive upper bound of the tokens. None disables the check.
+      length: Defaults to the longest row.
 
     Raises:
       ValueError: A row is too long, or has something else than tokens of the

@@ -20,7 +20,7 @@ def forward(
     Args:
       variables: {'params': …} and running statistics.
       key: PRNG key for dropout. It selects training mode, in which modules write
-        `TRAINING_COLLECTIONS`. `None` selects evaluation mode.
+        `TRAINING_COLLECTIONS`. None selects evaluation.
 
     Raises:
       ValueError: `variables` lacks the 'params' level, or the batch lacks an array.

@@ -9,12 +9,9 @@ _SEPARATOR = '/'
 
 
 def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
-    """Splits parameters into (trained, frozen).
-
-    Each result omits the other's leaves and keeps the paths of its own.
+    """Splits parameters into (trained, frozen), which keep their paths.
 
     Args:
-      params: Nested dictionaries.
       frozen: Paths such as 'encoder/layer_0/feed_forward/up/kernel'.
 
     Raises:

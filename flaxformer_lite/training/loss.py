@@ -25,10 +25,9 @@ class StepOutput(NamedTuple):
     """Losses, metrics and gradients of one batch.
 
     Attributes:
-      sums: Sums of the loss over the batch's tokens.
-      aux_metrics: Metrics that modules report. Each is averaged over layers.
-      gradients: Gradients of the summed loss, auxiliary losses included, by trained
-        parameter.
+      aux_metrics: Metrics that modules report, averaged over layers.
+      gradients: Gradients of the summed loss by trained parameter, including auxiliary
+        losses.
     """
 
     sums: LossSums
@@ -40,10 +39,9 @@ def as_loss(loss: Spec, **given: Any) -> Loss:
     """Returns the loss of a spec, a class or an object.
 
     Args:
-      loss: A loss, a class, or a spec. A spec with several losses in brackets gives
-        their sum.
+      loss: Several specs in brackets give their sum.
       given: Arguments that a spec can't express, such as the `teacher` of
-        `distillation`. Each loss of a spec receives those that it accepts.
+        `distillation`. Each loss receives those that it accepts.
 
     Raises:
       ValueError: The spec is malformed, a name or an argument is unknown, or the object
@@ -90,10 +88,9 @@ def loss_sums(
 
     Args:
       variables: {'params': …} and any running statistics.
-      batch: From `make_batch`.
       loss: A `losses.base.Loss`, its class, or a spec such as 'focal(gamma=1.0)' or
-        '[cross_entropy, z_loss(weight=1e-4)]'. `nll` and `correct` never include
-        smoothing.
+        '[cross_entropy, z_loss(weight=1e-4)]'. The sums `nll` and `correct` never
+        include smoothing.
       dropout_key: Selects training mode, with dropout.
 
     Raises:
@@ -132,10 +129,8 @@ def loss_and_grads(
     """Computes the loss of a batch, its gradients and the new running statistics.
 
     Args:
-      model, variables, batch, loss, dropout_key: As `loss_sums`.
-      frozen: Paths of parameters without gradients, as in `freezing.split`. Computation
-        that only their gradients need is skipped.
-      scale: Factor of the loss in the gradients. It doesn't affect the sums.
+      frozen: Paths of parameters without gradients, as in `freezing.split`.
+      scale: Factor of the loss in the gradients, not in the sums.
     """
     trained, held = freezing.split(variables['params'], frozen)
     loss = as_loss(loss)
@@ -158,9 +153,9 @@ def loss_and_grads(
 def depends_on_other_rows(
     model: Model, variables: Any, batch: Batch, dropout_key: jax.Array
 ) -> bool:
-    """Returns whether any module's training output depends on several rows of a batch.
+    """Returns whether a module writes running statistics or an auxiliary loss.
 
-    Such modules write running statistics or auxiliary losses.
+    The training output of such modules depends on several rows of a batch.
     """
 
     def written(variables, batch, key):

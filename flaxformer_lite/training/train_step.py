@@ -31,7 +31,6 @@ class TrainState(struct.PyTreeNode):
 
     Attributes:
       step: int32. Number of attempted updates.
-      opt_state: Optimizer state of the trained parameters.
       skipped: int32. Number of updates that were not finite.
       batch_stats: Running statistics of batch norms, or {}.
       loss_scale: Only for float16 models.
@@ -56,7 +55,7 @@ class TrainState(struct.PyTreeNode):
 
         Args:
           variables: {'params': …}, for example from `from_pretrained`, and running
-            statistics. Donating the state to a step donates them, too.
+            statistics. Donating the state donates them, too.
           frozen: Paths of parameters that are not trained and have no optimizer state.
           loss_scale: `LossScale.for_model(model)`; required for a float16 model.
         """
@@ -81,9 +80,8 @@ class Metrics(struct.PyTreeNode):
     """Metrics of one step.
 
     Attributes:
-      sums: Sums of the loss.
-      gradient_norm: Norm of the gradient of the mean loss per token, before clipping.
-        Covers trained parameters only.
+      gradient_norm: Norm of the gradient of the mean loss per token by the trained
+        parameters, before clipping.
       aux_metrics: Metrics that modules report, by name.
     """
 
@@ -138,10 +136,9 @@ def init_state(
     given: Mapping[str, jax.Array] | None = None,
     frozen: Set[str] = frozenset(),
 ) -> TrainState:
-    """Returns the initial state.
+    """Returns the initial state; `given` as in `init_variables`.
 
     Args:
-      model, key, given: As `init_variables`.
       frozen: Paths of parameters that are not trained and have no optimizer state.
     """
     variables = init_variables(model, key, given)
@@ -152,7 +149,7 @@ def init_state(
 def _without_sharing(state: TrainState) -> TrainState:
     """Copies arrays that occur repeatedly, because an array can be donated only once.
 
-    An optimizer such as Prodigy may store the initial parameters, or one array twice.
+    Prodigy, for example, stores the initial parameters.
     """
     seen = set()
 
@@ -184,9 +181,8 @@ def make_train_step(
       accumulate: Number of microbatches whose gradients are summed, to save memory. The
         update is the same, except that norm `batch` and feed-forward `mixture` see one
         microbatch at a time.
-      remat: The rematerialization policy, as in `Model.with_remat`.
-      frozen: Paths of parameters that are not trained, as in `freezing.split`. Pass the
-        same paths to `init_state`.
+      remat: Rematerialization policy, as in `Model.with_remat`.
+      frozen: Paths of parameters that are not trained. Pass the same to `init_state`.
 
     Raises:
       ValueError: The loss or `remat` is unknown, or the model has no blocks. When the
@@ -243,8 +239,8 @@ def make_train_step(
 def _without_zero_start(model: Model, gradients: Any, params: Any) -> Any:
     """Returns gradients that keep a zero start embedding at zero.
 
-    Marian starts each target from zero: its start token is padding, whose embedding is
-    zero. CTranslate2 has no weights for that token.
+    Marian's start token is padding, whose embedding is zero. CTranslate2 has no weights
+    for it.
     """
     tokens = model.special_tokens
     if tokens.bos != tokens.padding or 'embedding' not in gradients:

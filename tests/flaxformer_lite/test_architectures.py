@@ -16,6 +16,7 @@ from flaxformer_lite.config import build, schema, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.recurrent_cells import CELLS
+from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.training.batch import source_and_inputs
 
 
@@ -277,3 +278,59 @@ def test_absent_entities_are_neither_seen_nor_returned():
     # And the others do matter.
     seen = tiny.apply(model, p, features.at[0, 0].add(1.0), present)
     assert jnp.abs(seen[0, 1] - y[0, 1]).max() > 1e-3
+
+
+READS = dict(num_layers=2, residual='pre_norm', norm='rms')
+
+
+@pytest.mark.parametrize('reads', ['last', 'same', 'mixture'])
+def test_keys_of_a_decoder_layer_are_of_the_encoder_layers_that_it_reads(reads):
+    depth = 2 if reads == 'same' else 3
+    model = tiny.model(
+        architecture=f'encoder_decoder(reads="{reads}")',
+        decoder__num_layers=depth,
+        **READS,
+    )
+    variables = tiny.all_variables(model)
+    rows = tiny.batch([[pair] for pair in tiny.PAIRS])
+    found = float64(tiny.record(model, variables, rows).values)
+    p = float64(variables['params'])
+    streams = [found[f'encoder/layer_{i}/resid_pre'] for i in range(2)]
+    streams.append(found['encoder/layer_1/resid_post'])
+    scale = p['encoder']['final']['norm']['scale']
+    normed = [
+        x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale for x in streams
+    ]
+    for j in range(depth):
+        source = normed[-1] if reads == 'last' else normed[min(j + 1, 2)]
+        if reads == 'mixture':
+            e = np.exp(p['encoder_mixture']['logits'][:, j])
+            source = np.tensordot(e / e.sum(), normed, 1)
+        kernel = p['decoder'][f'layer_{j}']['cross_attention']['key']['kernel']
+        expected = np.einsum('bsd,dhk->bshk', source, kernel)
+        keys = found[f'decoder/layer_{j}/cross_attention/k']
+        np.testing.assert_allclose(keys, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('reads', ['same', 'mixture'])
+def test_scanned_decoder_layers_read_the_same_encoder_layers(reads):
+    # Of a period of two layers.
+    fields = dict(
+        READS,
+        num_layers=4,
+        architecture=f'encoder_decoder(reads="{reads}")',
+        attention='[softmax, sigmoid]',
+    )
+    model = tiny.model(**fields)
+    variables = tiny.all_variables(model)
+    inputs = source_and_inputs(tiny.batch([[pair] for pair in tiny.PAIRS]))
+    expected = tiny.apply(model, variables, *inputs)
+    scanned = tiny.model(**fields, scan_layers=True)
+    stacked = stack_layers(variables, scanned.layer_periods)
+    found = tiny.apply(scanned, stacked, *inputs)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_layers_of_stacks_of_unequal_depth_have_no_pairs():
+    with pytest.raises(ValueError, match='encoder has 2 and the decoder 3. Set model'):
+        tiny.model(architecture='encoder_decoder(reads="same")', decoder__num_layers=3)

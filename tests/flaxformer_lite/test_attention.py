@@ -27,7 +27,10 @@ def keys_values(key_BSHK, value_BSHU, dtype=jnp.float32):
     def length_last(x):
         return jnp.moveaxis(jnp.asarray(x, dtype), 1, -1)
 
-    return KeyValues(length_last(key_BSHK), length_last(value_BSHU), positions_BS)
+    keys, values = length_last(key_BSHK), length_last(value_BSHU)
+    # Only `forgetting` reads them: log f = −0.1 for every token.
+    features_BHS = jnp.full((*keys.shape[:2], keys.shape[-1]), -0.1)
+    return KeyValues(keys, values, positions_BS, features_BHS)
 
 
 def attend(
@@ -120,6 +123,14 @@ def softmax_and_sink64(s, sink):
     return e / (np.exp(sink)[None, :, None, None] + e.sum(-1, keepdims=True))
 
 
+def differential64(p, scores):
+    # Outside of a stack, the layer is the first, where λ_init = 0.2.
+    exp = np.exp((p['lambda_query'] * p['lambda_key']).sum(-1))
+    maps = softmax64(scores)
+    difference = maps[:, :1] - (exp[0] - exp[1] + 0.2) * maps[:, 1:]
+    return np.concatenate([difference, difference], 1)
+
+
 def unit(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
@@ -157,6 +168,9 @@ LAWS = {
         softmax64(np.einsum('bhts,hi->bits', dots(q, k) / 2, p['before'])),
         p['after'],
     ),
+    'differential': lambda p, q, k: differential64(p, dots(q, k) / 2),
+    'forgetting': lambda p, q, k: softmax64(dots(q, k) / 2 - 0.1 * np.arange(5)[::-1]),
+    'gated': lambda p, q, k: softmax64(dots(q, k) / 2),
     'sink': lambda p, q, k: softmax_and_sink64(dots(q, k) / 2, p['sink']),
     'sink(learned=False, scale=0.3, cap=0.7, temperature=2.5)': lambda p, q, k: (
         softmax_and_sink64(0.7 * np.tanh(0.3 * dots(q, k) / 0.7) / 2.5, np.zeros(2))

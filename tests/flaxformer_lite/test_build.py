@@ -138,6 +138,22 @@ def test_what_is_named_stands_in_its_place():
             'model.positions=shaw adds scores by distance, .* Choose rotary',
         ),
         (
+            dict(attention='forgetting'),
+            "model.attention='forgetting' supports only .* Set it as model.decoder",
+        ),
+        (
+            dict(attention='forgetting', architecture='prefix_lm'),
+            "model.attention='forgetting' supports only .* or choose architecture",
+        ),
+        (
+            dict(cross__attention='forgetting'),
+            "model.cross.attention='forgetting' supports only attention to earlier",
+        ),
+        (
+            dict(decoder__attention='forgetting', merged_attention=True),
+            "model.decoder.attention='forgetting' .* Leave model.merged_attention",
+        ),
+        (
             dict(architecture='recurrent(core_attention="softmax")'),
             "unknown argument 'core_attention'; recurrent takes cell",
         ),

@@ -42,7 +42,7 @@ def every_case():
     for field in variants.fields():
         # Those of one attention are the same files; how matrices begin has laws of its
         # own.
-        if field.startswith(('decoder_', 'cross_', 'init')):
+        if field.startswith(('decoder.', 'cross.', 'init')):
             continue
         for name in tiny.here(field):
             if name != base.get(field):
@@ -51,6 +51,14 @@ def every_case():
                 if field not in ('attention', 'architecture'):
                     fields['architecture'] = 'decoder_only'
                 yield pytest.param(fields, id=f'{field}={name}', marks=marks)
+    for fields in (
+        {'attention': 'forgetting', 'architecture': 'decoder_only'},
+        {'decoder.attention': 'forgetting'},
+        {'block': 'value_residual(learned=True)', 'num_layers': 2},
+        {'architecture': 'encoder_decoder(reads="mixture")', 'num_layers': 2},
+    ):
+        field, text = next(iter(fields.items()))
+        yield pytest.param(fields, id=f'{field}={text}')
     yield pytest.param(
         dict(projections=False, d_k=None, d_v=None, positions='rotary'),
         id='no projections',
@@ -116,6 +124,10 @@ REFUSALS = (
     r'which source keys do not have with model\.merged_attention=True\. Choose '
     '.*',
     r'model\.[\w.]*num_kv_heads=2 does not divide model\.[\w.]*num_heads=1',
+    r'differential attention pairs its heads, so their number must be even, not 1\. '
+    r'Change model\.num_heads, or that of the decoder or of cross-attention\.',
+    r"model\.decoder\.attention='forgetting' supports only attention to earlier tokens "
+    r'of the same text\. Leave model\.merged_attention=True out\.',
     r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of '
     '8, not .*',
 )

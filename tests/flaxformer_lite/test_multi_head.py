@@ -7,8 +7,13 @@ import tiny
 from flax import linen as nn
 from tiny import apply, float64, variables
 
+from flaxformer_lite.attention.blockwise import BlockwiseAttention
+from flaxformer_lite.attention.differential import DifferentialAttention
+from flaxformer_lite.attention.forgetting import ForgettingAttention
+from flaxformer_lite.attention.gated import GatedAttention
 from flaxformer_lite.attention.softmax import SoftmaxAttention
 from flaxformer_lite.config import variants
+from flaxformer_lite.layer_scope import LayerScope, running_layer
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.positions.base import Positions
@@ -63,8 +68,11 @@ def run(x, y, mask, heads=None):
     return heads, apply(attention, p, *arguments)
 
 
-def by_hand(p, x, y, mask, rotate=lambda z: z):
-    """Returns Σ_i softmax(x W_i^Q (y W_i^K)ᵀ / √d_k) y W_i^V W_i^O over heads i."""
+def by_hand(p, x, y, mask, rotate=lambda z: z, gate_DHU=None):
+    """Returns Σ_i g_i ⊙ softmax(x W_i^Q (y W_i^K)ᵀ / √d_k) y W_i^V W_i^O over heads i.
+
+    The gate g_i is σ(x W_i^G), or 1.
+    """
     p = {name: float64(layer['kernel']) for name, layer in p.items()}
     out = np.zeros_like(x)
     for b in range(len(x)):
@@ -73,7 +81,10 @@ def by_hand(p, x, y, mask, rotate=lambda z: z):
             k = rotate(y[b] @ p['key'][:, i])
             e = np.exp(q @ k.T / np.sqrt(q.shape[-1])) * mask[b, 0]
             weights = e / e.sum(-1, keepdims=True)
-            out[b] += weights @ (y[b] @ p['value'][:, i]) @ p['out_proj'][i]
+            head = weights @ (y[b] @ p['value'][:, i])
+            if gate_DHU is not None:
+                head = head / (1 + np.exp(-x[b] @ gate_DHU[:, i]))
+            out[b] += head @ p['out_proj'][i]
     return out
 
 
@@ -103,6 +114,88 @@ def test_queries_and_keys_are_normed_before_positions_turn_them(offset):
     v = np.einsum('bsd,dhu->bshu', Y, weights['value'])
     y = np.einsum('bhts,bshu->bthu', w, v)
     expected = np.einsum('bthu,hud->btd', y, weights['out_proj'])
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(('gates', 'per_head'), [('elements', U), ('heads', 1)])
+def test_gates_of_the_input_scale_each_head_before_the_output(gates, per_head):
+    heads = multi_head(core_attention=GatedAttention(gates=gates))
+    p, out = run(X, Y, MASK, heads)
+    gate_DHU = float64(p.pop('core_attention')['head_gate']['kernel'])
+    assert gate_DHU.shape == (D, H, per_head)
+    expected = by_hand(p, X, Y, MASK, gate_DHU=gate_DHU)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+def test_a_class_of_two_attentions_gates_the_second():
+    class Gated(GatedAttention, BlockwiseAttention):
+        pass
+
+    p, out = run(X, Y, MASK, multi_head(core_attention=Gated(block=2)))
+    gate_DHU = float64(p.pop('core_attention')['head_gate']['kernel'])
+    expected = by_hand(p, X, Y, MASK, gate_DHU=gate_DHU)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('layer', [1, 4])
+def test_pairs_of_heads_are_the_differential_heads_of_a_layer(layer):
+    """Equations 1 to 3 of Ye et al. (2024), whose layers are numbered from 1."""
+    sizes = Sizes(d_model=D, num_heads=4, num_kv_heads=4, d_k=K, d_v=U)
+    attention = Attention(multi_head(sizes, core_attention=DifferentialAttention()))
+    x, y = (jnp.asarray(z, jnp.float32) for z in (X, Y))
+    arguments = x, y, positions_of(X), positions_of(Y), jnp.asarray(MASK)
+    p = variables(attention, *arguments)
+    with running_layer(LayerScope(index=layer - 1)):
+        out = attention.apply(p, *arguments)
+
+    p = float64(p['params']['heads'])
+    own = p.pop('core_attention')
+    p = {name: x['kernel'] for name, x in p.items()}
+    (q1, q2), (k1, k2) = own['lambda_query'], own['lambda_key']
+    initial = 0.8 - 0.6 * np.exp(-0.3 * (layer - 1))
+    factor = np.exp(q1 @ k1) - np.exp(q2 @ k2) + initial
+    expected = np.zeros_like(X)
+    for b, i in np.ndindex(2, 2):
+        pair = [i, i + 2]
+
+        def attention_map(head, b=b):
+            q, k = X[b] @ p['query'][:, head], Y[b] @ p['key'][:, head]
+            e = np.exp(q @ k.T / np.sqrt(K)) * MASK[b, 0]
+            return e / e.sum(-1, keepdims=True)
+
+        value = np.concatenate([Y[b] @ p['value'][:, head] for head in pair], -1)
+        head = (attention_map(i) - factor * attention_map(i + 2)) @ value
+        head /= np.sqrt((head**2).mean(-1, keepdims=True) + 1e-5)
+        head *= (1 - initial) * own['pair_norm']['scale']
+        expected[b] += head @ np.concatenate([p['out_proj'][j] for j in pair])
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+def test_an_odd_number_of_differential_heads_is_refused():
+    with pytest.raises(ValueError, match='must be even, not 3'):
+        run(X, Y, MASK, multi_head(core_attention=DifferentialAttention()))
+
+
+def test_scores_decay_by_the_forget_gates_after_the_key():
+    """The gates are those of Lin et al. (2025), in two sentences of one row."""
+    segment = np.array([1, 1, 1, 2, 2, 0])
+    mask = np.tri(6, dtype=bool) & (segment[:, None] == segment) & (segment > 0)
+    masks = np.broadcast_to(mask, (2, 1, 6, 6))
+    p, out = run(Y, Y, masks, multi_head(core_attention=ForgettingAttention()))
+    gate = float64(p.pop('core_attention')['forget_gate'])
+    p = {name: float64(layer['kernel']) for name, layer in p.items()}
+    expected = np.zeros_like(Y)
+    for b, h, i in np.ndindex(2, H, 5):
+        q = Y[b, i] @ p['query'][:, h]
+        keys = np.flatnonzero(mask[i])
+        f = 1 / (1 + np.exp(-Y[b] @ gate['kernel'][:, h] - gate['bias'][h]))
+        e = [
+            np.exp(q @ (Y[b, j] @ p['key'][:, h]) / np.sqrt(K))
+            * np.prod(f[j + 1 : i + 1])
+            for j in keys
+        ]
+        values = Y[b, keys] @ p['value'][:, h]
+        expected[b, i] += np.array(e) / np.sum(e) @ values @ p['out_proj'][h]
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 

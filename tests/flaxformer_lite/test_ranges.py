@@ -9,7 +9,7 @@ from configs import wmt_base
 from experiments.config import schema
 from flaxformer_lite import validation
 from flaxformer_lite.attention.local import LocalAttention
-from flaxformer_lite.config import build, spec, variants
+from flaxformer_lite.config import build, variants
 from flaxformer_lite.init.normal import NormalInit
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.norms.layer import LayerNorm
@@ -113,15 +113,15 @@ VARIANTS = [
 
 @pytest.mark.parametrize(('kind', 'name'), VARIANTS)
 def test_every_argument_of_a_variant_that_is_a_number_or_a_word_has_a_range(kind, name):
-    cls = variants.FOLDERS[kind].find(name).cls
-    for argument, kind in spec.parameters(cls).items():
+    component = variants.FOLDERS[kind].find(name)
+    for argument, kind in component.parameters.items():
         assert kind is not inspect.Parameter.empty, f'{argument} has no type'
         assert not isinstance(kind, str), f'{argument}: a type, not its name as text'
         assert not limited(kind), f'{argument}: give {kind} a Range or Choices'
     ranged = [
-        x for x in spec.parameters(cls).values() if validation.limit_of(x) is not None
+        x for x in component.parameters.values() if validation.limit_of(x) is not None
     ]
-    assert issubclass(cls, validation.Checked) or not ranged, (
+    assert issubclass(component.cls, validation.Checked) or not ranged, (
         'nothing checks its ranges'
     )
 
@@ -149,7 +149,7 @@ FOLDERS = (variants.SCHEDULES, variants.STRATEGIES, variants.PROCESSORS)
     [(folder, name) for folder in FOLDERS for name in folder.names()],
 )
 def test_every_number_of_a_schedule_strategy_or_processor_has_a_range(folder, name):
-    for argument, kind in spec.parameters(folder.find(name).cls).items():
+    for argument, kind in folder.find(name).parameters.items():
         # A utility is a spec, which has a check of its own.
         assert argument == 'utility' or not limited(kind), argument
 

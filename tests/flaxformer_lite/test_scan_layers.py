@@ -9,13 +9,17 @@ import optax
 import pytest
 import tiny
 from flax import linen as nn
+from tiny import apply
 
 from configs import wmt_base
 from experiments.config import load
 from experiments.costs import flops
 from experiments.optimizers import optimizer
+from flaxformer_lite.attention.softmax import SoftmaxAttention
+from flaxformer_lite.layer_scope import layer_index
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
+from flaxformer_lite.training.batch import source_and_inputs
 from flaxformer_lite.training.loss import loss_and_grads
 from flaxformer_lite.training.train_step import init_variables
 
@@ -49,7 +53,7 @@ def close(found, expected):
 PATTERN = {
     'architecture': 'decoder_only',
     'num_layers': 4,
-    'attention': '[local(window=2), softmax]',
+    'attention': '[local(window=2), differential]',
     'positions': '[rotary, none]',
     'norm': '[layer, batch]',
     'residual': 'pre_norm',
@@ -72,6 +76,29 @@ def test_loss_gradients_and_statistics_are_those_of_separate_layers():
     close(found_stats, stacked(expected_stats, model))
     again, _ = step(model.with_remat('blocks'), variables)
     close(again, found)
+
+
+class Numbered(SoftmaxAttention):
+    """A stub whose heads are the number of their layer."""
+
+    def transform_heads(self, y_BTHU, x_BTD, dense):
+        return jnp.zeros_like(y_BTHU) + layer_index()
+
+
+def test_layers_know_their_number_in_their_stack():
+    fields = dict(num_layers=3, decoder__num_layers=2, attention=Numbered)
+    (model, variables), scanned = both(**fields)
+    heads = tiny.record(model, variables, batch()).heads
+    assert {name: len(layers) for name, layers in heads.items()} == {
+        'encoder': 3,
+        'decoder': 2,
+        'decoder cross': 2,
+    }
+    for layers in heads.values():
+        for i, x_BTHU in enumerate(layers):
+            np.testing.assert_array_equal(x_BTHU, np.full(x_BTHU.shape, i))
+    arguments = source_and_inputs(batch())
+    close(apply(*scanned, *arguments), apply(model, variables, *arguments))
 
 
 def test_each_layer_of_a_loop_has_its_own_dropout():

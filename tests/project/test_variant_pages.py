@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.config.schema import allowed, display
-from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config import variants
 from flaxformer_lite.config.variants import LOSSES, PROCESSORS, STRATEGIES
 
 ROOT = Path(__file__).parents[2]
@@ -19,9 +19,9 @@ KINDS = sorted(FOLDERS)
 def arguments(kind, name):
     if kind not in OTHERS:
         return variants.arguments(kind, name)
-    cls = OTHERS[kind].find(name).cls
+    takes = OTHERS[kind].find(name).parameters
     # The teacher of a loss is no argument of a spec.
-    return {k: x for k, x in spec.parameters(cls).items() if 'teacher' not in k}
+    return {k: x for k, x in takes.items() if 'teacher' not in k}
 
 
 ALL = [(kind, name) for kind in KINDS for name in FOLDERS[kind].names()]

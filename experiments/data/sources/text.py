@@ -120,7 +120,7 @@ class Text(Source):
                 there = ', '.join(sorted(self._names())) or 'none'
                 raise UserError(
                     f'data: {self._folder / wanted} (or {wanted}.gz) is missing. Both '
-                    f'train and val need files in both languages; sets found: {there}.'
+                    f'train and val need files in both languages. Sets found: {there}.'
                 )
             files.append(file)
         return files

@@ -210,7 +210,7 @@ class SentencePiece(Tokenizer):
 def _check_symbol(symbol: Any, taken: Collection[str]) -> None:
     problem = ''
     if not isinstance(symbol, str) or not symbol:
-        problem = 'is not a word. Give a string of at least one character.'
+        problem = 'is not text. Give a string of at least one character.'
     elif symbol in taken:
         problem = 'is a piece already. Leave it out or choose another.'
     elif symbol != _plain(symbol) or ' ' in symbol:

@@ -14,13 +14,12 @@ from flaxformer_lite.validation import Checked
 class Processor(Checked):
     """Changes the logits of the next token, given the tokens before it.
 
-    A change of a logit changes the token's log-probability by the same amount; scores
-    are not renormalized. No logit may exceed log Σ exp(z) of the model's logits z,
-    which is probability 1. A search scores a token that exceeds it as certain. At a
-    sentence's limit, where only the end token is allowed, the search skips processors.
+    Scores are not renormalized: a change of a logit changes the token's log-probability
+    by the same amount. No logit may exceed log Σ exp(z) of the model's logits z, which
+    is probability 1. A search scores such a token as certain. At a sentence's limit,
+    only the end token is allowed and the search skips processors.
 
-    Annotated attributes are arguments, as in a frozen dataclass. Use a tuple for a
-    list.
+    Annotated attributes are arguments. Use a tuple for a list.
     """
 
     def __init_subclass__(cls, **settings: Any):
@@ -34,9 +33,8 @@ class Processor(Checked):
 
         Args:
           logits_BNV: float32.
-          tokens_BNL: int32. Only the first `step` tokens of each hypothesis are chosen.
+          tokens_BNL: int32. Tokens from position `step` on are undefined.
           step: int32, position of the next token, from 0.
-          eos: The end token.
         """
         raise NotImplementedError
 
@@ -46,7 +44,5 @@ class Processor(Checked):
         """Raises ValueError if the arguments don't fit the vocabulary or the length.
 
         Args:
-          vocab_size: Number of tokens.
-          special_tokens: Their ids.
           max_length: Limit of the shortest target, including the end token.
         """

@@ -9,9 +9,6 @@ from flaxformer_lite.validation import Size
 class MinLength(Processor):
     """Disallows the end token before `length` other tokens.
 
-    Attributes:
-      length: Minimum number of tokens before the end token.
-
     Examples:
       >>> step, tokens_BNL = jnp.array(1), jnp.zeros((1, 1, 4), int)
       >>> print(MinLength(length=2)(jnp.zeros((1, 1, 3)), tokens_BNL, step, eos=1))

@@ -15,9 +15,8 @@ from flaxformer_lite.validation import Checked
 class Strategy(Checked):
     """A search that keeps N hypotheses per sentence and chooses their continuations.
 
-    To add a strategy, override `choose`, or `__call__` for a different loop. Annotated
-    attributes are arguments, as in a frozen dataclass. Strategies with equal arguments
-    are equal and share a compiled program.
+    Override `choose`, or `__call__` for a different loop. Annotated attributes are
+    arguments. Strategies with equal arguments are equal and share a compiled program.
 
     Attributes:
       draws: Whether the strategy samples with PRNG keys.
@@ -36,7 +35,7 @@ class Strategy(Checked):
 
     @property
     def hypothesis_groups(self) -> int:
-        """Number of groups of hypotheses that are searched independently."""
+        """Number of groups, each of which is searched independently."""
         return 1
 
     def choose(
@@ -48,11 +47,9 @@ class Strategy(Checked):
         With groups, the first M / groups belong to the first group, and so on.
 
         Args:
-          state: The search state. To sample, fold the step into `state.keys_B`, one key
-            per sentence.
-          logits_BNV: float32 logits of the next token. Disallowed tokens have −inf.
-          total_BNV: Log-probability of the continued hypothesis. Disallowed tokens have
-            −inf.
+          state: To sample, fold the step into `state.keys_B`, one key per sentence.
+          logits_BNV: float32 logits of the next token; −inf for disallowed tokens.
+          total_BNV: Log-probability of each continued hypothesis; −inf if disallowed.
 
         Returns:
           int32 BM, hypothesis · V + token.
@@ -60,18 +57,15 @@ class Strategy(Checked):
         raise NotImplementedError
 
     def length_penalty(self, length: jax.Array) -> jax.Array | float:
-        """Returns the divisor of the log-probability of a result with this length.
-
-        It must not decrease with the length.
-        """
+        """Returns the divisor of a result's log-probability; must not decrease."""
         return 1.0
 
     def __call__(self, inputs: DecodeInputs, n_best: int = 1) -> DecodeResult:
         """Runs the search.
 
         Args:
-          inputs: A prepared batch.
-          n_best: Number of final results. A longer search might improve the others.
+          n_best: Number of results that must be final. A longer search might improve
+            the others.
 
         Raises:
           ValueError: n_best is not in 1 … N.

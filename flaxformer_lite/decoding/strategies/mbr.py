@@ -19,15 +19,14 @@ _ORDER = 4  # longest n-grams
 class MBRDecoding(Sampling):
     """The sampled translation with the highest mean utility.
 
-    The mean utility is 1/S Σ u(y, y_s), with each sample y_s as a reference (Eikema and
-    Aziz 2020, §5). Ties go to the first sample.
+    The mean utility of y is 1/S Σ_s u(y, y_s) over all samples y_s (Eikema and Aziz
+    2020, §5). Ties go to the first sample.
 
     Attributes:
       temperature, top_k, top_p: As in `sample`.
       samples: S; 1 is equivalent to `sample`.
-      utility: u, a function like `gleu`, which is the default. A name is a metric of
-        texts, computed per sentence, and needs `experiments`; there, the default is
-        chrF.
+      utility: u, a function like `gleu`, the default. A string names a sentence-level
+        text metric of `experiments`, where the default is chrF.
     """
 
     samples: Size = 16
@@ -87,12 +86,11 @@ def gleu(
 ) -> jax.Array:
     """Returns the GLEU of a text, min(precision, recall) of its 1- to 4-grams.
 
-    Wu et al. (2016, §5.2) pool n-grams of all orders. Matches are clipped to the counts
-    in the reference. The GLEU of an empty text is 0.
+    N-grams of all orders are pooled, and matches clipped to the counts in the reference
+    (Wu et al. 2016, §5.2). An empty text scores 0.
 
     Args:
       y_L, reference_L: Token ids; those after the length are ignored.
-      length, reference_length: The numbers of tokens, int32.
 
     Examples:
       >>> text, reference = jnp.array([5, 6, 7]), jnp.array([5, 6, 8])
@@ -119,5 +117,5 @@ def gleu(
 
 
 def _from_next_tokens(x_LL: jax.Array) -> jax.Array:
-    """Shifts both axes by one: entry (i, j) is that of (i + 1, j + 1)."""
+    """Shifts both axes by one: entry (i, j) becomes that of (i + 1, j + 1)."""
     return jnp.pad(x_LL[1:, 1:], ((0, 1), (0, 1)))

@@ -14,9 +14,9 @@ class Sampling(Strategy):
     """Samples each token from the logits that `filter_logits` returns.
 
     Attributes:
-      temperature: Divides the logits. Values below 1 favor likely tokens.
-      top_k: Number of most likely tokens to sample from. 0 disables the limit.
-      top_p: p of the nucleus, applied after top k. 1 disables it.
+      temperature: Divides the logits.
+      top_k: Number of most likely tokens. 0 disables the limit.
+      top_p: p of the nucleus, after top k. 1 disables it.
     """
 
     draws = True

@@ -42,6 +42,14 @@ class Block(Checked, nn.Module):
         """Names the streams after `residual_1`, …, as in `interventions`."""
         return ()
 
+    @nn.nowrap
+    def publishes(self, batch: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns shape and dtype of each value for `layer_scope.publish`, by name.
+
+        A scan needs them before the first layer runs.
+        """
+        return {}
+
     def project_source(
         self, encoded_BSD: jax.Array, positions_BS: jax.Array
     ) -> KeyValues:

@@ -24,8 +24,7 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
     A spec may also name a class of your own, such as `'my_parts.Triangle(peak=1e-3)'`.
 
     Args:
-      d_model: Width of the model, for schedules that depend on it.
-      steps: Total number of training steps, for schedules that depend on it.
+      steps: Total number of training steps.
 
     Raises:
       ValueError: The schedule is unknown, its arguments are invalid, or its rate isn't

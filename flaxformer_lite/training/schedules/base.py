@@ -13,9 +13,8 @@ from flaxformer_lite.validation import Checked
 class Schedule(Checked):
     """Learning rate as a function of the number of updates; an optax schedule.
 
-    Annotated attributes are arguments, as in a frozen dataclass. The run provides the
-    arguments `d_model`, the width of the model, and `steps`, the total number of steps,
-    to schedules that have them.
+    Annotated attributes are arguments. The run provides `d_model`, the width of the
+    model, and `steps`, the total number of steps, to schedules that have them.
     """
 
     def __init_subclass__(cls, **settings: Any):
@@ -23,9 +22,5 @@ class Schedule(Checked):
         dataclasses.dataclass(frozen=True)(cls)
 
     def __call__(self, count: jax.Array | int) -> jax.Array:
-        """Returns the rate of an update, float32, at least 0 and finite.
-
-        Args:
-          count: Number of previous updates, from 0.
-        """
+        """Returns the rate after `count` updates, float32, at least 0 and finite."""
         raise NotImplementedError

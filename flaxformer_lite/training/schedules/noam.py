@@ -10,9 +10,8 @@ class NoamSchedule(Schedule):
     """factor · d_model^−0.5 · min(s^−0.5, s · warmup^−1.5), s from 1 (equation 3).
 
     Attributes:
-      d_model: Width of the model; provided by the run.
+      d_model: Provided by the run.
       warmup: Number of updates until the highest rate.
-      factor: Multiplies all rates.
 
     Examples:
       >>> rate = NoamSchedule(d_model=512)

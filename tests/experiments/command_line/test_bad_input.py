@@ -11,7 +11,7 @@ from experiments.config import check, components, load, schema
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError, line
 from flaxformer_lite import validation
-from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config import variants
 
 SEED = int(os.environ.get('BAD_INPUT_SEED', random.randrange(10**6)))
 SMALL = {
@@ -109,7 +109,7 @@ ARGUMENTS = [
     for field in ('architecture', 'attention', 'positions', 'norm', 'residual')
     + ('feed_forward', 'init')
     for name in variants.names(field)
-    for argument in spec.parameters(variants.FOLDERS[field].find(name).cls)
+    for argument in variants.FOLDERS[field].find(name).parameters
 ]
 
 

@@ -59,7 +59,7 @@ def test_a_long_line_is_refused_after_the_lines_before_it(tmp_path, monkeypatch)
     (tmp_path / 'text').write_bytes(b'a\n' + b'b' * 99 + b'\n' + b'c' * 5_000 + b'\nd')
     with open(tmp_path / 'text', 'rb') as stream:
         found = []
-        with pytest.raises(UserError, match='line 3, is longer than 100 bytes; split'):
+        with pytest.raises(UserError, match='line 3, is longer than 100 bytes. Split'):
             for window in console.line_windows(stream.fileno()):
                 found += window
         assert found == ['a', 'b' * 99]

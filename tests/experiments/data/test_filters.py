@@ -1,6 +1,7 @@
 """Tests of filters: excluded training pairs and their logged counts."""
 
 import io
+import json
 
 import pytest
 import small_runs
@@ -77,6 +78,19 @@ def test_the_counts_are_kept_with_the_tokens(data, tmp_path):
     assert first.left_out == again.left_out == {'duplicates': 1}
     assert (len(first), first.skipped) == (len(again), again.skipped) == (6, 1)
     assert corpus.prepare(source, words, tmp_path).left_out == {}
+
+
+def test_the_files_of_stored_text_are_those_of_earlier_versions(data, tmp_path):
+    """Checkpoints hold the digest of these files, so their content must not change."""
+    whole = sources.load(data)
+    distinct = Filtered(whole, filters.make('duplicates'))
+    for source, left_out in [(whole, {}), (distinct, {'left_out': {'duplicates': 1}})]:
+        folder = tmp_path / type(source).__name__
+        stored = corpus.prepare(source, tokenizers.make('bytes'), folder)
+        (file,) = folder.glob('corpus-*/corpus.json')
+        dtype = stored.target.tokens.dtype.name
+        expected = {'dtype': dtype, 'skipped': 1, **left_out}
+        assert json.loads(file.read_text('utf-8')) == expected
 
 
 @pytest.mark.usefixtures('cache')

@@ -68,7 +68,7 @@ def test_features_are_words_and_letters_are_words(folder):
 
 
 def test_a_language_or_a_line_that_is_none_is_named(folder):
-    with pytest.raises(UserError, match='no file english-train-high .* german'):
+    with pytest.raises(UserError, match='no file english-train-high. .* german'):
         list(inflection(folder, 'english').train())
     (folder / 'all/german-train-high').write_text('a\tb\tV\na b V\n', 'utf-8')
     with pytest.raises(UserError, match='german-train-high, line 2, is .*Give lemma'):

@@ -124,7 +124,7 @@ def test_memory_does_not_grow_with_the_file(kind, tmp_path):
         (
             'a.tsv',
             'id\twort\tsounds\n1\t2\t3\n',
-            "no column 'word'.* id, wort, sounds$",
+            "no column 'word'.* id, wort, sounds.$",
         ),
         ('a.jsonl', '{"wort": "x"}\n', "no column 'word' in row 1. It has wort.$"),
         (
@@ -136,7 +136,7 @@ def test_memory_does_not_grow_with_the_file(kind, tmp_path):
         (
             'a.csv',
             f'word,sounds\na,"{"b" * 150_000}\n',
-            'its partner, or write .*jsonl$',
+            'each quotation mark, or write .*jsonl.$',
         ),
         ('a.jsonl', '{"word": 3, "sounds": "x"}\n', 'row 1: word must be text, not 3'),
         (
@@ -176,7 +176,7 @@ def test_what_is_no_such_table_is_one_line(name, text, message, tmp_path):
     [
         ('train="no.tsv", val="no.tsv", source="a", target="b"', 'no.tsv is missing'),
         ('train="a.txt", val="a.txt", source="a", target="b"', 'end with .tsv, .csv'),
-        ('train="a.tsv", val="a.tsv", source="a", target="a"', 'name two'),
+        ('train="a.tsv", val="a.tsv", source="a", target="a"', 'Name two'),
         ('train=3, val="a.tsv", source="a", target="b"', 'train must be of type str'),
         (
             'train="a.tsv", val="b.tsv", source="a", target="b", sets={"val": "c.tsv"}',

@@ -50,7 +50,7 @@ def test_an_evaluation_set_may_have_further_references(folder):
     assert list(sets) == ['val', 'test']
     assert sets['test'] == [('c', ('x', 'x1', 'x2')), ('d', ('y', 'y2'))]
     (folder / 'test.de.1').write_text('x1\n')
-    with pytest.raises(UserError, match='test.de.1 has 1 lines and the set 2; line n'):
+    with pytest.raises(UserError, match='test.de.1 has 1 lines and the set 2. Line n'):
         make(folder).evaluation()
 
 
@@ -209,7 +209,7 @@ def test_missing_file_is_named_with_what_is_there(folder, missing):
     (folder / missing).unlink()
     there = 'val' if missing.startswith('train') else 'train'
     with pytest.raises(
-        UserError, match=rf'{missing} \(or .*gz\) is missing.*found: {there}$'
+        UserError, match=rf'{missing} \(or .*gz\) is missing.*found: {there}.$'
     ):
         make(folder)
 

@@ -134,7 +134,7 @@ def test_a_vocabulary_smaller_than_the_characters_is_an_error_that_says_how_many
     characters = {c for pair in data.pairs for text in pair for c in text}
     needed = len(characters) + 4
     message = (
-        rf'tokenizer: vocab_size=9 .* {len(characters)} characters.*at least {needed}$'
+        rf'tokenizer: vocab_size=9 .* {len(characters)} characters.*at least {needed}.$'
     )
     with pytest.raises(UserError, match=message):
         train_tokenizer(data, 9, tmp_path)

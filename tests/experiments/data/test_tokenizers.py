@@ -172,7 +172,7 @@ def test_sentencepiece_segments_as_its_own_trainer_by_the_same_options(
         ('user_defined_symbols=["<0x41>"], byte_fallback=True', "'<0x41>' is a piece"),
         (
             'user_defined_symbols=[""]',
-            "'' is not a word. Give a string of at least one",
+            "'' is not text. Give a string of at least one",
         ),
         ('user_defined_symbols=[3]', '3 is not text'),
         ('user_defined_symbols=["a b"]', "'a b' never occurs in normalized text"),

@@ -245,6 +245,42 @@ def test_muon_is_for_the_kernels_of_dense_layers_and_adam_for_the_rest():
         np.testing.assert_allclose(found[path], x, atol=1e-5)
 
 
+def newton_schulz(matrix):
+    """Returns the orthogonalized matrix of Jordan et al. (2024), "Muon"."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrix / np.linalg.norm(matrix)
+    for _ in range(5):
+        square = x @ x.T
+        x = a * x + (b * square + c * square @ square) @ x
+    return x
+
+
+@pytest.mark.parametrize(
+    ('name', 'shape', 'as_matrix'),
+    [
+        ('query', (12, 2, 4), (12, 8)),
+        ('out_proj', (2, 4, 12), (8, 12)),
+        ('head_gate', (12, 2, 4), (12, 8)),
+        ('head_gate', (12, 2, 1), (12, 2)),
+        ('forget_gate', (12, 2), (12, 2)),
+    ],
+)
+def test_muon_orthogonalizes_all_heads_of_an_attention_as_one_matrix(
+    name, shape, as_matrix
+):
+    kernel = np.random.default_rng(0).standard_normal(shape)
+    schedule = 'constant_schedule(value=0.5)'
+    update, _ = make(config(name='contrib.muon', schedule=schedule))
+    params = {'self_attention': {name: {'kernel': jnp.float32(kernel)}}}
+    # The first step is the gradient's direction, whatever the momentum.
+    updates, _ = update.update(params, update.init(params), params)
+    fan_in, fan_out = as_matrix
+    rate = 0.5 * np.sqrt(max(1, fan_out / fan_in))
+    expected = -rate * newton_schulz(kernel.reshape(as_matrix))
+    found = updates['self_attention'][name]['kernel']
+    np.testing.assert_allclose(found, expected.reshape(shape), atol=1e-5)
+
+
 def test_fields_of_adam_are_refused_for_others_and_other_arguments_are_not_for_adam():
     lion = config(name='lion')
     with pytest.raises(UserError, match='optimizer.b1=0.9 has no effect where optimi'):

@@ -151,7 +151,8 @@ def test_unequal_code_and_unequal_cost_are_said(tmp_path):
         more = dict(environment={'git': git}, result={'parameters': parameters})
         paths.append(make(tmp_path / name, 31.0, **more, model__num_heads=parameters))
     code, cost = conditions.warnings(study(paths))
-    assert code == ('Runs differ in commit: a difference may come from the code.')
+    commit = 'Runs have different commits: a difference may come from the code.'
+    assert code == commit
     assert ('commit', 'bbbbbbbbbb (modified)', 'num_heads=1500') in conditions.facts(
         study(paths)
     ).rows

@@ -161,7 +161,7 @@ def test_an_arm_stands_beside_the_base_on_its_own_data(tmp_path, monkeypatch, me
     runs[0].evaluations['test']['sentences'] = 5
     (warning,) = [x for x in conditions.warnings(study) if 'sentences' in x]
     assert warning.startswith(
-        'Compared with 2000, pre_norm: Different sentences in test '
+        'Compared with 2000, pre_norm: Runs have different numbers of sentences in test'
     )
     page.write(study, tmp_path / 'report')
     again, others = report_scores.recompute(tmp_path / 'report')

@@ -242,7 +242,8 @@ def test_the_forest_plot_groups_rows_by_data_set():
     assert labels == ['copy', 'x', 'sort', 'x']
     assert re.search('font-weight="bold"[^>]*>copy<', svg)
     assert '>Exact match (%) on longer:<' in svg
-    assert '>difference from base, 95% CI<' in svg
+    assert '>difference from base<' in svg
+    assert '>(bars: 95% CI)<' in svg
 
 
 def command(*arguments, code='pass', **options):

@@ -111,13 +111,15 @@ def test_another_config_is_refused_and_each_difference_named(tmp_path):
 
 def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / 'file').write_text('mine')
-    with pytest.raises(UserError, match='file is not a directory; name .*--workdir'):
+    with pytest.raises(
+        UserError, match='file is not a directory[.] Choose .*--workdir'
+    ):
         directory.check_directory(tmp_path / 'file' / 'run', CONFIG)
 
 
 def test_a_protected_directory_is_refused_before_anything_is_done(nobody):
     nobody.chmod(0o500)
-    message = f'no permission to write in {nobody}; name another'
+    message = f'no permission to write in {nobody}. Choose another'
     for place in (nobody, nobody / 'run', nobody / 'runs' / 'a'):
         with pytest.raises(UserError, match=message):
             directory.check_directory(place, CONFIG)

@@ -190,15 +190,18 @@ def test_only_adapters_train_and_the_export_merges_them(text, source, tmp_path):
     path = tmp_path / 'run'
     lora = {'model__dense': 'lora(rank=2, on="query|up")', 'train__steps': 3}
     small_runs.train(path, *overrides(text, init_from=source, **lora))
-    found = last_params(path)
+    found = freezing.paths(OpenedRun(path).variables['params'])
     taken = mean_of(source)
     for name, x in found.items():
         if 'lora' in name:
             assert np.abs(x).max() > 0, name
         else:
             np.testing.assert_array_equal(x, np.float32(taken[f'params/{name}']))
-    record = warm_start.read_record(path)
-    assert record['anew'] == sorted(name for name in found if 'lora' in name)
+    adapters = sorted(name for name in found if 'lora' in name)
+    assert warm_start.read_record(path)['anew'] == adapters
+    # Checkpoints hold the adapters, and `base/` the rest once.
+    kinds = json.loads((path / 'checkpoints/3/metadata/metadata').read_text())['arrays']
+    assert sorted(x[7:] for x in kinds if x.startswith('params/')) == adapters
 
     export(path, 'huggingface', tmp_path / 'out')
     model, variables = flaxformer_lite.from_pretrained(tmp_path / 'out')
@@ -206,6 +209,29 @@ def test_only_adapters_train_and_the_export_merges_them(text, source, tmp_path):
     pair = np.array([[5, 6, 7, 1]]), np.array([[2, 8, 9]])
     ours = run.model.apply(run.variables, *pair)
     np.testing.assert_allclose(model.apply(variables, *pair), ours, atol=1e-4)
+
+
+@pytest.mark.parametrize('ema', [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
+def test_a_killed_run_with_adapters_resumes_without_its_source(
+    text, source, tmp_path, monkeypatch, ema
+):
+    copy = shutil.copytree(source, tmp_path / 'copy')
+    lora = {'model__dense': 'lora(rank=2)', 'train__ema': ema}
+    argv = overrides(text, init_from=copy, **lora)
+    small_runs.train(tmp_path / 'whole', *argv)
+    with monkeypatch.context() as patch:
+
+        def kill(self, *_):
+            raise KeyboardInterrupt
+
+        patch.setattr(loop.Trainer, '_make_steps', kill)
+        with pytest.raises(KeyboardInterrupt):
+            small_runs.train(tmp_path / 'killed', *argv)
+    shutil.rmtree(copy)
+    small_runs.train(tmp_path / 'killed', *argv)
+    ends = [result(tmp_path / name) for name in ('whole', 'killed')]
+    assert ends[0]['parameters_sha256'] == ends[1]['parameters_sha256']
+    assert ends[0]['evaluations'] == ends[1]['evaluations']
 
 
 def test_adapters_need_parameters_to_adapt(text, tmp_path):

@@ -660,7 +660,7 @@ def test_two_files_are_scored_as_a_set_is_and_nothing_is_written(
     assert 'nrefs:2' in capsys.readouterr().out
     assert {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()} == before
     (tmp_path / 'val.de').write_text('eins\n')
-    with pytest.raises(UserError, match=r'val.en has 3 lines and .*val.de has 1;'):
+    with pytest.raises(UserError, match=r'val.en has 3 lines and .*val.de has 1\.'):
         command(monkeypatch, evaluate, *flags)
 
 
@@ -856,7 +856,7 @@ def test_a_language_whose_tokenizer_is_not_installed_is_told_first(
         shutil.copy(file, tmp_path / f'{file.stem}{file.suffix.replace("de", "ja")}')
     monkeypatch.setitem(sys.modules, 'MeCab', None)
     data = f'text(path="{tmp_path}", source="en", target="ja")'
-    with pytest.raises(UserError, match=r'pip install sacrebleu\[ja\]; or choose'):
+    with pytest.raises(UserError, match=r'pip install sacrebleu\[ja\]\. Or choose'):
         command(monkeypatch, run, *arguments(text, tmp_path / 'run', data=data))
     assert not (tmp_path / 'run').exists()
 

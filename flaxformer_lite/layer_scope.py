@@ -1,0 +1,139 @@
+"""Facts about the running layer that its stack knows, and values of other layers.
+
+Most components need none of them, so they appear in no signature.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+class Published(struct.PyTreeNode):
+    """A value that a layer handed to later layers.
+
+    Attributes:
+      value: Array with the batch in axis 0.
+      exists: bool scalar, False before a layer has published it. Only in a scan, whose
+        carry must have the same arrays in each iteration; otherwise None.
+    """
+
+    value: jax.Array
+    exists: jax.Array | None = None
+
+
+class LayerScope(struct.PyTreeNode):
+    """The place of a layer in its stack.
+
+    Attributes:
+      index: Number of the layer, from 0; int, or int32 scalar in a scan.
+      published: Values of earlier layers by name.
+    """
+
+    index: jax.Array | int = 0
+    published: dict[str, Published] = dataclasses.field(default_factory=dict)
+
+
+_scope: contextvars.ContextVar[LayerScope | None] = contextvars.ContextVar(
+    'scope', default=None
+)
+
+
+@contextlib.contextmanager
+def running_layer(scope: LayerScope) -> Iterator[dict[str, Published]]:
+    """Context of `layer_index`, `published` and `publish`.
+
+    A stack opens the context around each layer's call, so arrays belong to the trace
+    that reads them. The context's value holds what later layers find published.
+    """
+    own = scope.replace(published=dict(scope.published))
+    token = _scope.set(own)
+    try:
+        yield own.published
+    finally:
+        _scope.reset(token)
+
+
+def layer_index() -> jax.Array | int:
+    """Returns the number of the running layer in its stack, from 0.
+
+    It is traced if the stack scans its layers, and 0 outside of a stack.
+
+    Examples:
+      >>> with running_layer(LayerScope(index=3)):
+      ...     layer_index()
+      3
+    """
+    scope = _scope.get()
+    return 0 if scope is None else scope.index
+
+
+def published(name: str, default: jax.Array) -> tuple[jax.Array, jax.Array | bool]:
+    """Returns a value that an earlier layer published, and whether one did.
+
+    Args:
+      name: As for `publish`.
+      default: Returned if no earlier layer published the value, or outside of a stack.
+    """
+    scope = _scope.get()
+    if scope is None or name not in scope.published:
+        return default, False
+    found = scope.published[name]
+    if found.exists is None:
+        return found.value, True
+    return jnp.where(found.exists, found.value, default), found.exists
+
+
+def publish(name: str, value: jax.Array) -> None:
+    """Hands a value to later layers of the stack, which find it by `published`.
+
+    It replaces a value of the same name. Outside of a stack, this does nothing.
+
+    Args:
+      name: A key of the block's `publishes`.
+      value: Array with the batch in axis 0.
+
+    Examples:
+      >>> with running_layer(LayerScope()) as for_later:
+      ...     publish('first', jnp.ones(2))
+
+      >>> with running_layer(LayerScope(index=1, published=for_later)):
+      ...     published('first', default=jnp.zeros(2))
+      (Array([1., 1.], dtype=float32), True)
+    """
+    scope = _scope.get()
+    if scope is None:
+        return
+    earlier = scope.published.get(name)
+    in_scan = earlier is not None and earlier.exists is not None
+    exists = jnp.ones((), bool) if in_scan else None
+    scope.published[name] = Published(value, exists)
+
+
+_outputs: contextvars.ContextVar[list[jax.Array] | None] = contextvars.ContextVar(
+    'outputs', default=None
+)
+
+
+@contextlib.contextmanager
+def layer_outputs() -> Iterator[list[jax.Array]]:
+    """Context in which the next call of a stack appends its layers' outputs to a list.
+
+    The list first gets the input of the first layer, BTD, and all entries are
+    normalized as the stack's output is. A model can hand them to another stack.
+    """
+    outputs: list[jax.Array] = []
+    token = _outputs.set(outputs)
+    try:
+        yield outputs
+    finally:
+        _outputs.reset(token)
+
+
+def requested_outputs() -> list[jax.Array] | None:
+    """Returns the list of the enclosing `layer_outputs`, or None outside of one."""
+    return _outputs.get()

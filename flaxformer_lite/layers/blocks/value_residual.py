@@ -1,0 +1,69 @@
+"""Value residual (Zhou et al. 2024, "Value Residual Learning")."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.layer_scope import publish, published
+from flaxformer_lite.layers.blocks.sequential import SequentialBlock
+
+_NAME = 'first_values'
+
+
+class ValueResidualBlock(SequentialBlock):
+    """Sequential block whose self-attention reads values λ₁ V₁ + λ₂ V.
+
+    V₁ are the values of the same tokens in the first such layer of the stack, which
+    keeps its own. The cache holds the sums. λ₁ = λ₂ = 0.5 is Identity-ResFormer, and
+    λ₁ = 1 with λ₂ = 0 is SVFormer, whose later layers don't use their value projection.
+
+    Attributes:
+      first: λ₁.
+      own: λ₂.
+      learned: Whether λ₁ and λ₂ are parameters of each layer, initialized to `first`
+        and `own` (Learnable-ResFormer). The first layer's values are then multiplied by
+        λ₁ + λ₂, so that it has the same parameters.
+    """
+
+    first: float = 0.5
+    own: float = 0.5
+    learned: bool = False
+
+    def setup(self):
+        if self.learned:
+            self.value_mix = _ValueMix(self.first, self.own)
+
+    @nn.nowrap
+    def publishes(self, batch, length):
+        sizes = self.self_attention.sizes
+        shape = batch, sizes.num_kv_heads, sizes.d_v, length
+        if not self.self_attention.projections:
+            shape = batch, sizes.num_heads, sizes.d_k, length
+        return {_NAME: jax.ShapeDtypeStruct(shape, self.self_attention.dense.dtype)}
+
+    def keep(self, h_BTD, positions_BT):
+        kv = super().keep(h_BTD, positions_BT)
+        own_BGUS = kv.value_BGUS
+        first_BGUS, exists = published(_NAME, default=own_BGUS)
+        publish(_NAME, first_BGUS)
+        sum_BGUS = self._sum(first_BGUS.astype(jnp.float32), own_BGUS)
+        sum_BGUS = sum_BGUS.astype(own_BGUS.dtype)
+        if not self.learned:
+            sum_BGUS = jnp.where(exists, sum_BGUS, own_BGUS)
+        return kv.replace(value_BGUS=sum_BGUS)
+
+    def _sum(self, first_BGUS, own_BGUS):
+        if self.learned:
+            return self.value_mix(first_BGUS, own_BGUS)
+        return self.first * first_BGUS + self.own * own_BGUS
+
+
+class _ValueMix(nn.Module):
+    first: float
+    own: float
+
+    @nn.compact
+    def __call__(self, first_BGUS, own_BGUS):
+        first = self.param('first', nn.initializers.constant(self.first), ())
+        own = self.param('own', nn.initializers.constant(self.own), ())
+        return first * first_BGUS + own * own_BGUS
