@@ -8,7 +8,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from flaxformer_lite.kv_cache import Cache, CacheState, KeyValues
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.ops.einsum import einsum
 from flaxformer_lite.ops.masked_softmax import masked_softmax
