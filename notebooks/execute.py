@@ -26,6 +26,7 @@ NAMES = (
     'pretrained',
     'many_devices',
     'look_inside',
+    'explain',
     'ablation',
     'tasks',
 )

@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +28,7 @@ from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.generation import DecodingOptions, decode_rows, forced_prefix
+from flaxformer_lite.interventions import Interventions
 from flaxformer_lite.models.base import Model
 
 if TYPE_CHECKING:
@@ -99,12 +100,14 @@ class Translator:
         texts: Sequence[str],
         first: int = 0,
         on_progress: Progress = lambda done: None,
+        interventions: Interventions | None = None,
     ) -> Iterator[list[Hypothesis]]:
         """Yields the hypotheses of each text, best first; a blank one for blank text.
 
         Args:
           first: Index of the first text. It determines what sampling draws.
           on_progress: Called from time to time with the number of translated texts.
+          interventions: Functions that change activations, as `as_pytree` returns them.
 
         Raises:
           UserError: `texts` is a string. Or a text exceeds the model's positions, after
@@ -119,19 +122,21 @@ class Translator:
             lengths = [len(row) + 1 for row in rows]
             fitting = count_fitting(lengths, self._longest)
             if fitting:
+                decode = functools.partial(self._decode, variables, interventions)
                 yield from self._translate_window(
-                    variables, window[:fitting], rows[:fitting], number, on_progress
+                    decode, window[:fitting], rows[:fitting], number, on_progress
                 )
             check_longest(lengths, self._longest, number)
 
     def _translate_window(
         self,
-        variables: Any,
+        decode: Callable[..., DecodeResult],
         texts: list[str],
         rows: Any,
         first: int,
         on_progress: Progress,
     ) -> list[list[Hypothesis]]:
+        """Translates texts with `_decode` for the variables."""
         side, _ = self._tokenizer.sides
         dtype = side.dtype if side.reads_vectors else 'uint32'
         sentences = RaggedArray.from_rows(rows, dtype)
@@ -139,7 +144,7 @@ class Translator:
         check_lengths(self._model, lengths)
         tokens = max(1, self._decoding.batch_tokens // self._strategy.hypotheses)
         batches = list(packing.by_length(lengths, tokens, self._devices.row_shards))
-        decode = functools.partial(self._decode, variables, sentences, first)
+        decode = functools.partial(decode, sentences, first)
         results = [[Hypothesis('', 0.0)] for _ in texts]
         done = first
         on_progress(done)
@@ -157,6 +162,7 @@ class Translator:
     def _decode(
         self,
         variables: Any,
+        interventions: Interventions | None,
         sentences: RaggedArray,
         first: int,
         batch: tuple[packing.Shape, np.ndarray],
@@ -177,7 +183,7 @@ class Translator:
         arrays = mesh.put((source_BS, max_len_B, numbers_B), self._devices.rows())
         found = []
         for key in self._keys:
-            samples = self._search(variables, key, *arrays)
+            samples = self._search(variables, key, *arrays, interventions)
             found.append(jax.device_get(samples))
 
         def joined(*x_BN):
@@ -263,12 +269,12 @@ def _search(
     n_best: int,
     devices: DeviceMesh,
 ) -> Program:
-    def decode(variables, key, source_BS, max_len_B, numbers_B):
+    def decode(variables, key, source_BS, max_len_B, numbers_B, interventions=None):
         length = source_BS.shape[1] - 1 + extra_length
         settings = DecodingOptions(*choice, length, model.special_tokens, n_best)
         arrays = (source_BS, max_len_B, numbers_B)
         with kv_cache.float32_slots(jax.default_backend() == 'cpu'):
-            return decode_rows(model, settings, variables, key, *arrays)
+            return decode_rows(model, settings, variables, key, *arrays, interventions)
 
     jitted = jax.jit(decode, out_shardings=devices.readable_rows())
     return Program(jitted)

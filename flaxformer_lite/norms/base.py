@@ -14,9 +14,14 @@ class Norm(Checked, nn.Module):
 
     Attributes:
       biased: Whether to add β.
+      divides_in: Name of the method that divides its input by a statistic of each
+        token, or None.
+      centers: Whether that method first subtracts the mean over features.
     """
 
     biased: ClassVar[bool] = True
+    divides_in: ClassVar[str | None] = None
+    centers: ClassVar[bool] = False
 
     def normalize(self, x_BTD: jax.Array) -> jax.Array:
         """Returns x̂ of float32 x."""

@@ -17,6 +17,7 @@ SHORT_RUN = 'steps=20 --config.evaluation.extra_length=1'
 IN_SHORT = {
     'quickstart': {'steps=400': SHORT_RUN, 'every=400': 'every=20', '=400*': '=20*'},
     'look_inside': {'steps=400': SHORT_RUN, 'every=400': 'every=20'},
+    'explain': {'steps=400': SHORT_RUN, 'every=400': 'every=20'},
     'own_loop': {
         'range(500)': 'range(20)',
         'range(301)': 'range(21)',
