@@ -135,7 +135,7 @@ class AttentionContext(NamedTuple):
 
     Attributes:
       cross_mask_BHTS: Mask of cross-attention; None without a source.
-      valid_BT: False for padding. None if there is no padding.
+      valid_BT: False for padding, or None without padding.
       key_positions_BS: int32 positions of the keys. Defaults to those of the queries.
       bias_BHTS: Positional bias of the self-attention scores, or None.
     """
