@@ -26,11 +26,11 @@ class EnsembleState(NamedTuple):
 class Ensemble(nn.Module):
     """A model that averages the probabilities of several models.
 
-    The logits are log p(y_t | y_<t, x), with p = 1/M Σ_m p_m. You can call an ensemble
-    and pass it to `generate` and `log_probs`, as you would a `Model`.
+    The logits are log p(y_t | y_<t, x), with p = 1/M Σ_m p_m. `generate` and
+    `log_probs` accept an ensemble like a `Model`.
 
     Attributes:
-      models: The models; each must be a separate object.
+      models: Each must be a separate object.
     """
 
     models: Sequence[Model]
@@ -45,7 +45,6 @@ class Ensemble(nn.Module):
 
     @property
     def source_vocab_size(self) -> int | None:
-        """The size of a separate source vocabulary, or None."""
         return self.models[0].source_vocab_size
 
     @property

@@ -10,9 +10,7 @@ from flaxformer_lite.masks import AttentionContext
 
 
 class EntityEncoder(nn.Module):
-    """Encoder of a set of entities that attend to each other.
-
-    It is permutation-equivariant: permuting the entities permutes the result.
+    """Permutation-equivariant encoder of a set of entities that attend to each other.
 
     Attributes:
       embedding: Projects features to d_model.
@@ -38,7 +36,6 @@ class EntityEncoder(nn.Module):
         """Encodes sets of up to T entities.
 
         Args:
-          features_BTF: Float features of each entity.
           present_BT: bool, False for absent entities.
 
         Returns:

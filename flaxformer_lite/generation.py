@@ -31,10 +31,7 @@ EXTRA_LENGTH = 50
 
 
 class DecodingOptions(NamedTuple):
-    """Static arguments of `decode_rows`; see `generate`.
-
-    `length` is the maximum length of any target. Learned positions limit it.
-    """
+    """Static arguments of `decode_rows`. `length` limits all targets."""
 
     strategy: Strategy
     processors: tuple[Processor, ...]
@@ -47,7 +44,7 @@ def as_strategy(strategy: Spec) -> Strategy:
     """Returns the strategy of a spec such as `'beam(beams=8)'`, a class or an object.
 
     Raises:
-      ValueError: the strategy or an argument is unknown, or a value is invalid.
+      ValueError: the strategy is unknown, or an argument is unknown or invalid.
     """
     return STRATEGIES.make(strategy)
 
@@ -86,29 +83,25 @@ def generate(
     number of rows. On a mesh, each device decodes its own rows (see `sharding`).
 
     Args:
-      model: the model, or an ensemble.
       variables: variables for `model.apply`: {'params': …}.
-      source: lists of tokens, or a padded array (rows, length). Include end tokens if
-        the model was trained with them. For vector inputs, lists of arrays (length,
+      source: lists of tokens, or a padded array (rows, length), with end tokens if the
+        model was trained with them. For vector inputs, lists of arrays (length,
         features), or one array (rows, length, features); an all-zero vector is padding.
         An empty row has no target.
       strategy: a spec from `decoding/strategies`, such as 'beam(beams=8, alpha=1.0)' or
-        'sample(top_p=0.9)'; also a class or an object.
+        'sample(top_p=0.9)', a class or an object.
       max_length: maximum target length, including the end token. Defaults to the source
-        length + 50. The number of learned positions limits it.
-      bos, eos: the start and end tokens. Default to the model's.
-      forced_first: the first token of every target, such as the target language of
-        M2M100. It doesn't count toward the score. Defaults to no forced token.
-      processors: specs from `decoding/processors` that modify the logits, such as
-        '[no_repeat_ngram(size=3), min_length(length=5)]'.
+        length + 50. Learned positions limit it.
+      bos, eos: default to the model's.
+      forced_first: first token of every target, such as the target language of M2M100.
+        Its probability is 1.
+      processors: specs from `decoding/processors`, such as '[no_repeat_ngram(size=3),
+        min_length(length=5)]'.
       n_best: the beam search stops when this many results per row are final.
       key: PRNG key for sampling strategies. A row's samples depend only on the key and
         the row index.
       interventions: functions that change activations, as in `intervene`. A hypothesis
-        has its own values. Other arrays of the same shapes reuse the compiled program.
-
-    Returns:
-      The hypotheses of each source, best first.
+        has its own values. Other arrays of the same shapes don't recompile.
 
     Raises:
       ValueError: an argument is invalid, or a source is too long.
@@ -146,7 +139,6 @@ def generate(
 
 
 def _special_tokens(model, bos, eos):
-    """Returns the model's special tokens, with `bos` and `eos` replaced if given."""
     given = {'bos': bos, 'eos': eos}
     given = {name: token for name, token in given.items() if token is not None}
     special_tokens = dataclasses.replace(model.special_tokens, **given)
@@ -162,10 +154,7 @@ def forced_prefix(first: int | None) -> tuple[Processor, ...]:
 
 
 def _shortest_limit(model, source_length_B, max_length):
-    """Returns the maximum length of the shortest target.
-
-    Traced lengths are unknown, so they count as 1.
-    """
+    """Returns the maximum length of the shortest target; traced lengths count as 1."""
     if max_length is None:
         shortest = 1
         if not isinstance(source_length_B, Tracer):
@@ -214,13 +203,8 @@ def decode_rows(
     """Computes the result of `generate`; for callers that compile it themselves.
 
     Args:
-      model: the model, or an `Ensemble`.
-      settings: the static arguments.
-      variables: variables for `model.apply`.
-      key: PRNG key for sampling strategies.
       source_BS: int32, with end tokens and padding; or vectors, float32 BSF.
-      max_len_B: int32, maximum length of each target, including the end token; 0 for an
-        empty row.
+      max_len_B: int32, maximum length of each target; 0 for an empty row.
       numbers_B: int32 row index. A row's samples depend only on it and the key.
       interventions: None, or a pytree of functions, as in `intervene`.
     """

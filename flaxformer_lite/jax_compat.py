@@ -1,7 +1,6 @@
 """Differences between the supported JAX versions.
 
-Each entry names the version that made it unnecessary. Remove an entry when
-`flaxformer_lite.OLDEST_JAX` reaches that version.
+Remove an entry when `flaxformer_lite.OLDEST_JAX` reaches the version that it names.
 """
 
 import re
@@ -33,8 +32,8 @@ except AttributeError:
 def with_sharding_constraint(x: jax.Array, spec: jax.P) -> jax.Array:
     """`jax.lax.with_sharding_constraint`, as a hint to XLA.
 
-    Until 0.8.0 JAX cannot check a spec that leaves an axis of the mesh whole inside a
-    `shard_map` over another axis. Without the hint XLA divides the array as it likes.
+    Before 0.8.0, JAX can't check a spec that leaves an axis of the mesh whole inside a
+    `shard_map` over another axis. The hint is then omitted.
     """
     try:
         return jax.lax.with_sharding_constraint(x, spec)

@@ -1,9 +1,8 @@
 """Keys and values of attention, and the key/value cache for decoding.
 
 A cache is immutable and append-only. At step i, the keys and values of a sentence's N
-hypotheses go to slots i·N … i·N + N − 1 and never move. A visibility mask selects the
-slots of each hypothesis. Reordering beams changes this mask and gathers no keys or
-values.
+hypotheses go to slots i·N … i·N + N − 1. A visibility mask selects the slots of each
+hypothesis, so reordering beams moves no keys or values.
 """
 
 import contextlib
@@ -25,10 +24,9 @@ NO_POSITION = -(2**30)
 class KeyValues(struct.PyTreeNode):
     """Keys and values in the compute dtype, with int32 positions.
 
-    A cache may hold bfloat16 values as float32 (see `float32_slots`).
-
     The length is the last axis, so that both matrix products of attention read
-    contiguous memory. On CPU this makes a decoding step several times faster.
+    contiguous memory. On CPU this makes a decoding step several times faster. A cache
+    may hold bfloat16 values as float32 (see `float32_slots`).
 
     Attributes:
       features_BHS: Result of the attention's `key_features`, by default None.
@@ -49,7 +47,7 @@ class BeamState(struct.PyTreeNode):
 
     Attributes:
       step: int32 scalar, the position of the current tokens.
-      parent_BN: int32, the previous step's hypothesis that each hypothesis continues.
+      parent_BN: int32, the previous hypothesis that each hypothesis continues.
       visible_BNS: bool, the slots that each hypothesis attends to, including its own.
     """
 
@@ -73,8 +71,7 @@ class Cache(struct.PyTreeNode):
     Attributes:
       prefix: Keys and values of the shared prefix of all hypotheses; empty in an
         encoder-decoder.
-      generated: Keys and values of the generated tokens, in the slots that `BeamState`
-        describes.
+      generated: Keys and values of the generated tokens, in the slots of `BeamState`.
     """
 
     prefix: KeyValues
@@ -82,7 +79,6 @@ class Cache(struct.PyTreeNode):
 
     @classmethod
     def starting_with(cls, prefix: KeyValues) -> Self:
-        """Returns a cache with a prefix and no slots."""
         prefix = jax.tree.map(_as_kept, prefix)
         return cls(prefix, jax.tree.map(lambda x: x[..., :0], prefix))
 
@@ -126,9 +122,9 @@ _are_float32 = jax.make_user_context(False)
 def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
     """Context in which new caches hold bfloat16 values as float32 (same values).
 
-    XLA can't update bfloat16 in place on CPU: converting all slots to float32 and back
-    costs more time than bfloat16 products save. Open the context during tracing,
-    because a traced function doesn't know its platform.
+    On CPU, XLA can't update bfloat16 in place: converting all slots costs more time
+    than bfloat16 products save. Open the context during tracing, because a traced
+    function doesn't know its platform.
     """
     return _are_float32(are)
 
@@ -140,11 +136,7 @@ def _as_kept(x: jax.Array) -> jax.Array:
 
 
 class LayersCache(struct.PyTreeNode):
-    """The stacked caches of all layers of a stack.
-
-    Attributes:
-      caches: A layer's cache, with an axis of layers after the batch axis.
-    """
+    """The stacked caches of a stack, with an axis of layers after the batch axis."""
 
     caches: CacheState
 

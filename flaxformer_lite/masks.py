@@ -46,9 +46,8 @@ class TokenBatch(NamedTuple):
     ) -> 'TokenBatch':
         """Creates a batch with one sentence per row.
 
-        A token equal to `padding` or an all-zero vector is padding. Padding gets
-        position 0, which every model has, so rows may be longer than a `learned` table.
-        A `TokenBatch` is returned unchanged.
+        A token equal to `padding` or an all-zero vector is padding. It gets position 0,
+        which every model has. A `TokenBatch` is returned unchanged.
 
         Examples:
           >>> batch = TokenBatch.from_tokens(jnp.array([[0, 5, 6, 0]]))
@@ -135,11 +134,9 @@ class AttentionContext(NamedTuple):
     """Masks and positions that attention needs in addition to its inputs.
 
     Attributes:
-      positions_BT: int32 positions of the queries.
-      mask_BHTS: Mask of self-attention.
       cross_mask_BHTS: Mask of cross-attention; None without a source.
-      valid_BT: False for padding. None without padding.
-      key_positions_BS: int32 positions of the keys, if they differ from the queries'.
+      valid_BT: False for padding, or None without padding.
+      key_positions_BS: int32 positions of the keys. Defaults to those of the queries.
       bias_BHTS: Positional bias of the self-attention scores, or None.
     """
 
@@ -184,9 +181,8 @@ _valid: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar(
 def padding_known(valid_BT: jax.Array | None) -> Iterator[None]:
     """Context in which `padding_mask` returns `valid_BT`.
 
-    Only batch normalization and mixture of experts need the mask, because they depend
-    on all tokens of a batch. A stack opens the context around each layer's call, so the
-    array belongs to the trace that reads it.
+    Only batch normalization and mixture of experts need the mask. A stack opens the
+    context around each layer's call, so the array belongs to the trace that reads it.
     """
     token = _valid.set(valid_BT)
     try:

@@ -1,8 +1,6 @@
-"""Options for rematerialization (gradient checkpointing).
+"""Options for rematerialization (gradient checkpointing; Chen et al. 2016).
 
-Rematerialization trades compute for memory without changing results (Chen et al. 2016,
-"Training Deep Nets with Sublinear Memory Cost"). This module only names the options, so
-a config can be read without JAX.
+This module only names the options, so a config can be read without JAX.
 """
 
 from typing import Annotated

@@ -20,8 +20,7 @@ class TokenScores(NamedTuple):
     """Scores of each label of a batch, BT; 0 for padding.
 
     Attributes:
-      log_p: float32, log p(label | source, previous labels), in nats. The sum over a
-        sentence is its log-probability.
+      log_p: float32, log p(label | source, previous labels), in nats.
       rank: int32, 1 + the number of tokens more likely than the label.
       entropy: float32, entropy of the predicted distribution, in nats.
     """
@@ -38,7 +37,6 @@ def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenSco
     never materialized.
 
     Args:
-      model: The model, or an ensemble.
       variables: Variables for `model.apply`: {'params': …}.
       batch: The arrays of `training.batch.BATCH_ARRAYS`; rows may be packed.
 

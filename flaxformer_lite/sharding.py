@@ -16,8 +16,8 @@ Set the mesh around the call; functions find it when they are traced:
         state, metrics = step(state, batch, key)
 
 Shard the rows of the batch over `data` and `fsdp`, and the state by `state_shardings`.
-Results equal those of one device up to rounding. Without a mesh, arrays stay whole.
-Gradients are summed over `data` once per step.
+Results equal those of one device up to rounding. Gradients are summed over `data` once
+per step.
 
 Rules apply to the letters of axes (see `shapes`), for activations and parameters alike.
 A dimension stays whole if the mesh axis doesn't divide it evenly.
@@ -70,11 +70,7 @@ LETTERS = {
 
 
 def place(x: jax.Array, letters: str) -> jax.Array:
-    """Shards an activation by the letters of its axes.
-
-    Args:
-      letters: One per dimension, such as 'BTHK'.
-    """
+    """Shards an activation by the letters of its axes, such as 'BTHK'."""
     spec = _spec(letters, x.shape, OF_ACTIVATIONS, _sizes())
     if spec == WHOLE:
         return x
@@ -84,7 +80,7 @@ def place(x: jax.Array, letters: str) -> jax.Array:
 def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
     """Gathers a parameter over `fsdp` before a matrix product.
 
-    Otherwise XLA might gather the larger activations. Cast the parameter to the compute
+    XLA might gather the larger activations instead. Cast the parameter to the compute
     dtype first; bfloat16 halves the communication.
 
     Args:
@@ -101,16 +97,12 @@ def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
 def state_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Returns shardings for a tree of parameters, or a tree that contains such trees.
 
-    Optimizer moments are sharded like their parameters. Arrays that no rule covers are
-    sharded over `fsdp` along their largest dimension, if they have at least two.
-    A leading dimension, of runs or layers, stays whole.
+    Optimizer moments are sharded like their parameters. Arrays without a rule are
+    sharded over `fsdp` along their largest dimension, if they have at least two. A
+    leading dimension, of runs or layers, stays whole.
 
     Args:
       tree: Of arrays, or of shapes and dtypes.
-      mesh: With some of `AXES`.
-
-    Returns:
-      A tree of shardings.
 
     Examples:
       >>> mesh = jax.sharding.AbstractMesh((2, 2), ('fsdp', 'tensor'))
@@ -164,7 +156,7 @@ def _spec(
 
 
 def _sizes() -> dict[str, int]:
-    """Returns the context mesh's axes larger than 1, with their sizes.
+    """Returns axis → size, for axes larger than 1 of the context mesh.
 
     It excludes axes that an enclosing `by_device` divides by.
     """
@@ -204,15 +196,13 @@ def by_device(
 ) -> Callable:
     """Returns a function that each device runs on its own shard.
 
-    Devices don't communicate unless the function does so over `axes`, so their loops
-    may run for different numbers of steps. XLA still partitions the function over the
-    other axes.
+    Devices communicate only where the function does over `axes`, so their loops may run
+    for different numbers of steps. XLA still partitions it over the other axes.
 
     Args:
       in_specs: `rows_spec` or `WHOLE` for each argument.
       out_specs: The same for each result; a `WHOLE` result must be equal on all
         devices.
-      axes: Mesh axes that shard the arguments.
     """
     mesh = jax.sharding.get_abstract_mesh()
     dividing = _sizes()
@@ -239,9 +229,8 @@ def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
     """Calls function(*whole, *divided); each device handles its own rows if possible.
 
     Args:
-      function: Of trees of arrays. Rows must be independent, and the first axis of each
-        result.
-      whole: Arguments that all devices receive whole, gathered over `fsdp`.
+      function: Rows must be independent, and the first axis of each result.
+      whole: Arguments gathered over `fsdp` for all devices.
       divided: Arguments whose first axis is the rows.
     """
     # Not `len`: with a symbolic batch size it isn't an integer.
@@ -267,13 +256,12 @@ def sum_over_data(function: Callable) -> Callable:
     """Returns a function that sums `function` over the devices' rows along `data`.
 
     It sums once, at the end. XLA alone would sum each gradient in every loop iteration
-    and for every use of a parameter. XLA still does so over `fsdp`, where no device has
+    and for every use of a parameter. It still does so over `fsdp`, where no device has
     memory for whole gradients.
 
     Args:
       function: (whole, divided) → a tree of sums over the rows, the first axis of
-        `divided`; check `is_divided_by_data` first. Rows must be independent. Dropout
-        masks are unchanged.
+        `divided`; check `is_divided_by_data` first. Rows must be independent.
     """
     shares = _sizes()['data']
 
@@ -290,7 +278,7 @@ def all_rows(own: int) -> int:
 
 
 def first_row(own: int) -> jax.Array | int:
-    """Returns the index in the batch of the first row that a device sees."""
+    """Returns the batch index of the first row that a device sees."""
     if _shares_of_rows.value == 1:
         return 0
     return jax.lax.axis_index('data') * own

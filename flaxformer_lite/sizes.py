@@ -11,12 +11,10 @@ class Sizes:
     """Sizes of one stack and its attention. Default to the paper's base model.
 
     Attributes:
-      d_model: Width of the residual stream.
       num_heads: Query heads.
-      num_kv_heads: Key and value heads. Divides `num_heads`.
+      num_kv_heads: Divides `num_heads`.
       d_k: Width of a head's queries and keys.
       d_v: Width of a head's values.
-      d_ff: Inner width of the feed-forward network.
       d_k_derived: Whether d_k grows with d_model, as d_model / num_heads.
       role: 'encoder' or 'decoder' of an encoder-decoder, or a single stack.
         'prefix_only' is a decoder that sees the whole source.

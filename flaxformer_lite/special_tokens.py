@@ -18,7 +18,7 @@ class SpecialTokens(Checked):
     Attributes:
       padding: Fills rows. Decoding never chooses it.
       bos: Precedes each target.
-      eos: Ends each target. It must differ from padding.
+      eos: Ends each target.
 
     Raises:
       ValueError: An id is negative, or the end token is padding.
@@ -43,11 +43,7 @@ class SpecialTokens(Checked):
             raise ValueError(f'eos={self.eos} must differ from padding')
 
     def check_within(self, vocab_size: int) -> None:
-        """Checks that the ids are within a vocabulary.
-
-        Raises:
-          ValueError: Names the token.
-        """
+        """Raises ValueError if an id is outside of a vocabulary; names the token."""
         for name, token in dataclasses.asdict(self).items():
             if token >= vocab_size:
                 raise ValueError(

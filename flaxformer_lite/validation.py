@@ -3,9 +3,8 @@
     window: Annotated[int, Range(at_least=1)] = 16
     cell: Annotated[str, Choices('gru', 'lstm')] = 'gru'
 
-A `Checked` class validates its attributes when it is created, and a `checked` function
-its arguments when it is called. `check` validates a single value, such as a config
-field.
+A `Checked` class validates its attributes when it is created, a `checked` function its
+arguments when it is called, and `check` a single value.
 """
 
 import dataclasses
@@ -31,9 +30,8 @@ LONGEST_SHOWN = 80  # characters of a value in an error message
 class Range:
     """Optional bounds of a number.
 
-    Integers without an upper bound must fit int32. Floats are compared after rounding
-    to float32 and must be finite there: 1e-50 is not above 0, and 0.999999999 is not
-    below 1.
+    Integers without an upper bound must fit int32. Floats are rounded to float32 and
+    must be finite: 1e-50 is not above 0, and 0.999999999 is not below 1.
 
     Examples:
       >>> Range(at_least=0, below=1).words()
@@ -158,7 +156,6 @@ def check(name: str, annotation: Any, value: Any) -> None:
 
 
 def limit_of(annotation: Any) -> Range | Choices | Pattern | None:
-    """Returns the Range, Choices or Pattern of an annotation, or None."""
     for note in getattr(annotation, '__metadata__', ()):
         if isinstance(note, (Range, Choices, Pattern)):
             return note
@@ -221,8 +218,8 @@ def quote(value: Any) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns a "did you mean" suffix for an error message, or ''.
 
-    Names are compared by their last component (`dropuot` in `model.dropuot`), because
-    unrelated names share the same section. `decoder_norm` is `decoder.norm`.
+    Names are compared by their last component (`dropuot` in `model.dropuot`).
+    `decoder_norm` is `decoder.norm`.
 
     Examples:
       >>> did_you_mean('model.dropuot', ['model.dropout', 'model.d_ff'])

@@ -71,7 +71,6 @@ def _install() -> None:
 
 
 def _accelerator() -> str | None:
-    """Returns the extra for this machine's accelerator."""
     if glob.glob('/dev/accel*') or glob.glob('/dev/vfio/[0-9]*'):
         return 'tpu'
     if not shutil.which('nvidia-smi'):

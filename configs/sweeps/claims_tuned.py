@@ -8,8 +8,8 @@
 - A decoder knows the order of its tokens without positions, an encoder does not.
 - Tied embeddings cost nothing (§3.4).
 
-`claims_tasks.py` asks the same for tasks other than translation. `needles.py` tests
-whether one head blurs where several words matter at once.
+`claims_tasks.py` has tasks other than translation. `needles.py` tests whether one head
+blurs where several words matter at once.
 """
 
 PARTS = {

@@ -1,7 +1,6 @@
 """Multi30k, English to German: what a tiny Transformer reaches, on four test sets.
 
-Its arms ask what brings more than 30 million tokens of it: as many again, and two
-passes that are to agree.
+The arms test twice the 30 million tokens, alone and with R-Drop.
 
     python -m experiments.sweep --config=configs/sweeps/multi30k.py --workers=2
 

@@ -1,8 +1,7 @@
 """Multi30k, English to German: setting (2) of results/README.md with twice the tokens.
 
-It is post-norm and has no BPE-dropout, as the tiny Transformer that is published; its
-batches hold as many tokens as two GPUs see there. One arm: `multi30k.py` has those that
-it stands beside.
+Like the published tiny Transformer, it is post-norm without BPE-dropout. Batches have
+as many tokens as two GPUs see there. Compare its one arm with those of `multi30k.py`.
 
     python -m experiments.sweep --config=configs/sweeps/multi30k_postnorm.py --workers=2
 

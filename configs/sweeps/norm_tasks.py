@@ -1,4 +1,4 @@
-"""Post- and pre-norm with and without warm-up, on two tasks that are no translation.
+"""Post- and pre-norm with and without warm-up, on two tasks other than translation.
 
     python -m experiments.sweep --config=configs/sweeps/norm_tasks.py --workers=2
 

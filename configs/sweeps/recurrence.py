@@ -2,8 +2,8 @@
 
     python -m experiments.sweep --config=configs/sweeps/recurrence.py --workers=2
 
-The report's scores by the grammar's phenomena tell of agreement over a distance; `long`
-has sentences of more words than any in training.
+The report's scores by grammatical phenomenon show long-distance agreement. Sentences of
+`long` are longer than any in training.
 """
 
 # Widths with about as many parameters as the Transformer's 360,192.

@@ -49,7 +49,7 @@ ARMS = {
 
 
 def published() -> dict[str, dict[str, float]]:
-    """The paper's perplexity, BLEU and parameters of the row that an arm stands for."""
+    """Returns the paper's perplexity, BLEU and parameters of each arm's row."""
     return dict(zip(ARMS, table3.published().values(), strict=True))
 
 

@@ -2,7 +2,7 @@
 
     python -m experiments.sweep --config=configs/sweeps/width.py --workers=2
 
-At the base width both are the same model, which is run once a rate.
+At the base width both are the same model, which runs once per rate.
 """
 
 BASE = 32

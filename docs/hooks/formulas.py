@@ -1,4 +1,4 @@
-"""Formulas as MathML, made when the site is built: a page needs no script for them."""
+"""Renders formulas as MathML when the site is built, so that pages need no script."""
 
 import html
 import re
@@ -12,7 +12,7 @@ _BLOCK = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOT
 
 
 def mathml(latex: str, display: str) -> str:
-    """A formula's MathML; `display` is 'inline' or 'block'."""
+    """Returns a formula's MathML; `display` is 'inline' or 'block'."""
     return latex2mathml.converter.convert(html.unescape(latex).strip(), display=display)
 
 

@@ -1,7 +1,7 @@
-"""Notebooks as pages: their Markdown, code, and the output that they were saved with.
+"""Renders notebooks as pages: their Markdown, code and saved output.
 
-Nothing is executed. Where the navigation has a page `notebooks/<name>.md`, it is
-`notebooks/<name>.ipynb`; its formulas and code look as those of all pages do.
+Nothing is executed. A page `notebooks/<name>.md` of the navigation is
+`notebooks/<name>.ipynb`.
 """
 
 import base64
@@ -31,7 +31,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def converted(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]:
-    """A notebook's Markdown, and its pictures by their names."""
+    """Returns a notebook's Markdown, and its pictures by name."""
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
     for cell in notebook['cells']:

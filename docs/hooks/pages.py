@@ -1,8 +1,8 @@
-"""Pages of files that lie elsewhere, parts of README, and links to the repository.
+"""Pages of files elsewhere, parts of README, and links to the repository.
 
-A link is written as the repository has it, relative to the file it stands in, so that
-it works there too. What is a page of the site becomes a link to the page, what is not
-a link to the repository, and what does not exist is left for mkdocs to warn of.
+Links are relative to the file that contains them, so that they also work in the
+repository. A link to a page of the site becomes a link to the page, and other files'
+become links to the repository. mkdocs warns of missing files.
 """
 
 import logging
@@ -84,15 +84,15 @@ def on_post_page(page_html: str, **_: Any) -> str:
 
 
 def on_post_template(template_html: str, **_: Any) -> str:
-    """The same of the page that says that there is none."""
+    """Names the search of the 404 page."""
     return on_post_page(template_html)
 
 
 def section(readme: str, name: str) -> str:
-    """What stands under a heading of README; of 'lead', what stands before the first.
+    """Returns the text under a heading of README; 'lead' is the text before the first.
 
     Raises:
-      ValueError: there is no such heading.
+      ValueError: the heading doesn't exist.
     """
     lead, *sections = re.split(r'^## ', readme, flags=re.MULTILINE)
     if name == 'lead':
@@ -105,10 +105,7 @@ def section(readme: str, name: str) -> str:
 
 
 def command_help(module: str) -> str:
-    """Returns what `python -m module --help` prints, as a block of text.
-
-    The fields of a config are left out: they have a page of their own.
-    """
+    """Returns what `python -m module --help` prints, without the fields of a config."""
     done = subprocess.run(
         [sys.executable, '-m', module, '--help'],
         cwd=ROOT,
@@ -123,7 +120,7 @@ def command_help(module: str) -> str:
 
 
 def rewritten(markdown: str, here: Path, uri: str, repo_url: str, files: Files) -> str:
-    """The Markdown of the file `here` with links as they are from the page `uri`."""
+    """Returns the Markdown of the file `here`, with links as seen from page `uri`."""
 
     def link(found: re.Match) -> str:
         return _link(found[1], here, uri, repo_url, files)
@@ -154,5 +151,5 @@ def _link(target: str, here: Path, uri: str, repo_url: str, files: Files) -> str
 
 
 def _from(page: str, target: str) -> str:
-    """The address of a file of the site from one of its pages."""
+    """Returns the address of a file of the site, relative to one of its pages."""
     return os.path.relpath(target, os.path.dirname(page) or '.')

@@ -100,7 +100,7 @@ class Spec:
 
 
 class Pattern:
-    """A field with a spec for each kind of layer, of which they have a list."""
+    """A field with a spec for each kind of layer, which they list."""
 
     def __init__(self, name: str, kinds: Mapping[str, Spec], depth: str):
         """Creates the entry.

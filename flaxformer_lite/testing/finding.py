@@ -27,7 +27,7 @@ def broken(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def require(findings: Sequence[Finding], of: str) -> Sequence[Finding]:
-    """Returns the findings; raises BrokenContract, naming `of`, if one is broken."""
+    """Returns the findings, or raises BrokenContract that names the component `of`."""
     lines = [f'{finding.contract}: {finding.detail}' for finding in broken(findings)]
     if lines:
         raise BrokenContract(f'{of} breaks contracts:\n' + '\n'.join(lines))

@@ -171,7 +171,7 @@ def pad_rows(
 
     Args:
       name: Names the sentences in error messages.
-      vocab_size: Exclusive upper bound of the tokens. None disables the check.
+      vocab_size: Exclusive upper bound of the tokens. Unchecked if None.
       length: Defaults to the longest row.
 
     Raises:

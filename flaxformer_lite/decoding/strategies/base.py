@@ -35,7 +35,7 @@ class Strategy(Checked):
 
     @property
     def hypothesis_groups(self) -> int:
-        """Number of groups, each of which is searched independently."""
+        """Number of independently searched groups."""
         return 1
 
     def choose(
