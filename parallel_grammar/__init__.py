@@ -13,7 +13,8 @@ The grammar draws a syntax tree, and each language renders the same tree:
 A seed gives the same sentences on every platform and Python version. The sentences
 need agreement, cases, separable verbs, relative clauses and the word orders of German.
 `long_sentence` joins and nests several clauses. `is_held_out` tells whether a tree
-combines a word with a construction that `HELD_OUT` reserves for evaluation.
+combines a word with a construction that `HELD_OUT` reserves for evaluation. `annotate`
+tells which words translate each other, and which words decide each German form.
 
 The package needs only the standard library. Its modules, in the order of the data flow:
 
@@ -23,10 +24,13 @@ The package needs only the standard library. Its modules, in the order of the da
 * `syntax`: the classes of a tree. You can also build a tree by hand.
 * `sample_*`: random trees. `rng` is the random number generator.
 * `english`, `german`, `german_phrases`: a tree as text.
+* `tagged`: words with the units of the tree that they express.
+* `gold`: which words translate each other, and which decide a German form.
 * `held_out`: which trees are reserved for evaluation.
 """
 
 from parallel_grammar import english, german
+from parallel_grammar.gold import Gold, annotate
 from parallel_grammar.held_out import HELD_OUT, is_held_out
 from parallel_grammar.rng import Rng
 from parallel_grammar.sample_sentences import long_sentence, sentence
@@ -34,8 +38,10 @@ from parallel_grammar.syntax import Sentence
 
 __all__ = [
     'HELD_OUT',
+    'Gold',
     'Rng',
     'Sentence',
+    'annotate',
     'english',
     'german',
     'is_held_out',

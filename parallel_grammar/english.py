@@ -20,7 +20,7 @@ from parallel_grammar.syntax import (
     Sentence,
     Subordinate,
 )
-from parallel_grammar.tagged import Word, expression, unit
+from parallel_grammar.tagged import Unit, Word, expression, unit
 
 _BE = inflect_english.verb('be', participle='been')
 _HAVE = inflect_english.verb('have', 'had')
@@ -97,20 +97,20 @@ def _noun_phrase(np: NounPhrase) -> list[Word]:
     article = unit(np.noun, 'determiner')
     if isinstance(np.owner, NounPhrase) and np.owner.noun.kind not in PERSONS:
         possessor = unit(np.owner.noun, 'determiner')
-        of = Word('of', unit(np.owner.noun, 'genitive'), possible=[possessor])
+        of = Word('of', unit(np.owner.noun, 'genitive'), possible=(possessor,))
         return [Word('the', article), *core, of, *phrase(np.owner)]
     if np.owner:
-        return [*_possessive(np), *core]
+        return [*_possessive(np.owner, article), *core]
     determiner = np.determiner.english_plural if np.plural else np.determiner.english
     if determiner == 'a':
         determiner = inflect_english.article(core[0])
     return [*(Word(word, article) for word in determiner.split()), *core, *relative]
 
 
-def _possessive(np: NounPhrase) -> list[Word]:
-    """Returns the words of the owner, which stand for the article."""
-    owner = np.owner
-    article = unit(np.noun, 'determiner')
+def _possessive(
+    owner: NounPhrase | Name | RelativePronoun, article: Unit
+) -> list[Word]:
+    """Returns the words of the owner; `article` is the unit that it stands for."""
     if isinstance(owner, RelativePronoun):
         return [Word('whose', unit(owner.noun, 'relative'), article)]
     *before, last = phrase(owner)
@@ -119,7 +119,7 @@ def _possessive(np: NounPhrase) -> list[Word]:
     if isinstance(owner, Name):
         return [last.also(article, text=text)]
     genitive = unit(owner.noun, 'genitive')
-    return [*before, last.also(genitive, text=text, possible=[article])]
+    return [*before, last.also(genitive, text=text, possible=(article,))]
 
 
 # ---- Verbs ---------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def _finite(clause: Clause, emphatic: bool) -> tuple[Word, list[Word], bool]:
     forms = head.past if tense == 'past' else head.present
     if emphatic and not auxiliary:
         do = _DO.past if tense == 'past' else _DO.present
-        return Word(do[person], possible=[*helped, tag]), [base, *rest], True
+        return Word(do[person], possible=(*helped, tag)), [base, *rest], True
     return base.also(text=forms[person]), rest, auxiliary
 
 
@@ -165,7 +165,7 @@ def _full_verb(clause: Clause, form: str) -> Word:
     units = [unit(clause, 'verb')]
     if not clause.verb.particle:
         units.append(unit(clause, 'prefix'))
-    helping = [unit(clause, 'auxiliary'), unit(clause, 'link')]
+    helping = unit(clause, 'auxiliary'), unit(clause, 'link')
     return Word(form, *units, possible=helping)
 
 
@@ -174,7 +174,7 @@ def _link(clause: Clause) -> list[Word]:
     modal = unit(clause, 'modal')
     words = []
     for text in clause.modal.link if clause.modal else ():
-        tagged = Word(text, possible=[modal]) if text == 'to' else Word(text, modal)
+        tagged = Word(text, possible=(modal,)) if text == 'to' else Word(text, modal)
         words.append(tagged)
     return words
 
@@ -248,7 +248,7 @@ def _objects(clause: Clause) -> dict[str, list[Word]]:
             return words | particle | {'recipient': recipient}
         return {'recipient': phrase(person)} | words | particle
     if verb.link:
-        helped = [unit(clause, 'verb')]
+        helped = (unit(clause, 'verb'),)
         link = Word(verb.link, unit(clause, 'link'), possible=helped)
         words['object'].insert(0, link)
     elif is_pronoun:
@@ -311,7 +311,7 @@ def _main(clause: Clause, mood: str) -> list[Word]:
     if mood == 'request':
         if not clause.negative:
             return _base(clause)
-        do = Word('do', possible=[unit(clause, 'verb')])
+        do = Word('do', possible=(unit(clause, 'verb'),))
         return [do, Word('not', unit(clause, 'not')), *_base(clause)]
     lead = [*_tail(clause.lead), _COMMA] if clause.lead else []
     return [*lead, *_clause(clause, inverted=mood == 'question')]

@@ -22,7 +22,7 @@ from parallel_grammar.syntax import (
     Sentence,
     Subordinate,
 )
-from parallel_grammar.tagged import Decider, Unit, Word, decided_by, expression, unit
+from parallel_grammar.tagged import Unit, Word, decided_by, expression, unit
 from parallel_grammar.words import CONJUNCTIONS
 
 _HAVE = inflect_german.verb('haben', 'gehabt', past='hatte')
@@ -61,24 +61,30 @@ def _verbs(clause: Clause) -> tuple[Word, list[Word]]:
     """Returns the finite verb and the clause-final rest: ('hat', ['angerufen'])."""
     verb = clause.verb.german
     person = clause.subject.person
-    deciders = decided_by('verb agreement', _subject_units(clause))
+    infinitive = verb.prefix + verb.infinitive
     if clause.modal:
         modal = clause.modal.german
         forms = modal.past if clause.tense == 'past' else modal.present
-        finite = Word(forms[person], unit(clause, 'modal'), deciders=deciders)
-        return finite, [_infinite(clause, verb.prefix + verb.infinitive, 'modal')]
-    if clause.tense == 'future':
-        finite = _auxiliary(clause, _BECOME.present[person], deciders)
-        return finite, [_infinite(clause, verb.prefix + verb.infinitive, 'auxiliary')]
-    if clause.tense in ('past', 'perfect') and not (
-        clause.tense == 'past' and verb.past
-    ):
-        forms = (_BE if verb.auxiliary == 'sein' else _HAVE).present
-        deciders += decided_by('perfect auxiliary', [unit(clause, 'verb')])
-        finite = _auxiliary(clause, forms[person], deciders)
-        return finite, [_infinite(clause, verb.participle, 'auxiliary')]
-    forms = verb.past if clause.tense == 'past' else verb.present
-    return _finite(clause, forms[person], deciders), [_prefix(clause)]
+        finite = Word(forms[person], unit(clause, 'modal'))
+        rest = _infinite(clause, infinitive, 'modal')
+    elif clause.tense == 'future':
+        finite = _auxiliary(clause, _BECOME.present[person])
+        rest = _infinite(clause, infinitive, 'auxiliary')
+    elif clause.tense == 'past' and verb.past:
+        finite = _finite(clause, verb.past[person])
+        rest = _prefix(clause)
+    elif clause.tense in ('past', 'perfect'):
+        auxiliary = _BE if verb.auxiliary == 'sein' else _HAVE
+        by = [unit(clause, 'verb')]
+        finite = _auxiliary(clause, auxiliary.present[person])
+        finite = finite.also(deciders=lambda: decided_by('perfect auxiliary', by))
+        rest = _infinite(clause, verb.participle, 'auxiliary')
+    else:
+        finite = _finite(clause, verb.present[person])
+        rest = _prefix(clause)
+    subject = _subject_units(clause)
+    agreeing = finite.also(deciders=lambda: decided_by('verb agreement', subject))
+    return agreeing, [rest]
 
 
 def _subject_units(clause: Clause) -> list[Unit]:
@@ -91,40 +97,48 @@ def _subject_units(clause: Clause) -> list[Unit]:
     return [unit(subject)]
 
 
-def _finite(clause: Clause, form: str, deciders: list[Decider]) -> Word:
+def _finite(clause: Clause, form: str) -> Word:
     """Returns a full verb without its prefix."""
     units = [unit(clause, 'verb')]
     if not clause.verb.german.prefix:
         units.append(unit(clause, 'prefix'))
-    helping = [unit(clause, 'auxiliary'), unit(clause, 'link')]
-    return Word(form, *units, possible=helping, deciders=deciders)
+    helping = unit(clause, 'auxiliary'), unit(clause, 'link')
+    return Word(form, *units, possible=helping)
 
 
 def _prefix(clause: Clause) -> Word:
     """Returns the separated prefix, or an empty word."""
-    deciders = decided_by('separable prefix', [unit(clause, 'verb')])
-    prefix = clause.verb.german.prefix
-    return Word(prefix, unit(clause, 'prefix'), deciders=deciders)
+    verb = unit(clause, 'verb')
+    return Word(
+        clause.verb.german.prefix,
+        unit(clause, 'prefix'),
+        deciders=lambda: decided_by('separable prefix', [verb]),
+    )
 
 
-def _auxiliary(clause: Clause, form: str, deciders: list[Decider]) -> Word:
+def _auxiliary(clause: Clause, form: str) -> Word:
     auxiliary = unit(clause, 'auxiliary')
-    helped = [unit(clause, 'verb')]
-    return Word(form, auxiliary, possible=helped, deciders=deciders)
+    helped = (unit(clause, 'verb'),)
+    return Word(form, auxiliary, possible=helped)
 
 
 def _infinite(clause: Clause, form: str, by: str) -> Word:
     """Returns an infinitive or a participle, with its prefix."""
     units = [unit(clause, 'verb'), unit(clause, 'prefix')]
-    helping = [unit(clause, 'auxiliary'), unit(clause, 'link')]
-    deciders = decided_by('verb form', [unit(clause, by)])
-    return Word(form, *units, possible=helping, deciders=deciders)
+    helping = unit(clause, 'auxiliary'), unit(clause, 'link')
+    helper = unit(clause, by)
+    return Word(
+        form,
+        *units,
+        possible=helping,
+        deciders=lambda: decided_by('verb form', [helper]),
+    )
 
 
 def _verbs_last(clause: Clause, by: Unit) -> list[Word]:
     """Returns clause-final verbs, with the prefix attached: 'anruft'."""
     finite, rest = _verbs(clause)
-    finite = finite.also(deciders=decided_by('verb-final order', [by]))
+    finite = finite.also(deciders=lambda: decided_by('verb-final order', [by]))
     prefix = clause.verb.german.prefix
     if rest == [prefix]:
         if not prefix:
@@ -182,10 +196,12 @@ def _subject(clause: Clause) -> dict[str, list[Word]]:
         subject = [*phrase(clause.subject, 'nom'), *_relative(clause.subject)]
     if not clause.verb.german.reflexive:
         return {'subject': subject}
+    # All nouns take 'sich', in both numbers.
+    personal = [unit(clause.subject)] if isinstance(clause.subject, Pronoun) else []
     word = Word(
         reflexive(clause.subject.person),
-        possible=[unit(clause, 'verb')],
-        deciders=decided_by('reflexive', _subject_units(clause)),
+        possible=(unit(clause, 'verb'),),
+        deciders=lambda: decided_by('reflexive', personal),
     )
     own = {'reflexive': [word]}
     if isinstance(clause.subject, NounPhrase | Name | Both):
@@ -200,7 +216,7 @@ def _adverbials(clause: Clause) -> dict[str, list[Word]]:
         if part := getattr(clause, name):
             parts[name] = adverbial(part, 'dat')
     if verb.preposition and clause.object:
-        link = Word(verb.preposition, unit(clause, 'link'), possible=[of_verb])
+        link = Word(verb.preposition, unit(clause, 'link'), possible=(of_verb,))
         parts['object'] = prepositional(link, clause.object, verb.case, [of_verb])
     if clause.direction:
         parts['direction'] = adverbial(clause.direction, 'acc', [of_verb])
@@ -280,7 +296,7 @@ def _main(clause: Clause, mood: str) -> list[Word]:
     parts = _middle(clause)
     finite, rest = _verbs(clause)
     if mood == 'request':
-        finite = _finite(clause, clause.verb.german.imperative, [])
+        finite = _finite(clause, clause.verb.german.imperative)
         parts['subject'] = []
         rest = [_prefix(clause)]
     front = _tail(clause.lead)[1:] if clause.lead else parts.pop(clause.front, [])

@@ -1,10 +1,10 @@
 """Renders the phrases of a clause in German: noun phrases in a case, and predicates."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
-from parallel_grammar.lexemes import Adjective, Adverb, Determiner
+from parallel_grammar.lexemes import Adjective, Adverb, Determiner, Noun
 from parallel_grammar.syntax import (
     Both,
     Comparison,
@@ -116,7 +116,7 @@ _CONTRACTED = {
 _NO = Determiner('no', 'no', 'kein', 'ein')
 
 
-def phrase(nominal: Nominal, case: str, by: Iterable[Unit] = ()) -> list[Word]:
+def phrase(nominal: Nominal, case: str, by: Sequence[Unit] = ()) -> list[Word]:
     """Returns the words of a noun phrase in a case.
 
     Omits its relative clause, which `german` places.
@@ -141,9 +141,10 @@ def phrase(nominal: Nominal, case: str, by: Iterable[Unit] = ()) -> list[Word]:
         case Name():
             return [Word(nominal.german, unit(nominal))]
         case Interrogative(human):
-            deciders = decided_by('case', by) if human else []
-            word = _WHO[case] if human else 'was'
-            return [Word(word, unit(nominal), deciders=deciders)]
+            if not human:
+                return [Word('was', unit(nominal))]
+            who = Word(_WHO[case], unit(nominal))
+            return [who.also(deciders=lambda: decided_by('case', by))]
         case RelativePronoun():
             return [_relative_pronoun(nominal, case, by)]
         case Both(first, second):
@@ -152,22 +153,30 @@ def phrase(nominal: Nominal, case: str, by: Iterable[Unit] = ()) -> list[Word]:
     return _noun_phrase(nominal, case, by)
 
 
-def _pronoun(pronoun: Pronoun, case: str, by: Iterable[Unit]) -> Word:
+def _pronoun(pronoun: Pronoun, case: str, by: Sequence[Unit]) -> Word:
     forms = _PRONOUNS.get(pronoun.english) or _PRONOUNS[pronoun.gender]
-    deciders = decided_by('case', by)
-    if pronoun.antecedent:
-        deciders += decided_by('pronoun gender', [unit(pronoun.antecedent)])
     form = forms.split()[_CASES.index(case)]
-    return Word(form, unit(pronoun), deciders=deciders)
+    word = Word(form, unit(pronoun), deciders=lambda: decided_by('case', by))
+    return _referring(word, pronoun.antecedent)
+
+
+def _referring(word: Word, antecedent: Noun | None) -> Word:
+    """Returns the pronoun or determiner with the noun that decides its gender."""
+    if not antecedent:
+        return word
+    units = [unit(antecedent)]
+    return word.also(deciders=lambda: decided_by('pronoun gender', units))
 
 
 def _relative_pronoun(
-    pronoun: RelativePronoun, case: str, by: Iterable[Unit] = ()
+    pronoun: RelativePronoun, case: str, by: Sequence[Unit] = ()
 ) -> Word:
-    phenomena = {'gender': 'relative pronoun', 'number': 'relative pronoun'}
-    found = _deciders(_RELATIVE, pronoun, case, by)
-    deciders = [Decider(phenomena.get(name, name), unit) for name, unit in found]
     form = _RELATIVE[_agreement(pronoun), case]
+
+    def deciders() -> Iterable[Decider]:
+        for phenomenon, by_unit in _deciders(_RELATIVE, pronoun, case, by):
+            yield ('case' if phenomenon == 'case' else 'relative pronoun'), by_unit
+
     return Word(form, unit(pronoun.noun, 'relative'), deciders=deciders)
 
 
@@ -179,7 +188,7 @@ def _deciders(
     forms: dict[tuple[str, str], str],
     nominal: NounPhrase | RelativePronoun,
     case: str,
-    by: Iterable[Unit],
+    by: Sequence[Unit],
 ) -> list[Decider]:
     """Returns the features of a noun phrase that change the form if they change."""
     noun = nominal.noun
@@ -196,9 +205,8 @@ def _deciders(
     return found
 
 
-def _noun_phrase(np: NounPhrase, case: str, by: Iterable[Unit]) -> list[Word]:
+def _noun_phrase(np: NounPhrase, case: str, by: Sequence[Unit]) -> list[Word]:
     """Returns article, adjective and noun; a possessive replaces the article."""
-    by = tuple(by)
     cell = _agreement(np), case
     determiner = np.determiner.german
     pattern = np.determiner.pattern
@@ -216,25 +224,31 @@ def _noun_phrase(np: NounPhrase, case: str, by: Iterable[Unit]) -> list[Word]:
     own, of_adjective = _PATTERNS[pattern]
     *before, last = (determiner + own[cell]).split() or ['']
     words += [Word(text, article) for text in before]
-    deciders = _deciders(own, np, case, by)
-    if np.antecedent:
-        deciders += decided_by('pronoun gender', [unit(np.antecedent)])
-    words.append(Word(last, article, deciders=deciders))
+    found = Word(last, article, deciders=lambda: _deciders(own, np, case, by))
+    words.append(_referring(found, np.antecedent))
     if np.adjective:
-        deciders = _deciders(of_adjective, np, case, by)
+        adjective = Word(
+            np.adjective.stem + of_adjective[cell],
+            unit(np.noun, 'adjective'),
+            deciders=lambda: _deciders(of_adjective, np, case, by),
+        )
         if len({endings[cell] for endings in _ADJECTIVE_ENDINGS}) > 1:
-            deciders += decided_by('declension', [article])
-        adjective = np.adjective.stem + of_adjective[cell]
-        words.append(Word(adjective, unit(np.noun, 'adjective'), deciders=deciders))
+            by_article = [article]
+            adjective = adjective.also(
+                deciders=lambda: decided_by('declension', by_article)
+            )
+        words.append(adjective)
     return [*filter(None, words), _noun(np, case, by), *after]
 
 
-def _noun(np: NounPhrase, case: str, by: Iterable[Unit]) -> Word:
+def _noun(np: NounPhrase, case: str, by: Sequence[Unit]) -> Word:
     forms = np.noun.german
     form = forms[np.plural, case]
-    deciders = []
-    if any(forms[np.plural, other] != form for other in _CASES):
-        deciders = decided_by('case', by)
+
+    def deciders() -> Iterable[Decider]:
+        changes = any(forms[np.plural, other] != form for other in _CASES)
+        return decided_by('case', by) if changes else []
+
     return Word(form, unit(np.noun), deciders=deciders)
 
 
@@ -261,7 +275,7 @@ def reflexive(person: int) -> str:
 
 
 def adverbial(
-    part: Prepositional | Adverb, case: str, by: Iterable[Unit] = ()
+    part: Prepositional | Adverb, case: str, by: Sequence[Unit] = ()
 ) -> list[Word]:
     """Returns an adverbial of place, direction or company.
 
@@ -277,7 +291,7 @@ def adverbial(
 
 
 def prepositional(
-    preposition: Word, nominal: Nominal, case: str, by: Iterable[Unit] = ()
+    preposition: Word, nominal: Nominal, case: str, by: Sequence[Unit] = ()
 ) -> list[Word]:
     """Returns preposition and phrase; contracts (im) unless a relative follows."""
     words = [preposition, *phrase(nominal, case, [*preposition.sure, *by])]

@@ -4,22 +4,12 @@ Both languages tag their words with units of the same tree, so words that share 
 translate each other.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
-
-class Unit(NamedTuple):
-    """A node of a tree, or an aspect of it, such as the negation of a clause."""
-
-    node: int  # the node's `id`
-    aspect: str = ''
-
-
-class Decider(NamedTuple):
-    """A unit that decides the form or place of a word, by a rule of German."""
-
-    phenomenon: str
-    unit: Unit
+# A node's `id`, and an aspect of the node: '', or 'not' for the negation of a clause.
+# Units and deciders are plain tuples, because each word of each sentence has some.
+Unit = tuple[int, str]
+Decider = tuple[str, Unit]  # a phenomenon, and the unit that decides the form
 
 
 class Word(str):
@@ -28,64 +18,62 @@ class Word(str):
     Attributes:
       sure: Units that the word expresses.
       possible: Units that the word only helps to express, as 'is' in 'is sleeping'.
-      deciders: What decides the form of the word.
+      deciders: Returns what decides the form of the word.
     """
+
+    __slots__ = ('deciders', 'possible', 'sure')
 
     sure: tuple[Unit, ...]
     possible: tuple[Unit, ...]
-    deciders: tuple[Decider, ...]
+    deciders: Callable[[], Iterable[Decider]]
 
     def __new__(
         cls,
         text: str,
         *sure: Unit,
-        possible: Iterable[Unit] = (),
-        deciders: Iterable[Decider] = (),
+        possible: tuple[Unit, ...] = (),
+        deciders: Callable[[], Iterable[Decider]] = tuple,
     ) -> 'Word':
-        word = super().__new__(cls, text)
+        word = str.__new__(cls, text)
         word.sure = sure
-        word.possible = tuple(possible)
-        word.deciders = tuple(deciders)
+        word.possible = possible
+        word.deciders = deciders
         return word
 
     def also(
         self,
         *sure: Unit,
         text: str = '',
-        possible: Iterable[Unit] = (),
-        deciders: Iterable[Decider] = (),
+        possible: tuple[Unit, ...] = (),
+        deciders: Callable[[], Iterable[Decider]] = tuple,
     ) -> 'Word':
         """Returns the word with more units and deciders, and with a new text if any."""
+        own = self.deciders
         return Word(
             text or self,
             *self.sure,
             *sure,
-            possible=(*self.possible, *possible),
-            deciders=(*self.deciders, *deciders),
+            possible=self.possible + possible,
+            deciders=own if deciders is tuple else lambda: [*own(), *deciders()],
         )
 
 
 def unit(node: object, aspect: str = '') -> Unit:
-    return Unit(id(node), aspect)
+    return id(node), aspect
 
 
 def decided_by(phenomenon: str, units: Iterable[Unit]) -> list[Decider]:
-    return [Decider(phenomenon, unit) for unit in units]
+    return [(phenomenon, unit) for unit in units]
 
 
 def expression(text: str, node: object) -> list[Word]:
     """Tags the words of an idiom, such as 'at night' for 'in der Nacht'.
 
-    The first words translate each other, as do the last words. Any other pair of words
-    is possible.
+    The first words translate each other, as do the last words. Either of them is a
+    possible translation of any word.
     """
-    words = text.split()
-    tagged = []
-    for i, word in enumerate(words):
-        ends = []
-        if i == 0:
-            ends.append(unit(node, 'first'))
-        if i == len(words) - 1:
-            ends.append(unit(node, 'last'))
-        tagged.append(Word(word, *ends, possible=[unit(node)]))
-    return tagged
+    first, last = unit(node, 'first'), unit(node, 'last')
+    words = [Word(word, possible=(first, last)) for word in text.split()]
+    words[0] = words[0].also(first)
+    words[-1] = words[-1].also(last)
+    return words
