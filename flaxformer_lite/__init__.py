@@ -28,6 +28,7 @@ __all__ = [
     'describe_pretrained',
     'ensemble',
     'ensemble_variables',
+    'explanations',
     'from_pretrained',
     'generate',
     'init_state',

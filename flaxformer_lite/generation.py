@@ -16,12 +16,10 @@ from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.interception import interceptor_keys
-from flaxformer_lite.interventions import (
-    Interventions,
-    as_pytree,
-    decode_functions,
-    with_separate_layers,
-)
+from flaxformer_lite.interventions.context import as_pytree
+from flaxformer_lite.interventions.decoding import decode_functions
+from flaxformer_lite.interventions.hooks import with_separate_layers
+from flaxformer_lite.interventions.names import Interventions
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows

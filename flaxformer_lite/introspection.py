@@ -9,7 +9,8 @@ import optax
 from flax import linen as nn
 
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.interventions import Hooks, Where, matches, with_separate_layers
+from flaxformer_lite.interventions.hooks import Hooks, with_separate_layers
+from flaxformer_lite.interventions.names import Where, matches
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.layers.stack import Stack

@@ -4,6 +4,7 @@
 """
 
 from flaxformer_lite import decoding as decoding
+from flaxformer_lite import explanations as explanations
 from flaxformer_lite import interventions as interventions
 from flaxformer_lite import ops as ops
 from flaxformer_lite import sharding as sharding

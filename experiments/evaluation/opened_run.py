@@ -1,5 +1,6 @@
 """The Python interface to a trained run: `experiments.open_run`."""
 
+import copy
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,6 @@ import jax
 from experiments.checkpoints.checkpoints import Mean
 from experiments.data import sources
 from experiments.data.sources.base import Pair, Source
-from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import check_list
 from experiments.evaluation import sets
 from experiments.evaluation.scorer import ScoredToken, Scorer
@@ -19,6 +19,7 @@ from experiments.evaluation.translator import Translator
 from experiments.runs import trained_run
 from experiments.runtime import accelerators, mesh
 from flaxformer_lite import introspection
+from flaxformer_lite.interventions import Interventions, as_pytree, intervene
 from flaxformer_lite.introspection import Record
 from flaxformer_lite.training.batch import Batch, make_batch
 
@@ -43,6 +44,8 @@ class OpenedRun:
     Raises:
       UserError: As `trained_run.open_trained`, or the run has no checkpoint of `step`.
     """
+
+    _interventions: Interventions | None = None
 
     def __init__(
         self, path: Path | str, trust_code: bool = False, step: int | None = None
@@ -99,7 +102,9 @@ class OpenedRun:
             model has positions.
         """
         check_list('lines', lines)
-        hypotheses = self._translator(self.variables, lines)
+        hypotheses = self._translator(
+            self.variables, lines, interventions=self._interventions
+        )
         return [best_first[0].text for best_first in hypotheses]
 
     def score(self, pairs: Sequence[Pair]) -> list[list[ScoredToken]]:
@@ -108,9 +113,9 @@ class OpenedRun:
         Raises:
           UserError: As `Scorer.batches`.
         """
-        return list(self._scorer(self.variables, pairs))
+        return list(self._scorer(self.variables, pairs, self._interventions))
 
-    # Both keep their compiled programs.
+    # These keep their compiled programs.
 
     @functools.cached_property
     def _translator(self) -> Translator:
@@ -121,32 +126,91 @@ class OpenedRun:
         tokens = self.config.evaluation.batch_tokens
         return Scorer(self.model, self.tokenizer, tokens)
 
-    def record(self, source: str, target: str) -> Record:
-        """Records the internals of the model for one pair; the target is decoder input.
+    @functools.cached_property
+    def _recorder(self) -> Any:
+        return jax.jit(_record, static_argnames=('model', 'names'))
+
+    def batch(self, pairs: Sequence[Pair], length: int | None = None) -> Batch:
+        """Returns the arrays of pairs, with a pair per row, on all devices.
+
+        The functions of `flaxformer_lite` take them, with `model` and `variables`.
+        `tokenizer.pieces` and `tokenizer.decode` turn a row of tokens back into text.
+
+        Args:
+          pairs: Sources and targets. The decoder reads the targets.
+          length: Length of all rows, as for `make_batch`. Batches to compare, as in
+            patching, need the same one. Defaults to the longest row.
+
+        Raises:
+          UserError: `pairs` is a single string or pair.
+          ValueError: As `make_batch`.
+        """
+        _check_pairs(pairs)
+        tokenizer = self.tokenizer
+        source_ids = tokenizer.encode([source for source, _ in pairs])
+        target_ids = tokenizer.encode_target([target for _, target in pairs])
+        special = tokenizer.special_tokens
+        batch = make_batch(
+            [tokenizer.with_end(ids) for ids in source_ids],
+            [[*ids, special.eos] for ids in target_ids],
+            special.bos,
+            special.padding,
+            length=length,
+        )
+        return jax.device_put(batch, mesh.make_mesh().everywhere())
+
+    def record(
+        self, pairs: Sequence[Pair], names: Sequence[str] | None = None
+    ) -> Record:
+        """Records the internal values of the model for pairs, with a pair per row.
 
         Attention that does not store its weights has no entry.
+
+        Args:
+          pairs: As for `batch`.
+          names: Names of `Record.values` to keep, as in `intervene`. Defaults to all.
+
+        Raises:
+          UserError, ValueError: As `batch`.
         """
-        jitted = jax.jit(introspection.record, static_argnames=('model', 'missing_ok'))
-        batch = pairs_batch(self.tokenizer, [(source, target)])
-        return jitted(self.model, self.variables, batch, missing_ok=True)
+        return self._recorder(
+            self.model,
+            self.variables,
+            self.batch(pairs),
+            self._interventions,
+            names=None if names is None else tuple(names),
+        )
+
+    def intervene(self, interventions: Interventions) -> 'OpenedRun':
+        """Returns the same run with functions that change activations.
+
+            without = run.intervene({'decoder/layer_1/cross_attention/z': set_to(0.0)})
+            without.translate(['My box.'])
+
+        Its `translate`, `score` and `record` apply the functions. It shares parameters
+        and compiled programs with this run, which stays as it is.
+
+        Args:
+          interventions: Functions by name, as in `flaxformer_lite.intervene`. They
+            replace functions of the same name in this run, and the others stay.
+        """
+        other = copy.copy(self)
+        mine = self._interventions or {}
+        functions = as_pytree({**mine, **interventions})
+        everywhere = mesh.make_mesh().everywhere()
+        other._interventions = jax.device_put(functions, everywhere)
+        return other
 
 
-def pairs_batch(
-    tokenizer: Tokenizer, pairs: Sequence[Pair], length: int | None = None
-) -> Batch:
-    """Makes one batch of pairs on all devices, with a pair per row.
+def _check_pairs(pairs: Sequence[Pair]) -> None:
+    """Raises UserError unless there is a list of pairs."""
+    check_list('pairs', pairs)
+    for pair in pairs:
+        check_list('pairs', pair)
 
-    Args:
-      length: As for `make_batch`.
-    """
-    source_ids = tokenizer.encode([source for source, _ in pairs])
-    target_ids = tokenizer.encode_target([target for _, target in pairs])
-    special = tokenizer.special_tokens
-    batch = make_batch(
-        [tokenizer.with_end(ids) for ids in source_ids],
-        [[*ids, special.eos] for ids in target_ids],
-        special.bos,
-        special.padding,
-        length=length,
-    )
-    return jax.device_put(batch, mesh.make_mesh().everywhere())
+
+def _record(model, variables, batch, interventions, names):
+    if interventions is None:
+        return introspection.record(model, variables, batch, True, names)
+    with intervene(interventions):
+        return introspection.record(model, variables, batch, True, names)

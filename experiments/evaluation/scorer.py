@@ -1,6 +1,5 @@
 """Scores given targets with a model, token by token, in batches."""
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +20,8 @@ from experiments.evaluation.translator import (
 from experiments.runtime import mesh
 from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
+from flaxformer_lite.interventions import Interventions, intervene
+from flaxformer_lite.interventions.hooks import with_separate_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.scoring import TokenScores, log_probs
 
@@ -92,9 +93,15 @@ class Scorer:
             yield part, mesh.put(batch, self._devices.rows())
 
     def __call__(
-        self, variables: Any, pairs: Sequence[Pair]
+        self,
+        variables: Any,
+        pairs: Sequence[Pair],
+        interventions: Interventions | None = None,
     ) -> Iterator[list[ScoredToken]]:
         """Yields the tokens of each target, including EOS, in the order of the pairs.
+
+        Args:
+          interventions: Functions that change activations, as `as_pytree` returns them.
 
         Raises:
           UserError: As `batches`, after scoring the windows before it; or a side has
@@ -107,17 +114,20 @@ class Scorer:
             window = pairs[start : start + WINDOW]
             lengths = corpus.tokenize(list(window), self._tokenizer).lengths().max(1)
             fitting = count_fitting(lengths, self._longest)
-            yield from self._score_window(variables, window[:fitting])
+            yield from self._score_window(variables, window[:fitting], interventions)
             check_longest(lengths, self._longest, start)
 
     def _score_window(
-        self, variables: Any, window: Sequence[Pair]
+        self,
+        variables: Any,
+        window: Sequence[Pair],
+        interventions: Interventions | None,
     ) -> list[list[ScoredToken]]:
         results: list[list[ScoredToken]] = [[] for _ in window]
         if not window:
             return results
         for part, batch in self.batches(window):
-            scores = self._log_probs(variables, batch)
+            scores = self._log_probs(variables, batch, interventions)
             tokens = self._tokens(batch, scores)
             for pair, found in zip(part, tokens, strict=True):
                 results[pair] = found
@@ -139,5 +149,12 @@ class Scorer:
 
 def _log_probs(model: Model, devices: DeviceMesh) -> Program:
     """Returns the compiled token scores of a batch."""
-    function = functools.partial(log_probs, model)
-    return Program(jax.jit(function, out_shardings=devices.readable_rows()))
+
+    def scores(variables, batch, interventions=None):
+        if interventions is None:
+            return log_probs(model, variables, batch)
+        separate, variables = with_separate_layers(model, variables)
+        with intervene(interventions):
+            return log_probs(separate, variables, batch)
+
+    return Program(jax.jit(scores, out_shardings=devices.readable_rows()))

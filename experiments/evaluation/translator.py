@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ from flaxformer_lite import kv_cache
 from flaxformer_lite.decoding import DecodeResult
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.generation import DecodingOptions, decode_rows
+from flaxformer_lite.interventions import Interventions
 from flaxformer_lite.models.base import Model
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class Translator:
         texts: Sequence[str],
         first: int = 0,
         on_progress: Progress = lambda done: None,
+        interventions: Interventions | None = None,
     ) -> Iterator[list[Hypothesis]]:
         """Yields the hypotheses of each text, best first; a blank one for blank text.
 
@@ -107,6 +109,7 @@ class Translator:
         Args:
           first: Index of the first text. It determines what sampling draws.
           on_progress: Called from time to time with the number of translated texts.
+          interventions: Functions that change activations, as `as_pytree` returns them.
 
         Raises:
           UserError: `texts` is a single string, or a text is too long.
@@ -120,20 +123,25 @@ class Translator:
             lengths = [len(row) + 1 for row in rows]
             fitting = count_fitting(lengths, self._longest)
             if fitting:
+                decode = functools.partial(self._decode, variables, interventions)
                 yield from self._translate_window(
-                    variables, window[:fitting], rows[:fitting], number, on_progress
+                    decode, window[:fitting], rows[:fitting], number, on_progress
                 )
             check_longest(lengths, self._longest, number)
 
     def _translate_window(
         self,
-        variables: Any,
+        decode: Callable[..., DecodeResult],
         texts: list[str],
         rows: Any,
         first: int,
         on_progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Translates texts, given with their ids, batched by length."""
+        """Translates texts, given with their ids, batched by length.
+
+        Args:
+          decode: `_decode` for the variables.
+        """
         side, _ = self._tokenizer.sides
         dtype = side.dtype if side.reads_vectors else 'uint32'
         sentences = RaggedArray.from_rows(rows, dtype)
@@ -141,7 +149,7 @@ class Translator:
         check_lengths(self._model, lengths)
         tokens = max(1, self._settings.batch_tokens // self._strategy.hypotheses)
         batches = list(packing.by_length(lengths, tokens, self._devices.row_shards))
-        decode = functools.partial(self._decode, variables, sentences, first)
+        decode = functools.partial(decode, sentences, first)
         results = [[Hypothesis('', 0.0)] for _ in texts]
         done = first
         on_progress(done)
@@ -159,6 +167,7 @@ class Translator:
     def _decode(
         self,
         variables: Any,
+        interventions: Interventions | None,
         sentences: RaggedArray,
         first: int,
         batch: tuple[packing.Shape, np.ndarray],
@@ -184,7 +193,7 @@ class Translator:
         arrays = mesh.put((source_BS, max_len_B, numbers_B), self._devices.rows())
         found = []
         for key in self._keys:
-            samples = self._search(variables, key, *arrays)
+            samples = self._search(variables, key, *arrays, interventions)
             found.append(jax.device_get(samples))
 
         def joined(*x_BN):
@@ -275,12 +284,12 @@ def _search(
 ) -> Program:
     """Returns the compiled search for a batch, sharded by rows."""
 
-    def decode(variables, key, source_BS, max_len_B, numbers_B):
+    def decode(variables, key, source_BS, max_len_B, numbers_B, interventions=None):
         length = source_BS.shape[1] - 1 + extra_length
         settings = DecodingOptions(*choice, length, model.special_tokens, n_best)
         arrays = (source_BS, max_len_B, numbers_B)
         with kv_cache.float32_slots(jax.default_backend() == 'cpu'):
-            return decode_rows(model, settings, variables, key, *arrays)
+            return decode_rows(model, settings, variables, key, *arrays, interventions)
 
     jitted = jax.jit(decode, out_shardings=devices.readable_rows())
     return Program(jitted)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import altair as alt
 import numpy as np
 
-from experiments.evaluation.opened_run import OpenedRun, pairs_batch
+from experiments.evaluation.opened_run import OpenedRun
 from experiments.reports.figures import text_of
 
 CROSS = 'decoder cross'
@@ -53,7 +53,8 @@ def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
 
     Leaves out attention that doesn't store its weights, such as blockwise attention.
     """
-    batch = pairs_batch(run.tokenizer, [(source, target)])
+    pairs = [(source, target)]
+    batch = run.batch(pairs)
     source_ids = batch['source'][0].tolist()
     target_ids = batch['inputs'][0].tolist()
     of_source, of_target = run.tokenizer.sides
@@ -61,7 +62,7 @@ def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
     fed = of_target.pieces(target_ids)
     written = [*fed[1:], _END]
     found = {}
-    for kind, layers in run.record(source, target).weights.items():
+    for kind, layers in run.record(pairs, names=()).weights.items():
         queries, keys = (read, read) if kind == 'encoder' else (written, fed)
         if layers[0].shape[2] == len(read) + len(fed):
             queries, keys = [*read, *written], [*read, *fed]  # one stack reads both

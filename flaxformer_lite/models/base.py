@@ -302,8 +302,11 @@ class Model(Checked, nn.Module):
         """Maps the next token per hypothesis to logits, float32 BNV, and new state."""
         x_BND = self.embed(self.target_VD, token_BN)
         hidden_BND, caches = self.step_hidden(x_BND, state, beam)
-        logits_BNV = self._logits(self._scale_logits(hidden_BND))
-        return logits_BNV, state._replace(caches=caches)
+        return self.unembed(hidden_BND), state._replace(caches=caches)
+
+    def unembed(self, hidden_BTD: jax.Array) -> jax.Array:
+        """Maps final hidden states to logits, float32 BTV."""
+        return self._logits(self._scale_logits(hidden_BTD))
 
     def _scale_logits(self, hidden_BTD):
         scale = self.dense.kernel_init.logit_scale

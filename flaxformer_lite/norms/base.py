@@ -14,9 +14,14 @@ class Norm(Checked, nn.Module):
 
     Attributes:
       biased: Whether to add β.
+      divides_in: The method that divides its input, centered or not, by a statistic of
+        each token, such as 'normalize'. None if there is no such statistic.
+      centers: Whether that method subtracts the mean over features first.
     """
 
     biased: ClassVar[bool] = True
+    divides_in: ClassVar[str | None] = None
+    centers: ClassVar[bool] = False
 
     def normalize(self, x_BTD: jax.Array) -> jax.Array:
         """Returns x̂ of float32 x."""

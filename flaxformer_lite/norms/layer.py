@@ -1,5 +1,7 @@
 """Layer normalization (Ba et al. 2016; paper §3.1)."""
 
+from typing import ClassVar
+
 from flaxformer_lite.norms.base import Norm
 from flaxformer_lite.ops.rms import divide_by_rms
 from flaxformer_lite.validation import Epsilon
@@ -18,6 +20,8 @@ class LayerNorm(Norm):
       [[[-1.  1.]]]
     """
 
+    divides_in: ClassVar[str | None] = 'normalize'
+    centers: ClassVar[bool] = True
     epsilon: Epsilon = 1e-6
 
     def normalize(self, x_BTD):

@@ -1,6 +1,6 @@
 """Root mean square normalization (Zhang and Sennrich 2019)."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from flax import linen as nn
 
@@ -26,6 +26,7 @@ class RMSNorm(Norm):
     """
 
     biased = False
+    divides_in: ClassVar[str | None] = 'normalize'
     epsilon: Epsilon = 1e-6
     offset: Annotated[float, Range(at_least=0, at_most=1)] = 0.0
 

@@ -1,5 +1,7 @@
 """Scale normalization (Nguyen and Salazar 2019, "Transformers without Tears")."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -23,6 +25,7 @@ class ScaleNorm(Norm):
       [[[0.85 1.13]]]
     """
 
+    divides_in: ClassVar[str | None] = '__call__'
     epsilon: Epsilon = 1e-6
 
     @nn.compact

@@ -14,7 +14,6 @@ import tiny
 
 import experiments
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.evaluation import opened_run
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.reports import figures, looking
 from experiments.reports.figures import Figure
@@ -49,7 +48,7 @@ def train(tmp_path_factory, num_layers):
 
 @pytest.mark.slow
 def test_an_alignment_is_the_mean_over_heads_of_the_weights_that_write_a_piece(run):
-    batch = opened_run.pairs_batch(run.tokenizer, [(TEXT, TARGET)])
+    batch = run.batch([(TEXT, TARGET)])
     record = jax.jit(introspection.record, static_argnums=0)
     seen = record(run.model, run.variables, batch).weights['decoder cross']
     layers_LTS = np.stack([np.asarray(layer, np.float64)[0].mean(0) for layer in seen])

@@ -529,12 +529,13 @@ def test_an_opened_run_does_what_the_commands_do(whole, text, monkeypatch, capsy
     expected = translated(monkeypatch, capsys, workdir, '\n'.join(sources))
     assert opened.translate(sources) == expected
     (tokens,) = opened.score([(sources[0], references[0][0])])
-    seen = opened.record(sources[0], references[0][0])
+    seen = opened.record([(sources[0], references[0][0])])
     assert seen.values['decoder/layer_0/before'].shape == (1, len(tokens), 16)
     for ask, name in (
         (lambda: opened.translate(sources[0]), 'lines'),
         (lambda: opened.score(sources[0]), 'pairs'),
         (lambda: opened.score(('ab', 'cd')), 'pairs'),
+        (lambda: opened.batch(('ab', 'cd')), 'pairs'),
     ):
         with pytest.raises(UserError, match=f'^{name}: a single text was given'):
             ask()

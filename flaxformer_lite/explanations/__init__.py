@@ -1,0 +1,48 @@
+"""Methods that explain what a model computes, built on `interventions`.
+
+| method | function |
+|---|---|
+| logit lens | `logit_lens` |
+| direct logit attribution | `logit_attribution` |
+| gradient × input | `gradient_times_input` |
+| integrated gradients | `integrated_gradients` |
+| attention rollout | `attention_rollout` |
+| activation patching | `activation_patching` |
+| attribution patching | `attribution_patching` |
+| linear probe | `fit_probe` |
+
+Gradients and patching explain a metric: a function of the logits BTV that returns a
+number per row, B. `label_log_p` and `logit_difference` return such functions.
+
+The functions don't compile anything. Compile them with `jax.jit` and a static `model`.
+Dropout is off. Rows may be packed.
+"""
+
+from flaxformer_lite.explanations.logit_attribution import (
+    LogitAttribution as LogitAttribution,
+)
+from flaxformer_lite.explanations.logit_attribution import (
+    logit_attribution as logit_attribution,
+)
+from flaxformer_lite.explanations.logit_lens import logit_lens as logit_lens
+from flaxformer_lite.explanations.metrics import Metric as Metric
+from flaxformer_lite.explanations.metrics import label_log_p as label_log_p
+from flaxformer_lite.explanations.metrics import logit_difference as logit_difference
+from flaxformer_lite.explanations.patching import (
+    activation_patching as activation_patching,
+)
+from flaxformer_lite.explanations.patching import (
+    attribution_patching as attribution_patching,
+)
+from flaxformer_lite.explanations.probes import Probe as Probe
+from flaxformer_lite.explanations.probes import fit_probe as fit_probe
+from flaxformer_lite.explanations.rollout import attention_rollout as attention_rollout
+from flaxformer_lite.explanations.token_attribution import (
+    TokenAttribution as TokenAttribution,
+)
+from flaxformer_lite.explanations.token_attribution import (
+    gradient_times_input as gradient_times_input,
+)
+from flaxformer_lite.explanations.token_attribution import (
+    integrated_gradients as integrated_gradients,
+)

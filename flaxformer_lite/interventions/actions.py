@@ -1,0 +1,175 @@
+"""Ready-made interventions: functions of an activation's value and place."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.interventions.names import Where
+
+
+class _Chosen(NamedTuple):
+    """The heads, tokens and steps to change, int32 vectors; None for all."""
+
+    heads: jax.Array | None
+    tokens: jax.Array | None
+    steps: jax.Array | None
+
+    @classmethod
+    def of(cls, heads, tokens, steps) -> '_Chosen':
+        def vector(numbers):
+            if numbers is None:
+                return None
+            return jnp.atleast_1d(jnp.asarray(numbers, jnp.int32))
+
+        return cls(vector(heads), vector(tokens), vector(steps))
+
+    def put(self, new: jax.Array, value: jax.Array, where: Where) -> jax.Array:
+        """Returns `value`, replaced by `new` where it is chosen."""
+        axes = where.axes
+        chosen = jnp.ones((1,) * len(axes), bool)
+        if self.heads is not None:
+            if 'H' not in axes:
+                raise ValueError(f'heads: {where.name} has none. Leave heads out.')
+            number_H = jnp.arange(value.shape[axes.index('H')])
+            chosen &= _along(jnp.isin(number_H, self.heads), 'H', axes)
+        if self.tokens is not None:
+            if where.positions_BT is None:
+                raise ValueError(
+                    f'tokens: {where.name} has no positions. Leave it out.'
+                )
+            chosen &= _along(jnp.isin(where.positions_BT, self.tokens), 'BT', axes)
+        if self.steps is not None:
+            if where.step_BT is None:
+                raise ValueError(f'steps: {where.name} is of the source. Leave it out.')
+            chosen &= _along(jnp.isin(where.step_BT, self.steps), 'BT', axes)
+        return jnp.where(chosen, new.astype(value.dtype), value)
+
+
+def _along(x: jax.Array, own: str, axes: str) -> jax.Array:
+    """Inserts axes of size 1, so that x with the axes `own` broadcasts to `axes`."""
+    missing = [i for i, axis in enumerate(axes) if axis not in own]
+    return jnp.expand_dims(x, missing)
+
+
+def set_to(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> Any:
+    """Returns an intervention that replaces an activation by `x`.
+
+        intervene({'decoder/layer_*/self_attention/z': set_to(0.0, heads=[3])})
+
+    Args:
+      x: a number, an array of the trailing axes, or one of all axes, as recorded with
+        teacher forcing. While decoding, a whole array gives each step its token.
+      heads: numbers of the heads to change. Defaults to all.
+      tokens: positions of the tokens to change. Defaults to all.
+      steps: decoding steps to change. Defaults to all.
+    """
+    return jax.tree_util.Partial(
+        _set_to, jnp.asarray(x), _Chosen.of(heads, tokens, steps)
+    )
+
+
+def add(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> Any:
+    """Returns an intervention that adds `x`, such as a steering vector.
+
+    Args: as `set_to`.
+    """
+    return jax.tree_util.Partial(_add, jnp.asarray(x), _Chosen.of(heads, tokens, steps))
+
+
+def scale(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> Any:
+    """Returns an intervention that multiplies by `x`.
+
+    Args: as `set_to`.
+    """
+    return jax.tree_util.Partial(
+        _scale, jnp.asarray(x), _Chosen.of(heads, tokens, steps)
+    )
+
+
+def mean_ablate(
+    value: jax.Array,
+    valid_BT: jax.Array | None = None,
+    heads: Any = None,
+    tokens: Any = None,
+    steps: Any = None,
+) -> Any:
+    """Returns an intervention that replaces an activation by its mean over tokens.
+
+    Args:
+      value: a recorded activation whose first axes are rows and tokens.
+      valid_BT: bool, False for padding, as in `Record.valid`. Defaults to all True.
+      heads, tokens, steps: as `set_to`.
+    """
+    if valid_BT is None:
+        valid_BT = jnp.ones(value.shape[:2], bool)
+    valid = valid_BT.reshape(*valid_BT.shape, *(1,) * (value.ndim - 2))
+    mean = jnp.where(valid, value, 0).sum((0, 1)) / valid_BT.sum()
+    return set_to(mean, heads, tokens, steps)
+
+
+def from_record(
+    other: Any, heads: Any = None, tokens: Any = None, steps: Any = None
+) -> Any:
+    """Returns an intervention that takes the values of another run: patching.
+
+    Args:
+      other: a `Record` of the same number of rows, or of one row.
+      heads, tokens, steps: as `set_to`.
+    """
+    chosen = _Chosen.of(heads, tokens, steps)
+    return jax.tree_util.Partial(_from_record, dict(other.values), chosen)
+
+
+def _set_to(x, chosen, value, where):
+    new, exists = _like(x, value, where)
+    return jnp.where(exists, chosen.put(new, value, where), value)
+
+
+def _add(x, chosen, value, where):
+    new, exists = _like(x, value, where)
+    return jnp.where(exists, chosen.put(value + new, value, where), value)
+
+
+def _scale(x, chosen, value, where):
+    new, exists = _like(x, value, where)
+    return jnp.where(exists, chosen.put(value * new, value, where), value)
+
+
+def _from_record(values, chosen, value, where):
+    if where.name not in values:
+        raise ValueError(f'from_record: {where.name} was not recorded. Record it.')
+    return _set_to(values[where.name], chosen, value, where)
+
+
+def _like(x, value, where):
+    """Returns x in the shape of `value`, and where it exists, broadcastable."""
+    if x.ndim < value.ndim:
+        if x.shape != value.shape[value.ndim - x.ndim :]:
+            x = _broadcast(x, value, where)
+        return jnp.broadcast_to(x, value.shape), True
+    axis = where.axes.index('T')
+    if len(x) > 1:
+        x = x[where.row_B]
+    tokens = x.shape[axis]
+    if tokens != value.shape[axis] or _is_step(where):
+        x = jnp.broadcast_to(x, (len(value), *x.shape[1:]))
+        index = _along(jnp.minimum(where.index_BT, tokens - 1), 'BT', where.axes)
+        x = jnp.take_along_axis(x, index, axis)
+    exists = _along(where.index_BT < tokens, 'BT', where.axes)
+    return _broadcast(x, value, where), exists
+
+
+def _is_step(where):
+    """Returns whether the axis T holds hypotheses."""
+    return where.mask_BT is None and where.step_BT is not None
+
+
+def _broadcast(x, value, where):
+    try:
+        return jnp.broadcast_to(x, value.shape)
+    except ValueError:
+        raise ValueError(
+            f'{where.name}: the intervention has the shape {x.shape}, not '
+            f'{value.shape}. While decoding, a key is a slot of the cache.'
+        ) from None
