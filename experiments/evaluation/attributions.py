@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments.data.packing import power_of_two
@@ -60,7 +61,9 @@ class Attributor:
         """
         run = self._run
         batch = run.batch([pair])
-        length = power_of_two(max(_SMALLEST_ROOM, *(x.shape[1] for x in batch.values())))
+        length = power_of_two(
+            max(_SMALLEST_ROOM, *(x.shape[1] for x in batch.values()))
+        )
         batch = run.batch([pair], length=length)
         of_source, of_target = run.tokenizer.sides
         columns = word_of_piece(of_source, batch['source'][0].tolist())
@@ -89,10 +92,10 @@ class Attributor:
 
 def word_of_piece(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
     """Returns the word of each piece, split at spaces; -1 without letters or digits."""
+    prefixes = [list(ids[:end]) for end in range(1, len(ids) + 1)]
     words = []
     before = ''
-    for i in range(len(ids)):
-        (text,) = tokenizer.decode([list(ids[: i + 1])])
+    for text in tokenizer.decode(prefixes):
         added = text[len(before) :]
         is_of_word = any(map(str.isalnum, added))
         words.append(len(text.split()) - 1 if is_of_word else -1)
@@ -122,8 +125,12 @@ def _attributed(model, variables, batch: Batch, is_counted_WT) -> dict[str, Any]
     rows = jax.tree.map(lambda x_1T: x_1T.repeat(words, 0), batch)
     metric = explanations.label_log_p({**rows, 'target_segments': is_counted_WT})
     given = model, variables, rows, metric
-    unknown = {**rows, 'source': _unknown(rows, 'source')}
-    unknown['inputs'] = _unknown(rows, 'inputs')
+    padding = model.special_tokens.padding
+    replaced = {
+        name: jnp.where(rows[name] == padding, padding, UNK)
+        for name in ('source', 'inputs')
+    }
+    unknown = {**rows, **replaced}
 
     def patch(method: Callable[..., dict[str, jax.Array]]):
         by_name = method(model, variables, unknown, rows, metric, _EMBEDDINGS, 'T')
@@ -137,8 +144,3 @@ def _attributed(model, variables, batch: Batch, is_counted_WT) -> dict[str, Any]
         'occlusion': patch(explanations.activation_patching),
         'attribution patching': patch(explanations.attribution_patching),
     }
-
-
-def _unknown(rows: Batch, name: str) -> jax.Array:
-    """Returns the tokens with the unknown token in place of all others."""
-    return jax.numpy.where(rows[name] > 0, UNK, rows[name])

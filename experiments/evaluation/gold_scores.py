@@ -252,7 +252,12 @@ def total(sentences: Sequence[Mapping[Measured, Counts]]) -> dict[Measured, Scor
         weights = draws @ weight_N
         drawn = (draws @ value_N)[weights > 0] / weights[weights > 0]
         low, high = np.quantile(drawn, [0.025, 0.975])
-        weight = weight_N.sum()
-        scores = value_N.sum() / weight, low, high, chance_N.sum() / weight
-        found[key] = Score(*map(float, scores), float(weight))
+        weight = float(weight_N.sum())
+        found[key] = Score(
+            float(value_N.sum()) / weight,
+            float(low),
+            float(high),
+            float(chance_N.sum()) / weight,
+            weight,
+        )
     return found
