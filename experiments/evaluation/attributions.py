@@ -16,7 +16,7 @@ from experiments.evaluation.opened_run import OpenedRun
 from flaxformer_lite import explanations, introspection
 from flaxformer_lite.training.batch import Batch
 
-_SMALLEST_ROOM = 32  # tokens
+_SMALLEST_ROOM = 16  # tokens
 _SMALLEST_ROWS = 8  # words
 _STEPS = 20  # of integrated gradients
 _EMBEDDINGS = ['*/embed']

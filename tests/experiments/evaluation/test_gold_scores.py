@@ -275,7 +275,7 @@ ALIGNED = Measured('source', 'alignment', 'p@1')
 
 
 def test_a_random_model_scores_chance():
-    pairs, of_pairs = grammar_pairs(40)
+    pairs, of_pairs = grammar_pairs(30)
     for method, found in scores_of(run_of(pairs), pairs, of_pairs).items():
         assert is_chance(found[ALIGNED]), method
 
