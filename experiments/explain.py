@@ -1,13 +1,17 @@
-"""Scores methods that explain a run against the gold of the grammar.
+"""Explains translations of a run on a page, or scores explanations against gold.
 
+python -m experiments.explain --workdir=runs/wmt_tiny
 python -m experiments.explain --workdir=runs/wmt_tiny --score [--set=test]
 
-The grammar knows which source word each target word translates, and which words decide
-its form. The scores are means over target words of the references:
+The page `explanations.<set>.html` in the run's directory has heat maps from target to
+source words, and the logit lens.
+
+--score needs data of the grammar, which knows which source words each target word
+translates, and which words decide its form. The scores are means over target words:
   p@1: how often the word with the highest weight is right;
   ap: average precision, the area under the precision-recall curve;
   aer: alignment error rate, lower is better.
-They are saved as `explanations.<set>.csv` in the run's directory.
+The scores are saved as `explanations.<set>.csv`, with intervals over sentences.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
     Scores = Mapping[str, Mapping[Measured, Score]]  # by method
 
+SHOWN, SCORED = 5, 200  # sentences
 COLUMNS = 'method side phenomenon metric score low high chance cases'.split()
 
 
@@ -48,13 +53,21 @@ def main() -> None:
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         run = OpenedRun(args.workdir, args.trust_code, args.step)
-        golds = gold_of(run, args.set)
-        shown.begin('scoring')
-        scores = score(run, golds[: args.sentences], shown.count)
-    text = csv_text(scores)
-    file = args.workdir / f'explanations.{args.set}.csv'
+        if args.score:
+            pairs = gold_of(run, args.set)[: args.sentences or SCORED]
+            shown.begin('scoring')
+            scores = score(run, pairs, shown.count)
+            found, text, kind = table(scores), csv_text(scores), 'csv'
+        else:
+            from experiments.reports import explained
+
+            pairs = _pairs(run, args.set)[: args.sentences or SHOWN]
+            shown.begin('explaining')
+            text, kind = explained.html(run, pairs, shown.count), 'html'
+            found = console.counted(len(pairs), 'pair')
+    file = args.workdir / f'explanations.{args.set}.{kind}'
     storage.write_output(file, text)
-    print(table(scores))
+    print(found)
     print(f'saved as {file}')
 
 
@@ -64,14 +77,14 @@ def _parser() -> flags.Parser:
         '--workdir', type=Path, required=True, help='directory of the run'
     )
     parser.add_argument(
-        '--score', action='store_true', required=True, help='score the methods'
+        '--score', action='store_true', help='score the methods against gold'
     )
     parser.add_argument('--set', default='test', help='name of a set; default: test')
     parser.add_argument(
         '--sentences',
         type=lambda text: flags.whole_number(text, least=1),
-        default=200,
-        help='number of sentences, the first of the set; default: 200',
+        help='number of sentences, the first of the set; default: '
+        f'{SHOWN}, or {SCORED} with --score',
     )
     flags.add_step(parser)
     flags.add_trust_code(parser)
@@ -85,14 +98,19 @@ def gold_of(run: 'OpenedRun', name: str) -> 'list[tuple[Pair, Gold]]':
       UserError: The run's data is not of the grammar, or the set is unknown.
     """
     from experiments.data.sources import grammar
-    from experiments.evaluation import sets
 
     golds = grammar.gold_of(run.data)
+    return list(zip(_pairs(run, name), golds[name], strict=True))
+
+
+def _pairs(run: 'OpenedRun', name: str) -> 'list[Pair]':
+    """Returns the sources of a set with their first references."""
+    from experiments.evaluation import sets
+
     pairs = sets.chosen(run.data.evaluation(), name, '--set')
     if list(pairs) != [name]:
         raise UserError(f'--set: {name!r} is not one set. Name one.')
-    first = sets.first_references(pairs[name])
-    return list(zip(first, golds[name], strict=True))
+    return sets.first_references(pairs[name])
 
 
 def score(
