@@ -118,7 +118,7 @@ def score(
     pairs: 'Sequence[tuple[Pair, Gold]]',
     on_progress: Callable[[int, int, str], None],
 ) -> 'Scores':
-    """Scores all methods on pairs.
+    """Scores all methods on pairs, and a baseline that knows only positions.
 
     Args:
       on_progress: Called with the number of explained pairs, their total, and 'pairs'.
@@ -127,10 +127,16 @@ def score(
       UserError: As `Attributor`.
     """
     from experiments.evaluation.attributions import Attributor
-    from experiments.evaluation.gold_scores import sentence_counts, total
+    from experiments.evaluation.gold_scores import (
+        position_maps,
+        sentence_counts,
+        total,
+    )
 
     explain = Attributor(run)
-    counts = {}
+    counts = {
+        'position': [sentence_counts(gold, position_maps(gold)) for _, gold in pairs]
+    }
     for number, (pair, gold) in enumerate(pairs, 1):
         for method, maps in explain(pair).items():
             counts.setdefault(method, []).append(sentence_counts(gold, maps))

@@ -131,6 +131,18 @@ class Maps(NamedTuple):
     target: np.ndarray | None = None
 
 
+def position_maps(gold: Gold) -> Maps:
+    """Returns maps that know only positions, as a baseline.
+
+    They point at source words near the diagonal, and at the nearest earlier words.
+    """
+    targets, sources = len(gold.target), len(gold.source)
+    rows_T = np.arange(targets) / targets
+    columns_S = np.arange(sources) / sources
+    near_TS = 1 - np.abs(np.subtract.outer(rows_T, columns_S))
+    return Maps(near_TS, np.tile(np.arange(targets), (targets, 1)))
+
+
 class Measured(NamedTuple):
     """The key of a score.
 

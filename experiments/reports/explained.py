@@ -39,8 +39,8 @@ def html(
     for section in _sections(run, pairs):
         sections.append(section)
         on_progress(len(sections), len(pairs), 'pairs')
-    methods = ' '.join(f'{name}: {text}' for name, text in METHODS.items())
-    about = ReportSection('Methods', [_TEXT, methods])
+    methods = [f'{name}: {text}' for name, text in METHODS.items()]
+    about = ReportSection('Methods', [_TEXT, *methods])
     return page.html(f'Explanations of {run.path}', [about, *sections])
 
 

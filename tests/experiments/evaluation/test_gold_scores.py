@@ -21,6 +21,7 @@ from experiments.evaluation.gold_scores import (
     average_precision,
     chance_average_precision,
     pool,
+    position_maps,
     precision_at_k,
     sentence_counts,
     total,
@@ -147,6 +148,13 @@ def of_test() -> list[tuple[Pair, Gold]]:
     """Returns the pairs of the grammar's test set, with their gold."""
     source = Grammar(pairs=100)
     return list(zip(source.evaluation()['test'], source.gold()['test'], strict=True))
+
+
+def test_the_baseline_of_positions_points_at_the_nearest_words():
+    maps = position_maps(GOLD)
+    # Starts of words, in parts of the sentence: 0, .2, .4, .6, .8 and 0, .25, .5, .75
+    assert maps.source.argmax(1).tolist() == [0, 1, 2, 2, 3]
+    assert maps.target[3][:3].argmax() == 2
 
 
 def golds() -> list[Gold]:
