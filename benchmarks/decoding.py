@@ -2,9 +2,8 @@
 
     python -m benchmarks.decoding --workdir=runs/… --set=test_2016_flickr --beams=4
 
-Each side translates text to text, sorted by length and in batches. It first tries its
-batch sizes. Then the sides take turns with their best sizes. The unit is sentences per
-second. Before timing, Marian must compute our logits: `--workdir` is a run with
+Each side translates text to text, sorted by length, with the fastest of its batch
+sizes. Before timing, Marian must compute our logits: `--workdir` is a run with
 model.residual=post_norm, the architecture of Marian.
 """
 
@@ -82,7 +81,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def _fastest(name: str, arguments: tuple[str, ...], sizes: list[int]) -> Side:
-    """Tries each batch size once and returns the side with the fastest one."""
     sides = [
         Side(f'{name}, batch {size}', (*arguments, f'--size={size}')) for size in sizes
     ]
@@ -116,7 +114,6 @@ def _timed(translate: Any, args: argparse.Namespace) -> dict[str, float]:
 
 
 def export(args: argparse.Namespace) -> dict[str, float]:
-    """Writes the run's parameters and their logits for both sides."""
     import jax
     from flax import traverse_util
 
@@ -140,7 +137,6 @@ def export(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _model(args: argparse.Namespace, dtype: str) -> Any:
-    """Returns the run's model with a compute dtype."""
     from ml_collections import ConfigDict
 
     from flaxformer_lite.config import build
@@ -152,11 +148,10 @@ def _model(args: argparse.Namespace, dtype: str) -> Any:
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
-    """Measures the runner's translator."""
     import jax
     from flax import traverse_util
 
-    from experiments.config import load
+    from experiments.config import load, search
     from experiments.evaluation import translator
     from experiments.runtime import compilation, memory
 
@@ -172,7 +167,9 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
         batch_tokens=args.size,
     )
     words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
-    translate = translator.Translator(_model(args, args.dtype), words, settings)
+    translate = translator.Translator(
+        _model(args, args.dtype), words, search.make(settings)
+    )
     params = traverse_util.unflatten_dict(
         dict(np.load(args.share / 'params.npz')), sep='/'
     )
@@ -183,7 +180,6 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
 
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:
-    """Measures generate() on batches of similar length, with the same tokenizer."""
     import torch
 
     from benchmarks import marian
@@ -236,7 +232,6 @@ def _generate(model: Any, sentences: list[list[int]], beams: int) -> list[list[i
 
 
 def _compare(model: Any, golden: Any) -> None:
-    """Exits unless Marian, with our parameters, computes our logits."""
     import torch
 
     source, inputs = (

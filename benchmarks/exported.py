@@ -3,9 +3,8 @@
     python -m benchmarks.exported --workdir=runs/wmt_small
 
 Translates text to text, greedily or with `--beams=4`, with as many parallel batches as
-cores. The sides take turns in their own processes, and each translates the set once
-before timing. CPU seconds cover all threads. On a shared machine they are more reliable
-than the other times. Needs the extra `ctranslate2`.
+cores. On a shared machine, CPU seconds of all threads are the most reliable times.
+Needs the extra `ctranslate2`.
 """
 
 import argparse
@@ -65,7 +64,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def export(args: argparse.Namespace) -> dict[str, float]:
-    """Exports the run's model to CTranslate2 in each type of number."""
     from experiments.conversion import export
 
     for quantization in QUANTIZATIONS:
@@ -75,7 +73,7 @@ def export(args: argparse.Namespace) -> dict[str, float]:
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
-    """Measures the runner's translator."""
+    from experiments.config import search
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import Translator
     from experiments.runtime import compilation, memory
@@ -91,7 +89,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
         batch_tokens=args.batch_tokens,
         extra_length=EXTRA,
     )
-    translator = Translator(run.model, run.tokenizer, settings)
+    translator = Translator(run.model, run.tokenizer, search.make(settings))
 
     def translate(texts: list[str]) -> list[str]:
         return [best[0].text for best in translator(run.variables, texts)]
@@ -100,7 +98,6 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
 
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:
-    """Measures CTranslate2 on the exported model, with the same tokenizer."""
     import ctranslate2
 
     words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
@@ -131,7 +128,6 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
 
 
 def pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Returns the sources and targets of the set."""
     data = directory.read_config(args.workdir)['data']
     evaluation = sources.load(data).evaluation()
     return sets.first_references(sets.chosen(evaluation, args.set, '--set')[args.set])
@@ -157,7 +153,6 @@ def _timed(translate: Translate, args: argparse.Namespace) -> dict[str, float]:
 
 
 def _same(outputs: list[str], args: argparse.Namespace) -> float:
-    """Returns the share of translations equal to this project's, which run first."""
     path = args.share / 'translations.json'
     if not path.exists():
         path.write_text(json.dumps(outputs), encoding='utf-8')

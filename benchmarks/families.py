@@ -3,11 +3,10 @@
     python -m benchmarks.families
     python -m benchmarks.families --families=bart,marian --works=greedy --rounds=1
 
-Writes a model of T5-small's size with random weights, loads it on both sides, and
-compares their logits before timing. The sides then take turns on one batch, with the
-same number of threads and with glibc settings that keep freed memory. They run the
-encoder's forward pass, a training step with dropout and AdamW, and greedy and beam
-search with a cache. Searches decode a fixed number of tokens, before any target ends.
+Writes a model of T5-small's size with random weights, and compares the logits of both
+sides before timing. The sides then take turns on one batch, with the same number of
+threads and with glibc settings that keep freed memory. Searches decode a fixed number
+of tokens, before any target ends.
 """
 
 import argparse

@@ -103,7 +103,6 @@ def main() -> None:
 
 
 def write(family: str, folder: Path) -> None:
-    """Writes a checkpoint with random weights, a batch, and Transformers' results."""
     import torch
     import transformers
 
@@ -124,7 +123,6 @@ def write(family: str, folder: Path) -> None:
 
 
 def random_batch(config: Any) -> dict[str, np.ndarray]:
-    """Returns sources, labels, and the padding and start tokens."""
     rng = np.random.default_rng(0)
     lengths = np.linspace(LENGTH // 2, LENGTH, SENTENCES, dtype=int)
     batch = {}
@@ -141,7 +139,6 @@ def random_batch(config: Any) -> dict[str, np.ndarray]:
 
 
 def as_tensors(batch: Any) -> dict[str, Any]:
-    """Converts a batch to the inputs of a model of Transformers."""
     import torch
 
     source, labels = (torch.from_numpy(batch[k]).long() for k in ('source', 'labels'))
@@ -157,7 +154,6 @@ def as_tensors(batch: Any) -> dict[str, Any]:
 
 
 def as_trained_on(batch: Any) -> Any:
-    """Converts a batch to the inputs of our training step."""
     import flaxformer_lite
 
     tokens = {'bos': int(batch['start']), 'padding': int(batch['padding'])}
@@ -165,7 +161,6 @@ def as_trained_on(batch: Any) -> Any:
 
 
 def compare(folder: Path) -> None:
-    """Exits unless the encoder and the logits match those of Transformers."""
     import jax
 
     import flaxformer_lite

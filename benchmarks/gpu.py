@@ -4,10 +4,9 @@
     python -m benchmarks.gpu --work=steps --trace=/tmp/trace
 
 `steps` times training steps of `wmt_big_bf16` on packed rows of random tokens.
-`attention` times one layer's attention forward and backward. `projections` times query,
-key and value as three products and as one. Times are from the host's clock over queued
-calls. FLOPs are those of matrix products; a training step counts three forward passes.
-`of products` is their rate relative to a large bfloat16 product on this GPU.
+`attention` times one layer's attention forward and backward. Times are from the host's
+clock over queued calls. `of products` is the rate of matrix products relative to a
+large bfloat16 product on this GPU.
 """
 
 import argparse
@@ -25,11 +24,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.limit import COPIED
 from experiments.command_line import console
 from experiments.runtime import compilation
 
 LARGE = 8192  # rows and columns of the product
+COPIED = 1 << 28  # elements of the copy
 # Config, attention, rows, length.
 STEPS = [
     ('wmt_big_bf16', 'softmax', 96, 256),
@@ -45,7 +44,7 @@ QUEUED = 20  # calls timed together
 
 
 def main() -> None:
-    works = {'steps': steps, 'attention': attention, 'projections': projections}
+    works = {'steps': steps, 'attention': attention}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -64,13 +63,11 @@ def main() -> None:
 
 
 def product_rate() -> float:
-    """Returns FLOPs per second of a large product of random bfloat16."""
     x = random_normal((LARGE, LARGE))
     return 2 * LARGE**3 / seconds(jax.jit(jnp.matmul), x, x)
 
 
 def copy_rate() -> float:
-    """Returns bytes read and written per second."""
     x = jnp.ones(COPIED)
     return 2 * x.nbytes / seconds(jax.jit(lambda x: x + 1), x)
 
@@ -131,7 +128,6 @@ def step(
     """Returns the runner's training step, its state, a batch, a key, and its FLOPs."""
     from experiments.config import components, load
     from experiments.costs.ledger import ledger
-    from experiments.optimizers import optimizer
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
     file = importlib.import_module(f'configs.{name}').get_config()
@@ -139,8 +135,9 @@ def step(
     file.model.attention = kind
     file.batch.tokens, file.batch.max_length = rows * length, length
     config = load.from_config_dict(file)
-    model = components.build(config).model
-    update, _ = optimizer.make(config, model)
+    parts = components.build(config)
+    model = parts.model
+    update, _ = parts.optimizer.build(model)
     state = jax.jit(functools.partial(init_state, model, update))(jax.random.key(0))
     made = make_train_step(model, update, loss=config.train.loss)
     vocab_size = state.params['embedding'].shape[0]
@@ -153,7 +150,6 @@ def step(
 def random_batch(
     rows: int, length: int, vocab_size: int, pairs: int = PAIRS
 ) -> dict[str, jax.Array]:
-    """Returns full rows of pairs with sentences of equal length."""
     shape = rows, length
     rng = np.random.default_rng(0)
     source, labels = rng.integers(4, vocab_size, (2, *shape), np.int32)
@@ -174,7 +170,6 @@ def random_batch(
 
 
 def attention(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
-    """Times causal self-attention of packed rows after projections, with gradients."""
     from flaxformer_lite.config import variants
     from flaxformer_lite.kv_cache import KeyValues
     from flaxformer_lite.masks import TokenBatch
@@ -226,33 +221,6 @@ def difference(x: jax.Array, y: jax.Array) -> float:
     """Returns ‖x − y‖ / ‖y‖."""
     x, y = (array.astype(jnp.float32) for array in (x, y))
     return float(jnp.linalg.norm(x - y) / jnp.linalg.norm(y))
-
-
-def projections(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
-    """Times query, key and value of `wmt_big`, forward and backward."""
-    from flaxformer_lite.ops.matmul import matmul
-
-    d_model, tokens = HEADS * D_K, 96 * 256
-
-    def gradients(x_ND, kernels_DF, g_NF):
-        def weighted(x_ND, kernels_DF):
-            y = [matmul(x_ND, kernel.astype(x_ND.dtype)) for kernel in kernels_DF]
-            return (jnp.concatenate(y, 1) * g_NF).sum()
-
-        return jax.grad(weighted, (0, 1))(x_ND, kernels_DF)
-
-    x_ND = random_normal((tokens, d_model))
-    g_NF = random_normal((tokens, 3 * d_model), jnp.float32)
-    for name, count in (('three', 3), ('one', 1)):
-        shape = d_model, 3 // count * d_model
-        kernels_DF = [random_normal(shape, jnp.float32)] * count
-        took = seconds(jax.jit(gradients), x_ND, kernels_DF, g_NF)
-        flops = 3 * 2 * tokens * d_model * 3 * d_model
-        yield {
-            'products': name,
-            'ms': 1000 * took,
-            'of products': f'{flops / took / rate:.2f}',
-        }
 
 
 if __name__ == '__main__':

@@ -4,13 +4,10 @@
     python -m benchmarks.gpu_peers --sides=ours,marian --sizes=wmt_base_bf16
 
 Every side trains in bfloat16 with 24,576 target tokens per step, a vocabulary of
-37,000, label smoothing and Adam. `ours` is the runner's step on packed rows, eight
-pairs of 32 tokens in each. The peers get the same pairs, one per row, without padding:
-`marian` is Transformers' Marian, `nn` is `torch.nn.Transformer` with tied embeddings.
-Both use `torch.compile`, autocast to bfloat16, SDPA and fused AdamW.
-
-Each side compiles in its own process, concurrently with the others. Then the sides take
-turns on the GPU. Times are the median of all rounds.
+37,000, label smoothing and Adam. `ours` has packed rows of eight pairs of 32 tokens.
+The peers get one pair per row, without padding: `marian` is Transformers' Marian, `nn`
+is `torch.nn.Transformer` with tied embeddings. Each side compiles in its own process.
+Then the sides take turns on the GPU.
 """
 
 import argparse
@@ -34,12 +31,7 @@ SIZES = ('wmt_base_bf16', 'wmt_big_bf16')
 
 
 class Case(NamedTuple):
-    """A compiled training step.
-
-    Attributes:
-      run: (steps) → None: trains for this many steps and waits for the last.
-      report: Results of the compilation, for the table.
-    """
+    """A compiled training step, which `run` repeats, and figures of compiling it."""
 
     run: Callable[[int], None]
     report: dict[str, Any]
@@ -63,7 +55,6 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-    """Starts the sides, has them take turns, and prints the table."""
     command = [sys.executable, '-m', 'benchmarks.gpu_peers', *sys.argv[1:]]
     processes = {
         side: subprocess.Popen(
@@ -100,7 +91,6 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def read_line(process: subprocess.Popen) -> dict[str, Any] | None:
-    """Reads one report of a side; None if the side has ended early."""
     assert process.stdout
     for line in process.stdout:
         if line.startswith('{'):
@@ -130,7 +120,6 @@ def serve(side: str, sizes: list[str], tokens: int) -> None:
 
 
 def our_case(size: str, rows: int, length: int) -> Case:
-    """The runner's step on full packed rows."""
     import jax
 
     from benchmarks import gpu
@@ -164,7 +153,6 @@ def our_case(size: str, rows: int, length: int) -> Case:
 
 
 def their_case(side: str, size: str, rows: int) -> Case:
-    """The same model in PyTorch, on rows of one pair each."""
     import torch
     from torch.nn import functional
 
@@ -209,7 +197,6 @@ def their_case(side: str, size: str, rows: int) -> Case:
 
 
 def report(compile_seconds: float, used: int, losses: list[float]) -> dict[str, Any]:
-    """Returns the report of a case before timing."""
     return {
         'compile s': round(compile_seconds, 1),
         'peak GB': used / 1e9,
@@ -218,7 +205,6 @@ def report(compile_seconds: float, used: int, losses: list[float]) -> dict[str, 
 
 
 def sizes_of(size: str) -> dict[str, Any]:
-    """Returns the sizes of a shipped config."""
     import importlib
 
     model = importlib.import_module(f'configs.{size}').get_config().model
@@ -227,7 +213,6 @@ def sizes_of(size: str) -> dict[str, Any]:
 
 
 def marian(size: str, device: str) -> Any:
-    """Builds Transformers' Marian: (source, inputs) → logits."""
     import torch
 
     from benchmarks import marian as model_of
@@ -246,7 +231,6 @@ def marian(size: str, device: str) -> Any:
 
 
 def nn_transformer(size: str, device: str) -> Any:
-    """Builds PyTorch's Transformer with one embedding matrix and fixed positions."""
     import torch
 
     sizes = sizes_of(size)

@@ -43,7 +43,6 @@ def make(
     num_heads: int,
     dropout: float,
 ) -> MarianMTModel:
-    """Builds a model with random parameters, and uses a thread per core."""
     torch.set_num_threads(os.cpu_count())
     torch.manual_seed(0)
     return MarianMTModel(
@@ -77,9 +76,6 @@ def load(model: MarianMTModel, params: Mapping[str, np.ndarray]) -> None:
     Args:
       params: By path, `encoder/layer_0/self_attention/query/kernel`. The model must be
         post-norm with ReLU, layer norm, sinusoids and one embedding matrix.
-
-    Raises:
-      KeyError, RuntimeError: The parameters are from another model.
     """
     state = {
         name: torch.zeros_like(value) for name, value in model.state_dict().items()

@@ -58,7 +58,6 @@ def main() -> None:
 
 
 def name(changes: dict[str, Any]) -> str:
-    """Returns the row's name in the table."""
     shown = [f'{field}={value}' for field, value in changes.items()]
     return ', '.join(shown) or 'as it is'
 
@@ -79,7 +78,6 @@ def measured(changes: dict[str, Any], cache: str) -> dict[str, float]:
 
 
 def work(changes: dict[str, Any]) -> dict[str, float]:
-    """Trains for a few steps with the runner's components."""
     import jax
 
     from configs import wmt_small

@@ -4,11 +4,10 @@
     python -m benchmarks.mesh_memory --chip=v5e --devices 32 256
     python -m benchmarks.mesh_memory --chip=v5e --mesh 1 8 1 --layers=2 --collectives
 
-Compiles a training step (Adam, bfloat16, dropout) for any number of devices, which need
-not exist. CPU devices are simulated; a TPU v5e needs the package `libtpu`. The figures
-are XLA's for the compiled program: a device's share of state and batch, and a step's
-additional memory. `--collectives` prints the FLOPs and the communication between
-devices; a loop's body counts once.
+Compiles a training step (Adam, bfloat16, dropout) for any number of devices: simulated
+CPU devices, or a TPU v5e with the package `libtpu`. The figures are XLA's: a device's
+share of state and batch, and a step's additional memory. `--collectives` prints the
+FLOPs and the communication between devices; a loop's body counts once.
 """
 
 import argparse
@@ -90,7 +89,6 @@ def main() -> None:
 
 
 def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns the cases to compile: the arguments of `figures` except the chip."""
     found = []
     for model in args.models:
         for sizes in [args.mesh] if args.mesh else MESHES:
@@ -107,7 +105,6 @@ def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def in_a_process(chip: str, case: dict[str, Any], limit: float) -> list[str]:
-    """Returns the figures of a case, or why it has none."""
     devices = math.prod(case['sizes'])
     flags = f'--xla_force_host_platform_device_count={devices if chip == "cpu" else 1}'
     environment = os.environ | {'XLA_FLAGS': flags, 'JAX_PLATFORMS': 'cpu'}
@@ -152,7 +149,6 @@ def figures(chip: str, case: dict[str, Any]) -> list[str]:
 
 
 def collectives(text: str) -> str:
-    """Returns the collectives of each kind, and the bytes of their results."""
     found: dict[tuple[str, str], list[int]] = {}
     for line in text.splitlines():
         match = _COLLECTIVE.search(line)
@@ -175,7 +171,6 @@ def collectives(text: str) -> str:
 def compiled(
     devices: DeviceMesh, model: Model, remat: str, shape: tuple[int, int]
 ) -> jax.stages.Compiled:
-    """Compiles the training step of a model for these devices, with rows for each."""
     optimizer = optax.adam(1e-4)
     key = jax.eval_shape(jax.random.key, 0)
     state = jax.eval_shape(lambda key: init_state(model, optimizer, key), key)

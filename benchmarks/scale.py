@@ -96,7 +96,6 @@ def costs(name: str, layers: int | None = None) -> dict[str, Any]:
 
 
 def memory(name: str, mesh: Layout, work: Work) -> float:
-    """Returns the bytes of a device."""
     d, layers, heads = MODELS[name].values()
     tokens = work.rows * work.length
     parameters = costs(name)['parameters']['total'] / (mesh.fsdp * mesh.tensor)
@@ -171,7 +170,6 @@ def layouts(chips: int, chip: Chip) -> list[Layout]:
 
 
 def fastest(name: str, meshes: list[Layout], chip: Chip) -> Case | None:
-    """Returns the fastest case that fits into a chip's memory."""
     found = []
     for mesh, remat, rows in itertools.product(meshes, REMAT, AT_ONCE):
         work = Work(remat, rows)
@@ -187,7 +185,6 @@ def measured() -> str:
 
 
 def received() -> list[list[str]]:
-    """Compares FLOPs and megabytes with those of steps of two and two layers."""
     pattern = (
         r'^\| (\d+ × \d+ × \d+) \| ([\d.]+) \| \d+ \| ([\d.]+) \| \d+ \| ([\d.]+) \|$'
     )
@@ -208,7 +205,6 @@ def received() -> list[list[str]]:
 
 
 def compiled() -> list[list[str]]:
-    """Compares memory with the tables of benchmarks/README.md."""
     found = re.findall(
         r'^\| ([\w ]+) \| (\d+ × \d+ × \d+) \| (.*) \|$', measured(), re.M
     )

@@ -3,9 +3,8 @@
     python -m benchmarks.start --config=configs/wmt_small.py
     python -m benchmarks.start --whole --config=configs/wmt_small.py
 
-Measures with empty and with full caches. Other flags are passed to experiments.run.
-Cold: the project's caches of the tokenizer, the tokenised text and compiled programs
-are empty. Warm: they are full, and the run is new.
+Measures with empty (cold) and full (warm) caches of the tokenizer, the tokenised text
+and compiled programs. Other flags are passed to experiments.run.
 """
 
 import argparse
@@ -65,7 +64,6 @@ def first_step(flags: list[str], cache: Path, workdir: Path) -> float:
 
 
 def whole_run(flags: list[str], cache: Path, workdir: Path) -> float:
-    """Returns seconds from the command to the end of its process."""
     began = time.time()
     subprocess.run(
         _command(flags, workdir),

@@ -4,9 +4,8 @@
         --d_model=256
 
 Both train the same sizes on the same text with Adam, dropout and label smoothing, with
-about 4,096 target tokens per batch. Tokens exclude padding. Our side packs rows and
-makes its batches during training. Marian can't pack: it gets pairs of similar length,
-sorted over the whole corpus, in tensors made in advance.
+about 4,096 target tokens per batch. Our side packs rows during training. Marian can't
+pack: it gets pairs of similar length, in tensors made in advance.
 """
 
 import argparse
@@ -88,14 +87,12 @@ def _sides(dtype: str) -> Iterator[Side]:
 
 
 def _prepare(args: argparse.Namespace) -> tuple[corpus.Corpus, int]:
-    """Returns the tokenised pairs and the vocabulary size, from a cache if possible."""
     source = sources.load(args.data)
     words = tokenizers.train(tokenizers.make(TOKENIZER), source, args.cache)
     return corpus.prepare(source, words, args.cache), words.vocab_size
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
-    """Measures the runner's batches, prefetching, step and clock."""
     import jax
 
     from experiments.command_line.screen import Screen
@@ -148,7 +145,6 @@ def _config(args: argparse.Namespace) -> Any:
 
 
 def _input_seconds(batches: Batches, count: int = 50) -> float:
-    """Returns the seconds to make a batch, without the prefetching thread."""
     began = time.perf_counter()
     for _ in itertools.islice(batches.iterate(Position()), count):
         pass
@@ -156,7 +152,6 @@ def _input_seconds(batches: Batches, count: int = 50) -> float:
 
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:
-    """Measures a plain training loop of Marian; `args.worker` is the bfloat16 mode."""
     import torch
 
     from benchmarks import marian

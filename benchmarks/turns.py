@@ -13,13 +13,7 @@ from experiments.command_line import console
 
 
 class Side(NamedTuple):
-    """One of the compared sides.
-
-    Attributes:
-      name: Its name in the table.
-      arguments: Arguments of its process, after the benchmark's own.
-      environment: Environment variables in addition to this process's.
-    """
+    """One of the compared sides: the arguments of its process, and its variables."""
 
     name: str
     arguments: tuple[str, ...]
@@ -52,7 +46,6 @@ def take(module: str, sides: Iterable[Side], rounds: int) -> Results:
 
 
 def run(module: str, side: Side) -> dict[str, Any]:
-    """Runs a side's process and returns the JSON in the last line of its output."""
     command = [sys.executable, '-m', module, *sys.argv[1:], *side.arguments]
     done = subprocess.run(
         command,
@@ -65,7 +58,6 @@ def run(module: str, side: Side) -> dict[str, Any]:
 
 
 def table(results: Results, *rates: str) -> str:
-    """Formats medians, and ratios of the first side's rates to each side's."""
     first = next(iter(results.values()))
     keys = list(dict.fromkeys(key for rows in results.values() for key in rows[0]))
     lines = []
@@ -82,6 +74,5 @@ def table(results: Results, *rates: str) -> str:
 
 
 def peak_megabytes() -> float:
-    """Returns the peak memory of this process, in 10⁶ bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak * (1 if sys.platform == 'darwin' else 1024) / 1e6

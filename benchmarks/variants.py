@@ -3,9 +3,8 @@
     python -m benchmarks.variants --data='text(path="…", source="en", target="de")'
         --steps=250
 
-Each variant trains in its own process, on the same batches and tokens. Differences from
-`configs/wmt_small.py` are in `_config` and the variant's own field. A short run is a
-good estimate of a step's cost, but a poor one of the final quality.
+Each variant trains in its own process, on the same batches, with the config of
+`_config` and the variant's own field. A short run says little about the final quality.
 """
 
 import argparse
@@ -69,14 +68,12 @@ def main() -> None:
 
 
 def name(variant: dict[str, Any]) -> str:
-    """Returns the variant's name in the table."""
     return (
         ', '.join(f'{field}={value}' for field, value in variant.items()) or 'as it is'
     )
 
 
 def variants(only: str = '') -> list[dict[str, Any]]:
-    """Returns the base, the variants of all fields and others; or those of `only`."""
     from flaxformer_lite.config.variants import FOLDERS, names
 
     found: list[dict[str, Any]] = [{}]
@@ -100,7 +97,6 @@ def _config(args: argparse.Namespace) -> Any:
 
 
 def work(args: argparse.Namespace) -> dict[str, float]:
-    """Trains one variant with the runner's components, and scores the dev set."""
     import jax
 
     from experiments.command_line.screen import Screen

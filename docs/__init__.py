@@ -1,1 +1,1 @@
-"""The pages of the site, and what takes pictures for them."""
+"""The pages of the site, and the program that draws their pictures."""

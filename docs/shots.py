@@ -1,11 +1,11 @@
-"""Pictures that README and docs/ show, and the site's pages as a browser shows them.
+"""Draws the pictures of README and docs/, and takes screenshots of the site.
 
     python -m docs.shots pictures --workdir=runs/wmt_small
     mkdocs build && python -m docs.shots pages --out=shots index.html gallery.html
 
-`pictures` draws docs/pictures/ of a shipped report and a run of `configs/wmt_small.py`.
-What each is made of stands beside them in sources.json, file by file with its digest,
-so that a test tells which are older than that. Both need Chromium.
+`pictures` draws docs/pictures/ from a shipped report and a run of
+`configs/wmt_small.py`. `sources.json` has the digests of their sources, so that a test
+finds outdated pictures. Both commands need Chromium.
 """
 
 import argparse
@@ -24,19 +24,18 @@ SCORES = 'results/made_positions/tables/runs.csv'
 CONFIG = 'configs/wmt_small.py'
 PAGE = 'experiments/browser/page.html'
 TEXT = 'My doctor forgets to close my useful box.'
-WIDTHS = (1280, 390)  # CSS pixels: a desk, a telephone
+WIDTHS = (1280, 390)  # CSS pixels of a desktop and a phone
 SCHEMES = ('light', 'dark')
 CHROMIUM = Path('/usr/bin/chromium')
 FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage']
 
 
 def digest(path: str) -> str:
-    """The SHA-256 of a file, which is named from the root of the repository."""
     return hashlib.sha256((ROOT / path).read_bytes()).hexdigest()
 
 
 def stale() -> list[str]:
-    """The pictures of which a source has changed since they were drawn."""
+    """Returns the pictures that are older than one of their sources."""
     sources = json.loads(SOURCES.read_text('utf-8'))
     return [
         name
@@ -46,12 +45,7 @@ def stale() -> list[str]:
 
 
 def draw(workdir: Path, chromium: Path) -> None:
-    """Draws all pictures.
-
-    Args:
-      workdir: of a run of `configs/wmt_small.py` that has ended.
-      chromium: the browser's program.
-    """
+    """Draws all pictures; `workdir` holds a finished run of `configs/wmt_small.py`."""
     from experiments import open_run
     from experiments.reports import looking
 
@@ -75,7 +69,7 @@ def draw(workdir: Path, chromium: Path) -> None:
 
 
 def photograph_run(workdir: Path, chromium: Path) -> None:
-    """Takes the page of a run that `translate --html` writes, down to its search."""
+    """Takes a screenshot of the page of `translate --html`, down to its search."""
     from playwright.sync_api import sync_playwright
 
     command = [sys.executable, '-m', 'experiments.translate', f'--workdir={workdir}']
@@ -94,10 +88,7 @@ def photograph_run(workdir: Path, chromium: Path) -> None:
 
 
 def forest():
-    """Returns the forest plot of the report, narrow enough for half a page.
-
-    Each row is a task's positions, compared with sinusoids on the same task.
-    """
+    """Draws a report's forest plot, narrow enough for half a page."""
     import altair as alt
 
     from experiments.reports import figures, scores
@@ -115,7 +106,6 @@ def forest():
 
 
 def write(name: str, chart) -> None:
-    """Writes a chart as a report does."""
     from experiments.reports.figures import Figure, files
 
     svg = files(Figure(name, name, chart))['svg']
@@ -124,13 +114,12 @@ def write(name: str, chart) -> None:
 
 
 def photograph(site: Path, out: Path, pages: list[str], chromium: Path) -> None:
-    """Takes each page of the site in all widths and schemes of colours.
+    """Takes screenshots of pages in all widths and colour schemes.
 
     Args:
-      site: the folder of the built site.
-      out: where the pictures are put: `guides/commands_390_dark.png`.
-      pages: files in `site`; none for all.
-      chromium: the browser's program.
+      site: The folder of the built site.
+      out: The folder of the screenshots: `guides/commands_390_dark.png`.
+      pages: Files in `site`; empty selects all.
     """
     from playwright.sync_api import sync_playwright
 
@@ -154,13 +143,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
     commands = parser.add_subparsers(dest='command', required=True)
     pictures = commands.add_parser('pictures', help='draw docs/pictures/')
-    pictures.add_argument('--workdir', type=Path, required=True, help=f'of {CONFIG}')
-    pages = commands.add_parser('pages', help='photograph the built site')
-    pages.add_argument('--site', type=Path, default=ROOT / 'site', help='as built')
-    pages.add_argument('--out', type=Path, required=True, help='folder of the pictures')
+    pictures.add_argument(
+        '--workdir', type=Path, required=True, help=f'finished run of {CONFIG}'
+    )
+    pages = commands.add_parser('pages', help='take screenshots of the site')
+    pages.add_argument(
+        '--site', type=Path, default=ROOT / 'site', help='directory of the built site'
+    )
+    pages.add_argument(
+        '--out', type=Path, required=True, help='directory of the screenshots'
+    )
     for command in (pictures, pages):
         command.add_argument('--chromium', type=Path, default=CHROMIUM)
-    pages.add_argument('pages', nargs='*', help='files of the site; none: all')
+    pages.add_argument('pages', nargs='*', help='files of the site; default: all')
     args = parser.parse_args()
     if args.command == 'pictures':
         draw(args.workdir, args.chromium)

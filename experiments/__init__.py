@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
 
 def open_run(path: 'Path | str', trust_code: bool = False) -> 'OpenedRun':
-    """Opens the run in a directory.
-
-    Args:
-      path: The run's directory.
-      trust_code: See `OpenedRun`.
-
-    Raises:
-      UserError: The directory holds no run with a checkpoint. See also `OpenedRun`.
-    """
+    """Opens the run in a directory; see `OpenedRun` for its arguments and errors."""
     from experiments.evaluation.opened_run import OpenedRun  # imports JAX
 
     return OpenedRun(path, trust_code)

@@ -54,11 +54,7 @@ def main() -> None:
 
 
 def _kind_of(part: str) -> str:
-    """Returns the kind whose registry or base class the component belongs to.
-
-    Raises:
-      UserError: No kind matches, or several do.
-    """
+    """Returns the kind whose registry or base class the component belongs to."""
     found, refused = [], []
     for kind, folder in KINDS.items():
         try:

@@ -1,5 +1,6 @@
 """The contracts of the runner's components, built-in and user-defined."""
 
+import functools
 import itertools
 import json
 import math
@@ -38,8 +39,7 @@ def findings(part: str, kind: str) -> Findings:
     Errors that the component itself raises are not caught.
 
     Args:
-      part: Its spec, as in a config.
-      kind: The last word of a field of `kinds.FOLDERS`, or `optimizer`.
+      kind: The last word of a field of `registries.FOLDERS`, or `optimizer`.
 
     Raises:
       ValueError: The component is unknown, or an argument is invalid.
@@ -86,7 +86,6 @@ def _findings(contracts: Mapping[str, Examples]) -> Findings:
 
 
 def _unless(holds: bool, otherwise: str) -> Examples:
-    """Returns a counterexample if a contract is broken."""
     return [] if holds else [otherwise]
 
 
@@ -105,35 +104,28 @@ def source_findings(source: Source) -> Findings:
     again = list(itertools.islice(source.train(), PAIRS))
     sets = {name: _pairs(found) for name, found in source.evaluation().items()}
     first = next(iter(sets), 'none')
-    is_trained = set(train).__contains__
     odd = _pairs_that({'training': train, **sets}, _is_odd)
+    trained = _pairs_that(sets, set(train).__contains__)
+    is_val = _unless(first == 'val', f'the first set is {first}')
     return _findings(
         {
             'training has pairs': _unless(bool(train), 'no pair'),
             'every pass gives the same pairs': _differing(train, again),
             'text is NFC without line breaks': odd,
-            'evaluation sets and training do not overlap': _pairs_that(
-                sets, is_trained
-            ),
-            'the first set is val': _unless(
-                first == 'val', f'the first set is {first}'
-            ),
+            'evaluation sets and training do not overlap': trained,
+            'the first set is val': is_val,
         }
     )
 
 
 def _pairs(sentences: Iterable[tuple[str, str | tuple[str, ...]]]) -> list[Pair]:
     """Returns a pair for each reference of each source sentence."""
-    found = []
-    for source, known in sentences:
-        found += [(source, reference) for reference in as_references(known)]
-    return found
+    return [(source, x) for source, known in sentences for x in as_references(known)]
 
 
 def _pairs_that(
     sets: Mapping[str, Sequence[Pair]], is_wrong: Callable[[Pair], bool]
 ) -> Examples:
-    """Yields the invalid pairs of all sets."""
     for name, pairs in sets.items():
         for i, pair in enumerate(pairs):
             if is_wrong(pair):
@@ -141,20 +133,18 @@ def _pairs_that(
 
 
 def _is_odd(pair: Pair) -> bool:
-    """Returns whether a side contains a line feed or is not NFC."""
-    has_line_end = any('\n' in text for text in pair)
-    is_normal = all(unicodedata.is_normalized('NFC', text) for text in pair)
-    return has_line_end or not is_normal
+    is_nfc = functools.partial(unicodedata.is_normalized, 'NFC')
+    return any('\n' in text or not is_nfc(text) for text in pair)
 
 
 def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
-    """Trains a tokenizer on texts and tests it."""
     texts = sorted(set(texts), key=len)  # the first example is the shortest
     model = tokenizer.train(texts)
     is_same = tokenizer.train(texts) == model
     trained = tokenizer.opened(model)
     size = trained.vocab_size
     most = tokenizer.largest_vocab_size()
+    is_within = _unless(size <= most, f'{size}, not {most}')
     special = trained.special_tokens
     of_text = set(range(size)) - {special.padding, special.eos}
     rows = trained.encode(texts)
@@ -171,9 +161,7 @@ def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
             'text has no padding or end ids': _ids_beside(of_text, texts, rows),
             'blank text has no ids': map(str, filter(None, blank)),
             'every id has a piece': unwritten,
-            'vocab_size is within its maximum': _unless(
-                size <= most, f'{size}, not {most}'
-            ),
+            'vocab_size is within its maximum': is_within,
             'training is deterministic': _unless(is_same, 'the bytes differ'),
             'sampled ids decode to the same text': _drawn(trained, texts, rows),
         }
@@ -206,11 +194,7 @@ def _drawn(trained: Tokenizer, texts: Texts, rows: Ids) -> Examples:
 
 
 def filter_findings(make: Callable[[], Filter]) -> Findings:
-    """Tests a filter.
-
-    Args:
-      make: Makes a new filter, as each pass over the pairs does.
-    """
+    """Tests a filter; `make` returns a new one for each pass over the pairs."""
     train = list(sources.load(TEXT).train())
     copies = [(source, source) for source, _ in train]
     blank = [(source, '') for source, _ in train]
@@ -221,11 +205,10 @@ def filter_findings(make: Callable[[], Filter]) -> Findings:
 
     pairs = [*train, *copies, *blank, *train]
     first = passed(pairs)
-    again = passed(pairs)
     return _findings(
         {
             'some pairs are kept': _unless(bool(first), 'no pair'),
-            'every pass keeps the same pairs': _differing(first, again),
+            'every pass keeps the same pairs': _differing(first, passed(pairs)),
             'filtering twice changes nothing': _differing(first, passed(first)),
         }
     )
@@ -252,13 +235,11 @@ def objective_findings(objective: Objective) -> Findings:
     special = {DEFAULT_TOKENS.padding, DEFAULT_TOKENS.eos, DEFAULT_TOKENS.bos}
     allowed = set(range(len(PIECES))) - special
     rows = [source + target for source, target in first]
-    drawn = _differing(first, examples())
-    no_pieces = _ids_beside(allowed, texts, rows)
     return _findings(
         {
-            'equal seeds give equal examples': drawn,
+            'equal seeds give equal examples': _differing(first, examples()),
             'sides are not longer than the text': _longer(texts, first),
-            'examples have no special ids': no_pieces,
+            'examples have no special ids': _ids_beside(allowed, texts, rows),
         }
     )
 
@@ -277,10 +258,7 @@ _ROWS = [
 
 
 def hook_findings(hook: Hook) -> Findings:
-    """Tests a hook with a run of two rows.
-
-    External calls of the hook, for example to a tracking server, are really made.
-    """
+    """Tests a hook with a run of two rows. Its external calls are really made."""
     rows = [dict(row) for row in _ROWS]
     with tempfile.TemporaryDirectory() as folder:
         hook.start(RunInfo(Path(folder), {'train.steps': 2}, 0, ()))
@@ -296,7 +274,6 @@ def hook_findings(hook: Hook) -> Findings:
 
 
 def _no_json(added: Sequence[Any]) -> Examples:
-    """Yields results that are not mappings or not JSON serializable."""
     for own in added:
         try:
             json.dumps(dict(own or {}), default=float)

@@ -79,7 +79,6 @@ def _parser() -> flags.Parser:
 
 
 def _write_export(args: argparse.Namespace) -> str:
-    """Exports a run and returns a line that says where it is."""
     from experiments.conversion import export
 
     export.export(args.folder, args.to, args.out, args.quantization, args.trust_code)
@@ -87,7 +86,6 @@ def _write_export(args: argparse.Namespace) -> str:
 
 
 def _make_run(args: argparse.Namespace) -> str:
-    """Converts a checkpoint to a run and returns a description of it."""
     from experiments.conversion import converted
     from experiments.training.result import count_parameters
 

@@ -71,11 +71,7 @@ def main() -> None:
 
 
 def show_data(config: ExperimentConfig, folder: Path | None) -> None:
-    """Prints a summary of the data sets, or writes them to a folder instead.
-
-    Raises:
-      UserError: The data cannot be read, or the folder exists.
-    """
+    """Prints a summary of the data sets, or writes them to a folder instead."""
     from experiments.data import filters, sources
     from experiments.evaluation import overview
 
@@ -138,6 +134,8 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     kind = ProgramKey(
         without_seeds(config),
         made.model,
+        made.loss,
+        made.optimizer,
         LONG,
         devices,
         made.frozen,
@@ -155,7 +153,6 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
 
 
 def text(costs: Costs) -> str:
-    """Formats the costs as text."""
     return f'{_parts_table(costs)}\n\n{console.facts(_facts(costs))}'
 
 
@@ -174,7 +171,6 @@ def _parts_table(costs: Costs) -> str:
 
 
 def _facts(costs: Costs) -> dict[str, str]:
-    """Returns the lines below the table, by name."""
     batch = costs['batch']
     tokens = batch['tokens']
     flops = costs['flops']['batch']

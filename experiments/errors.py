@@ -48,10 +48,7 @@ def named(what: object) -> Iterator[None]:
 
 
 def check_list(name: str, items: object) -> None:
-    """Raises UserError if a string is passed instead of a list.
-
-    Python would iterate over the characters of the string.
-    """
+    """Raises UserError for a string, whose characters Python would iterate over."""
     if isinstance(items, str):
         raise UserError(
             f'{name}: a single text was given. Pass a list, such as [{items[:50]!r}].'
@@ -77,8 +74,8 @@ def component_error(error: BaseException) -> tuple[str, str] | None:
     """Describes an error of a user-defined component; returns None for other errors.
 
     Returns:
-      A line that names the component, and the traceback of its code. The traceback is
-      empty if the component raised nothing, but returned a wrong result.
+      A line that names the component, and the traceback of its code, which is empty if
+      the component returned a wrong result.
     """
     if isinstance(error, ResultError):
         return line(error), ''
@@ -107,13 +104,10 @@ def line(error: object) -> str:
 
 
 def printable(text: str, keep: str = '\t\n') -> str:
-    """Returns the text with control characters as escapes, such as `\\x1b`.
+    r"""Returns the text with control characters as escapes, such as `\x1b`.
 
-    A terminal would obey them. Texts from files, such as the name of a set, may come
-    from somebody else.
-
-    Args:
-      keep: Control characters that stay.
+    A terminal would obey them, and text from files may come from somebody else. The
+    characters in `keep` stay.
     """
     return _CONTROLS.sub(lambda x: x[0] if x[0] in keep else _escaped(x[0]), text)
 

@@ -30,6 +30,8 @@ def main() -> None:
     args = _parser().parse_args()
     _check_files(args)
     # Import JAX only after the flags, so that errors in flags show at once.
+    from experiments import metrics
+    from experiments.config import search
     from experiments.data import objectives
     from experiments.evaluation import scores
     from experiments.evaluation.evaluator import Evaluator
@@ -53,8 +55,8 @@ def main() -> None:
         evaluator = Evaluator(
             run.model,
             run.tokenizer,
-            evaluation,
-            scores.installed_metrics(evaluation.metrics, source.target),
+            search.make(evaluation),
+            scores.installed_metrics(metrics.make(evaluation.metrics), source.target),
             args.workdir if saves else None,
             (source.source, source.target),
             objective=objective and objective.with_tokenizer(run.tokenizer),
@@ -110,7 +112,6 @@ def _check_files(args: Any) -> None:
 
 
 def _chosen(args: Any, data: 'Source') -> 'dict[str, Pairs]':
-    """Returns the pairs to score by the name of their set or file."""
     from experiments.data.sources import text
     from experiments.evaluation import sets
 

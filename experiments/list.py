@@ -83,12 +83,10 @@ def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:
 def _score(run: Run) -> str:
     """Returns the deciding metric of the last scored set: `test bleu 31.20`."""
     metric = run.metrics[0]
-    scores = [(name, of.get(metric)) for name, of in run.evaluations.items()]
-    known = [(name, score) for name, score in scores if score is not None]
-    if not known:
-        return '-'
-    name, score = known[-1]
-    return f'{name} {metric} {console.score(score)}'
+    for name, scores in reversed(run.evaluations.items()):
+        if scores.get(metric) is not None:
+            return f'{name} {metric} {console.score(scores[metric])}'
+    return '-'
 
 
 def _age(seconds: float) -> str:

@@ -1,7 +1,4 @@
-"""The registries of the runner's components, by config field.
-
-The registries of the model are in `flaxformer_lite.config.variants`.
-"""
+"""The runner's components by config field; `variants` has those of the model."""
 
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.spec import Folder

@@ -39,34 +39,21 @@ from experiments.runs.reading import Run
 from experiments.sweeps import planning
 
 _NUMBERS = ('step', 'parameters', 'tokens_per_second')  # of a result
-# The flags that do not apply without --out, and with given scores.
-_NOT_OF_TABLES = ('base', 'measure')
-_NOT_OF_SCORES = ('runs', 'sweep', 'measure')
+_OF_RUNS = ('runs', '--sweep', '--measure')
 
 
 def main() -> None:
     args = _parser().parse_args()
     if args.scores is not None:
-        _refuse(
-            args,
-            _NOT_OF_SCORES,
-            '--{}: has no effect with --scores. Leave one of them out.',
-        )
+        _refuse(args, _OF_RUNS, 'with --scores. Leave one of them out.')
         print(tables.text(scores.compare_scores(args.scores, args.base)))
     elif args.recompute is not None:
-        _refuse(
-            args,
-            (*_NOT_OF_SCORES, 'base'),
-            '--{}: has no effect with --recompute. Leave one of them out.',
-        )
+        of_reports = (*_OF_RUNS, '--base')
+        _refuse(args, of_reports, 'with --recompute. Leave one of them out.')
         _recompute(args.recompute)
     else:
         if args.out is None:
-            _refuse(
-                args,
-                _NOT_OF_TABLES,
-                '--{}: has no effect without a report. Add --out=DIR.',
-            )
+            _refuse(args, ('--base', '--measure'), 'without a report. Add --out=DIR.')
         else:
             _check_out(args.out)
         _compare(args)
@@ -104,15 +91,13 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def _refuse(args: Any, names: Sequence[str], message: str) -> None:
-    """Raises UserError if a flag in `names` is set; `message` takes its name."""
-    for name in names:
-        if getattr(args, name):
-            raise UserError(message.format(name))
+def _refuse(args: Any, flags: Sequence[str], why: str) -> None:
+    for flag in flags:
+        if getattr(args, flag.lstrip('-')):
+            raise UserError(f'{flag}: has no effect {why}')
 
 
 def _check_out(folder: Path) -> None:
-    """Raises UserError if the report cannot be written or a package is missing."""
     without = 'or leave out --out'
     flags.require_packages('--out', flags.OF_REPORTS, 'report', without)
     if storage.exists(folder / directory.CONFIG):
@@ -160,11 +145,7 @@ def _compare(args: Any) -> None:
 
 
 def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Reads the runs. Returns them, and a line for each directory that was left out.
-
-    Raises:
-      UserError: No run can be read.
-    """
+    """Returns the runs, and a line for each directory that was left out."""
     runs = []
     notes = []
     for path in paths:
@@ -187,13 +168,9 @@ def as_table(runs: Sequence[Run]) -> str:
 
 
 def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
-    """Returns a table with a row for each arm: means over its finished runs.
+    """Returns a row for each arm: config fields, and means over its finished runs.
 
     If no run of an arm has finished, the means cover what its runs have so far.
-
-    Args:
-      of_arms: The arms.
-      fields: Config fields to show.
     """
     runs = [run for arm in of_arms for run in arm.runs]
     sets = dict.fromkeys(name for run in runs for name in run.evaluations)
@@ -203,12 +180,10 @@ def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
         counted = arm.scored or arm.runs
         values = [counted[0].config.get(field) for field in fields]
         for name in _NUMBERS:
-            numbers = [run.result.get(name) for run in counted]
-            values.append(_mean(numbers))
+            values.append(_mean([run.result.get(name) for run in counted]))
         for name in sets:
             of_set = [run.evaluations.get(name, {}) for run in counted]
-            scores = [scored.get(metric) for scored in of_set]
-            values.append(_mean(scores))
+            values.append(_mean([scored.get(metric) for scored in of_set]))
         path = arms.common_path(arm.runs)
         rows.append((path, len(counted), _statuses(arm), *values))
     scored = [f'{name} {metric}' for name in sets]
@@ -233,10 +208,8 @@ def _mean(values: Sequence[float | None]) -> Any:
 def _signatures(runs: Sequence[Run]) -> list[str]:
     """Returns the signatures of the deciding metric, and warns if they differ."""
     metric = runs[0].metrics[0]
-    found: set[str] = set()
-    for run in runs:
-        for scored in run.evaluations.values():
-            found.add(scored.get(f'{metric}_signature', ''))
+    of_sets = [scored for run in runs for scored in run.evaluations.values()]
+    found = {scored.get(f'{metric}_signature', '') for scored in of_sets}
     lines = [f'{metric}: {signature}' for signature in sorted(found - {''})]
     if len(lines) > 1:
         lines.append('Scores with different signatures are not comparable.')

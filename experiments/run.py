@@ -95,7 +95,6 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
 
 
 def _run(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
-    """Trains the run, or shows its result if it has ended."""
     with (
         _standard_output() as out,
         contextlib.redirect_stdout(out),
@@ -124,7 +123,6 @@ def _run(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
 
 
 def _standard_output() -> contextlib.AbstractContextManager[TextIO]:
-    """Returns standard output in the first process, else a null device."""
     if processes.is_first():
         return contextlib.nullcontext(sys.stdout)
     return open(os.devnull, 'w', encoding='utf-8')
@@ -144,6 +142,5 @@ def _last_line(path: Path, screen: Screen) -> str:
 
 
 def _newest_step(path: Path) -> int:
-    """Returns the step of the newest checkpoint, or 0 without one."""
     names = [folder.name for folder in (path / 'checkpoints').glob('*')]
     return max(map(int, filter(str.isdigit, names)), default=0)

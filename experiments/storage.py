@@ -49,8 +49,7 @@ def as_user_error(action: str, path: Path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path whose file or folder then replaces `path` atomically.
 
-    If the block raises, `path` is unchanged, and no new folder remains. A folder cannot
-    replace a nonempty folder.
+    If the block raises, nothing changes. A folder cannot replace a nonempty folder.
 
     Raises:
       UserError: The disk is full, or the path is not writable.
@@ -75,14 +74,14 @@ def replacing(path: Path) -> Iterator[Path]:
 def decode_line(line: bytes) -> str:
     """Returns a line of UTF-8 text without its line end and byte order marks.
 
-    Files joined from several also have such marks in the middle.
+    Joined files have such marks in the middle, too.
 
     Raises:
       ValueError: The line isn't UTF-8, or is longer than `LONGEST_LINE`. The message
-        says why, without a subject.
+        has no subject.
     """
     if len(line) > LONGEST_LINE:
-        raise ValueError(f'is longer than {LONGEST_LINE:,} bytes; split it')
+        raise ValueError(f'is longer than {LONGEST_LINE:,} bytes. Split it.')
     reason = 'zero bytes, as UTF-16 has' if b'\0' in line else ''
     text = ''
     try:
@@ -90,7 +89,7 @@ def decode_line(line: bytes) -> str:
     except UnicodeDecodeError as error:
         reason = f'{error.reason}, byte {error.start + 1} of it'
     if reason:
-        raise ValueError(f'is not UTF-8 ({reason}); convert it, for example with iconv')
+        raise ValueError(f'is not UTF-8 ({reason}). Convert it, as with iconv.')
     return text.replace(_BYTE_ORDER_MARK, '').rstrip('\r\n')
 
 
@@ -98,7 +97,7 @@ def check_line_ends(only_line: bytes) -> None:
     """Raises ValueError if a file's only line contains line ends of CR alone."""
     if b'\n' not in only_line and b'\r' in only_line.rstrip(b'\r'):
         raise ValueError(
-            "has line ends of CR alone; convert them, for example with tr '\\r' '\\n'"
+            "has line ends of CR alone. Convert them, for example with tr '\\r' '\\n'."
         )
 
 
@@ -115,13 +114,7 @@ def write(path: Path, data: str | bytes) -> None:
 
 
 def write_output(path: Path, data: str | bytes) -> None:
-    """Writes a file that the user named.
-
-    Writes through a link, and into a device or pipe, instead of replacing it.
-
-    Raises:
-      UserError: The file cannot be written.
-    """
+    """Writes a file that the user named; through a link, and into a device or pipe."""
     if path.is_symlink() or (exists(path) and not path.is_file()):
         with as_user_error('write', path):
             path.write_bytes(data.encode() if isinstance(data, str) else data)
@@ -152,21 +145,15 @@ def json_text(value: Any) -> str:
 
 
 def json_sha256(value: Any) -> str:
-    """Returns the SHA-256 of a value's `json_text`, in hex."""
     return hashlib.sha256(json_text(value).encode()).hexdigest()
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Opens a file for reading.
-
-    Raises:
-      OSError: It can't be read, or isn't a regular file. (A pipe could block.)
-    """
+    """Opens a file for reading; raises OSError for a pipe, which could block."""
     return open(path, 'rb', opener=_open_regular)
 
 
 def read_bytes(path: Path) -> bytes:
-    """Returns the content of a file; raises OSError as `open_regular` does."""
     with open_regular(path) as file:
         return file.read()
 
@@ -181,11 +168,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the value of a JSON file.
-
-    Raises:
-      UserError: The file cannot be read, or is not JSON.
-    """
+    """Returns the value of a JSON file; raises UserError if it cannot be read."""
     with as_user_error('read', path):
         data = read_bytes(path)
     try:
@@ -195,7 +178,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Returns the value of a JSON text; `options` are those of `json.loads`.
+    """Returns the value of a JSON text, with the options of `json.loads`.
 
     Raises:
       ValueError: The text isn't JSON, or is nested deeper than `_DEEPEST` levels.
@@ -211,7 +194,6 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 
 
 def _nests_deeper(value: Any, levels: int) -> bool:
-    """Returns whether arrays and objects nest deeper than `levels`."""
     nested = [value]
     for _ in range(levels + 1):
         nested = [child for parent in nested for child in _children(parent)]
@@ -236,7 +218,9 @@ def lines(path: Path) -> Iterator[bytes]:
         for number, line in enumerate(bounded_lines(file), 1):
             if len(line) > LONGEST_LINE:
                 where = f'{path}, line {number}'
-                raise UserError(f'{where}: longer than {LONGEST_LINE:,} bytes')
+                raise UserError(
+                    f'{where}, is longer than {LONGEST_LINE:,} bytes. Split it.'
+                )
             yield line
 
 
@@ -246,13 +230,11 @@ def bounded_lines(file: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file in hex; raises UserError if unreadable."""
     with as_user_error('read', path), open_regular(path) as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def write_sums(sums: Path, paths: Iterable[Path]) -> None:
-    """Writes the checksums of files to `sums`, a file in their folder."""
     lines = [f'{sha256(path)}  {path.name}\n' for path in sorted(paths)]
     write(sums, ''.join(lines))
 
@@ -273,8 +255,7 @@ def _sum_lines(sums: Path) -> list[str]:
 def damage(sums: Path) -> str:
     """Returns what is wrong with the files listed in `sums`, or '' if all are intact.
 
-    Raises:
-      UserError: A file exists but cannot be read now.
+    Raises UserError if a file exists but cannot be read now.
     """
     expected = read_sums(sums)
     if len(expected) < len(_sum_lines(sums)):
@@ -291,14 +272,7 @@ def damage(sums: Path) -> str:
 def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
     """Makes a folder of a cache, unless it exists and its checksums match.
 
-    One process makes the folder while others wait.
-
-    Args:
-      folder: The folder.
-      make: Writes the files to the folder that it gets.
-
-    Raises:
-      UserError: The folder cannot be read or written.
+    One process makes the folder while others wait. `make` writes its files.
     """
     if not damage(folder / SUMS):
         return
@@ -323,7 +297,6 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
 
     Raises:
       InUse: Another process holds the lock, and `wait` is False.
-      UserError: The file cannot be written.
     """
     with as_user_error('write', file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -334,8 +307,8 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
             opened.seek(0)
             owner = opened.read() or 'another process'
             raise InUse(
-                f'{file.parent} is in use by {owner}: let it end, stop it, or choose '
-                'another --workdir'
+                f'{file.parent} is in use by {owner}. Wait for it, stop it, or choose '
+                'another --workdir.'
             )
         opened.truncate(0)
         opened.write(f'process {os.getpid()} on {platform.node()}')
@@ -344,7 +317,6 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
 
 
 def is_free(file: Path) -> bool:
-    """Returns whether no process is known to hold the lock of a file."""
     if not file.exists():
         return True
     with as_user_error('read', file):
@@ -355,12 +327,14 @@ def is_free(file: Path) -> bool:
 
 
 def refuse_link(path: Path) -> None:
-    """Raises UserError if the path is a link.
+    """Raises UserError for a link.
 
-    In a directory that others can write to, a link could lead to any file of this user.
+    In a directory that others can write to, it could lead to any file of this user.
     """
     if path.is_symlink():
-        raise UserError(f'{path} is a link. Remove it, so that nothing else is changed')
+        raise UserError(
+            f'{path} is a link. Remove it, so that its target stays unchanged.'
+        )
 
 
 def _open_no_link(path: str, flags: int) -> int:
@@ -383,11 +357,7 @@ def _lock(file: IO[str], wait: bool) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Returns whether a file or folder exists.
-
-    Raises:
-      UserError: The system cannot tell.
-    """
+    """Returns whether a file or folder exists; UserError if the system cannot tell."""
     with as_user_error('read', path):
         try:
             path.stat()
@@ -403,7 +373,6 @@ def run_title(path: Path) -> str:
 
 
 def is_file_name(name: str) -> bool:
-    """Returns whether a name leads to no other folder, and can be a file's."""
     return name not in ('', '.', '..') and not set('/\\\0').intersection(name)
 
 

@@ -73,7 +73,6 @@ def _parser() -> flags.Parser:
 
 
 def _check_worker(worker: Sequence[int] | None) -> None:
-    """Raises UserError unless NUMBER is less than OF."""
     if worker is not None and worker[0] >= worker[1]:
         number, of = worker
         raise UserError(
@@ -125,9 +124,7 @@ def _idle_factors(sweep: Sweep) -> list[str]:
 def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
     """Raises UserError for unreadable evaluation sets or an unknown set in `measure`.
 
-    Args:
-      sweep: The planned sweep.
-      is_dry_run: Skips data sets that would be downloaded.
+    A dry run skips data sets that would be downloaded.
     """
     from experiments.data import sources
     from experiments.evaluation import sets
@@ -177,7 +174,6 @@ def _power(sweep: Sweep) -> str:
 
 
 def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
-    """Trains runs as one of several workers."""
     workers.stop_with_parent()
     try:
         workers.make_all(sweep, index, workers_in_all)
@@ -196,8 +192,7 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
     print(f'logs: {folder}/', flush=True)
     workers.forget_failures(sweep)
     sweep = planning.plan(sweep)
-    runs = sweep.all_runs
-    said = {run.path for run in runs if planning.has_ended(run)}
+    said = {run.path for run in sweep.all_runs if planning.has_ended(run)}
     if said:
         in_all = progress.number_of_runs(sweep)
         print(f'{len(said)} of {in_all} runs have already ended', flush=True)
@@ -215,12 +210,9 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
 def _use_workers(
     sweep: Sweep, said: set[Path], config: str, number: int, stop: Callable[[], bool]
 ) -> Sweep:
-    """Starts workers and waits for them; forwards a stop to them."""
     processes = workers.start_here(config, number, _logs(sweep))
     try:
-        while None in [process.poll() for process in processes]:
-            if stop():
-                break
+        while not stop() and None in [process.poll() for process in processes]:
             time.sleep(0.5)
             sweep = progress.say_ended(sweep, said)
     finally:
@@ -232,12 +224,11 @@ def _use_workers(
 
 
 def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
-    """Waits for runs of other processes, and returns whether there were any.
-
-    These can be workers of a killed sweep that are about to stop.
-    """
+    """Waits for runs of other processes, such as workers of a killed sweep, if any."""
     was_running = False
-    while not stop() and _is_running(sweep):
+    while not stop():
+        if reading.RUNNING not in {planning.outcome(x).status for x in sweep.all_runs}:
+            break
         if not was_running:
             print('waiting for runs of other processes', flush=True)
         was_running = True
@@ -245,24 +236,14 @@ def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
     return was_running
 
 
-def _is_running(sweep: Sweep) -> bool:
-    statuses = [planning.outcome(run).status for run in sweep.all_runs]
-    return reading.RUNNING in statuses
-
-
 def _logs(sweep: Sweep) -> Path:
-    """Returns the folder of the workers' logs."""
     return directory.RUNS / '.sweeps' / sweep.name
 
 
 def _exit_unless_finished(runs: Sequence[PlannedRun], folder: Path) -> None:
-    """Prints unfinished runs and exits with status 1 if there are any."""
-    is_finished = True
-    for run in runs:
-        status, message = planning.outcome(run)
-        if status != reading.FINISHED:
-            is_finished = False
-            reason = message or f'see the logs in {folder}/'
-            note(f'{run.path}: {status}: {reason}')
-    if not is_finished:
+    outcomes = [(run.path, *planning.outcome(run)) for run in runs]
+    unfinished = [x for x in outcomes if x[1] != reading.FINISHED]
+    for path, status, message in unfinished:
+        note(f'{path}: {status}: {message or f"see the logs in {folder}/"}')
+    if unfinished:
         sys.exit(1)

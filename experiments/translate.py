@@ -58,8 +58,9 @@ def main() -> None:
         _check_tokenizers(runs)
         usual = runs[0].config.evaluation
         settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
-        strategy = search.make(settings).strategy
-        samples = search.sampling(strategy, args.n_best).samples
+        decoding = search.make(settings)
+        strategy = decoding.strategy
+        samples = decoding.count_samples(args.n_best)
         most = samples if strategy.draws else strategy.hypotheses
         _check_n_best(args.n_best, most)
         if args.html and (len(runs) > 1 or strategy.draws):
@@ -71,7 +72,7 @@ def main() -> None:
         translate = Translator(
             model,
             runs[0].tokenizer,
-            settings,
+            decoding,
             seed=args.seed,
             n_best=args.n_best,
             longest=max(LONGEST, settings.batch_tokens),
@@ -137,7 +138,6 @@ def _parser() -> flags.Parser:
 
 
 def _check_html(path: Path) -> None:
-    """Raises UserError if the page cannot be written."""
     reason = storage.obstacle(path.parent)
     if path.is_dir():
         reason = 'it is a directory'
@@ -157,7 +157,6 @@ def _model_of(runs: 'Sequence[OpenedRun]') -> tuple[Any, Any]:
 
 
 def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
-    """Raises UserError unless the runs of an ensemble share a tokenizer."""
     for run in runs:
         if run.tokenizer.digest != runs[0].tokenizer.digest:
             raise UserError(
@@ -167,7 +166,6 @@ def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
 
 
 def _check_n_best(n_best: int, most: int) -> None:
-    """Raises UserError if the search returns fewer translations per line."""
     if not 1 <= n_best <= most:
         raise UserError(
             f'--n_best={n_best} must be from 1 to {most}. Use more beams, as in '

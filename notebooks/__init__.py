@@ -1,1 +1,1 @@
-"""Notebooks, and what runs them."""
+"""Notebooks, and the programs that install and run them."""

@@ -1,11 +1,10 @@
-"""Runs the notebooks from the top and keeps what they put out.
+"""Runs notebooks and stores their outputs.
 
     python -m notebooks.execute
     python -m notebooks.execute traps own_loop
 
-A notebook is edited in Jupyter and then run by this, so that its outputs belong to its
-cells. It runs in a copy of the checkout: the runs that it trains are not left here. It
-needs the extra `notebooks`.
+Edit a notebook in Jupyter and then run this program. It works in a copy of the
+checkout, which discards trained runs. It needs the extra `notebooks`.
 """
 
 import argparse
@@ -18,8 +17,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).parents[1]
-# In the order in which they are run: `look_inside` looks into the run of `quickstart`,
-# and trains it by itself where it is not there.
+# In execution order: `look_inside` opens the run of `quickstart`, or else trains it.
 NAMES = (
     'quickstart',
     'the_paper_in_code',
@@ -31,7 +29,7 @@ NAMES = (
     'ablation',
     'tasks',
 )
-# What a notebook needs of a checkout: `pretrained` opens one of the tests' checkpoints.
+# `pretrained` opens one of the tests' checkpoints.
 _COPIED = (
     'flaxformer_lite',
     'parallel_grammar',
@@ -41,7 +39,7 @@ _COPIED = (
     'results',
     'tests/goldens/families',
 )
-_SECONDS = 1_800  # a cell may take, also beside other work
+_SECONDS = 1_800  # for a cell, on a busy machine
 
 
 def copy_checkout(folder: Path) -> Path:
@@ -54,7 +52,6 @@ def copy_checkout(folder: Path) -> Path:
 
 
 def read(path: Path) -> NotebookNode:
-    """The notebook in a file."""
     return nbformat.read(path, as_version=4)
 
 
@@ -62,7 +59,7 @@ def execute(path: Path) -> NotebookNode:
     """Runs a notebook from the top, in its own folder and in this environment.
 
     Raises:
-      CellExecutionError: a cell failed.
+      CellExecutionError: A cell failed.
     """
     notebook = read(path)
     for cell in notebook.cells:
@@ -74,14 +71,14 @@ def execute(path: Path) -> NotebookNode:
         timeout=_SECONDS,
         kernel_name='python3',
         record_timing=False,
-        coalesce_streams=True,  # one output a cell, however often it printed
+        coalesce_streams=True,  # one output for all prints of a cell
         resources={'metadata': {'path': str(path.parent)}},
     )
     return client.execute()
 
 
 def clean(notebook: NotebookNode, root: Path) -> None:
-    """Leaves out of a notebook what is of this machine: paths, versions, times."""
+    """Removes machine-specific paths, versions and times from a notebook."""
     notebook.metadata = {
         'kernelspec': {
             'display_name': 'Python 3',
@@ -102,13 +99,13 @@ def clean(notebook: NotebookNode, root: Path) -> None:
 
 
 def _without_paths(text: str, root: Path) -> str:
-    text = text.replace('\r\n', '\n')  # as a shell command's terminal ends lines
+    text = text.replace('\r\n', '\n')  # from the terminal of a shell command
     return text.replace(f'{root}/', '').replace(str(root), '.')
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
-    # Python 3.11 looks for the names that are left out, [], among the choices too.
+    # Python 3.11 also checks omitted names, [], against the choices.
     parser.add_argument('names', nargs='*', choices=[*NAMES, []], metavar='name')
     names = parser.parse_args().names or NAMES
     with tempfile.TemporaryDirectory() as folder:

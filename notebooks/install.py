@@ -35,8 +35,8 @@ def install() -> None:
     """Installs the project if necessary, and prints the devices that JAX finds.
 
     Raises:
-      SystemExit: names the cause on one line: an old Python, no network, a GPU that
-        JAX doesn't use.
+      SystemExit: Names the cause on one line: an old Python, no network, or an unused
+        GPU.
     """
     if sys.version_info < _OLDEST_PYTHON:
         version = '.'.join(map(str, sys.version_info[:2]))
@@ -66,12 +66,12 @@ def _install() -> None:
     changed = before - _loaded_versions()
     if changed:
         names = ', '.join(sorted(name for name, _ in changed))
-        print(f'The kernel restarts, as {names} changed. Then run this cell again.')
+        print(f'{names} changed, so the kernel restarts. Run this cell again.')
         _restart_kernel()
 
 
 def _accelerator() -> str | None:
-    """The extra for this machine's accelerator."""
+    """Returns the extra for this machine's accelerator."""
     if glob.glob('/dev/accel*') or glob.glob('/dev/vfio/[0-9]*'):
         return 'tpu'
     if not shutil.which('nvidia-smi'):
@@ -86,7 +86,7 @@ def _accelerator() -> str | None:
 
 
 def _jax_will_do(accelerator: str | None) -> bool:
-    """Whether the runtime's JAX is new enough and uses the accelerator."""
+    """Returns whether the runtime's JAX is new enough and uses the accelerator."""
     code = 'import flaxformer_lite, jax; print(jax.default_backend())'
     found = _python(code)
     return not found.returncode and (
@@ -99,7 +99,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _loaded_versions() -> set[tuple[str, str]]:
-    """Name and version of each distribution that this process has imported."""
+    """Returns name and version of each distribution that this process has imported."""
     return {
         (name, metadata.version(name))
         for module, names in metadata.packages_distributions().items()
@@ -118,10 +118,10 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _fail(what: str, stderr: str) -> NoReturn:
-    """Raises SystemExit with the cause on one line."""
-    lines = stderr.strip().splitlines()
-    no_network = re.search(_NO_NETWORK, stderr)
-    sys.exit(f'{what}: {"no network" if no_network else lines[-1]}')
+    reason = stderr.strip().splitlines()[-1]
+    if re.search(_NO_NETWORK, stderr):
+        reason = "no network. Turn on internet access in the notebook's settings."
+    sys.exit(f'{what}: {reason}')
 
 
 def _restart_kernel() -> None:

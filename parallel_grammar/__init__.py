@@ -10,19 +10,14 @@ The grammar draws a syntax tree, and each language renders the same tree:
     >>> german.sentence(tree)
     'Mein Arzt vergisst, meine nützliche Kiste zuzumachen.'
 
-A seed gives the same sentences on every platform and Python version. The sentences
-need agreement, cases, separable verbs, relative clauses and the word orders of German.
-`long_sentence` joins and nests several clauses. `is_held_out` tells whether a tree
-combines a word with a construction that `HELD_OUT` reserves for evaluation. `annotate`
-tells which words translate each other, and which words decide each German form.
-
-The package needs only the standard library. Its modules, in the order of the data flow:
+A seed gives the same sentences on every platform and Python version. Modules, in the
+order of the data flow:
 
 * `words`, `nouns`, `verbs`: tables of words in both languages.
 * `inflect_english`, `inflect_german`: inflection.
 * `lexemes`, `lexicon`: the inflected words, by their English base form.
 * `syntax`: the classes of a tree. You can also build a tree by hand.
-* `sample_*`: random trees. `rng` is the random number generator.
+* `sample_*`: random trees.
 * `english`, `german`, `german_phrases`: a tree as text.
 * `tagged`: words with the units of the tree that they express.
 * `gold`: which words translate each other, and which decide a German form.

@@ -52,10 +52,7 @@ def words(tree: Sentence) -> list[Word]:
 
 
 def phrase(nominal: Nominal, role: str = 'object') -> list[Word]:
-    """Returns the words of a noun phrase.
-
-    Args:
-      role: Subject, object or, after a preposition, other.
+    """Returns the words of a noun phrase; `role` is subject, object or other.
 
     Examples:
       >>> from parallel_grammar.rng import Rng
@@ -128,7 +125,7 @@ def _possessive(
 def _finite(clause: Clause, emphatic: bool) -> tuple[Word, list[Word], bool]:
     """Returns the finite verb, the verbs after it, and whether it is an auxiliary.
 
-    `emphatic` requires an auxiliary, for questions and 'not': 'does … buy' for 'buys'.
+    `emphatic` requires one, for questions and 'not': 'does … buy' for 'buys'.
     """
     head = clause.verb.english
     rest = []
@@ -180,7 +177,6 @@ def _link(clause: Clause) -> list[Word]:
 
 
 def _verbs(clause: Clause, inverted: bool) -> tuple[Word, list[Word]]:
-    """Returns the inverted verb of a question, and the verbs with 'not' and adverb."""
     finite, rest, auxiliary = _finite(clause, inverted or clause.negative)
     middle = []
     if clause.time and clause.time.middle and clause.front != 'time':
@@ -227,7 +223,6 @@ def _predicate(part: Adjective | Comparison | NounPhrase) -> list[Word]:
 
 
 def _objects(clause: Clause) -> dict[str, list[Word]]:
-    """Returns objects and particle by part of the clause, in order."""
     verb = clause.verb
     thing = clause.object
     person = clause.recipient
@@ -289,11 +284,7 @@ def _tail(part: Subordinate | None) -> list[Word]:
 
 
 def _clause(clause: Clause, inverted: bool = False) -> list[Word]:
-    """Returns the front, the subject, the verbs and the rest.
-
-    Args:
-      inverted: Whether the subject follows a verb, as in questions.
-    """
+    """Returns the front, the subject, the verbs and the rest."""
     parts = _parts(clause)
     if clause.front == 'object' and clause.verb.link and not clause.recipient:
         # 'What does he look for?', 'the key that he looks for'

@@ -136,7 +136,6 @@ def _infinite(clause: Clause, form: str, by: str) -> Word:
 
 
 def _verbs_last(clause: Clause, by: Unit) -> list[Word]:
-    """Returns clause-final verbs, with the prefix attached: 'anruft'."""
     finite, rest = _verbs(clause)
     finite = finite.also(deciders=lambda: decided_by('verb-final order', [by]))
     prefix = clause.verb.german.prefix
@@ -151,7 +150,6 @@ def _verbs_last(clause: Clause, by: Unit) -> list[Word]:
 
 
 def _objects(clause: Clause) -> dict[str, list[Word]]:
-    """Returns recipient and object; a pronoun object comes first: 'es ihm'."""
     thing, person = clause.object, clause.recipient
     verb = unit(clause, 'verb')
     parts = {}
@@ -169,12 +167,7 @@ def _objects(clause: Clause) -> dict[str, list[Word]]:
 
 
 def _middle(clause: Clause) -> dict[str, list[Word]]:
-    """Returns the middle field by part.
-
-    Order: pronouns, time, nouns, not, manner, place, rest.
-
-    German uses 'kein' for 'nicht ein'.
-    """
+    """Returns the middle field: pronouns, time, nouns, not, manner, place, rest."""
     parts = _subject(clause)
     objects = _objects(clause)
     for name, words in objects.items():
@@ -190,7 +183,7 @@ def _middle(clause: Clause) -> dict[str, list[Word]]:
 
 
 def _subject(clause: Clause) -> dict[str, list[Word]]:
-    """Returns reflexive and subject; the subject comes first if it is a pronoun."""
+    """Returns reflexive and subject; a pronoun subject comes first."""
     subject = []
     if not clause.elided:
         subject = [*phrase(clause.subject, 'nom'), *_relative(clause.subject)]
@@ -238,8 +231,8 @@ def _relative(nominal: object) -> list[Word]:
 def _after(clause: Clause) -> list[Word]:
     """Returns the words after the clause-final verb: a relative clause, then the tail.
 
-    'Er hat das Buch gekauft, das …' is easier to read than with the verb after the
-    relative clause. The subject's relative clause stays with the subject.
+    'Er hat das Buch gekauft, das …' is easier to read than with the verb last. The
+    subject's relative clause stays with the subject.
     """
     last = clause.direction or clause.place or clause.companion or clause.object
     described = last.phrase if isinstance(last, Prepositional) else last
@@ -265,7 +258,7 @@ def _last(clause: Clause, by: Unit) -> list[Word]:
 
 
 def _infinitive(clause: Clause) -> list[Word]:
-    """Returns an infinitive clause, 'die Tür aufzumachen', with zu after the prefix."""
+    """Returns 'die Tür aufzumachen', with zu after the prefix."""
     parts = _middle(clause) | {'subject': []}
     verb = clause.verb.german
     to = Word('zu', unit(clause, 'to'))
@@ -292,7 +285,7 @@ def _tail(part: Subordinate | None) -> list[Word]:
 
 
 def _main(clause: Clause, mood: str) -> list[Word]:
-    """Returns a main clause: verb second, or first in requests and yes-no questions."""
+    """Returns verb second, or first in requests and yes-no questions."""
     parts = _middle(clause)
     finite, rest = _verbs(clause)
     if mood == 'request':

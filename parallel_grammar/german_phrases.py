@@ -117,9 +117,7 @@ _NO = Determiner('no', 'no', 'kein', 'ein')
 
 
 def phrase(nominal: Nominal, case: str, by: Sequence[Unit] = ()) -> list[Word]:
-    """Returns the words of a noun phrase in a case.
-
-    Omits its relative clause, which `german` places.
+    """Returns the words of a noun phrase in a case, without its relative clause.
 
     Args:
       by: The units that decide the case. The nominative of a subject has none.
@@ -206,7 +204,6 @@ def _deciders(
 
 
 def _noun_phrase(np: NounPhrase, case: str, by: Sequence[Unit]) -> list[Word]:
-    """Returns article, adjective and noun; a possessive replaces the article."""
     cell = _agreement(np), case
     determiner = np.determiner.german
     pattern = np.determiner.pattern
@@ -259,7 +256,6 @@ def _possessive(owner: Name | RelativePronoun) -> Word:
 
 
 def indefinite(nominal: object) -> TypeGuard[NounPhrase]:
-    """Returns whether 'kein' negates it: a noun with 'ein' or without an article."""
     if not isinstance(nominal, NounPhrase) or nominal.owner:
         return False
     return nominal.determiner.english in ('a', '')

@@ -1,7 +1,6 @@
 """Combinations of a word and a construction that are held out from training.
 
-Training has each word and each construction, but never together. Each sentence of
-`compositional` has such a pair and so tests compositional generalization.
+Training has each word and each construction, but never together.
 """
 
 from collections.abc import Iterator

@@ -51,11 +51,7 @@ def _past(base: str) -> str:
 
 
 def verb(base: str, past: str = '', participle: str = '') -> EnglishVerb:
-    """Returns all forms of a verb.
-
-    Args:
-      past: Empty for the regular form.
-      participle: Empty if it equals the past.
+    """Returns all forms. Without `past` it is regular; `participle` defaults to `past`.
 
     Examples:
       >>> verb('bake').participle, verb('write', 'wrote', 'written').gerund

@@ -25,11 +25,9 @@ def noun_forms(
 ) -> dict[tuple[bool, str], str]:
     """Returns (is plural, case) → form.
 
-    Weak nouns have the form of the plural in all cases but the nominative.
-
-    In the genitive, monosyllabic nouns and those that end in a sibilant take -es; other
-    masculine and neuter nouns take -s. `genitive` is for exceptions. `plural` may be
-    empty.
+    Weak nouns have the form of the plural in all cases but the nominative. By default,
+    monosyllabic nouns and those that end in a sibilant take -es in the genitive, other
+    masculine and neuter nouns -s. `plural` may be empty.
 
     Examples:
       >>> forms = noun_forms('Hund', 'm', 'Hunde')
@@ -67,7 +65,6 @@ def adjective_stem(adjective: str) -> str:
 
 
 def _present(infinitive: str, third: str) -> tuple[str, ...]:
-    """Returns the five persons; `third` is an irregular form: gibt, schläft, weiß."""
     if infinitive in _PRESENT:
         return _PRESENT[infinitive]
     stem = re.sub('e?n$', '', infinitive)
@@ -88,7 +85,6 @@ def _present(infinitive: str, third: str) -> tuple[str, ...]:
 
 
 def _past(first: str) -> tuple[str, ...]:
-    """Returns the preterite's five persons: hatte, hattest, …; war, warst, …"""
     if not first:
         return ()
     plural = first + ('n' if first.endswith('e') else 'en')
@@ -96,7 +92,6 @@ def _past(first: str) -> tuple[str, ...]:
 
 
 def _imperative(present: tuple[str, ...]) -> str:
-    """Returns the imperative: gib, komm, warte. Only the stem change e → i applies."""
     first, _, third, infinitive, _ = present
     stem = re.sub('e?n$', '', infinitive)
     if 'e' in stem and re.search('i', third) and not re.search('i', stem):

@@ -1,4 +1,4 @@
-"""Classes of words, with the forms in both languages. `lexicon` creates the words."""
+"""Classes of words, with the forms in both languages."""
 
 from typing import NamedTuple
 

@@ -24,7 +24,6 @@ from parallel_grammar.syntax import Name
 
 
 def _lines(table: str) -> list[list[str]]:
-    """Splits each line of a table at `: ` and `;`."""
     joined = table.replace('\n    ', ' ')
     return [
         [f.strip() for f in re.split(': |;', line)]
@@ -73,7 +72,6 @@ _GROUPS = verbs.GROUPS | {
 
 
 def nouns_of(text: str) -> tuple[Noun, ...]:
-    """Returns the distinct nouns named by groups, kinds and nouns."""
     names = set(' '.join(_GROUPS.get(word, word) for word in text.split()).split())
     unknown = names - set(NOUNS) - set(nouns.NOUNS)
     if unknown:
@@ -148,7 +146,6 @@ Place = Adverb | tuple[Preposition, Noun | Name]
 
 
 def _alternatives(text: str) -> list[Place]:
-    """Returns the places of one alternative; an adverb weighs like three nouns."""
     if text in ADVERBS_OF_PLACE:
         return [ADVERBS_OF_PLACE[text]] * 3
     if text.endswith(' towns'):
@@ -179,7 +176,6 @@ DIRECTIONS = _places(words.DIRECTIONS)
 
 
 def _english(text: str) -> tuple[EnglishVerb, str, str]:
-    """Parses 'look (+forward to)' to the forms of look, 'forward', 'to'."""
     forms, _, linked = text.rstrip(')').partition(' (')
     parts = linked.split()
     particle = ' '.join(part[1:] for part in parts if part[0] == '+')
@@ -249,7 +245,6 @@ def _auxiliary(present: str, past: str = '') -> EnglishVerb:
 
 
 def _subjunctive(infinitive: str, first: str) -> GermanVerb:
-    """Returns a verb whose present is formed like a past: sollte, möchte."""
     verb = inflect_german.verb(infinitive, past=first)
     return verb._replace(present=verb.past, past=())
 

@@ -8,9 +8,9 @@ T = TypeVar('T')
 
 
 class Rng:
-    """Random number generator.
+    """Random numbers that are identical on every platform and Python version.
 
-    It uses only `Random.random`, the one method whose sequence Python guarantees.
+    Uses `Random.random`, the only method whose sequence Python guarantees.
 
     Examples:
       >>> rng = Rng(1)

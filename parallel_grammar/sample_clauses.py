@@ -90,7 +90,6 @@ def _objects(
 
 
 def _adjuncts(rng: Rng, verb: Verb, subject: Nominal, extras: bool) -> dict[str, Any]:
-    """Samples the required adjuncts, and at most one other if `extras`."""
     chosen = [note[:-1] for note in verb.notes if note.endswith('!')]
     optional = [note for note in verb.notes if note in _ADJUNCTS]
     if extras and optional and rng.chance(0.5):
@@ -113,9 +112,7 @@ def _adjunct(
 
 
 def has_past(verb: Verb) -> bool:
-    """Returns False for 'read' or 'put', whose past equals the present.
-
-    Such verbs use the perfect.
+    """Returns False for 'read' or 'put', which use the perfect: past equals present.
 
     Examples:
       >>> from parallel_grammar.lexicon import VERBS

@@ -49,7 +49,6 @@ def _second_clause(
 
 
 def subordinate(rng: Rng) -> Sentence:
-    """Samples '…, because …' or the reverse order: 'When …, …'."""
     kinds = {
         'because': 30,
         'although': 16,
@@ -94,7 +93,6 @@ def _said(rng: Rng, main: Clause) -> Clause:
 
 
 def intention(rng: Rng) -> Sentence:
-    """Samples 'tries to …'."""
     verb = rng.pick([v for v in CLAUSE_VERBS.values() if 'to' in v.notes])
     subject = subject_of(rng, verb, 'plain')
     tense = rng.draw({'present': 40, 'past': 45, 'perfect': 8, 'future': 7})
@@ -115,7 +113,6 @@ def _is_extended(what: Clause) -> bool:
 
 
 def purpose(rng: Rng) -> Sentence:
-    """Samples '… in order to …'."""
     subject = subject_of(rng, BE)
     tense = rng.pick(('present', 'past'))
     main = clause(rng, _PURPOSEFUL, subject, tense, extras=False, negative=False)
@@ -124,7 +121,6 @@ def purpose(rng: Rng) -> Sentence:
 
 
 def joined(rng: Rng) -> Sentence:
-    """Samples two main clauses: '…, and …'."""
     tense = rng.pick(('present', 'past'))
     first = short_clause(rng, tense)
     second = _second_clause(rng, first, tense)

@@ -124,14 +124,12 @@ def _owner(rng: Rng, subject: Nominal | None) -> Name | NounPhrase:
 
 
 def _has_its(nominal: Nominal | None) -> TypeGuard[NounPhrase]:
-    """Returns whether it is one animal or child, to which 'its' can refer."""
     if not isinstance(nominal, NounPhrase) or nominal.plural:
         return False
     return nominal.noun.kind in ('child', 'pet', 'beast')
 
 
 def noun_of(nominal: Nominal) -> Noun:
-    """Returns a noun that takes the same predicates."""
     if isinstance(nominal, NounPhrase | RelativePronoun):
         return nominal.noun
     female = isinstance(nominal, Name | Pronoun) and nominal.gender == 'f'
@@ -139,7 +137,6 @@ def noun_of(nominal: Nominal) -> Noun:
 
 
 def is_none(nominal: Nominal) -> bool:
-    """Returns whether it is negative, as 'no man', and excludes further negation."""
     return isinstance(nominal, NounPhrase) and nominal.determiner.english == 'no'
 
 
@@ -151,7 +148,6 @@ def may_be_negated(subject: Nominal) -> bool:
 
 
 def subject_of(rng: Rng, verb: Verb, determiners: str = 'any') -> Nominal:
-    """Samples a subject that the verb allows."""
     if NOUNS['woman'] in verb.subjects:  # anybody can do it
         kind = rng.draw({'noun': 60, 'name': 14, 'pronoun': 20, 'both': 6})
         if kind == 'name':
@@ -186,7 +182,6 @@ def other(
 
 
 def time_for(rng: Rng, tense: str, often: bool) -> Adverb:
-    """Samples a time that suits the tense; `often` also allows frequencies."""
     if often and rng.chance(0.3):
         return rng.pick(FREQUENCIES)
     return rng.pick([time for time in TIMES if not time.tenses or tense in time.tenses])
@@ -195,7 +190,6 @@ def time_for(rng: Rng, tense: str, often: bool) -> Adverb:
 def place_in(
     rng: Rng, places: Sequence[Place], subject: Nominal
 ) -> Prepositional | Adverb:
-    """Samples one of the places, usually with 'the'."""
     place = rng.pick(places)
     if isinstance(place, Adverb):
         return place

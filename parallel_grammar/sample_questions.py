@@ -42,7 +42,6 @@ def yes_or_no(rng: Rng) -> Sentence:
 
 
 def question(rng: Rng) -> Sentence:
-    """Samples a question with a question word."""
     kinds = {
         _who: 22,
         _whom_or_what: 26,
@@ -62,7 +61,6 @@ def _who(rng: Rng) -> Clause:
 
 
 def _which(rng: Rng, nouns: tuple[Noun, ...]) -> NounPhrase:
-    """Samples 'which dog' or 'how many dogs'."""
     phrase = replace(noun_phrase(rng, nouns), owner=None)
     word = 'how many' if phrase.plural and rng.chance(0.5) else 'which'
     return replace(phrase, determiner=DETERMINERS[word])
@@ -85,7 +83,6 @@ def _to_whom(rng: Rng) -> Clause:
 
 
 def _where(rng: Rng) -> Clause:
-    """Samples 'where' for a place (wo) or a direction (wohin)."""
     if rng.chance(0.6):
         given = {'place': Adverb('where', 'wo'), 'front': 'place'}
         return clause(rng, _PLACED, extras=False, plain=True, negative=False, **given)

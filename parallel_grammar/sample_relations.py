@@ -88,7 +88,6 @@ def _described(rng: Rng, phrase: Nominal) -> Nominal:
 
 
 def relative(rng: Rng, noun: Noun, plural: bool) -> Clause:
-    """Samples a clause about the noun, with the relative pronoun in any role."""
     pronoun = RelativePronoun(noun, plural)
     human = noun.kind in PERSONS
     weights = {
@@ -130,8 +129,6 @@ def relative(rng: Rng, noun: Noun, plural: bool) -> Clause:
 
 
 class Antecedent(NamedTuple):
-    """A pronoun and the noun it refers to."""
-
     pronoun: Pronoun
     noun: Noun
 
@@ -149,7 +146,6 @@ def antecedents(main: Clause) -> list[Antecedent]:
 
 
 def _is_it(phrase: Nominal) -> bool:
-    """Returns whether 'it' could refer to the phrase or its owner."""
     if not isinstance(phrase, NounPhrase):
         return False
     if phrase.owner and _is_it(phrase.owner):
@@ -158,7 +154,6 @@ def _is_it(phrase: Nominal) -> bool:
 
 
 def pronoun_for(nominal: Nominal) -> Pronoun | None:
-    """Returns the pronoun for later references in both languages, or None."""
     if isinstance(nominal, Pronoun):
         return nominal
     if isinstance(nominal, Name):
@@ -189,10 +184,7 @@ def done_to(antecedent: Antecedent, but: Verb, tense: str) -> list[Verb]:
 
 
 def about(rng: Rng, main: Clause, tense: str) -> Clause | None:
-    """Samples a clause that refers to the main clause by a pronoun.
-
-    Returns None if no pronoun is possible.
-    """
+    """Samples a clause that refers to the main clause by a pronoun, if there is one."""
     known = antecedents(main)
     if not known:
         return None
@@ -220,6 +212,5 @@ def about(rng: Rng, main: Clause, tense: str) -> Clause | None:
 
 
 def infinitive(rng: Rng, subject: Nominal) -> Clause:
-    """Samples an action that somebody can plan, try or be asked to do."""
     given = {'tense': 'present', 'modal': None, 'negative': False, 'time': None}
     return clause(rng, _WILLED, subject, extras=rng.chance(0.4), plain=True, **given)

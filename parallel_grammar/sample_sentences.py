@@ -34,19 +34,16 @@ def existence(rng: Rng) -> Sentence:
 
 
 def described(rng: Rng) -> Sentence:
-    """Samples a statement with a relative clause."""
     return Sentence(
         (with_relative(rng, _time_first(clause(rng, extras=rng.chance(0.3)))),)
     )
 
 
 def _time_first(main: Clause) -> Clause:
-    """Moves the time to the front, which makes German invert verb and subject."""
     return replace(main, front='time') if main.time and not main.time.middle else main
 
 
 def _with_front(rng: Rng, main: Clause) -> Clause:
-    """Sometimes moves the time or the place to the front."""
     if main.time:
         return _time_first(main) if rng.chance(0.5) else main
     required = any(note.endswith('!') for note in main.verb.notes)
@@ -80,7 +77,6 @@ _JOINABLE = {
 
 
 def sentence(rng: Rng) -> Sentence:
-    """Samples a sentence of any kind."""
     return rng.draw(KINDS)(rng)
 
 
@@ -112,7 +108,6 @@ def _statement(rng: Rng) -> Sentence:
 
 
 def _deepened(rng: Rng, main: Clause) -> Clause:
-    """Adds a reason at the end of its last subordinate clause."""
     if main.tail:
         inner = _deepened(rng, main.tail.clause)
         return replace(main, tail=main.tail._replace(clause=inner))

@@ -52,10 +52,6 @@ def being(
     noun: Noun | None = None,
     tense: str = '',
 ) -> Clause:
-    """Samples 'is tired', 'is older than the teacher' or 'is not a rich doctor'.
-
-    `noun` is the noun that a pronoun subject refers to.
-    """
     subject = subject or _described(rng)
     noun = noun or noun_of(subject)
     negative = may_be_negated(subject) and rng.chance(0.15)
@@ -122,7 +118,7 @@ _SITES = [place for place in PLACES['anywhere'] if not isinstance(place, Adverb)
 
 
 def there_is(rng: Rng) -> Clause:
-    """Samples 'There is a dog in the garden': German uses 'es gibt' with an object."""
+    """Samples 'There is a dog in the garden', which is 'es gibt' with an object."""
     seen = noun_phrase(rng, _SEEN)
     weights = _MASS if seen.noun.mass else _SEVERAL if seen.plural else _SINGLE
     seen = replace(seen, determiner=DETERMINERS[rng.draw(weights)], owner=None)

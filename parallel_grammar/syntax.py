@@ -1,7 +1,4 @@
-"""Language-independent syntax trees: both languages render the same tree.
-
-A tree holds no agreement, case or word order; each language derives them.
-"""
+"""Language-independent syntax trees, without agreement, case and word order."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,15 +59,11 @@ class Name(NamedTuple):
 
 
 class Interrogative(NamedTuple):
-    """'who', or 'what' for anything but persons."""
-
     human: bool
     person: int = THIRD
 
 
 class RelativePronoun(NamedTuple):
-    """A pronoun for the noun that the relative clause describes."""
-
     noun: Noun
     plural: bool
 
@@ -127,8 +120,6 @@ class Comparison(NamedTuple):
 
 
 class Subordinate(NamedTuple):
-    """A subordinate clause. `conjunction` is the English word."""
-
     conjunction: str
     clause: 'Clause'
 

@@ -58,10 +58,9 @@ def get_config() -> dict:
         differs=(
             'Training text is that of WMT14, 4.5 million pairs, not of WMT17, 5.9 '
             'million; the validation set is the same newstest2013. There is no '
-            'dropout within the feed-forward network. There embeddings begin with '
-            'N(0, 1), unscaled, and logits are divided by √d_model; here embeddings '
-            'begin with N(0, 1/d_model) and are multiplied by √d_model. The schedule '
-            'is not tuned, and the targets are what the best of many tuned ones '
-            'reached.'
+            'dropout within the feed-forward network. AlgoPerf initializes embeddings '
+            'with N(0, 1) and divides logits by √d_model; here embeddings start from '
+            'N(0, 1/d_model) and are multiplied by √d_model. The schedule is not '
+            'tuned, but the targets are the best scores of many tuned ones.'
         ),
     )

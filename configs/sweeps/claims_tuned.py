@@ -1,4 +1,4 @@
-"""What explanations of the Transformer say of it, at two sizes and tuned rates.
+"""Common explanations of the Transformer, tested at two sizes and tuned rates.
 
     python -m experiments.sweep --config=configs/sweeps/claims_tuned.py --workers=2
 
@@ -8,8 +8,8 @@
 - A decoder knows the order of its tokens without positions, an encoder does not.
 - Tied embeddings cost nothing (§3.4).
 
-That one head blurs where several words matter at once is `needles.py`;
-`claims_tasks.py` asks the same of tasks that are no translation.
+`claims_tasks.py` asks the same for tasks other than translation. `needles.py` tests
+whether one head blurs where several words matter at once.
 """
 
 PARTS = {
@@ -28,13 +28,13 @@ PARTS = {
     'no positions in the decoder': {'model.decoder.positions': 'none'},
     'not tied': {'model.tie': 'none'},
 }
-# Each part and what it is compared with; any other is with the base.
+# All other parts are compared with `base`.
 OTHER_BASE = {'d_k=128, not divided': 'd_k=128'}
 SIZES = {'width 64': {}, 'width 128': {'model.d_model': 128, 'model.d_ff': 512}}
 
 
 def contrasts(groups) -> list[tuple[str, str]]:
-    """Of each part with its base, within each group: a size or a task."""
+    """Returns each part with its base, within each size or task."""
     return [
         (f'{group}, {part}', f'{group}, {OTHER_BASE.get(part, "base")}')
         for group in groups
@@ -45,7 +45,7 @@ def contrasts(groups) -> list[tuple[str, str]]:
 
 def get_config() -> dict:
     return dict(
-        question='Does what explanations of the Transformer say of it hold?',
+        question='Do common explanations of the Transformer hold?',
         source='Vaswani et al. 2017, §3.2.1, §3.4 and §3.5',
         config='configs/wmt_tiny.py',
         overrides={

@@ -23,7 +23,7 @@ ARMS = {
 
 def get_config() -> dict:
     return dict(
-        question='Does the scale of embeddings decide on new places for known words?',
+        question='Does the scale of embeddings let known words fit new roles?',
         source=(
             'Csordás, Irie and Schmidhuber 2021, "The Devil is in the Detail" '
             '(arXiv 2108.12284): "by revisiting model configurations as basic as '
@@ -56,7 +56,8 @@ def get_config() -> dict:
         base='embeddings scaled up',
         measure='gen exact_match',
         differs=(
-            'One matrix of embeddings for source, target and output, of 1/√d and not '
-            "Xavier's or He's deviation, and batches of tokens, not of pairs."
+            'One embedding matrix for source, target and output, with a standard '
+            "deviation of 1/√d instead of Xavier's or He's; batches of tokens, not of "
+            'pairs.'
         ),
     )

@@ -1,4 +1,4 @@
-"""A deep encoder with a shallow decoder, at as many layers and beyond.
+"""A deep encoder with a shallow decoder, with as many layers or more.
 
 python -m experiments.sweep --config=configs/sweeps/depth.py --workers=2
 """

@@ -16,7 +16,7 @@ def get_config() -> dict:
         source=(
             'Yolchuyeva, Németh and Gyires-Tóth 2019, "Transformer based '
             'Grapheme-to-Phoneme Conversion" (arXiv 2004.06338); Wu, Cotterell and '
-            'Hulden 2021 (arXiv 2005.10213), whose size and training these are: '
+            'Hulden 2021 (arXiv 2005.10213), for the size and training: '
             'https://github.com/shijie-wu/neural-transducer'
         ),
         config='configs/g2p.py',
@@ -39,7 +39,7 @@ def get_config() -> dict:
         base='4 and 4 layers',
         measure='test exact_match',
         differs=(
-            'A twentieth of the words is `test`, by a hash of the word, and not the '
-            'split of these papers; all pronunciations of a word are right.'
+            'A hash selects a twentieth of the words as `test`, unlike the split of '
+            'these papers; all pronunciations of a word are right.'
         ),
     )

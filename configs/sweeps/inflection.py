@@ -54,8 +54,8 @@ def get_config() -> dict:
             for one, other in inflection_small.PAIRS
         ],
         differs=(
-            'Features are words before the letters, at places of their own; the rate '
-            "falls as a cosine, also the LSTM's, whose embeddings are as wide as its "
-            'states and not half as wide.'
+            'Features are words before the letters, with their own positions. Both '
+            "models use a cosine schedule. The LSTM's embeddings are as wide as its "
+            'states, not half as wide.'
         ),
     )

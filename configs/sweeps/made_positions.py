@@ -1,4 +1,4 @@
-"""Positions and inputs of twice the length, on tasks that a rule makes.
+"""Positions on inputs twice as long as in training, on generated tasks.
 
     python -m experiments.sweep --config=configs/sweeps/made_positions.py --workers=2
 
@@ -10,18 +10,18 @@ POSITIONS = {
     name: {'model.positions': name}
     for name in ('sinusoidal', 'none', 'rotary', 'transformer_xl', 't5', 'alibi')
 }
-# A causal decoder may count its tokens without.
+# A causal decoder may count its tokens without positions.
 POSITIONS['none in the decoder'] = {'model.decoder.positions': 'none'}
 
 
 def get_config() -> dict:
     return dict(
-        question='With which positions does what was learnt hold for longer inputs?',
+        question='Which positions generalize to longer inputs?',
         source=(
             'Kazemnejad et al. 2023, "The Impact of Positional Encoding on Length '
-            'Generalization in Transformers" (arXiv 2305.19466), of decoder-only '
+            'Generalization in Transformers" (arXiv 2305.19466), for decoder-only '
             'models: ALiBi, rotary and absolute positions "are not well suited for '
-            'length generalization in downstream tasks", and none at all does better'
+            'length generalization in downstream tasks", and no positions do better'
         ),
         config='configs/made.py',
         overrides={
@@ -53,7 +53,7 @@ def get_config() -> dict:
         ],
         measure='longer exact_match',
         differs=(
-            'An encoder and a decoder of two layers of width 64, for 1,500 steps; they '
-            'ask decoder-only models of 107 million parameters.'
+            'An encoder and a decoder of two layers of width 64, for 1,500 steps; the '
+            'paper studies decoder-only models of 107 million parameters.'
         ),
     )

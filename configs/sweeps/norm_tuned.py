@@ -25,11 +25,11 @@ def get_config() -> dict:
         for depth in depths
     ]
     return dict(
-        question='Does post-norm need warm-up where each arm has its own best rate?',
+        question='Does post-norm need warm-up if each arm has its own best rate?',
         source=(
             'Xiong et al. 2020, "On Layer Normalization in the Transformer '
             'Architecture" (arXiv 2002.04745): post-norm has large gradients near the '
-            'output at initialisation, so that a large rate makes training unstable '
+            'output at initialization, so that a large rate makes training unstable '
             'and warm-up is needed; pre-norm trains without it'
         ),
         config='configs/wmt_tiny.py',

@@ -1,13 +1,13 @@
-"""An encoder-decoder beside decoders alone, with the recipe of today's language models.
+"""An encoder-decoder and decoders alone, with the recipe of modern language models.
 
     python -m experiments.sweep --config=configs/sweeps/redllm_small.py --workers=2
 
-RedLLM and DecLLM have as many parameters, 0.02 % apart: 3 + 3 layers, of which three
-have two attentions, weigh as much as 7. A decoder alone then takes 1.9 times the FLOPs
-of a step, for all of its layers read source and target.
+RedLLM, with 3 + 3 layers, and DecLLM, with 7, have equally many parameters (0.02%
+apart). DecLLM takes 1.9 times the FLOPs per step, because all of its layers read source
+and target.
 """
 
-# What all of them have. Its architecture is of Zhang et al. 2025; 171 is 8/3 of 64.
+# Shared by all arms. The architecture is that of Zhang et al. 2025; 171 is 8/3 of 64.
 RECIPE = {
     'model.norm': 'rms',
     'model.residual': 'pre_norm',
@@ -57,7 +57,7 @@ def get_config() -> dict:
         differs=(
             'About 473,500 parameters, trained on translations of a grammar for 600 '
             'steps, with the loss of the target alone; the papers pretrain language '
-            'models of 150 million to 8 billion, and normalise queries, keys and '
+            'models of 150 million to 8 billion, and normalize queries, keys and '
             'values.'
         ),
     )

@@ -17,7 +17,7 @@ ARMS = {
 
 def get_config() -> dict:
     return dict(
-        question='Which positions write more SCAN actions than any that they learnt?',
+        question='Which positions can write more SCAN actions than in training?',
         source=(
             'Csordás, Irie and Schmidhuber 2021, "The Devil is in the Detail" '
             '(arXiv 2108.12284): "relative positional embedding largely mitigates the '

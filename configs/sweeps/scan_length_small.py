@@ -20,9 +20,9 @@ def get_config() -> dict:
     return sweep | dict(
         seeds=(0, 1, 2),
         differs=(
-            'Their size of model, for 2,000 steps of about 140 pairs, not 50,000 of '
-            '256: so pre-norm, not post-norm, a rate that falls as a cosine, not a '
-            'constant one, dropout 0.1, not 0.5, and one matrix of embeddings, not '
-            'three. Queries have no bias.'
+            'The same model size, for 2,000 steps of about 140 pairs instead of 50,000 '
+            'of 256. It uses pre-norm instead of post-norm, a cosine schedule instead '
+            'of a constant rate, dropout 0.1 instead of 0.5, and one embedding matrix '
+            'instead of three. Queries have no bias.'
         ),
     )

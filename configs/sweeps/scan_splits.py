@@ -10,12 +10,12 @@ SPLITS = ('simple', 'length', 'addprim_jump', 'addprim_turn_left')
 
 def get_config() -> dict:
     return dict(
-        question='Does a Transformer put known commands together in new ways?',
+        question='Does a Transformer combine known commands in new ways?',
         source=(
             'Lake and Baroni 2018, "Generalization without Systematicity" (arXiv '
             '1711.00350), for recurrent models: new commands are understood "when the '
-            'differences between training and test commands are small", and not where '
-            'they ask for systematic composition; Ontañón et al. 2022 (arXiv '
+            'differences between training and test commands are small", but not if '
+            'they require systematic composition; Ontañón et al. 2022 (arXiv '
             '2108.04378), for Transformers'
         ),
         config='configs/scan.py',

@@ -10,7 +10,7 @@ SOURCE = (
     'Vaswani et al. 2017, "Attention Is All You Need", Table 3: newstest2013, beam 4, '
     'length penalty 0.6, no averaging of checkpoints'
 )
-QUESTION = 'What does each part of the Transformer bring?'
+QUESTION = 'What does each component of the Transformer contribute?'
 
 # Perplexity, BLEU and millions of parameters, as published.
 _PUBLISHED = {
@@ -88,9 +88,9 @@ def get_config() -> dict:
         measure='val bleu',
         published=published(),
         differs=(
-            'WMT14 English-German as TFDS has it, a joint vocabulary of 37,000 pieces '
-            'by SentencePiece; BLEU is cased sacreBLEU 13a and not of compound-split '
-            'tokens; perplexity is per piece of that vocabulary. The published counts '
-            'of parameters are those of about 41,000 pieces, that of big of 36,000.'
+            'WMT14 English-German from TFDS, with a joint SentencePiece vocabulary of '
+            '37,000; BLEU is cased sacreBLEU 13a, without compound splitting; '
+            'perplexity is per piece of that vocabulary. The published parameter '
+            'counts imply about 41,000 pieces, and 36,000 for `big`.'
         ),
     )

@@ -15,13 +15,11 @@ _INPUT = '<input type="text" id="text"'
 
 
 def html(runs: 'Sequence[Explainer]', example: str = '', **more: Any) -> str:
-    """Renders the page with its initial data.
+    """Renders the page with its initial data, and the first sentence to translate.
 
     Args:
-      runs: The runs to show.
-      example: The first sentence to translate.
-      more: `beams` to choose from. A page without a server has `answers` instead, the
-        results of `Explainer.explain` for each sentence, and its `text`.
+      more: `beams` to choose from; or, without a server, `answers`, the results of
+        `Explainer.explain` for each sentence, and its `text`.
     """
     described = [{'name': str(x.run.path), 'switches': x.switches} for x in runs]
     # Escaped, so that a sentence can't close its element.

@@ -1,8 +1,8 @@
 """The server of the page: for browsers of this machine, and for its own page only.
 
 Other pages in the same browser can send requests to it. A request must therefore name
-this machine as its host, come from the page itself according to the browser, and be
-JSON. The host check stops DNS rebinding, and forms can't send JSON.
+this machine as its host (against DNS rebinding), come from the page itself, and be
+JSON, which forms can't send.
 """
 
 import contextlib
@@ -71,7 +71,6 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
       hosts: The allowed host names of requests.
-      page: The page.
 
     Raises:
       UserError: The port can't be used.
@@ -93,22 +92,13 @@ class Server(ThreadingHTTPServer):
         self._answering = threading.Lock()
 
     def serve(self, runs: 'Sequence[Explainer]', example: str = '') -> None:
-        """Answers questions about runs until the process ends.
-
-        Args:
-          example: The first sentence that the page translates.
-        """
+        """Answers questions about runs until the process ends, first the example."""
         self._runs = runs
         self.page = page.html(runs, example[:MOST_CHARACTERS], beams=BEAMS).encode()
         self.serve_forever()
 
     def answer(self, asked: bytes) -> dict[str, Any]:
-        """Returns the answer to a question in JSON.
-
-        Raises:
-          Refused: The question is invalid, or there are too many.
-          UserError: As `Explainer.explain`.
-        """
+        """Returns the answer to a question in JSON; raises Refused if it is invalid."""
         question = _read_question(asked, len(self._runs))
         if time.monotonic() - self._times[0] < 1:
             raise Refused(
@@ -122,17 +112,12 @@ class Server(ThreadingHTTPServer):
             return run.explain(question.text, strategy, off, question.rank)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Prints an error, unless a browser has closed its connection."""
         if not isinstance(sys.exception(), _GONE):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request. It closes its connection, so that no rest is read as another.
-
-    Attributes:
-      timeout: Seconds to wait for each part of a request.
-    """
+    """One request. It closes its connection, so that no rest is read as another."""
 
     server: Server
     timeout = MOST_SECONDS
@@ -181,7 +166,6 @@ class _Handler(BaseHTTPRequestHandler):
         return json.dumps(self.server.answer(asked)).encode()
 
     def _check_sender(self, path: str) -> None:
-        """Rejects requests of other pages, or under another host name."""
         own = self.server.hosts
         hosts = self.headers.get_all('Host', [])
         if len(hosts) != 1 or hosts[0] not in own:
@@ -232,7 +216,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _read_question(asked: bytes, runs: int) -> Question:
-    """Parses and checks a question in JSON."""
     try:
         question = Question(**json.loads(asked))
         is_one = [type(value) for value in question] == _KINDS

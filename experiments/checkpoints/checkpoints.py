@@ -1,8 +1,8 @@
 """Checkpoints by Orbax's manager: written atomically, verified when read.
 
 A checkpoint is a folder that is renamed to its step only when it is complete on disk.
-It holds `state`, the arrays, and `metadata`, JSON with a digest of each array. The
-digests are necessary because Orbax restores flipped bits without an error.
+It holds `state`, the arrays, and `metadata`, JSON with a digest of each array, because
+Orbax restores flipped bits without an error.
 """
 
 import contextlib
@@ -60,8 +60,6 @@ class Restored(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """The mean of the variables of several checkpoints, and their steps."""
-
     variables: Any
     steps: list[int]
     left_out: list[int]  # steps of damaged checkpoints
@@ -75,13 +73,10 @@ class _Manager(ocp.CheckpointManager):
 class Checkpoints:
     """The checkpoints of a run, written in the background.
 
-    Keeps the newest checkpoint, the last `keep` scheduled ones, and the best ones.
-    Checkpoints that are saved only because of a stop are not scheduled.
+    Keeps the newest checkpoint, the last `keep` scheduled ones, and the `keep_best`
+    best. Checkpoints that are saved only because of a stop are not scheduled.
 
     Args:
-      directory: Has a folder per step.
-      keep: Number of scheduled checkpoints to keep.
-      keep_best: Number of best checkpoints to keep.
       is_due: Step → whether an uninterrupted run saves a checkpoint.
       scores: Step → score, higher is better. It may grow at any time.
     """
@@ -139,17 +134,12 @@ class Checkpoints:
         return list(self.directory.glob('*.orbax-checkpoint-tmp*'))
 
     def _sync(self) -> None:
-        """Flushes unfinished checkpoints to disk.
-
-        Orbax calls this when everything is written, before it renames the folder.
-        """
+        """Flushes unfinished checkpoints to disk, before Orbax renames them."""
         for folder in self._unfinished():
             storage.sync(folder)
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
-        """Starts to save a state, a tree of arrays, in the background.
-
-        When this returns, the state may be donated.
+        """Starts to save a tree of arrays. When it returns, they may be donated.
 
         Args:
           step: Later than all saved steps.
@@ -207,24 +197,18 @@ class Checkpoints:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def last_steps(self, number: int) -> list[int]:
-        """Returns the last `number` scheduled steps, in order.
-
-        Returns the newest step if no scheduled step exists yet.
-        """
+        """Returns the last `number` scheduled steps, or else the newest step."""
         steps = self.steps()
-        due = [step for step in steps if self._was_due(step)]
+        due = [step for step in steps if self._content(step).get('due', True)]
         return due[-number:] or steps[-1:]
-
-    def _was_due(self, step: int) -> bool:
-        try:
-            return _read_content(self.directory / str(step))['due']
-        except (Damaged, OSError):
-            return True  # reading reports the damage
 
     def metadata(self, step: int) -> dict[str, Any]:
         """Returns the metadata of a checkpoint, or {} if it cannot be read."""
+        return self._content(step).get('metadata', {})
+
+    def _content(self, step: int) -> dict[str, Any]:
         try:
-            return _read_content(self.directory / str(step))['metadata']
+            return _read_content(self.directory / str(step))
         except (Damaged, OSError):
             return {}  # reading the state reports the damage
 
@@ -237,11 +221,10 @@ class Checkpoints:
     ) -> Restored | None:
         """Restores the latest undamaged checkpoint; returns None without checkpoints.
 
-        Later, damaged checkpoints are renamed to `damaged-<step>`.
+        Later, damaged checkpoints cause a warning, and are renamed to `damaged-<step>`.
 
         Args:
           abstract_state: Shapes, dtypes and target shardings.
-          warn: Called for each damaged checkpoint.
 
         Raises:
           UserError: All are damaged, one cannot be read now, or they are from another
@@ -281,11 +264,11 @@ class Checkpoints:
     ) -> Mean:
         """Returns the mean of the variables that were saved at several steps.
 
-        The rest of the checkpoints, such as optimizer state, is not read or verified.
+        Other parts, such as optimizer state, are not read or verified. Damaged
+        checkpoints cause a warning, and are skipped.
 
         Args:
           abstract: Shapes, dtypes and target shardings of the mean.
-          warn: Called for each damaged checkpoint, which is skipped.
 
         Raises:
           UserError: All are damaged, one cannot be read now, or is from another model.
@@ -313,11 +296,10 @@ class Checkpoints:
         return Mean(mean, good, [step for step in steps if step not in good])
 
     def _read(self, step: int, abstract: Any) -> Restored:
-        """Reads `abstract`, the state or a part of it, and verifies it.
+        """Reads and verifies the state, or the part of it that `abstract` has.
 
-        Raises:
-          Damaged, Gone: The checkpoint was changed or removed.
-          UserError: It cannot be read now, or is from another model.
+        Raises Damaged, Gone, or UserError if it can't be read now or is another
+        model's.
         """
         folder = self.directory / str(step)
         reason = state = content = None
@@ -349,9 +331,8 @@ class Checkpoints:
 def average(trees: Iterable[Any]) -> Any:
     """Returns the mean of trees of floating-point arrays; None without trees.
 
-    Computes on the arrays' devices. Only one tree and the float64 sums are in memory
-    at a time. (TPUs emulate float64 with pairs of float32.) The result has the dtypes
-    and shardings of the leaves.
+    Sums in float64 on the arrays' devices, with one tree in memory at a time. The
+    result has the dtypes and shardings of the leaves.
     """
     sums = dtypes = None
     number = 0
@@ -387,7 +368,6 @@ def _add(sums: Any, tree: Any) -> Any:
 
 
 def _read_content(folder: Path) -> dict[str, Any]:
-    """Returns the metadata file of a checkpoint; raises Damaged or OSError."""
     data = storage.read_bytes(folder / 'metadata' / 'metadata')
     with contextlib.suppress(ValueError, KeyError, TypeError):
         content = storage.parse_json(data)
@@ -441,10 +421,7 @@ def _damage(folder: Path, error: Exception) -> str:
 
 
 def _check_readable(folder: Path) -> None:
-    """Raises UserError if an existing file of a folder cannot be read.
-
-    Orbax reports files in a directory without permission as missing.
-    """
+    """Raises UserError for an unreadable file, which Orbax may report as missing."""
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):  # removed meanwhile

@@ -5,12 +5,10 @@ The bits of an array's elements are words w₀, w₁, … in row-major order. Th
     Σᵢ mix(wᵢ + mix(i))  mod 2³²,
 
 where `mix` is a bijection of 32-bit integers in which each output bit depends on each
-input bit. Integer addition is associative, so the digest doesn't depend on the sharding
-of the array. If one element changes, the digest changes. Other changes go unnoticed
-with probability 2⁻³². A weighted sum, Σᵢ (2i + 1) wᵢ, would not detect that x and −x
-are swapped.
-
-Source of `mix`: Wellons 2018, "Prospecting for Hash Functions" (lowbias32).
+input bit (lowbias32; Wellons 2018, "Prospecting for Hash Functions"). Integer addition
+is associative, so the digest doesn't depend on the sharding. It detects any change of
+one element, and others with probability 1 − 2⁻³². A weighted sum, Σᵢ (2i + 1) wᵢ, would
+not detect that x and −x are swapped.
 """
 
 import math
@@ -37,7 +35,7 @@ def array_kinds(tree: Any) -> dict[str, str]:
 def array_facts(tree: Any) -> dict[str, str]:
     """Returns path → dtype, shape and digest of each array: `'float32[512] 1a2b3c4d'`.
 
-    If several processes share the arrays, all must call this, and get the same result.
+    All processes that share the arrays must call it.
     """
     facts = array_kinds(tree)
     for path, leaf in leaves_by_path(tree).items():

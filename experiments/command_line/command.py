@@ -16,8 +16,7 @@ _COLLECTED_AFTER = (50_000, 20, 20)
 def run(name: str) -> NoReturn:
     """Imports a command's module and runs its `main`; a signal ends both.
 
-    A command's module calls this in its first lines when Python runs it as a script.
-    The code below them then only runs in the import here.
+    The module calls this in its first lines, when Python runs it as a script.
     """
     stopping.watch()
     sys.excepthook = _print_error
@@ -39,10 +38,7 @@ def run(name: str) -> NoReturn:
 
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Prints a traceback as Python does, with control characters as escapes.
-
-    The message may quote a file from somebody else.
-    """
+    """Prints a traceback with control characters, such as of a file, as escapes."""
     from experiments.errors import printable  # late, as all slow imports
 
     lines = traceback.format_exception(kind, error, trace)

@@ -13,11 +13,7 @@ _RAISED = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
 
 
 class SafeOutput:
-    """A text stream that writes control characters as escapes.
-
-    Attributes:
-      exact: The stream below it.
-    """
+    """A text stream that writes control characters of another one as escapes."""
 
     def __init__(self, exact: TextIO):
         self.exact = exact
@@ -73,8 +69,6 @@ def tabulated(
     """Returns a table of texts.
 
     Args:
-      names: The column names.
-      cells: The rows.
       sides: The alignment of each column, 'right' or 'left'.
       form: The format's name in tabulate.
     """
@@ -89,7 +83,6 @@ def tabulated(
 
 
 def cell(value: Any) -> str:
-    """Returns a value as facts and tables show it."""
     if value is None:
         return '-'
     if isinstance(value, float):
@@ -109,7 +102,6 @@ def _of_float(value: float) -> str:
 
 
 def score(value: Any) -> str:
-    """Formats the score of a metric as papers do."""
     return f'{value:.2f}' if is_number(value) else cell(value)
 
 
@@ -127,7 +119,6 @@ def counted(number: int, noun: str) -> str:
 
 
 def say_next(command: str) -> None:
-    """Prints the suggested next command if stdout is a terminal."""
     if sys.stdout.isatty():
         print('next:', command)
 
@@ -148,8 +139,8 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
     in any locale, without byte order marks.
 
     Raises:
-      UserError: A line isn't UTF-8 or is too long, or the lines end in CR alone. The
-        lines before it have been yielded.
+      UserError: A line isn't UTF-8 or is too long, or the lines end in CR alone.
+        Earlier lines have been yielded.
     """
     if os.isatty(descriptor):
         print('reading from standard input; press Ctrl-D to end', file=sys.stderr)

@@ -40,7 +40,6 @@ class ConfigFlags(NamedTuple):
     """The result of `--config` and its overrides.
 
     Attributes:
-      config: The config with the overrides.
       name: The config file's name without .py, or the run's for its config.json.
       overrides: Differences from the file: {'model.num_heads': 8}.
     """
@@ -114,7 +113,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _names(field: str) -> list[str]:
-    """Returns the names that a field accepts, without their arguments."""
     if field in registries.FOLDERS:
         return registries.FOLDERS[field].names()
     variant = field.removeprefix('model.')
@@ -187,7 +185,6 @@ class _Output(io.TextIOWrapper):
 
 
 def add_trust_code(parser: Parser) -> None:
-    """Adds the flag that allows code from run directories to run."""
     parser.add_argument(
         '--trust_code',
         action='store_true',
@@ -196,7 +193,6 @@ def add_trust_code(parser: Parser) -> None:
 
 
 def add_step(parser: Parser) -> None:
-    """Adds the flag that selects one checkpoint of a run."""
     parser.add_argument(
         '--step',
         type=whole_number,
@@ -206,7 +202,6 @@ def add_step(parser: Parser) -> None:
 
 
 def whole_number(text: str, least: int = 0) -> int:
-    """Parses the flag of a count."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(
             f'{text!r} must be a whole number from {least}'
@@ -215,7 +210,6 @@ def whole_number(text: str, least: int = 0) -> int:
 
 
 def _use_utf8() -> None:
-    """Makes the streams UTF-8 in any locale."""
     for stream in (sys.stdout, sys.stderr):
         # A file name may contain bytes that aren't text; they are escaped.
         if isinstance(stream, io.TextIOWrapper):
@@ -225,9 +219,8 @@ def _use_utf8() -> None:
 def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, ConfigFlags]:
     """Parses the parser's own flags and the settings of `--config` and its overrides.
 
-    The config's path is relative to the current directory, then to the project, with or
-    without `.py`. Fields missing in the file have the schema's defaults. The
-    config.json of a run is also accepted.
+    Fields missing in the file have the schema's defaults. The config.json of a run is
+    also accepted.
 
     Raises:
       UserError: Unknown flag or field, invalid value, or missing config.
@@ -243,7 +236,7 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Confi
     if args.trust_code:
         # Trusting them now lets later code open them without the flag.
         for field in ('init_from', 'train.teacher'):
-            _trust(field, flatten(found.config.to_dict())[field])
+            _trust(field, found.config.get(field))
     return args, found
 
 
@@ -259,9 +252,9 @@ def settings(
     """Returns the settings of a config file with overrides.
 
     Args:
-      path: The file, as on the command line.
-      overrides: Field → value, which may be a class or an object of a component.
-      trust_code: Whether code in a run's directory may run, as in `parts.use`.
+      path: As on the command line.
+      overrides: Field → value, as in `load.override`.
+      trust_code: As in `user_modules.use`.
 
     Raises:
       UserError: Unknown field, invalid value, or missing config.
@@ -278,15 +271,11 @@ def settings(
 
 
 def _name(file: Path) -> str:
-    """Returns the config's name, or that of the run's directory for a config.json."""
     return storage.run_title(file.parent) if file.suffix == '.json' else file.stem
 
 
 def _help(argv: Sequence[str]) -> str:
-    """Returns the epilog of `--help` for the given config, by default the paper's.
-
-    Lists each field with its value, allowed values and meaning.
-    """
+    """Returns the epilog of `--help`: all fields of the config, and all components."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--config', nargs='?')
     known, _ = parser.parse_known_args(argv)
@@ -326,7 +315,6 @@ def _row(name: str, value: str) -> str:
 
 
 def available(folder: Path = FOLDERS[-1]) -> list[str]:
-    """Returns the names of the project's configs."""
     return sorted(file.stem for file in folder.glob('[a-z]*.py'))
 
 
@@ -423,12 +411,7 @@ def require_packages(
 
     Args:
       what: What needs them, such as a flag.
-      names: Their import names.
-      extra: The project's extra that installs them.
       instead: An alternative without them.
-
-    Raises:
-      UserError: A package isn't installed.
     """
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:

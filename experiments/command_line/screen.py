@@ -34,9 +34,6 @@ def on_stderr(phase: str) -> Iterator['Screen']:
 
     Only a terminal shows it. Its line disappears after the block, and when a signal
     ends the command. Print a result after the block.
-
-    Args:
-      phase: The first phase.
     """
     with contextlib.closing(Screen(sys.stderr, is_log=False)) as screen:
         stopping.set_exit_message(screen.close)
@@ -47,11 +44,7 @@ def on_stderr(phase: str) -> Iterator['Screen']:
 
 @contextlib.contextmanager
 def errors_noted(screen: 'Screen', of: str = '') -> Iterator[None]:
-    """Adds the phase to an error's traceback, such as that of a user's component.
-
-    Args:
-      of: Text to add after the phase.
-    """
+    """Adds the phase to an error's traceback, such as that of a user's component."""
     try:
         yield
     except UserError:
@@ -65,12 +58,12 @@ class Screen:
     """A display of the phase and the progress of a command.
 
     Args:
-      out: A stream. Defaults to standard output.
+      out: Defaults to standard output.
       clock: Returns seconds.
       is_log: Whether a stream that isn't a terminal gets the phases as lines.
 
     Attributes:
-      phase: The command's activity: 'compiling'.
+      phase: Such as 'compiling'.
     """
 
     def __init__(
@@ -104,12 +97,7 @@ class Screen:
         self._progress.start()
 
     def begin(self, phase: str, quiet: bool = False) -> None:
-        """Begins a phase, unless it is the current one.
-
-        Args:
-          phase: Its name: 'tokenising'.
-          quiet: Shows it on terminals only.
-        """
+        """Begins a phase, unless it is the current one. `quiet`: on terminals only."""
         if phase == self.phase:
             return
         self.phase = phase
@@ -122,9 +110,7 @@ class Screen:
     def count(self, done: int, total: int | None, unit: str) -> None:
         """Shows the progress of the phase and the time left, on a terminal only.
 
-        Args:
-          total: The maximum of `done`; None if unknown.
-          unit: The counted unit: 'pairs'.
+        An unknown `total` is None.
         """
         number = f'{done:,}/{total:,}' if total else f'{done:,}'
         details = printable(f'{number} {unit}')

@@ -30,7 +30,7 @@ _line: Callable[[], str | None] = str
 
 
 class Stopped(Exception):
-    """The end of training by a stop request. The message says where its state is saved.
+    """The end of training by a stop request; says where its state is saved.
 
     The process should end soon, by `end`.
     """
@@ -109,9 +109,7 @@ def end(line: Callable[[], str] | None = None) -> NoReturn:
     """Prints the last line, and ends the process with the signal's status.
 
     A normal exit would wait for threads that compile, which can't be interrupted.
-
-    Args:
-      line: Replaces the function given to `at_end`.
+    `line` replaces the function given to `set_exit_message`.
     """
     status = 128 + (_received or signal.SIGTERM)
     # The main thread may hold the lock of a stream that has no reader.
@@ -128,7 +126,6 @@ def end(line: Callable[[], str] | None = None) -> NoReturn:
 
 
 def _watched() -> list[signal.Signals]:
-    """Returns the signals to watch: SIGHUP is among them unless it is ignored."""
     if _HANGUP is None or signal.getsignal(_HANGUP) == signal.SIG_IGN:
         return [*_SIGNALS]
     return [*_SIGNALS, _HANGUP]

@@ -1,13 +1,9 @@
-"""Checks of a config that build no component to keep.
-
-The schema checks single fields, and `components.build` checks the components.
-"""
+"""Checks of a config that keep no component."""
 
 from collections.abc import Iterable
 
 import jax
 
-from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import optax_specs, optimizer
@@ -19,12 +15,9 @@ _DECIDING = ('architecture', 'residual', 'decoder.residual', 'merged_attention')
 
 
 def check_backend(config: ExperimentConfig) -> None:
-    """Checks that the components support the current backend of JAX.
+    """Raises UserError if a component doesn't support the current backend of JAX.
 
-    Describing and planning a run don't need this check. Call `components.build` first.
-
-    Raises:
-      UserError: Names the field and the backend that it needs.
+    Describing and planning a run don't need this. Call `components.build` first.
     """
     used = set(variants.fields()) - variants.unused_fields(config.model)
     here = jax.default_backend()
@@ -49,7 +42,7 @@ def check_contracts(config: ExperimentConfig) -> None:
     small model with all components of the config.
 
     Raises:
-      UserError: A contract is broken. Names the components and the smallest example.
+      UserError: A contract is broken; includes the smallest example.
     """
     if not config.train.check_parts:
         return
@@ -74,7 +67,6 @@ def check_contracts(config: ExperimentConfig) -> None:
 
 
 def _is_elsewhere(part: spec.Spec) -> bool:
-    """Returns whether a spec names a user-defined component, also in a list."""
     names = [spec.parse(entry)[0] for entry in spec.entries(part)]
     return any('.' in name.removeprefix(optax_specs.CONTRIB) for name in names)
 
@@ -89,17 +81,11 @@ def _refuse_broken(named: str, findings: Iterable[testing.Finding]) -> None:
 
 
 def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
-    """Raises UserError if an overridden field has no effect.
-
-    The message names the field, and the fields that make it unused.
-    """
+    """Raises UserError if an overridden field has no effect."""
     unused = unused_fields(config)
-    values = flatten(config.to_dict())
     for field in sorted(unused.keys() & set(overrides)):
-        raise UserError(
-            f'{field}={values[field]} has no effect where {unused[field]}. Leave it '
-            'out.'
-        )
+        value, reason = config.get(field), unused[field]
+        raise UserError(f'{field}={value} has no effect where {reason}. Leave it out.')
 
 
 def unused_fields(config: ExperimentConfig) -> dict[str, str]:
@@ -122,8 +108,7 @@ def unused_fields(config: ExperimentConfig) -> dict[str, str]:
     arguments = set()
     with user_errors('train.loss: '):
         for entry in spec.entries(config.train.loss):
-            loss, _ = variants.LOSSES.find(entry)
-            arguments.update(spec.parameters(loss))
+            arguments |= variants.LOSSES.find(entry).parameters.keys()
     if 'teacher' not in arguments:
         unused['train.teacher'] = f'train.loss={config.train.loss}'
     if not config.init_from:

@@ -6,6 +6,7 @@ defaults, so that every field can be overridden on the command line.
 
 import contextlib
 import dataclasses
+import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,12 @@ _DEEPEST = 10  # levels of nested fields
 VERSION_FIELD = 'schema_version'
 # If you add a field, raise the version, and let `_update` give the field the value that
 # keeps the behavior of earlier versions.
-VERSION = 15
+VERSION = 16
 _OLDEST = 13  # of release 0.3, the oldest whose runs can be read
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-    """Flattens nested fields: `{'model': {'d_ff': 8}}` → `{'model.d_ff': 8}`.
+    """Returns `{'model.d_ff': 8}` for `{'model': {'d_ff': 8}}`.
 
     Raises:
       UserError: A key isn't text, or the mappings nest too deep.
@@ -60,10 +61,10 @@ def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 
 def fill(config: ConfigDict) -> None:
-    """Adds missing fields to the `ConfigDict` of a config file, with their defaults.
+    """Adds missing fields with their defaults, and sets the type of each field.
 
-    Also sets the type of each field, which determines how overrides are parsed. An int
-    becomes a float in a float field, and None becomes a placeholder.
+    The type determines how overrides are parsed. An int becomes a float in a float
+    field, and None becomes a placeholder.
 
     Raises:
       UserError: The schema does not have a field.
@@ -94,11 +95,8 @@ def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
 def plain(value: Any, kind: Any = None) -> Any:
     """Returns a value as `config.json` stores it.
 
-    A class or an object becomes its spec, and a NumPy number becomes Python's.
-
-    Args:
-      value: The value.
-      kind: The type of its field, if known. A float field makes an int a float.
+    A class or an object becomes its spec, a NumPy number becomes Python's, and an int
+    becomes a float if that is the field's `kind`.
 
     Raises:
       ValueError: A class can't be imported by name, or an array has several elements.
@@ -116,18 +114,35 @@ def plain(value: Any, kind: Any = None) -> Any:
 def override(config: ConfigDict, values: Mapping[str, Any]) -> None:
     """Sets fields of a config that `fill` has completed: `{'model.num_heads': 8}`.
 
+    The name `optimizer.schedule.peak` sets an argument of the component that the field
+    names, after all fields.
+
     Raises:
       UserError: A field is unknown, or its value is invalid.
     """
-    check_names(values)
-    found = {}
+    found, arguments = {}, {}
     for name, value in values.items():
+        if _is_argument(name):
+            arguments[name] = value
+            continue
+        check_names([name])
         kind = fields()[name].kind
         with user_errors(f'{name}: '):
             found[name] = plain(value, validation.types_of(kind)[0])
         check_value(name, kind, found[name])
     with config.ignore_type():  # the file may have given a field another type
         config.update_from_flattened_dict(found)
+        for name, value in arguments.items():
+            field, _, argument = name.rpartition('.')
+            given = operator.attrgetter(field)(config)
+            with user_errors(f'{name}: '):
+                text = spec.replace(given, **{argument: plain(value)})
+            config.update_from_flattened_dict({field: text})
+
+
+def _is_argument(name: str) -> bool:
+    """Returns whether a name is that of an argument of a component."""
+    return name not in fields() and name.rpartition('.')[0] in part_fields()
 
 
 def from_config_dict(config: ConfigDict) -> ExperimentConfig:
@@ -159,7 +174,6 @@ def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
 
 
 def _of_class(kind: Any, values: Mapping[str, Any], prefix: str = '') -> Any:
-    """Returns the dataclass of flat values, with a dataclass for each section."""
     made = {}
     for field in dataclasses.fields(kind):
         name = prefix + field.name
@@ -171,11 +185,7 @@ def _of_class(kind: Any, values: Mapping[str, Any], prefix: str = '') -> Any:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Checks that the names of fields are in the schema.
-
-    Raises:
-      UserError: Names the unknown field, and suggests a similar one.
-    """
+    """Raises UserError if a field is not in the schema; suggests a similar one."""
     for name in names:
         if name in fields():
             continue
@@ -188,7 +198,6 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields to store: a config with the version of the schema."""
     return {VERSION_FIELD: VERSION, **config}
 
 
@@ -197,7 +206,7 @@ def read_stored(file: Path) -> dict[str, Any]:
 
     Raises:
       UserError: The file is not a config, its version is unsupported, or a value is
-        invalid. Names the file.
+        invalid.
     """
     config = storage.read_json(file)
     if not isinstance(config, dict) or not config:
@@ -230,7 +239,6 @@ def _check_keys(nested: Mapping[str, Any]) -> None:
 
 
 def _check_sections(config: Mapping[str, Any]) -> None:
-    """Raises UserError if a section is another value."""
     for name in sections():
         part: Any = config
         for section in name.split('.'):
@@ -240,7 +248,6 @@ def _check_sections(config: Mapping[str, Any]) -> None:
 
 
 def _check_stored(values: Mapping[str, Any]) -> None:
-    """Raises ValueError if a field of the schema has an invalid value."""
     for name, field in fields().items():
         if name in values:
             validation.check(name, field.kind, values[name])
@@ -263,9 +270,11 @@ def _passes_window_on(model: Mapping[str, Any]) -> bool:
 
 
 def _update(model: dict[str, Any], version: int) -> None:
-    """Brings the `model` section of an earlier version to the current one."""
+    model.setdefault('dense', None)
     if version < 14 and _passes_window_on(model):
         model['cross_attention'] = model['attention']
+    if version == 15:
+        return
     for section in ('decoder', 'cross'):
         prefix = f'{section}_'
         own = [name for name in model if name.startswith(prefix)]

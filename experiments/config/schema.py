@@ -7,6 +7,7 @@ annotations: `Annotated[type, Range or Choices, help]`. If you add a field, also
 
 import dataclasses
 import functools
+import operator
 import typing
 from typing import Annotated, Any, NamedTuple
 
@@ -32,18 +33,12 @@ SeedOrEmpty = Annotated[int | None, Range(at_least=0, below=2**32)]
 
 
 def check_value(name: str, annotation: Any, value: Any) -> None:
-    """Applies `ranges.check` to a field or a flag.
-
-    Raises:
-      UserError: Names it, its value and the allowed values.
-    """
+    """Raises UserError if a field or a flag has a value that is not allowed."""
     with user_errors():
         validation.check(name, annotation, value)
 
 
 class ConfigSection(model_schema.Section):
-    """A section of the config; an invalid field raises UserError."""
-
     def __post_init__(self):
         with user_errors():
             super().__post_init__()
@@ -51,8 +46,6 @@ class ConfigSection(model_schema.Section):
 
 @dataclasses.dataclass(frozen=True)
 class BatchConfig(ConfigSection):
-    """The size and layout of training batches."""
-
     NAME = 'batch'
 
     tokens: Annotated[
@@ -210,8 +203,6 @@ class EvaluationConfig(ConfigSection):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig(ConfigSection):
-    """When to save checkpoints, and how many to keep."""
-
     NAME = 'checkpoint'
 
     every: Annotated[Size, 'steps between checkpoints'] = 1_500
@@ -263,14 +254,20 @@ class ExperimentConfig(ConfigSection):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
+    def get(self, name: str) -> Any:
+        """Returns the value of a field, such as `'train.steps'`."""
+        return operator.attrgetter(name)(self)
+
+    def values(self) -> dict[str, Any]:
+        """Returns all values by name, in the order of `fields`."""
+        return {name: self.get(name) for name in fields()}
+
     def to_dict(self) -> dict[str, Any]:
-        """Returns every field, nested."""
+        """Returns every field, nested, as `config.json` stores them."""
         return dataclasses.asdict(self)
 
 
 class Field(NamedTuple):
-    """The properties of a field."""
-
     kind: Any  # its annotation, for checking values
     default: Any
     help: str  # its meaning in one line
@@ -278,7 +275,7 @@ class Field(NamedTuple):
 
 @functools.cache
 def fields() -> dict[str, Field]:
-    """Returns name → field, such as `train.steps`, in the schema's order."""
+    """Returns all fields by name, such as `train.steps`."""
     found = {}
     for section, kind in {'': ExperimentConfig, **sections()}.items():
         for field in dataclasses.fields(kind):
@@ -325,7 +322,6 @@ def allowed(kind: Any) -> str:
 
 
 def display(value: Any) -> str:
-    """Formats a value for display; None and empty text become `(empty)`."""
     return '(empty)' if value in (None, '') else str(value)
 
 
@@ -336,7 +332,6 @@ def seed(config: ExperimentConfig, name: str) -> int:
 
 
 def without_seeds(config: ExperimentConfig) -> ExperimentConfig:
-    """Returns the config with default seeds."""
     seeds: Any = dict(seed=0, init_seed=None, data_seed=None, dropout_seed=None)
     return dataclasses.replace(config, train=dataclasses.replace(config.train, **seeds))
 

@@ -1,4 +1,4 @@
-"""Decoding strategy and logit processors of a config."""
+"""Decoding of a config: strategy, processors and sizes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,7 +9,7 @@ from experiments.registries import METRICS
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.decoding.strategies.mbr import MBRDecoding
-from flaxformer_lite.generation import as_processors, as_strategy, forced_prefix
+from flaxformer_lite.generation import as_processors, as_strategy
 
 if TYPE_CHECKING:  # few strategies use one
     from experiments.metrics.base import Metric
@@ -19,43 +19,53 @@ if TYPE_CHECKING:  # few strategies use one
 _UTILITY = 'chrf'  # the default of `mbr`
 
 
-class SearchOptions(NamedTuple):
-    strategy: Strategy
-    processors: tuple[Processor, ...]
-
-
-class SamplingOptions(NamedTuple):
-    """Options for decoding a sentence several times, each with its own key.
+class Decoding(NamedTuple):
+    """Decoding of a run or a command.
 
     Attributes:
-      strategy: The strategy of each time.
-      samples: The number of times.
-      utility: The metric that ranks the samples; None ranks them by score.
+      strategy: The search; for `mbr`, its sampler.
+      extra_length, batch_tokens: As in the config.
+      samples: The number of samples per sentence that `mbr` sets; else None.
+      utility: The metric by which `mbr` ranks the samples; else None.
     """
 
     strategy: Strategy
-    samples: int
+    processors: tuple[Processor, ...]
+    extra_length: int
+    batch_tokens: int
+    samples: int | None = None
     utility: 'Metric | None' = None
 
+    def count_samples(self, n_best: int) -> int:
+        """Returns how often a sentence is decoded, each time with its own key."""
+        return self.samples or (n_best if self.strategy.draws else 1)
 
-def make(
-    evaluation: EvaluationConfig, forced_first: int | None = None
-) -> SearchOptions:
-    """Makes the objects that `evaluation.decode` and `evaluation.processors` name.
 
-    Args:
-      evaluation: The config section.
-      forced_first: Forced first token of each target; None forces none.
+def make(evaluation: EvaluationConfig) -> Decoding:
+    """Builds the components that `evaluation.decode` and `evaluation.processors` name.
 
     Raises:
-      UserError: A component is unknown, or an argument is invalid.
+      UserError: A component or a utility is unknown, or an argument is invalid.
     """
     with user_errors('evaluation.decode: '):
         strategy = as_strategy(evaluation.decode)
-    sampling(strategy)
     with user_errors('evaluation.processors: '):
         processors = as_processors(evaluation.processors)
-    return SearchOptions(strategy, (*forced_prefix(forced_first), *processors))
+    samples = utility = None
+    if isinstance(strategy, MBRDecoding):
+        with user_errors('evaluation.decode: utility: '):
+            # Configs are text, so it is never a function.
+            spec: Any = strategy.utility or _UTILITY
+            utility = METRICS.make(spec, name='utility')
+        strategy, samples = strategy.sampler, strategy.samples
+    return Decoding(
+        strategy,
+        processors,
+        evaluation.extra_length,
+        evaluation.batch_tokens,
+        samples,
+        utility,
+    )
 
 
 def check_processors(
@@ -72,22 +82,3 @@ def check_processors(
     with user_errors('evaluation.processors: '):
         for processor in processors:
             processor.check(model.vocab_size, model.special_tokens, limit)
-
-
-def sampling(strategy: Strategy, n_best: int = 1) -> SamplingOptions:
-    """Returns how a strategy decodes a sentence.
-
-    Args:
-      strategy: The strategy.
-      n_best: Number of samples, unless the strategy sets it.
-
-    Raises:
-      UserError: The utility is unknown, or an argument of it is invalid.
-    """
-    if not isinstance(strategy, MBRDecoding):
-        return SamplingOptions(strategy, n_best if strategy.draws else 1)
-    with user_errors('evaluation.decode: utility: '):
-        # Configs are text, so it is never a function.
-        spec: Any = strategy.utility or _UTILITY
-        utility = METRICS.make(spec, name='utility')
-    return SamplingOptions(strategy.sampler, strategy.samples, utility)

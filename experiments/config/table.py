@@ -19,7 +19,6 @@ values in a config, and the components that they can name.
 
 
 def markdown() -> str:
-    """Returns the documentation page that lists all fields."""
     lines = [_HEAD]
     for section in ['', *sections()]:
         if section:

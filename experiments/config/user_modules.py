@@ -1,9 +1,8 @@
 """User modules that a config names: copied to the run, and imported again later.
 
-A config names components with their modules, `'my_parts.Local'`. The run's directory
-holds copies of the files in `parts/`. A shared run may hold anyone's code and may name
-any module, so its modules are imported only if they are the user's own, or with the
-user's consent.
+The run's directory holds copies of the files in `parts/`. A shared run may hold
+anyone's code and may name any module, so its modules are imported only if they are the
+user's own, or with the user's consent.
 """
 
 import contextlib
@@ -42,7 +41,6 @@ def packages(fields: Mapping[str, Any]) -> list[str]:
 
 
 def _modules_in(part: Any) -> set[str]:
-    """Returns the user modules of a spec, a list of specs, and specs within them."""
     found = set()
     with contextlib.suppress(ValueError):  # reported when the field is checked
         for entry in spec.entries(part):
@@ -61,9 +59,6 @@ def save(path: Path, fields: Mapping[str, Any]) -> None:
     """Copies the imported files of user modules that a flat config names to the run.
 
     If files have changed since the run began, the earlier copies are kept as well.
-
-    Raises:
-      UserError: A file cannot be read or written.
     """
     folder = path / FOLDER
     storage.refuse_link(folder)
@@ -100,15 +95,15 @@ def use(
     holds the run may be the folder of a sweep that came with it.
 
     Args:
-      path: The directory of the run. Without a run, this does nothing.
+      path: The directory, in which there may be no run yet.
       tell: Called with a message about used copies and changed files.
       accept_changed: Continues if files have changed since the run began.
-      trust_code: Allows running the code that the run's config names.
-      is_own: Whether the user has given the same config, and so named its modules.
+      trust_code: The user consents.
+      is_own: The user has given the same config, and so named its modules.
 
     Raises:
-      UserError: Code is needed and not trusted, a file has changed and that is not
-        accepted, or a file cannot be read.
+      UserError: Code is needed and not trusted, or a file has changed and that is not
+        accepted.
     """
     file = path / load.CONFIG
     if not storage.exists(file):
@@ -143,26 +138,16 @@ def use(
 
 
 def check_origin(part: spec.Spec, path: Path) -> None:
-    """Checks that the user modules of one field of a run did not come with the run.
-
-    Raises:
-      UserError: As `use` without consent, but copies are not used.
-    """
+    """Raises UserError if user modules of one field may have come with the run."""
     for module in sorted(_modules_in(part)):
         _check_origin(module, path, 'move it to the working directory')
 
 
 def _check_origin(module: str, run: Path, fix: str) -> None:
-    """Checks that a module that a run names did not come with the run.
+    """Raises UserError if a module may have come with the run.
 
-    Args:
-      module: The module.
-      run: The directory of the run.
-      fix: How to use the module nevertheless.
-
-    Raises:
-      UserError: It lies in the run's directory, in a folder without `__init__.py`, or
-        in a package that holds the run.
+    Such a module lies in the run's directory, in a folder without `__init__.py`, or in
+    a package that holds the run. `fix` says how to use it nevertheless.
     """
     for place in _places(module):
         if isinstance(place.loader, _CopyFinder):
@@ -184,7 +169,7 @@ def _check_origin(module: str, run: Path, fix: str) -> None:
 
 
 def _holds(folder: Path, run: Path) -> bool:
-    """Returns whether a run lies in a folder, itself or as a link."""
+    # The run may be a link.
     forms = (Path.resolve, Path.absolute)
     return any(form(run).is_relative_to(form(folder)) for form in forms)
 
@@ -207,7 +192,6 @@ def _use_copies(
     tell: Callable[[str], None],
     trust_code: bool,
 ) -> None:
-    """Makes the copies importable; raises UserError if they are not trusted."""
     if not trust_code:
         raise UserError(
             f'{folder}: the config uses modules that cannot be imported here: '
@@ -254,7 +238,6 @@ class _CopyFinder(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
 
 
 def _copies(path: Path) -> dict[str, bytes]:
-    """Returns path → content of the copies in a run."""
     folder = path / FOLDER
     found = {}
     for file in sorted(folder.rglob('*')):
@@ -274,7 +257,6 @@ def _package_of(file: str) -> str:
 
 
 def _imported_files(package: str) -> dict[str, Path]:
-    """Returns the imported files of a package, by paths such as `my_parts.py`."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, '__file__', None)
@@ -287,7 +269,6 @@ def _imported_files(package: str) -> dict[str, Path]:
 
 
 def _folder_of(package: str) -> Path | None:
-    """Returns the folder of a package or module, without importing it."""
     found = importlib.util.find_spec(package)
     if found is None:
         return None

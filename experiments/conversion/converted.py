@@ -23,13 +23,6 @@ STEP = 0  # of its checkpoint, which has no training steps here
 
 
 class Conversion(NamedTuple):
-    """A checkpoint that can be converted.
-
-    Attributes:
-      model_type: The family.
-      config, tokenizer: Those of the run.
-    """
-
     folder: Path
     model_type: str
     config: ExperimentConfig
@@ -67,8 +60,7 @@ def write_run(conversion: Conversion, path: Path) -> Any:
     """Writes the directory of the run, and returns its variables.
 
     Raises:
-      UserError: The directory exists, the arrays are damaged or don't match the config,
-        or it can't be written. Leaves no new files.
+      UserError: It exists or can't be written, or the arrays don't match the config.
     """
     if storage.exists(path):
         raise UserError(f'{path} already exists. Choose another --workdir.')

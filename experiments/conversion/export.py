@@ -1,5 +1,6 @@
 """Exports a run to a new folder in the format of another program."""
 
+import dataclasses
 from pathlib import Path
 
 from experiments import storage
@@ -11,6 +12,8 @@ from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.runtime import compilation
+from flaxformer_lite import adapters
+from flaxformer_lite.config import build
 
 # Format → the package that writes it, and the extra that installs the package.
 _NEEDED = {
@@ -26,34 +29,33 @@ def export(
     quantization: str | None = None,
     trust_code: bool = False,
 ) -> None:
-    """Exports a trained run in another format, atomically.
+    """Exports a trained run to a new folder `out`, atomically.
 
     Args:
       to: 'ctranslate2' or 'huggingface'.
-      out: Must not exist yet.
-      quantization: 'int8' or 'float32' matrices. For ctranslate2 only.
-      trust_code: As in `OpenedRun`.
+      quantization: 'int8' or 'float32' matrices, for ctranslate2.
 
     Raises:
       UserError: The folder exists, a package is missing, or the format doesn't support
-        a field's value; names the field.
+        a field's value.
     """
     if storage.exists(out):
         raise UserError(f'--out={out} already exists. Choose a new folder.')
     if quantization is not None and to != 'ctranslate2':
         raise UserError(
-            f'--quantization={quantization} is for --to=ctranslate2, not --to={to}'
+            f'--quantization={quantization} is for --to=ctranslate2, not --to={to}. '
+            'Leave it out.'
         )
     package, extra = _NEEDED[to]
     flags.require_packages(f'--to={to}', [package], extra)
     compilation.use_cache()
     run = OpenedRun(workdir, trust_code)
-    trained = Trained(run.config, run.tokenizer, run.model, run.variables)
+    trained = _merged(run)
     if to != 'huggingface' and not isinstance(trained.tokenizer, SentencePiece):
         raise UserError(
-            f'--to={to} supports only SentencePiece tokenizers, and this run has '
-            f'tokenizer={trained.config.tokenizer}. Use --to=huggingface for a Hugging '
-            'Face tokenizer.'
+            f'--to={to}: tokenizer={trained.config.tokenizer} is not supported. It '
+            'must be a sentencepiece. For a Hugging Face tokenizer, use '
+            '--to=huggingface.'
         )
     with storage.replacing(out) as folder:
         folder.mkdir()
@@ -63,3 +65,16 @@ def export(
             huggingface.write_published(trained, folder)
         else:
             huggingface.write(trained, folder)
+
+
+def _merged(run: OpenedRun) -> Trained:
+    """Returns the run's model with its adapters merged into its matrices."""
+    config, model = run.config, run.model
+    if config.model.dense is None:
+        return Trained(config, run.tokenizer, model, run.variables)
+    fields = config.model.with_values({'dense': None})
+    plain = build.model(fields, model.vocab_size, model.special_tokens)
+    plain = plain.clone(source_vocab_size=model.source_vocab_size)
+    variables = adapters.merge(model, run.variables)
+    config = dataclasses.replace(config, model=fields)
+    return Trained(config, run.tokenizer, plain, variables)

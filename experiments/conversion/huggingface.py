@@ -43,13 +43,6 @@ _WHITE = r'[\s\x1c-\x1f]+'
 
 
 class FamilyModel(NamedTuple):
-    """A model in a family's form.
-
-    Attributes:
-      described: As from `family.read`.
-      variables: The variables with separate layers.
-    """
-
     family: type[Family]
     described: Described
     variables: Any
@@ -160,7 +153,7 @@ def find_family(trained: Trained) -> FamilyModel:
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     refused = []
     for name in load.FAMILIES.names():
-        family: Any = load.FAMILIES.find(name)[0]
+        family = load.FAMILIES.find(name).cls
         try:
             return _in_words_of(family, own, trained.model)
         except ValueError as error:
@@ -186,8 +179,7 @@ def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyMo
 def _check_logits(trained: Trained, found: FamilyModel) -> None:
     """Raises UserError if a family's logits differ, on random sentences.
 
-    Layer normalisation in PyTorch has another ε. It is negligible next to a variance of
-    1, but not next to a small one.
+    Layer normalization in PyTorch has another ε, which matters if variances are small.
     """
     source = draw_tokens(trained.model, 16)
     inputs = draw_tokens(trained.model, 15)
@@ -199,14 +191,13 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
         return
     config = trained.config.model
     raise UserError(
-        f'--to=huggingface: {found.family.__name__} cannot have model.norm='
-        f'{config.norm} with model.init={config.init}: the logits of this model differ '
-        f'by {difference:.1g} there'
+        f'--to=huggingface: model.norm={config.norm} with model.init={config.init} is '
+        f'not supported: the logits of {found.family.__name__} differ by '
+        f'{difference:.1g}'
     )
 
 
 def _in_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Array]]:
-    """Returns config.json and arrays of the first family that supports the model."""
     found = find_family(trained)
     _check_logits(trained, found)
     with user_errors('--to=huggingface: '):
@@ -229,7 +220,6 @@ def _longest(trained: Trained) -> int:
 
 
 def _generation(trained: Trained) -> dict[str, Any]:
-    """Returns decoding settings: never padding or start, and an end at max_length."""
     return {
         'pad_token_id': PAD,
         'eos_token_id': EOS,
@@ -244,7 +234,6 @@ def _generation(trained: Trained) -> dict[str, Any]:
 
 
 def _byte_pair_encoding(trained: Trained) -> SentencePiece:
-    """Returns the run's tokenizer, or raises UserError if it can't be written."""
     found = trained.tokenizer
     if (
         isinstance(found, SentencePiece)
@@ -253,17 +242,16 @@ def _byte_pair_encoding(trained: Trained) -> SentencePiece:
     ):
         return found
     raise UserError(
-        f'--to=huggingface writes byte-pair encodings, without byte_fallback or '
-        f'user_defined_symbols or sentinels, and this run has '
-        f'tokenizer={trained.config.tokenizer}'
+        f'--to=huggingface: tokenizer={trained.config.tokenizer} is not supported. It '
+        'must be a sentencepiece of model_type="bpe", without byte_fallback, '
+        'user_defined_symbols and sentinels.'
     )
 
 
 def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
     """Writes the SentencePiece model as `tokenizer.json` for Transformers.
 
-    Both repeatedly merge the pair of tokens whose union has the best score, leftmost
-    first.
+    Both merge the pair of tokens whose union has the best score, leftmost first.
     """
     # Imported here, since an extra installs it.
     import tokenizers
@@ -318,7 +306,6 @@ def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-    """Returns pairs of tokens whose union is a token, the best union first."""
     merges = []
     for piece in sorted(scores, key=lambda piece: -scores[piece]):
         for cut in range(1, len(piece)):

@@ -17,9 +17,9 @@ from experiments.data.tokenizers.base import normalize
 def self_normalizing(model: bytes) -> bytes:
     """Returns a run's serialized model with the run's normalization inside.
 
-    SentencePiece replaces the longest match of a rule, from left to right, and doesn't
-    sort combining marks. A few marks that no character combines with their letter can
-    therefore keep an order that isn't NFC.
+    SentencePiece replaces the longest match of a rule, and doesn't sort combining
+    marks. A few marks that no character combines with their letter can therefore keep
+    an order that isn't NFC.
     """
     found = _parse(model)
     found.normalizer_spec.name = 'nfc'
@@ -35,7 +35,6 @@ def _parse(model: bytes) -> Any:
 
 
 def _rules() -> dict[str, str]:
-    """Returns each sequence of characters that `normalize` changes, and its result."""
     rules = {'▁': '_'}
     for character in map(chr, range(sys.maxunicode + 1)):
         if character.isspace() and character != ' ':
@@ -51,8 +50,7 @@ def _rules() -> dict[str, str]:
 def _spellings(character: str) -> set[str]:
     """Returns the sequences that are canonically equivalent to a character.
 
-    Marks may have any order that NFC sorts, and the first of them may already be
-    composed with the letter.
+    Marks may have any order that NFC sorts; the first may already be composed.
     """
     letter, *marks = unicodedata.normalize('NFD', character)
     found = {character}

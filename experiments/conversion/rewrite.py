@@ -1,8 +1,7 @@
 """Equivalent forms of a model that families of Transformers support.
 
 A zero bias can be added, features of the residual stream can be permuted, and a
-constant factor can be absorbed by a matrix. Each function maps a config and variables
-to others that compute the same.
+constant factor can be absorbed by a matrix.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,7 +52,7 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
         if text and spec.entries(text) != [text]:
             raise UserError(
                 f'model.{field}={text}: the target format needs identical layers in a '
-                'stack'
+                'stack. Export a run without a list of layers.'
             )
     _, variables = model.unshared(unstack_layers(variables))
     alike = {'scan_layers': False, 'share_layers': None, 'decoder.share_layers': None}
@@ -63,12 +62,7 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
 
 
 def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
-    """Brings a model as close to a family's form as possible.
-
-    Args:
-      model: Has separate layers.
-      fields: The family's table.
-    """
+    """Brings a model with separate layers close to the form of a family's table."""
     for bias in ('attention_bias', 'output_bias'):
         if fields.get(bias) is True:
             model = model.with_fields(**{bias: True})  # zeros, by `with_biases`
@@ -103,7 +97,6 @@ def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
 
 
 def with_biases(model: Expressed, vocab_size: int) -> Expressed:
-    """Adds zeros for biases that are in the config but not in the variables."""
     built = build.model(model.config, vocab_size)
     shapes = jax.eval_shape(lambda: init_variables(built, jax.random.key(0)))
     given = dict(jax.tree.leaves_with_path(model.variables))
@@ -150,8 +143,6 @@ def _stream_axis(names: list[str]) -> int | None:
 
 
 def _with_offset(model: Expressed, length: int) -> Expressed:
-    """Adds unused rows before the first position of a learned table."""
-
     def pad(names, x):
         if names[-2:] != ['positions', 'table']:
             return x
@@ -175,7 +166,6 @@ def _without_scale_of_embeddings(model: Expressed) -> Expressed:
 
 
 def _without_scale_of_scores(model: Expressed) -> Expressed:
-    """Multiplies the query matrices by 1 / √d_k."""
     config = model.config
     own = config.decoder.attention, config.cross.attention
     if config.attention != 'softmax' or any(own):

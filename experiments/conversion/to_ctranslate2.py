@@ -92,16 +92,18 @@ def check_model(config: ModelConfig) -> None:
         kind = field if field in _WRITTEN else field.rpartition('.')[2]
         if kind not in _WRITTEN or value is None:
             continue
-        refused = f'--to=ctranslate2 cannot have model.{field}={value}: '
+        refused = f'--to=ctranslate2: model.{field}={value}: '
         variant, arguments = value, {}
         if isinstance(value, str):
             variant, arguments = spec.parse(value)
         if variant not in _WRITTEN[kind]:
             known = ', '.join(map(str, _WRITTEN[kind]))
-            raise UserError(f'{refused}CTranslate2 supports only {known}')
+            raise UserError(f'{refused}CTranslate2 supports only {known}.')
         for argument in arguments:
             if argument not in _ARGUMENTS:
-                raise UserError(f'{refused}CTranslate2 has no {argument} for {variant}')
+                raise UserError(
+                    f'{refused}CTranslate2 has no {argument} for {variant}.'
+                )
 
 
 def _described(trained: Trained, config: ModelConfig) -> Any:
@@ -175,10 +177,6 @@ def _activation(feed_forward: Any) -> Any:
 
 
 def _described_stack(stack: Any, params: Params, rows: int) -> Any:
-    """Returns a stack's description, with its arrays except embeddings and logits.
-
-    `rows` is the length of position tables that are unlimited here.
-    """
     from ctranslate2.specs import transformer_spec
 
     block = stack.block
@@ -215,7 +213,7 @@ def _described_stack(stack: Any, params: Params, rows: int) -> Any:
 def _table(stack: Any, params: Params, rows: int) -> np.ndarray:
     """Returns the vectors TD that the model's positions add.
 
-    They are 0 if the positions add none: without a table CTranslate2 adds sinusoids.
+    Without a table of zeros, CTranslate2 would add sinusoids.
     """
     length = getattr(stack.positions, 'max_length', rows)
     x_1TD = jnp.zeros((1, length, stack.d_model))
@@ -226,7 +224,6 @@ def _table(stack: Any, params: Params, rows: int) -> np.ndarray:
 
 
 def _fill_norm(theirs: Any, params: Params, offset: float) -> None:
-    """Sets a norm's gain, plus a constant offset, and its bias if it has one."""
     theirs.gamma = offset + params['scale']
     if 'bias' in params:
         theirs.beta = params['bias']
@@ -297,8 +294,9 @@ def check_scores(folder: Path, trained: Trained) -> None:
         reason = f'its log-probabilities differ by {difference:.1g}'
     raise UserError(
         f'--to=ctranslate2: CTranslate2 {ctranslate2.__version__} does not compute '
-        f'this model: {reason}. There model.d_k is model.d_v, norms have one epsilon '
-        'and both attentions of a decoder as many heads; or use its version 4.8.5'
+        f'this model: {reason}. It needs model.d_k = model.d_v, one epsilon in all '
+        'norms and equally many heads in both attentions of the decoder. Otherwise, '
+        'install version 4.8.5.'
     )
 
 

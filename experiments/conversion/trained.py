@@ -11,11 +11,7 @@ from flaxformer_lite.models.base import Model
 
 
 class Trained(NamedTuple):
-    """A run's model.
-
-    Attributes:
-      variables: The mean of the checkpoints that the run is scored with.
-    """
+    """A run's model, with the mean of the checkpoints that the run is scored with."""
 
     config: ExperimentConfig
     tokenizer: Tokenizer
@@ -24,7 +20,6 @@ class Trained(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Maximum tokens of a translation of the longest allowed training source."""
         return self.config.batch.max_length + self.config.evaluation.extra_length
 
 
@@ -36,9 +31,6 @@ def draw_tokens(model: Model, length: int) -> np.ndarray:
 
 
 def logits(model: Model, variables: Any, source_BS: Any, inputs_BT: Any) -> np.ndarray:
-    """Returns logits BTV with teacher forcing, in full float32.
-
-    GPUs and TPUs otherwise round the operands of float32 products.
-    """
+    """Returns logits BTV with teacher forcing, in full float32 on GPUs and TPUs too."""
     with jax.default_matmul_precision('highest'):
         return np.array(jax.jit(model.apply)(variables, source_BS, inputs_BT))

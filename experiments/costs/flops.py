@@ -1,7 +1,6 @@
 """FLOPs of the matrix products of a program, read from its jaxpr.
 
-The compiler's own analysis needs a compiled program, and counts a loop's body once,
-whatever the number of iterations.
+The compiler's analysis counts a loop's body once, whatever the number of iterations.
 """
 
 import math
@@ -17,9 +16,8 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
     """Counts FLOPs of matrix products by named scope: 2 n k m for n × k by k × m.
 
     Leaves out inner products of two vectors and sums written as products with ones.
-    Masked entries count, since they are computed too. A condition counts its most
-    expensive branch. An operation with versions per platform counts the cheapest, since
-    others pad their operands.
+    Masked entries count. A condition counts its most expensive branch, and an operation
+    with versions per platform the cheapest, since others pad their operands.
 
     Raises:
       ValueError: A `while` loop contains products; its number of iterations depends on

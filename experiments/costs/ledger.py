@@ -17,6 +17,7 @@ from experiments.data.collate import abstract_batch
 from experiments.errors import UserError, user_errors
 from experiments.runtime.mesh import check_divides
 from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
 from flaxformer_lite.sharding import AXES, state_shardings
@@ -48,17 +49,14 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     """Computes the costs of the model and of a training step, over all devices.
 
     Returns:
-      parameters: Number by part, and their total.
-      trained: Those that `train.freeze` leaves to be trained.
-      flops_per_token: FLOPs of the matrix products of a training step, forward and
-      backward, by part, and their total. A token is a target position with its source
-      position, including padding. A forward pass takes a third. Rematerialized
-      operations (`train.remat`) count once here.
-      recomputed: Additional FLOPs per token that `train.remat` recomputes in the
-      backward pass.
+      parameters, trained: Number by part, and in total; without `train.freeze`.
+      flops_per_token: FLOPs of the matrix products of a training step, by part and in
+        total. A token is a target position with its source position, including padding.
+        A forward pass takes a third. Rematerialized operations count once.
+      recomputed: Additional FLOPs per token that `train.remat` recomputes.
       bytes: Bytes of the parameters, their gradients and the optimizer's state.
       device: The bytes on one device of the mesh, and the number of devices. If
-      `mesh.data` is empty, it counts as 1.
+        `mesh.data` is empty, it counts as 1.
       batch: Rows, their length, and tokens, which are target positions.
       flops: FLOPs of a batch, and of the `train.steps` of training.
 
@@ -69,7 +67,8 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     rows, length = batch_shape(config)
     state = _abstract_state(made)
     trained, _ = freezing.split(state.params, made.frozen)
-    arguments = state.variables, made.frozen, made.tokenizer.source_features
+    loss = None if config.train.teacher else made.loss
+    arguments = state.variables, loss, made.frozen, made.tokenizer.source_features
     once = flops_per_token(config, made.model, *arguments)
     again = 0
     if config.train.remat != NONE:
@@ -102,15 +101,15 @@ def flops_per_token(
     config: ExperimentConfig,
     model: Model,
     variables: Any,
+    loss: Loss | None,
     frozen: frozenset[str] = frozenset(),
     source_features: int | None = None,
 ) -> dict[str, int]:
-    """Computes FLOPs of a training step by part and in total, as in `ledger`.
-
-    Excludes those of a teacher (`train.teacher`).
+    """Computes FLOPs of a training step by part and in total, without a teacher's.
 
     Args:
       variables: The model's variables, or their shapes.
+      loss: Defaults to the default loss, as for a loss with a teacher.
       frozen: Paths of the parameters that are not trained.
       source_features: The size of vector sources, or None if sources are ids.
 
@@ -119,9 +118,8 @@ def flops_per_token(
     """
     rows, length = batch_shape(config)
     rows //= config.train.accumulate
-    loss = DEFAULT_LOSS if config.train.teacher else config.train.loss
     batch = abstract_batch((rows, length), source_features)
-    step = _step(model, variables, batch, frozen, loss)
+    step = _step(model, variables, batch, frozen, loss or DEFAULT_LOSS)
     return _by_part(count_flops(step), rows * length)
 
 
@@ -139,7 +137,6 @@ def _bytes(arrays: dict[str, Any], mesh: AbstractMesh) -> dict[str, int]:
 
 
 def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
-    """Returns rows and length of a batch with rows of the maximum length."""
     length = config.batch.max_length
     parts = config.train.accumulate
     multiple = config.batch.rows_multiple * parts
@@ -155,11 +152,11 @@ def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
 
 
 def _abstract_state(made: components.Components) -> TrainState:
-    """Returns the shapes of the initial training state."""
+    optimizer, _ = made.optimizer.build(made.model)
 
     def init():
         key = jax.random.key(0)
-        return init_state(made.model, made.optimizer, key, frozen=made.frozen)
+        return init_state(made.model, optimizer, key, frozen=made.frozen)
 
     with user_errors():
         return jax.eval_shape(init)

@@ -1,7 +1,4 @@
-"""Batches of a few static shapes with a maximum number of tokens.
-
-The content of a batch depends only on (seed, epoch, window).
-"""
+"""Batches of a few static shapes, which depend only on (seed, epoch, window)."""
 
 import dataclasses
 import math
@@ -22,39 +19,32 @@ _CHUNK = 1 << 18  # pairs to count at once
 
 
 class Position(NamedTuple):
-    """Position of the next batch in the training data, saved in checkpoints."""
-
     epoch: int = 0
     window: int = 0
     index: int = 0
 
 
 class _Plan(NamedTuple):
-    """The content of a batch: pairs of a corpus and their rows, ascending."""
-
     shape: Shape
     pairs: np.ndarray
     rows: np.ndarray
 
 
 class Batches:
-    """The training batches; each epoch has each pair within the length limit once.
+    """Training batches; each epoch has each pair within the length limit once.
 
-    Each epoch shuffles the corpus and splits it into windows, which are planned one at
-    a time to save memory. With buckets, each row has one pair, padded to one of a few
-    lengths. With packing, rows have the same length and hold several pairs. The last
-    batch of a shape in a window may have empty rows.
+    Each epoch is shuffled and split into windows, planned one at a time to save memory.
+    With buckets, each row has one pair, padded to one of a few lengths. With packing,
+    rows of one length hold several pairs. The last batch of a shape in a window may
+    have empty rows.
 
     Batches do not depend on `devices`, so a run can resume on another number of them.
     Sampled ids and examples of an objective depend only on seed, epoch and pair.
 
     Args:
-      tokens: Maximum positions of a batch on either side, including padding.
-      max_length: Maximum tokens of a side, including EOS.
-      packed: Selects packing instead of buckets.
+      tokens, max_length, packed, rows_multiple: The fields of `batch`.
       seed: Non-negative seed of the order.
-      rows_multiple: Divides the number of rows.
-      accumulate: Number of equal parts of the rows. Also divides them.
+      accumulate: Number of equal parts of the rows.
       devices: Number of devices that share the rows. Empty rows are added if necessary.
       window: Maximum number of pairs planned at once.
       tokenizer: If it `samples`, each epoch gets new ids.
@@ -63,11 +53,9 @@ class Batches:
     Attributes:
       dropped: Number of pairs longer than `max_length`.
       longest: Tokens of the longest remaining side.
-      planned_shapes: (rows, length) without added rows.
-      shapes: (rows, length) with added rows. Each shape compiles a program.
-      padding_share: Share of padding among the positions of the first window.
-      target_tokens_per_batch: Mean number of target tokens in the first window.
-      batches_per_epoch: Exact for a single window, else extrapolated from the first.
+      planned_shapes, shapes: (rows, length) without and with added rows.
+      padding_share, target_tokens_per_batch: Means over the first window.
+      batches_per_epoch: Extrapolated from the first window.
 
     Raises:
       UserError: Every pair is longer than `max_length`, or one row exceeds `tokens`.
@@ -208,7 +196,6 @@ class Batches:
 
 
 def _count_lengths(corpus: Corpus, most: int) -> np.ndarray:
-    """Counts the pairs of each length, one chunk at a time to save memory."""
     counts = np.zeros(most + 1, np.int64)
     for start in range(0, len(corpus), _CHUNK):
         chunk = slice(start, start + _CHUNK)

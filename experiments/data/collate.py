@@ -15,11 +15,10 @@ Batch = dict[str, np.ndarray]
 def abstract_batch(
     shape: tuple[int, ...], features: int | None
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes and dtypes of a `pairs_batch`.
+    """Returns the shapes and dtypes of a `pairs_batch` of `shape` (rows, length).
 
     Args:
-      shape: (rows, length).
-      features: Size of source vectors. None if sources are ids.
+      features: Size of source vectors, or None for ids.
     """
     ids = jax.ShapeDtypeStruct(shape, np.int32)
     batch: dict[str, Any] = {name: ids for name in BATCH_ARRAYS}
@@ -33,20 +32,15 @@ def pairs_batch(
 ) -> Batch:
     """Collates pairs into int32 [rows, length]; vectors into [rows, length, features].
 
-    Positions without a token hold padding in tokens, and 0 in segments and positions.
-
     Args:
       shape: (rows, length). The length must suffice for each row, with EOS.
       pairs: [n], indices into the corpus.
       rows: [n], the row of each pair, ascending.
 
     Returns:
-      `labels`: Each target's tokens and the end token.
-      `source`: Each source's tokens and their end token, if any.
-      `inputs`: The labels shifted right, beginning with the start token.
-      `source_segments` and `target_segments`: The pair of each token in its row, from
-      1. `source_positions` and `target_positions`: The position of each token in its
-      pair, from 0.
+      `source` and `labels` with their end tokens, and `inputs`, the labels shifted
+      right. For both sides, `…_segments` numbers a row's pairs from 1, with 0 for
+      padding, and `…_positions` a pair's tokens from 0.
     """
     special = corpus.special_tokens
     source, source_segments, source_positions = collate_side(
@@ -76,12 +70,9 @@ def collate_side(
     end: int | None,
     padding: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns int32 [rows, length]: tokens, segments and positions of one side.
-
-    Vectors are float32 [rows, length, features], and 0 at padding.
+    """Returns tokens, segments and positions of one side, as in `pairs_batch`.
 
     Args:
-      shape, pairs, rows: As in `pairs_batch`.
       end: The end token; None appends none.
     """
     features = side.tokens.shape[1:]

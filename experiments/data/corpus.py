@@ -2,9 +2,9 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from experiments.data.tokenizers.base import Progress, Tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
-T = TypeVar('T')
 Pairs = list[Pair]
 _CHUNK = 8192  # pairs in memory at once; SentencePiece encodes them in parallel
 _ABOUT = 'corpus.json'
@@ -54,7 +53,6 @@ class RaggedArray:
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     def lengths(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Returns the lengths of all or selected rows, int64."""
         return self.offsets[1:][rows] - self.offsets[:-1][rows]
 
 
@@ -63,11 +61,9 @@ class Corpus:
     """Pairs as ids, without BOS and EOS.
 
     Attributes:
-      source, target: Row i of one translates row i of the other.
       skipped: Number of pairs left out because a side was blank.
       left_out: Reason → number of pairs that the source left out.
-      digest: Digest of the files. '' for pairs in memory.
-      source_eos: The end token of sources; None for none.
+      digest: Digest of the files; '' in memory.
     """
 
     source: RaggedArray
@@ -82,7 +78,7 @@ class Corpus:
         return len(self.source)
 
     def lengths(self, pairs: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Returns [pairs, 2]: the lengths of both sides, including EOS."""
+        """Returns the lengths of both sides, including EOS: [pairs, 2]."""
         sides = (self.source, self.target)
         return np.stack([side.lengths(pairs) + 1 for side in sides], axis=1)
 
@@ -98,8 +94,8 @@ def resample(
 
     Args:
       pairs: [n], indices into the corpus.
-      seeds: [n, 2], the seeds of both sides.
-      most: Maximum length, including EOS. Longer pairs keep the ids of the corpus.
+      seeds: [n, 2], for both sides.
+      most: Maximum length, including EOS. Longer pairs keep their ids.
     """
     sides = []
     both = zip((corpus.source, corpus.target), tokenizer.sides, seeds.T, strict=True)
@@ -118,7 +114,6 @@ def resample(
 def examples(
     corpus: Corpus, pairs: np.ndarray, objective: Objective, seeds: np.ndarray
 ) -> Corpus:
-    """Returns an objective's examples of selected pairs, in memory."""
     side: RaggedArray = getattr(corpus, objective.side)
     generators = map(np.random.default_rng, seeds.tolist())
     rows = [side[pair].tolist() for pair in pairs.tolist()]
@@ -150,23 +145,15 @@ def prepare(
 ) -> Corpus:
     """Returns the tokenized training pairs, without those with a blank side.
 
-    Streams the pairs into files under `cache`. Reuses undamaged files of the same text
-    and tokenizer. If several processes need the same files, one makes them and the
-    others wait.
-
-    Args:
-      progress: Called with the number of processed pairs.
+    Streams them into files under `cache`, unless it has those of the same text and
+    tokenizer. `progress` gets the number of pairs so far.
 
     Raises:
       UserError: No pair has text on both sides, or the disk is full.
     """
     key = hex_digest(f'{data.digest()} {tokenizer.digest}')
     folder = cache / f'corpus-{key[:32]}'
-
-    def make(draft):
-        _write(draft, data, tokenizer, progress)
-
-    storage.cache_folder(folder, make)
+    storage.cache_folder(folder, lambda draft: _write(draft, data, tokenizer, progress))
     return _read(folder, tokenizer)
 
 
@@ -180,7 +167,8 @@ def _write(
     lengths = {side: [np.zeros(1, np.int64)] for side in dtypes}
     pairs = 0
     done = 0
-    for chunk in _chunks(data.train(), _CHUNK):
+    stream = iter(data.train())
+    while chunk := list(itertools.islice(stream, _CHUNK)):
         encoded = zip(*_encoded(chunk, tokenizer), strict=True)
         full = [both for both in encoded if all(map(len, both))]
         for i, side in enumerate(dtypes):
@@ -193,16 +181,14 @@ def _write(
         done += len(chunk)
         progress(done)
     if not pairs:
-        raise UserError('data: no training pair has text on both sides')
+        raise UserError(
+            'data: no training pair has text on both sides. Check the training text.'
+        )
     for side, parts in lengths.items():
         offsets = np.cumsum(np.concatenate(parts))
         offsets.tofile(folder / f'{side}.offsets')
-    about: dict[str, Any] = {'dtype': dtypes['target'], 'skipped': done - pairs}
-    if tokenizer.reads_vectors:
-        about['source_dtype'] = dtypes['source']
-    if data.left_out:
-        about['left_out'] = dict(data.left_out)
-    storage.write_json(folder / _ABOUT, about)
+    about = {'skipped': done - pairs, 'left_out': dict(data.left_out)}
+    storage.write_json(folder / _ABOUT, {'dtypes': dtypes, **about})
 
 
 def _encoded(pairs: Pairs, tokenizer: Tokenizer) -> tuple[list[Any], list[Any]]:
@@ -224,22 +210,17 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
     def mapped(name, dtype):
         return np.asarray(np.memmap(folder / name, dtype, 'r'))
 
-    def ragged(side, dtype):
-        offsets = mapped(f'{side}.offsets', 'int64')
-        return RaggedArray(mapped(f'{side}.tokens', dtype), offsets)
-
+    sides = {
+        side: RaggedArray(
+            mapped(f'{side}.tokens', dtype), mapped(f'{side}.offsets', 'int64')
+        )
+        for side, dtype in about['dtypes'].items()
+    }
     return Corpus(
-        source=ragged('source', about.get('source_dtype', about['dtype'])),
-        target=ragged('target', about['dtype']),
+        **sides,
         skipped=about['skipped'],
-        left_out=about.get('left_out', {}),
+        left_out=about['left_out'],
         digest=storage.sha256(folder / storage.SUMS),
         special_tokens=tokenizer.special_tokens,
         source_eos=tokenizer.source_eos,
     )
-
-
-def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while chunk := list(itertools.islice(iterator, size)):
-        yield chunk

@@ -4,20 +4,12 @@ import hashlib
 import inspect
 from pathlib import Path
 
-from experiments import storage
-
 
 def hex_digest(*parts: str | bytes) -> str:
-    """Returns the SHA-256 of concatenated texts and bytes."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
     return digest.hexdigest()
-
-
-def of_file(path: Path) -> bytes:
-    """Returns the SHA-256 of a file; raises UserError if it is unreadable."""
-    return bytes.fromhex(storage.sha256(path))
 
 
 def code_of(cls: type) -> bytes:

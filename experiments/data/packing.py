@@ -15,14 +15,10 @@ _LEAST_LENGTH = 16  # in batches with lengths of powers of two
 
 
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
-    """Applies a pseudo-random permutation of range(size) to indices.
+    """Applies a pseudo-random permutation of range(size) to indices, int64 [n].
 
-    This is a Feistel network over the next power of four, applied again to results
-    outside range(size). Any part can be computed without the rest, so memory does not
-    limit the corpus.
-
-    Args:
-      index: [n], each in 0..size - 1.
+    A Feistel network over the next power of four is applied again to results outside
+    range(size). Parts are independent, so memory does not limit the corpus.
     """
     bits = (size - 1).bit_length()
     half = max(1, (bits + 1) // 2)
@@ -51,10 +47,9 @@ def _mix(bits: np.ndarray) -> np.ndarray:
 
 
 def pair_seeds(pairs: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
-    """Returns pseudo-random numbers of pairs, int64 [n, 2] in 0..2³¹ − 1.
+    """Returns pseudo-random numbers, int64 [n, 2] in 0..2³¹ − 1, for source and target.
 
-    Column 0 is for the source and column 1 for the target. Each row depends only on the
-    index of the pair and the non-negative `seed`.
+    Each row depends only on the index of the pair and the non-negative `seed`.
     """
     (key,) = np.random.SeedSequence(seed).generate_state(1, np.uint64)
     sources = 2 * pairs.astype(np.uint64)
@@ -73,7 +68,6 @@ def bucket_lengths(
 
     Args:
       counts: [length], the number of pairs of each length.
-      windows: Number of windows in an epoch.
       most: Upper limit of the lengths.
     """
     pairs_up_to = np.cumsum(counts) / windows
@@ -96,10 +90,7 @@ def bucket_lengths(
 
 
 def packed_length(longest: int, most: int = 1 << 31) -> int:
-    """Returns the length of a packed row: enough for the longest pair, at most `most`.
-
-    A larger length would cost more, because attention is quadratic in it.
-    """
+    """Returns the length of a packed row: enough for the longest pair, or `most`."""
     return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
 
 
@@ -108,14 +99,11 @@ def _round_up(length: int, most: int) -> int:
 
 
 def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
-    """Returns the row of each pair: the first open row that fits it, or a new one.
+    """Returns the row of each pair, [n]: the first open row that fits it, or a new one.
 
     Args:
       lengths: [n, 2], the lengths of both sides, each in 1..size.
       size: Positions of a row on each side.
-
-    Returns:
-      [n], row numbers from 0.
     """
     # With this few open rows, lists are faster to scan than arrays: 1 µs per pair.
     rows: list[int] = []
@@ -144,11 +132,7 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
 
 
 def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Packs all pairs into batches of one shape, several pairs per row, by `first_fit`.
-
-    Args:
-      lengths: [n, 2], the lengths of both sides, each in 1..length.
-      shape: (rows, length) of a batch.
+    """Packs pairs into batches of one shape (rows, length) by `first_fit`.
 
     Yields:
       The indices of a batch's pairs, and the row of each, ascending.
@@ -167,16 +151,10 @@ def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.nda
 def by_length(
     lengths: np.ndarray, tokens: int, devices: int
 ) -> Iterator[tuple[Shape, np.ndarray]]:
-    """Batches all sequences, longest first, in few shapes.
+    """Yields batches of sequences, longest first: (rows, length), and their indices.
 
-    Lengths are padded to a power of two. Only the last batch has empty rows. Sequences
-    longer than `tokens` get a batch, too.
-
-    Args:
-      tokens: Maximum positions of a batch per device.
-
-    Yields:
-      The shape (rows, length), and the indices in its first rows.
+    Lengths are padded to a power of two. Only the last batch has empty rows. A batch
+    has at most `tokens` positions per device, or one longer sequence.
     """
     order = np.argsort(-lengths, kind='stable')
     while len(order):

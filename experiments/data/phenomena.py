@@ -1,7 +1,4 @@
-"""Grammatical phenomena in generated sentences: negation, separable verbs, ….
-
-They are read from the syntax trees, because the text alone does not show them.
-"""
+"""Grammatical phenomena in generated sentences, read from their syntax trees."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -30,7 +27,7 @@ class PlacedClause(NamedTuple):
     Attributes:
       kind: One of main, subordinate, infinitive, relative.
       mood: Statement, question or request for a main clause.
-      phrases: Noun phrases with their German case. Owners have `OF_OWNER`.
+      phrases: Noun phrases with their German case, or `OF_OWNER`.
     """
 
     clause: Clause
@@ -40,7 +37,6 @@ class PlacedClause(NamedTuple):
 
 
 def clauses(tree: Sentence) -> Iterator[PlacedClause]:
-    """Yields every clause of a sentence, including nested ones."""
     for clause in tree.clauses:
         yield from _within(clause, 'main', tree.mood)
 
@@ -78,7 +74,6 @@ def _auxiliary(clause: Clause) -> str:
 
 
 def _is_apart(place: PlacedClause) -> bool:
-    """Returns whether a separable verb's prefix is at the end: 'Er ruft … an'."""
     clause = place.clause
     if not clause.verb.german.prefix or place.kind != 'main':
         return False
@@ -101,7 +96,6 @@ def _has_possessive(place: PlacedClause) -> bool:
 
 
 def _has_pronoun_of_a_thing(place: PlacedClause) -> bool:
-    """Returns whether 'it' occurs, which is er, sie or es in German."""
     nominals = [nominal for nominal, _ in place.clause.phrases()]
     return any(isinstance(x, Pronoun) and x.english == 'it' for x in nominals)
 
@@ -142,11 +136,7 @@ PHENOMENA: dict[str, Callable[[PlacedClause], bool]] = {
 def rows(data: str, name: str, pairs: Sequence[Pair]) -> dict[str, list[int]]:
     """Returns phenomenon → indices of a set's sentences that contain it.
 
-    Returns {} unless the source is the current grammar.
-
-    Args:
-      data: The spec of the source.
-      pairs: The sentences that a run translated.
+    Returns {} unless the pairs are those of the current grammar.
     """
     source = sources.load(data)
     is_grammar = isinstance(source, Grammar)

@@ -9,10 +9,9 @@ T = TypeVar('T')
 
 
 def prefetch(items: Iterable[T], ahead: int = 8) -> Generator[T, None, None]:
-    """Yields the same items, made ahead of time by a thread.
+    """Yields the same items, made ahead of time by a thread, and the same exceptions.
 
-    Exceptions of `items` are raised at their place. Grain's prefetching would need a
-    dataset type with its own state, whereas a position is the whole state here.
+    Grain's prefetching would need a dataset type with its own state.
     """
     iterator = iter(items)
     end: Any = object()

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from experiments import storage
-from experiments.config.schema import EvaluationConfig
+from experiments.config.search import Decoding
 from experiments.data.objectives.base import Objective
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, warn
@@ -33,8 +33,6 @@ _EXAMPLES = 3  # number of shown translations per set
 
 
 class Evaluation(NamedTuple):
-    """A set's scores by name, and its translations, each on one line."""
-
     scores: Scores
     outputs: list[str]
 
@@ -43,15 +41,13 @@ class Evaluator:
     """Scores parameters of one model on named sets.
 
     Args:
-      settings: How to decode, and the size of batches.
-      metrics: The metrics of translations.
+      decoding: Also has the size of batches.
       path: The run's directory, where translations are saved; None disables saving.
       languages: Codes of source and target language.
-      devices: Devices that share the rows of batches. Defaults to all devices.
       objective: Makes the examples of the loss; None is translation.
       programs: Shares compiled programs with other evaluators.
-      on_progress: Called with the number of translated sentences of a set, their total,
-        and a description: 'sentences of val'.
+      on_progress: Called with the number of translated sentences, their total, and a
+        description: 'sentences of val'.
 
     Raises:
       UserError: As `Translator`.
@@ -61,7 +57,7 @@ class Evaluator:
         self,
         model: Model,
         tokenizer: Tokenizer,
-        settings: EvaluationConfig,
+        decoding: Decoding,
         metrics: Sequence[Metric],
         path: Path | None,
         languages: tuple[str, str],
@@ -78,9 +74,9 @@ class Evaluator:
         devices = devices or mesh.make_mesh()
         programs = programs or ProgramCache()
         self._translate = Translator(
-            model, tokenizer, settings, devices=devices, programs=programs
+            model, tokenizer, decoding, devices=devices, programs=programs
         )
-        tokens = settings.batch_tokens
+        tokens = decoding.batch_tokens
         self._scorer = Scorer(model, tokenizer, tokens, devices, programs=programs)
         self._loss_sums = programs.get(_loss_sums, model, devices)
         self._objective = objective
@@ -99,12 +95,10 @@ class Evaluator:
     ) -> Evaluation:
         """Scores a set, and saves its translations with their scores.
 
-        Results are cached, for example those of the dev set at the last step. If the
-        directory is not writable, this prints a warning.
+        Results are cached. An unwritable directory only causes a warning.
 
         Args:
-          step: Step of the last checkpoint in `variables`.
-          mean_of: Number of checkpoints averaged in `variables`.
+          step: Step of the last of the `mean_of` checkpoints averaged in `variables`.
         """
         key = (name, step, mean_of)
         if key not in self._evaluated:
@@ -139,10 +133,10 @@ class Evaluator:
         return Evaluation(found, outputs)
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
-        """Returns loss, perplexity and token accuracy on first references.
+        """Returns loss (nats per token), perplexity and token accuracy.
 
-        The loss is in nats per token, without label smoothing. With an objective, the
-        examples are the same each time.
+        They are for first references, without label smoothing. An objective makes the
+        same examples each time.
         """
         references = sets.first_references(pairs)
         batches = self._scorer.batches(references, self._objective)
@@ -159,7 +153,6 @@ class Evaluator:
 
 
 def _loss_sums(model: Model, devices: DeviceMesh) -> Program:
-    """Returns the compiled loss sums of a batch."""
     sums = functools.partial(loss_sums, model, loss='cross_entropy(label_smoothing=0)')
     jitted = jax.jit(sums, out_shardings=devices.everywhere())
     return Program(jitted)
@@ -170,10 +163,9 @@ def _write_translations(
 ) -> None:
     """Writes a set's translations, with its sources and references in separate files.
 
-    There is a file for all first references, one for all second ones, and so on. A line
-    is blank if a sentence has no such reference. The commands of sacreBLEU and COMET
-    read these files: `sacrebleu val.reference.txt -i …`. The command of sacreBLEU
-    treats a blank line as an empty reference, which changes TER.
+    sacreBLEU and COMET read these files: `sacrebleu val.reference.txt -i …`. A second
+    or later reference that a sentence lacks is a blank line, which the command of
+    sacreBLEU treats as an empty reference. That changes TER.
     """
     storage.refuse_link(file.parent)
     sources, references = sets.lines_of(pairs)
@@ -186,11 +178,9 @@ def _write_translations(
 
 
 def examples(pairs: Pairs, outputs: Sequence[str]) -> str:
-    """Formats three of a set's translations, spread over the set."""
     every = max(1, len(pairs) // _EXAMPLES)
-    numbers = range(0, len(pairs), every)
     lines = []
-    for i in numbers[:_EXAMPLES]:
+    for i in range(0, len(pairs), every)[:_EXAMPLES]:
         source, references = pairs[i]
         lines += [
             f'  source      {source}',

@@ -9,7 +9,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from experiments import storage
-from experiments.config import search
 from experiments.data.packing import power_of_two
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
@@ -17,6 +16,7 @@ from experiments.evaluation.translator import check_lengths
 from experiments.runtime import compilation, mesh
 from flaxformer_lite import generation, introspection
 from flaxformer_lite.decoding import SearchTrace
+from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
@@ -36,14 +36,12 @@ _SMALLEST_ROOM = 32  # tokens
 class Explainer:
     """Translates sentences with a run, and explains each translation.
 
-    Sentences are padded to few lengths. Each length compiles a program when it is first
-    used. Switching a head or layer off compiles nothing.
+    Each of few padded lengths compiles once. Switching heads or layers off compiles
+    nothing.
 
     Attributes:
-      run: The run.
-      switches: Paths of heads and layers that can be switched off, in the masks of
-        `introspection.ablation_masks`: `decoder/layer_1/cross_attention/heads/3` is a
-        head, `decoder/layer_drop_1/keep/0` a layer.
+      switches: Paths of heads and layers, as in `introspection.ablation_masks`:
+        `decoder/layer_1/cross_attention/heads/3`, `decoder/layer_drop_1/keep/0`.
 
     Raises:
       UserError: The run's sources are vectors, or it has no readable checkpoint.
@@ -55,7 +53,8 @@ class Explainer:
                 f'{run.path}: the sources are vectors. Only text can be shown.'
             )
         self.run = run
-        self._own = search.make(run.config.evaluation, run.tokenizer.forced_first)
+        forced = generation.forced_prefix(run.tokenizer.forced_first)
+        self._processors = (*forced, *run.decoding.processors)
         # Heads and layers are switched off separately, even if layers are scanned.
         self._model = run.model.with_separate_layers()
         self._variables = unstack_layers(run.variables)
@@ -80,13 +79,10 @@ class Explainer:
         return ''
 
     def strategy(self, beams: int) -> Strategy:
-        """Returns a beam search with the config's length penalty (default: 0.6).
-
-        With one beam, returns greedy search.
-        """
+        """Returns greedy or beam search, with the config's length penalty or 0.6."""
         if beams == 1:
             return generation.as_strategy('greedy')
-        alpha = getattr(self._own.strategy, 'alpha', 0.6)
+        alpha = getattr(self.run.decoding.strategy, 'alpha', 0.6)
         return generation.as_strategy(f'beam(beams={beams}, alpha={alpha})')
 
     def explain(
@@ -95,7 +91,6 @@ class Explainer:
         """Translates a sentence and explains one of the translations.
 
         Args:
-          text: The sentence.
           strategy: A deterministic search strategy.
           off: The `switches` to switch off.
           rank: The search result to explain; 0 is the best.
@@ -104,15 +99,14 @@ class Explainer:
           A JSON serializable dict:
             texts: Results of the search, best first.
             nodes: Their indices in the tree.
-            tree: Hypotheses of the search, each with the index of its parent (−1 for
-              the root), its last piece, its score, and whether it ended.
-              `SearchTrace.hypotheses` defines the score.
+            tree: Hypotheses, each with the index of its parent (−1 for the root), its
+              last piece, its score (`SearchTrace.hypotheses`), and whether it ended.
             source: Pieces of the sentence.
-            tokens: Tokens of the explained result, each with its piece, its
-              probability, and the most likely alternatives with theirs.
-            attention: Attention by name, as in `introspection.Record`. It has the
-              pieces of queries and keys, and the weights by layer and head, in
-              thousandths. A decoder query is labelled with the piece that it predicts.
+            tokens: Pieces of the explained result, each with its probability and the
+              likeliest alternatives.
+            attention: As in `introspection.Record`, with the pieces of queries and
+              keys, and weights by layer and head in thousandths. A decoder query is the
+              piece that it predicts.
 
         Raises:
           UserError: The text is blank or too long, or a name in `off` is unknown.
@@ -160,7 +154,6 @@ class Explainer:
         return ids
 
     def _ablated(self, off: Sequence[str]) -> Any:
-        """Returns the model's variables with some heads and layers switched off."""
         masks = jax.tree.map(np.copy, self._masks)
         for name in off:
             if name not in self.switches:
@@ -173,10 +166,9 @@ class Explainer:
     def _trace(
         self, variables: Any, strategy: Strategy, source: Sequence[int]
     ) -> SearchTrace:
-        """Runs the search for a sentence and returns its trace."""
-        extra = self.run.config.evaluation.extra_length
+        extra = self.run.decoding.extra_length
         if strategy not in self._searches:
-            choice = self._own._replace(strategy=strategy)
+            choice = strategy, self._processors
             self._searches[strategy] = _traced_search(self._model, choice, extra)
         padding = self._model.special_tokens.padding
         source_BS = pad_source([source], padding, length=_room(len(source)))
@@ -186,7 +178,6 @@ class Explainer:
         return jax.device_get(self._searches[strategy](variables, *arrays))
 
     def _inspected(self, variables: Any, batch: Batch) -> Any:
-        """Returns attention weights, label probabilities and top-k tokens."""
         seen = introspection.record(
             self._model, variables, batch, missing_ok=True, names=()
         )
@@ -202,7 +193,6 @@ class Explainer:
     def _look_inside(
         self, variables: Any, source: Sequence[int], target: Sequence[int]
     ) -> dict[str, Any]:
-        """Returns source pieces, tokens and attention for a given target."""
         special = self._model.special_tokens
         longest = max(len(source), len(target))
         length = _room(longest)
@@ -226,10 +216,7 @@ class Explainer:
     def _attention(
         self, weights: Any, read: list[str], target: list[str], length: int
     ) -> dict[str, Any]:
-        """Returns the weights without padding, with the pieces of queries and keys.
-
-        The decoder reads one target piece (or the start token) to predict the next one.
-        """
+        """Returns the weights without padding, with the pieces of queries and keys."""
         pieces = {'encoder': read, 'decoder': target[:-1]}
         written = {'encoder': read, 'decoder': target[1:]}
         places = {stack: np.arange(len(of)) for stack, of in pieces.items()}
@@ -257,17 +244,18 @@ class Explainer:
 
 
 def _traced_search(
-    model: Model, choice: search.SearchOptions, extra_length: int
+    model: Model,
+    choice: tuple[Strategy, tuple[Processor, ...]],
+    extra_length: int,
 ) -> compilation.Program:
-    """Returns the compiled search for one sentence, with a trace of its steps."""
-
     def trace(variables, source_BS, max_len_B):
         length = source_BS.shape[1] - 1 + extra_length
         settings = generation.DecodingOptions(*choice, length, model.special_tokens)
         inputs = generation.decode_inputs(
             model, settings, variables, source_BS, max_len_B
         )
-        return choice.strategy.search(inputs).trace()
+        strategy, _ = choice
+        return strategy.search(inputs).trace()
 
     return compilation.Program(jax.jit(trace))
 
@@ -277,5 +265,4 @@ def _placed(tree: Any) -> Any:
 
 
 def _room(tokens: int) -> int:
-    """Returns the padded length: a power of two."""
     return max(_SMALLEST_ROOM, power_of_two(tokens))

@@ -18,9 +18,7 @@ class Measure:
     """A score of an evaluation set, such as `test bleu`.
 
     Attributes:
-      set: The name of the set.
       score: The name of a metric, or one of `OF_MODELS`.
-      higher_is_better: Whether the best model has the highest score.
     """
 
     set: str
@@ -34,10 +32,7 @@ class Measure:
         return cls(name, score, score not in _LOWER_IS_BETTER)
 
     def resolve(self, spec: Spec) -> 'Measure':
-        """Returns the measure with the direction of its metric.
-
-        Args:
-          spec: The metrics of a config, `evaluation.metrics`.
+        """Returns the measure with the direction of its metric in `evaluation.metrics`.
 
         Raises:
           ValueError: The set has no name, or the config has no such score.
@@ -53,7 +48,7 @@ class Measure:
         if not self.is_of_translations:
             return self
         with user_errors('evaluation.metrics: '):
-            metric, _ = METRICS.find(by_name[self.score])
+            metric = METRICS.find(by_name[self.score]).cls
         return dataclasses.replace(self, higher_is_better=metric.higher_is_better)
 
     def metric(self, names: Sequence[str]) -> str:
@@ -66,7 +61,6 @@ class Measure:
         return self.score not in OF_MODELS
 
     def rank(self, score: float) -> float:
-        """Returns a number that is higher for a better score."""
         return score if self.higher_is_better else -score
 
     def __str__(self) -> str:

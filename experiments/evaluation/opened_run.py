@@ -27,19 +27,14 @@ from flaxformer_lite.training.batch import Batch, make_batch
 class OpenedRun:
     """A trained run, possibly still in training.
 
-    Parameters and data are loaded on first use.
-
     Args:
       path: The run's directory.
       trust_code: Allows running code from that directory, if the run needs modules that
         cannot be imported otherwise.
-      step: Selects the checkpoint of one step. Defaults to the average that the config
-        asks for.
+      step: Selects one checkpoint. Defaults to the average that the config asks for.
 
     Attributes:
-      path: The run's directory.
-      trained: Its config, tokenizer, model and checkpoints.
-      config, tokenizer, model: Those of `trained`.
+      trained: Its config, tokenizer, model, checkpoints and decoding.
 
     Raises:
       UserError: As `trained_run.open_trained`, or the run has no checkpoint of `step`.
@@ -53,18 +48,14 @@ class OpenedRun:
         accelerators.check()
         self.path = Path(path)
         self.trained = trained_run.open_trained(self.path, trust_code)
-        self.config, self.tokenizer, self.model, _ = self.trained
+        self.config, self.tokenizer, self.model, _, self.decoding = self.trained
         self._step = step
         if step is not None:
             trained_run.check_step(self.trained.checkpoints, step)
 
     @functools.cached_property
     def mean(self) -> Mean:
-        """The average that the config asks for, or the checkpoint of `step`.
-
-        Raises:
-          UserError: As `trained_run.average`.
-        """
+        """The mean of the checkpoints; raises UserError as `trained_run.average`."""
         # Under a user's jit, load concrete arrays instead of tracing.
         with jax.ensure_compile_time_eval():
             return trained_run.average(
@@ -73,33 +64,25 @@ class OpenedRun:
 
     @property
     def variables(self) -> Any:
-        """The variables of `mean` for `model.apply`: {'params': …}, float32."""
+        """The variables for `model.apply`: {'params': …}, float32."""
         return self.mean.variables
 
     @functools.cached_property
     def data(self) -> Source:
-        """The data source of the run.
-
-        Raises:
-          UserError: A file is missing.
-        """
+        """The data source of the run; raises UserError if a file is missing."""
         return sources.load(self.config.data)
 
     @property
     def evaluation_sets(self) -> dict[str, Pairs]:
-        """Name of a set → its pairs of a source and references.
-
-        Raises:
-          UserError: As `sets.chosen`.
-        """
+        """Name of a set → its pairs; raises UserError as `sets.chosen`."""
         return sets.chosen(self.data.evaluation(), '', 'data')
 
     def translate(self, lines: Sequence[str]) -> list[str]:
-        """Translates lines, with the decoding of the config; blank lines stay blank.
+        """Translates lines as the config asks; blank lines stay blank.
 
         Raises:
-          UserError: `lines` is a single string, or a line has more tokens than the
-            model has positions.
+          UserError: `lines` is a string, or a line has more tokens than the model has
+            positions.
         """
         check_list('lines', lines)
         hypotheses = self._translator(
@@ -108,22 +91,18 @@ class OpenedRun:
         return [best_first[0].text for best_first in hypotheses]
 
     def score(self, pairs: Sequence[Pair]) -> list[list[ScoredToken]]:
-        """Returns the target tokens of each pair, with their log-probabilities.
-
-        Raises:
-          UserError: As `Scorer.batches`.
-        """
+        """Returns the scored tokens of each target; UserError as `Scorer.batches`."""
         return list(self._scorer(self.variables, pairs, self._interventions))
 
     # These keep their compiled programs.
 
     @functools.cached_property
     def _translator(self) -> Translator:
-        return Translator(self.model, self.tokenizer, self.config.evaluation)
+        return Translator(self.model, self.tokenizer, self.decoding)
 
     @functools.cached_property
     def _scorer(self) -> Scorer:
-        tokens = self.config.evaluation.batch_tokens
+        tokens = self.decoding.batch_tokens
         return Scorer(self.model, self.tokenizer, tokens)
 
     @functools.cached_property

@@ -17,10 +17,9 @@ _EVERY = 997  # stride of the examples from training pairs
 def write(source: Source, folder: Path) -> None:
     """Writes the sets as files that `text(path=folder)` reads, one example per line.
 
-    The files are `train.en` and `train.de`, `val.en`, `val.de` and so on. Additional
-    references are in `val.de.1`, …, with blank lines for sentences without such a
-    reference. Leaves empty sets out, with a warning, because `text` refuses empty
-    files.
+    The files are `train.en`, `train.de`, `val.en` and so on. Further references are in
+    `val.de.1`, …, with blank lines if a sentence has no such reference. Empty sets are
+    left out, with a warning, because `text` refuses them.
 
     Raises:
       UserError: The folder exists, or the name of a set or language has a slash.

@@ -40,9 +40,7 @@ class Scorer:
 
     Args:
       batch_tokens: Tokens per side and device.
-      devices: Devices that share the rows of batches. Defaults to all devices.
       longest: Maximum number of tokens per side; None disables the limit.
-      programs: Shares compiled programs with other scorers.
     """
 
     def __init__(
@@ -65,14 +63,10 @@ class Scorer:
     def batches(
         self, pairs: Sequence[Pair], objective: Objective | None = None
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yields all pairs in packed batches on the devices.
+        """Yields packed batches on the devices, each after the indices of its pairs.
 
         Args:
-          pairs: The pairs.
           objective: Makes an example of each pair, seeded by its index.
-
-        Yields:
-          The indices of a batch's pairs, in their order in it, and the batch.
 
         Raises:
           UserError: A side has more tokens than the model has positions.
@@ -104,8 +98,8 @@ class Scorer:
           interventions: Functions that change activations, as `as_pytree` returns them.
 
         Raises:
-          UserError: As `batches`, after scoring the windows before it; or a side has
-            more tokens than `longest`, after scoring the pairs before it.
+          UserError: As `batches`, after earlier windows; or a side has more tokens than
+            `longest`, after earlier pairs.
         """
         check_list('pairs', pairs)
         for pair in pairs:
@@ -134,7 +128,6 @@ class Scorer:
         return results
 
     def _tokens(self, batch: Any, scores: TokenScores) -> Iterator[list[ScoredToken]]:
-        """Yields the scored tokens of each pair of a batch."""
         arrays = (batch['target_positions'], batch['labels'], *scores)
         positions_BT, *columns = jax.device_get(arrays)
         labels_BT = columns[0]
@@ -148,8 +141,6 @@ class Scorer:
 
 
 def _log_probs(model: Model, devices: DeviceMesh) -> Program:
-    """Returns the compiled token scores of a batch."""
-
     def scores(variables, batch, interventions=None):
         if interventions is None:
             return log_probs(model, variables, batch)

@@ -1,28 +1,23 @@
 """Scores of translations, and their display."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments import metrics
 from experiments.command_line import console
 from experiments.metrics.base import OF_MODELS, Metric, References
 from experiments.runs.reading import metric_names
-from flaxformer_lite.config.spec import Spec
 
 Scores = dict[str, Any]  # scores and signatures of a set, by name
 
 
-def installed_metrics(text: Spec, language: str) -> list[Metric]:
-    """Makes the metrics of `evaluation.metrics`, and checks that they can run.
-
-    Args:
-      text: The value of the field.
-      language: Code of the target language.
+def installed_metrics(made: Mapping[str, Metric], language: str) -> list[Metric]:
+    """Returns metrics for a target language, after checking that they can run.
 
     Raises:
-      UserError: The text is not a list of metrics, or a package must be installed.
+      UserError: A package must be installed.
     """
-    found = list(metrics.make(text, language).values())
+    found = [dataclasses.replace(x, language=language) for x in made.values()]
     for metric in found:
         metric.check_installed()
     return found
@@ -66,10 +61,7 @@ def table(results: dict[str, Scores]) -> str:
         for name in metric_names(result):
             signatures[name] = result[f'{name}_signature']
     columns = ('sentences', *OF_MODELS, *signatures, 'direction')
-    rows = []
-    for name, result in results.items():
-        cells = [result.get(column) for column in columns]
-        rows.append([name, *cells])
+    rows = [[name, *map(result.get, columns)] for name, result in results.items()]
     lines = [console.table(['set', *columns], rows, scores=signatures)]
     lines += [f'{metric}: {signature}' for metric, signature in signatures.items()]
     return '\n'.join(lines)

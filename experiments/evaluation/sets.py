@@ -10,20 +10,11 @@ from experiments.errors import UserError
 Pairs = Sequence[tuple[str, tuple[str, ...]]]  # a source and its references
 
 
-def chosen(
-    sets: Sets,
-    names: str,
-    field: str,
-) -> dict[str, Pairs]:
-    """Returns the sets with the given names, or all sets.
-
-    Args:
-      sets: The sets of a data source.
-      names: Comma-separated names; empty text selects all sets.
-      field: The config field of the names, for messages.
+def chosen(sets: Sets, names: str, field: str) -> dict[str, Pairs]:
+    """Returns the sets with the given comma-separated names, or all sets.
 
     Raises:
-      UserError: A selected set is unknown or empty, its name contains a slash, or a
+      UserError: For `field`: a set is unknown or empty, its name contains a slash, or a
         pair has a blank side.
     """
     found = {}
@@ -59,15 +50,12 @@ def split_names(listed: str, sets: Container[str]) -> list[str]:
 
 
 def _check_not_blank(what: str, pairs: Pairs) -> None:
-    """Raises UserError if a pair has a blank source or reference, or no reference.
-
-    Public sets contain such lines, for example where a paragraph ends or a translation
-    is missing. Skipping them silently would change the set that is scored.
-    """
-    blank = []
-    for i, (source, references) in enumerate(pairs, 1):
-        if not references or not all(map(str.strip, (source, *references))):
-            blank.append(i)
+    """Skipping blank lines would change the set that is scored."""
+    blank = [
+        i
+        for i, (source, references) in enumerate(pairs, 1)
+        if not references or not all(map(str.strip, (source, *references)))
+    ]
     if blank:
         raise UserError(
             f'{what} has a blank source or reference in {len(blank)} of {len(pairs)} '
@@ -77,15 +65,11 @@ def _check_not_blank(what: str, pairs: Pairs) -> None:
 
 
 def lines_of(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Returns the sources and the references of a set, each text on one line.
-
-    Line ends within a sentence become spaces. Otherwise, they would split it in a file.
-    """
+    """Returns the sources and the references of a set, each text on one line."""
     sources = [on_one_line(source) for source, _ in pairs]
     references = [tuple(map(on_one_line, known)) for _, known in pairs]
     return sources, references
 
 
 def first_references(pairs: Pairs) -> list[Pair]:
-    """Returns pairs of each source and its first reference, for the loss."""
     return [(source, references[0]) for source, references in pairs]

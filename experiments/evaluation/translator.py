@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from experiments.config import search
-from experiments.config.schema import EvaluationConfig
+from experiments.config.search import Decoding
 from experiments.data import packing
 from experiments.data.collate import collate_side
 from experiments.data.corpus import RaggedArray
@@ -24,8 +24,10 @@ from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import kv_cache
 from flaxformer_lite.decoding import DecodeResult
+from flaxformer_lite.decoding.processors.base import Processor
+from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import Ensemble
-from flaxformer_lite.generation import DecodingOptions, decode_rows
+from flaxformer_lite.generation import DecodingOptions, decode_rows, forced_prefix
 from flaxformer_lite.interventions import Interventions
 from flaxformer_lite.models.base import Model
 
@@ -47,24 +49,23 @@ class Translator:
     """Translates text; memory does not grow with the text.
 
     Args:
-      model: The model, or an `Ensemble`.
-      settings: Decoding settings, and the number of tokens in a batch per device.
+      decoding: Also has the number of tokens in a batch per device.
       seed: Seed of sampling.
-      n_best: Number of hypotheses that a search must finish. Sampling draws this number
-        of samples, unless the strategy sets another.
-      devices: Devices that share the rows of batches. Defaults to all devices.
+      n_best: Number of hypotheses that a search must finish, or of samples, unless the
+        strategy sets another.
       longest: Maximum number of tokens of a text; None disables the limit.
       programs: Shares compiled programs with other translators.
 
     Raises:
-      UserError: As `search.make`, or a utility needs a package that is not installed.
+      UserError: A processor doesn't fit the model, or a utility needs a package that is
+        not installed.
     """
 
     def __init__(
         self,
         model: Model | Ensemble,
         tokenizer: Tokenizer,
-        settings: EvaluationConfig,
+        decoding: Decoding,
         seed: int = 0,
         n_best: int = 1,
         devices: DeviceMesh | None = None,
@@ -74,23 +75,23 @@ class Translator:
         self._model = model
         self._longest = longest
         self._tokenizer = tokenizer
-        self._settings = settings
+        self._decoding = decoding
         self._seed = seed
         self._devices = devices or mesh.make_mesh()
-        choice = search.make(settings, tokenizer.forced_first)
-        search.check_processors(choice.processors, model, settings.extra_length)
-        self._strategy, self._samples, self._utility = search.sampling(
-            choice.strategy, n_best
-        )
-        choice = choice._replace(strategy=self._strategy)
-        if self._utility:
-            self._utility.check_installed()
+        self._strategy = decoding.strategy
+        self._samples = decoding.count_samples(n_best)
+        if decoding.utility:
+            decoding.utility.check_installed()
+        extra = decoding.extra_length
+        forced = forced_prefix(tokenizer.forced_first)
+        processors = (*forced, *decoding.processors)
+        search.check_processors(processors, model, extra)
         # Equal texts are merged and the next one moves up, so all must be final.
         final = self._strategy.hypotheses if n_best > 1 else 1
         if self._strategy.draws:
             final = 1
-        extra = settings.extra_length
         programs = programs or ProgramCache()
+        choice = self._strategy, processors
         self._search = programs.get(_search, model, choice, extra, final, self._devices)
 
     def __call__(
@@ -103,16 +104,14 @@ class Translator:
     ) -> Iterator[list[Hypothesis]]:
         """Yields the hypotheses of each text, best first; a blank one for blank text.
 
-        Text that exceeds the model's positions raises an error after earlier windows
-        are translated. Text that exceeds `longest` raises one after all earlier texts.
-
         Args:
           first: Index of the first text. It determines what sampling draws.
           on_progress: Called from time to time with the number of translated texts.
           interventions: Functions that change activations, as `as_pytree` returns them.
 
         Raises:
-          UserError: `texts` is a single string, or a text is too long.
+          UserError: `texts` is a string. Or a text exceeds the model's positions, after
+            earlier windows, or `longest`, after all earlier texts.
         """
         check_list('texts', texts)
         for start in range(0, len(texts), WINDOW):
@@ -137,17 +136,12 @@ class Translator:
         first: int,
         on_progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Translates texts, given with their ids, batched by length.
-
-        Args:
-          decode: `_decode` for the variables.
-        """
         side, _ = self._tokenizer.sides
         dtype = side.dtype if side.reads_vectors else 'uint32'
         sentences = RaggedArray.from_rows(rows, dtype)
         lengths = sentences.lengths() + 1
         check_lengths(self._model, lengths)
-        tokens = max(1, self._settings.batch_tokens // self._strategy.hypotheses)
+        tokens = max(1, self._decoding.batch_tokens // self._strategy.hypotheses)
         batches = list(packing.by_length(lengths, tokens, self._devices.row_shards))
         decode = functools.partial(decode, sentences, first)
         results = [[Hypothesis('', 0.0)] for _ in texts]
@@ -172,12 +166,7 @@ class Translator:
         first: int,
         batch: tuple[packing.Shape, np.ndarray],
     ) -> DecodeResult:
-        """Decodes the rows of a batch, once per sampling key.
-
-        Args:
-          first: Index of the first sentence. Sampling depends on a sentence's index.
-          batch: A batch from `packing.by_length`.
-        """
+        """Decodes the rows of a batch of `packing.by_length`, once per sampling key."""
         shape, index = batch
         rows = np.arange(len(index))
         end = self._tokenizer.source_eos
@@ -186,7 +175,7 @@ class Translator:
             sentences, shape, index, rows, end, padding
         )
         lengths_B = np.count_nonzero(segments_BS, axis=1)
-        most_B = lengths_B - 1 + self._settings.extra_length
+        most_B = lengths_B - 1 + self._decoding.extra_length
         max_len_B = np.where(lengths_B > 0, most_B, 0).astype(np.int32)
         numbers_B = np.zeros(shape[0], np.int32)
         numbers_B[rows] = first + index
@@ -203,10 +192,9 @@ class Translator:
 
     @functools.cached_property
     def _keys(self) -> list[jax.Array]:
-        """One key per sample of a sentence.
+        """One key per sample of a sentence; the first is that of a single sample.
 
-        The first sample is the same as with a single sample. The keys of other samples
-        differ from the keys of all sentences, because sentence indices are below 2³¹.
+        The others differ from the keys of all sentences, whose indices are below 2³¹.
         """
         key = self._devices.key(self._seed)
         numbers = range(1, self._samples)
@@ -214,7 +202,6 @@ class Translator:
         return [key, *others]
 
     def _hypotheses(self, decoded: DecodeResult) -> Iterator[list[Hypothesis]]:
-        """Yields the hypotheses of each row of a batch, in search order."""
         tokens_BNL, scores_BN, exists_BN = decoded
         # The tokenizer decodes many texts in one call faster than in several.
         texts = iter(self._tokenizer.decode(tokens_BNL[exists_BN].tolist()))
@@ -228,12 +215,13 @@ class Translator:
             yield found or [Hypothesis('', -math.inf)]
 
     def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
-        """Sorts hypotheses by score; merges equal texts unless they are samples.
+        """Sorts hypotheses by utility or score, and merges equal texts.
+        samples.
 
-        Several segmentations can give one text, which gets the best score of them. A
-        utility, if there is one, ranks the texts.
+        Several segmentations can give one text, which gets the best score of them.
         """
-        if self._utility is None:
+        utility = self._decoding.utility
+        if utility is None:
             ordered = sorted(found, key=lambda x: -x.score)
             if self._strategy.draws:
                 return ordered
@@ -244,7 +232,7 @@ class Translator:
         first_of = {x.text: x for x in reversed(found)}
         if len(first_of) == 1:
             return found[:1]
-        means = mean_utilities([x.text for x in found], source, self._utility)
+        means = mean_utilities([x.text for x in found], source, utility)
         texts = sorted(means, key=lambda text: -means[text])
         return [first_of[text] for text in texts]
 
@@ -252,13 +240,12 @@ class Translator:
 def mean_utilities(
     texts: Sequence[str], source: str, utility: 'Metric'
 ) -> dict[str, float]:
-    """Returns 1/S Σ u(y, y_s) for each distinct text y, in order; higher is better.
+    """Returns 1/S Σ u(y, y_s) for each distinct text y; higher is better.
 
     Minimum Bayes risk decoding selects the highest (Eikema and Aziz 2020, §5).
 
     Args:
-      texts: S samples of a sentence. Each nonblank sample is also a reference.
-      source: The sentence.
+      texts: S samples of a sentence. Each nonblank one is also a reference.
       utility: The sentence-level metric u.
     """
     counts = collections.Counter(texts)
@@ -277,13 +264,11 @@ def mean_utilities(
 
 def _search(
     model: Model | Ensemble,
-    choice: search.SearchOptions,
+    choice: tuple[Strategy, tuple[Processor, ...]],
     extra_length: int,
     n_best: int,
     devices: DeviceMesh,
 ) -> Program:
-    """Returns the compiled search for a batch, sharded by rows."""
-
     def decode(variables, key, source_BS, max_len_B, numbers_B, interventions=None):
         length = source_BS.shape[1] - 1 + extra_length
         settings = DecodingOptions(*choice, length, model.special_tokens, n_best)
@@ -307,20 +292,17 @@ def _count_threads() -> int:
 
 
 def check_longest(lengths: Sequence[int], most: int | None, first: int = 0) -> None:
-    """Raises UserError if a line has too many tokens for memory.
-
-    The message names the first such line.
+    """Raises UserError for the first line with too many tokens for memory.
 
     Args:
       lengths: The tokens of each line, including EOS.
-      most: The limit; None disables it.
       first: The number of lines before these.
     """
     fitting = count_fitting(lengths, most)
     if fitting < len(lengths):
         raise UserError(
-            f'line {first + fitting + 1:,} has {lengths[fitting]:,} tokens, more than '
-            f'{most:,}: split it into sentences'
+            f'line {first + fitting + 1:,}: {lengths[fitting]:,} tokens exceed the '
+            f'limit of {most:,}. Split it into sentences.'
         )
 
 
@@ -332,11 +314,7 @@ def count_fitting(lengths: Sequence[int], most: int | None) -> int:
 
 
 def check_lengths(model: Model | Ensemble, lengths: Iterable[int]) -> None:
-    """Raises UserError if a sentence has more tokens than the model has positions.
-
-    Args:
-      lengths: The tokens of each sentence, including EOS.
-    """
+    """Raises UserError if a sentence, with EOS, exceeds the model's positions."""
     most = model.max_length
     longest = max(lengths, default=0)
     if most is not None and longest > most:

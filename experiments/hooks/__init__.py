@@ -1,7 +1,4 @@
-"""Hooks that a run calls while it trains: one file per hook, chosen by a spec string.
-
-The field `train.hooks` is a list of specs: `[tensorboard, wandb(project="near")]`.
-"""
+"""Hooks that a run calls while it trains: one file per hook."""
 
 import importlib.util
 import json
@@ -16,11 +13,7 @@ from flaxformer_lite.config.spec import Spec
 
 
 def make(text: Spec) -> dict[str, Hook]:
-    """Builds the hooks of a list, by spec and in its order; '' and '[]' are empty.
-
-    Raises:
-      UserError: The text isn't a list of hooks, or a package isn't installed.
-    """
+    """Builds the hooks of a list, `[tensorboard, wandb(project="near")]`, by spec."""
     if text in ('', '[]'):
         return {}
     found = {}
@@ -32,7 +25,7 @@ def make(text: Spec) -> dict[str, Hook]:
         if is_missing:
             raise UserError(
                 f'train.hooks={name} needs the package {hook.package}: pip install '
-                f'{hook.package}, or leave it out'
+                f'{hook.package}. Or leave it out.'
             )
     return found
 
@@ -40,7 +33,7 @@ def make(text: Spec) -> dict[str, Hook]:
 class Hooks:
     """The hooks of a run, called one after another.
 
-    Errors of a hook propagate with a note that names it.
+    A note on their errors names the hook.
     """
 
     def __init__(self, made: Mapping[str, Hook]):
@@ -68,7 +61,6 @@ class Hooks:
         _call(self._open, lambda hook: hook.checkpoint(step))
 
     def end(self, result: Mapping[str, Any] | None) -> None:
-        """Ends the hooks that were started and have not ended."""
         started, self._open = self._open, {}
         _call(started, lambda hook: hook.end(result))
 

@@ -13,7 +13,6 @@ class RunInfo(NamedTuple):
     """A run that starts or resumes.
 
     Attributes:
-      path: Its directory.
       config: Every field by its name, `'train.steps'`.
       step: The checkpoint that it resumes from. 0 at the start.
       rows: The rows of `metrics.jsonl` up to this step.
@@ -28,14 +27,11 @@ class RunInfo(NamedTuple):
 class Hook(Checked):
     """Callbacks of a run, in its first process and between two steps of training.
 
-    All methods are optional. Calls depend only on the step and the config, so a resumed
-    run repeats those for rows after its checkpoint.
+    Calls depend only on the step and the config, so a resumed run repeats those for
+    rows after its checkpoint.
 
     Attributes:
       package: The package that it requires. '' for none.
-
-    Raises:
-      ValueError: At construction, for invalid arguments.
     """
 
     package: ClassVar[str] = ''
@@ -44,14 +40,10 @@ class Hook(Checked):
         """Called once, before all other methods."""
 
     def row(self, row: Row) -> Row | None:
-        """Called with each row of metrics before it is written.
-
-        Args:
-          row: The row for `metrics.jsonl`: `step`, `kind`, `time` and the metrics.
+        """Called with each row of `metrics.jsonl` before it is written.
 
         Returns:
-          Metrics to add to the row: numbers, text or None by name. Existing entries of
-          the row take precedence.
+          Numbers, text or None by name, to add to the row. Its entries take precedence.
         """
 
     def checkpoint(self, step: int) -> None:
@@ -61,11 +53,7 @@ class Hook(Checked):
         """
 
     def end(self, result: Row | None) -> None:
-        """Called once, after all other methods.
-
-        Args:
-          result: The contents of `result.json`; None if the run was stopped or failed.
-        """
+        """Called last, with `result.json`; None if the run was stopped or failed."""
 
 
 def numbers(row: Row) -> dict[str, float]:

@@ -11,10 +11,9 @@ from experiments.hooks.base import Hook, numbers
 
 @dataclasses.dataclass(kw_only=True)
 class Mlflow(Hook):
-    """Logs the config and the rows' numbers to an MLflow run, which resumes continue.
+    """Logs the config and the rows' numbers to MLflow (mlflow.org); a resume continues.
 
     Attributes:
-      experiment: The run's experiment.
       uri: A server, or a database such as sqlite:///mlflow.db; '' uses MLflow's
         settings.
     """

@@ -10,7 +10,7 @@ from flaxformer_lite.validation import Range
 
 @dataclasses.dataclass(kw_only=True)
 class Profile(Hook):
-    """Traces the steps between a row and the next row of training.
+    """Traces the steps between two rows of training, to `profile/` of the run.
 
     Attributes:
       after: The step of the first row, a multiple of `train.log_every`.

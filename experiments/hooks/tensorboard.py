@@ -1,8 +1,7 @@
-"""The rows as TensorBoard events, in `tensorboard/` of the run's directory.
+"""The rows as TensorBoard events: protocol buffers in TFRecords, written here.
 
 Packages that write events import TensorFlow or PyTorch, which takes seconds at the
-start of every run. Their few formats are therefore implemented here: protocol-buffer
-Event messages in TFRecords.
+start of every run.
 """
 
 import dataclasses
@@ -18,7 +17,7 @@ LARGEST = 3.4028234663852886e38  # maximum of float32
 
 @dataclasses.dataclass(kw_only=True)
 class Tensorboard(Hook):
-    """Writes an event for each number of a row.
+    """Writes an event for each number of a row, to `tensorboard/` of the run.
 
     A resume rewrites the events of the kept rows to a new file, since TensorBoard
     doesn't notice a file that has become shorter.
@@ -43,7 +42,6 @@ def _events(row: Row) -> bytes:
 
 
 def version(time: float) -> bytes:
-    """Returns the first record of an event file."""
     return _record(_double(1, time) + _bytes(3, b'brain.Event:2'))
 
 

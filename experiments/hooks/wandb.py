@@ -10,10 +10,9 @@ from experiments.hooks.base import Hook, numbers
 
 @dataclasses.dataclass(kw_only=True)
 class Wandb(Hook):
-    """Logs the config and the rows' numbers to a wandb run, which resumes continue.
+    """Logs the config and the rows' numbers to Weights & Biases; a resume continues.
 
     Attributes:
-      project: The run's project.
       entity: The user or team that owns the project; '' uses wandb's settings.
       offline: Whether to keep it in `wandb/` of the run's directory, for `wandb sync`.
     """

@@ -1,7 +1,6 @@
-"""Metrics of translations: one file per metric, chosen by a spec string.
+"""Metrics of translations: one file per metric, chosen by a spec string."""
 
-The field `evaluation.metrics` is a list of specs: `[bleu, chrf(word_order=2)]`.
-"""
+from collections.abc import Mapping
 
 from experiments.errors import UserError, user_errors
 from experiments.metrics.base import OF_MODELS, Metric
@@ -13,8 +12,8 @@ from flaxformer_lite.config.spec import Spec
 def by_name(text: Spec) -> dict[str, str]:
     """Returns the specs of a list by their names in results: `bleu`, `chrf`.
 
-    Several metrics of one kind are named by their whole specs, without spaces: in
-    `[bleu, bleu(tokenize='char')]` the second is `bleu(tokenize='char')`.
+    Several metrics of one kind are named by their whole specs, without spaces, such as
+    `bleu(tokenize='char')`.
 
     Raises:
       UserError: The text isn't a list of specs, or two have the same name.
@@ -30,17 +29,15 @@ def by_name(text: Spec) -> dict[str, str]:
         is_alone = kinds.count(kind) == 1
         name = kind if is_alone else ''.join(entry.split())
         if name in (*found, *OF_MODELS):
-            raise UserError(f'evaluation.metrics={text}: there is a {name} already')
+            raise UserError(
+                f'evaluation.metrics={text}: there is a metric {name} already. '
+                'Remove it.'
+            )
         found[name] = entry
     return found
 
 
 def make(text: Spec, language: str = '') -> dict[str, Metric]:
-    """Builds the metrics of a list, by name and in its order.
-
-    Args:
-      language: Code of the target language.
-    """
     with user_errors('evaluation.metrics: '):
         return {
             name: METRICS.make(entry, name=name, language=language)
@@ -48,20 +45,15 @@ def make(text: Spec, language: str = '') -> dict[str, Metric]:
         }
 
 
-def deciding(text: Spec, best: str) -> Metric:
-    """Returns the metric of a list that selects the best checkpoints.
+def deciding(found: Mapping[str, Metric], best: str) -> Metric:
+    """Returns the metric that selects the best checkpoints: `best`, or else the first.
 
-    Args:
-      best: Its name, as in `evaluation.best`; '' selects the first.
-
-    Raises:
-      UserError: It isn't in the list, or the text isn't a list of metrics.
+    Raises UserError if `found`, from `make`, lacks it.
     """
-    found = make(text)
     name = best or next(iter(found))
     if name not in found:
         raise UserError(
-            f'evaluation.best={best} is not one of evaluation.metrics: '
-            f'{", ".join(found)}'
+            f'evaluation.best={best} is not in evaluation.metrics. Choose from '
+            f'{", ".join(found)}.'
         )
     return found[name]

@@ -13,8 +13,7 @@ class SacreBleu(Metric):
     """A metric as sacreBLEU computes it (Post 2018), with its signature.
 
     Attributes:
-      unsigned: Arguments missing in sacreBLEU's signature. Values other than the
-        defaults are appended to it.
+      unsigned: Arguments missing in sacreBLEU's signature, to append unless default.
     """
 
     unsigned: ClassVar[tuple[str, ...]] = ()

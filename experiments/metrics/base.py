@@ -20,17 +20,13 @@ class Metric(Checked):
 
         score = score_of(Σᵢ statisticsᵢ)
 
-    Sets, subsets, sentences and significance tests share statistics, which are computed
-    once. A metric defines `statistics`, and `score_of` unless the statistics are a
-    numerator and a denominator. Results show the score with two decimals.
+    Sets, subsets, sentences and significance tests share statistics. A metric defines
+    `statistics`, and `score_of` unless the statistics are a numerator and a
+    denominator.
 
     Attributes:
       name: Its name in results. The caller sets it.
       language: Code of the target language, or ''. The caller sets it.
-      higher_is_better: Whether the best translations have the highest score.
-
-    Raises:
-      ValueError: At construction, for invalid arguments.
     """
 
     name: str = ''
@@ -48,7 +44,6 @@ class Metric(Checked):
         Args:
           outputs: The translations, which may be blank.
           references: One or more for each sentence, none of them blank.
-          sources: The source sentences.
         """
         raise NotImplementedError
 
@@ -58,11 +53,7 @@ class Metric(Checked):
         return 100 * numerator / denominator
 
     def score(self, outputs: Texts, references: References, sources: Texts) -> float:
-        """Returns the score of all sentences together; arguments as in `statistics`.
-
-        Raises:
-          UserError: An argument is a text instead of a list.
-        """
+        """Returns the score of all sentences together; arguments as in `statistics`."""
         _check_lists(outputs, references, sources)
         rows = self.statistics(outputs, references, sources)
         return self.score_of([sum(column) for column in zip(*rows, strict=True)])
@@ -70,7 +61,7 @@ class Metric(Checked):
     def sentence_scores(
         self, outputs: Texts, references: References, sources: Texts
     ) -> list[float]:
-        """Returns the score of each sentence; arguments and errors as in `score`."""
+        """Returns the score of each sentence; arguments as in `statistics`."""
         _check_lists(outputs, references, sources)
         return list(map(self.score_of, self.statistics(outputs, references, sources)))
 
@@ -84,13 +75,11 @@ class Metric(Checked):
         return '|'.join(words)
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the arguments that a spec may give, with their values."""
         given = dataclasses.fields(Metric)
         own = dataclasses.fields(self)[len(given) :]
         return {field.name: getattr(self, field.name) for field in own}
 
     def rank(self, score: float) -> float:
-        """Returns a number that is higher for a better score."""
         return score if self.higher_is_better else -score
 
 

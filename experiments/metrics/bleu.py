@@ -25,17 +25,17 @@ class Bleu(SacreBleu):
 
         BP = min(1, exp(1 − r/c)),  pₙ = Σ min(count, count in a reference) / Σ count
 
-    c is the length of the translations, r that of the references closest in length.
+    Papineni et al. 2002. c is the length of the translations, r that of the references
+    closest in length.
 
     Attributes:
       tokenize: SacreBLEU's tokenizer. 'language' selects one for the target language.
         Flores101 and flores200 are downloaded on first use.
-      lowercase: Whether to ignore case.
       smooth_method: How to smooth pₙ = 0 (Chen and Cherry 2014).
       smooth_value: For floor and add-k. Defaults to 0.1 and 1.
       max_ngram_order: N.
-      effective_order: Whether to limit N to the longest n with any n-grams. Scores of
-        single sentences always do.
+      effective_order: Limits N to the longest n with any n-grams, as for single
+        sentences.
     """
 
     unsigned: ClassVar[tuple[str, ...]] = ('max_ngram_order',)
@@ -77,9 +77,9 @@ class Bleu(SacreBleu):
         except (Exception, SystemExit) as error:
             reason = ' '.join(str(error).split())
             raise UserError(
-                f'evaluation.metrics: {self.name} by the tokenizer {self.tokenizer}: '
-                f'{reason}; or choose another tokenizer, such as --config.evaluation.'
-                'metrics=\'[bleu(tokenize="char"), chrf]\''
+                f'evaluation.metrics: {self.name} cannot use its tokenizer '
+                f'{self.tokenizer}: {reason}. Or choose another, as in '
+                '--config.evaluation.metrics=\'[bleu(tokenize="char"), chrf]\'.'
             ) from None
 
     def make_scorer(self):

@@ -9,16 +9,14 @@ from flaxformer_lite.validation import Range, Size
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chrf(SacreBleu):
-    """(1 + β²) P R / (β² P + R), in percent, from n-grams of characters.
+    """(1 + β²) P R / (β² P + R), in percent, from n-grams of characters (Popović 2015).
 
     P and R are the means over n of precision and recall, for the best reference.
 
     Attributes:
       char_order: Maximum n of characters.
-      word_order: Maximum n of words. 0 counts none, and 2 is chrF++.
+      word_order: Maximum n of words. 2 is chrF++ (Popović 2017).
       beta: The weight of recall relative to precision.
-      lowercase: Whether to ignore case.
-      whitespace: Whether spaces count as characters.
       eps_smoothing: True smooths as chrF++.py and NLTK, False as sacreBLEU before 2.0.
     """
 

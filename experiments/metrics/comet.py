@@ -19,7 +19,7 @@ _INSTANTIATOR = '_instantiator'
 class Comet(Metric):
     """100 × the mean of a COMET model's score over sentences, on the CPU.
 
-    Each sentence uses the reference with the highest score.
+    Rei et al. 2020. Each sentence uses the reference with the highest score.
 
     Attributes:
       path: A folder from `comet.download_model`, with `hparams.yaml` and

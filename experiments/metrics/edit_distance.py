@@ -7,11 +7,7 @@ from experiments.metrics.error_rate import ErrorRate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EditDistance(ErrorRate):
-    """Σ edits / sentences, the usual score of inflection; edits as in `error_rate`.
-
-    Attributes:
-      unit, lowercase: As in `error_rate`.
-    """
+    """Σ edits / sentences (Levenshtein 1966), with the arguments of `error_rate`."""
 
     def statistics(self, outputs, references, sources):
         rows = super().statistics(outputs, references, sources)

@@ -12,12 +12,11 @@ from flaxformer_lite.validation import Choices
 class ErrorRate(Metric):
     """Σ edits / Σ units of the reference, in percent; can exceed 100.
 
-    Edits are the fewest insertions, deletions and replacements of units that yield the
-    nearest reference, or the longest of equally near ones.
+    Edits are the fewest insertions, deletions and replacements of units (Levenshtein
+    1966) that yield the nearest reference, or the longest of equally near ones.
 
     Attributes:
-      unit: The edited unit. Characters include one space between words.
-      lowercase: Whether to ignore case.
+      unit: Word or character error rate. Characters include one space between words.
     """
 
     higher_is_better: ClassVar[bool] = False

@@ -10,9 +10,6 @@ class ExactMatch(Metric):
     """The share of translations that equal one of their references, in percent.
 
     The number of spaces between words doesn't matter.
-
-    Attributes:
-      lowercase: Whether to ignore case.
     """
 
     lowercase: bool = False

@@ -8,18 +8,17 @@ from experiments.metrics._sacrebleu import SacreBleu
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ter(SacreBleu):
-    """Σ edits / Σ words of the references, in percent.
+    """Σ edits / Σ words of the references, in percent (Snover et al. 2006).
 
     Edits insert, delete or replace a word, or move adjacent words. They are counted
     against the nearest reference, words as the mean over a sentence's references. A
-    missing reference doesn't count, whereas sacreBLEU's command reads its blank line as
-    an empty reference, which lowers the mean.
+    missing reference doesn't count, whereas sacreBLEU's command takes it for an empty
+    one.
 
     Attributes:
       normalized: Whether to split punctuation from words, as Tercom does.
       no_punct: Whether to ignore punctuation.
       asian_support: Whether both apply to Chinese and Japanese characters too.
-      case_sensitive: Whether case counts.
     """
 
     higher_is_better: ClassVar[bool] = False

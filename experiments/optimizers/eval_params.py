@@ -4,8 +4,8 @@ Schedule-free optimizers take gradients at y = β x + (1 − β) z and store z. 
 uses x, an average of past z (Defazio et al. 2024). `train.ema` averages the parameters
 trained so far (Polyak and Juditsky 1992), with decaying weights.
 
-A checkpoint holds the average as its `params`, and the whole training state as
-`training`. Readers of checkpoints need not know the optimizer.
+A checkpoint holds the average as its `params`, and the training state as `training`, so
+readers need not know the optimizer.
 """
 
 import math
@@ -25,7 +25,6 @@ class Ema(NamedTuple):
     """The state of an optimizer from `with_ema`.
 
     Attributes:
-      inner: State of the wrapped optimizer.
       count: int32. Number of updates.
       average: Average of the trained parameters, at first their initial values.
     """
@@ -83,7 +82,6 @@ def variables(state: TrainState) -> Any:
 
 
 def to_save(state: TrainState) -> Any:
-    """Returns the tree of arrays that a checkpoint of this state holds."""
     if _averaging(state) is None:
         return state
     return variables(state) | {_TRAINING: state}

@@ -1,7 +1,8 @@
-"""Parameters that `train.freeze` excludes from training."""
+"""Parameters that `train.freeze` and adapters exclude from training."""
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, user_errors
 from experiments.runtime import mesh
+from flaxformer_lite import adapters
 from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import freezing
@@ -18,33 +20,36 @@ from flaxformer_lite.validation import quote
 def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
     """Returns the paths of the model's frozen parameters.
 
-    The pattern is searched in paths with separate layers, such as
+    Adapters (`model.dense`) leave all other parameters fixed. The pattern of
+    `train.freeze` is searched in paths with separate layers, such as
     'encoder/layer_0/feed_forward/up/kernel', also if the model scans its layers.
 
     Raises:
       UserError: The pattern matches no path or all of them, or some layers of a stacked
         parameter.
     """
+    held = frozenset()
+    if model.dense.trained_parameters:
+        held = adapters.frozen_paths(model, _params(model))
     pattern = config.train.freeze
     if not pattern:
-        return frozenset()
-    found = {
-        path: re.search(pattern, path) is not None for path in _parameter_paths(model)
-    }
+        return held
+    separate = freezing.paths(_params(model.with_separate_layers()))
+    found = {path: re.search(pattern, path) is not None for path in sorted(separate)}
     where = f'train.freeze={quote(pattern)}'
     if not any(found.values()):
         first, *_, last = found
         raise UserError(
             f'{where} matches no parameter. The parameters are {first}, …, {last}.'
         )
-    if all(found.values()):
-        raise UserError(
-            f'{where} matches every parameter, so nothing would train. Narrow the '
-            'pattern.'
-        )
     if model.scans_layers:
         found = _of_stacked(found, model.layer_periods, where)
-    return frozenset(path for path, is_frozen in found.items() if is_frozen)
+    matching = {path for path, is_frozen in found.items() if is_frozen}
+    if len(held | matching) == len(found):
+        raise UserError(
+            f'{where} matches every parameter that would train. Narrow the pattern.'
+        )
+    return held | matching
 
 
 def _of_stacked(
@@ -64,10 +69,10 @@ def _of_stacked(
     return stacked
 
 
-def _parameter_paths(model: Model) -> list[str]:
-    # The paths don't depend on the vocabulary size, so all sizes share a trace.
-    separate = model.with_separate_layers().clone(vocab_size=1)
+def _params(model: Model) -> Any:
+    """Returns the model's parameters, as shapes, with a vocabulary of size 1."""
+    # Their paths don't depend on the vocabulary size, so all sizes share a trace.
     key = jax.eval_shape(jax.random.key, 0)
     with user_errors():
-        variables = mesh.first_variables.eval_shape(separate, key, {})
-    return sorted(freezing.paths(variables['params']))
+        variables = mesh.first_variables.eval_shape(model.clone(vocab_size=1), key, {})
+    return variables['params']

@@ -11,8 +11,8 @@ import optax
 
 from experiments.errors import UserError, user_errors
 from flaxformer_lite import testing
-from flaxformer_lite.config import results, spec
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config import results
+from flaxformer_lite.config.spec import Component, Spec, check, imported, parse
 from flaxformer_lite.validation import did_you_mean
 
 CONTRIB = 'contrib.'
@@ -22,40 +22,30 @@ _LEFT_OUT = frozenset(
     'lbfgs rprop sm3 optimistic_adam contrib.momo contrib.momo_adam contrib.sophia '
     'contrib.dpsgd contrib.schedule_free contrib.cocob contrib.galore'.split()
 )
-# Muon's argument for the input and output axes of kernels.
-_DIMENSIONS = 'muon_weight_dimension_numbers'
+# The matrices of linear maps, and the tables of embeddings and of logits.
+DECAYING = ('kernel', 'embedding', 'source_embedding', 'output', 'lora_a', 'lora_b')
 
 
 def split(text: Spec) -> tuple[str, dict[str, Any]]:
     """Splits `'contrib.muon(beta=0.9)'` into `('contrib.muon', {'beta': 0.9})`."""
     with user_errors('optimizer.name: '):
-        return spec.parse(text)
+        return parse(text)
 
 
 def findings(text: Spec) -> list[testing.Finding]:
     """Returns violated contracts of an optimizer, at a constant learning rate."""
-    name, given = split(text)
-    rate = optax.constant_schedule(1e-3)
-    return testing.optimizer_findings(
-        lambda: make(name, given, rate, lambda params: jax.tree.map(jnp.ndim, params))
-    )
+    component = resolve(*split(text))
+    return testing.optimizer_findings(lambda: make(component, _RATE))
 
 
-def make(
-    name: str,
-    given: dict[str, Any],
-    schedule: optax.Schedule,
-    mask: Callable[[Any], Any],
-) -> optax.GradientTransformation:
-    """Builds an optimizer of optax or of a user's module.
+def resolve(name: str, arguments: dict[str, Any]) -> Component:
+    """Finds an optimizer of optax or of a user's module, and tries an update.
 
     A dotted name is a function or class of a user's module. It is called with
-    `learning_rate`, and with `mask` if it accepts that. Omitted arguments have its
-    defaults.
+    `learning_rate`, and with `mask` if it accepts that.
 
     Args:
-      name, given: From `split`.
-      mask: Parameters → True for those with weight decay.
+      name, arguments: From `split`. Omitted arguments have the function's defaults.
 
     Raises:
       UserError: The optimizer or an argument doesn't exist, or optax rejects a value.
@@ -66,21 +56,13 @@ def make(
             f'optimizer.name must be one of {", ".join(of_optax)}, not {name!r}'
             f'{did_you_mean(name, of_optax)}'
         )
-    ours = {
-        'learning_rate': schedule,
-        'mask': mask,
-        'weight_decay_mask': mask,
-        _DIMENSIONS: _dimensions,
-    }
     with user_errors('optimizer.name: '):
-        maker = of_optax.get(name) or spec.imported(name)
-        takes = spec.parameters(maker)
-        if 'learning_rate' not in takes:
+        component = Component(name, of_optax.get(name) or imported(name), arguments)
+        if not component.accepted(learning_rate=_RATE):
             raise ValueError(f'{name} must take learning_rate, a schedule')
-        spec.check(name, maker, given, ours)
-    ours = {argument: x for argument, x in ours.items() if argument in takes}
+        check(name, component.cls, arguments, _GIVEN)
     try:
-        update = maker(**ours, **given)
+        update = make(component, _RATE)
         results.check_type(name, update, optax.GradientTransformation)
         _try(update)
     except Exception as error:  # any error of optax and JAX for a wrong type
@@ -88,7 +70,15 @@ def make(
             raise
         reason = ' '.join(str(error).split())
         raise UserError(f'optimizer.name={name}: optax refuses it: {reason}') from None
-    return update
+    return component
+
+
+def make(
+    component: Component, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """Builds an optimizer from `resolve` with a learning rate."""
+    given = component.accepted(**_GIVEN | {'learning_rate': schedule})
+    return component.cls(**given, **component.arguments)
 
 
 @functools.cache
@@ -102,6 +92,18 @@ def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
             if 'learning_rate' in inspect.signature(function).parameters:
                 found[prefix + name] = function
     return {name: maker for name, maker in found.items() if name not in _LEFT_OUT}
+
+
+def decays(params: Any) -> Any:
+    """Returns True for parameters with weight decay: `DECAYING`.
+
+    These have many entries, can overfit, and have the least effect at 0. Biases and
+    norm scales set the level of one feature, and position tables encode positions.
+    Attention parameters may start as the identity, and would attend to nothing at 0.
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, w: path[-1].key in DECAYING, params
+    )
 
 
 def _dimensions(params: Any) -> Any:
@@ -123,6 +125,16 @@ def _dimensions(params: Any) -> Any:
         return optax.contrib.MuonDimensionNumbers(inputs, outputs)
 
     return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
+_RATE = optax.constant_schedule(1e-3)  # of trials
+# Arguments that an optimizer gets if it takes them.
+_GIVEN = {
+    'learning_rate': _RATE,
+    'mask': decays,
+    'weight_decay_mask': decays,
+    'muon_weight_dimension_numbers': _dimensions,
+}
 
 
 def _try(update: Any) -> None:

@@ -1,5 +1,6 @@
 """The optimizer of a config (paper §5.3)."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from experiments.config.schema import ExperimentConfig, OptimizerConfig
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import eval_params, optax_specs
 from flaxformer_lite.config import variants
+from flaxformer_lite.config.spec import Component
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
@@ -33,43 +35,56 @@ ENTRYWISE = (
     'rmsprop sgd sign_sgd signum yogi contrib.schedule_free_adamw '
     'contrib.schedule_free_sgd'
 ).split()
-# The matrices of linear maps, and the tables of embeddings and of logits.
-DECAYING = ('kernel', 'embedding', 'source_embedding', 'output')
 
 
-def make(
-    config: ExperimentConfig, model: Model, steps: int = LONG
-) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Builds the optimizer of a config, and its learning rate by number of updates.
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """The optimizer of a config, checked; `build` makes it for a training.
+
+    Attributes:
+      component: Optax's function or the user's, with its arguments.
+      schedule: The learning rate by number of updates, for `LONG` steps.
+      clip, ema: As in the config.
+      has_lr_multipliers: Whether parameters have learning rates of their own.
+    """
+
+    component: Component
+    schedule: optax.Schedule
+    clip: float
+    ema: float
+    has_lr_multipliers: bool
+
+    def build(
+        self, model: Model, steps: int = LONG
+    ) -> tuple[optax.GradientTransformation, optax.Schedule]:
+        """Returns the optimizer of a model, and its learning rate by number of updates.
+
+        Some schedules depend on `steps`, the length of the training.
+        """
+        schedule = schedules.with_steps(self.schedule, steps)
+        update = optax_specs.make(self.component, schedule)
+        if model.scans_layers and self.component.name not in ENTRYWISE:
+            update = separately(update, model.layer_periods)
+        if self.clip:
+            update = optax.chain(optax.clip_by_global_norm(self.clip), update)
+        if self.has_lr_multipliers:
+            update = optax.chain(update, optax.stateless(_scale_by_multipliers(model)))
+        if self.ema:
+            update = eval_params.with_ema(update, self.ema)
+        return update, schedule
+
+
+def make(config: ExperimentConfig) -> Optimizer:
+    """Resolves the optimizer and the schedule of a config.
 
     `adam` is Kingma and Ba's (2015). `adamw` also subtracts learning rate ·
-    weight_decay · w from each weight w selected by `decays` (Loshchilov and Hutter
-    2019). Both use the fields of `optimizer`. Any other is optax's own, by its spec.
+    weight_decay · w from each weight w selected by `optax_specs.decays` (Loshchilov and
+    Hutter 2019). Both use the fields of `optimizer`. Any other is optax's own, by its
+    spec.
 
-    `clip` limits the norm of the gradient over all parameters; 0 disables it. With
-    `train.ema` the optimizer keeps an average, as in `eval_params.with_ema`.
-
-    Args:
-      model: Has the learning rate multiplier of each parameter.
-      steps: The length of the training, used by some schedules. Defaults to more than
-        any training.
+    Raises:
+      UserError: They are invalid, or don't fit each other.
     """
-    update, schedule = _from_optax(config, steps)
-    name, _ = _named(config.optimizer)
-    if model.scans_layers and name not in ENTRYWISE:
-        update = separately(update, model.layer_periods)
-    if config.optimizer.clip:
-        update = optax.chain(optax.clip_by_global_norm(config.optimizer.clip), update)
-    if _has_lr_multipliers(config):
-        update = optax.chain(update, optax.stateless(_scale_by_multipliers(model)))
-    if config.train.ema:
-        update = eval_params.with_ema(update, config.train.ema)
-    return update, schedule
-
-
-def _from_optax(
-    config: ExperimentConfig, steps: int
-) -> tuple[optax.GradientTransformation, optax.Schedule]:
     settings = config.optimizer
     name, arguments = _named(settings)
     if name != 'adamw' and settings.weight_decay:
@@ -88,14 +103,15 @@ def _from_optax(
             f'train.ema={config.train.ema}: optimizer.name={name} already averages the '
             'parameters. Set train.ema to 0, or choose another optimizer.'
         )
-    if _has_lr_multipliers(config):
-        _check_lr_multipliers(config, name)
-    try:
-        schedule = schedules.make(settings.schedule, config.model.d_model, steps)
-        jax.eval_shape(schedule, 0)  # detects an argument of the wrong type
-    except (ValueError, TypeError) as error:
-        raise UserError(f'optimizer.schedule: {error}') from None
-    return optax_specs.make(name, arguments, schedule, decays), schedule
+    with user_errors('optimizer.schedule: '):
+        schedule = schedules.make(settings.schedule, config.model.d_model, LONG)
+    has_lr_multipliers = _has_lr_multipliers(config)
+    if has_lr_multipliers:
+        _check_lr_multipliers(config, name, schedule)
+    component = optax_specs.resolve(name, arguments)
+    return Optimizer(
+        component, schedule, settings.clip, config.train.ema, has_lr_multipliers
+    )
 
 
 def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
@@ -112,21 +128,23 @@ def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
     return name, arguments | {field: getattr(settings, field) for field in fields}
 
 
-def check_rates(config: ExperimentConfig) -> None:
+def check_rates(config: ExperimentConfig, made: Optimizer) -> None:
     """Raises UserError for negative or infinite learning rates; names the step."""
     steps = config.train.steps or LONG
-    with user_errors('optimizer.schedule: '):
-        schedules.check_rates(config.optimizer.schedule, config.model.d_model, steps)
+    with user_errors(f'optimizer.schedule={config.optimizer.schedule}: '):
+        schedules.check_rates(schedules.with_steps(made.schedule, steps), steps)
 
 
-def _check_lr_multipliers(config: ExperimentConfig, name: str) -> None:
+def _check_lr_multipliers(
+    config: ExperimentConfig, name: str, schedule: optax.Schedule
+) -> None:
     if name not in _OF_ONE_LENGTH:
         raise UserError(
             f'optimizer.name={name} does not support the per-parameter learning rates '
             f'of model.init={config.model.init}. Choose one of '
             f'{", ".join(_OF_ONE_LENGTH)}.'
         )
-    if schedules.goes_by(config.optimizer.schedule, 'd_model'):
+    if schedules.depends_on(schedule, 'd_model'):
         raise UserError(
             f'optimizer.schedule={config.optimizer.schedule} depends on d_model, and '
             f'model.init={config.model.init} already scales learning rates with it. '
@@ -150,28 +168,13 @@ def _scale_by_multipliers(model: Model) -> Any:
     return lambda updates, params: jax.tree_util.tree_map_with_path(scale_leaf, updates)
 
 
-def decays(params: Any) -> Any:
-    """Returns True for parameters with weight decay: `DECAYING`.
-
-    These have many entries, can overfit, and have the least effect at 0. Biases and
-    norm scales set the level of one feature, and position tables encode positions.
-    Attention parameters may start as the identity, and would attend to nothing at 0.
-    """
-    return jax.tree_util.tree_map_with_path(
-        lambda path, w: path[-1].key in DECAYING, params
-    )
-
-
 def separately(
     optimizer: optax.GradientTransformation, periods: Mapping[str, int]
 ) -> optax.GradientTransformation:
     """Wraps an optimizer to treat the layers of stacked parameters separately.
 
     `adafactor`, `lamb` and `contrib.muon` compute updates from whole matrices. The
-    state has separate layers, and the program grows with their number.
-
-    Args:
-      periods: The model's `layer_periods`, because frozen parameters are missing.
+    program grows with the number of layers. `periods` are the model's `layer_periods`.
     """
 
     def init(params):

@@ -1,10 +1,9 @@
 """Differences between arms that share seeds, with simultaneous confidence intervals.
 
 The model is y = arm + seed + error, fitted by least squares (Fisher 1935, randomised
-blocks). A seed's common effect on all arms is therefore not noise in their difference.
-The intervals are simultaneous: all of them cover the true differences in 95 of 100
-experiments. A p below 0.05 is the same statement. See Dunnett 1955 for arms and a base,
-Tukey 1953 for all pairs, and Hothorn, Bretz and Westfall 2008 for any contrasts.
+blocks). In 95 of 100 experiments, all intervals cover the true differences; p < 0.05 is
+the same statement. See Dunnett 1955 for arms and a base, Tukey 1953 for all pairs, and
+Hothorn, Bretz and Westfall 2008 for any contrasts.
 """
 
 import collections
@@ -27,13 +26,7 @@ Pair = tuple[str, str]
 
 
 class Spread(NamedTuple):
-    """The mean and the standard deviation over seeds.
-
-    Attributes:
-      mean: The mean of the values.
-      sd: The sample standard deviation; None for one value.
-      n: Number of values.
-    """
+    """Mean and sample standard deviation over seeds; `sd` is None for one value."""
 
     mean: float
     sd: float | None
@@ -41,30 +34,24 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
-    """Returns mean and standard deviation without None values; None without values."""
+    """Returns the spread of values that aren't None; None without any."""
     there = [value for value in values if value is not None]
     if not there:
         return None
-    sd = None
-    if len(there) > 1:
-        sd = statistics.stdev(there)
+    sd = statistics.stdev(there) if len(there) > 1 else None
     return Spread(statistics.fmean(there), sd, len(there))
 
 
 class Contrast(NamedTuple):
-    """The difference between an arm and another.
+    """The difference between an arm and a base; without a test, its fields are None.
 
     Attributes:
-      arm, base: The two arms.
       effect: The difference, adjusted for missing seeds.
-      low, high: Its confidence interval; None if the error can't be estimated.
-      p: Two-sided, adjusted for this family of contrasts; None as above.
+      p: Two-sided, adjusted for this family of contrasts.
       seeds: Number of seeds that both have.
-      equivalent: Whether the whole interval lies within the margin; None without one.
-      error: Standard error of the effect over seeds; None as above.
-      freedom: Its degrees of freedom.
-      permuted: The p of a permutation of arms within seeds, which doesn't assume normal
-        errors. It needs two seeds that all arms have; otherwise None.
+      equivalent: Whether the whole interval lies within the margin, if there is one.
+      error, freedom: Standard error over seeds, and its degrees of freedom.
+      permuted: The p of `permutation_tests`.
     """
 
     arm: str
@@ -81,7 +68,6 @@ class Contrast(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """True if p is below `LEVEL`."""
         return self.p is not None and self.p < LEVEL
 
     @property
@@ -103,8 +89,8 @@ def compare(
 ) -> list[Contrast]:
     """Computes differences between arms, with simultaneous intervals.
 
-    If the arms share too few seeds to estimate the seeds' effects, these are left out.
-    The error is then the spread within arms.
+    If the arms share too few seeds to estimate the seeds' effects, the error is the
+    spread within arms.
 
     Args:
       scores: `scores[arm][seed]`; runs may be missing.
@@ -112,12 +98,9 @@ def compare(
       contrasts: Pairs (arm, base) instead of `base`. Without both, compares all pairs.
       margin: Smallest difference that matters.
       looks: How often the intervals may decide to add seeds. Each look has an equal
-        share of the error rate, so that all hold simultaneously, no matter which look
-        is the last.
-      data: Arm → the data set of its scores; None if all share one. Seed effects and
-        errors differ between data sets. A difference is therefore estimated from the
-        arms of its own data alone. Each data set has an equal share of the error rate
-        (Bonferroni).
+        share of the error rate, so all intervals hold simultaneously.
+      data: Arm → its data set, if they differ. Each data set has its own seed effects,
+        errors, and share of the error rate (Bonferroni).
 
     Raises:
       ValueError: An arm is unknown or has no score, a score isn't finite, or a margin
@@ -162,7 +145,6 @@ def pairs_with(bases: Mapping[str, str], arms: Collection[str]) -> list[Pair]:
 def _family(
     scores: Scores, pairs: Sequence[Pair], margin: float | None, looks: int
 ) -> list[Contrast]:
-    """Compares arms with a common error variance; arguments as in `compare`."""
     ordered = dict(sorted(scores.items()))  # independent of the arms' order
     means, covariance, variance, freedom = _fit(ordered)
     differences = _differences(pairs, list(ordered))
@@ -176,24 +158,20 @@ def _family(
         bound = largest.bound(LEVEL / looks)
     permuted = permutation_tests(scores, pairs)
     found = []
-    for (arm, other), effect, error, by_permutation in zip(
+    for (arm, other), effect, error, chance in zip(
         pairs, effects.tolist(), errors.tolist(), permuted, strict=True
     ):
-        shared = scores[arm].keys() & scores[other].keys()
-        contrast = Contrast(arm, other, effect, seeds=len(shared))
-        if by_permutation is not None:
-            contrast = contrast._replace(permuted=min(1.0, looks * by_permutation))
+        seeds = len(scores[arm].keys() & scores[other].keys())
+        p = None if chance is None else min(1.0, looks * chance)
+        contrast = Contrast(arm, other, effect, seeds=seeds, permuted=p)
         if largest is not None:
-            reach = bound * error
-            low = effect - reach
-            high = effect + reach
-            chance = largest.chance(abs(effect) / error)
-            is_within = None if margin is None else -margin < low < high < margin
+            low = effect - bound * error
+            high = effect + bound * error
             contrast = contrast._replace(
                 low=low,
                 high=high,
-                p=min(1.0, looks * chance),
-                equivalent=is_within,
+                p=min(1.0, looks * largest.chance(abs(effect) / error)),
+                equivalent=None if margin is None else -margin < low < high < margin,
                 error=error,
                 freedom=freedom,
             )
@@ -202,7 +180,7 @@ def _family(
 
 
 def _differences(pairs: Sequence[Pair], arms: Sequence[str]) -> np.ndarray:
-    """Returns the matrix [pairs, arms] of the differences of pairs."""
+    """Returns the matrix [pairs, arms]."""
     above = [arms.index(arm) for arm, _ in pairs]
     below = [arms.index(base) for _, base in pairs]
     identity = np.eye(len(arms))
@@ -210,7 +188,6 @@ def _differences(pairs: Sequence[Pair], arms: Sequence[str]) -> np.ndarray:
 
 
 def _check(scores: Scores, pairs: Sequence[Pair]) -> None:
-    """Raises ValueError for an unknown arm, or a missing or infinite score."""
     for arm in chain(*pairs):
         if arm not in scores:
             raise ValueError(f'unknown arm {arm!r}. Choose one of {", ".join(scores)}.')
@@ -227,18 +204,13 @@ def _check(scores: Scores, pairs: Sequence[Pair]) -> None:
 def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | None]:
     """Computes each pair's p under random exchanges of the arms' scores within seeds.
 
-    The exchanges are equally likely if no arm differs, for any distribution of the
+    If no arm differs, the exchanges are equally likely for any distribution of the
     errors (Fisher 1935). p is the share of exchanges whose largest |t| over all pairs
-    reaches that of the pair (Westfall and Young 1993). The number of exchanges limits
-    p: to 0.25 with two arms and three seeds.
-
-    Args:
-      scores: `scores[arm][seed]`; seeds that an arm lacks are left out.
-      pairs: Pairs of arms.
+    reaches the pair's (Westfall and Young 1993). Their number limits p: to 0.25 with
+    two arms and three seeds.
 
     Returns:
-      A p for each pair. They are all None without two seeds or without differences in
-      scores.
+      A p for each pair; all None without two shared seeds or differences in scores.
     """
     values_SA = _of_shared_seeds(scores)
     if len(values_SA) < 2 or not np.ptp(values_SA, axis=1).any():
@@ -264,7 +236,7 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
 
 
 def _of_shared_seeds(scores: Scores) -> np.ndarray:
-    """Returns [seeds, arms] for the seeds that all arms have; arms sorted by name."""
+    """Returns [seeds, arms]; arms sorted by name."""
     of_arms = [scores[arm] for arm in sorted(scores)]
     shared = [seed for seed in of_arms[0] if all(seed in x for x in of_arms)]
     rows = [[of_arm[seed] for of_arm in of_arms] for seed in shared]
@@ -272,7 +244,7 @@ def _of_shared_seeds(scores: Scores) -> np.ndarray:
 
 
 def _exchanged_means(values_SA: np.ndarray) -> np.ndarray:
-    """Returns [exchanges, arms]: means over seeds after exchanges within each seed."""
+    """Returns [exchanges, arms]: means over seeds."""
     random = np.random.default_rng(0)
     sums_XA = np.zeros((_EXCHANGES, values_SA.shape[1]))
     for values_A in values_SA:
@@ -286,8 +258,7 @@ def _fit(scores: Scores) -> tuple[np.ndarray, np.ndarray, float, int]:
 
     Returns:
       The arms' effects up to a constant, their covariance for errors of variance 1, the
-      error variance, and its degrees of freedom. The variance is 0 without degrees of
-      freedom.
+      error variance (0 if unknown), and its degrees of freedom.
     """
     arms, seeds, values = _columns(scores)
     design = _design(arms, seeds)
@@ -297,21 +268,17 @@ def _fit(scores: Scores) -> tuple[np.ndarray, np.ndarray, float, int]:
     # Equal scores leave only rounding errors.
     rounding = 1e-9 * np.abs(values).max()
     residuals[np.abs(residuals) <= rounding] = 0
-    squares = float(residuals @ residuals)
     freedom = len(values) - design.shape[1]
-    variance = 0.0
-    if freedom:
-        variance = squares / freedom
+    variance = float(residuals @ residuals) / freedom if freedom else 0.0
     of_arms = slice(len(scores))
-    covariance = inverse[of_arms, of_arms]
-    return coefficients[of_arms], covariance, variance, freedom
+    return coefficients[of_arms], inverse[of_arms, of_arms], variance, freedom
 
 
 def _design(arms: Sequence[str], seeds: Sequence[Any]) -> np.ndarray:
-    """Returns the design matrix: a column for each arm, then each seed but the first.
+    """Returns a column for each arm, then each seed but the first.
 
-    Leaves the seeds out if arms share too few of them: some arms are not connected to
-    the rest, or no degree of freedom is left.
+    Leaves the seeds out if some arms share no seed with the rest, or no degree of
+    freedom is left.
     """
     of_arms = _indicators(arms)
     of_seeds = _indicators(seeds)
@@ -324,7 +291,6 @@ def _design(arms: Sequence[str], seeds: Sequence[Any]) -> np.ndarray:
 
 
 def _columns(scores: Scores) -> tuple[Any, Any, np.ndarray]:
-    """Returns the arm, the seed and the value of each score."""
     rows = []
     for arm, by_seed in scores.items():
         rows += [(arm, seed, score) for seed, score in by_seed.items()]
@@ -333,7 +299,7 @@ def _columns(scores: Scores) -> tuple[Any, Any, np.ndarray]:
 
 
 def _indicators(values: Sequence[Any]) -> np.ndarray:
-    """Returns indicator columns, one for each distinct value."""
+    """Returns one column for each distinct value."""
     kinds = dict.fromkeys(values)
     rows = [[value == kind for kind in kinds] for value in values]
     return np.array(rows, float)
@@ -342,8 +308,7 @@ def _indicators(values: Sequence[Any]) -> np.ndarray:
 class Largest:
     """The distribution of the largest |t| of all contrasts under the null hypothesis.
 
-    It covers any contrasts and missing runs, unlike the tables of Dunnett or Tukey. The
-    integral over normal numbers is a mean over Sobol points; the one over the error
+    The integral over normal numbers is a mean over Sobol points; that over the error
     variance is exact. A bound is accurate to about 1e-4.
 
     Args:
@@ -362,7 +327,6 @@ class Largest:
         self._freedom = freedom
 
     def chance(self, bound: float) -> float:
-        """Returns the probability of exceeding a bound."""
         from scipy import special
 
         if not bound:
@@ -372,7 +336,6 @@ class Largest:
         return float(np.mean(chances))
 
     def bound(self, chance: float) -> float:
-        """Returns the bound that is exceeded with a given probability."""
         from scipy import optimize
 
         def excess(logarithm):
@@ -400,17 +363,15 @@ def minimum_detectable(
     seeds: int,
     looks: int = 1,
 ) -> float | None:
-    """Returns the difference that a planned design detects with a power of 80 %.
+    """Returns the difference that a planned design detects with a power of 80%.
 
     Args:
       pilot: Scores of earlier runs, which estimate the error variance.
-      arms: All arms of the design.
-      pairs: The pairs to compare.
       seeds: Number of seeds of each arm.
       looks: As in `compare`.
 
     Returns:
-      None if the pilot gives no estimate, or the design leaves no degrees of freedom.
+      None if the pilot gives no estimate, or no degrees of freedom are left.
     """
     freedom = (len(arms) - 1) * (seeds - 1)
     if freedom == 0 or not pilot:
@@ -428,10 +389,7 @@ class OverSentences(NamedTuple):
     """A difference on a test set, seen as a sample of sentences.
 
     Attributes:
-      effect: The mean over seeds.
-      low, high: Its interval over other seeds and other sentences; None if nothing
-      varies.
-      p: Two-sided.
+      low, high: Its interval over other seeds and sentences; None if nothing varies.
       share: Share of the variance that comes from the sentences.
     """
 
@@ -451,18 +409,17 @@ def over_sentences(
 ) -> OverSentences:
     """Tests a difference over seeds and sentences at once.
 
-    The variance of the mean difference is that over seeds plus that over sentences. The
-    latter is the jackknife's (Tukey 1958), for a score of all sentences together, such
-    as BLEU. The combined t has Satterthwaite's degrees of freedom (1946). Variation of
-    sentences within each seed counts in both, which is conservative.
+    The variance of the mean difference is that over seeds plus the jackknife's over
+    sentences (Tukey 1958), for a score of all sentences together, such as BLEU. The
+    combined t has Satterthwaite's degrees of freedom (1946). Variation of sentences
+    within each seed counts in both, which is conservative.
 
     Args:
-      base, system: Statistics of translations, [seeds, sentences, statistics], with the
-      same seeds and sentences.
+      base, system: Statistics of translations, [seeds, sentences, statistics].
       score: Computes a score from the sum over sentences, [statistics].
       family: Number of differences tested together (Bonferroni).
-      contrast: The same difference among others, with an error over seeds estimated
-        from all arms. Without it, the error is that over the seeds of the two systems.
+      contrast: The same difference, with an error estimated from all arms. Defaults to
+        the error over the seeds of the two systems.
     """
     from scipy import stats
 
@@ -471,7 +428,6 @@ def over_sentences(
     sums = both.sum(2)
 
     def differences(sums):
-        """Returns each seed's difference from the summed statistics of both."""
         pairs = zip(*sums, strict=True)
         return np.array([score(other) - score(one) for one, other in pairs])
 
@@ -496,23 +452,19 @@ def over_sentences(
     # A constant variance component may have no degrees of freedom.
     shares = of_seeds**2 / max(1, freedom_of_seeds)
     shares += of_sentences**2 / max(1, sentences - 1)
-    law = stats.t(variance**2 / shares)
+    t = stats.t(variance**2 / shares)
     error = np.sqrt(variance)
-    reach = float(law.isf(LEVEL / family / 2) * error)
-    beyond = float(law.sf(abs(effect) / error))
-    p = min(1.0, 2 * family * beyond)
+    reach = float(t.isf(LEVEL / family / 2) * error)
+    p = min(1.0, 2 * family * float(t.sf(abs(effect) / error)))
     share = float(of_sentences / variance)
     return OverSentences(effect, effect - reach, effect + reach, p, share)
 
 
 class Effect(NamedTuple):
-    """The main effect of a factor, or the interaction of several.
+    """The main effect of a factor, or the interaction of several `factors`.
 
     Attributes:
-      factors: Their names; several denote their interaction.
       freedom: Degrees of freedom of the effect and of the errors.
-      f: Ratio of the explained variance to that of the errors.
-      p: Probability of an f this large by chance.
     """
 
     factors: tuple[str, ...]
@@ -522,7 +474,7 @@ class Effect(NamedTuple):
 
 
 def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Effect]:
-    """Tests each factor and each interaction, blocked by seed.
+    """Tests each factor and each interaction, blocked by seed; may find none estimable.
 
     Computes an analysis of variance of type II (Yates 1934): an effect is what it
     explains beyond all effects that don't contain it.
@@ -530,9 +482,6 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
     Args:
       scores: `scores[arm][seed]`; runs may be missing.
       levels: Arm → factor → its level.
-
-    Returns:
-      The effects; empty if the error variance can't be estimated.
     """
     from scipy import stats
 
@@ -562,24 +511,16 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
         others = [other for other in of_terms if not set(term) <= set(other)]
         without, smaller = unexplained(others)
         with_it, larger = unexplained([*others, term])
-        if larger == smaller:
-            continue  # not estimable from these arms
         own = larger - smaller
-        explained = (without - with_it) / own
-        f = explained / (rest / freedom)
+        if own == 0:
+            continue  # not estimable from these arms
+        f = (without - with_it) / own / (rest / freedom)
         p = float(stats.f.sf(f, own, freedom))
         found.append(Effect(term, (own, freedom), f, p))
     return found
 
 
 class Improvement(NamedTuple):
-    """The probability of improvement of an arm over another, across data sets.
-
-    Attributes:
-      chance: The mean over data sets; ties count half.
-      low, high: Its interval, over other seeds.
-    """
-
     chance: float
     low: float
     high: float
@@ -590,7 +531,8 @@ def improvement(
 ) -> Improvement:
     """Computes the probability of improvement (Agarwal et al. 2021), free of units.
 
-    The interval is from a bootstrap that resamples the runs of each data set.
+    It is a mean over data sets, in which ties count half. Its interval resamples the
+    runs of each data set (bootstrap).
 
     Args:
       base, system: For each data set the scores of the runs, higher is better.
@@ -618,17 +560,10 @@ def improvement(
 def expected_best(scores: Sequence[float], best: Any = max) -> list[float]:
     """Computes the expected best score of 1, 2, … trials.
 
-    Trials are drawn from the scores with replacement (Dodge et al. 2019).
-
-    Args:
-      scores: The scores of all trials.
-      best: `min` if a lower score is better.
+    Trials are drawn from the scores with replacement (Dodge et al. 2019). If a lower
+    score is better, `best` is `min`.
     """
     ranked = sorted(scores, reverse=best is min)
     number = len(ranked)
-    means = []
-    for trials in range(1, number + 1):
-        shares = np.arange(number + 1) / number
-        chances = np.diff(shares**trials)
-        means.append(float(chances @ ranked))
-    return means
+    shares = np.arange(number + 1) / number
+    return [float(np.diff(shares**n) @ ranked) for n in range(1, number + 1)]

@@ -25,13 +25,6 @@ _LONGEST_NAME = 60
 
 
 class Arm(NamedTuple):
-    """Runs that differ in their seeds only.
-
-    Attributes:
-      name: Its differences from other arms.
-      runs: All runs that were found, in the given order.
-    """
-
     name: str
     runs: tuple[Run, ...]
 
@@ -57,11 +50,7 @@ class Arm(NamedTuple):
         return analysis.spread(list(self.by_seeds(measure).values()))
 
     def cost(self, entry: str) -> Spread | None:
-        """Returns the mean cost of finished runs; None if unknown.
-
-        Args:
-          entry: An entry of a result, or 'tokens', or 'training_flops'.
-        """
+        """Returns the mean of `tokens`, `training_flops` or an entry of results."""
         # Costs that aren't entries of a result are properties of a run.
         costs = [getattr(run, entry, run.result.get(entry)) for run in self.scored]
         return analysis.spread(costs)
@@ -71,8 +60,6 @@ class Study(NamedTuple):
     """The input of a report.
 
     Attributes:
-      arms: The arms in the given order.
-      base: The arm to compare with.
       measure: The deciding score.
       sweep: The sweep of the runs. With `NO_SWEEP`, compares the runs as they are.
     """
@@ -84,13 +71,11 @@ class Study(NamedTuple):
 
     @property
     def runs(self) -> list[Run]:
-        """The runs of all arms, arm by arm."""
         return [run for arm in self.arms for run in arm.runs]
 
     @property
     def metrics(self) -> list[str]:
-        """Names of the metrics of translations."""
-        return metric_names(self.runs)
+        return _metrics_of(self.runs)
 
     @property
     def bases(self) -> dict[str, str]:
@@ -100,10 +85,7 @@ class Study(NamedTuple):
 
     @property
     def by_data(self) -> 'list[Study]':
-        """A study of each data set if data are a factor of the sweep, else this one.
-
-        Each has the arms of its data, and the base's match there.
-        """
+        """A study of each data set if data are a factor of the sweep, else this one."""
         bases = self.bases
         groups = collections.defaultdict(list)
         for arm in self.arms:
@@ -122,10 +104,7 @@ class Study(NamedTuple):
                 return math.inf
             return -self.measure.rank(spread.mean)
 
-        found = []
-        for part in self.by_data:
-            found += sorted(part.arms, key=place)
-        return found
+        return [arm for part in self.by_data for arm in sorted(part.arms, key=place)]
 
     def scores(self) -> dict[str, dict[Any, float]]:
         """Returns scores by arm and seeds, for ranked arms that have any."""
@@ -133,8 +112,7 @@ class Study(NamedTuple):
         return {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
 
 
-def metric_names(runs: Sequence[Run]) -> list[str]:
-    """Returns the names of the metrics of some runs' translations."""
+def _metrics_of(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
@@ -142,8 +120,8 @@ def metric_of(run: Run, measure: Measure) -> Metric:
     """Returns the metric that scored a run's set; for a loss, the deciding metric.
 
     Raises:
-      UserError: The run lacks this metric, a package that it needs isn't installed, or
-        a metric's module may have come with the run.
+      UserError: The run lacks it, a package is missing, or its module may have come
+        with the run.
     """
     user_modules.check_origin(run.metrics_spec, run.path)
     name = measure.metric(run.metrics)
@@ -157,7 +135,6 @@ def metric_of(run: Run, measure: Measure) -> Metric:
 
 
 def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str]:
-    """Returns the fields, except some, that differ between runs."""
     names = dict.fromkeys(field for run in runs for field in run.config)
     differ = []
     for field in names:
@@ -168,10 +145,7 @@ def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str
 
 
 def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
-    """Groups runs into arms, in the order of their first runs.
-
-    A missing field counts as None.
-    """
+    """Groups runs into arms, in the order of their first runs."""
     fields = differing(runs)
     groups = collections.defaultdict(list)
     for run in runs:
@@ -182,19 +156,17 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
 
 
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
-    """Names each arm by its differing fields and their values, or by its directory.
+    """Names each arm by its differing fields, or by its directory if that is too long.
 
     `num_heads=4, residual=pre_norm` has the last word of each field, if these differ.
-    If a name is too long for a table, all arms get their directories instead.
     """
     words = [field.rpartition('.')[2] for field in fields]
     if len(set(words)) < len(words):
-        words = list(fields)
+        words = fields
     names = []
     for first, *_ in groups:
         values = [first.config.get(field) for field in fields]
-        labels = map('{}={}'.format, words, values)
-        names.append(', '.join(labels))
+        names.append(', '.join(map('{}={}'.format, words, values)))
     if all(0 < len(name) <= _LONGEST_NAME for name in names):
         return names
     return list(map(common_path, groups))
@@ -211,9 +183,7 @@ def common_path(runs: Sequence[Run]) -> str:
     if common in paths:
         return common
     found = re.match('(.*)(,|/seed=)', common)
-    if found is None:
-        return paths[0]
-    return found[1]
+    return found[1] if found else paths[0]
 
 
 def study(
@@ -222,13 +192,11 @@ def study(
     base: str = '',
     measure: Measure | None = None,
 ) -> Study:
-    """Collects the input of a report from runs.
+    """Collects the input of a report from at least one run.
 
     Args:
-      runs: At least one.
-      sweep: Their sweep, if any.
       base: The name of an arm. Defaults to the sweep's, or else the first arm.
-      measure: Defaults to the sweep's, or else the deciding metric on `test` or on the
+      measure: Defaults to the sweep's, or else the deciding metric on `test` or the
         first set.
 
     Raises:
@@ -268,10 +236,9 @@ def _base(arms: Sequence[Arm], name: str) -> Arm:
 
 
 def _measure(runs: Sequence[Run], measure: Measure) -> Measure:
-    """Returns the measure, or the default one, with its direction in the runs."""
     evaluated = [of_set for run in runs for of_set in run.evaluations.items()]
     sets = list(dict(evaluated))
-    known_scores = [*metric_names(runs), *OF_MODELS]
+    known_scores = [*_metrics_of(runs), *OF_MODELS]
     if measure == NO_SWEEP.measure:
         name = 'test' if 'test' in sets or not sets else sets[0]
         measure = Measure(name, known_scores[0])

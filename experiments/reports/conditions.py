@@ -30,7 +30,6 @@ _COSTS = {
 
 
 def facts(study: Study) -> Table:
-    """Returns a table of the arms' common and differing conditions."""
     rows = []
     if study.sweep.arms:
         declared = f'{study.sweep.name}.py, SHA-256 {study.sweep.digest[:16]}'
@@ -87,7 +86,6 @@ def warnings(study: Study) -> list[str]:
 
 
 def _missing(study: Study) -> list[str]:
-    """Lists the sweep's runs that are missing."""
     there = {run_title(run.path.resolve()) for run in study.runs}
     lines = []
     for run in study.sweep.runs:
@@ -97,7 +95,6 @@ def _missing(study: Study) -> list[str]:
 
 
 def _in_no_mean(study: Study) -> list[str]:
-    """Lists unfinished runs and runs with duplicate seeds."""
     lines = []
     for arm in study.arms:
         for run in arm.runs:
@@ -145,7 +142,6 @@ def _beyond_the_question(study: Study) -> list[str]:
 
 
 def _unequal_results(study: Study) -> list[str]:
-    """Warns if signatures, numbers of sentences or commits differ between runs."""
     consequences = {
         'signature': 'the scores are not comparable',
         f'sentences in {study.measure.set}': 'the scores are of different sentences',
@@ -155,15 +151,12 @@ def _unequal_results(study: Study) -> list[str]:
     lines = []
     for name, words in consequences.items():
         if len({values[name] for values in known}) > 1:
-            lines.append(f'Different {name} between runs: {words}.')
+            lines.append(f'Runs differ in {name}: {words}.')
     return lines
 
 
 def _unequal_cost(study: Study) -> list[str]:
-    """Warns if mean costs over seeds differ by more than `_EQUAL_COST`.
-
-    If a sweep declares contrasts, only the arms of each contrast must be equal.
-    """
+    """If a sweep declares contrasts, only the arms of each contrast must be equal."""
     by_name = {arm.name: arm for arm in study.arms}
     compared: list[tuple[str, ...]] = [tuple(by_name)]
     if study.sweep.contrasts:

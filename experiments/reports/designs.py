@@ -21,19 +21,13 @@ from experiments.sweeps.schema import Tuning
 
 
 def effects(study: Study) -> Table | None:
-    """Returns the table of factors and their interactions.
-
-    Returns:
-      None if the sweep has fewer than two factors, or the error can't be estimated.
-    """
+    """Returns the table of factors and their interactions, if they can be estimated."""
     scores = study.scores()
     if len(study.sweep.factors) < 2 or not scores:
         return None
     rows = []
-    for effect in analysis.effects(scores, study.sweep.levels):
-        name = ' × '.join(effect.factors)
-        own, of_errors = effect.freedom
-        rows.append((name, f'{own}, {of_errors}', effect.f, PValue(effect.p)))
+    for factors, (own, of_errors), f, p in analysis.effects(scores, study.sweep.levels):
+        rows.append((' × '.join(factors), f'{own}, {of_errors}', f, PValue(p)))
     if not rows:
         return None
     note = (
@@ -48,11 +42,7 @@ def effects(study: Study) -> Table | None:
 
 
 def across_data(study: Study) -> Table | None:
-    """Compares arms over all data sets of a sweep with a data factor.
-
-    Returns:
-      None without a data factor, or if an arm has no score on a data set.
-    """
+    """Compares arms over all data sets of a sweep, if none lacks a score."""
     sweep = study.sweep
     data = sweep.factor_of_data
     if data is None or len(sweep.factors) < 2:
@@ -87,11 +77,7 @@ def across_data(study: Study) -> Table | None:
 
 
 def time_to_target(study: Study) -> Table | None:
-    """Returns each arm's cost to reach the sweep's target (Dahl et al. 2023).
-
-    Returns:
-      None if the sweep has no target.
-    """
+    """Returns each arm's cost to reach the sweep's target (Dahl et al. 2023)."""
     target = study.sweep.target
     if target is None:
         return None
@@ -125,14 +111,13 @@ def _first_at_target(study: Study, run: Run, target: float) -> dict[str, Any]:
 
 
 def tried(study: Study) -> list[Tried]:
-    """Returns what each arm tried; empty without tuning."""
     if study.sweep.tune is None:
         return []
     return planning.tried(study.sweep, study.sweep.trials)
 
 
 def doubts(study: Study) -> list[str]:
-    """Warns of each arm whose best value is at the edge of the tried ones."""
+    """Warns of missing trials and of best values at the edge of the search range."""
     lines = []
     for arm, scores, value in tried(study):
         tune, _ = _tuning(study)
@@ -149,7 +134,6 @@ def doubts(study: Study) -> list[str]:
 
 
 def trials(study: Study, found: Sequence[Tried]) -> Table:
-    """Returns the table of the values that each arm tried, from `tried`."""
     rows = []
     for arm, scores, chosen in found:
         for value, of_value in scores.items():
@@ -162,7 +146,6 @@ def trials(study: Study, found: Sequence[Tried]) -> Table:
 
 
 def expected_best(study: Study, found: Sequence[Tried]) -> Table:
-    """Returns the expected best score of fewer trials, for each arm of `tried`."""
     _, score = _tuning(study)
     best = max if score.higher_is_better else min
     most = max(len(scores) for _, scores, _ in found)
@@ -182,7 +165,6 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
 
 
 def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
-    """Plots scores against the tried values; None if these aren't numbers."""
     tune, score = _tuning(study)
     lines = {
         arm: [over_seeds(*trial) for trial in scores.items()]

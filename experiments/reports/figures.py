@@ -31,8 +31,9 @@ COLOURS = [
     '#E69F00',
     '#7A7A7A',
 ]
-# Each round of the colours has its own dashes.
+# Each round of the colours has its own dashes and shape.
 _DASHES = [dash for dash in ([1, 0], [6, 3], [2, 2]) for _ in COLOURS]
+_SHAPES = [shape for shape in ('circle', 'square', 'triangle') for _ in COLOURS]
 _WIDTH = 420  # pixels
 _SIZE = {'width': _WIDTH, 'height': 260}
 # Padding of files, for fonts with wider letters.
@@ -87,14 +88,6 @@ def axis_title(score: str, of_set: str = '') -> str:
 
 
 class Figure(NamedTuple):
-    """A chart with its names.
-
-    Attributes:
-      name: The name of its files.
-      title: The heading above it.
-      chart: The chart.
-    """
-
     name: str
     title: str
     chart: alt.TopLevelMixin
@@ -105,7 +98,7 @@ class Figure(NamedTuple):
 
 
 def _printable(spec: Any) -> Any:
-    """Escapes control characters in a specification: SVG can't hold them."""
+    """Escapes control characters, which SVG can't hold."""
     match spec:
         case str():
             return printable(spec, keep='')
@@ -117,7 +110,6 @@ def _printable(spec: Any) -> Any:
 
 
 def files(figure: Figure) -> dict[str, bytes]:
-    """Returns the figure for a paper, by file suffix: 'svg' and 'pdf'."""
     # Descriptions of thousands of cells would make files large.
     config = {**THEME, 'aria': False, 'padding': _PADDING}
     svg = vl_convert.vegalite_to_svg(figure.spec(), config=config)
@@ -144,14 +136,9 @@ def line_chart(
     y_label: str,
     logarithmic: bool = False,
 ) -> alt.TopLevelMixin:
-    """Draws lines with bands in one pair of axes.
+    """Draws at least one line, with bands; a `logarithmic` x must be positive.
 
-    Args:
-      lines: At least one, by name. Each has its own colour and dashes, until these
-        repeat. A line of one point is drawn as a point. All lines together show at most
-        `_MOST_POINTS` evenly spaced points. The last point of a line is always shown.
-      x_label, y_label: Titles of the axes.
-      logarithmic: Whether x, which must be positive, has a logarithmic axis.
+    The lines share `_MOST_POINTS` evenly spaced points and keep their last ones.
     """
     names = list(lines)
     kind = 'log' if logarithmic else 'linear'
@@ -195,16 +182,7 @@ def _line(name: str, points: Sequence[Point], most: int) -> dict[str, Any]:
 
 
 def curves(study: Study, against: str = 'step') -> list[Figure]:
-    """Draws the training curves that have data.
-
-    Args:
-      study: The study of the runs.
-      against: One of `AXES`.
-
-    Returns:
-      Losses, learning rate, gradient norm, the deciding metric on the dev set, and the
-      terms that losses report.
-    """
+    """Draws the training curves that have data, over one of `AXES`."""
     metric = study.metrics[0]
     rows = chain(*(run.rows for run in study.runs))
     reported = sorted(set(chain(*rows)))
@@ -229,13 +207,7 @@ def curves(study: Study, against: str = 'step') -> list[Figure]:
 
 
 def _curve(study: Study, kind: str, x: str, y: str) -> dict[str, list[Point]]:
-    """Returns a line with a band for each arm, and one for each unfinished run.
-
-    Args:
-      study: The study of the runs.
-      kind: The kind of metrics rows, 'train' or 'eval'.
-      x, y: The entries of a row to draw.
-    """
+    """Returns a line with a band for each arm, and one for each unfinished run."""
     lines = {}
     for arm in study.arms:
         lines[arm.name] = arm.scored
@@ -276,16 +248,12 @@ def forest(
     names: Mapping[str, str] = {},
     data: Mapping[str, str] = {},
 ) -> Figure | None:
-    """Draws differences with their confidence intervals, one per row.
+    """Draws differences with their confidence intervals, one per row, if there are any.
 
     Args:
-      contrasts: The differences, in the order of the rows.
       score: The compared score with its unit, such as 'Exact match (%) on test'.
       names: Arm → the name to show, such as its name without the data set.
-      data: Arm → its data set. Rows are grouped by data set, with its name above them.
-
-    Returns:
-      None if no difference has an interval.
+      data: Arm → its data set, under whose name its row is.
     """
     shown = [contrast for contrast in contrasts if contrast.low is not None]
     if not shown:
@@ -328,7 +296,7 @@ def _forest(
     headings: Sequence[int],
     title: Sequence[str],
 ) -> alt.TopLevelMixin:
-    """Draws the rows of a forest plot: its labels include the headings of groups."""
+    """Draws the rows of a forest plot; `labels` include the headings of groups."""
     is_heading = f'indexof({list(headings)}, datum.value) >= 0'
     bold = alt.condition(is_heading, alt.value('bold'), alt.value('normal'))
     y_axis = alt.Axis(labelExpr=text_of(labels), labelLimit=260, labelFontWeight=bold)
@@ -392,19 +360,17 @@ def score_by_cost(study: Study) -> Figure | None:
     across = base.mark_rule().encode(x='x_low:Q', x2='x_high:Q')
     upright = base.mark_rule().encode(y='y_low:Q', y2='y_high:Q')
     points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
-    chart = alt.layer(across, upright, points, **_SIZE)
+    points = points.encode(shape=_shape(values))
     title = f'{axis_title(study.measure.score)} by training FLOPs'
+    chart = alt.layer(across, upright, points, **_SIZE)
     return Figure('score_by_training_flops', title, chart)
 
 
 def scores_over_sizes(study: Study) -> Figure | None:
     """Draws scores against parameters, to show whether an answer holds at other sizes.
 
-    A point is a run. A line is fitted to runs that differ in size only, linear in the
-    logarithm of the number of parameters.
-
-    Returns:
-      None if the sweep has no size factor, or fewer than two sizes have scores.
+    A line is fitted to runs that differ in size only, linear in the logarithm of the
+    number of parameters. None without two sizes.
     """
     factor = _factor_of_sizes(study.sweep)
     if factor is None:
@@ -425,13 +391,13 @@ def scores_over_sizes(study: Study) -> Figure | None:
     base = _by_arm(values, x, study)
     fitted = base.transform_regression('x', 'y', groupby=['arm'], method='log')
     points = base.mark_point(filled=True, opacity=0.6, tooltip=True)
+    points = points.encode(shape=_shape(values))
     chart = alt.layer(fitted.mark_line(), points, **_SIZE)
     title = f'{axis_title(study.measure.score)} by parameters'
     return Figure('scores_over_sizes', title, chart)
 
 
 def _by_arm(values: list[dict[str, Any]], x: alt.X, study: Study) -> alt.Chart:
-    """Returns a chart of the deciding score over x, coloured by arm."""
     names = list(dict.fromkeys(row['arm'] for row in values))
     scale = alt.Scale(zero=False)
     title = axis_title(study.measure.score, study.measure.set)
@@ -449,8 +415,12 @@ def _factor_of_sizes(sweep: Sweep) -> str | None:
     return None
 
 
+def _shape(values: list[dict[str, Any]]) -> alt.Shape:
+    names = list(dict.fromkeys(row['arm'] for row in values))
+    return alt.Shape('arm:N', scale=alt.Scale(domain=names, range=_SHAPES))
+
+
 def _colour(field: str, names: Sequence[str]) -> alt.Color:
-    """Gives each name a colour, with a two-column legend below the axes."""
     legend = alt.Legend(
         orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
     )

@@ -1,7 +1,4 @@
-"""The answer of a report: ranked arms and tests of the differences between them.
-
-Also tables of all scores, costs and published numbers.
-"""
+"""The answer of a report, and its tables of scores, costs and published numbers."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -64,16 +61,7 @@ def declared(study: Study) -> list[Contrast]:
 
 
 def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
-    """Returns the verdict on an arm.
-
-    'better' and 'worse' denote a significant difference in the measure's direction: for
-    a loss, lower is better.
-
-    Args:
-      study: The study of the arm, with the arm's data alone.
-      arm: The arm.
-      contrast: The arm's contrast from `from_base`, if any.
-    """
+    """Returns the verdict on an arm of a study with one data set."""
     seeds = len(arm.by_seeds(study.measure))
     if not seeds:
         return 'no finished run'
@@ -105,7 +93,6 @@ def answer_table(
     """Returns the table `answer`: declared contrasts, or else all arms and the base.
 
     Args:
-      study: The study.
       contrasts: The result of `from_base`.
       asked: The result of `declared`.
     """
@@ -125,7 +112,6 @@ def answer_table(
 
 
 def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
-    """Returns a table with one row per declared contrast."""
     decimals = ('difference', '95% CI', 'minimum detectable')
     columns = ('arm', 'base', 'seeds', *decimals, 'p', 'permutation p', 'verdict')
     rows = []
@@ -146,25 +132,15 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
 
 
 def arms(study: Study) -> Table:
-    """Returns the arms with their scores, the best first."""
     rows = [(arm.name, arm.spread(study.measure)) for arm in study.ranked()]
     measure = str(study.measure)
     scores = (measure,) if study.measure.is_of_translations else ()
     note = 'Mean ± standard deviation over seeds.'
-    title = 'Arms, best first'
-    return Table('arms', title, ('arm', measure), rows, scores, note)
+    return Table('arms', 'Arms, best first', ('arm', measure), rows, scores, note)
 
 
 def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None:
-    """Returns the differences from the base that a sweep does not declare.
-
-    Args:
-      study: The study.
-      contrasts: The result of `from_base`.
-
-    Returns:
-      None if all are declared.
-    """
+    """Returns the differences from the base that a sweep does not declare, if any."""
     asked = set(map(frozenset, study.sweep.contrasts))
     others = {arm: x for arm, x in contrasts.items() if {x.arm, x.base} not in asked}
     if not others:
@@ -182,12 +158,7 @@ def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None
 
 
 def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
-    """Returns the ranking: one row per arm, with its test against the base.
-
-    Args:
-      study: The study of the arms.
-      contrasts: The result of `from_base`.
-    """
+    """Returns one row per arm, the best first, with its test against the base."""
     decimals = (str(study.measure), 'difference', '95% CI')
     columns = ['arm', 'seeds', *decimals, 'p', 'permutation p', 'verdict']
     parts = study.by_data
@@ -226,15 +197,8 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
 def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
     """Returns the same differences tested over seeds and sentences at once.
 
-    Args:
-      study: The study.
-      contrasts: The differences of the answer.
-
-    Returns:
-      None if the measure isn't a translation metric, or nothing can be paired.
-
-    Raises:
-      UserError: Translations can't be read.
+    None without a translation metric or paired runs. Raises UserError if translations
+    can't be read.
     """
     if not study.measure.is_of_translations:
         return None
@@ -255,9 +219,7 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
         known = contrast if contrast.seeds == len(found) else None
         family = len(pairs) * study.sweep.looks
         test = paired_test(metric, found, family, known)
-        share = None
-        if test.share is not None:
-            share = f'{test.share:.0%}'
+        share = None if test.share is None else f'{test.share:.0%}'
         row = [contrast.arm, len(found), *cells_of(test), share]
         if len(bases) > 1:
             row.append(contrast.base)
@@ -274,12 +236,12 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
     )
     title = 'Over seeds and sentences'
     return Table(
-        'over_sentences', title, names, rows, names[2:4], note, aside=OTHER_SENTENCES
+        'over_sentences', title, names, rows, names[2:4], note, OTHER_SENTENCES
     )
 
 
 def _paired_translations(study: Study, base: Arm, arm: Arm) -> list[Paired]:
-    """Returns two arms' translations by seed, of identical sentences."""
+    """Returns translations by seed, if they are of identical sentences."""
     name = study.measure.set
     bases = {run.seeds: run for run in base.scored}
     pairs: list[Paired] = []
@@ -290,10 +252,9 @@ def _paired_translations(study: Study, base: Arm, arm: Arm) -> list[Paired]:
         of_arm = reading.read_translations(run, name)
         if of_base is None or of_arm is None:
             continue
-        pairs.append((of_base, of_arm))
-        first, _ = pairs[0]
-        if not of_base[:2] == of_arm[:2] == first[:2]:
-            pairs.pop()
+        first = pairs[0][0] if pairs else of_base
+        if of_base[:2] == of_arm[:2] == first[:2]:
+            pairs.append((of_base, of_arm))
     return pairs
 
 
@@ -303,13 +264,7 @@ def paired_test(
     family: int,
     contrast: Contrast | None = None,
 ) -> OverSentences:
-    """Applies `analysis.over_sentences` to the translations of a set.
-
-    Args:
-      metric: The metric that scores them.
-      pairs: Each seed's translations by base and system, of the same sentences.
-      family, contrast: As in `analysis.over_sentences`.
-    """
+    """Tests the translations of a base and a system, a pair for each seed."""
     sides = [
         [metric.statistics(x.outputs, x.references, x.sources) for x in side]
         for side in zip(*pairs, strict=True)
@@ -323,12 +278,7 @@ def paired_test(
 
 
 def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
-    """Returns a sentence for each declared contrast, and notes that tables lack.
-
-    Args:
-      study: The study of the arms.
-      contrasts: The result of `declared`.
-    """
+    """Returns a sentence for each declared contrast, and notes that tables lack."""
     lines = [_sentence(study, contrast) for contrast in contrasts]
     if contrasts and study.sweep.factor_of_data:
         lines.append(
@@ -345,10 +295,7 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
 
 
 def _sentence(study: Study, contrast: Contrast) -> str:
-    """Returns the verdict, difference, confidence interval, and detectable difference.
-
-    A compared with B: better (difference 9.95, 95% CI 9.32 to 10.58).
-    """
+    """A compared with B: better (difference 9.95, 95% CI 9.32 to 10.58)."""
     form = console.score if study.measure.is_of_translations else console.cell
     effect, interval, _ = cells_of(contrast)
     word = _verdict(study, contrast)
@@ -362,7 +309,6 @@ def _sentence(study: Study, contrast: Contrast) -> str:
 
 
 def costs(study: Study) -> Table:
-    """Returns costs and scores, one row per arm, the best first; means over runs."""
     rows = []
     for arm in study.ranked():
         values = [arm.cost(entry) for entry in COSTS]
@@ -374,7 +320,7 @@ def costs(study: Study) -> Table:
 
 
 def runs(study: Study) -> Table:
-    """Returns the deciding score of each run, which the answer is computed from.
+    """Returns the deciding score of each run, from which `--recompute` gets the answer.
 
     If data are a factor, `data` is its level: arms of one level share their errors.
     """
@@ -396,7 +342,6 @@ def runs(study: Study) -> Table:
 
 
 def scores(study: Study) -> Table:
-    """Returns the mean of every score by set and arm."""
     counted = [run for arm in study.arms for run in arm.scored]
     sets = dict.fromkeys(chain(*[run.evaluations for run in counted]))
     names = [*study.metrics, *OF_MODELS]
@@ -410,13 +355,6 @@ def scores(study: Study) -> Table:
 
 
 def published(study: Study) -> Table | None:
-    """Compares the published number of each arm with the one measured here.
-
-    A published number is a score on the deciding set, or a cost.
-
-    Returns:
-      None without a sweep, or if its source gives no numbers.
-    """
     rows = []
     for arm in study.arms:
         numbers = study.sweep.published.get(arm.name, {})

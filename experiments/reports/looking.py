@@ -9,8 +9,7 @@
     looking.attention(run, text, translation)['cross-attention']
     looking.alignment(run, text, translation)['mean of all layers'].save('map.svg')
 
-Each is a Vega-Altair chart, which a notebook displays. Texts are passed to charts as
-strings in Vega expressions, never as markup.
+Each is a Vega-Altair chart, which a notebook displays.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,8 +37,8 @@ class Attended(NamedTuple):
     """The attention weights for one sentence.
 
     Attributes:
-      queries, keys: The tokens on the axes. A decoder query is the token that it
-      writes; its keys are the tokens that it has read.
+      queries, keys: Tokens. A decoder query is the token that it writes; its keys are
+        those that it has read.
       layers: The weights of each layer, HTS.
     """
 
@@ -74,11 +73,7 @@ def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
 
 
 def attention(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLevelMixin]:
-    """Draws the weights of all layers and heads while the decoder writes `target`.
-
-    Returns:
-      A chart for each attention, by its name in words.
-    """
+    """Draws `attended` for all layers and heads: name in `KINDS` → chart."""
     seen = attended(run, source, target)
     charts = {}
     for kind, title in KINDS.items():
@@ -90,12 +85,9 @@ def attention(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
 def alignment(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLevelMixin]:
     """Draws source × translation: the mean weights over heads, for each layer.
 
-    A row is a token at the step that writes it. In the mean over layers, all layers
-    have equal weight, even with different numbers of heads.
-
     Returns:
-      'mean of all layers', if there are several, and 'layer 0', … → the chart. Empty if
-      the model has no cross-attention that stores its weights.
+      'mean of all layers', if there are several, and 'layer 0', … → the chart. Empty
+      without cross-attention that stores its weights.
     """
     seen = attended(run, source, target).get(CROSS)
     if seen is None:
@@ -130,15 +122,12 @@ def head_maps(seen: Attended) -> alt.TopLevelMixin:
     return alt.vconcat(grid, large)
 
 
-def head_scores(
-    scores: Mapping[str, np.ndarray], title: str, decimals: int = 2
-) -> alt.TopLevelMixin:
+def head_scores(scores: Mapping[str, np.ndarray], title: str) -> alt.TopLevelMixin:
     """Draws a score of each head, such as its importance, as a heatmap.
 
     Args:
       scores: Name of an attention → its scores, [layers, heads].
       title: The score with its unit, for the colour legend.
-      decimals: The number of decimals in the cells.
     """
     values = []
     for kind, scores_LH in scores.items():
@@ -153,11 +142,11 @@ def head_scores(
         'score:Q',
         title=title,
         scale=alt.Scale(scheme='blues'),
-        legend=alt.Legend(format=f'.{decimals}f'),
+        legend=alt.Legend(format='.2f'),
     )
     is_dark = f'datum.score > {most / 2}'
     ink = alt.condition(is_dark, alt.value('white'), alt.value('black'))
-    texts = alt.Text('score:Q', format=f'.{decimals}f')
+    texts = alt.Text('score:Q', format='.2f')
     cells = base.mark_rect().encode(color=colour)
     size = alt.Step(40)
     chart = alt.layer(cells, base.mark_text().encode(text=texts, color=ink))
@@ -193,7 +182,6 @@ def _chart(cells: list[dict[str, Any]]) -> alt.Chart:
 
 
 def _large(chart: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt.Chart:
-    """Enlarges cells and labels their rows and columns."""
     rows = alt.Axis(labelExpr=text_of(queries))
     columns = alt.Axis(labelExpr=text_of(keys), labelAngle=-60)
     named = chart.encode(

@@ -9,14 +9,7 @@ import vl_convert
 
 from experiments import storage
 from experiments.command_line import console
-from experiments.reports import (
-    conditions,
-    designs,
-    figures,
-    findings,
-    tables,
-    texts,
-)
+from experiments.reports import conditions, designs, figures, findings, tables, texts
 from experiments.reports.analysis import Contrast
 from experiments.reports.arms import Study
 from experiments.reports.figures import Figure
@@ -35,16 +28,7 @@ _TEMPLATES.filters['table'] = tables.markdown
 
 
 class ReportSection(NamedTuple):
-    """A section of the report.
-
-    Attributes:
-      title: Its heading.
-      text: Paragraphs.
-      tables: Tables.
-      figures: Figures, shown above the text and the tables.
-      sentences: Translations to read.
-      doubts: Warnings to read before believing the rest.
-    """
+    """A section of the report, with figures above text and tables."""
 
     title: str
     text: Sequence[str] = ()
@@ -57,11 +41,9 @@ class ReportSection(NamedTuple):
 def write(
     study: Study, folder: Path, notes: Sequence[str] = (), against: str = 'step'
 ) -> None:
-    """Writes a report.
+    """Writes a report to a folder, which needn't exist.
 
     Args:
-      study: The study.
-      folder: Created if it doesn't exist.
       notes: Further warnings, such as runs that can't be read.
       against: The x-axis of curves, one of `figures.AXES`.
 
@@ -95,7 +77,6 @@ def write(
 
 
 def _some(*found: Any) -> list[Any]:
-    """Returns the elements that aren't None."""
     return [part for part in found if part is not None]
 
 
@@ -114,16 +95,12 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
             designs.effects(study),
             designs.across_data(study),
         ),
-        _some(
-            _forest(study, drawn),
-            figures.scores_over_sizes(study),
-        ),
+        _some(_forest(study, drawn), figures.scores_over_sizes(study)),
         doubts=[*designs.doubts(study), *conditions.warnings(study), *notes],
     )
 
 
 def _forest(study: Study, contrasts: Sequence[Contrast]) -> Figure | None:
-    """Draws the forest plot, grouped by data set if data are a factor."""
     score = figures.axis_title(study.measure.score, study.measure.set)
     factor = study.sweep.factor_of_data
     if factor is None:
@@ -144,13 +121,10 @@ def _setup(study: Study) -> ReportSection:
 
 
 def _tuning(study: Study) -> ReportSection | None:
-    """Returns the section on tuning; None without tuning."""
     tried = designs.tried(study)
     if not tried:
         return None
-    text = (
-        'All arms tried the same number of values. The reported runs use other seeds.'
-    )
+    text = 'All arms tried the same number of values. Reported runs use other seeds.'
     shown = [designs.trials(study, tried), designs.expected_best(study, tried)]
     curve = designs.tuning_curve(study, tried)
     return ReportSection('Tuning', [text], shown, _some(curve))
@@ -158,12 +132,11 @@ def _tuning(study: Study) -> ReportSection | None:
 
 def _costs(study: Study) -> ReportSection:
     costs = _some(findings.costs(study), designs.time_to_target(study))
-    beside_scores = figures.score_by_cost(study)
-    return ReportSection('Cost', tables=costs, figures=_some(beside_scores))
+    drawn = _some(figures.score_by_cost(study))
+    return ReportSection('Cost', tables=costs, figures=drawn)
 
 
 def _curves(study: Study, against: str) -> ReportSection | None:
-    """Returns the training curves; None without data."""
     drawn = figures.curves(study, against)
     if not drawn:
         return None
@@ -175,7 +148,6 @@ def _curves(study: Study, against: str) -> ReportSection | None:
 
 
 def _translations(study: Study) -> list[ReportSection]:
-    """Returns scores by length and phenomenon, and sentences, of the deciding set."""
     translated = texts.translated(study)
     if translated is None:
         return []
@@ -192,21 +164,13 @@ def _translations(study: Study) -> list[ReportSection]:
 
 
 def html(title: str, sections: Sequence[ReportSection]) -> str:
-    """Renders a self-contained page; every text is escaped.
-
-    Args:
-      title: The page's title.
-      sections: Together they have at least one figure.
-    """
-    drawn = {}
-    for section in sections:
-        for figure in section.figures:
-            drawn[figure.name] = figure.spec()
+    """Renders a self-contained page; every text is escaped."""
+    drawn = [figure for section in sections for figure in section.figures]
     template = _TEMPLATES.get_template('page.html.jinja')
     return template.render(
         title=title,
         sections=sections,
-        figures=drawn,
+        figures={figure.name: figure.spec() for figure in drawn},
         theme=figures.THEME,
         library=vl_convert.javascript_bundle(_EMBED),
     )

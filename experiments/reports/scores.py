@@ -24,8 +24,8 @@ def read_scores(path: Path) -> Scores:
     """Reads the scores of a CSV file by arm and seed, ignoring other columns.
 
     Raises:
-      UserError: The file can't be read, a column is missing, a score isn't a number, or
-        an arm has two scores of a seed.
+      UserError: The file can't be read, lacks a column or a second arm, or has an
+        invalid or duplicate score.
     """
     found: Scores = {}
     for number, row in enumerate(_read_rows(path, COLUMNS), 2):
@@ -48,7 +48,6 @@ def read_scores(path: Path) -> Scores:
 
 
 def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """Reads the rows of a CSV file that has at least these columns."""
     with (
         as_user_error('read', path),
         path.open(encoding='utf-8-sig', newline='') as file,
@@ -75,7 +74,6 @@ def compare_scores(path: Path, base: str) -> Table:
 
 
 def as_table(contrasts: Sequence[Contrast]) -> Table:
-    """Returns a table with one row per difference."""
     names = ('arm', 'base', 'seeds', 'difference', '95% CI', 'p', 'permutation p')
     rows = []
     for x in contrasts:
@@ -91,8 +89,7 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
       three digits.
 
     Raises:
-      UserError: `tables/runs.csv` or `tables/answer.csv` is missing or isn't a
-        report's.
+      UserError: A table is missing or isn't a report's.
     """
     runs = folder / 'tables/runs.csv'
     found = read_scores(runs)
@@ -115,15 +112,11 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
     with user_errors(f'{answer}: '):
         contrasts = compare(found, contrasts=pairs, looks=looks, data=data)
     shipped = {(row['arm'], row.get('base') or bases[row['arm']]): row for row in rows}
-    others = []
-    for contrast in contrasts:
-        if not _is_shipped(contrast, shipped.get((contrast.arm, contrast.base), {})):
-            others.append(contrast.arm)
+    others = [x.arm for x in contrasts if not _is_shipped(x, shipped.get(x[:2], {}))]
     return as_table(contrasts), others
 
 
 def _is_shipped(contrast: Contrast, row: dict[str, str]) -> bool:
-    """Returns whether a row of `answer.csv` has the same values."""
     texts = [row.get(name) or 'nan' for name in _OF_ANSWERS]
     shipped = np.array(texts, float)
     # NumPy converts None to nan.

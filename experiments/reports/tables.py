@@ -25,16 +25,14 @@ Form = Callable[[Any], str]
 
 
 class PValue(float):
-    """A probability, formatted as a p-value in tables."""
+    pass
 
 
 class Difference(float):
-    """A difference between scores, formatted with a minus sign in tables."""
+    pass
 
 
 class Interval(NamedTuple):
-    """An interval, including its ends."""
-
     low: float
     high: float
 
@@ -47,16 +45,11 @@ _PARTS = {
 
 
 class Table(NamedTuple):
-    """Rows of values with column names.
+    """Rows of values with column names; None is shown as a dash.
 
     Attributes:
       name: The name of its files.
-      title: The heading above it.
-      columns: The column names.
-      rows: One value for each column. A `Spread` is shown as mean ± standard deviation.
-        None is shown as a dash.
       scores: Names of columns whose numbers have two decimals.
-      note: The text below it.
       aside: Why a page collapses the table; empty for a table that is shown.
     """
 
@@ -69,7 +62,6 @@ class Table(NamedTuple):
     aside: str = ''
 
     def cells(self) -> list[list[str]]:
-        """Returns the values as text."""
         forms = list(map(self._form, self.columns))
         return [list(map(format_cell, row, forms)) for row in self.rows]
 
@@ -85,12 +77,8 @@ class Table(NamedTuple):
         return console.cell
 
     def sides(self) -> list[str]:
-        """Returns 'right' for columns of numbers, 'left' for others."""
-        sides = []
-        for column in zip(*self.rows, strict=True):
-            has_numbers = any(map(_is_number, column))
-            sides.append('right' if has_numbers else 'left')
-        return sides
+        columns = zip(*self.rows, strict=True)
+        return ['right' if any(map(_is_number, x)) else 'left' for x in columns]
 
 
 def _is_number(value: Any) -> bool:
@@ -98,12 +86,7 @@ def _is_number(value: Any) -> bool:
 
 
 def format_cell(value: Any, form: Form = console.cell) -> str:
-    """Formats a value for tables.
-
-    Args:
-      value: A value of any kind.
-      form: Formats a number.
-    """
+    """Formats a value of any kind for tables; `form` formats a number."""
     match value:
         case None:
             return console.cell(None)
@@ -144,14 +127,10 @@ def cells_of(
 
 
 def permuted(contrast: Contrast) -> PValue | None:
-    """Returns the p of the permutation test, if there is one."""
-    if contrast.permuted is None:
-        return None
-    return PValue(contrast.permuted)
+    return None if contrast.permuted is None else PValue(contrast.permuted)
 
 
 def text(table: Table) -> str:
-    """Formats a table for a terminal."""
     return console.tabulated(table.names(), table.cells(), table.sides())
 
 
@@ -170,13 +149,9 @@ def escape_markdown(value: str) -> str:
 def latex(table: Table) -> str:
     """Formats a table for a paper, with booktabs and the usual capitals of metrics."""
     sides = table.sides()
-    names = [_METRICS.sub(_in_capitals, name) for name in table.names()]
+    names = [_METRICS.sub(lambda x: _CAPITALS[x[0]], name) for name in table.names()]
     body = console.tabulated(names, table.cells(), sides, 'latex_booktabs')
     return f'{_PREAMBLE}{body.translate(str.maketrans(_LATEX))}\n'
-
-
-def _in_capitals(metric: re.Match[str]) -> str:
-    return _CAPITALS[metric[0]]
 
 
 def as_csv(table: Table) -> str:

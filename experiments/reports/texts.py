@@ -29,11 +29,8 @@ class Translated(NamedTuple):
     """A set with the translations of all arms.
 
     Attributes:
-      name: The set's name.
       data: The source of its sentences.
-      sources, references: Its sentences.
       outputs: Arm → each seed's translations.
-      metric: The metric that scores them.
     """
 
     name: str
@@ -68,10 +65,9 @@ def translated(study: Study) -> Translated | None:
 
 
 def differing(found: Translated) -> list[Sentence]:
-    """Returns sentences with different translations, spread over the set, or else any.
+    """Returns at most `_SHOWN` differing sentences, spread over the set, or else any.
 
-    Returns:
-      `_SHOWN` at most, with the translation of each arm's first seed.
+    Their translations are those of each arm's first seed.
     """
     rows = []
     differ = []
@@ -88,11 +84,7 @@ def differing(found: Translated) -> list[Sentence]:
 
 
 def by_group(found: Translated) -> Table | None:
-    """Returns scores by length of the reference and by the grammar's phenomena.
-
-    Returns:
-      None if fewer than two groups are large enough.
-    """
+    """Returns scores by length and phenomenon, if at least two groups are large."""
     groups = {**_by_length(found), **_by_phenomenon(found)}
     large = {key: rows for key, rows in groups.items() if len(rows) >= FEWEST}
     if len(large) < 2:
@@ -117,12 +109,10 @@ def by_group(found: Translated) -> Table | None:
 
 
 def _by_length(found: Translated) -> dict[str, list[int]]:
+    lengths = [len(first.split()) for first, *_ in found.references]
     groups = {}
     for low, high in itertools.pairwise((0, *LENGTHS)):
-        members = []
-        for i, (first, *_) in enumerate(found.references):
-            if low < len(first.split()) <= high:
-                members.append(i)
+        members = [i for i, length in enumerate(lengths) if low < length <= high]
         groups[f'{low + 1}–{high} words'] = members
     return groups
 
@@ -133,8 +123,7 @@ def _by_phenomenon(found: Translated) -> dict[str, list[int]]:
         return {}
     from experiments.data import phenomena
 
-    firsts = [references[0] for references in found.references]
-    pairs = list(zip(found.sources, firsts, strict=True))
+    pairs = [(x, y) for x, (y, *_) in zip(found.sources, found.references, strict=True)]
     with contextlib.suppress(UserError):  # a grammar with other arguments
         return phenomena.rows(found.data, found.name, pairs)
     return {}

@@ -37,9 +37,8 @@ def run_name(config_name: str, overrides: Config) -> str:
     """Returns the name of the run's directory, such as `wmt_small,model.num_heads=8`.
 
     The order of the settings doesn't matter, and different settings never share a name.
-    Characters that a file system might not keep or distinguish, such as capitals, are
-    replaced. A longer name keeps only the last word of each field and is cut. Both
-    kinds of name end with a hash of the whole name.
+    A hash of the whole name ends names that are cut, or whose characters a file system
+    might not distinguish, such as capitals.
     """
     settings = [f'{k}={_as_text(v)}' for k, v in sorted(overrides.items())]
     name = ','.join([config_name, *settings])
@@ -54,10 +53,7 @@ def run_name(config_name: str, overrides: Config) -> str:
 
 
 def folder_name(text: str) -> str:
-    """Returns the folder name of an arm or a value: `ReZero, h=4` → `rezero_h=4`.
-
-    Different texts may share a name.
-    """
+    """Returns the folder name of an arm or a value: `ReZero, h=4` → `rezero_h=4`."""
     return re.sub(r'[^\w.=+-]+', '_', text.lower()).strip('._')[:LONGEST_NAME]
 
 
@@ -66,21 +62,19 @@ def _as_text(value: Any) -> str:
 
 
 def check_directory(path: Path, config: Config) -> str:
-    """Returns what a run of this config would do in a directory. Writes nothing.
+    """Returns what a run of this config would do in a directory, from `BEGINS` on.
 
-    Returns:
-      `BEGINS`, `RESUMES`, `GOES_FURTHER` if the config has more steps or epochs than
-      the stored one, or `HAS_ENDED` if the result exists.
+    `GOES_FURTHER` if the config has more steps or epochs than the stored one.
 
     Raises:
       UserError: The directory can't be written to, or belongs to a run of another
-        config, a converted checkpoint or something that isn't a run.
+        config, a converted checkpoint or something else.
     """
     there = state(path, config)
     reason = storage.obstacle(path)
     if reason and there != HAS_ENDED:  # a finished run is only shown
         raise UserError(
-            f'cannot write to {path}: {reason}; name another directory with --workdir'
+            f'{path}: cannot be written, {reason}. Choose another --workdir.'
         )
     return there
 
@@ -126,8 +120,7 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
     Removes the result if `config` asks for more steps or epochs.
 
     Raises:
-      UserError: As `check_directory`, which runs after locking, or another process uses
-        the directory.
+      UserError: As `check_directory`, or another process uses the directory.
     """
     with storage.locked(path / LOCK):
         state = check_directory(path, config)
@@ -141,19 +134,20 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Returns the nested config of the run in `path`, converted to the current version.
+    """Returns the nested config of a run, converted to the current version.
 
     Raises:
       UserError: The directory isn't a run's, or its version can't be read.
     """
     file = path / CONFIG
     if not storage.exists(file):
-        raise UserError(f'{path} is not a run directory: it has no config.json')
+        raise UserError(
+            f'{path}: not a run directory, because it has no config.json. Pass another.'
+        )
     return load.read_stored(file)
 
 
 def is_converted(config: Config) -> bool:
-    """Returns whether a run's config is that of a converted checkpoint."""
     flat = flatten(config)
     parsed = map(spec.parse, spec.entries(flat.get('tokenizer', 'sentencepiece')))
     keeps_files = any(name == 'huggingface' and not x.get('path') for name, x in parsed)
@@ -162,12 +156,11 @@ def is_converted(config: Config) -> bool:
 
 
 def _is_raised_limit(field: str, there: Config, here: Config) -> bool:
-    """Returns whether a field limits training and is higher than before."""
     return field in _LIMITS and 0 < there[field] < here[field]
 
 
 def _different_fields(there: Config, here: Config) -> list[str]:
-    """Returns the fields of two flat configs that must match but differ, sorted."""
+    """Returns the fields of two flat configs that must match but differ."""
     return [
         field
         for field in sorted(there.keys() | here.keys())

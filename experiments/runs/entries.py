@@ -12,12 +12,7 @@ from flaxformer_lite.validation import quote
 
 
 class EntryType(NamedTuple):
-    """A kind of value that an entry may have.
-
-    Attributes:
-      words: A description for messages.
-      holds: Returns whether a value is of this kind.
-    """
+    """A kind of value that an entry may have; `words` describes it in messages."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -104,12 +99,8 @@ def check(
     """Checks the entries of a JSON object. Other entries may have any value.
 
     Args:
-      file: Its path, for the message.
       fix: How to repair damage, for the message.
-      values: The object.
-      required: The entries that it must have.
-      optional: The entries that it may have.
-      within: Where it is in the file, such as `evaluations.test`.
+      within: Where the object is in the file, such as `evaluations.test`.
 
     Raises:
       UserError: It isn't an object, or an entry is missing or of another kind.

@@ -35,7 +35,6 @@ def describe(devices: Sequence[str]) -> dict[str, Any]:
 
 
 def _processor() -> dict[str, Any]:
-    """Returns the processor's name, and its vector extensions on Linux."""
     cpu = ''
     with contextlib.suppress(OSError):
         cpu = CPUINFO.read_text(encoding='utf-8', errors='replace')
@@ -66,8 +65,7 @@ def fastest_dtype(device: Any) -> str:
 def save(path: Path, devices: Sequence[str]) -> None:
     """Writes `environment.json` in a run's directory.
 
-    If a run resumes in another environment, the file keeps the previous ones under
-    `earlier`, oldest first.
+    If a run resumes in another environment, `earlier` keeps the previous ones.
 
     Raises:
       UserError: The file can't be written, or the existing file is damaged.

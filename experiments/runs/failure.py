@@ -19,8 +19,6 @@ FAILED = 'failed'
 
 
 class Diverged(UserError):
-    """A run whose loss or gradient isn't finite at a step."""
-
     def __init__(self, step: int, message: str):
         super().__init__(message)
         self.step = step
@@ -30,8 +28,7 @@ class Diverged(UserError):
 def recorded(path: Path) -> Iterator[None]:
     """Records an error of the block in the run's directory, except a stop.
 
-    Removes the previous record, since the run resumes. Records nothing if the run
-    already has its result: the error is then not the run's own.
+    Records nothing if the run already has its result: the error is then not its own.
     """
     reserve = path / _RESERVE
     storage.write_json(reserve, _entry('failure.json could not be written'))
@@ -53,11 +50,9 @@ def recorded(path: Path) -> Iterator[None]:
 
 
 def write_failure(path: Path, error: Exception) -> None:
-    """Writes how the training in a directory ended.
+    """Writes `status`, `step` and `message` of the error that ended training.
 
-    The file holds `status`, `step` and `message`. The status is `diverged` if the loss
-    or a gradient wasn't finite, else `failed`. The step is null unless the run
-    diverged.
+    The status is `diverged` for `Diverged`, else `failed` with a null step.
     """
     message = str(error) or type(error).__name__
     if not isinstance(error, UserError):
@@ -77,12 +72,12 @@ def read_failure(path: Path) -> dict[str, Any] | None:
     """Returns the recorded failure, or None if no error ended training.
 
     Raises:
-      UserError: The file can't be read, or an entry is of another kind.
+      UserError: The file is damaged.
     """
     file = path / NAME
     if not storage.exists(file):
         return None
     entry = storage.read_json(file)
-    fix = 'Remove the file, and start the run again to resume it'
+    fix = 'Remove the file, and rerun the command to resume the run.'
     entries.check(file, fix, entry, entries.FAILURE, entries.FAILURE_OPTIONAL)
     return entry

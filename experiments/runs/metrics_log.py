@@ -21,19 +21,17 @@ Row = dict[str, Any]
 class MetricsLog:
     """A writer that appends rows to `metrics.jsonl`.
 
-    When a run resumes, it keeps the rows up to the checkpoint's step and drops later
-    ones, so that no row is duplicated. The final scores have the step of the last
-    checkpoint and follow it.
+    A resumed run keeps the rows up to the checkpoint's step, without final scores, so
+    that no row is duplicated.
 
     Args:
-      path: The run's directory. With None, as in every process but the first, no file
-        is written.
+      path: The run's directory. None, as in every process but the first, writes
+        nothing.
       step: The checkpoint's step; 0 for a new run.
       complete: Called with each row before it is written; may add to it.
 
     Raises:
-      UserError: The disk is full, or the directory can't be written to. All methods
-        raise this too.
+      UserError: A file can't be written, in all methods.
     """
 
     def __init__(
@@ -53,8 +51,8 @@ class MetricsLog:
     def write(self, step: int, kind: str, **values: Any) -> None:
         """Adds a row `{"step": …, "kind": "train", "eval", …, "time": …, **values}`.
 
-        Values are Python or NumPy numbers, text or None. A number that isn't finite
-        becomes null, since JSON can't represent it.
+        Values are Python or NumPy numbers, text or None. JSON can't represent a number
+        that isn't finite, which becomes null.
         """
         if self._file is None:
             return
@@ -74,7 +72,6 @@ class MetricsLog:
         return {'count': self._count, 'sha256': self._sum.hexdigest()}
 
     def flush(self) -> None:
-        """Syncs all rows to disk."""
         if self._file is not None:
             with storage.as_user_error('write', self._file):
                 storage.sync(self._file)
@@ -90,7 +87,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def iterate_rows(path: Path) -> Iterator[Row]:
-    """Yields the rows as `read_rows` does, and holds one of them at a time."""
+    """Yields the rows of `read_rows`, holding one at a time."""
     file = path / NAME
     if not storage.exists(file):
         return
@@ -101,7 +98,6 @@ def iterate_rows(path: Path) -> Iterator[Row]:
 
 
 def _kept(rows: Iterable[Row], step: int) -> list[Row]:
-    """Returns the rows to keep when a run resumes from the checkpoint of a step."""
     return [row for row in rows if row['step'] <= step and row['kind'] != 'final']
 
 
@@ -109,8 +105,6 @@ def is_changed(path: Path, step: int, seal: Mapping[str, Any]) -> bool:
     """Returns whether rows were changed, cut or duplicated since a checkpoint.
 
     Args:
-      path: The run's directory.
-      step: The checkpoint's step.
       seal: The result of `MetricsLog.seal` in the checkpoint.
     """
     rows = _kept(read_rows(path), step)
@@ -124,11 +118,7 @@ def is_changed(path: Path, step: int, seal: Mapping[str, Any]) -> bool:
 def set_aside(path: Path) -> int:
     """Moves the rows of a run that restarts to the end of `metrics.before.jsonl`.
 
-    Returns:
-      The last step of the moved rows, or 0 without rows.
-
-    Raises:
-      UserError: As `read_rows`, or the file can't be written.
+    Returns their last step, or 0 without rows.
     """
     rows = read_rows(path)
     if not rows:
@@ -139,7 +129,7 @@ def set_aside(path: Path) -> int:
 
 
 def dev_scores(path: Path, metric: Metric) -> dict[int, float]:
-    """Returns step → dev set score, higher is better, in the order of the log."""
+    """Returns step → dev set score, higher is better."""
     return {
         row['step']: metric.rank(row[metric.name])
         for row in read_rows(path)
@@ -148,7 +138,7 @@ def dev_scores(path: Path, metric: Metric) -> dict[int, float]:
 
 
 def _row(line: bytes, where: str) -> Row:
-    fix = 'Delete this line'
+    fix = 'Delete this line.'
     try:
         row = storage.parse_json(line)
     except ValueError as error:
@@ -162,7 +152,6 @@ def _line(row: Row) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Returns the value as JSON can represent it."""
     if hasattr(value, 'item'):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

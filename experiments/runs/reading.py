@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments import errors, metrics, storage
+from experiments.command_line import console
 from experiments.config.load import flatten
 from experiments.config.schema import fields
 from experiments.errors import UserError
@@ -36,23 +37,19 @@ Entries = dict[str, Any]  # of a JSON file, or of a row of metrics
 
 # Patterns of run directories in a folder: runs, an arm, a sweep, several sweeps.
 _PLACES = ('*', '*/seed=*', '*/*/seed=*', '*/*/*/seed=*')
-_RESTORE = (
-    'Restore the file, or remove it and start the run again to have it scored again'
-)
-_SCORE_AGAIN = 'Score the run again with experiments.evaluate'
-_MOVE_AWAY = 'Move the file away, and a new one is written'
+_RESTORE = 'Restore the file, or remove it and rerun the command to score the run.'
+_SCORE_AGAIN = 'Score the run again with experiments.evaluate.'
+_REMOVE = 'Remove the file. Resuming the run writes a new one.'
 
 
 class RunStatus(NamedTuple):
-    """A run's status, one of the words above, and the error that ended it."""
+    """One of the statuses above, and the error that ended the run."""
 
     status: str
     message: str = ''
 
 
 class Translations(NamedTuple):
-    """A set with a run's translations, line by line."""
-
     sources: list[str]
     references: list[tuple[str, ...]]
     outputs: list[str]
@@ -63,14 +60,9 @@ class Run:
     """A run, read from its directory.
 
     Attributes:
-      path: Its directory.
       config: Its fields, flat.
-      status: As in `Outcome`.
       message: The error that ended it, if any.
-      result: Its `result.json`, or what the metrics give of it so far. Includes the
-        scores of sets that were evaluated later.
-      rows: Its metrics.
-      environment: Its `environment.json`; empty if missing.
+      result: Its `result.json`, or what its metrics give so far, with all scored sets.
     """
 
     path: Path
@@ -109,18 +101,15 @@ class Run:
 
     @property
     def batch_flops(self) -> float | None:
-        """FLOPs of a batch: those per position times the positions."""
         flops = self.result.get('flops_per_token')
         return _product(flops, self.config.get('batch.tokens'))
 
     @property
     def training_flops(self) -> float | None:
-        """FLOPs of all batches."""
         return _product(self.batch_flops, self.result['step'])
 
     @property
     def evaluations(self) -> dict[str, Entries]:
-        """Scores by set, including those that `experiments.evaluate` has added."""
         return self.result['evaluations']
 
     @property
@@ -133,7 +122,6 @@ class Run:
 
     @property
     def metrics_spec(self) -> str:
-        """The field `evaluation.metrics`."""
         default = fields()['evaluation.metrics'].default
         return self.config.get('evaluation.metrics', default)
 
@@ -144,20 +132,15 @@ class Run:
 
 
 def _product(*factors: Any) -> float | None:
-    """Returns the product, or None if a factor is unknown."""
     return None if None in factors else math.prod(factors)
 
 
 def metric_names(scores: Mapping[str, Any]) -> list[str]:
-    """Returns the metrics among the scores of a set, in their order."""
     return [name for name in scores if f'{name}_signature' in scores]
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Returns the folder itself if it is a run, else the runs in it and in its sweeps.
-
-    A missing folder has none.
-    """
+    """Returns the folder itself if it is a run, else the runs in it and its sweeps."""
     if os.path.exists(folder / directory.CONFIG):
         return [folder]
     found: list[Path] = []
@@ -170,9 +153,7 @@ def runs_in(folder: Path) -> list[Path]:
 def read_run(path: Path, keep_rows: bool = True) -> Run:
     """Reads the run in a directory, finished or not.
 
-    Args:
-      path: The directory.
-      keep_rows: False leaves `rows` empty to save memory.
+    Without `keep_rows`, `rows` is empty, which saves memory.
 
     Raises:
       UserError: The directory isn't a run's, or a file in it is damaged.
@@ -195,7 +176,7 @@ def read_run(path: Path, keep_rows: bool = True) -> Run:
 
 
 def run_status(path: Path) -> RunStatus:
-    """Returns the status of the run in a directory, which need not exist.
+    """Returns the status of a run, whose directory need not exist.
 
     Raises:
       UserError: Its result or its failure is damaged.
@@ -213,11 +194,7 @@ def run_status(path: Path) -> RunStatus:
 
 
 def read_result(path: Path) -> Entries:
-    """Returns the result of the run in a directory.
-
-    Raises:
-      UserError: The file can't be read, or isn't the result of a run.
-    """
+    """Returns the result of a run; raises UserError if it is missing or damaged."""
     file = path / directory.RESULT
     result = storage.read_json(file)
     optional = entries.RESULT_OPTIONAL
@@ -246,12 +223,10 @@ def seals(path: Path, result: Entries) -> Entries:
 
 
 def changed_file(file: Path) -> str:
-    """Returns the warning for a file that was changed after its run wrote it."""
-    return f'{file} is not what the run wrote: it was edited or damaged'
+    return f'{file}: was edited or damaged after the run wrote it'
 
 
 def _check_file(path: Path, file: Path, result: Entries) -> None:
-    """Warns if a file has changed since the result was written."""
     total = result.get(_FILES, {}).get(str(file.relative_to(path)))
     if total and not (storage.exists(file) and storage.sha256(file) == total):
         _warn_once(changed_file(file))
@@ -263,21 +238,16 @@ def _warn_once(message: str) -> None:
 
 
 def read_environment(path: Path) -> Entries:
-    """Returns the `environment.json` of a run's directory; empty if missing.
-
-    Raises:
-      UserError: The file is damaged.
-    """
+    """Returns `environment.json`; empty if missing, UserError if damaged."""
     file = path / ENVIRONMENT
     if not storage.exists(file):
         return {}
     environment = storage.read_json(file)
-    entries.check(file, _MOVE_AWAY, environment, {}, entries.ENVIRONMENT_OPTIONAL)
+    entries.check(file, _REMOVE, environment, {}, entries.ENVIRONMENT_OPTIONAL)
     return environment
 
 
 def _read_config(path: Path) -> Entries:
-    """Returns the flat config of a run."""
     config = flatten(directory.read_config(path))
     with errors.named(path / directory.CONFIG):
         metrics.by_name(config.get('evaluation.metrics', 'bleu'))
@@ -285,7 +255,6 @@ def _read_config(path: Path) -> Entries:
 
 
 def _result_so_far(rows: Iterable[Entries]) -> Entries:
-    """Returns what the metrics of an unfinished run give of its result."""
     result: Entries = {'step': 0, 'evaluations': {}}
     for row in rows:
         result['step'] = row['step']
@@ -297,10 +266,7 @@ def _result_so_far(rows: Iterable[Entries]) -> Entries:
 
 
 def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
-    """Returns the saved scores by set, for the average of some checkpoints.
-
-    `experiments.evaluate` adds sets that the run itself has not scored.
-    """
+    """Returns saved scores by set, also of those that `experiments.evaluate` added."""
     outputs = outputs_path(path, '*', max(steps), len(steps))
     pattern = outputs.with_suffix('.json')
     found = {}
@@ -313,10 +279,10 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
 
 
 def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
-    """Returns the path of a set's translations. Their scores have the suffix `.json`.
+    """Returns the path of translations with the mean of `mean_of` checkpoints up to a
+    step.
 
-    They are made with the checkpoint of a step, or with the mean of the `mean_of`
-    checkpoints up to it.
+    Their scores have the suffix `.json`.
     """
     mean = f',mean_of={mean_of}' if mean_of > 1 else ''
     return path / 'translations' / f'{name}.step={step}{mean}.txt'
@@ -363,7 +329,7 @@ def _read_columns(files: Sequence[Path]) -> list[list[str]]:
             columns.append(storage.read_bytes(file).decode().split('\n')[:-1])
         if len(columns[-1]) != len(columns[0]):
             raise UserError(
-                f'{file} has not as many lines as the sources beside it: score the run '
-                'again with experiments.evaluate'
+                f'{file}: has {console.counted(len(columns[-1]), "line")}, but the '
+                f'sources have {len(columns[0])}. {_SCORE_AGAIN}'
             )
     return columns

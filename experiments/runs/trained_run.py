@@ -1,7 +1,4 @@
-"""A trained run, opened from its directory: config, tokenizer, model, checkpoints.
-
-Used by the commands that read a run and by the end of training.
-"""
+"""A trained run, opened from its directory: config, tokenizer, model, checkpoints."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -12,6 +9,7 @@ from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
 from experiments.checkpoints.digest import leaves_by_path
 from experiments.config import check, load, search, user_modules
 from experiments.config.schema import ExperimentConfig, takes_best
+from experiments.config.search import Decoding
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, named, user_errors, warn
@@ -29,26 +27,26 @@ _ATTEMPTS = 20
 
 
 class TrainedRun(NamedTuple):
-    """The contents of a run's directory."""
-
     config: ExperimentConfig
     tokenizer: Tokenizer
     model: Model
     checkpoints: Checkpoints
+    decoding: Decoding
 
 
 def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
     """Opens the run in a directory for reading; the run may still be training.
 
-    Args:
-      trust_code: Whether code in the run's directory may run, as in `parts.use`.
-
     Raises:
       UserError: The directory isn't a run's, has no finished checkpoint yet or can't be
-        read by this version. Also if its model can't be built here, or it needs code
-        that isn't trusted.
+        read by this version. Or its model can't be built here, or needs code without
+        `trust_code`.
     """
-    config = _config(path, trust_code)
+    stored = directory.read_config(path)
+    user_modules.use(path, trust_code=trust_code)
+    with named(path / directory.CONFIG):
+        config = load.from_dict(stored)
+        decoding = search.make(config.evaluation)
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
     if not checkpoints.steps():
         raise UserError(
@@ -62,26 +60,12 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
         model = model.clone(source_vocab_size=vocabulary.source_vocab_size)
         check.check_backend(config)
         mesh.abstract_variables(model)
-    return TrainedRun(config, vocabulary, model, checkpoints)
+    return TrainedRun(config, vocabulary, model, checkpoints, decoding)
 
 
 def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
-    """Returns the tokenizer of the run in a directory.
-
-    Raises:
-      UserError: It is missing or damaged.
-    """
+    """Returns the tokenizer of a run; UserError if it is missing or damaged."""
     return tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
-
-
-def _config(path: Path, trust_code: bool) -> ExperimentConfig:
-    """Returns the run's config after checking each field."""
-    stored = directory.read_config(path)
-    user_modules.use(path, trust_code=trust_code)
-    with named(path / directory.CONFIG):
-        config = load.from_dict(stored)
-        search.make(config.evaluation)
-    return config
 
 
 def average(
@@ -120,7 +104,6 @@ def average(
 
 
 def check_step(checkpoints: Checkpoints, step: int) -> None:
-    """Raises UserError if the run keeps no checkpoint of a step."""
     kept = checkpoints.steps()
     if step not in kept:
         raise UserError(
@@ -141,12 +124,12 @@ def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
         seal = saved.metadata(step).get('rows')
         if seal and metrics_log.is_changed(path, step, seal):
             warn(reading.changed_file(path / metrics_log.NAME))
-    best = metrics.deciding(config.evaluation.metrics, config.evaluation.best)
+    made = metrics.make(config.evaluation.metrics)
+    best = metrics.deciding(made, config.evaluation.best)
     return metrics_log.dev_scores(path, best)
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
-    """Returns the steps whose checkpoints are averaged: the last or the best."""
     number = config.evaluation.average
 
     def steps():
@@ -160,10 +143,7 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
 
 
 def sha256(params: Any) -> str:
-    """Returns the SHA-256 of the leaves' bytes, in the order of the leaves' paths.
-
-    The bytes are little-endian and in C order.
-    """
+    """Returns the SHA-256 of the leaves' little-endian bytes, ordered by path."""
     content = hashlib.sha256()
     for _, leaf in sorted(leaves_by_path(params).items()):
         array = mesh.fetch(leaf)

@@ -1,7 +1,7 @@
 """Warm start: the parameters and tokenizer that a run gets from `init_from`.
 
-The source is read once, before the first step. The run keeps a copy of everything it
-uses, so it can resume after the source has changed or gone.
+The source is read once, before the first step. The run keeps copies, so it can resume
+without the source.
 """
 
 import dataclasses
@@ -77,8 +77,8 @@ def vocabulary(
 ) -> Tokenizer:
     """Returns the tokenizer of the run in `path`.
 
-    Defaults to the source's tokenizer, so that ids mean the same. The field `tokenizer`
-    can ask for another. A run that has started has a copy.
+    Defaults to the source's tokenizer, so that ids mean the same, unless the field
+    `tokenizer` asks for another. A run that has started has a copy.
 
     Args:
       run: The source, if the run has not started.
@@ -96,11 +96,7 @@ def vocabulary(
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Returns the recorded origin of the parameters of a run that has started.
-
-    Raises:
-      UserError: The file doesn't exist or is damaged.
-    """
+    """Returns the recorded origin of the parameters of a run that has started."""
     return storage.read_json(path / NAME)
 
 
@@ -123,14 +119,16 @@ def load(
         with user_errors():
             theirs = _resized(run.model, model)
         here, there = _kinds(model), _kinds(theirs)
-        fitting = _fitting_paths(here, there, config)
+        adapters = model.dense.trained_parameters
+        added = {x for x in here if x.rpartition('/')[2] in adapters}
+        fitting = _fitting_paths(here, there, added, config)
         mean = _mean(config, run, devices)
     by_path = freezing.paths(unstack_layers(mean.variables))
     taken = {path: by_path[path] for path in sorted(fitting)}
     kept = {}
     if vocabulary.digest != run.tokenizer.digest:
-        for path in sorted(_by_ids(model) & fitting):
-            kept[path] = Kept.of(path, vocabulary, run.tokenizer)
+        of_ids = sorted(_by_ids(model) & fitting)
+        kept = {path: Kept.of(path, vocabulary, run.tokenizer) for path in of_ids}
         own = {path: taken[path] for path in kept}
         taken |= _taken_over(model, devices, seed(config, 'init_seed'), own, kept)
     record = {
@@ -146,29 +144,28 @@ def load(
 
 
 def _fitting_paths(
-    here: dict[str, str], there: dict[str, str], config: ExperimentConfig
+    here: dict[str, str],
+    there: dict[str, str],
+    added: set[str],
+    config: ExperimentConfig,
 ) -> set[str]:
     """Returns the variables that a model gets from the source, without `init_ignore`.
 
     Args:
       here, there: The model's and the source's, by path: {'params/…': 'float32[4]'}.
-
-    Raises:
-      UserError: Variables are missing, left over or of another shape, listed by name,
-        or the expression matches all or none.
+      added: Paths of adapters, which the source may lack.
     """
     expression = f'init_ignore={quote(config.init_ignore)}'
     ignored = set()
     if config.init_ignore:
-        for path in here.keys() | there.keys():
-            if re.search(config.init_ignore, _name(path)):
-                ignored.add(path)
+        paths = here.keys() | there.keys()
+        ignored = {x for x in paths if re.search(config.init_ignore, _name(x))}
         if not ignored:
             raise UserError(f'{expression} matches no parameter. Leave it out.')
     both = here.keys() & there.keys()
     fitting = {path for path in both if here[path] == there[path]} - ignored
     wrong = {
-        'missing': here.keys() - there.keys() - ignored,
+        'missing': here.keys() - there.keys() - added - ignored,
         'unused': there.keys() - here.keys() - ignored,
         'different shape': both - fitting - ignored,
     }
@@ -196,7 +193,6 @@ def _names(paths: Iterable[str]) -> list[str]:
 
 
 def _listed(paths: Collection[str]) -> str:
-    """Returns the variables' names, at most the first few."""
     more = len(paths) - _MOST_NAMES
     first = ', '.join(_names(paths)[:_MOST_NAMES])
     return f'{first} and {more} more' if more > 0 else first
@@ -215,11 +211,6 @@ def _by_ids(model: Model) -> set[str]:
 
 
 def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:
-    """Returns the mean of the checkpoints that `translate` or `init_average` selects.
-
-    Raises:
-      UserError: A checkpoint is missing or damaged, or can't be read.
-    """
     settings = run.config
     if config.init_average is not None:
         evaluation = dataclasses.replace(
@@ -269,11 +260,7 @@ class Kept(NamedTuple):
 
 
 def _resized(model: Model, other: Model, more: int = 0) -> Model:
-    """Returns a model with the vocabulary sizes of another, plus `more`.
-
-    Raises:
-      ValueError: It shares embeddings that the other can't share.
-    """
+    """Returns a model with the vocabulary sizes of another, plus `more`."""
     source = other.source_vocab_size
     return model.clone(
         vocab_size=other.vocab_size + more,
@@ -288,14 +275,7 @@ def _taken_over(
     old: Arrays,
     kept: dict[str, Kept],
 ) -> Arrays:
-    """Returns the parameters by path, with the rows kept from the source.
-
-    Args:
-      model: The new model.
-      seed: Initializes the new rows.
-      old: The source's parameters.
-      kept: Maps a parameter to the rows it keeps.
-    """
+    """Returns parameters by path: new ones from `seed`, with rows `kept` from `old`."""
     abstract = freezing.paths(mesh.abstract_variables(model, devices))
 
     def take(key, old):

@@ -38,10 +38,9 @@ def check_plugins() -> None:
 
 
 def unused_gpu() -> str | None:
-    """Returns one line on why JAX does not use this machine's NVIDIA GPU, with a fix.
+    """Returns why JAX does not use this machine's NVIDIA GPU, with a fix, if so.
 
-    Returns None without a GPU, if JAX uses the GPU, or `JAX_PLATFORMS` is set. Call
-    `check_plugins` first.
+    Returns None also if `JAX_PLATFORMS` is set. Call `check_plugins` first.
     """
     import jax
 

@@ -36,8 +36,7 @@ def use_cache() -> Path:
     the owner may write to it, because programs in it are executed.
 
     Raises:
-      UserError: The folder cannot be created, is not writable, or is writable by
-        others.
+      UserError: The folder isn't usable, or is writable by others.
     """
     mend = 'set FLAXFORMER_LITE_CACHE to a writable folder'
     try:
@@ -65,8 +64,7 @@ def use_cache() -> Path:
 def _others_who_write(folder: Path) -> str:
     """Returns who besides this user and root can write to a folder; '' for nobody.
 
-    Parent folders, such as /tmp, may be writable by all. Their sticky bit prevents
-    others from replacing this folder.
+    Parents, such as /tmp, may be writable by all if their sticky bit is set.
     """
     if os.name != 'posix':
         return ''
@@ -87,9 +85,7 @@ def _cache_folder() -> Path:
 
 
 def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.Compiled:
-    """Compiles a jitted function for the shapes of its arguments.
-
-    Traces in the context of the arguments' mesh, if any.
+    """Compiles a jitted function for the shapes of its arguments, in their mesh.
 
     Args:
       *arguments: Arrays, or abstract arrays with shardings.
@@ -103,10 +99,7 @@ def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.C
 
 
 class Program:
-    """A jitted function with a compiled program for each shape of its arguments.
-
-    It is thread-safe, and compiles each program once.
-    """
+    """A jitted function, compiled once for each shape of its arguments; thread-safe."""
 
     def __init__(self, function: Any):
         self._function = function
@@ -128,8 +121,7 @@ class Program:
 class ProgramCache:
     """Compiled programs, shared by runs that differ only in their seeds.
 
-    Each run has its own cache by default. A sweep's worker passes one cache to all its
-    runs. The programs are freed with the cache.
+    A sweep's worker passes one cache to all its runs. The programs are freed with it.
 
     Args:
       size: Maximum number of results; the least recently used ones are dropped.
@@ -159,10 +151,6 @@ def _options(once: bool) -> dict[str, Any]:
 
 
 def _mesh_in_context(arguments: Any) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context that sets the mesh of the arguments for tracing.
-
-    A single device needs no mesh.
-    """
     mesh = getattr(jax.tree.leaves(arguments)[0].sharding, 'mesh', None)
     if mesh is None or mesh.size == 1:
         return contextlib.nullcontext()

@@ -36,7 +36,7 @@ def use_huge_pages() -> None:
 
 
 def release_freed() -> None:
-    """Returns memory freed after compilation to the system; needs glibc."""
+    """Returns freed memory to the system; needs glibc."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -44,9 +44,9 @@ def release_freed() -> None:
 def keep_freed() -> None:
     """Lets malloc keep freed memory, for a process that from now on only decodes.
 
-    Decoding allocates and frees hundreds of megabytes per second, and requesting them
-    from the system costs up to a quarter of the time. Arenas of threads always return
-    free memory, so new threads share the first arena.
+    Requesting hundreds of megabytes per second from the system costs up to a quarter of
+    the time. Arenas of threads always return free memory, so new threads share the
+    first arena.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         libc = ctypes.CDLL(None)
@@ -69,7 +69,6 @@ class Peak:
             Path('/proc/self/clear_refs').write_text('5', encoding='ascii')
 
     def bytes(self) -> int | None:
-        """Returns the peak memory since then, or None if it is unknown."""
         now = _peak_of_devices()
         if now is None:
             return _peak_of_process()

@@ -98,8 +98,8 @@ def _make(*sizes: int) -> DeviceMesh:
 def _connect(mesh: jax.sharding.Mesh) -> None:
     """Connects the devices of CPU processes along all axes.
 
-    Gloo connects devices at their first collective and fails if one arrives 30 seconds
-    late, for example because of compilation. Connected devices wait without a limit.
+    At their first collective, Gloo fails if a device arrives 30 seconds late, such as
+    after compilation. Connected devices wait without a limit.
     """
     divided = [axis for axis in AXES if mesh.shape[axis] > 1]
     groups = [
@@ -122,10 +122,9 @@ def _connect(mesh: jax.sharding.Mesh) -> None:
 
 
 def put(tree: Any, shardings: Any) -> Any:
-    """Puts arrays on the devices.
+    """Puts NumPy arrays, equal in every process, on the devices.
 
     Args:
-      tree: NumPy arrays, equal in every process. Each process puts its own shards.
       shardings: One sharding for all arrays, or a tree with one for each.
     """
     if processes.count() == 1:
@@ -180,10 +179,7 @@ first_variables = jax.jit(init_variables, static_argnums=0)
 
 
 def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
-    """Returns shapes, dtypes and shardings of the model's variables.
-
-    `devices` defaults to all devices, with replicated variables.
-    """
+    """Returns shapes, dtypes and shardings of the model's variables."""
     devices = devices or make_mesh()
     abstract = first_variables.eval_shape(model, abstract_key(devices), {})
     return placed(abstract, devices.state(abstract))

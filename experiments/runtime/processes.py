@@ -1,9 +1,8 @@
 """The processes that train one run together, and their communication.
 
 All run the same code; only the first one writes and prints. If one fails or dies, all
-end: JAX detects missing heartbeats and aborts the others. With a single process,
-nothing is imported, and the functions are trivial: `gather` returns one value,
-`barrier` does nothing.
+end: JAX detects missing heartbeats and aborts the others. A single process imports
+nothing.
 """
 
 import argparse
@@ -114,12 +113,10 @@ def index() -> int:
 
 
 def is_first() -> bool:
-    """Returns whether this is the process that writes and prints."""
     return _index == 0
 
 
 def barrier(name: str) -> None:
-    """Waits until all processes have called this."""
     if _count > 1:
         _client.wait_at_barrier(_next_key(name), _FOREVER)
 
@@ -143,11 +140,7 @@ def from_first(make: Callable[[], Any]) -> Any:
 
 
 def check_same(what: str, facts: Mapping[str, Any]) -> None:
-    """Checks that all processes have the same facts.
-
-    Raises:
-      UserError: In all processes. Names the process and the facts that differ.
-    """
+    """Raises UserError in all processes if their facts differ."""
     first, *others = gather(dict(facts))
     for process, other in enumerate(others, 1):
         differences = [
@@ -181,8 +174,7 @@ def errors_end_all(*orderly: type[Exception]) -> Iterator[None]:
     An orderly exit would deadlock: it waits for the others, which wait for this one.
 
     Args:
-      *orderly: Exceptions that all processes raise at the same place. They pass
-        through.
+      *orderly: Exceptions that all processes raise; they pass through.
     """
     try:
         yield

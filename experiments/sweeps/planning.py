@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from experiments import metrics, storage
 from experiments.command_line import console, flags
-from experiments.config.load import flatten
-from experiments.config.schema import ExperimentConfig, fields, part_fields
+from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, named, user_errors
 from experiments.evaluation import sets
 from experiments.metrics.base import OF_MODELS
@@ -26,7 +25,6 @@ from experiments.runs import directory, reading
 from experiments.runs.reading import RunStatus
 from experiments.sweeps import schema
 from experiments.sweeps.schema import SEED, PlannedRun, Sweep, Until
-from flaxformer_lite.config import spec
 from flaxformer_lite.validation import Choices, quote
 
 _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
@@ -39,8 +37,7 @@ def load(path: str | Path) -> Sweep:
     """Loads a sweep file, and plans its runs from the existing results.
 
     Raises:
-      UserError: As `schema.load`, or an arm's field or value is invalid, or two arms
-        are the same run.
+      UserError: As `schema.load` and `plan`.
     """
     return plan(schema.load(path))
 
@@ -49,7 +46,7 @@ def plan(sweep: Sweep) -> Sweep:
     """Returns the sweep with its trials, and with the runs that results allow so far.
 
     Raises:
-      UserError: As `load`.
+      UserError: An arm's field or value is invalid, or two arms are the same run.
     """
     with user_errors(f'sweep {sweep.name}: '):
         trials = _trials(sweep)
@@ -67,7 +64,6 @@ def plan(sweep: Sweep) -> Sweep:
 
 
 def _trials(sweep: Sweep) -> list[PlannedRun]:
-    """Returns the trials of each arm, value and seed, scored on the tuning set."""
     tune = sweep.tune
     if tune is None:
         return []
@@ -86,7 +82,6 @@ class Tried(NamedTuple):
     """The values that an arm tried, and the one it is reported with.
 
     Attributes:
-      arm: Its name.
       scores: Value → scores of its trials, in the order of the sweep file. Leaves out
         values with a missing score.
       chosen: The value with the best mean; None until all trials have ended.
@@ -98,7 +93,6 @@ class Tried(NamedTuple):
 
 
 def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
-    """Returns what each arm of a tuned sweep has tried so far."""
     found = []
     for arm in sweep.arms:
         of_arm = [run for run in trials if run.arm == arm]
@@ -168,7 +162,7 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
 
 
 def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
-    """Returns the scores of finished runs by arm and seed."""
+    """Returns arm → seed → score of the finished runs."""
     found = collections.defaultdict(dict)
     for run in runs:
         number = score(run)
@@ -178,7 +172,7 @@ def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
 
 
 def outcome(run: PlannedRun) -> RunStatus:
-    """Returns the status of a run; unreadable files count as failed."""
+    """Returns the status of a run: failed if a file is unreadable."""
     try:
         return reading.run_status(run.path)
     except UserError as error:
@@ -186,13 +180,12 @@ def outcome(run: PlannedRun) -> RunStatus:
 
 
 def has_ended(run: PlannedRun) -> bool:
-    """Returns whether a run has finished, diverged or failed."""
     ends = (reading.FINISHED, reading.DIVERGED, reading.FAILED)
     return outcome(run).status in ends
 
 
 def result(run: PlannedRun) -> dict[str, Any]:
-    """Returns the result of a finished run; empty without one."""
+    """Returns the result of a run; empty unless it has finished."""
     if outcome(run).status != reading.FINISHED:
         return {}
     return reading.read_result(run.path)
@@ -238,15 +231,11 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
 def _planned_run(
     sweep: Sweep, arm: str, seed: int, value: Any, only: Mapping[str, Any] = {}
 ) -> PlannedRun:
-    """Returns the run of an arm with a seed and, unless None, a tuned value.
-
-    Args:
-      only: Overrides of this run, added to those of its arm.
-    """
+    """Returns a run; `only` are overrides besides those of its arm."""
     overrides = {**sweep.overrides, **sweep.arms[arm], SEED: seed, **only}
     with named(f'sweep {sweep.name}, arm {arm!r}'):
         if sweep.tune is not None:
-            overrides |= _tuned(sweep, overrides, sweep.tune.field, value)
+            overrides[sweep.tune.field] = value
         if sweep.equal != 'steps':
             overrides['train.steps'] = _equal_steps(sweep, overrides)
         config, _, changed = flags.settings(sweep.config, overrides)
@@ -256,18 +245,6 @@ def _planned_run(
         path /= directory.folder_name(str(value))
     path /= f'seed={seed}'
     return PlannedRun(arm, seed, changed, path, config, measure, value, sweep.crossed)
-
-
-def _tuned(
-    sweep: Sweep, overrides: Overrides, field: str, value: Any
-) -> dict[str, Any]:
-    """Returns the override of a field, or of the component that has the argument."""
-    part, _, argument = field.rpartition('.')
-    if field in fields() or part not in part_fields():
-        return {field: value}  # an unknown field is reported later
-    config = flags.settings(sweep.config, overrides).config
-    given = flatten(config.to_dict())[part]
-    return {part: spec.replace(given, **{argument: value})}
 
 
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:

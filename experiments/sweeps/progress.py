@@ -15,7 +15,6 @@ _SIMILAR = 4.0  # factor between the FLOPs of steps
 
 
 def heading(sweep: Sweep) -> str:
-    """Returns the facts of a sweep, one per line."""
     arms, seeds = len(sweep.arms), len(sweep.seeds)
     most = 'at most ' if sweep.until else ''
     product = f'{console.counted(arms, "arm")} × {console.counted(seeds, "seed")}'
@@ -39,8 +38,7 @@ def heading(sweep: Sweep) -> str:
 def plan(sweep: Sweep) -> str:
     """Returns a table of the runs with costs, and the total cost of unfinished runs.
 
-    The time of a run is the mean over the finished runs of its arm. The total includes
-    the runs that follow once an arm is tuned.
+    The time of a run is its arm's mean. The total includes runs after tuning.
     """
     from experiments.costs.ledger import ledger
 
@@ -81,10 +79,7 @@ def plan(sweep: Sweep) -> str:
 
 
 def number_of_runs(sweep: Sweep) -> int:
-    """Returns how many runs a sweep has, including those not planned yet.
-
-    With `until`, this is the maximum.
-    """
+    """Returns the number of runs, planned or not; with `until`, the maximum."""
     if sweep.ended:
         return len(sweep.all_runs)
     return len(sweep.trials) + len(sweep.arms) * len(sweep.seeds)
@@ -104,22 +99,14 @@ class Work(NamedTuple):
     seconds: float = 0.0
 
     def resembles(self, other: 'Work') -> bool:
-        """Returns whether the steps are similar in size, so that FLOP rates carry over.
-
-        Small steps use a fraction of a device's rate: most of their time is overhead.
-        """
+        """Returns whether the steps have similar sizes, and so similar FLOP rates."""
         if not (self.flops and other.flops and self.batch and other.batch):
             return False
         return max(self.batch, other.batch) <= _SIMILAR * min(self.batch, other.batch)
 
 
 def total_cost(left: Sequence[Work], spent: Sequence[Work]) -> str:
-    """Returns the cost of runs in FLOPs, and in hours if similar runs have finished.
-
-    Args:
-      left: Runs that have not finished.
-      spent: Runs that have finished.
-    """
+    """Formats the cost of the runs left: FLOPs, and hours if similar ones ended."""
     total = sum(work.flops or 0.0 for work in left)
     text = f'cost: {console.cell(float(total))} FLOPs'
     hours = 0.0
@@ -138,7 +125,6 @@ def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
     """Prints a line for each run that has ended since the last call.
 
     Args:
-      sweep: The sweep as planned at the last call.
       said: The directories of runs that had ended; updated with the new ones.
 
     Returns:
@@ -158,7 +144,6 @@ def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
 
 
 def _result_line(run: PlannedRun) -> str:
-    """Returns `test bleu 41.20, trained in 3:05`, or the status and its message."""
     status, message = planning.outcome(run)
     if status != reading.FINISHED:
         return f'{status}: {message}'
@@ -168,7 +153,6 @@ def _result_line(run: PlannedRun) -> str:
 
 
 def summary(sweep: Sweep) -> str:
-    """Returns a table of the arms with the statuses of their runs and mean scores."""
     rows = []
     for arm in sweep.arms:
         runs = [run for run in sweep.runs if run.arm == arm]
@@ -184,7 +168,6 @@ def summary(sweep: Sweep) -> str:
 
 
 def _mean(values: Iterable[Any]) -> float | None:
-    """Returns the mean of the known values, or None."""
     known = [value for value in values if value is not None]
     if not known:
         return None

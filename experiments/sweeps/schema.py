@@ -35,16 +35,12 @@ _TUNING_SEED = 100  # not reported by any sweep with few seeds
 class PlannedRun(NamedTuple):
     """A run of a sweep, the same as `experiments.run` makes with its overrides.
 
-    Its `--workdir` is `runs/<sweep>/<arm>/seed=1`, or, with tuning,
-    `runs/<sweep>/<arm>/<value>/seed=1`.
-
     Attributes:
-      arm: Its name.
       seed: The run's `train.seed`.
       overrides: Differences from the config file.
-      path: The run's directory.
+      path: `runs/<sweep>/<arm>/seed=1`, or, with tuning,
+        `runs/<sweep>/<arm>/<value>/seed=1`.
       config: The config with the overrides.
-      measure: The score to look at.
       value: The tuned value; None without tuning.
       crossed: Fields of crossed factors, which may have no effect in an arm.
     """
@@ -65,7 +61,6 @@ class PlannedRun(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The arm's name, with the tuned value."""
         if self.value is None:
             return self.arm
         return f'{self.arm}, {self.value}'
@@ -76,18 +71,17 @@ class PlannedRun(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """`tuning(field='model.dropout', values=(0.1, 0.3))`: what each arm tries first.
+    """Trials of each arm, with seeds that aren't reported.
 
-    An arm is reported with the value that has the best mean over its trials, using runs
-    of other seeds. All arms try the same values.
+    An arm is reported with the value that has the best mean over its trials. All arms
+    try the same values.
 
     Attributes:
-      field: A config field, or an argument of the component that a field names, such as
-        'optimizer.schedule.peak'.
-      values: The values, in the order in which the report draws them.
+      field: A field, as in the arms.
+      values: In the order in which the report draws them.
       budget: Number of values an arm tries; 0 for all. Fewer are drawn at random
         (random search, Bergstra and Bengio 2012).
-      seeds: Seeds of the trials; must differ from the sweep's.
+      seeds: Must differ from the sweep's.
       set: The set whose score chooses the value; never the reported set.
     """
 
@@ -99,7 +93,6 @@ class Tuning:
 
     @property
     def tried(self) -> list[Any]:
-        """The values that each arm tries, in their order."""
         number = len(self.values)
         budget = min(self.budget or number, number)
         random = np.random.default_rng(0)
@@ -116,7 +109,7 @@ class Until:
     sweeps, no matter which look is the last.
 
     Attributes:
-      half_width: Wanted half-width of the widest interval of a declared difference.
+      half_width: That of the widest interval of a declared difference.
       most: Maximum number of seeds.
       first: Number of seeds added at a time.
     """
@@ -132,18 +125,15 @@ class Sweep:
 
     Attributes:
       name: The file's name without .py.
-      question: One sentence.
       source: Origin of the question or the published numbers.
       config: The config file that all arms start from.
       base: The arm that the others are compared with.
       measure: The deciding score; a sweep file gives it as 'test bleu'.
-      arms: Name → its own overrides, by field: {'train.steps': 600}.
+      arms: Name → field → value. The name of a field may end in an argument of its
+        component: 'optimizer.schedule.peak'.
       factors: Name → level → its overrides. Every combination of levels is an arm.
       levels: Arm → factor → its level.
-      overrides: Overrides of all arms.
-      seeds: The seeds that each arm is run with.
       until: When to stop adding seeds; None runs all. A sweep file gives it as `seeds`.
-      tune: What each arm tries first, if anything.
       equal: What the arms have in common besides the data. 'steps' keeps the steps of
         each arm. 'tokens' and 'flops' set them so that each arm gets the base's total.
       contrasts: Pairs (arm, arm) whose differences answer the question. Defaults to
@@ -151,9 +141,8 @@ class Sweep:
       margin: Smallest difference that matters; 0 for none.
       target: A dev set score. The report shows what each arm took to reach it.
       published: Arm → what the source reports for it: {'bleu': 25.8}.
-      differs: How the runs differ from the published ones, in data and scale.
-      digest: SHA-256 of the file, which shows whether the sweep changed after it was
-        declared.
+      differs: How the runs differ from the published ones.
+      digest: SHA-256 of the file, which shows later changes.
       trials: The tuning runs, arm by arm.
       runs: The reported runs, as far as results determine them.
       ended: Why results add no more runs; empty while they may.
@@ -185,7 +174,7 @@ class Sweep:
 
     @property
     def looks(self) -> int:
-        """Maximum number of times the intervals may decide whether to add seeds."""
+        """Maximum number of decisions on whether to add seeds."""
         if self.until is None:
             return 1
         return math.ceil(self.until.most / self.until.first)
@@ -197,17 +186,17 @@ class Sweep:
     @property
     def fields(self) -> set[str]:
         """The fields in which the arms are meant to differ."""
-        found = set(itertools.chain(*self.arms.values()))
+        names = set(itertools.chain(*self.arms.values()))
         if self.tune is not None:
-            part, _, _ = self.tune.field.rpartition('.')
-            found |= {self.tune.field, part}
+            names.add(self.tune.field)
+        # An argument of a component, as in optimizer.schedule.peak, sets its field.
+        found = names | {name.rpartition('.')[0] for name in names}
         if self.equal != 'steps':
             found.add('train.steps')
         return found
 
     @property
     def crossed(self) -> frozenset[str]:
-        """The fields of crossed factors."""
         if len(self.factors) < 2:
             return frozenset()
         levels = itertools.chain(*(x.values() for x in self.factors.values()))
@@ -215,18 +204,13 @@ class Sweep:
 
     @property
     def factor_of_data(self) -> str | None:
-        """The factor that varies the data sets, if any."""
         for factor, levels in self.factors.items():
             if all('data' in overrides for overrides in levels.values()):
                 return factor
         return None
 
     def bases(self, base: str) -> dict[str, str]:
-        """Returns arm → the arm to compare it with: the base's match on the same data.
-
-        Scores on different data can't be compared. Without a data factor, every arm is
-        compared with the base itself.
-        """
+        """Returns arm → the arm to compare it with: the base on the same data."""
         data = self.factor_of_data
         if data is None:
             return dict.fromkeys(self.arms, base)
@@ -271,7 +255,6 @@ def load(path: str | Path) -> Sweep:
 
 
 def _sweep(name: str, digest: str, values: Fields) -> Sweep:
-    """Builds a sweep, or raises UserError or ValueError for invalid fields."""
     values = _with_tuples(values)
     if isinstance(values.get('tune'), dict):
         with user_errors('tune: '):
@@ -297,7 +280,6 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
 
 
 def _until(seeds: str) -> Until:
-    """Parses seeds='until(…)'."""
     with user_errors('seeds: '):
         name, arguments = spec.parse(seeds)
         if name != 'until':
@@ -346,7 +328,6 @@ def _factors(values: Fields) -> Fields:
 
 
 def _flat(field: str, by_name: Fields) -> Fields:
-    """Flattens the overrides of each name to dotted fields."""
     found = {}
     for name, overrides in by_name.items():
         _check_name(field, name)
@@ -357,7 +338,6 @@ def _flat(field: str, by_name: Fields) -> Fields:
 
 
 def _check_name(field: str, name: Any) -> None:
-    """Raises UserError if an arm, a factor or a level has a name that isn't text."""
     if not isinstance(name, str):
         raise UserError(
             f'{field}: the name {quote(name)} must be text, not '

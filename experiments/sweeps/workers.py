@@ -34,15 +34,7 @@ _STARTED_HERE = 'FLAXFORMER_LITE_STARTED_HERE'
 
 
 def make_all(sweep: Sweep, index: int, workers: int) -> None:
-    """Makes the runs of a sweep, and those that their results add.
-
-    Args:
-      sweep: The planned sweep.
-      index, workers: As in `make_runs`.
-
-    Raises:
-      Stopped: As `make_runs`.
-    """
+    """Makes the runs of a sweep, and those that their results add, as `make_runs`."""
     from experiments.runtime.compilation import ProgramCache
 
     programs = ProgramCache()
@@ -66,14 +58,10 @@ def make_runs(
     workers: int,
     programs: 'ProgramCache | None' = None,
 ) -> None:
-    """Makes the open runs in turn, with their output on stdout.
-
-    If a run fails, the others continue.
+    """Makes the open runs in turn, also after a run fails.
 
     Args:
       index: The worker's number, from 0. Each worker starts at a different run.
-      workers: The number of workers.
-      programs: Shares compiled programs between the runs.
 
     Raises:
       Stopped: A stop was requested; the run that was training is saved.
@@ -107,10 +95,7 @@ def _make_run(run: PlannedRun, programs: 'ProgramCache | None') -> None:
 
 
 def forget_failures(sweep: Sweep) -> None:
-    """Lets failed runs be retried, since the cause, such as a full disk, may be gone.
-
-    Diverged runs would diverge again, and are not retried.
-    """
+    """Lets failed runs be retried, but not diverged ones, which would diverge again."""
     for run in sweep.all_runs:
         if planning.outcome(run).status == reading.FAILED:
             storage.remove(run.path / failure.NAME)
@@ -119,12 +104,7 @@ def forget_failures(sweep: Sweep) -> None:
 def start_here(
     config: str, workers: int, folder: Path
 ) -> list['subprocess.Popen[bytes]']:
-    """Starts workers on this machine, which share its cores or its GPUs.
-
-    Args:
-      config: The sweep file.
-      workers: Number of workers.
-      folder: Gets their output.
+    """Starts workers on this machine, with their output in a folder.
 
     Returns:
       Their processes. They stop when these objects or this process are gone.

@@ -14,7 +14,6 @@ from experiments.command_line import stopping
 from experiments.command_line.screen import Screen, errors_noted
 from experiments.command_line.stopping import Stopped
 from experiments.config import check, user_modules
-from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.batches import Position
@@ -46,12 +45,7 @@ Batch = dict[str, jax.Array]
 
 
 class Trainer:
-    """Trains a run and scores it.
-
-    Args:
-      setup: Everything that training needs.
-      path: The run's directory.
-      screen: Shows the progress.
+    """Trains a run in a directory, and scores it.
 
     Attributes:
       step: The number of steps so far.
@@ -99,7 +93,6 @@ class Trainer:
         self._score(trained)
 
     def _train(self, state: TrainState) -> TrainState:
-        """Makes the remaining steps, and returns the state after the last one."""
         if self._evaluates(self.step) and self.step not in self.scores:
             self._evaluate(state)
         if not self._has_ended():
@@ -167,11 +160,6 @@ class Trainer:
         return self.step >= self.setup.steps or is_early
 
     def _restore_or_init(self) -> TrainState:
-        """Restores the newest checkpoint, or initializes the state.
-
-        Raises:
-          UserError: The checkpoints cannot be read, or the training text has changed.
-        """
         _, abstract = self.setup.programs.first_state
         to_restore = eval_params.to_restore(abstract)
         restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
@@ -206,7 +194,6 @@ class Trainer:
         return state
 
     def _resume(self, restored: Restored) -> None:
-        """Takes the progress of a checkpoint; raises UserError if the text changed."""
         self._check_rows(restored.step, restored.metadata.pop('rows', None))
         self.progress = Progress(**restored.metadata)
         if self.progress.text != self.setup.pairs.digest:
@@ -218,11 +205,9 @@ class Trainer:
         self._unreported_step = restored.step
 
     def _check_rows(self, step: int, seal: dict[str, Any] | None) -> None:
-        """Warns if the metric rows differ from those saved with the checkpoint.
+        """Warns if the metric rows differ from those of the checkpoint.
 
-        Args:
-          step: The checkpoint's step.
-          seal: Digest of the rows; None in checkpoints of earlier versions.
+        `seal` is their digest, or None in checkpoints of earlier versions.
         """
         if not seal or not processes.is_first():
             return
@@ -231,7 +216,6 @@ class Trainer:
             self.screen.say(f'warning: {said}')
 
     def _set_rows_aside(self) -> None:
-        """Moves metric rows without a checkpoint to another file, with a message."""
         last = metrics_log.set_aside(self.path) if processes.is_first() else 0
         if last:
             self.screen.say(
@@ -240,10 +224,9 @@ class Trainer:
             )
 
     def _open_log(self) -> None:
-        """Opens the metrics log and starts the hooks."""
         path = self.path if processes.is_first() else None
         self._log = MetricsLog(path, self.step, self._hooks.row)
-        fields = flatten(self.config.to_dict())
+        fields = self.config.values()
         rows = metrics_log.read_rows(self.path)
         self._hooks.start(RunInfo(self.path, fields, self.step, rows))
         best = self.setup.best_metric
@@ -253,11 +236,10 @@ class Trainer:
         self.scores.update(logged)
 
     def _key(self, name: str) -> jax.Array:
-        """Returns the random key of a seed, replicated on all devices."""
         return self.setup.devices.key(seed(self.config, name))
 
     def _batches(self) -> Generator[tuple[Batch, Position], None, None]:
-        """Yields the remaining batches, each with the position of the next one."""
+        """Yields each remaining batch with the position of the next one."""
         devices = self.setup.devices
         batches = self.setup.batches.iterate(self.progress.position, devices.own_rows)
         for batch, after in batches:
@@ -278,7 +260,6 @@ class Trainer:
 
     @property
     def _teacher_variables(self) -> Any:
-        """The variables of `train.teacher`, or None."""
         teacher = self.setup.teacher
         return teacher and teacher.variables
 
@@ -296,7 +277,6 @@ class Trainer:
             self.screen.say(f'skipped the non-finite update at {where}')
 
     def _write_row(self, state: TrainState) -> None:
-        """Logs and shows the mean metrics since the last row."""
         # Schedules count the applied updates from 0.
         updates = self.step - int(state.skipped)
         learning_rate = self.setup.programs.learning_rate
@@ -310,7 +290,6 @@ class Trainer:
         self.screen.metrics(self.step, **shown)
 
     def _save(self, state: TrainState) -> None:
-        """Starts to save the state, with a digest of the rows so far."""
         self.screen.begin('saving', quiet=True)
         self._wait_for_checkpoint()
         self._log.flush()
@@ -347,11 +326,7 @@ class Trainer:
         self.screen.say(evaluator.examples(pairs, outputs))
 
     def _score(self, trained: dict[str, Any]) -> None:
-        """Scores the final sets after training, and writes the run's result.
-
-        Args:
-          trained: Fields of the result about the parameters.
-        """
+        """Scores the final sets, and writes the result, which includes `trained`."""
         setup = self.setup
         mean = trained_run.average(
             self.config, self._checkpoints, setup.model, self.screen.say, setup.devices
@@ -380,17 +355,13 @@ class Trainer:
         self.screen.say(result.summary(self.path, found))
 
     def close(self) -> None:
-        """Stops the threads, and closes hooks that are still open."""
         self._checkpoints.close()
         self._hooks.end(None)
 
 
 @contextlib.contextmanager
 def _stop_asked() -> Iterator[Callable[[int], bool]]:
-    """Yields a function: whether to stop after a step.
-
-    Several processes stop after the same step.
-    """
+    """Yields a function: whether to stop after a step, the same in all processes."""
     if processes.count() > 1:
         yield processes.stops_at
         return
@@ -412,9 +383,7 @@ def run(
     Args:
       path: The run's directory. An unfinished run in it is resumed.
       overrides: Names of overridden fields. Fields without effect are rejected.
-      screen: Shows the progress. Errors get a note with the current phase.
-      accept_changed_parts: Resumes even if user modules have changed since the start.
-      trust_code: Allows running code from the run's directory. See `parts.use`.
+      accept_changed_parts, trust_code: As in `user_modules.use`.
       programs: Shares compiled programs with other runs.
 
     Raises:
@@ -426,7 +395,7 @@ def run(
         fields = config.to_dict()
         here = environment.describe([])
         code = {**here['packages'], 'the commit': here['git']}
-        command = {'--workdir': str(path.absolute()), **flatten(fields)}
+        command = {'--workdir': str(path.absolute()), **config.values()}
         processes.check_same('command', code | command)
         state = directory.check_directory(path, fields)
         has_ended = state == directory.HAS_ENDED
@@ -436,9 +405,9 @@ def run(
             _show_result(config, path, screen)
             return
         check.check_overrides(config, overrides)
-        if state == directory.GOES_FURTHER:
-            _check_may_go_on(config)
         setup = prepare(config, path, screen, programs)
+        if state == directory.GOES_FURTHER:
+            _check_may_go_on(setup)
         # This also waits until all processes have checked the directory.
         processes.check_same('text', {'its digest': setup.pairs.digest})
         if processes.is_first():
@@ -465,11 +434,10 @@ def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
             prepare(config, path, screen).tokenizer.save(file)
 
 
-def _check_may_go_on(config: ExperimentConfig) -> None:
+def _check_may_go_on(setup: RunSetup) -> None:
     """Raises UserError if more steps would change the learning rates of past steps."""
-    schedule = config.optimizer.schedule
-    if schedules.goes_by(schedule, 'steps'):
-        train = config.train
+    if schedules.depends_on(setup.programs.schedule, 'steps'):
+        schedule, train = setup.config.optimizer.schedule, setup.config.train
         raise UserError(
             f'train.steps={train.steps} or train.epochs={train.epochs} exceeds the '
             f'limit that the run started with, and optimizer.schedule={schedule} '
@@ -479,9 +447,8 @@ def _check_may_go_on(config: ExperimentConfig) -> None:
 
 
 def _write_start(setup: RunSetup, path: Path) -> None:
-    """Writes the run's tokenizer, user modules, environment and origin."""
     setup.tokenizer.save(path / trained_run.TOKENIZER)
-    user_modules.save(path, flatten(setup.config.to_dict()))
+    user_modules.save(path, setup.config.values())
     environment.save(path, [device.device_kind for device in jax.devices()])
     if setup.warm_start is not None:
         storage.write_json(path / warm_start.NAME, setup.warm_start.record)

@@ -22,8 +22,6 @@ _LARGEST_EXPONENT = 700  # exp of more overflows a float
 
 
 class _Started(NamedTuple):
-    """A dispatched step: its number, the position of its batch, its metrics."""
-
     step: int
     position: Position
     metrics: Metrics
@@ -33,8 +31,8 @@ class Progress:
     """The progress of training, and the metrics since the last log row.
 
     Args:
-      text: Digest of the training pairs to which the position refers.
-      position: Position of the next batch.
+      text: Digest of the training pairs.
+      position: That of the next batch.
       seconds: Time spent on training steps, without compilation, evaluation and saving.
       tokens: Target tokens trained on.
       window: Sums over the steps since the last row.
@@ -101,7 +99,6 @@ class Progress:
         return not_finite
 
     def so_far(self) -> dict[str, float]:
-        """Returns the target tokens and seconds of training since the run began."""
         return {'tokens': self.tokens, 'seconds': self.seconds}
 
     def row(self) -> dict[str, float]:
@@ -144,11 +141,9 @@ class Progress:
 
 
 def stops_early(scores: Mapping[int, float], patience: int) -> bool:
-    """Returns whether `patience` evaluations in a row brought no better score.
+    """Returns whether `patience` evaluations brought no better score; 0 disables it.
 
-    Args:
-      scores: Step → dev score, in order. Equal scores don't count as better.
-      patience: Number of evaluations; 0 disables early stopping.
+    `scores` maps steps to dev scores, in order. An equal score isn't better.
     """
     values = list(scores.values())
     return bool(values) and 0 < patience < len(values) - values.index(max(values))

@@ -1,7 +1,8 @@
 """The compiled programs of training: initialization, and a step per shape."""
 
+import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -9,23 +10,24 @@ from experiments.config.schema import ExperimentConfig
 from experiments.costs import ledger
 from experiments.data.collate import abstract_batch
 from experiments.errors import UserError
-from experiments.optimizers import optimizer
+from experiments.optimizers.optimizer import Optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
+from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.training.loss import as_loss
+from flaxformer_lite.training.loss import with_arguments
 from flaxformer_lite.training.loss_scale import LossScale
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 
-class ProgramKey(NamedTuple):
-    """Cache key of compiled programs. Excludes seeds.
+@dataclasses.dataclass(frozen=True)
+class ProgramKey:
+    """Cache key of compiled programs.
 
     Attributes:
-      config: The config without its seeds.
-      model: The model.
+      config: The config without its seeds. It names `loss` and `optimizer`, which
+        aren't compared.
       steps: Number of training steps, which some schedules use.
-      devices: The devices.
       frozen: Paths of the parameters that are not trained.
       source_features: The size of vector sources, or None if sources are ids.
       teacher: The model of `train.teacher`, or None.
@@ -33,6 +35,8 @@ class ProgramKey(NamedTuple):
 
     config: ExperimentConfig
     model: Model
+    loss: Loss = dataclasses.field(compare=False)
+    optimizer: Optimizer = dataclasses.field(compare=False)
     steps: int
     devices: DeviceMesh
     frozen: frozenset[str] = frozenset()
@@ -41,32 +45,30 @@ class ProgramKey(NamedTuple):
 
 
 class TrainingPrograms:
-    """The compiled programs of training, and the optimizer in them.
-
-    Runs that differ only in their seeds can share them.
+    """The compiled programs of training; runs with other seeds can share them.
 
     Attributes:
-      optimizer: The optimizer.
-      learning_rate: The jitted schedule: number of updates → learning rate.
-
-    Raises:
-      UserError: As `optimizer.make`.
+      schedule: The learning rate by number of updates.
+      learning_rate: The jitted schedule.
     """
 
     def __init__(self, kind: ProgramKey):
         self._kind = kind
-        self.optimizer, schedule = optimizer.make(kind.config, kind.model, kind.steps)
-        self.learning_rate = jax.jit(schedule)
+        self.optimizer, self.schedule = kind.optimizer.build(kind.model, kind.steps)
+        self.learning_rate = jax.jit(self.schedule)
         self._steps: dict[tuple[int, ...], jax.stages.Compiled] = {}
 
     @functools.cached_property
     def flops_per_token(self) -> int | None:
-        """FLOPs per token of a training step, or None if they are unknown."""
         kind = self._kind
         try:
-            variables = mesh.abstract_variables(kind.model)
             return ledger.flops_per_token(
-                kind.config, kind.model, variables, kind.frozen, kind.source_features
+                kind.config,
+                kind.model,
+                mesh.abstract_variables(kind.model),
+                None if kind.teacher else kind.loss,
+                kind.frozen,
+                kind.source_features,
             )['total']
         except (UserError, ValueError):
             return None
@@ -99,8 +101,7 @@ class TrainingPrograms:
 
         Args:
           shape: Rows and length.
-          teacher_variables: The teacher's variables. They would be too large for
-            constants.
+          teacher_variables: An argument, because they are too large for constants.
 
         Returns:
           (state, batch, dropout key, teacher's variables) → (state, metrics).
@@ -112,25 +113,26 @@ class TrainingPrograms:
     def _compiled_step(
         self, shape: tuple[int, ...], teacher_variables: Any
     ) -> jax.stages.Compiled:
-        config, model, _, devices, frozen, source_features, teacher = self._kind
+        kind = self._kind
+        devices = kind.devices
 
         def train_step(state, batch, key, teacher_variables):
             step = make_train_step(
-                model,
+                kind.model,
                 self.optimizer,
-                loss=as_loss(
-                    config.train.loss,
-                    teacher=teacher,
+                loss=with_arguments(
+                    kind.loss,
+                    teacher=kind.teacher,
                     teacher_variables=teacher_variables,
                 ),
-                accumulate=config.train.accumulate,
-                remat=config.train.remat,
-                frozen=frozen,
+                accumulate=kind.config.train.accumulate,
+                remat=kind.config.train.remat,
+                frozen=kind.frozen,
             )
             return step(state, batch, key)
 
         _, state = self.first_state
-        batch = mesh.placed(abstract_batch(shape, source_features), devices.rows())
+        batch = mesh.placed(abstract_batch(shape, kind.source_features), devices.rows())
         out_shardings = (devices.state(state), devices.everywhere())
         jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
         key = mesh.abstract_key(devices)

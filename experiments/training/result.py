@@ -1,4 +1,4 @@
-"""The result of a run: computed fields and a printed summary."""
+"""The result of a run, and its summary."""
 
 import math
 from pathlib import Path
@@ -15,7 +15,6 @@ def count_parameters(params: Any) -> int:
 
 
 def summary(path: Path, result: dict[str, Any]) -> str:
-    """Formats the summary of a finished run: scores, speed and files."""
     lines = []
     if result.get('stopped_early') and result.get('averaged_steps'):
         best = ', '.join(map(str, result['averaged_steps']))

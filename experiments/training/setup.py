@@ -1,4 +1,4 @@
-"""Setup of a run: everything that training needs, made from a config."""
+"""Makes everything that training needs from a config."""
 
 import functools
 from collections.abc import Mapping
@@ -42,13 +42,9 @@ class RunSetup(NamedTuple):
       languages: Codes of source and target language.
       dev: Name and pairs of the dev set.
       sets: Name → pairs of the sets that are scored at the end.
-      steps: Number of training steps.
-      programs: The compiled programs of training.
-      evaluator: Scores the dev set and the final sets.
       best_metric: Selects the best checkpoints.
-      hooks: The hooks, by spec.
-      teacher: The run of `train.teacher`, or None.
-      warm_start: Parameters from `init_from`, or None; always None in a resumed run.
+      hooks: By spec.
+      warm_start: Parameters from `init_from`; always None in a resumed run.
     """
 
     config: ExperimentConfig
@@ -87,7 +83,7 @@ def prepare(
     cache = compilation.use_cache()
     # Report errors of the config before loading the data.
     made = components.build(config)
-    optimizer.check_rates(config)
+    optimizer.check_rates(config, made.optimizer)
     origin = warm_start.source(config, path)
     devices = mesh.make_mesh(**vars(config.mesh))
     check.check_backend(config)
@@ -95,7 +91,7 @@ def prepare(
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
     data = filters.filtered(sources.load(config.data), made.filters)
-    metrics = scores.installed_metrics(config.evaluation.metrics, data.target)
+    metrics = scores.installed_metrics(made.metrics, data.target)
     available = data.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
@@ -116,7 +112,7 @@ def prepare(
     evaluator = Evaluator(
         model,
         vocabulary,
-        config.evaluation,
+        made.decoding,
         metrics,
         path,
         (data.source, data.target),
@@ -138,6 +134,8 @@ def prepare(
     kind = ProgramKey(
         without_seeds(config),
         model,
+        made.loss,
+        made.optimizer,
         steps,
         devices,
         made.frozen,
@@ -171,7 +169,6 @@ def count_steps(config: ExperimentConfig, batches: Batches) -> int:
 
 
 def describe(setup: RunSetup, path: Path) -> str:
-    """Formats what will run."""
     batches = setup.batches
     left_out = [f'{batches.dropped:,} too long', f'{setup.pairs.skipped:,} blank']
     for reason, count in setup.pairs.left_out.items():
@@ -217,7 +214,7 @@ def describe(setup: RunSetup, path: Path) -> str:
 
 
 def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
-    """Returns the model for a vocabulary; traces it to find errors early."""
+    """Returns the model for a vocabulary, after a trace that finds errors."""
     tokens = vocabulary.special_tokens
     with user_errors():
         model = model.clone(

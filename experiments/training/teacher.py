@@ -8,14 +8,10 @@ from experiments.evaluation.opened_run import OpenedRun
 
 
 def open_teacher(path: str, vocabulary: Tokenizer | None = None) -> OpenedRun | None:
-    """Opens the teacher run with averaged parameters; returns None for an empty path.
-
-    Args:
-      path: The teacher's directory.
-      vocabulary: The tokenizer that the teacher must have. Defaults to any.
+    """Opens the teacher run in a directory; returns None for an empty path.
 
     Raises:
-      UserError: The run cannot be read, or its tokenizer differs.
+      UserError: The run cannot be read, or its tokenizer differs from `vocabulary`.
     """
     if not path:
         return None

@@ -9,7 +9,7 @@ from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.schema import DROPOUT_AXES, ModelConfig
 from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.layers.blocks.base import Block
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.layers.scanned_stack import ScannedStack
@@ -29,9 +29,7 @@ def model(
 
     Args:
       config: the fields; omitted fields have their defaults.
-      vocab_size: size of the vocabulary.
-      special_tokens: ids of the special tokens. They come from the tokenizer, as the
-        vocabulary size does, so they aren't part of the config.
+      vocab_size, special_tokens: the tokenizer's, so they aren't part of the config.
 
     Raises:
       ValueError: a value is invalid; the message names the field.
@@ -48,14 +46,13 @@ def model(
     config = ModelConfig.of(config)
     variants.check(config)
     with variants.naming('architecture'):
-        folder = variants.folder('architecture')
-        architecture, arguments = folder.find(config.architecture)
-        name, _ = spec.parse(config.architecture)
+        found = variants.folder('architecture').find(config.architecture)
+        architecture = found.cls
         others = spec.parameters(architecture).keys() - set(architecture.own_arguments)
-        spec.check(name, architecture, arguments, given=others)
+        spec.check(found.name, architecture, found.arguments, given=others)
     special_tokens.check_within(vocab_size)
     parts = Parts(config, special_tokens)
-    return architecture.from_parts(parts, vocab_size, **arguments)
+    return architecture.from_parts(parts, vocab_size, **found.arguments)
 
 
 def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
@@ -86,7 +83,7 @@ class Parts:
         self.special_tokens = special_tokens
 
     def embeddings(self, role: Role, sizes: Sizes | None = None) -> dict[str, Any]:
-        """Returns the attributes that all models share, except the vocabulary size."""
+        """Returns the attributes of all models, except the vocabulary size."""
         return dict(
             d_model=self.config.value('d_model', role),
             tie=self.config.tie,
@@ -132,8 +129,7 @@ class Parts:
     def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:
         """Returns the shortest period of layer templates.
 
-        A pattern of another stack, or one of equal entries, doesn't lengthen the
-        period.
+        A pattern of another stack, or one of equal entries, doesn't lengthen it.
         """
         layers = self._of_layers[: sizes.num_layers]
         blocks = tuple(Parts(layer)._block(role, sizes) for layer in layers)
@@ -164,7 +160,6 @@ class Parts:
         return variants.make('norm', 'identity')
 
     def dropout(self) -> Dropout:
-        """Returns the dropout of embeddings and sublayer outputs."""
         return Dropout(self.config.dropout, DROPOUT_AXES[self.config.dropout_kind])
 
     def dense(self, role: Role, sizes: Sizes | None = None) -> Dense:
@@ -175,7 +170,18 @@ class Parts:
         if sizes is None:
             sizes = self.config.sizes(role)
         kernel_init = variants.make('init', init, sizes=sizes)
-        return Dense(dtype=getattr(jnp, self.config.dtype), kernel_init=kernel_init)
+        dtype = getattr(jnp, self.config.dtype)
+        if self.config.dense is None:
+            return Dense(dtype=dtype, kernel_init=kernel_init)
+        return variants.make(
+            'dense',
+            self.config.dense,
+            features=(),
+            input_axes=1,
+            bias=True,
+            dtype=dtype,
+            kernel_init=kernel_init,
+        )
 
     def additive_attention(self) -> Any:
         """Returns the attention of a recurrent decoder (Bahdanau et al. 2015)."""
@@ -262,7 +268,6 @@ class Parts:
         return core
 
     def _check_merged(self, sizes: Sizes) -> None:
-        """Raises ValueError for settings that merged attention doesn't support."""
         config = self.config
         if sizes.d_model != config.d_model:
             raise ValueError(
@@ -298,7 +303,6 @@ def period_of(layers: tuple[Any, ...]) -> int:
 def _check_shared(
     field: str, distinct: int, role: Role, num_layers: int, period: int
 ) -> None:
-    """Raises ValueError if layers that share parameters differ, or are too few."""
     stack, _, _ = role.partition('_')
     if distinct > num_layers:
         raise ValueError(
@@ -314,7 +318,6 @@ def _check_shared(
 
 
 def _check_turns(role: Role, num_layers: int, period: int) -> None:
-    """Raises ValueError if the period doesn't divide the number of scanned layers."""
     if num_layers % period:
         stack, _, _ = role.partition('_')
         raise ValueError(

@@ -27,11 +27,9 @@ class ResultError(ValueError):
 
 
 def check_results(cls: type, base: type) -> None:
-    """Makes the methods of a class check what they return.
+    """Makes the methods of a user's class check what they return.
 
-    Args:
-      cls: the user's class. Methods that it inherits are left as they are.
-      base: the base class of its kind, which annotates the methods.
+    Inherited methods are left as they are. `base` annotates the methods of its kind.
     """
     for name, method in list(vars(cls).items()):
         kinds = getattr(getattr(base, name, None), '__annotations__', {})
@@ -46,7 +44,6 @@ def check_results(cls: type, base: type) -> None:
 def _checked(
     method: Callable[..., Any], title: str, kinds: dict[str, Any]
 ) -> Callable[..., Any]:
-    """Returns a method that raises ResultError for a wrong result."""
     returned = kinds['return']
     has_item_each = _maps_items(kinds)
 
@@ -93,7 +90,6 @@ def _error(title: str, wrong: str, returned: Any) -> ResultError:
 
 
 def check_type(title: str, value: Any, kind: type) -> None:
-    """Raises ResultError if what a function returned isn't an instance of a type."""
     if not isinstance(value, kind):
         raise _error(title, _named(value), kind)
 
@@ -119,7 +115,6 @@ def _mismatch(kind: Any, value: Any) -> str:
 
 
 def _is_of(origin: Any, value: Any) -> bool:
-    """Returns whether a value is of a kind, whatever its items are."""
     is_text = isinstance(value, str | bytes)
     if origin in _NUMBERS:
         return hasattr(value, _NUMBERS[origin])
@@ -145,7 +140,6 @@ def _items(origin: Any, kinds: tuple[Any, ...], value: Any) -> tuple[Any, list[A
 
 
 def _named(value: Any) -> str:
-    """Returns a value as a message names it: `None`, or its type."""
     if value is None or isinstance(value, str | int | float):
         return validation.quote(value)
     return f'a {type(value).__name__}'

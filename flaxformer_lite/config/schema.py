@@ -24,13 +24,9 @@ HEADS = Range(at_least=1, at_most=2**16)
 
 
 class Section:
-    """A section of the config, a dataclass whose fields are checked.
+    """A section of the config, a dataclass whose fields are checked."""
 
-    Attributes:
-      NAME: the section's name in error messages.
-    """
-
-    NAME: ClassVar[str] = ''
+    NAME: ClassVar[str] = ''  # in error messages
 
     def __post_init__(self):
         # Sections are dataclasses, but this base class is not.
@@ -85,10 +81,10 @@ class CrossConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(Section):
-    """Config of a model.
+    """Config of a model; the defaults are the paper's base model.
 
-    The defaults are the paper's base model. The sections `decoder` and `cross` override
-    fields for the decoder and for cross-attention.
+    The sections `decoder` and `cross` override fields for the decoder and for
+    cross-attention.
     """
 
     NAME = 'model'
@@ -150,6 +146,10 @@ class ModelConfig(Section):
 
     init: Annotated[
         Spec | None, 'a file in init/; empty: xavier, or as the residual requires'
+    ] = None
+    dense: Annotated[
+        Spec | None,
+        'adapter of every matrix, a file in layers/dense/, such as lora; empty: none',
     ] = None
     tie: Annotated[
         str,
@@ -243,11 +243,9 @@ class ModelConfig(Section):
         return self.fields_of(name, role)[-1]
 
     def value(self, name: str, role: str) -> Any:
-        """Returns the value of the deciding field."""
         return self.get(self.deciding_field(name, role))
 
     def sizes(self, role: Role) -> Sizes:
-        """Returns the sizes of a stack."""
         encoder_layers = self.num_layers
         decoder_layers = self.num_layers
         if role == 'encoder_only':
@@ -266,7 +264,6 @@ class ModelConfig(Section):
         )
 
     def cross_sizes(self) -> Sizes:
-        """Returns the decoder's sizes, with those of cross-attention."""
         return dataclasses.replace(
             self.sizes('decoder'), **self._attention_sizes('cross')
         )

@@ -31,7 +31,7 @@ from flaxformer_lite.config.results import check_results
 
 
 class ModuleError(ImportError):
-    """A module from elsewhere cannot be imported; the cause says why."""
+    """A user's module cannot be imported; the cause says why."""
 
 
 @runtime_checkable
@@ -93,13 +93,12 @@ class Folder:
             f'the path of a class, such as my_package.my_module.MyClass{hint}'
         )
 
-    def find(self, spec: Spec) -> tuple[type, dict[str, Any]]:
-        """Returns the class that a spec names, and the spec's arguments.
+    def find(self, spec: Spec) -> 'Component':
+        """Resolves a spec; nothing is built.
 
         Raises:
-          ValueError: the spec is malformed, the file, module or class doesn't exist,
-            the file doesn't define exactly one public class, or the class is of another
-            kind.
+          ValueError: the spec is malformed, or the file, module or class doesn't exist
+            or isn't of this kind.
         """
         self.check_name(spec)
         name, arguments = parse(spec)
@@ -117,26 +116,51 @@ class Folder:
             )
         for part in filter(_is_own, cls.__mro__):
             check_results(part, base)
-        return cls, arguments
+        return Component(name, cls, arguments)
 
     def make(self, spec: Spec, /, **given: Any) -> Any:
-        """Builds the object that a spec names.
-
-        Args:
-          spec: the name and the user's arguments.
-          given: arguments that every class of this kind takes, which a spec can't set.
+        """Builds the object that a spec names, with arguments that it can't set.
 
         Raises:
-          ValueError: as `find`; an argument is unknown, missing, of the wrong type or
-            out of range; or the class raises it.
+          ValueError: as `find` and `Component.make`.
         """
-        cls, arguments = self.find(spec)
-        check(parse(spec)[0], cls, arguments, given)
+        return self.find(spec).make(**given)
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """A resolved spec: a class or a function, and the user's arguments for it.
+
+    Attributes:
+      name: the name in the spec.
+    """
+
+    name: str
+    cls: Any
+    arguments: dict[str, Any]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return parameters(self.cls)
+
+    def accepted(self, **given: Any) -> dict[str, Any]:
+        """Returns the arguments that are parameters; the others are left out."""
+        takes = self.parameters
+        return {argument: x for argument, x in given.items() if argument in takes}
+
+    def make(self, **given: Any) -> Any:
+        """Builds the object, with arguments that the user can't set.
+
+        Raises:
+          ValueError: an argument is unknown, missing, of the wrong type or out of
+            range, or the class raises it.
+        """
+        check(self.name, self.cls, self.arguments, given)
         try:
-            inspect.signature(cls).bind(**given, **arguments)
+            inspect.signature(self.cls).bind(**given, **self.arguments)
         except TypeError as error:
-            raise ValueError(f'{validation.quote(spec)}: {error}') from None
-        return cls(**given, **arguments)
+            raise ValueError(f'{self.name}: {error}') from None
+        return self.cls(**given, **self.arguments)
 
 
 def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
@@ -168,10 +192,7 @@ def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
 
 
 def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> str:
-    """Returns a one-line message about an unknown component.
-
-    `refused` has the error message of each folder.
-    """
+    """Returns one line about an unknown component, given each folder's message."""
     reasons = set(refused)
     if len(reasons) == 1:
         return reasons.pop()
@@ -252,7 +273,6 @@ def entries(spec: Spec) -> list[Spec]:
 
 
 def _entries(spec: str) -> list[str]:
-    """Splits a bracketed list; raises one of `_UNREADABLE`."""
     node = _parsed(spec)
     if not isinstance(node, ast.List) or not node.elts:
         raise ValueError('no list')
@@ -325,7 +345,6 @@ def _check_escapes(node: ast.expr) -> None:
 
 
 def _name(node: ast.expr) -> str:
-    """Returns a name such as `local` or `my_parts.Local`."""
     name = ast.unparse(node)
     is_name = isinstance(node, ast.Name | ast.Attribute)
     if not is_name or not all(part.isidentifier() for part in name.split('.')):

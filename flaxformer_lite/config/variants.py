@@ -19,6 +19,7 @@ FOLDERS = {
     'feed_forward': Folder('flaxformer_lite.feed_forward', 'FeedForward'),
     'block': Folder('flaxformer_lite.layers.blocks', 'Block'),
     'init': Folder('flaxformer_lite.init', 'Init'),
+    'dense': Folder('flaxformer_lite.layers.dense', 'Dense'),
 }
 # Not part of a `model` config: components of training and decoding.
 SCHEDULES = Folder('flaxformer_lite.training.schedules', 'Schedule')
@@ -27,7 +28,7 @@ STRATEGIES = Folder('flaxformer_lite.decoding.strategies', 'Strategy')
 PROCESSORS = Folder('flaxformer_lite.decoding.processors', 'Processor')
 
 # One object serves all layers, so these fields can't have patterns.
-_OF_ALL_LAYERS = ('architecture', 'init')
+_OF_ALL_LAYERS = ('architecture', 'init', 'dense')
 
 
 # Arguments that `build` passes to every class of a kind. Others are the user's.
@@ -45,6 +46,7 @@ GIVEN = {
         'merged',
     ),
     'init': ('sizes',),
+    'dense': ('features', 'input_axes', 'bias', 'dtype', 'kernel_init'),
 }
 
 
@@ -54,7 +56,6 @@ def folder(field: str) -> Folder:
 
 
 def fields() -> list[str]:
-    """Returns all fields that name a component."""
     return [name for name in schema.fields() if _plain(name) in FOLDERS]
 
 
@@ -64,13 +65,12 @@ def _plain(field: str) -> str:
 
 
 def names(field: str) -> list[str]:
-    """Returns the components that a field may name."""
     return folder(field).names()
 
 
 def arguments(kind: str, name: str) -> dict[str, Any]:
     """Returns the arguments that a spec may set: name → annotation."""
-    cls, _ = FOLDERS[kind].find(name)
+    cls = FOLDERS[kind].find(name).cls
     takes = spec.parameters(cls)
     if kind == 'architecture':
         return {argument: takes[argument] for argument in cls.own_arguments}
@@ -114,25 +114,14 @@ def _entries(field: str, text: Spec) -> list[Spec]:
     return found
 
 
-def find(config: ModelConfig, field: str) -> type:
-    """Returns the class that a field names. The field must not be a pattern.
-
-    Raises:
-      ValueError: as `Folder.find`; the message names the field.
-    """
+def find(config: ModelConfig, field: str) -> Any:
+    """Returns the class that a field names. The field must not be a pattern."""
     with naming(field):
-        cls, _ = folder(field).find(config.get(field))
-    return cls
+        return folder(field).find(config.get(field)).cls
 
 
 def make(field: str, text: Spec, **given: Any) -> Any:
-    """Builds the object of a spec in a field.
-
-    `given` are arguments that every class of this kind takes.
-
-    Raises:
-      ValueError: as `Folder.make`; the message names the field.
-    """
+    """Builds the object of a spec in a field, as `Folder.make`."""
     with naming(field):
         return folder(field).make(text, **given)
 
@@ -147,16 +136,11 @@ def naming(field: str):
 
 
 def unused_fields(config: ModelConfig) -> set[str]:
-    """Returns the fields that have no effect, given the other fields.
-
-    Raises:
-      ValueError: the architecture or residual is unknown.
-    """
+    """Returns the fields that have no effect, given the other fields."""
     return set(schema.fields()).difference(*map(_used_fields, of_layers(config)))
 
 
 def _used_fields(config: ModelConfig) -> set[str]:
-    """Returns the fields that some stack reads."""
     architecture = find(config, 'architecture')
     used = set()
     for role in _roles(config):
@@ -181,11 +165,7 @@ def _roles(config: ModelConfig) -> list[str]:
 
 
 def check(config: ModelConfig) -> None:
-    """Checks that sizes fit each other, before anything is built.
-
-    Raises:
-      ValueError: names the fields, their values and the fix.
-    """
+    """Raises ValueError if sizes don't fit each other, before anything is built."""
     config = of_layers(config)[0]
     roles = _roles(config)
     if 'num_heads' not in find(config, 'architecture').unused_fields:
@@ -202,7 +182,6 @@ def check(config: ModelConfig) -> None:
 
 
 def _check_tie(config: ModelConfig, roles: list[str]) -> None:
-    """Raises ValueError if source and target share a matrix but differ in width."""
     width = config.value('d_model', roles[-1])
     if config.tie not in ('decoder', 'none') and width != config.d_model:
         raise ValueError(
@@ -232,7 +211,6 @@ def _check_heads(config: ModelConfig, role: str) -> None:
 
 
 def _check_no_projections(config: ModelConfig, roles: list[str]) -> None:
-    """Raises ValueError for sizes that conflict with heads as slices of d_model."""
     for role in roles:
         if role == 'cross':
             continue

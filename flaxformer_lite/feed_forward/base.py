@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import jax
 from flax import linen as nn
 
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.validation import Checked, Range, Rate

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import NO_POSITION, KeyValues
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.sizes import Sizes

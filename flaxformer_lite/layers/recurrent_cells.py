@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.ops.matmul import matmul
 
 # One array in a GRU; in an LSTM two, the memory cell and the output.

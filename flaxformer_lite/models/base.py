@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import BeamState, CacheState
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import TokenBatch

@@ -32,7 +32,7 @@ def family_of(model_type: Any) -> type[Family]:
     """
     known = {}
     for name in FAMILIES.names():
-        family: Any = FAMILIES.find(name)[0]
+        family = FAMILIES.find(name).cls
         known |= dict.fromkeys(family.model_types, family)
     if model_type not in list(known):  # a list: model_type may be unhashable
         names = ', '.join(sorted(known))

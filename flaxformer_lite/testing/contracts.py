@@ -47,7 +47,7 @@ def findings(
         return model_findings(part, quick)
     if kind is None:
         kind = parts.kind_of(part)
-    cls, _ = variants.folder(kind).find(part)
+    cls = variants.folder(kind).find(part).cls
     backend = getattr(cls, 'backend', None)
     if backend not in (None, jax.default_backend()):
         return [Finding('runs', None, f'only on {backend}')]

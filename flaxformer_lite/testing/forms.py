@@ -11,7 +11,7 @@ from flax import linen as nn
 from jax.sharding import AxisType
 
 from flaxformer_lite.jax_compat import jaxprs_in_params
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import ROW_AXES, state_shardings

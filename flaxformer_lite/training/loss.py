@@ -1,5 +1,6 @@
 """The loss of a batch and its gradients."""
 
+import dataclasses
 from collections.abc import Set
 from typing import Any, NamedTuple
 
@@ -66,9 +67,16 @@ def as_loss(loss: Spec, **given: Any) -> Loss:
 def _loss(entry: Spec, given: dict[str, Any]) -> Loss:
     if isinstance(entry, Loss):
         return entry
-    cls, _ = LOSSES.find(entry)
-    takes = spec.parameters(cls)
-    return LOSSES.make(entry, **{k: x for k, x in given.items() if k in takes})
+    found = LOSSES.find(entry)
+    return found.make(**found.accepted(**given))
+
+
+def with_arguments(loss: Loss, **given: Any) -> Loss:
+    """Replaces arguments that a spec can't express, in each loss that has them."""
+    if isinstance(loss, Sum):
+        return Sum(tuple(with_arguments(x, **given) for x in loss.losses))
+    own = {field.name for field in dataclasses.fields(loss)}
+    return dataclasses.replace(loss, **{k: x for k, x in given.items() if k in own})
 
 
 def loss_sums(

@@ -12,10 +12,12 @@ import tiny
 from configs import wmt_base
 from experiments.config import load
 from experiments.config.schema import without_seeds
+from experiments.optimizers import optimizer
 from experiments.runtime import compilation, mesh
 from experiments.training import programs
 from flaxformer_lite.generation import generate
 from flaxformer_lite.training.batch import BATCH_ARRAYS
+from flaxformer_lite.training.loss import as_loss
 from flaxformer_lite.training.train_step import (
     init_state,
     init_variables,
@@ -88,10 +90,10 @@ def test_a_search_multiplies_bfloat16_and_asks_nothing_of_the_host(platform):
 def test_the_runners_step_overwrites_the_state_on_each_device():
     config = wmt_base.get_config()
     config.model.update(tiny.SIZES | {'num_layers': 1})
-    made = tiny.model(num_layers=1)
-    kind = programs.ProgramKey(
-        without_seeds(load.from_config_dict(config)), made, 10, mesh.make_mesh()
-    )
+    config = without_seeds(load.from_config_dict(config))
+    made = as_loss(config.train.loss), optimizer.make(config)
+    model = tiny.model(num_layers=1)
+    kind = programs.ProgramKey(config, model, *made, 10, mesh.make_mesh())
     made = programs.TrainingPrograms(kind)
     program = made.step((jax.device_count(), LENGTH))
     _, state = made.first_state

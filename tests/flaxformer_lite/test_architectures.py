@@ -14,7 +14,7 @@ from tiny import float64
 from configs import wmt_base
 from flaxformer_lite.config import build, schema, variants
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.recurrent_cells import CELLS
 from flaxformer_lite.training.batch import source_and_inputs
 

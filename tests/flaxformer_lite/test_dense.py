@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny import apply, float64, variables
 
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 
 
 def random(*shape, seed=0):

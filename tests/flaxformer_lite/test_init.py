@@ -110,7 +110,7 @@ def change_of_logits(init, width):
     config.optimizer.schedule = 'constant_schedule(value=0.01)'
     config = load.from_config_dict(config)
     model = build.model(config.model, tiny.VOCAB)
-    update, _ = optimizer.make(config, model)
+    update, _ = optimizer.make(config).build(model)
     state = init_state(model, update, jax.random.key(0))
     rows = tiny.batch([[pair] for pair in tiny.PAIRS])
     step = jax.jit(make_train_step(model, update))

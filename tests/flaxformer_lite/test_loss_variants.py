@@ -13,7 +13,7 @@ from experiments.runtime import compilation, mesh
 from flaxformer_lite import testing
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.variants import LOSSES
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.losses.focal import Focal
 from flaxformer_lite.ops import loss_of_logits, use_reference

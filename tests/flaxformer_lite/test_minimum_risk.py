@@ -9,6 +9,7 @@ import pytest
 import tiny
 from small_runs import Numbers
 
+from experiments.config import search
 from experiments.config.schema import EvaluationConfig
 from experiments.evaluation.translator import Translator, mean_utilities
 from experiments.metrics.base import Metric
@@ -59,7 +60,9 @@ def translated(decode, sources, n_best=1, tokenizer=None):
     model = tiny.model(num_layers=1)
     settings = EvaluationConfig(decode=decode, extra_length=3)
     tokenizer = tokenizer or Numbers()
-    translate = Translator(model, tokenizer, settings, seed=5, n_best=n_best)
+    translate = Translator(
+        model, tokenizer, search.make(settings), seed=5, n_best=n_best
+    )
     return list(translate(tiny.all_variables(model), sources))
 
 

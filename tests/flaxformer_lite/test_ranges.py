@@ -113,7 +113,7 @@ VARIANTS = [
 
 @pytest.mark.parametrize(('kind', 'name'), VARIANTS)
 def test_every_argument_of_a_variant_that_is_a_number_or_a_word_has_a_range(kind, name):
-    cls, _ = variants.FOLDERS[kind].find(name)
+    cls = variants.FOLDERS[kind].find(name).cls
     for argument, kind in spec.parameters(cls).items():
         assert kind is not inspect.Parameter.empty, f'{argument} has no type'
         assert not isinstance(kind, str), f'{argument}: a type, not its name as text'
@@ -149,7 +149,7 @@ FOLDERS = (variants.SCHEDULES, variants.STRATEGIES, variants.PROCESSORS)
     [(folder, name) for folder in FOLDERS for name in folder.names()],
 )
 def test_every_number_of_a_schedule_strategy_or_processor_has_a_range(folder, name):
-    for argument, kind in spec.parameters(folder.find(name)[0]).items():
+    for argument, kind in spec.parameters(folder.find(name).cls).items():
         # A utility is a spec, which has a check of its own.
         assert argument == 'utility' or not limited(kind), argument
 

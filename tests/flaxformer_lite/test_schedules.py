@@ -56,21 +56,21 @@ def test_a_schedule_that_cannot_be_made_is_refused_by_name(text, message):
 @pytest.mark.parametrize(
     ('text', 'message'),
     [
-        ('constant_schedule(value=-1)', 'gives a rate of -1 at step 0; it must be at'),
+        ('constant_schedule(value=-1)', 'rate at step 0 is -1; it must be at'),
         (
             'linear_schedule(init_value=1.0, end_value=-1.0, transition_steps=1000)',
-            'gives a rate of .* at step 510',
+            'rate at step 510 is -',
         ),
         (
             'polynomial_schedule(init_value=1.0, end_value=0.0, power=-200, '
             'transition_steps=1000)',
-            'gives a rate of inf at step',
+            'rate at step .* is inf',
         ),
     ],
 )
 def test_a_schedule_of_negative_or_infinite_rates_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
-        schedules.check_rates(text, 64, 1000)
+        schedules.check_rates(schedules.make(text, 64, 1000), 1000)
 
 
 class Falling(Schedule):
@@ -85,10 +85,13 @@ def test_a_schedule_of_ones_own_is_given_what_it_takes_of_the_run():
     spec = f'{__name__}.Falling(peak=0.5)'
     rate = schedules.make(spec, 64, 100)
     assert rate(0) == 0.5 and rate(100) == 0
-    assert schedules.goes_by(spec, 'steps') and not schedules.goes_by(spec, 'd_model')
-    assert schedules.goes_by('noam', 'd_model') and not schedules.goes_by(
-        'noam', 'steps'
-    )
+    assert schedules.depends_on(rate, 'steps')
+    assert not schedules.depends_on(rate, 'd_model')
+    longer = schedules.with_steps(rate, 200)
+    assert longer(100) == 0.25 and longer(200) == 0
+    paper = schedules.make('noam', 64, 100)
+    assert schedules.depends_on(paper, 'd_model')
+    assert schedules.with_steps(paper, 200) is paper
     with pytest.raises(ValueError, match="unknown argument 'steps'"):
         schedules.make(f'{__name__}.Falling(steps=3)', 64, 100)
 

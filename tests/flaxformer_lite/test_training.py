@@ -9,7 +9,7 @@ import optax
 import pytest
 import tiny
 
-from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.loss import loss_and_grads, loss_sums
 from flaxformer_lite.training.loss_scale import LossScale

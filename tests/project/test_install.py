@@ -80,7 +80,7 @@ def test_a_changed_package_that_the_kernel_has_loaded_restarts_it(
     monkeypatch.setattr(install, '_restart_kernel', lambda: print('restarted'))
     runtime(loaded={('absl-py', '2.5.1')})
     assert capsys.readouterr().out.splitlines()[:2] == [
-        'The kernel restarts, as absl-py changed. Then run this cell again.',
+        'absl-py changed, so the kernel restarts. Run this cell again.',
         'restarted',
     ]
 
@@ -91,7 +91,7 @@ def test_a_changed_package_that_the_kernel_has_loaded_restarts_it(
         (
             "WARNING: Retrying after NewConnectionError('…')\nERROR: No matching …",
             DEVICES,
-            'pip: no network',
+            "pip: no network. Turn on internet access in the notebook's settings.",
         ),
         ('ERROR: ResolutionImpossible\n', DEVICES, 'pip: ERROR: ResolutionImpossible'),
         ('', 'Traceback\nerror: no GPU\n', 'devices: error: no GPU'),

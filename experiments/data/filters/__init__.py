@@ -1,7 +1,4 @@
-"""Filters of training pairs, one per module, selected by spec strings.
-
-The field `filters` is a list of specs: `[length_ratio(most=3), duplicates, copies]`.
-"""
+"""Filters of training pairs, one per module, selected by the field `filters`."""
 
 import copy
 from collections.abc import Mapping
@@ -16,11 +13,6 @@ from flaxformer_lite.config.spec import Spec
 
 
 def make(spec: Spec | None) -> dict[str, Filter]:
-    """Makes the filters of a list, by spec and in its order; empty gives none.
-
-    Raises:
-      UserError: The text is not a list of filters.
-    """
     if not spec:
         return {}
     with user_errors('filters: '):
@@ -28,21 +20,13 @@ def make(spec: Spec | None) -> dict[str, Filter]:
 
 
 def filtered(whole: Source, filters: Mapping[str, Filter]) -> Source:
-    """Returns a source without the training pairs that filters reject."""
     return Filtered(whole, filters) if filters else whole
 
 
 class Filtered(Source):
     """A source without the training pairs that filters reject.
 
-    Args:
-      filters: The filters, by spec. A pair counts for the first filter that rejects it.
-
-    Attributes:
-      left_out: Filter → number of pairs that it rejected in the last pass.
-
-    Raises:
-      UserError: No pair is left.
+    In `left_out`, a pair counts for the first filter that rejects it.
     """
 
     def __init__(self, whole: Source, filters: Mapping[str, Filter]):

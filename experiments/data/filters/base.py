@@ -6,7 +6,7 @@ from flaxformer_lite.validation import Checked
 class Filter(Checked):
     """Base class of filters: a dataclass with the arguments of the spec.
 
-    Each pass over the pairs makes a new filter, so a filter may keep state.
+    Each pass over the pairs gets a copy, so a filter may keep state.
     """
 
     def keeps(self, source: str, target: str) -> bool:

@@ -11,11 +11,7 @@ from flaxformer_lite.validation import Choices, Range
 class LengthRatio(Filter):
     """Removes pairs whose longer side is more than `most` times as long as the shorter.
 
-    Keeps pairs with a blank side.
-
-    Attributes:
-      most: The largest ratio to keep.
-      unit: The unit of lengths. Words are separated by white space.
+    Moses' `clean-corpus-n` does so by words. Keeps pairs with a blank side.
     """
 
     most: Annotated[float, Range(at_least=1)] = 3.0

@@ -1,4 +1,4 @@
-"""Objectives on one side of the pairs, one per module, selected by a spec."""
+"""Objectives on one side of the pairs, one per module."""
 
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,7 @@ if TYPE_CHECKING:  # checking a spec should not import numpy
 
 
 def make(spec: Spec | None) -> 'Objective | None':
-    """Makes the objective of the config field `objective`; None if the field is empty.
-
-    `Objective.with_tokenizer` then sets its pieces.
-
-    Raises:
-      UserError: The spec is invalid.
-    """
+    """Makes the objective of a spec, if any; raises UserError if it is invalid."""
     if not spec:
         return None
     with user_errors('objective: '):

@@ -19,9 +19,8 @@ class Objective(Checked):
     A subclass is a frozen dataclass with the arguments of the spec.
 
     Attributes:
-      pieces: The piece of each id.
-      side: The side of the pairs to make examples from.
-      needs: A regular expression of the pieces that replace text.
+      pieces: The piece of each id; `with_tokenizer` sets it.
+      needs: Regular expression of the pieces that replace text.
     """
 
     needs: ClassVar[str] = ''
@@ -46,30 +45,23 @@ class Objective(Checked):
 
     @functools.cached_property
     def marks(self) -> list[int]:
-        """The ids of the pieces that match `needs`, sorted by their numbers.
-
-        Raises:
-          UserError: The tokenizer has no such piece.
-        """
+        """The ids of the pieces that match `needs`, sorted by their numbers."""
         is_mark = re.compile(self.needs).fullmatch
         found = [x for x, piece in enumerate(self.pieces) if is_mark(piece)]
         if self.needs and not found:
             raise UserError(
-                f'objective: the tokenizer has no piece {self.needs}: give '
+                f'objective: the tokenizer has no piece {self.needs}. Set '
                 'tokenizer=\'sentencepiece(user_defined_symbols=["<mask>"])\' for '
-                'denoise, and sentencepiece(sentinels=100) for span_corruption'
+                'denoise, or sentencepiece(sentinels=100) for span_corruption.'
             )
         return sorted(found, key=lambda x: (len(self.pieces[x]), self.pieces[x]))
 
     def example(
         self, row: list[int], rng: np.random.Generator
     ) -> tuple[list[int], list[int]]:
-        """Returns source and target ids, determined by the row and the random numbers.
+        """Returns source and target ids, at most n each, without EOS.
 
         Args:
           row: The n ≥ 1 ids of a text, without EOS.
-
-        Returns:
-          At most n ids each, without EOS.
         """
         raise NotImplementedError

@@ -14,13 +14,9 @@ from flaxformer_lite.validation import Range
 class Denoise(Objective):
     """Replaces each span of ids by one `<mask>`; the target is the text (§2.2).
 
-    Span lengths are Poisson-distributed and sum to r = ⌈ratio · n⌉, with the last span
+    Span lengths are Poisson-distributed and sum to r = ⌈ratio · n⌉, with the last one
     cut. A span of length 0 inserts a mask. There are at most r masks, at equally likely
     places.
-
-    Attributes:
-      ratio: The share of a text's ids that are masked.
-      mean_span: Mean of the Poisson distribution.
     """
 
     needs: ClassVar[str] = '<mask>'

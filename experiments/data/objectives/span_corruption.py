@@ -19,12 +19,8 @@ class SpanCorruption(Objective):
 
     Spans cover r = round(density · n) of n ids, at least 1 and at most n − 1. There are
     round(r / mean_span) spans, at least 1 and at most the number of sentinels. All
-    placements of spans that don't touch are equally likely. T5's own code always ends a
-    text with a span.
-
-    Attributes:
-      density: The share of a text's ids in spans.
-      mean_span: Mean number of ids in a span.
+    placements of spans that don't touch are equally likely, whereas T5's own code
+    always ends a text with a span.
     """
 
     needs: ClassVar[str] = r'<extra_id_\d+>'
@@ -55,6 +51,5 @@ class SpanCorruption(Objective):
 
 
 def _parts(total: int, count: int, rng: np.random.Generator) -> list[int]:
-    """Splits a total into sizes of at least 1; all splits are equally likely."""
     inner = 1 + rng.permutation(total - 1)[: count - 1]
     return np.diff(np.sort(inner), prepend=0, append=total).tolist()

@@ -8,11 +8,7 @@ from flaxformer_lite.config.spec import Spec
 
 
 def load(spec: Spec) -> Source:
-    """Makes the data source that the config field `data` names.
-
-    Raises:
-      UserError: The spec, its name or one of its arguments is invalid.
-    """
+    """Makes the data source of a spec; raises UserError if the spec is invalid."""
     try:
         return SOURCES.make(spec)
     except ValueError as error:

@@ -15,7 +15,6 @@ from experiments.errors import UserError
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Converts errors from reading a file to UserError, also for damaged ones."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
@@ -36,9 +35,9 @@ def same_content(path: Path, other: Path) -> bool:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a file as NFC text.
+    """Yields the lines of a text file, plain or `.gz`, as NFC without line feeds.
 
-    Only `\\n` ends a line, because sentences may contain other separators.
+    Other separators may be part of a sentence.
     """
     with opened(path) as file:
         for number, line in enumerate(storage.bounded_lines(file), 1):

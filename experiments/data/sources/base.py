@@ -42,20 +42,17 @@ class Source:
         raise NotImplementedError
 
     def evaluation(self) -> Sets:
-        """Returns the evaluation sets by name; the first one, `'val'`, is the dev set.
-
-        Each entry is a source and its reference, or a tuple of its references.
-        """
+        """Returns the evaluation sets by name; the first, `'val'`, is the dev set."""
         raise NotImplementedError
 
     def digest(self) -> str:
-        """Returns a hex digest of the training pairs, without reading all pairs."""
+        """Returns a hex digest of the training pairs, without reading all of them."""
         raise NotImplementedError
 
     def trains_on(self, other: 'Source') -> str:
-        """Describes which evaluation pairs of `other` this source trains on.
+        """Names what evaluation data of `other` this source trains on; '' for none.
 
-        Compares splits or files, not sentences. Defaults to `''`, for none.
+        Compares splits or files, not sentences.
         """
         return ''
 
@@ -67,8 +64,7 @@ def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
 def plain_text(text: str) -> str:
     """Returns NFC text with a space for each line end, without byte order marks.
 
-    Raises:
-      UnicodeEncodeError: The text has half of a surrogate pair, as JSON may.
+    Raises UnicodeEncodeError for half of a surrogate pair, which JSON may have.
     """
     text.encode()
     text = unicodedata.normalize('NFC', text.replace('\ufeff', ''))
@@ -78,8 +74,7 @@ def plain_text(text: str) -> str:
 def cell_text(value: Any, where: str) -> str:
     """Returns the text of a table cell; `''` for None.
 
-    Raises:
-      UserError: The cell is not text. The message begins with `where`.
+    Raises UserError, beginning with `where`, if it is not text.
     """
     if value is None:
         return ''
@@ -95,7 +90,6 @@ def cell_text(value: Any, where: str) -> str:
 
 
 def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    """Yields the pairs whose source did not occur before."""
     seen = set()
     for source, target in pairs:
         if source not in seen:
@@ -106,21 +100,17 @@ def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
 def pick(rng: Random, items: Sequence[T]) -> T:
     """Returns a random item, the same on every platform and Python version.
 
-    Python guarantees only the sequence of `Random.random`, not that of `Random.choice`.
+    Python guarantees the sequence of `Random.random`, but not of `Random.choice`.
     """
     return items[int(rng.random() * len(items))]
 
 
 def taken(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
-    """Takes the first items of each stream; sets that share a stream are disjoint."""
-    found: dict[str, list[T]] = {}
-    for name, stream in streams.items():
-        found[name] = list(islice(stream, sizes[name]))
-    return found
+    """Takes the first items of each stream; sets may share a stream."""
+    return {name: list(islice(stream, sizes[name])) for name, stream in streams.items()}
 
 
 def check_apart(sources: Sequence[Source]) -> None:
-    """Raises UserError if a source trains on evaluation pairs of one of them."""
     for source, other in itertools.product(sources, repeat=2):
         shared = source.trains_on(other)
         if shared:
@@ -129,7 +119,7 @@ def check_apart(sources: Sequence[Source]) -> None:
 
 def check_sides(source: str, target: str) -> None:
     if source == target:
-        raise ValueError(f'source and target are both {source!r}: name two')
+        raise ValueError(f'source and target are both {source!r}. Name two.')
 
 
 class OfRule(Source, Checked):
@@ -143,10 +133,6 @@ class OfSplits(Source):
     """A data set with splits: one for training and one as the dev set.
 
     Splits that overlap with neither are evaluation sets under their own names.
-
-    Attributes:
-      split: The training split, in the notation of the package that reads the set.
-      dev: The split of the dev set.
     """
 
     may_download = True
@@ -157,11 +143,9 @@ class OfSplits(Source):
         raise NotImplementedError
 
     def pairs(self, split: str) -> Iterator[Pair]:
-        """Streams the pairs of a split, or of a part of one."""
         raise NotImplementedError
 
     def overlap(self, split: str, other: str) -> bool:
-        """Returns whether two splits, or parts of splits, share examples."""
         raise NotImplementedError
 
     def train(self):

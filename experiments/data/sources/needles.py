@@ -23,18 +23,13 @@ class Needles(OfRule):
     With count=2, the target `35 02` needs four needles in the source, in any order and
     among fillers: `bym uh axn uc ayp bxk`. A needle has three letters: the position of
     its target word (a, b, …), x or y, and a value (k is 0, l is 1, …). The target word
-    is the value of x followed by that of y. To predict it, a model must distinguish
-    both values at the same time. With count=1, one needle suffices.
-
-    Evaluation sets: `val` and `test` have the distribution of the training pairs.
-    Sources are distinct across all sets.
+    is the value of x followed by that of y, so a model must distinguish both at the
+    same time. With count=1, one needle suffices.
 
     Attributes:
       values: Number of different needle values.
       length: Words of the target.
       fillers: Source words that are not needles.
-      seed: Determines the pairs.
-      pairs: Number of training pairs.
     """
 
     count: Annotated[int, Range(at_least=1, at_most=3)] = 2

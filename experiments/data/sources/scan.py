@@ -1,4 +1,4 @@
-"""SCAN, commands and their actions: `scan(split="length")`.
+"""SCAN, commands and their actions.
 
 Lake and Baroni (2018, "Generalization without Systematicity"): the grammar of their
 figure 6, the meanings of figure 7, and the splits of their experiments 1 to 3.
@@ -21,24 +21,17 @@ _VAL = 500  # pairs of the test set for the dev set
 class Scan(OfRule):
     """`jump around left twice` → `I_TURN_LEFT I_JUMP …`: all 20,910 commands, split.
 
-    | split | trained on | tested on |
-    |---|---|---|
-    | `simple` | four in five, by a hash | the others |
-    | `length` | up to `cutoff` actions | longer ones |
-    | `addprim_jump` | without `jump`, and `jump` alone | all others with `jump` |
-    | `addprim_turn_left` | without `turn left`, and it alone | all others with it |
+    `simple` is a random split, four to one. `length` trains on up to `cutoff` actions.
+    `addprim_jump` trains on commands without `jump`, and on `jump` alone, repeated
+    until it is a tenth of the training set. It tests on all others. `addprim_turn_left`
+    does so with `turn left`. All but `simple` equal the official files.
 
-    The single command of the `addprim` splits is repeated until it is a tenth of the
-    training set. The splits equal the official files, except `simple`, another random
-    draw. Newman et al. (2020, "The EOS Decision and Length Extrapolation") also use the
-    cut-offs 24, 25, 26, 27, 28, 30, 32, 33, 36 and 40.
-
-    Evaluation sets: `test`, and `val`, 500 commands of `test` selected by a hash. SCAN
-    has no third set, so selecting by `val` means selecting by test data.
+    `val` is 500 commands of `test`, selected by a hash. SCAN has no third set, so
+    selecting by `val` means selecting by test data.
 
     Attributes:
-      split: Determines the training commands.
-      cutoff: Maximum number of actions in training, for `length`.
+      cutoff: Newman et al. (2020, "The EOS Decision and Length Extrapolation") also use
+        24, 25, 26, 27, 28, 30, 32, 33, 36 and 40.
     """
 
     split: Annotated[

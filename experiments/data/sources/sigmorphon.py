@@ -1,17 +1,16 @@
-"""Inflection: `sigmorphon(path="conll2017", language="german")`.
+"""CoNLL-SIGMORPHON 2017, task 1 (Cotterell et al. 2017): from a lemma to a form.
 
-CoNLL-SIGMORPHON 2017, task 1 (Cotterell et al. 2017): from a lemma and features to an
-inflected form. The files are in github.com/sigmorphon/conll2017.
+The files are in github.com/sigmorphon/conll2017.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from experiments import storage
 from experiments.data.digest import code_of, hex_digest
-from experiments.data.sources._files import lines, reading
+from experiments.data.sources._files import lines
 from experiments.data.sources.base import Pair, Source
 from experiments.errors import UserError
 from flaxformer_lite.validation import Checked, Choices
@@ -23,17 +22,14 @@ SPACE = '▁'  # replaces a space in a lemma or form
 class Sigmorphon(Source, Checked):
     """`<V> <PST> <2> s i n g e n` → `s a n g s t`: features, then letters, as words.
 
-    A `words` tokenizer therefore has a piece for each feature, distinct from letters.
-
-    Evaluation sets: `val`, the file `<language>-dev`, and `test`,
-    `<language>-uncovered-test`. Files have the format of the task, plain or `.gz`.
+    Files have the format of the task, plain or `.gz`: `val` is `<language>-dev`, and
+    `test` is `<language>-uncovered-test`.
 
     Attributes:
-      path: A clone of the repository, or another folder with the language's files;
-        `~` is the home directory.
+      path: A folder with the language's files, such as a clone of the repository; `~`
+        is the home directory.
       language: The language in file names, such as `scottish-gaelic`.
-      size: Size of the training set. `low` has 100 forms, `medium` 1,000, `high`
-        10,000.
+      size: Size of the training set: 100 forms, 1,000 or 10,000.
     """
 
     path: str
@@ -53,9 +49,7 @@ class Sigmorphon(Source, Checked):
 
     def digest(self):
         file = self._file(f'train-{self.size}')
-        with reading(file):
-            content = file.read_bytes()
-        return hex_digest(code_of(Sigmorphon), hashlib.sha256(content).digest())
+        return hex_digest(code_of(Sigmorphon), storage.sha256(file))
 
     def _file(self, name: str) -> Path:
         folder = Path(self.path).expanduser()
@@ -66,8 +60,7 @@ class Sigmorphon(Source, Checked):
             languages = {name.rpartition('-dev')[0] for name in files}
             known = ', '.join(sorted(languages)) or '(none)'
             raise UserError(
-                f'data: there is no file {wanted} under {self.path}, which has the '
-                f'languages {known}'
+                f'data: {self.path} has no file {wanted}. Its languages are {known}.'
             )
         return found[0]
 
@@ -77,8 +70,8 @@ class Sigmorphon(Source, Checked):
             cells = line.split('\t')
             if len(cells) != 3 or not all(cells):
                 raise UserError(
-                    f'data: {file}, line {number}, is not lemma, form and features, '
-                    f'parted by tabs: {line!r:.60}'
+                    f'data: {file}, line {number}, is {line!r:.60}. Give '
+                    'lemma, form and features, separated by tabs.'
                 )
             lemma, form, features = cells
             words = [f'<{feature}>' for feature in features.split(';')]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import storage
-from experiments.data.digest import hex_digest, of_file
+from experiments.data.digest import hex_digest
 from experiments.data.sources._files import lines, same_content
 from experiments.data.sources.base import (
     Source,
@@ -22,23 +22,19 @@ Row = dict[str, Any]  # column → cell
 class TableSource(Source):
     """`table(train="a.tsv", val="b.tsv", source="word", target="sounds")`.
 
-    The extension determines the format. `.tsv` and `.csv` have column names in the
-    first line; quotation marks are special only in CSV. `.jsonl` has an object per
-    line. Files are UTF-8, plain or `.gz`. Text is normalized to NFC, and line ends
-    within a cell become spaces.
+    `.tsv` and `.csv` have column names in the first line; quotation marks are special
+    only in CSV. `.jsonl` has an object per line. Files are UTF-8, plain or `.gz`. Text
+    is normalized to NFC, and line ends within a cell become spaces.
 
     Args:
-      train: The training file; `~` is the home directory.
-      val: The file of the dev set.
-      source: Source column. Results use it as the language.
-      target: Target column.
+      train, val: The training file and that of the dev set; `~` is the home directory.
+      source, target: Columns. Results use them as languages.
       sets: Additional evaluation sets, such as `{"test": "test.tsv"}`.
-      references: Columns with additional references in evaluation sets. Blank cells
-        give none.
+      references: Columns with additional references, which may be blank.
 
     Raises:
-      UserError: A file is missing or has another extension. On reading, a column is
-        missing, the text is not a table, or it has no rows.
+      UserError: A file is missing or has another extension. On reading, it is not a
+        table, has no rows, or lacks a column.
     """
 
     def __init__(
@@ -52,7 +48,7 @@ class TableSource(Source):
     ):
         check_sides(source, target)
         if sets and 'val' in sets:
-            raise ValueError("sets: 'val' is the set of the argument val; rename it")
+            raise ValueError("sets: 'val' is the set of the argument val. Rename it.")
         self.source = source
         self.target = target
         self._references = tuple(references)
@@ -62,8 +58,7 @@ class TableSource(Source):
 
     def train(self):
         check_apart([self])
-        rows = self._rows(self._train, (self.source, self.target))
-        return ((source, target) for source, target in rows)
+        return map(tuple, self._rows(self._train, (self.source, self.target)))
 
     def evaluation(self):
         check_apart([self])
@@ -84,14 +79,14 @@ class TableSource(Source):
         for name, file in other._sets.items():
             if same_content(self._train, file):
                 return (
-                    f'the set {name!r}, {file}, is the training table {self._train}; '
-                    'give a table of other rows'
+                    f'the set {name!r}, {file}, is the training table {self._train}. '
+                    'Give a table of other rows.'
                 )
         return ''
 
     def digest(self):
         columns = (self._train.name, self.source, self.target)
-        return hex_digest(repr(columns), of_file(self._train))
+        return hex_digest(repr(columns), storage.sha256(self._train))
 
     def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:
         read = _READERS[_kind(file)]
@@ -106,23 +101,21 @@ def _check_file(name: str) -> Path:
     file = Path(str(name)).expanduser()
     if _kind(file) not in _READERS:
         kinds = ', '.join(_READERS)
-        raise UserError(f'data: {file} is no table: its name must end with {kinds}')
+        raise UserError(f'data: {file} is not a table. Its name must end with {kinds}.')
     if not file.is_file():
         raise UserError(f'data: {file} is missing')
     return file
 
 
 def _kind(file: Path) -> str:
-    """Returns the extension: `a.TSV.gz` → `.tsv`."""
     return Path(file.name.removesuffix('.gz')).suffix.lower()
 
 
 def _cell(file: Path, number: int, row: Row, name: str) -> str:
-    """Returns the text of a cell; raises UserError if it is missing or not text."""
     if name not in row:
         raise UserError(
-            f'data: {file} has no column {name!r} in row {number}; it has '
-            f'{", ".join(row)}'
+            f'data: {file} has no column {name!r} in row {number}. It has '
+            f'{", ".join(row)}.'
         )
     return cell_text(row[name], f'{file}, row {number}: {name}')
 
@@ -146,8 +139,7 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
         hint = ''
         if 'field limit' in str(error):
             hint = (
-                '; check that each quotation mark has its partner, or write longer '
-                'cells as .tsv or .jsonl'
+                '. Close each quotation mark, or write longer cells as .tsv or .jsonl.'
             )
         raise UserError(f'data: {file}, below row {number}: {error}{hint}') from None
 
@@ -155,11 +147,10 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
 def _check_distinct(names: Sequence[str]) -> None:
     for name in filter(None, names):
         if names.count(name) > 1:
-            raise ValueError(f'several columns are called {name!r}; rename them')
+            raise ValueError(f'several columns are called {name!r}. Rename them.')
 
 
 def _object(fields: Sequence[tuple[str, Any]]) -> Row:
-    """Returns a JSON object; raises ValueError if two fields have the same name."""
     _check_distinct([name for name, _ in fields])
     return dict(fields)
 
@@ -183,7 +174,7 @@ def _jsonl(file: Path) -> Iterator[Row]:
         except ValueError as error:
             raise UserError(f'data: {file}, line {number}: {error}') from None
         if not isinstance(row, dict):
-            raise UserError(f'data: {file}, line {number}, is no JSON object')
+            raise UserError(f'data: {file}, line {number}, is not a JSON object')
         yield row
 
 

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from experiments.data.digest import hex_digest, of_file
+from experiments import storage
+from experiments.data.digest import hex_digest
 from experiments.data.sources._files import lines, opened, reading, same_content
 from experiments.data.sources.base import (
     Pair,
@@ -18,21 +19,15 @@ from experiments.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Text(Source):
-    """`text(path="corpus", source="en", target="de")`.
+    """`text(path="corpus", source="en", target="de")`: parallel lines of two files.
 
-    Reads files named `<set>.<language>`, plain or `.gz`, with parallel lines in UTF-8.
-
-    `train` is the training set and `val` the dev set. Every other set with both
-    languages is an additional evaluation set. A plain file has precedence over a `.gz`.
-    Text is normalized to NFC.
-
-    An evaluation set may have additional references in `val.de.1`, `val.de.2` or any
-    other numbers. Line n of each translates line n of the source. Blank lines
-    give none.
+    Files are named `<set>.<language>`, plain or `.gz`, in UTF-8. Text is normalized to
+    NFC. `train` is the training set, and `val` the dev set. Every other set with both
+    languages is an additional evaluation set. Additional references of a set are in
+    `val.de.1`, `val.de.2` or any other numbers.
 
     Attributes:
       path: The folder; `~` is the home directory.
-      source, target: Language codes in file names.
 
     Raises:
       UserError: A folder or file is missing. On reading, files are empty, not UTF-8 or
@@ -47,16 +42,14 @@ class Text(Source):
         check_sides(self.source, self.target)
         if not self._folder.is_dir():
             raise UserError(
-                f'data: {self._folder} is not a folder; give the one that holds the '
-                'text'
+                f'data: {self._folder} is not a folder. Give the folder with the text.'
             )
         for name in ('train', 'val'):
-            for language in (self.source, self.target):
-                self._file(name, language)
+            self._files(name)
 
     def train(self):
         check_apart([self])
-        return self._pairs('train')
+        return _pairs(*self._files('train'))
 
     def evaluation(self):
         check_apart([self])
@@ -64,32 +57,32 @@ class Text(Source):
             for file in self._further_references(name):
                 wanted = f'{name}.{self.target}'
                 raise UserError(
-                    f'data: {file} is a further reference, and {wanted} is missing; '
-                    f'call the first reference {wanted}'
+                    f'data: {file} is an additional reference, but {wanted} is '
+                    'missing. '
+                    f'Rename the first reference to {wanted}.'
                 )
-        others = self._names() - {'train', 'val'}
-        names = ['val', *sorted(others)]
-        return {name: self._with_references(name) for name in names}
+        sets = {}
+        for name in ['val', *sorted(self._names() - {'train', 'val'})]:
+            source, target = self._files(name)
+            sets[name] = read_set(source, [target, *self._further_references(name)])
+        return sets
 
     def trains_on(self, other):
         languages = (self.source, self.target)
         is_same_kind = isinstance(other, Text)
         if not is_same_kind or languages != (other.source, other.target):
             return ''
-        trained = [self._file('train', x) for x in languages]
         for name in sorted(other._names() - {'train'}):
-            scored = [other._file(name, x) for x in languages]
-            if all(map(same_content, trained, scored)):
+            if all(map(same_content, self._files('train'), other._files(name))):
                 return (
                     f'the set {name!r} of {other._folder} is the training text of '
-                    f'{self._folder}; hold back lines that are not in train'
+                    f'{self._folder}. Use lines that are not in train.'
                 )
         return ''
 
     def digest(self):
-        source = self._file('train', self.source)
-        target = self._file('train', self.target)
-        return hex_digest(of_file(source), of_file(target))
+        source, target = self._files('train')
+        return hex_digest(storage.sha256(source), storage.sha256(target))
 
     @property
     def _folder(self) -> Path:
@@ -108,13 +101,7 @@ class Text(Source):
         with reading(self._folder):
             return {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
 
-    def _with_references(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
-        source = self._file(name, self.source)
-        target = self._file(name, self.target)
-        return read_set(source, [target, *self._further_references(name)])
-
     def _further_references(self, name: str) -> list[Path]:
-        """Returns the files `<name>.<target>.<number>`, sorted by number."""
         pattern = re.compile(re.escape(f'{name}.{self.target}.') + '([0-9]+)')
         matches = filter(None, map(pattern.fullmatch, self._file_names()))
         numbered = sorted((int(match[1]), match[0]) for match in matches)
@@ -124,21 +111,19 @@ class Text(Source):
         files = (self._folder / name, self._folder / f'{name}.gz')
         return next(filter(Path.is_file, files), None)
 
-    def _file(self, name: str, language: str) -> Path:
-        wanted = f'{name}.{language}'
-        file = self._find(wanted)
-        if file is None:
-            there = ', '.join(sorted(self._names())) or 'none'
-            raise UserError(
-                f'data: {self._folder / wanted} (or {wanted}.gz) is missing. Both '
-                f'train and val need files in both languages; sets found: {there}'
-            )
-        return file
-
-    def _pairs(self, name: str) -> Iterator[Pair]:
-        source = self._file(name, self.source)
-        target = self._file(name, self.target)
-        yield from _pairs(source, target)
+    def _files(self, name: str) -> list[Path]:
+        files = []
+        for language in (self.source, self.target):
+            wanted = f'{name}.{language}'
+            file = self._find(wanted)
+            if file is None:
+                there = ', '.join(sorted(self._names())) or 'none'
+                raise UserError(
+                    f'data: {self._folder / wanted} (or {wanted}.gz) is missing. Both '
+                    f'train and val need files in both languages; sets found: {there}.'
+                )
+            files.append(file)
+        return files
 
 
 def read_set(
@@ -146,9 +131,7 @@ def read_set(
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Reads an evaluation set: each source with its references.
 
-    Args:
-      source: A file with one sentence per line, plain or `.gz`.
-      references: Files with translations. Blank lines in a later file give none.
+    Blank lines in any but the first file of references give none.
 
     Raises:
       UserError: A file is missing, empty or not UTF-8, or the numbers of lines differ.
@@ -161,7 +144,7 @@ def read_set(
         if len(further) != size:
             raise UserError(
                 f'data: {file} has {len(further):,} lines and the set '
-                f'{size:,}; line n must translate line n of the source'
+                f'{size:,}. Line n must translate line n of the source.'
             )
         columns.append(further)
     found = []
@@ -178,7 +161,7 @@ def _pairs(source: Path, target: Path) -> Iterator[Pair]:
     if source_lines != target_lines:
         raise UserError(
             f'data: {source} has {source_lines:,} lines and {target} has '
-            f'{target_lines:,}; line n of one must translate line n of the other'
+            f'{target_lines:,}. Line n of one must translate line n of the other.'
         )
     if not source_lines:
         raise UserError(f'data: {source} and {target} are empty')

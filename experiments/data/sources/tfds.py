@@ -28,15 +28,12 @@ _CHUNK = 1024  # examples read at once; twice as fast as one by one
 class Tfds(OfSplits):
     """`tfds(name="wmt14_translate/de-en", source="en", target="de")`.
 
-    Downloads a set that is not prepared yet and prepares it as ArrayRecord. Reads
-    folders that are already prepared as ArrayRecord or TFRecord.
+    Downloads and prepares a set as ArrayRecord, or reads a prepared folder of
+    ArrayRecord or TFRecord, without TensorFlow.
 
     Attributes:
       name: The data set and its configuration, as in TFDS.
-      source, target: Codes of the languages.
-      split: Training split: `'train'`, `'train[:99%]'`.
-      dev: Split of the dev set: `'validation'`, `'train[99%:]'`. Splits that overlap
-        with neither are evaluation sets under their own names.
+      split, dev: Splits of both sets: `'train[:99%]'` and `'train[99%:]'`.
       data_dir: TFDS's folder. Defaults to `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
 
     Raises:
@@ -56,7 +53,7 @@ class Tfds(OfSplits):
         check_sides(self.source, self.target)
         if _NAMESPACE.match(self.name):
             raise ValueError(
-                f'name={self.name!r}: a namespace holds code from elsewhere. Name a '
+                f'name={self.name!r}: a namespace has code from elsewhere. Name a '
                 'set of TFDS, or use huggingface(path=…).'
             )
 
@@ -80,7 +77,7 @@ class Tfds(OfSplits):
             if language not in languages:
                 known = ', '.join(languages)
                 raise UserError(
-                    f'data: {self.name} has no {language!r}; it has {known}'
+                    f'data: {self.name} has no {language!r}. It has {known}.'
                 )
         if not builder.is_prepared():
             self._prepare(builder)
@@ -91,8 +88,8 @@ class Tfds(OfSplits):
         except ValueError as error:
             raise UserError(
                 f'data: {self.name}: {_line(error)} The splits are '
-                f'{", ".join(splits)}; to hold back a part of one, give '
-                'split="train[:99%]" and dev="train[99%:]"'
+                f'{", ".join(splits)}. To divide one, give split="train[:99%]" and '
+                'dev="train[99%:]".'
             ) from None
         return builder
 
@@ -172,8 +169,8 @@ class Tfds(OfSplits):
 def _own_features(tfds: Any) -> Iterator[None]:
     """Makes TFDS reject feature classes that aren't its own, before it imports them.
 
-    TFDS imports the module of each class that `features.json` names. It also finds that
-    file through links and other spellings of the set's name, so this guards the import.
+    TFDS imports the module of each class that `features.json` names, wherever the file
+    came from.
     """
 
     def cls_from_name(cls: Any, name: str) -> Any:

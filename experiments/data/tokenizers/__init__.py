@@ -2,8 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from experiments import storage
 from experiments.data.digest import hex_digest
@@ -23,7 +24,7 @@ _SIZE = 8  # bytes of the integer that stores the length of the first of two mod
 
 
 def make(spec: Spec) -> Tokenizer:
-    """Makes the untrained tokenizer of the config field `tokenizer`, or one per side.
+    """Makes the untrained tokenizer of a spec, or one per side.
 
     Raises:
       UserError: The spec, its name or one of its arguments is invalid.
@@ -55,12 +56,10 @@ def train(
     cache: Path,
     progress: Progress = lambda done: None,
 ) -> Tokenizer:
-    """Trains a tokenizer on text; cached by text and tokenizer in `cache`.
+    """Trains a tokenizer, or opens it from `cache` for the same text and arguments.
 
-    If there are more than a million pairs, training uses evenly spaced ones.
-
-    Args:
-      progress: Called with the number of pairs read so far.
+    If there are more than a million pairs, training uses evenly spaced ones. `progress`
+    gets the number of pairs read so far.
     """
     key = hex_digest(f'{data.digest()} {tokenizer.digest} {_SAMPLE}')
     folder = cache / f'tokenizer-{key[:32]}'
@@ -95,15 +94,12 @@ def open_saved(spec: Spec, path: Path) -> Tokenizer:
 
 
 def damage(path: Path) -> str:
-    """Returns what is wrong with a saved tokenizer, or '' if nothing is known."""
     sums = sums_file(path)
     return storage.damage(sums) if storage.exists(sums) else ''
 
 
 def check_same(model: bytes, path: Path) -> None:
-    """Checks that a tokenizer equals the saved one, if any.
-
-    Warns if the file is damaged; saving the tokenizer again repairs it.
+    """Checks that a tokenizer equals the saved one, if any; warns if that is damaged.
 
     Raises:
       UserError: The tokenizer differs, because the training text has changed.
@@ -111,8 +107,8 @@ def check_same(model: bytes, path: Path) -> None:
     saved = storage.read_sums(sums_file(path)).get(path.name)
     if saved not in (None, hex_digest(model)):
         raise UserError(
-            f'the training text differs from the one that {path.parent} started with, '
-            'and gives another tokenizer. Restore the text, or start a new run with '
+            f'data: the training text, and so the tokenizer, differs from that at the '
+            f'start of {path.parent}. Restore the text, or start a new run with '
             'another --workdir.'
         )
     if damage(path):
@@ -120,9 +116,7 @@ def check_same(model: bytes, path: Path) -> None:
 
 
 def _sample(
-    pairs: Iterable['Pair'],
-    limit: int,
-    progress: Progress = lambda done: None,
+    pairs: Iterable['Pair'], limit: int, progress: Progress = lambda done: None
 ) -> 'list[Pair]':
     """Returns every pair, or every 2nd, 4th, …, so that at most `limit` remain."""
     sample = []
@@ -138,15 +132,27 @@ def _sample(
     return sample
 
 
+def _attribute(path: str) -> Any:
+    return property(attrgetter(path))
+
+
 @dataclasses.dataclass(frozen=True)
 class Sides(Tokenizer):
-    """A tokenizer for each side: `[sentencepiece(vocab_size=8000), characters]`.
-
-    `vocab_size`, `decode` and `pieces` refer to targets.
-    """
+    """A tokenizer for each side: `[sentencepiece(vocab_size=8000), characters]`."""
 
     source: Tokenizer
     target: Tokenizer
+
+    vocab_size = _attribute('target.vocab_size')
+    special_tokens = _attribute('target.special_tokens')
+    forced_first = _attribute('target.forced_first')
+    source_vocab_size = _attribute('source.vocab_size')
+    source_eos = _attribute('source.source_eos')
+    reads_vectors = _attribute('source.reads_vectors')
+    encode = _attribute('source.encode')
+    encode_target = _attribute('target.encode_target')
+    decode = _attribute('target.decode')
+    pieces = _attribute('target.pieces')
 
     def __post_init__(self):
         super().__post_init__()
@@ -161,32 +167,8 @@ class Sides(Tokenizer):
         return self.source, self.target
 
     @property
-    def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.target.vocab_size
-
-    @property
-    def source_vocab_size(self):
-        return self.source.vocab_size
-
-    @property
     def model(self) -> bytes:  # pyright: ignore[reportIncompatibleVariableOverride]
         return _joined(self.source.model, self.target.model)
-
-    @property
-    def special_tokens(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.target.special_tokens
-
-    @property
-    def source_eos(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.source.source_eos
-
-    @property
-    def reads_vectors(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.source.reads_vectors
-
-    @property
-    def forced_first(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.target.forced_first
 
     @property
     def digest(self):
@@ -207,18 +189,6 @@ class Sides(Tokenizer):
     @property
     def samples(self):
         return self.source.samples or self.target.samples
-
-    def encode(self, texts):
-        return self.source.encode(texts)
-
-    def encode_target(self, texts):
-        return self.target.encode_target(texts)
-
-    def decode(self, ids):
-        return self.target.decode(ids)
-
-    def pieces(self, ids):
-        return self.target.pieces(ids)
 
 
 def _joined(source: bytes, target: bytes) -> bytes:

@@ -28,7 +28,6 @@ class Counted(Tokenizer):
     Attributes:
       vocab_size: Maximum number of ids, including the four special ones.
       min_count: Rarer units are unknown.
-      model: The units as JSON, the most frequent first.
     """
 
     vocab_size: Annotated[int, Range(at_least=5)] = 50_000

@@ -19,7 +19,7 @@ from flaxformer_lite import validation
 
 @dataclasses.dataclass(frozen=True)
 class Arrays(Tokenizer):
-    """A tokenizer whose sources name arrays, with vectors instead of token ids.
+    """A tokenizer whose sources name arrays: `[arrays(path="frames.npz"), characters]`.
 
     The file is written by `numpy.savez(path, **{name: array, …})`. Arrays are numeric
     (length, features), with the same number of features. The model multiplies them by
@@ -67,20 +67,20 @@ class Arrays(Tokenizer):
                 file = stack.enter_context(self._file.open('rb'))
                 found = np.load(file)
                 if not isinstance(found, np.lib.npyio.NpzFile) or not found.files:
-                    raise ValueError('it is no .npz of several arrays')
+                    raise ValueError('it is not an .npz file of arrays')
                 stack.enter_context(found)
             yield found
 
     @contextlib.contextmanager
     def _damage(self, part: str = '') -> Iterator[None]:
-        """Converts the many unrelated errors of zipfile and NumPy to UserError."""
         try:
             yield
         except Exception as error:
             cause = getattr(error, 'strerror', None) or reason(error)
-            raise UserError(
-                f'tokenizer: arrays: {self.path}{part} cannot be read: {cause}'
-            ) from None
+            raise self._error(f'{part} cannot be read: {cause}') from None
+
+    def _error(self, problem: str) -> UserError:
+        return UserError(f'tokenizer: arrays: {self.path}{problem}')
 
     def _array(self, archive: Any, name: str, features: int | None = None) -> Any:
         with self._damage(f', array {name!r}:'):
@@ -89,9 +89,9 @@ class Arrays(Tokenizer):
         is_matrix = is_array and found.ndim == 2 and features in (None, found.shape[1])
         if not is_matrix or not np.issubdtype(found.dtype, np.number):
             kind = f'{found.dtype} {found.shape}' if is_array else 'not an array'
-            raise UserError(
-                f'{self.path}: array {name!r} is {kind}; it must be of numbers '
-                f'(length, {features or "features"})'
+            raise self._error(
+                f', array {name!r}: it is {kind}. Give numbers of shape (length, '
+                f'{features or "features"}).'
             )
         return found
 
@@ -102,18 +102,13 @@ class Arrays(Tokenizer):
     def encode(self, texts):
         """Returns the vectors of each name, float32 (length, features).
 
-        A blank name has no vectors.
-
         Raises:
           UserError: An array is missing or invalid, or the file has changed since
             `train`.
         """
         check_list('texts', texts)
         if json.loads(self.model)['sha256'] != self._sum:
-            raise UserError(
-                f'tokenizer: arrays: {self.path} has changed since the run was '
-                'trained. Restore it.'
-            )
+            raise self._error(' has changed since the run was trained. Restore it.')
         with self._archive() as archive:
             return [self._vectors(archive, text.strip()) for text in texts]
 
@@ -122,17 +117,15 @@ class Arrays(Tokenizer):
             return np.zeros((0, self.vocab_size), np.float32)
         if name not in archive:
             hint = validation.did_you_mean(name, archive.files)
-            raise UserError(f'{self.path} has no array {validation.quote(name)}{hint}')
+            raise self._error(f' has no array {validation.quote(name)}{hint}')
         found = self._array(archive, name, self.vocab_size)
         vectors = found.astype(np.float32)
         if not (np.isfinite(vectors).all() and vectors.any(1).all()):
-            raise UserError(
-                f'{self.path}: array {name!r} has a vector that is not finite or is '
-                'all zeros, which means padding. Add a feature that is always 1 to '
-                'keep zeros apart from padding.'
+            raise self._error(
+                f', array {name!r}: a vector is not finite or all zeros, which means '
+                'padding. To keep zeros, add a feature that is always 1.'
             )
         return vectors
 
     def pieces(self, ids):
-        """Returns indices from 0, because vectors have no written form."""
         return [str(i) for i in range(len(ids))]

@@ -20,14 +20,13 @@ UNKNOWN = '\N{DOUBLE QUESTION MARK}'  # how UNK is decoded
 class Tokenizer(Checked):
     """Base class of tokenizers of both languages: a frozen dataclass.
 
-    The arguments of the spec are those of the class, except `model`. The spec makes an
-    untrained tokenizer; `opened` returns a trained one. For text of known pieces,
-    `decode` inverts `encode` up to `normalize`.
+    The spec gives all arguments except `model`, and makes an untrained tokenizer;
+    `opened` returns a trained one. For text of known pieces, `decode` inverts `encode`
+    up to `normalize`.
 
     Attributes:
       vocab_size: Number of ids; before training, its maximum.
       model: Result of training, the content of the saved file.
-      special_tokens: Ids that are not text.
       source_eos: The id that ends each source, if any.
       forced_first: The id that begins each target, if any.
       reads_vectors: Whether `encode` returns float32 vectors (length, features).
@@ -52,7 +51,6 @@ class Tokenizer(Checked):
 
     @property
     def source_features(self) -> int | None:
-        """The size of vector sources, or None if sources are ids."""
         return self.source_vocab_size if self.reads_vectors else None
 
     @property
@@ -71,10 +69,7 @@ class Tokenizer(Checked):
         return self.vocab_size
 
     def train(self, texts: Iterable[str]) -> bytes:
-        """Learns from texts, and returns the `model`.
-
-        Args:
-          texts: Texts of both sides, streamed, including blank ones.
+        """Learns from streamed texts of both sides, and returns the `model`.
 
         Raises:
           UserError: Training on these texts is impossible.
@@ -84,8 +79,7 @@ class Tokenizer(Checked):
     def opened(self, model: bytes) -> Self:
         """Returns a trained tokenizer with the given model.
 
-        Raises:
-          UserError, ValueError, RuntimeError: The model cannot be read.
+        Raises UserError, ValueError or RuntimeError if the model cannot be read.
         """
         return dataclasses.replace(self, model=model)  # pyright: ignore
 
@@ -98,7 +92,6 @@ class Tokenizer(Checked):
         raise NotImplementedError
 
     def with_end(self, row: Any) -> Any:
-        """Appends `source_eos` to a row of `encode`."""
         return row if self.source_eos is None else [*row, self.source_eos]
 
     @property
@@ -107,12 +100,7 @@ class Tokenizer(Checked):
         return False
 
     def sample(self, row: list[int], seed: int) -> list[int]:
-        """Returns other ids of the same text, determined by the seed.
-
-        Args:
-          row: A row of `encode`.
-          seed: From 0 to 2³¹ − 1.
-        """
+        """Returns other ids of a row of `encode`, drawn by a seed in 0..2³¹ − 1."""
         return row
 
     def encode_target(self, texts: list[str]) -> list[list[int]]:
@@ -146,7 +134,6 @@ def normalize(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Returns the text with line ends of any kind replaced by spaces."""
     return ' '.join(text.splitlines())
 
 
@@ -155,5 +142,4 @@ def until(end: int, row: Iterable[int]) -> list[int]:
 
 
 def text_ids(row: Iterable[int]) -> list[int]:
-    """Returns the ids of a row up to the first EOS, without PAD and BOS."""
     return [i for i in until(EOS, row) if i not in (PAD, BOS)]

@@ -3,15 +3,18 @@
 import dataclasses
 from typing import ClassVar
 
+from experiments.data.tokenizers._counted import SPECIAL
 from experiments.data.tokenizers.base import UNK, Tokenizer, normalize, text_ids
 from experiments.errors import check_list
 
 _FIRST = UNK + 1  # the id of byte 0
+_PIECES = [*SPECIAL, *(f'<0x{byte:02x}>' for byte in range(256))]
+_PIECES[_FIRST + ord(' ') : _FIRST + 127] = ['▁', *map(chr, range(ord('!'), 127))]
 
 
 @dataclasses.dataclass(frozen=True)
 class Bytes(Tokenizer):
-    """Byte b of the NFC text in UTF-8 has the id b + 4, after four special ids."""
+    """Byte b of the NFC text in UTF-8 has the id b + 4 (Xue et al., ByT5, 2022)."""
 
     vocab_size: ClassVar[int] = _FIRST + 256
     model: bytes = dataclasses.field(default=b'', repr=False)
@@ -33,16 +36,4 @@ class Bytes(Tokenizer):
         return texts
 
     def pieces(self, ids):
-        """Returns ASCII unchanged, ▁ for a space, and `<0xc3>` for other bytes."""
-        special = ('<pad>', '</s>', '<s>', '<unk>')
-        found = []
-        for i in map(int, ids):
-            byte = i - _FIRST
-            if byte < 0:
-                found.append(special[i])
-            elif byte == ord(' '):
-                found.append('▁')
-            else:
-                is_shown = ord(' ') < byte < 127
-                found.append(chr(byte) if is_shown else f'<0x{byte:02x}>')
-        return found
+        return [_PIECES[int(i)] for i in ids]

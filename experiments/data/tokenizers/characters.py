@@ -7,12 +7,7 @@ from experiments.data.tokenizers._counted import Counted
 
 @dataclasses.dataclass(frozen=True)
 class Characters(Counted):
-    """Each character of the NFC text is a piece; unseen characters are unknown.
-
-    Attributes:
-      vocab_size: Maximum number of ids, including the four special ones.
-      min_count: Rarer characters are unknown.
-    """
+    """Each character of the NFC text is a piece; unseen characters are unknown."""
 
     def split(self, text):
         return list(text)

@@ -26,21 +26,19 @@ _WEIGHTS_INDEX = '.index.json'
 # Folder of the copies in a run, next to the list of their checksums.
 _FOLDER = 'published'
 _SHOWN = 3  # languages to list in an error
-_COPY = 'copy its files, whole, from where the checkpoint was published'
-_MEND = 'restore it from a copy, or convert the checkpoint again'
+_COPY = 'Copy all of its files from where the checkpoint was published.'
+_RESTORE = 'Restore it from a copy, or convert the checkpoint again.'
 
 
 @dataclasses.dataclass(frozen=True)
 class HuggingfaceTokenizer(Tokenizer):
-    """A published tokenizer.
+    """A published tokenizer: `huggingface(path="opus-mt-en-de")`.
 
-    A run that `experiments.convert` made from a checkpoint needs no path, because it
-    keeps the files in its directory.
+    A run that `experiments.convert` made keeps the files, and needs no path.
 
     Attributes:
       path: A folder saved by Transformers; `~` is the home directory.
-      source, target: The languages as the tokenizer writes them, such as `'en_XX'`. ''
-        for none.
+      source, target: The languages as the tokenizer writes them, such as `'en_XX'`.
       vocab_size: Size of the model's embedding, which may exceed the number of pieces.
         0 uses the smallest possible size.
       model: JSON with checksums of the files and these settings.
@@ -94,7 +92,6 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files of the tokenizer, by name."""
         return {name: self._folder / name for name in self._fields['sums']}
 
     @property
@@ -111,7 +108,6 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def digest(self):
-        """A digest of the tokenizer, without the checkpoint's other settings."""
         if not self.model:
             return self.opened(self.train(())).digest
         sums = dict(self._fields['sums'])
@@ -125,12 +121,10 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @functools.cached_property
     def around_source(self) -> Around:
-        """The tokens before and after each source."""
         return _around(self.theirs, 'text')
 
     @functools.cached_property
     def around_target(self) -> Around:
-        """The tokens before and after each target in Transformers."""
         return _around(self.theirs, 'text_target')
 
     @property
@@ -175,14 +169,12 @@ class HuggingfaceTokenizer(Tokenizer):
         return [row if text.strip() else [] for text, row in both]
 
     def decode(self, ids):
-        """Returns the text of each row up to EOS; skips ids without a piece."""
         end = self.special_tokens.eos
         most = len(self.theirs)
         pieces = [[i for i in until(end, row) if i < most] for row in ids]
         return self.theirs.batch_decode(pieces, skip_special_tokens=True)
 
     def pieces(self, ids):
-        """Returns the piece of each token, or its id if it has none."""
         pieces = self.theirs.convert_ids_to_tokens(list(map(int, ids)))
         return [piece or f'<{i}>' for i, piece in zip(ids, pieces, strict=True)]
 
@@ -202,11 +194,12 @@ class HuggingfaceTokenizer(Tokenizer):
             # Another name could lead `save` out of the directory of a run.
             if not storage.is_file_name(name):
                 raise UserError(
-                    f'{folder} is damaged ({name!r} is no file name): {_MEND}'
+                    f'{folder} is damaged ({name!r} is not a file name). {_RESTORE}'
                 )
             if not storage.exists(file) or storage.sha256(file) != sha256:
                 raise UserError(
-                    f'{folder} is damaged ({name} does not match its checksum): {_MEND}'
+                    f'{folder} is damaged ({name} does not match its checksum). '
+                    f'{_RESTORE}'
                 )
         return found
 
@@ -221,8 +214,7 @@ def of_checkpoint(
     """Makes the tokenizer of a checkpoint.
 
     Args:
-      vocab_size: Size of the checkpoint's embedding.
-      special_tokens: Those of its config.
+      vocab_size, special_tokens: Those of its config.
       source, target: For checkpoints that write languages as tokens.
 
     Raises:
@@ -265,7 +257,7 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
             )
         except Exception as error:  # different file formats raise different errors
             raise UserError(
-                f'{folder}: Transformers cannot open its tokenizer ({reason(error)}): '
+                f'{folder}: Transformers cannot open its tokenizer ({reason(error)}). '
                 f'{_COPY}'
             ) from None
 
@@ -300,11 +292,9 @@ def _check_languages(folder: Path, source: str, target: str) -> None:
         codes = [token.strip('_') for token in tokens]  # M2M100's are like __en__
     for flag, code in {'source': source, 'target': target}.items():
         if code not in codes:
-            shown = ', '.join(codes[:_SHOWN]) or 'none: leave the flag out'
-            raise UserError(
-                f'{flag}={code} is not one of the languages that {folder} writes as '
-                f'tokens: {shown}'
-            )
+            known = ', '.join(codes[:_SHOWN])
+            fix = f'Give one such as {known}.' if known else 'Leave it out.'
+            raise UserError(f'{flag}={code} is not a language token of {folder}. {fix}')
 
 
 def _check_tokens(found: HuggingfaceTokenizer, folder: Path) -> None:
@@ -312,12 +302,12 @@ def _check_tokens(found: HuggingfaceTokenizer, folder: Path) -> None:
     pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
     # If a file is missing, Transformers uses a vocabulary of one space, or none.
     if len(pieces) < 2:
-        raise UserError(f'{folder} holds no vocabulary: {_COPY}')
+        raise UserError(f'{folder} has no vocabulary. {_COPY}')
     for piece in pieces:
         if not isinstance(piece, int):
             raise UserError(
-                f'{folder}: the vocabulary has {piece!r:.60} as the id of a token, '
-                f'which must be a whole number: {_COPY}'
+                f'{folder}: {piece!r:.60} in the vocabulary is not an integer id. '
+                f'{_COPY}'
             )
     if (theirs.pad_token_id, theirs.eos_token_id) != (special.padding, special.eos):
         raise UserError(

@@ -1,7 +1,6 @@
-"""SentencePiece: byte-pair encoding (paper §5.1; Sennrich et al. 2016) and unigrams.
+"""SentencePiece (Kudo and Richardson 2018): BPE (Sennrich et al. 2016) and unigrams.
 
-Kudo and Richardson, SentencePiece, 2018; unigrams: Kudo, Subword Regularization, 2018;
-BPE-dropout: Provilkov et al., 2020.
+Kudo, Subword Regularization, 2018; Provilkov et al., BPE-Dropout, 2020.
 """
 
 import dataclasses
@@ -68,17 +67,14 @@ class SentencePiece(Tokenizer):
       model_type: `'bpe'` repeatedly merges the most frequent pair of pieces.
         `'unigram'` removes the pieces that contribute least to the likelihood of the
         text.
-      character_coverage: Share of the text whose characters are pieces. Rarer ones are
-        unknown.
+      character_coverage: Share of the text whose characters are pieces.
       byte_fallback: Uses 256 of the ids as bytes, to write unknown characters.
-      split_digits: Makes each digit a separate piece.
       user_defined_symbols: Words of one piece each, such as `['<2de>', '<2fr>']`.
       sentinels: Number of symbols `<extra_id_0>`, … for the objective span_corruption.
       alpha: Samples new ids for each pair in each epoch. 0 disables sampling. For
-        `'bpe'` it is the share of skipped merges (BPE-dropout, Provilkov et al. 2020:
-        0.1). For `'unigram'`, a segmentation has the probability p^alpha / Σ p^alpha
-        (subword regularization, Kudo 2018: 0.1 to 0.5).
-      model: The serialized SentencePiece model.
+        `'bpe'` it is the share of skipped merges (0.1 in Provilkov et al. 2020). For
+        `'unigram'`, a segmentation has the probability p^alpha / Σ p^alpha (0.1 to 0.5
+        in Kudo 2018).
     """
 
     vocab_size: Annotated[int, Range(at_least=5)] = 37_000
@@ -108,8 +104,7 @@ class SentencePiece(Tokenizer):
         """Trains a model; equal texts and arguments give equal bytes.
 
         Raises:
-          UserError: `vocab_size` is less than the number of characters in the text, or
-            the texts are blank.
+          UserError: The texts are blank, or have more than `vocab_size` characters.
         """
         # SentencePiece writes explicit settings to the model, even default values.
         options = {
@@ -144,10 +139,10 @@ class SentencePiece(Tokenizer):
             return UserError(
                 f'tokenizer: vocab_size={self.vocab_size} is smaller than the '
                 f'{int(needed[1]) - special:,} characters of the training text and '
-                f'{special} special ids; give at least {needed[1]}'
+                f'{special} special ids. Give at least {needed[1]}.'
             )
         if 'sentences_.empty()' in message:
-            return UserError('data: the training text is blank')
+            return UserError('data: the training text is blank. Check the files.')
         return UserError(f'tokenizer: SentencePiece cannot learn: {reason(message)}')
 
     def opened(self, model):
@@ -180,7 +175,6 @@ class SentencePiece(Tokenizer):
         return drawn
 
     def _words(self, row: list[int]) -> list[list[int]]:
-        """Splits ids into words, which pieces never span."""
         words: list[list[int]] = []
         for i in row:
             if not words or self._pieces[i].startswith(_SPACE):
@@ -198,7 +192,6 @@ class SentencePiece(Tokenizer):
 
     @functools.cached_property
     def _scores(self) -> dict[str, float]:
-        """Piece → score, for pieces learned from text: no symbols, no bytes."""
         processor = self._processor
         learnt = {}
         for i, piece in enumerate(self._pieces):
@@ -217,11 +210,11 @@ class SentencePiece(Tokenizer):
 def _check_symbol(symbol: Any, taken: Collection[str]) -> None:
     problem = ''
     if not isinstance(symbol, str) or not symbol:
-        problem = 'is not text; give a text of at least one character'
+        problem = 'is not a word. Give a string of at least one character.'
     elif symbol in taken:
-        problem = 'is a piece already; leave it out or choose another'
+        problem = 'is a piece already. Leave it out or choose another.'
     elif symbol != _plain(symbol) or ' ' in symbol:
-        problem = 'never occurs in text as it is encoded; use NFC without spaces and ▁'
+        problem = 'never occurs in normalized text. Use NFC, without spaces and ▁.'
     if problem:
         raise ValueError(f'user_defined_symbols: {validation.quote(symbol)} {problem}')
 
@@ -231,7 +224,6 @@ def _plain(text: str) -> str:
 
 
 def _learnable(text: str) -> str:
-    """Returns the text in a form that SentencePiece reads unchanged."""
     text = _plain(text).replace(_SKIPPED, _BOUNDARY)
     return _RESERVED.sub(f'<{_BOUNDARY}', text)
 
@@ -287,7 +279,6 @@ def unigram_sample(
     backward from the last one.
 
     Args:
-      pieces: The pieces of the word without sampling.
       scores: Log-probability of each piece.
       alpha: α. The smaller, the more uniform the distribution.
     """

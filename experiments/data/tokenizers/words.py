@@ -7,12 +7,7 @@ from experiments.data.tokenizers._counted import Counted
 
 @dataclasses.dataclass(frozen=True)
 class Words(Counted):
-    """Each word is a piece: text between spaces, including punctuation.
-
-    Attributes:
-      vocab_size: Maximum number of ids, including the four special ones.
-      min_count: Rarer words are unknown.
-    """
+    """Each word is a piece: text between spaces, including punctuation."""
 
     def split(self, text):
         return text.split()

@@ -1,5 +1,6 @@
 """Learning-rate schedules: one file each, optax's schedules, and user classes."""
 
+import dataclasses
 import math
 import re
 from typing import Annotated, Any
@@ -41,12 +42,16 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
     """
     name, arguments = spec.parse(text)
     ours = None
-    if _is_optax(text):
+    if '.' in name or name in SCHEDULES.names():
+        component = SCHEDULES.find(text)
+        ours = component.make(**component.accepted(d_model=d_model, steps=steps))
+    elif name in available():
         _refuse_long(arguments)
     else:
-        run = dict(d_model=d_model, steps=steps)
-        given = {field: x for field, x in run.items() if goes_by(text, field)}
-        ours = SCHEDULES.make(text, **given)
+        raise ValueError(
+            f'{validation.quote(name)} is not one of {", ".join(available())}, nor a '
+            'class of your own'
+        )
     try:
         schedule = ours or getattr(optax.schedules, name)(**arguments)
         rate = jax.eval_shape(schedule, 0)
@@ -59,17 +64,23 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
     return schedule
 
 
-def goes_by(text: Spec, field: str) -> bool:
-    """Returns whether a schedule takes `d_model` or `steps`.
+def depends_on(schedule: optax.Schedule, field: str) -> bool:
+    """Returns whether a schedule has an argument of the run, `d_model` or `steps`.
 
     Examples:
-      >>> goes_by('cosine(peak=1e-3)', 'steps'), goes_by('noam', 'steps')
+      >>> rate = make('cosine(peak=1e-3)', d_model=512, steps=100)
+      >>> depends_on(rate, 'steps'), depends_on(rate, 'd_model')
       (True, False)
     """
-    if _is_optax(text):
-        return False
-    cls, _ = SCHEDULES.find(text)
-    return field in spec.parameters(cls)
+    return field in getattr(schedule, '__dataclass_fields__', ())
+
+
+def with_steps(schedule: optax.Schedule, steps: int) -> optax.Schedule:
+    """Returns a schedule for a training of another length."""
+    if not depends_on(schedule, 'steps'):
+        return schedule
+    own: Any = schedule  # not a function of optax
+    return dataclasses.replace(own, steps=steps)
 
 
 def available() -> list[str]:
@@ -77,24 +88,13 @@ def available() -> list[str]:
     return [*SCHEDULES.names(), *of_optax]
 
 
-def _is_optax(text: Spec) -> bool:
-    name, _ = spec.parse(text)
-    if '.' not in name and name not in available():
-        known = ', '.join(available())
-        raise ValueError(
-            f'{validation.quote(name)} is not one of {known}, nor a class of your own'
-        )
-    return '.' not in name and name not in SCHEDULES.names()
-
-
-def check_rates(text: Spec, d_model: int, steps: int) -> None:
-    """Checks a schedule's rates, computed on a device.
+def check_rates(schedule: optax.Schedule, steps: int) -> None:
+    """Checks the rates of a training, computed on a device.
 
     Raises:
-      ValueError: As `make`; or a rate is negative or not finite.
+      ValueError: A rate is negative or not finite.
     """
-    schedule = make(text, d_model, steps)
-    if spec.parse(text)[0] in SCHEDULES.names():
+    if type(schedule).__module__.startswith(f'{__name__}.'):
         return  # their argument ranges exclude invalid rates
     counts = [steps * i // 100 for i in range(101)]
     rates = jax.jit(jax.vmap(schedule))(jnp.asarray(counts, jnp.int32))
@@ -104,8 +104,8 @@ def check_rates(text: Spec, d_model: int, steps: int) -> None:
     for count, rate in zip(counts, rates, strict=True):
         if not least <= rate < math.inf:
             raise ValueError(
-                f'{validation.quote(text)} gives a rate of {rate:g} at step {count:,}; '
-                'it must be at least 0 and finite'
+                f'the rate at step {count:,} is {rate:g}; it must be at least 0 and '
+                'finite'
             )
 
 

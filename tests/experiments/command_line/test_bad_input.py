@@ -109,7 +109,7 @@ ARGUMENTS = [
     for field in ('architecture', 'attention', 'positions', 'norm', 'residual')
     + ('feed_forward', 'init')
     for name in variants.names(field)
-    for argument in spec.parameters(variants.FOLDERS[field].find(name)[0])
+    for argument in spec.parameters(variants.FOLDERS[field].find(name).cls)
 ]
 
 

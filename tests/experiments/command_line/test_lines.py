@@ -73,7 +73,7 @@ def test_a_long_line_is_refused_after_the_lines_before_it(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ('text', 'message'),
     [
-        (b'a\rb\rc\r', 'line 1, has line ends of CR alone; convert them, .* tr'),
+        (b'a\rb\rc\r', 'line 1, has line ends of CR alone. Convert them, .* tr'),
         ('a\nb\n'.encode('utf-16-le'), r'line 1, is not UTF-8 \(zero bytes, as UTF-16'),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_file_that_was_edited_is_told_once_and_read(tmp_path, capsys, name, ol
     text = (path / name).read_text('utf-8')
     assert old in text
     (path / name).write_text(text.replace(old, new), 'utf-8')
-    said = f'{path / name} is not what the run wrote: it was edited or damaged'
+    said = f'{path / name}: was edited or damaged after the run wrote it'
     assert read() == (1, f'warning: {said}\n')
     assert read() == (1, '')
 

@@ -151,6 +151,14 @@ def test_a_model_config_takes_sections_as_mappings_and_as_dataclasses():
         ModelConfig.of({'decoder': {'d_ff': 0}})
 
 
+def test_a_run_of_a_version_without_adapters_has_none(tmp_path):
+    nested = ExperimentConfig().to_dict()
+    config = load.to_store(nested) | {'schema_version': 15}
+    config['model'] = {k: x for k, x in nested['model'].items() if k != 'dense'}
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    assert load.read_stored(tmp_path / 'config.json') == nested
+
+
 @pytest.mark.parametrize('version', [13, 14])
 def test_the_fields_of_a_stack_were_once_prefixed(version, tmp_path):
     file = old(tmp_path, version, decoder_norm='rms', cross_num_heads=2)
@@ -183,7 +191,7 @@ def test_a_version_that_cannot_be_read_is_one_line(version, tmp_path):
     file = tmp_path / 'config.json'
     file.write_text(json.dumps(stored))
     message = (
-        f'unsupported schema_version {version!r}. This code reads versions 13 to 15'
+        f'unsupported schema_version {version!r}. This code reads versions 13 to 16'
     )
     for read in (directory.read_config, trained_run.open_trained, reading.read_run):
         with pytest.raises(UserError, match=message) as error:

@@ -589,7 +589,7 @@ def test_an_optimizer_that_is_none_is_one_line(world):
     (world('here') / 'my_parts.py').write_text('def sgd(learning_rate):\n    pass\n')
     message = '^my_parts.sgd: returned None. Return GradientTransformation.$'
     with pytest.raises(results.ResultError, match=message):
-        optax_specs.make('my_parts.sgd', {}, lambda count: 0.1, lambda params: params)
+        optax_specs.resolve('my_parts.sgd', {})
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from terminals import Terminal
 import flaxformer_lite
 from experiments import convert, report, run, storage, translate
 from experiments.command_line import flags
+from experiments.config import search
 from experiments.conversion import converted
 from experiments.errors import UserError
 from experiments.evaluation.translator import Translator
@@ -72,7 +73,7 @@ def test_translations_are_those_of_transformers(name, runs):
     )
     mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
     assert mean.steps == [converted.STEP] and not mean.left_out
-    translator = Translator(trained.model, trained.tokenizer, settings)
+    translator = Translator(trained.model, trained.tokenizer, search.make(settings))
     golden = published_tokenizers.golden_of(name)
     found = [best[0].text for best in translator(mean.variables, golden['texts'])]
     assert found == golden['greedy']
@@ -284,7 +285,7 @@ def test_from_a_published_checkpoint_to_one_that_is_trained_on(
     command(monkeypatch, convert, path, '--to=huggingface', f'--out={out}')
 
     mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
-    translator = Translator(trained.model, trained.tokenizer, trained.config.evaluation)
+    translator = Translator(trained.model, trained.tokenizer, trained.decoding)
     texts = published_tokenizers.golden_of('mbart')['texts']
     found = [best[0].text for best in translator(mean.variables, texts)]
     assert len(set(found)) > 2

@@ -99,12 +99,15 @@ def test_a_run_reads_the_names_of_arrays():
 @pytest.mark.parametrize(
     ('array', 'message'),
     [
-        (np.ones((2, FEATURES + 1)), r"'train/7' is float64 \(2, 7\); .*\(length, 6\)"),
-        (np.ones(FEATURES), r"'train/7' is float64 \(6,\)"),
-        (np.array([['a'] * FEATURES]), "'train/7' is <U1"),
-        (np.zeros((2, FEATURES)), "'train/7' has a vector that .* all zeros"),
-        (np.full((1, FEATURES), np.inf), "'train/7' has a vector that is not finite"),
-        (np.array(3.0), r"'train/7' is float64 \(\); it must be of numbers"),
+        (
+            np.ones((2, FEATURES + 1)),
+            r"'train/7': it is float64 \(2, 7\). .*\(length, 6\)",
+        ),
+        (np.ones(FEATURES), r"'train/7': it is float64 \(6,\)"),
+        (np.array([['a'] * FEATURES]), "'train/7': it is <U1"),
+        (np.zeros((2, FEATURES)), "'train/7': a vector is .* all zeros"),
+        (np.full((1, FEATURES), np.inf), "'train/7': a vector is not finite"),
+        (np.array(3.0), r"'train/7': it is float64 \(\)\. Give numbers"),
     ],
 )
 def test_an_array_that_cannot_be_is_refused(array, message, folder):
@@ -191,7 +194,7 @@ def test_a_file_that_is_none_is_refused(content, folder):
 def test_an_array_alone_is_no_archive():
     with open('frames.npz', 'wb') as file:
         np.save(file, np.ones((2, FEATURES)))
-    with pytest.raises(UserError, match='it is no .npz of several arrays'):
+    with pytest.raises(UserError, match='it is not an .npz file of arrays'):
         _ = tokenizers.make(SPEC).source_vocab_size
 
 

@@ -17,7 +17,7 @@ from experiments.data.tokenizers import huggingface
 from experiments.errors import UserError
 from flaxformer_lite.pretrained import load
 
-COPY = 'copy its files, whole, from where the checkpoint was published'
+COPY = 'Copy all of its files from where the checkpoint was published.'
 every_golden = pytest.mark.parametrize('name', NAMES)
 
 
@@ -87,7 +87,7 @@ def test_a_file_of_a_run_that_lies_elsewhere_is_refused(name, read, tmp_path):
     fields = json.loads(path.read_bytes())
     fields['sums'] = {name: '0' * 64}
     path.write_text(json.dumps(fields))
-    with pytest.raises(UserError, match='is damaged .* is no file name'):
+    with pytest.raises(UserError, match='is damaged .* is not a file name'):
         huggingface.HuggingfaceTokenizer().open(path)
 
 
@@ -162,11 +162,11 @@ def refuses(theirs, words, *languages):
 @pytest.mark.parametrize(
     ('name', 'languages', 'words'),
     [
-        ('mbart', ('', ''), 'source= is not one of the languages that'),
-        ('mbart', ('en_XX', 'en'), 'target=en is not one of'),
-        ('nllb', ('eng_Latn', 'deu'), 'target=deu is not one of'),
-        ('m2m100', ('en', 'tlh'), 'target=tlh is not one of'),
-        ('t5', ('en', ''), 'as tokens: none: leave the flag out'),
+        ('mbart', ('', ''), 'source= is not a language token of'),
+        ('mbart', ('en_XX', 'en'), 'target=en is not a language token of'),
+        ('nllb', ('eng_Latn', 'deu'), 'target=deu is not a language token of'),
+        ('m2m100', ('en', 'tlh'), 'target=tlh is not a language token of'),
+        ('t5', ('en', ''), 'Leave it out.'),
     ],
 )
 def test_a_language_that_is_not_there_is_refused(name, languages, words, tmp_path):
@@ -221,7 +221,7 @@ def test_an_id_that_is_no_number_is_refused(tmp_path, value):
     file = theirs / 'vocab.json'
     ids = json.loads(file.read_text('utf-8')) | {'odd': value}
     file.write_text(json.dumps(ids), encoding='utf-8')
-    refuses(theirs, f'the vocabulary has {value!r} as the id of a token')
+    refuses(theirs, f'{value!r} in the vocabulary is not an integer id')
 
 
 def test_tokens_that_are_no_text_are_shown_by_names(read):

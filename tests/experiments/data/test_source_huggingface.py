@@ -143,7 +143,7 @@ def test_columns_of_other_kinds_are_refused(home):
 
 def test_what_is_not_there_is_one_line(folder):
     pytest.importorskip('datasets')
-    with pytest.raises(UserError, match="has no 'fr'; it has en, de$"):
+    with pytest.raises(UserError, match="has no 'fr'. It has en, de.$"):
         list(load(folder, source='fr').train())
     with pytest.raises(UserError, match='huggingface.*Unknown split "dev"'):
         load(folder, ', dev="dev"').evaluation()

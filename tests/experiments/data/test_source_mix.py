@@ -100,7 +100,7 @@ def test_the_digest_follows_all_that_it_gives(specs):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ('sources=[]', 'mixes nothing'),
+        ('sources=[]', 'is empty'),
         ('sources=["txt"]', 'txt.* is not one of'),
         ('sources=["grammar"], temperature=0.5', 'temperature must be at least 1'),
         ('temperature=5', 'mix needs sources'),

@@ -126,7 +126,7 @@ def test_memory_does_not_grow_with_the_file(kind, tmp_path):
             'id\twort\tsounds\n1\t2\t3\n',
             "no column 'word'.* id, wort, sounds$",
         ),
-        ('a.jsonl', '{"wort": "x"}\n', "no column 'word' in row 1; it has wort$"),
+        ('a.jsonl', '{"wort": "x"}\n', "no column 'word' in row 1. It has wort.$"),
         (
             'a.tsv',
             'word\tsounds\na\tb\nc\n',
@@ -149,9 +149,9 @@ def test_memory_does_not_grow_with_the_file(kind, tmp_path):
         (
             'a.jsonl',
             '{"word": "a", "sounds": "b", "word": "c"}\n',
-            "line 1: several columns are called 'word'; rename them$",
+            "line 1: several columns are called 'word'. Rename them.$",
         ),
-        ('a.jsonl', '[1]\n', 'line 1, is no JSON object'),
+        ('a.jsonl', '[1]\n', 'line 1, is not a JSON object'),
         ('a.jsonl', '{"word": \n', 'line 1: Expecting value'),
         ('a.jsonl', '[' * 10**5, 'line 1: it nests deeper than 100 levels'),
         (

@@ -64,7 +64,9 @@ def test_further_references_may_have_any_numbers(folder):
 def test_a_set_with_numbered_references_alone_is_refused(folder):
     write(folder, test_en='d\n')
     (folder / 'test.de.0').write_text('w\n')
-    with pytest.raises(UserError, match='de.0 .*call the first reference test.de$'):
+    with pytest.raises(
+        UserError, match='de.0 .*Rename the first reference to test.de.$'
+    ):
         make(folder).evaluation()
 
 
@@ -130,7 +132,7 @@ def test_text_becomes_nfc_and_loses_a_byte_order_mark(folder):
 @pytest.mark.parametrize(
     ('content', 'message'),
     [
-        (b'a\rb\r', r"has line ends of CR alone; convert them, .* tr '\\r' '\\n'$"),
+        (b'a\rb\r', r"has line ends of CR alone. Convert them, .* tr '\\r' '\\n'.$"),
         ('a\nb'.encode('utf-16-le'), r'is not UTF-8 \(zero bytes, as UTF-16 has\)'),
     ],
 )
@@ -164,7 +166,7 @@ def test_digest_follows_the_training_text_alone(folder, tmp_path_factory):
     [
         ('path="/no/such", source="en", target="de"', '/no/such is not a folder'),
         ('path=5, source="en", target="de"', 'path must be of type str, not 5'),
-        ('path=".", source="en", target="en"', "are both 'en': name two"),
+        ('path=".", source="en", target="en"', "are both 'en'. Name two"),
         ('path="~nosuchuser/x", source="en", target="de"', 'home directory'),
         (f'path="{"x" * 5000}", source="en", target="de"', 'File name too long'),
         (

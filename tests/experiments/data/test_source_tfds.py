@@ -147,7 +147,7 @@ def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        ({'source': 'fr'}, r"tiny_translate/de-en has no 'fr'; it has de, en$"),
+        ({'source': 'fr'}, r"tiny_translate/de-en has no 'fr'. It has de, en.$"),
         (
             {'split': 'nope'},
             r"Unknown split 'nope'.*splits are train, validation, test",
@@ -322,9 +322,9 @@ def test_code_is_refused_however_the_set_is_named(folder, tmp_path, monkeypatch,
 
 
 def test_a_set_of_a_namespace_is_refused():
-    with pytest.raises(ValueError, match='a namespace holds code from elsewhere'):
+    with pytest.raises(ValueError, match='a namespace has code from elsewhere'):
         Tfds('huggingface:wmt14/de-en', 'en', 'de')
-    with pytest.raises(ValueError, match='a namespace holds code from elsewhere'):
+    with pytest.raises(ValueError, match='a namespace has code from elsewhere'):
         Tfds('some-one:wmt14/de-en', 'en', 'de')
     for name in ('wmt14_translate:1.0.0', 'wmt14_translate/de-en:1.*.*'):
         Tfds(name, 'en', 'de')

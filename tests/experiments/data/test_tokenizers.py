@@ -170,10 +170,13 @@ def test_sentencepiece_segments_as_its_own_trainer_by_the_same_options(
         ('user_defined_symbols=["<2de>", "<2de>"]', "'<2de>' is a piece already"),
         ('user_defined_symbols=["<extra_id_0>"], sentinels=3', "extra_id_0>' is a pie"),
         ('user_defined_symbols=["<0x41>"], byte_fallback=True', "'<0x41>' is a piece"),
-        ('user_defined_symbols=[""]', "'' is not text; give a text of at least one"),
+        (
+            'user_defined_symbols=[""]',
+            "'' is not a word. Give a string of at least one",
+        ),
         ('user_defined_symbols=[3]', '3 is not text'),
-        ('user_defined_symbols=["a b"]', "'a b' never occurs in text"),
-        ('user_defined_symbols=["▁a"]', "'▁a' never occurs in text"),
+        ('user_defined_symbols=["a b"]', "'a b' never occurs in normalized text"),
+        ('user_defined_symbols=["▁a"]', "'▁a' never occurs in normalized text"),
     ],
 )
 def test_what_sentencepiece_would_refuse_is_one_line(arguments, message):

@@ -64,7 +64,7 @@ def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
 
 
 def test_the_program_of_translations_exchanges_nothing():
-    choice = search.SearchOptions(as_strategy('beam(beams=3)'), ())
+    choice = as_strategy('beam(beams=3)'), ()
     program = translator._search(MODEL, choice, 5, 1, mesh.make_mesh())
     numbers_B = np.arange(ROWS, dtype=np.int32)
     limit_B = np.full(ROWS, LONGEST, np.int32)
@@ -77,7 +77,7 @@ def test_the_program_of_translations_exchanges_nothing():
 
 def test_a_sample_does_not_depend_on_the_window(monkeypatch):
     settings = EvaluationConfig(decode='sample', extra_length=5)
-    translate = translator.Translator(MODEL, Numbers(), settings)
+    translate = translator.Translator(MODEL, Numbers(), search.make(settings))
     variables = tiny.all_variables(MODEL)
 
     def drawn():
@@ -92,7 +92,7 @@ def test_a_sample_does_not_depend_on_the_window(monkeypatch):
 def test_a_translation_may_exceed_its_source_by_extra_length():
     for extra in (2, 6):
         settings = EvaluationConfig(decode='greedy', extra_length=extra)
-        translate = translator.Translator(MODEL, Numbers(), settings)
+        translate = translator.Translator(MODEL, Numbers(), search.make(settings))
         texts = ['3', '4 5', '6 7 8']
         found = translate(tiny.all_variables(MODEL), texts)
         # A model with random weights rarely chooses the end token.
@@ -105,12 +105,14 @@ def test_a_translation_may_exceed_its_source_by_extra_length():
 
 def test_a_text_with_too_many_tokens_is_named_after_those_before_it(monkeypatch):
     settings = EvaluationConfig(decode='greedy', extra_length=5)
-    translate = translator.Translator(MODEL, Numbers(), settings, longest=4)
+    translate = translator.Translator(
+        MODEL, Numbers(), search.make(settings), longest=4
+    )
     monkeypatch.setattr(translator, 'WINDOW', 2)
     texts = ['3 4', '', '5', '3 4 5 6', '3']
     found = translate(tiny.all_variables(MODEL), texts)
     assert len([next(found) for _ in range(3)]) == 3
-    with pytest.raises(UserError, match='line 4 has 5 tokens, more than 4: split it'):
+    with pytest.raises(UserError, match='line 4: 5 tokens exceed the limit of 4'):
         next(found)
 
 
@@ -124,5 +126,5 @@ def test_a_pair_with_too_many_tokens_is_named_after_those_before_it():
     score = scorer.Scorer(MODEL, Pieces(), 64, longest=4)
     found = score(tiny.all_variables(MODEL), [('3', '4'), ('3', '4 5 6 7')])
     assert len(next(found)) == 2
-    with pytest.raises(UserError, match='line 2 has 5 tokens, more than 4: split it'):
+    with pytest.raises(UserError, match='line 2: 5 tokens exceed the limit of 4'):
         next(found)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import sacrebleu
 
-from experiments import storage
-from experiments.config import load
+from experiments import metrics, storage
+from experiments.config import load, search
 from experiments.config.schema import EvaluationConfig
 from experiments.errors import UserError
 from experiments.evaluation import scores, sets
@@ -31,8 +31,8 @@ def evaluator(tmp_path, monkeypatch):
     evaluator = Evaluator(
         Positionless(),
         SimpleNamespace(forced_first=None),
-        EvaluationConfig(),
-        scores.installed_metrics('[bleu, ter]', 'zh-CN'),
+        search.make(EvaluationConfig()),
+        scores.installed_metrics(metrics.make('[bleu, ter]'), 'zh-CN'),
         tmp_path,
         ('en', 'zh-CN'),
         on_progress=lambda *x: told.append(x),

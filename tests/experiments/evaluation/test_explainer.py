@@ -10,6 +10,7 @@ import pytest
 import tiny
 
 import flaxformer_lite
+from experiments.config import search
 from experiments.config.schema import EvaluationConfig
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
@@ -59,7 +60,7 @@ def explainer_of(**config):
         tokenizer=Letters(),
         model=model,
         variables=tiny.all_variables(model),
-        config=SimpleNamespace(evaluation=EvaluationConfig(extra_length=EXTRA)),
+        decoding=search.make(EvaluationConfig(extra_length=EXTRA)),
     )
     return Explainer(run)
 

@@ -329,12 +329,12 @@ def test_a_checkpoint_of_comet_that_runs_code_is_refused(
     file.parent.mkdir()
     file.write_bytes(pickle.dumps({'state_dict': {}, 'hyper_parameters': {'a': 1}}))
     text = f'comet(path={str(tmp_path)!r})'
-    installed_metrics(text, '')
+    installed_metrics(metrics.make(text), '')
     file.write_bytes(pickle.dumps(content))
     monkeypatch.delattr(sys.modules['comet'], 'load_from_checkpoint')
     message = 'evaluation.metrics: comet: .*model.ckpt may run code .* save only its'
     with pytest.raises(UserError, match=message):
-        installed_metrics(text, '')
+        installed_metrics(metrics.make(text), '')
     with pytest.raises(UserError, match=message):
         make(text).score(['a'], [('a',)], ['a'])
 
@@ -352,8 +352,8 @@ def test_the_language_says_how_bleu_parts_text(language, tokenizer):
 @pytest.mark.parametrize(
     ('text', 'language', 'package', 'message'),
     [
-        ('bleu', 'ja', 'MeCab', r'pip install sacrebleu\[ja\]; or choose another'),
-        ('bleu', 'kor_Hang', 'mecab_ko', r'sacrebleu\[ko\]; or .*tokenize="char"'),
+        ('bleu', 'ja', 'MeCab', r'pip install sacrebleu\[ja\]\. Or choose another'),
+        ('bleu', 'kor_Hang', 'mecab_ko', r'sacrebleu\[ko\]\. .*tokenize="char"'),
         (
             'comet(path="x")',
             'de',
@@ -367,7 +367,7 @@ def test_what_is_not_installed_is_one_line(
 ):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=message) as error:
-        installed_metrics(text, language)
+        installed_metrics(metrics.make(text), language)
     assert '\n' not in str(error.value)
 
 
@@ -375,8 +375,8 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
     found = metrics.make('[bleu, ter, bleu(tokenize="char", lowercase=True)]')
     names = ['bleu', 'ter', "bleu(tokenize='char',lowercase=True)"]
     assert [metric.name for metric in found.values()] == list(found) == names
-    assert metrics.deciding('[ter, bleu]', '').name == 'ter'
-    assert metrics.deciding('[ter, bleu]', 'bleu').name == 'bleu'
+    assert metrics.deciding(metrics.make('[ter, bleu]'), '').name == 'ter'
+    assert metrics.deciding(metrics.make('[ter, bleu]'), 'bleu').name == 'bleu'
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         ('', '', "evaluation.metrics: '' is not a spec"),
         ('[bleu, blue]', '', "evaluation.metrics: 'blue' is not one of .*'bleu'"),
         ('[]', '', 'write .spec, spec, …'),
-        ('[bleu, bleu]', '', 'there is a bleu already'),
+        ('[bleu, bleu]', '', 'there is a metric bleu already'),
         ('bleu(tokenize="14a")', '', 'tokenize must be one of language, 13a'),
         (
             'bleu(smooth_value=1)',
@@ -397,12 +397,16 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         ('error_rate(unit="piece")', '', 'unit must be one of word, character'),
         ('comet', '', 'evaluation.metrics: comet needs path'),
         ('optax.Bleu', '', 'optax has no class Bleu'),
-        ('[chrf, ter]', 'bleu', 'evaluation.best=bleu is not one of .*: chrf, ter'),
+        (
+            '[chrf, ter]',
+            'bleu',
+            'evaluation.best=bleu is not in .* Choose from chrf, ter.',
+        ),
     ],
 )
 def test_what_is_no_metric_is_one_line(text, best, message):
     with pytest.raises(UserError, match=message) as error:
-        metrics.deciding(text, best)
+        metrics.deciding(metrics.make(text), best)
     assert '\n' not in str(error.value)
 
 

@@ -93,7 +93,7 @@ def test_an_ema_is_of_what_a_training_step_makes(fields):
     )
     model = build(settings)
     held = frozen.paths(settings, model)
-    update, _ = optimizer.make(settings, model)
+    update, _ = optimizer.make(settings).build(model)
     init = functools.partial(init_state, model, update, frozen=held)
     state = jax.jit(init)(jax.random.key(0))
     step = jax.jit(make_train_step(model, update, accumulate=2, frozen=held))

@@ -34,7 +34,8 @@ def config(**settings):
 
 
 def make(config, steps=100):
-    return optimizer.make(config, build.model(config.model, vocab_size=11), steps)
+    model = build.model(config.model, vocab_size=11)
+    return optimizer.make(config).build(model, steps)
 
 
 def problem():
@@ -308,7 +309,7 @@ def shapes(**overrides):
 
 
 def masks(**overrides):
-    return flatten_dict(optimizer.decays(shapes(**overrides)), sep='/')
+    return flatten_dict(optax_specs.decays(shapes(**overrides)), sep='/')
 
 
 # An initialisation has no parameters.

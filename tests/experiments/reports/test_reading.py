@@ -32,7 +32,7 @@ def test_each_state_of_a_run_is_known(tmp_path):
 
 RESULT = ' must be an object, not .*[.] Restore the file, or remove it'
 ROW = ', line 1: step is missing[.] Delete this line'
-ENVIRONMENT = ' must be an object, not .*[.] Move the file away'
+ENVIRONMENT = ' must be an object, not .*[.] Remove the file'
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_translations_are_read_with_their_sources(tmp_path):
     known = [(text,) for text in REFERENCES]
     assert found == (SOURCES, known, REFERENCES)
     for name, content, words in (
-        ('test.step=20.txt', b'one line\n', 'has not as many lines as the sources'),
+        ('test.step=20.txt', b'one line\n', 'has 1 line, but the sources have'),
         ('test.reference.txt', b'\xff\n' * 3, 'cannot read'),
     ):
         (path / 'translations' / name).write_bytes(content)

@@ -151,9 +151,7 @@ def test_unequal_code_and_unequal_cost_are_said(tmp_path):
         more = dict(environment={'git': git}, result={'parameters': parameters})
         paths.append(make(tmp_path / name, 31.0, **more, model__num_heads=parameters))
     code, cost = conditions.warnings(study(paths))
-    assert code == (
-        'Different commit between runs: a difference may come from the code.'
-    )
+    assert code == ('Runs differ in commit: a difference may come from the code.')
     assert ('commit', 'bbbbbbbbbb (modified)', 'num_heads=1500') in conditions.facts(
         study(paths)
     ).rows

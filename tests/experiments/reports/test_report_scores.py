@@ -36,7 +36,7 @@ def test_scores_of_a_file_are_compared(tmp_path):
         ([*ROWS, 'deep,9,6,inf'], (), "'deep', seed 9: the score inf is not finite"),
         (ROWS[:4], (), 'fewer than two arms'),
         (ROWS, ('--base=wide',), "unknown arm 'wide'. Choose one of deep, flat"),
-        (ROWS, ('runs/a',), '--runs: has no effect with --scores'),
+        (ROWS, ('runs/a',), '^runs: has no effect with --scores'),
     ],
 )
 def test_a_file_that_cannot_be_compared_is_one_line(tmp_path, rows, arguments, message):

@@ -42,7 +42,9 @@ def test_sentences_alone_are_the_jackknife_of_the_corpus_score(name):
     effect = difference(range(number))
     known = [(text,) for text in REFERENCES]
     pair = tuple(Translations(known, known, x) for x in (BASE, SYSTEM))
-    found = findings.paired_test(metrics.deciding(name, ''), [pair], family=5)
+    found = findings.paired_test(
+        metrics.deciding(metrics.make(name), ''), [pair], family=5
+    )
     assert found.effect == pytest.approx(effect) and found.share == 1
     reach = stats.t.isf(0.05 / 5 / 2, number - 1) * error
     assert (found.low, found.high) == pytest.approx((effect - reach, effect + reach))

@@ -15,7 +15,7 @@ from experiments.reports import arms, texts
 from experiments.runs.reading import read_run as read
 from parallel_grammar import english, german
 
-BLEU = metrics.deciding('bleu', '')
+BLEU = metrics.deciding(metrics.make('bleu'), '')
 
 
 def study(*paths):

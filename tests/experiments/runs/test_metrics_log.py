@@ -36,7 +36,7 @@ def test_rows_are_json_lines_in_order(tmp_path):
         {'step': 10, 'kind': 'eval', **scores},
     ]
     # Higher is better there.
-    ter = metrics.deciding('[bleu, ter]', 'ter')
+    ter = metrics.deciding(metrics.make('[bleu, ter]'), 'ter')
     assert metrics_log.dev_scores(tmp_path, ter) == {10: -12.5}
 
 

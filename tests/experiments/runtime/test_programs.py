@@ -15,14 +15,16 @@ import experiments.evaluation.explainer
 import experiments.sweeps.workers
 import experiments.training.loop  # noqa: F401
 from configs import wmt_base
-from experiments.config import load
+from experiments.config import load, search
 from experiments.config.schema import EvaluationConfig, without_seeds
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.scorer import Scorer
 from experiments.evaluation.translator import Translator
+from experiments.optimizers import optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.compilation import ProgramCache
 from experiments.training.programs import ProgramKey, TrainingPrograms
+from flaxformer_lite.training.loss import as_loss
 
 # These hold text, numbers, classes, optax's functions, or meshes of the devices.
 CACHES = {
@@ -63,10 +65,11 @@ def test_a_model_is_freed_with_what_runs_it():
     config = wmt_base.get_config()
     config.model.update(tiny.SIZES | {'num_layers': 1})
     config = without_seeds(load.from_config_dict(config))
-    training = TrainingPrograms(ProgramKey(config, model, 10, mesh.make_mesh()))
+    made = as_loss(config.train.loss), optimizer.make(config)
+    training = TrainingPrograms(ProgramKey(config, model, *made, 10, mesh.make_mesh()))
     training.step((jax.device_count(), 4))
     settings = EvaluationConfig(decode='greedy', extra_length=3)
-    translate = Translator(model, Words(), settings)
+    translate = Translator(model, Words(), search.make(settings))
     assert len(list(translate(variables, ['3 4']))) == 1
     score = Scorer(model, Words(), 64)
     assert len(list(score(variables, [('3', '4')]))) == 1
@@ -97,6 +100,7 @@ def test_an_opened_run_compiles_once(monkeypatch):
     run = object.__new__(OpenedRun)
     run.model, run.tokenizer = model, Words()
     run.config = load.from_config_dict(wmt_base.get_config())
+    run.decoding = search.make(run.config.evaluation)
     run.mean = type('Mean', (), {'variables': tiny.all_variables(model)})
     compiled = []
     compile_program = compilation.compiled

@@ -72,6 +72,25 @@ def test_overrides_may_be_nested(tmp_path):
     assert sweep.arms == {'base': {}, 'heads=2': {'model.num_heads': 2}}
 
 
+def test_an_arm_may_set_an_argument_of_a_component(tmp_path):
+    schedule = {'optimizer.schedule': 'cosine(peak=1.0, warmup=0.2)'}
+    arms = {
+        'base': {},
+        'first': {'optimizer.schedule.peak': 0.5},
+        'added': {'model.attention.temperature': 2, 'model.decoder.norm': 'rms'},
+    }
+    file = write_sweep(tmp_path, overrides=schedule, arms=arms, seeds=[0])
+    base, first, added = planning.load(file).runs
+    assert base.config.optimizer.schedule == 'cosine(peak=1.0, warmup=0.2)'
+    assert first.config.optimizer.schedule == 'cosine(peak=0.5, warmup=0.2)'
+    assert first.overrides == {'optimizer.schedule': 'cosine(peak=0.5, warmup=0.2)'}
+    assert added.config.model.attention == 'softmax(temperature=2)'
+    arms['first'] = {'model.decoder.norm.eps': 1e-3}
+    file = write_sweep(tmp_path, overrides=schedule, arms=arms, seeds=[0])
+    with pytest.raises(UserError, match='model.decoder.norm.eps: None is not a spec'):
+        planning.load(file)
+
+
 def test_its_runs_are_those_that_the_command_line_makes(tmp_path):
     runs = planning.load(write_sweep(tmp_path)).runs
     assert [(run.arm, run.seed) for run in runs] == [

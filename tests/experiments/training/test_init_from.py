@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import small_runs
 
+import flaxformer_lite
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
 from experiments.config import components
+from experiments.conversion.export import export
 from experiments.data import sources, tokenizers
 from experiments.data.batches import Position
 from experiments.errors import UserError
+from experiments.evaluation.opened_run import OpenedRun
 from experiments.runs import directory, metrics_log, trained_run, warm_start
 from experiments.runtime import compilation
 from experiments.runtime.mesh import abstract_variables
@@ -183,6 +186,39 @@ def test_its_tokenizer_comes_along_to_other_text(source, tmp_path):
     assert own.warm_start.record['averaged_steps'] == [2]
 
 
+def test_only_adapters_train_and_the_export_merges_them(text, source, tmp_path):
+    path = tmp_path / 'run'
+    lora = {'model__dense': 'lora(rank=2, on="query|up")', 'train__steps': 3}
+    small_runs.train(path, *overrides(text, init_from=source, **lora))
+    found = last_params(path)
+    taken = mean_of(source)
+    for name, x in found.items():
+        if 'lora' in name:
+            assert np.abs(x).max() > 0, name
+        else:
+            np.testing.assert_array_equal(x, np.float32(taken[f'params/{name}']))
+    record = warm_start.read_record(path)
+    assert record['anew'] == sorted(name for name in found if 'lora' in name)
+
+    export(path, 'huggingface', tmp_path / 'out')
+    model, variables = flaxformer_lite.from_pretrained(tmp_path / 'out')
+    run = OpenedRun(path)
+    pair = np.array([[5, 6, 7, 1]]), np.array([[2, 8, 9]])
+    ours = run.model.apply(run.variables, *pair)
+    np.testing.assert_allclose(model.apply(variables, *pair), ours, atol=1e-4)
+
+
+def test_adapters_need_parameters_to_adapt(text, tmp_path):
+    config = settings(text, model__dense='lora')
+    with pytest.raises(
+        UserError, match=r'^model\.dense=lora trains only adapters, so i'
+    ):
+        components.build(config)
+    config = settings(text, model__dense='lora', train__freeze='lora', init_from='runs')
+    with pytest.raises(UserError, match='^train.freeze=.* every parameter that would'):
+        components.build(config)
+
+
 def test_what_fits_is_taken_where_the_rest_is_ignored(text, source, tmp_path):
     pattern = '^decoder/layer_1/'
     changes = dict(init_from=source, model__decoder__num_layers=2)
@@ -294,7 +330,7 @@ def damaged(path, text):
 @pytest.mark.parametrize(
     ('make', 'message'),
     [
-        (None, 'is not a run directory: it has no config.json'),
+        (None, 'not a run directory, because it has no config.json'),
         (unfinished, 'has no complete checkpoint yet'),
         (damaged, 'damaged'),
     ],

@@ -374,7 +374,7 @@ def test_a_dry_run_refuses_a_run_that_is_missing(tmp_path, monkeypatch, field):
     monkeypatch.chdir(tmp_path)
     flags = ['--config=wmt_small', '--config.train.loss=distillation', '--dry_run']
     monkeypatch.setattr(sys, 'argv', ['run', *flags, f'--config.{field}=gone'])
-    with pytest.raises(UserError, match='gone is not a run directory'):
+    with pytest.raises(UserError, match='gone: not a run directory'):
         run.main()
 
 
@@ -971,7 +971,7 @@ def test_a_damaged_tokenizer_is_named_and_the_same_command_mends_it(
 
 
 def test_translating_needs_a_finished_checkpoint(whole, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match='is not a run directory'):
+    with pytest.raises(UserError, match='not a run directory'):
         command(monkeypatch, translate, f'--workdir={tmp_path}')
     (tmp_path / 'config.json').write_text((whole[0] / 'config.json').read_text())
     with pytest.raises(UserError, match='no complete checkpoint yet'):

@@ -1,6 +1,8 @@
 """Linear layers: operands in the compute dtype, sums and results in float32."""
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +19,12 @@ class Dense(nn.Module):
     """Linear layer y = x W + b over the last `input_axes` axes of x.
 
     Models use one instance as a template for dtype and initializer. Each matrix is a
-    copy with its own `features` (`flax.linen.Module.copy`).
+    copy with its own `features` (`flax.linen.Module.copy`). To change what every
+    matrix computes, such as a low-rank adapter, override `product`.
 
     Attributes:
+      trained_parameters: Names of the only parameters that a run trains, such as those
+        of an adapter. Empty: all parameters.
       features: Output axes, such as (heads, d_k). Together they are one fan-out.
       input_axes: Number of contracted trailing axes.
       bias: Whether to add b, initially 0.
@@ -31,6 +36,8 @@ class Dense(nn.Module):
       >>> jax.tree.map(jnp.shape, variables['params'])
       {'bias': (2, 3), 'kernel': (4, 2, 3)}
     """
+
+    trained_parameters: ClassVar[tuple[str, ...]] = ()
 
     features: tuple[int, ...] = ()
     input_axes: int = 1
@@ -55,8 +62,23 @@ class Dense(nn.Module):
         kernel = gather(kernel.astype(self.dtype), (name, 'kernel'))
         x_ND = x.reshape(-1, fan_in).astype(self.dtype)
         w_DF = kernel.reshape(fan_in, fan_out)
-        y_NF = matmul(x_ND, w_DF)
+        y_NF = self.product(x_ND, w_DF)
         if self.bias:
             bias = self.param('bias', nn.initializers.zeros, self.features)
             y_NF += bias.reshape(1, fan_out)
         return y_NF.reshape(*outer, *self.features)
+
+    def product(self, x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
+        """Returns x W, float32, for operands in the compute dtype.
+
+        An override may create parameters with `self.param`.
+        """
+        return matmul(x_ND, w_DF)
+
+    def merge(self, params: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Returns the parameters of a plain layer that computes the same.
+
+        Args:
+          params: The layer's own, possibly stacked along a leading axis of layers.
+        """
+        return dict(params)

@@ -1,0 +1,52 @@
+"""Adapters: which parameters train, and how they are merged into their matrices.
+
+A model has adapters if its config sets `dense`, such as 'lora(rank=8)':
+
+    model = build.model(config | {'dense': 'lora(rank=8)'}, vocab_size)
+    frozen = adapters.frozen_paths(model, params)
+    state = init_state(model, optimizer, key, frozen=frozen)
+    step = make_train_step(model, optimizer, frozen=frozen)
+    …
+    plain = build.model(config, vocab_size)
+    logits = plain.apply(adapters.merge(model, state.variables), source, inputs)
+"""
+
+from typing import Any
+
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.training import freezing
+
+
+def frozen_paths(model: Model, params: Any) -> frozenset[str]:
+    """Returns the paths of the parameters that the model's adapters leave fixed.
+
+    Without adapters, no parameter is fixed.
+
+    Args:
+      params: Parameters of the model, or their shapes.
+    """
+    trained = model.dense.trained_parameters
+    if not trained:
+        return frozenset()
+    paths = freezing.paths(params)
+    return frozenset(path for path in paths if path.rpartition('/')[2] not in trained)
+
+
+def merge(model: Model, variables: Any) -> Any:
+    """Returns the variables of the model without adapters that computes the same.
+
+    Results are equal up to rounding. Layers may be stacked.
+
+    Args:
+      variables: {'params': …} of the model, float32.
+    """
+    return variables | {'params': _merged(model, variables['params'])}
+
+
+def _merged(model: Model, params: Any) -> Any:
+    if 'kernel' in params:
+        return model.dense.merge(params)
+    return {
+        name: _merged(model, inner) if isinstance(inner, dict) else inner
+        for name, inner in params.items()
+    }

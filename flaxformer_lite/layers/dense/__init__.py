@@ -1,0 +1,1 @@
+"""Linear layers of attention and feed-forward networks."""

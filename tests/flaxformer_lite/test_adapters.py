@@ -1,0 +1,135 @@
+"""Tests of low-rank adapters: values, gradients, merging and what trains."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from tiny import apply, float64, variables
+
+import flaxformer_lite
+from flaxformer_lite import adapters
+from flaxformer_lite.layers.dense.lora import LoRADense
+from flaxformer_lite.training import freezing
+
+SIZES = dict(d_model=12, num_layers=2, num_heads=2, d_k=4, d_v=3, d_ff=16, dropout=0.0)
+SOURCE = jnp.array([[5, 6, 7, 1], [8, 9, 1, 0]])
+INPUTS = jnp.array([[2, 5, 6], [2, 9, 8]])
+
+
+def random(tree, seed=0):
+    """Replaces all values, so that B isn't 0."""
+    leaves, structure = jax.tree.flatten(tree)
+    draw = np.random.default_rng(seed).normal
+    made = [jnp.asarray(draw(0, 0.3, x.shape), jnp.float32) for x in leaves]
+    return jax.tree.unflatten(structure, made)
+
+
+def model_with(dense, **fields):
+    return flaxformer_lite.build.model(SIZES | fields | {'dense': dense}, vocab_size=10)
+
+
+@pytest.mark.parametrize(
+    ('stabilized', 'scale'), [(False, 6 / 3), (True, 6 / np.sqrt(3))]
+)
+def test_a_layer_adds_the_scaled_low_rank_product(stabilized, scale):
+    x = random(jnp.ones((2, 5, 3, 4)))
+    dense = LoRADense(
+        (6, 7), 2, rank=3, alpha=6.0, on='', stabilized=stabilized, name='query'
+    )
+    p = random(variables(dense, x))
+    w, bias, a, b = (
+        float64(p['params'][name]) for name in ('kernel', 'bias', 'lora_a', 'lora_b')
+    )
+    assert a.shape == (12, 3) and b.shape == (3, 42)
+    x_ND = float64(x).reshape(10, 12)
+    expected = x_ND @ w.reshape(12, 42) + scale * (x_ND @ a @ b) + bias.reshape(42)
+    found = apply(dense, p, x).reshape(10, 42)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_b_starts_at_zero_and_a_uniform_within_the_root_of_the_width():
+    dense = LoRADense((50,), rank=40, on='')
+    p = jax.jit(dense.init)(jax.random.key(0), jnp.ones((1, 100)))['params']
+    np.testing.assert_array_equal(p['lora_b'], 0.0)
+    a = np.asarray(p['lora_a'])
+    bound = 1 / np.sqrt(100)
+    assert 0.99 * bound < np.abs(a).max() <= bound
+    np.testing.assert_allclose(a.std(), bound / np.sqrt(3), rtol=0.05)
+
+
+def test_adapters_are_on_the_matrices_that_the_expression_names():
+    model = model_with('lora(rank=2, on="cross_attention/(query|value)|decoder.*up")')
+    p = jax.eval_shape(model.init, jax.random.key(0), SOURCE, INPUTS)['params']
+    paths = freezing.paths(p)
+    found = {x.removesuffix('/lora_a') for x in paths if x.endswith('/lora_a')}
+    assert found == {
+        f'decoder/layer_{layer}/{name}'
+        for layer in (0, 1)
+        for name in (
+            'cross_attention/query',
+            'cross_attention/value',
+            'feed_forward/up',
+        )
+    }
+    lora = {x for x in paths if 'lora_' in x}
+    assert adapters.frozen_paths(model, p) == set(paths) - lora
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+@pytest.mark.parametrize('architecture', ['encoder_decoder', 'recurrent'])
+def test_the_merged_model_computes_the_same_logits(architecture, scan_layers):
+    if architecture == 'recurrent' and scan_layers:
+        pytest.skip('recurrent models have no layers to scan')
+    fields = dict(architecture=architecture)
+    if architecture == 'encoder_decoder':
+        fields['scan_layers'] = scan_layers
+    else:
+        for name in SIZES.keys() - {'d_model', 'num_layers', 'dropout'}:
+            fields[name] = flaxformer_lite.build.ModelConfig().get(name)
+    model = model_with('lora(rank=2, on="")', **fields)
+    first = jax.eval_shape(model.init, jax.random.key(0), SOURCE, INPUTS)
+    p = random(first)
+    plain = model_with(None, **fields)
+    merged = adapters.merge(model, p)
+    expected = jax.eval_shape(plain.init, jax.random.key(0), SOURCE, INPUTS)
+    shapes = jax.tree.map(jnp.shape, merged)
+    assert shapes == jax.tree.map(lambda x: x.shape, expected)
+    ours = model.apply(p, SOURCE, INPUTS)
+    np.testing.assert_allclose(
+        plain.apply(merged, SOURCE, INPUTS), ours, rtol=2e-4, atol=2e-4
+    )
+    by_path = freezing.paths(p['params'])
+    held = {x: y * (0 if x.endswith('lora_b') else 1) for x, y in by_path.items()}
+    other = model.apply({'params': freezing.from_paths(held)}, SOURCE, INPUTS)
+    assert np.abs(np.asarray(other - ours)).max() > 0.01
+
+
+def test_training_changes_only_the_adapters_and_lowers_the_loss():
+    model = model_with('lora(rank=2)')
+    sources, targets = [[5, 6, 7, 1], [8, 1]], [[9, 1], [4, 3, 1]]
+    batch = flaxformer_lite.make_batch(sources, targets, model=model)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), SOURCE, INPUTS)
+    frozen = adapters.frozen_paths(model, shapes['params'])
+    optimizer = optax.adam(3e-2)
+    state = flaxformer_lite.init_state(
+        model, optimizer, jax.random.key(0), frozen=frozen
+    )
+    step = jax.jit(flaxformer_lite.make_train_step(model, optimizer, frozen=frozen))
+    before = freezing.paths(state.params)
+    losses = []
+    for _ in range(20):
+        state, metrics = step(state, batch, jax.random.key(1))
+        losses.append(float(metrics.sums.loss))
+    after = freezing.paths(state.params)
+    changed = {x for x in before if not np.array_equal(before[x], after[x])}
+    assert changed == set(before) - frozen
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_a_rank_above_that_of_the_matrix_is_an_error():
+    model = model_with('lora(rank=20)')
+    with pytest.raises(
+        ValueError, match=r'^model\.dense: rank=20 exceeds .*value, 6\. Low'
+    ):
+        jax.eval_shape(model.init, jax.random.key(0), SOURCE, INPUTS)
