@@ -9,8 +9,10 @@ import optax
 from flax import linen as nn
 
 from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.interventions.context import Intervened
 from flaxformer_lite.interventions.hooks import Hooks, with_separate_layers
-from flaxformer_lite.interventions.names import Where, matches
+from flaxformer_lite.interventions.names import Interventions, Where, matches
+from flaxformer_lite.interventions.places import Places
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.layers.stack import Stack
@@ -53,6 +55,7 @@ def record(
     batch: Batch,
     missing_ok: bool = False,
     names: Sequence[str] | None = None,
+    interventions: Interventions | None = None,
 ) -> Record:
     """Records the internal values of a forward pass without dropout.
 
@@ -63,21 +66,31 @@ def record(
       missing_ok: if True, `weights` omits attentions that don't materialize their
         weights instead of raising an error.
       names: names of `Record.values` to keep, as in `intervene`. Defaults to all.
+      interventions: functions that change activations, as in `intervene`. The record
+        has the changed values. In the context of `intervene`, it has the outputs of
+        modules before they change.
 
     Raises:
       ValueError: an attention doesn't materialize its weights (use `softmax`, which has
-        the same parameters), or `variables` lacks the 'params' level.
+        the same parameters), an intervention matches no activation, or `variables`
+        lacks the 'params' level.
     """
     model, variables = with_separate_layers(model, variables)
+    intervened = Intervened(interventions or {}, Places())
     # With rematerialization, values would leak out of `jax.checkpoint`.
     model = model.with_remat(NONE)
     found = Record({}, {}, {}, {}, {}, {})
 
-    def wants(name: str, is_alias: bool) -> bool:
+    def keeps(name: str, is_alias: bool) -> bool:
         return names is None or any(matches(key, name, is_alias) for key in names)
 
+    def wants(name: str, is_alias: bool) -> bool:
+        return intervened.wants(name, is_alias) or keeps(name, is_alias)
+
     def keep(value: jax.Array, where: Where) -> jax.Array:
-        found.values[where.name] = value
+        value = intervened.take(value, where)
+        if keeps(where.name, intervened.is_alias(where.name)):
+            found.values[where.name] = value
         return value
 
     has_logits = wants('logits', False)
@@ -88,6 +101,7 @@ def record(
             method='__call__' if has_logits else 'logit_factors',
             mutable=['intermediates'],
         )
+    intervened.check()
     for stack, inside in written['intermediates'].items():
         if 'norms' in inside:
             _add_stack(found, stack, inside, missing_ok)

@@ -19,7 +19,7 @@ from experiments.evaluation.translator import Translator
 from experiments.runs import trained_run
 from experiments.runtime import accelerators, mesh
 from flaxformer_lite import introspection
-from flaxformer_lite.interventions import Interventions, as_pytree, intervene
+from flaxformer_lite.interventions import Interventions, as_pytree
 from flaxformer_lite.introspection import Record
 from flaxformer_lite.training.batch import Batch, make_batch
 
@@ -107,7 +107,8 @@ class OpenedRun:
 
     @functools.cached_property
     def _recorder(self) -> Any:
-        return jax.jit(_record, static_argnames=('model', 'names'))
+        static = ('model', 'missing_ok', 'names')
+        return jax.jit(introspection.record, static_argnames=static)
 
     def batch(self, pairs: Sequence[Pair], length: int | None = None) -> Batch:
         """Returns the arrays of pairs, with a pair per row, on all devices.
@@ -156,8 +157,9 @@ class OpenedRun:
             self.model,
             self.variables,
             self.batch(pairs),
-            self._interventions,
+            missing_ok=True,
             names=None if names is None else tuple(names),
+            interventions=self._interventions,
         )
 
     def intervene(self, interventions: Interventions) -> 'OpenedRun':
@@ -186,10 +188,3 @@ def _check_pairs(pairs: Sequence[Pair]) -> None:
     check_list('pairs', pairs)
     for pair in pairs:
         check_list('pairs', pair)
-
-
-def _record(model, variables, batch, interventions, names):
-    if interventions is None:
-        return introspection.record(model, variables, batch, True, names)
-    with intervene(interventions):
-        return introspection.record(model, variables, batch, True, names)

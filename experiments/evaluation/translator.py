@@ -136,6 +136,7 @@ class Translator:
         first: int,
         on_progress: Progress,
     ) -> list[list[Hypothesis]]:
+        """Translates texts with `_decode` for the variables."""
         side, _ = self._tokenizer.sides
         dtype = side.dtype if side.reads_vectors else 'uint32'
         sentences = RaggedArray.from_rows(rows, dtype)

@@ -122,7 +122,7 @@ def _attentions(model):
 
 
 def _cut(shift, value, where):
-    """Keeps an output, so that gradients reach it but none of its inputs."""
+    """Returns the same output, with gradients of the shift instead of its inputs."""
     return jax.lax.stop_gradient(value) + shift
 
 

@@ -23,7 +23,7 @@ from flaxformer_lite.training.batch import Batch
 
 
 class _Patch(NamedTuple):
-    """Which part of which activation to replace, int32; vectors over patches.
+    """A part of an activation to replace; int32 vectors over patches.
 
     Attributes:
       name: index of the activation.

@@ -40,14 +40,12 @@ def fit_probe(
         `record(…).values['encoder/layer_1/resid_post'][valid]`.
       labels_N: int32, class of each.
       num_classes: number of classes.
-      l2: strength of the penalty, above 0.
+      l2: strength of the penalty. Without one, separable classes have no minimum.
       max_steps: largest number of steps. It stops earlier once the gradient is small.
 
     Raises:
-      ValueError: `l2` is not above 0, or the numbers of rows differ.
+      ValueError: the numbers of rows differ.
     """
-    if l2 <= 0:
-        raise ValueError(f'l2: {l2} is not above 0. Use 1.0.')
     if len(x_ND) != len(labels_N):
         raise ValueError(
             f'labels_N: {len(labels_N)} labels for {len(x_ND)} activations. Pass one '

@@ -67,9 +67,9 @@ def integrated_gradients(
       model, variables, batch, metric: as `gradient_times_input`.
       steps: number of gradients.
       baseline: a batch of the same shape whose embeddings are x'. Defaults to zeros.
-        Masks and positions are those of `batch`. Pass a batch, such as one of unknown
-        tokens, to models without absolute positions: a norm makes them insensitive to
-        the length of x, so all change would be next to zero.
+        Masks and positions are those of `batch`. Models
+        without absolute positions need a batch, such as one of unknown tokens. Their
+        norms make them insensitive to the scale of x, except next to zero.
 
     Raises:
       ValueError: as `gradient_times_input`, `steps` is below 1, or `baseline` has

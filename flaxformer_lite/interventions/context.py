@@ -52,7 +52,7 @@ class Intervened:
 
     def __init__(self, interventions: Interventions, places: Places):
         self._interventions = interventions
-        self._hooks = Hooks(self._wants, self._take, places)
+        self._hooks = Hooks(self.wants, self.take, places)
         self._seen: dict[str, None] = {}
         self._used: set[str] = set()
 
@@ -77,13 +77,19 @@ class Intervened:
                     f'{known}.'
                 )
 
-    def _wants(self, name: str, is_alias: bool) -> bool:
+    def wants(self, name: str, is_alias: bool) -> bool:
+        """Returns whether a function applies to an activation, and remembers it."""
         if not is_alias:
             self._seen[name] = None
         return any(matches(key, name, is_alias) for key in self._interventions)
 
-    def _take(self, value: jax.Array, where: Where) -> jax.Array:
-        is_alias = where.name not in self._seen
+    def is_alias(self, name: str) -> bool:
+        """Returns whether the name is an alias of an activation."""
+        return name not in self._seen
+
+    def take(self, value: jax.Array, where: Where) -> jax.Array:
+        """Returns the value of an activation after all functions of its name."""
+        is_alias = self.is_alias(where.name)
         for key in sorted(self._interventions):
             if not matches(key, where.name, is_alias):
                 continue

@@ -217,11 +217,12 @@ class Hooks:
         y_BTD = of(z_BTHU)
         if not self._wants(name, False):
             return y_BTD
-        kernel_HUD = module.get_variable('params', 'kernel').astype(module.dtype)
+        # An adapter's matrices add to the kernel.
+        kernel_HUD = module.merge(module.variables['params'])['kernel']
         result_BTHD = jnp.einsum(
             'bthu,hud->bthd',
             z_BTHU.astype(module.dtype),
-            kernel_HUD,
+            kernel_HUD.astype(module.dtype),
             preferred_element_type=jnp.float32,
         )
         # Adding only the change keeps the output's bits if the result is unchanged.

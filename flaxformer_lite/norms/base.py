@@ -14,9 +14,9 @@ class Norm(Checked, nn.Module):
 
     Attributes:
       biased: Whether to add β.
-      divides_in: The method that divides its input, centered or not, by a statistic of
-        each token, such as 'normalize'. None if there is no such statistic.
-      centers: Whether that method subtracts the mean over features first.
+      divides_in: Name of the method that divides its input by a statistic of each
+        token, or None.
+      centers: Whether that method first subtracts the mean over features.
     """
 
     biased: ClassVar[bool] = True

@@ -229,3 +229,23 @@ def test_a_wrong_shape_is_one_line():
     given = {'decoder/layer_0/mlp_out': interventions.set_to(jnp.zeros(5))}
     with pytest.raises(ValueError, match=r'mlp_out: .* shape \(5,\)'):
         generate('paper', 'greedy', given)
+
+
+def test_a_record_with_interventions_has_the_values_that_the_model_uses():
+    m = model('paper')
+    given = {
+        'decoder/layer_*/mlp_out': interventions.set_to(0.5),
+        'decoder/layer_1/resid_pre': interventions.add(1.0),
+    }
+    record = jax.jit(flaxformer_lite.record, static_argnums=0)
+    arguments = m, tiny.all_variables(m), batch()
+    plain = tiny.record(*arguments).values
+    found = record(*arguments, interventions=given).values
+    np.testing.assert_array_equal(found['decoder/layer_0/mlp_out'], 0.5)
+    post, pre = found['decoder/layer_0/resid_post'], found['decoder/layer_1/resid_pre']
+    np.testing.assert_allclose(pre, post + 1, atol=1e-6)
+    own = interventions.as_pytree(given)
+    np.testing.assert_allclose(found['logits'], logits(*arguments, own), atol=1e-5)
+    assert found.keys() == plain.keys()
+    with pytest.raises(ValueError, match='layer_7/z.* is no activation'):
+        record(*arguments, interventions={'decoder/layer_7/z': interventions.add(1)})

@@ -1,0 +1,97 @@
+"""Tests of an opened run's arrays and interventions against the library."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from small_runs import Numbers
+
+import flaxformer_lite
+from experiments.config import search
+from experiments.config.schema import EvaluationConfig
+from experiments.errors import UserError
+from experiments.evaluation.opened_run import OpenedRun
+from flaxformer_lite import interventions
+
+# Interventions run its layers one by one.
+MODEL = tiny.model(num_layers=1, scan_layers=True)
+PAIRS = [('5 6 7', '9'), ('8', '4 3 5')]
+ROWS = [[5, 6, 7, 1], [8, 1]], [[9, 1], [4, 3, 5, 1]]
+SETTINGS = EvaluationConfig(decode='greedy', extra_length=3)
+
+
+class Tokens(Numbers):
+    vocab_size = tiny.VOCAB
+
+    def decode(self, ids):
+        return super().decode([row[: [*row, 1].index(1)] for row in ids])
+
+    def pieces(self, ids):
+        return [str(i) for i in ids]
+
+
+@pytest.fixture(scope='module')
+def run():
+    opened: Any = object.__new__(OpenedRun)
+    opened.tokenizer, opened.model = Tokens(), MODEL
+    opened.decoding = search.make(SETTINGS)
+    opened.mean = SimpleNamespace(variables=tiny.all_variables(MODEL))
+    return opened
+
+
+def test_a_batch_has_the_tokens_of_each_side_with_their_ends(run):
+    found = run.batch(PAIRS, length=5)
+    expected = flaxformer_lite.make_batch(*ROWS, model=MODEL, length=5)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    with pytest.raises(UserError, match='^pairs: a single text was given'):
+        run.batch(('5 6', '7'))
+
+
+def test_a_record_has_the_named_values_of_each_pair(run):
+    name = 'decoder/layer_0/mlp_out'
+    found = run.record(PAIRS, names=[name]).values
+    assert list(found) == [name]
+    batch = flaxformer_lite.make_batch(*ROWS, model=MODEL)
+    seen = tiny.record(MODEL, run.variables, batch)
+    np.testing.assert_allclose(found[name], seen.values[name], atol=1e-5)
+
+
+def test_an_intervention_changes_translations_scores_and_records(run):
+    rng = np.random.default_rng(1)
+    name = 'decoder/ln_final'
+    given = {name: interventions.add(20 * rng.normal(size=12), steps=[1])}
+    changed = run.intervene(given)
+    lines = [source for source, _ in PAIRS]
+    plain = run.translate(lines), run.score(PAIRS)
+
+    expected = flaxformer_lite.generate(
+        MODEL, run.variables, ROWS[0], 'greedy', max_length=6, interventions=given
+    )
+    for text, row_L in zip(
+        changed.translate(lines), expected.tokens_BNL[:, 0], strict=True
+    ):
+        tokens = [int(token) for token in text.split()]
+        assert tokens and tokens == row_L[: len(tokens)].tolist()
+    assert changed.translate(lines) != plain[0]
+
+    batch = flaxformer_lite.make_batch(*ROWS, model=MODEL)
+    seen = flaxformer_lite.record(MODEL, run.variables, batch, interventions=given)
+    log_p_BTV = jax.nn.log_softmax(seen.values['logits'])
+    for row, tokens in enumerate(changed.score(PAIRS)):
+        for step, scored in enumerate(tokens):
+            expected_log_p = log_p_BTV[row, step, int(scored.token)]
+            np.testing.assert_allclose(scored.log_p, expected_log_p, atol=1e-4)
+    found = changed.record(PAIRS, names=[name]).values
+    np.testing.assert_allclose(found[name], seen.values[name], atol=1e-4)
+    assert (run.translate(lines), run.score(PAIRS)) == plain
+
+
+def test_another_intervention_is_added_to_the_first(run):
+    first = {'decoder/layer_0/mlp_out': interventions.set_to(0.0)}
+    second = {'decoder/ln_final': interventions.set_to(1.0)}
+    both = run.intervene(first).intervene(second).record(PAIRS)
+    assert not both.values['decoder/layer_0/mlp_out'].any()
+    assert (both.values['decoder/ln_final'] == 1).all()
