@@ -2,6 +2,7 @@
 
 python -m experiments.describe --config=configs/wmt_base.py --config.model.d_k=16
 python -m experiments.describe --config=configs/scan.py --data
+python -m experiments.describe --config=configs/wmt_small.py --gold >gold.jsonl
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -42,12 +43,21 @@ def main() -> None:
         metavar='FOLDER',
         help='write the data to this directory as text, one example per line',
     )
+    parser.add_argument(
+        '--gold',
+        action='store_true',
+        help='print as JSON lines which words of the evaluation sets translate each '
+        'other, and which decide each German form (data: grammar)',
+    )
     args, settings = flags.parse(parser)
     # Import JAX only after the flags, so that errors in flags show at once.
     from experiments.config import check
     from experiments.costs.ledger import ledger
 
     check.check_overrides(settings.config, settings.overrides)
+    if args.gold:
+        print_gold(settings.config)
+        return
     if args.data or args.write:
         show_data(settings.config, args.write)
         return
@@ -71,6 +81,29 @@ def show_data(config: ExperimentConfig, folder: Path | None) -> None:
         print(overview.text(source))
     else:
         overview.write(source, folder)
+
+
+def print_gold(config: ExperimentConfig) -> None:
+    """Prints a line of JSON for each pair of the evaluation sets.
+
+    A line has the set and the fields of `parallel_grammar.Gold`; words are indices.
+
+    Raises:
+      UserError: The data is not of the grammar.
+    """
+    from experiments.data import sources
+    from experiments.data.sources import grammar
+
+    for name, golds in grammar.gold_of(sources.load(config.data)).items():
+        for gold in golds:
+            fields = {
+                'set': name,
+                **gold._asdict(),
+                'sure': sorted(gold.sure),
+                'possible': sorted(gold.possible),
+                'decisions': [decision._asdict() for decision in gold.decisions],
+            }
+            console.print_data(json.dumps(fields, ensure_ascii=False))
 
 
 def step_memory(config: ExperimentConfig) -> dict[str, int]:

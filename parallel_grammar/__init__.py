@@ -19,10 +19,13 @@ order of the data flow:
 * `syntax`: the classes of a tree. You can also build a tree by hand.
 * `sample_*`: random trees.
 * `english`, `german`, `german_phrases`: a tree as text.
+* `tagged`: words with the units of the tree that they express.
+* `gold`: which words translate each other, and which decide a German form.
 * `held_out`: which trees are reserved for evaluation.
 """
 
 from parallel_grammar import english, german
+from parallel_grammar.gold import Gold, annotate
 from parallel_grammar.held_out import HELD_OUT, is_held_out
 from parallel_grammar.rng import Rng
 from parallel_grammar.sample_sentences import long_sentence, sentence
@@ -30,8 +33,10 @@ from parallel_grammar.syntax import Sentence
 
 __all__ = [
     'HELD_OUT',
+    'Gold',
     'Rng',
     'Sentence',
+    'annotate',
     'english',
     'german',
     'is_held_out',

@@ -1,9 +1,10 @@
 """Renders the phrases of a clause in German: noun phrases in a case, and predicates."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
-from parallel_grammar.lexemes import Adjective, Adverb, Determiner
+from parallel_grammar.lexemes import Adjective, Adverb, Determiner, Noun
 from parallel_grammar.syntax import (
     Both,
     Comparison,
@@ -15,6 +16,14 @@ from parallel_grammar.syntax import (
     Prepositional,
     Pronoun,
     RelativePronoun,
+)
+from parallel_grammar.tagged import (
+    Decider,
+    Unit,
+    Word,
+    decided_by,
+    expression,
+    unit,
 )
 
 _CASES = ('nom', 'acc', 'dat', 'gen')
@@ -76,6 +85,7 @@ _PATTERNS = {
     'viele': (_DIESER, _STRONG),
     'none': (_NONE, _STRONG),
 }
+_ADJECTIVE_ENDINGS = (_WEAK, _MIXED, _STRONG)
 _RELATIVE = _table("""
 der den dem dessen
 die die der deren
@@ -106,8 +116,11 @@ _CONTRACTED = {
 _NO = Determiner('no', 'no', 'kein', 'ein')
 
 
-def phrase(nominal: Nominal, case: str) -> list[str]:
+def phrase(nominal: Nominal, case: str, by: Sequence[Unit] = ()) -> list[Word]:
     """Returns the words of a noun phrase in a case, without its relative clause.
+
+    Args:
+      by: The units that decide the case. The nominative of a subject has none.
 
     Examples:
       >>> from parallel_grammar.rng import Rng
@@ -120,48 +133,126 @@ def phrase(nominal: Nominal, case: str) -> list[str]:
     """
     match nominal:
         case Expletive():
-            return ['es']
-        case Pronoun(english, gender):
-            forms = _PRONOUNS.get(english) or _PRONOUNS[gender]
-            return [forms.split()[_CASES.index(case)]]
+            return [Word('es', unit(nominal))]
+        case Pronoun():
+            return [_pronoun(nominal, case, by)]
         case Name():
-            return [nominal.german]
+            return [Word(nominal.german, unit(nominal))]
         case Interrogative(human):
-            return [_WHO[case] if human else 'was']
+            if not human:
+                return [Word('was', unit(nominal))]
+            who = Word(_WHO[case], unit(nominal))
+            return [who.also(deciders=lambda: decided_by('case', by))]
         case RelativePronoun():
-            return [_RELATIVE[_agreement(nominal), case]]
+            return [_relative_pronoun(nominal, case, by)]
         case Both(first, second):
-            return [*phrase(first, case), 'und', *phrase(second, case)]
-    return _noun_phrase(nominal, case)
+            und = Word('und', unit(nominal, 'and'))
+            return [*phrase(first, case, by), und, *phrase(second, case, by)]
+    return _noun_phrase(nominal, case, by)
+
+
+def _pronoun(pronoun: Pronoun, case: str, by: Sequence[Unit]) -> Word:
+    forms = _PRONOUNS.get(pronoun.english) or _PRONOUNS[pronoun.gender]
+    form = forms.split()[_CASES.index(case)]
+    word = Word(form, unit(pronoun), deciders=lambda: decided_by('case', by))
+    return _referring(word, pronoun.antecedent)
+
+
+def _referring(word: Word, antecedent: Noun | None) -> Word:
+    """Returns the pronoun or determiner with the noun that decides its gender."""
+    if not antecedent:
+        return word
+    units = [unit(antecedent)]
+    return word.also(deciders=lambda: decided_by('pronoun gender', units))
+
+
+def _relative_pronoun(
+    pronoun: RelativePronoun, case: str, by: Sequence[Unit] = ()
+) -> Word:
+    form = _RELATIVE[_agreement(pronoun), case]
+
+    def deciders() -> Iterable[Decider]:
+        for phenomenon, by_unit in _deciders(_RELATIVE, pronoun, case, by):
+            yield ('case' if phenomenon == 'case' else 'relative pronoun'), by_unit
+
+    return Word(form, unit(pronoun.noun, 'relative'), deciders=deciders)
 
 
 def _agreement(nominal: NounPhrase | RelativePronoun) -> str:
     return 'pl' if nominal.plural else nominal.noun.gender
 
 
-def _noun_phrase(np: NounPhrase, case: str) -> list[str]:
+def _deciders(
+    forms: dict[tuple[str, str], str],
+    nominal: NounPhrase | RelativePronoun,
+    case: str,
+    by: Sequence[Unit],
+) -> list[Decider]:
+    """Returns the features of a noun phrase that change the form if they change."""
+    noun = nominal.noun
+    agreement = _agreement(nominal)
+    form = forms[agreement, case]
+    other_number = noun.gender if nominal.plural else 'pl'
+    found = []
+    if not nominal.plural and any(forms[g, case] != form for g in 'mfn'):
+        found += decided_by('gender', [unit(noun)])
+    if not noun.mass and forms[other_number, case] != form:
+        found += decided_by('number', [unit(noun)])
+    if any(forms[agreement, other] != form for other in _CASES):
+        found += decided_by('case', by)
+    return found
+
+
+def _noun_phrase(np: NounPhrase, case: str, by: Sequence[Unit]) -> list[Word]:
     cell = _agreement(np), case
     determiner = np.determiner.german
     pattern = np.determiner.pattern
+    article = unit(np.noun, 'determiner')
     after = []
+    words = []
     if isinstance(np.owner, NounPhrase):
         determiner = ''
         pattern = 'der'
-        after = _noun_phrase(np.owner, 'gen')
+        after = _noun_phrase(np.owner, 'gen', [unit(np.owner.noun, 'genitive')])
     elif np.owner:
         pattern = 'none'
-        determiner = _possessive(np.owner)
+        determiner = ''
+        words = [_possessive(np.owner).also(article)]
     own, of_adjective = _PATTERNS[pattern]
-    words = [determiner + own[cell]]
+    *before, last = (determiner + own[cell]).split() or ['']
+    words += [Word(text, article) for text in before]
+    found = Word(last, article, deciders=lambda: _deciders(own, np, case, by))
+    words.append(_referring(found, np.antecedent))
     if np.adjective:
-        words.append(np.adjective.stem + of_adjective[cell])
-    return [*filter(None, words), np.noun.german[np.plural, case], *after]
+        adjective = Word(
+            np.adjective.stem + of_adjective[cell],
+            unit(np.noun, 'adjective'),
+            deciders=lambda: _deciders(of_adjective, np, case, by),
+        )
+        if len({endings[cell] for endings in _ADJECTIVE_ENDINGS}) > 1:
+            by_article = [article]
+            adjective = adjective.also(
+                deciders=lambda: decided_by('declension', by_article)
+            )
+        words.append(adjective)
+    return [*filter(None, words), _noun(np, case, by), *after]
 
 
-def _possessive(owner: Name | RelativePronoun) -> str:
+def _noun(np: NounPhrase, case: str, by: Sequence[Unit]) -> Word:
+    forms = np.noun.german
+    form = forms[np.plural, case]
+
+    def deciders() -> Iterable[Decider]:
+        changes = any(forms[np.plural, other] != form for other in _CASES)
+        return decided_by('case', by) if changes else []
+
+    return Word(form, unit(np.noun), deciders=deciders)
+
+
+def _possessive(owner: Name | RelativePronoun) -> Word:
     if isinstance(owner, Name):
-        return owner.german + 's'
-    return _RELATIVE[_agreement(owner), 'gen']
+        return Word(owner.german + 's', unit(owner))
+    return _relative_pronoun(owner, 'gen')
 
 
 def indefinite(nominal: object) -> TypeGuard[NounPhrase]:
@@ -179,24 +270,37 @@ def reflexive(person: int) -> str:
     return _REFLEXIVES[person]
 
 
-def adverbial(part: Prepositional | Adverb, case: str) -> list[str]:
+def adverbial(
+    part: Prepositional | Adverb, case: str, by: Sequence[Unit] = ()
+) -> list[Word]:
+    """Returns an adverbial of place, direction or company.
+
+    Args:
+      by: The units that decide the case if the preposition takes two cases.
+    """
     if isinstance(part, Adverb):
-        return [part.german]
-    return prepositional(
-        part.preposition.german, part.phrase, part.preposition.case or case
-    )
+        return expression(part.german, part)
+    preposition = Word(part.preposition.german, unit(part))
+    if part.preposition.case:
+        return prepositional(preposition, part.phrase, part.preposition.case)
+    return prepositional(preposition, part.phrase, case, by)
 
 
-def prepositional(preposition: str, nominal: Nominal, case: str) -> list[str]:
+def prepositional(
+    preposition: Word, nominal: Nominal, case: str, by: Sequence[Unit] = ()
+) -> list[Word]:
     """Returns preposition and phrase; contracts (im) unless a relative follows."""
-    words = [preposition, *phrase(nominal, case)]
+    words = [preposition, *phrase(nominal, case, [*preposition.sure, *by])]
     if (
         isinstance(nominal, NounPhrase)
         and not nominal.relative
         and _has_article(nominal)
     ):
-        both = ' '.join(words[:2])
-        return [_CONTRACTED.get(both, both), *words[2:]]
+        contracted = _CONTRACTED.get(' '.join(words[:2]))
+        if contracted:
+            article = words[1]
+            both = article.also(*preposition.sure, text=contracted)
+            return [both, *words[2:]]
     return words
 
 
@@ -204,12 +308,21 @@ def _has_article(np: NounPhrase) -> bool:
     return np.determiner.pattern == 'der' or isinstance(np.owner, NounPhrase)
 
 
-def predicate(part: Adjective | Comparison | NounPhrase, negative: bool) -> list[str]:
+def predicate(part: Adjective | Comparison | NounPhrase, negative: bool) -> list[Word]:
     match part:
         case Adjective():
-            return [part.german]
+            return [Word(part.german, unit(part))]
         case Comparison(adjective, other, True):
-            return ['so', adjective.german, 'wie', *phrase(other, 'nom')]
+            return [
+                Word('so', unit(part, 'as')),
+                Word(adjective.german, unit(adjective)),
+                Word('wie', unit(part, 'than')),
+                *phrase(other, 'nom'),
+            ]
         case Comparison(adjective, other):
-            return [adjective.german_more, 'als', *phrase(other, 'nom')]
+            return [
+                Word(adjective.german_more, unit(adjective)),
+                Word('als', unit(part, 'than')),
+                *phrase(other, 'nom'),
+            ]
     return phrase(negated(part) if negative and indefinite(part) else part, 'nom')

@@ -36,10 +36,14 @@ class Expletive(NamedTuple):
 
 
 class Pronoun(NamedTuple):
-    """A pronoun. `gender` is that of the German noun it refers to."""
+    """A pronoun. `gender` is that of the German noun it refers to.
+
+    `gold` sets `antecedent`, the noun that 'it' refers to.
+    """
 
     english: str
     gender: str = ''
+    antecedent: Noun | None = None
 
     @property
     def person(self) -> int:
@@ -70,12 +74,18 @@ class RelativePronoun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NounPhrase:
+    """A noun with what describes it.
+
+    `gold` sets `antecedent`, the noun that the determiner 'its' refers to.
+    """
+
     noun: Noun
     determiner: Determiner
     plural: bool = False
     adjective: Adjective | None = None
     owner: 'NounPhrase | Name | RelativePronoun | None' = None
     relative: 'Clause | None' = None
+    antecedent: Noun | None = None
 
     @property
     def person(self) -> int:

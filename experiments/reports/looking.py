@@ -175,7 +175,7 @@ def _cells(
 
 def _chart(cells: list[dict[str, Any]]) -> alt.Chart:
     scale = alt.Scale(domain=[0, 1])
-    colour = alt.Color('weight:Q', title='attention weight', scale=scale)
+    colour = alt.Color('weight:Q', title='weight', scale=scale)
     chart = alt.Chart(alt.InlineData(values=cells)).mark_rect()
     tokens = [alt.Tooltip('from:N', title='query'), alt.Tooltip('to:N', title='key')]
     return chart.encode(color=colour, tooltip=[*tokens, 'weight:Q'])

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfRule, Pair, taken
+from experiments.data.sources.base import OfRule, Pair, Source, taken
+from experiments.errors import UserError
 from flaxformer_lite.validation import Range
 from parallel_grammar import (
+    Gold,
     Rng,
     Sentence,
+    annotate,
     english,
     german,
     is_held_out,
@@ -60,6 +63,13 @@ class Grammar(OfRule):
             sets[name] = [tree for tree, _ in drawn]
         return sets
 
+    def gold(self) -> dict[str, list[Gold]]:
+        """Returns set → the alignment and the decisions of each pair."""
+        sets = {}
+        for name, trees in self.trees().items():
+            sets[name] = [annotate(tree) for tree in trees]
+        return sets
+
     def digest(self):
         files = sorted(Path(english.__file__).parent.glob('*.py'))
         return hex_digest(super().digest(), *map(Path.read_bytes, files))
@@ -102,3 +112,15 @@ class Grammar(OfRule):
             if fits and seen.isdisjoint(pair):
                 seen.update(pair)
                 yield tree, pair
+
+
+def gold_of(source: Source) -> dict[str, list[Gold]]:
+    """Returns set → the gold of each pair.
+
+    Raises:
+      UserError: The source is not `grammar`.
+    """
+    if not isinstance(source, Grammar):
+        name = type(source).__name__
+        raise UserError(f'data: {name} has no gold. Use grammar.')
+    return source.gold()

@@ -1,0 +1,84 @@
+"""A page that explains how a run writes given translations."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.data.sources.base import Pair
+from experiments.evaluation.attributions import METHODS, Attributor
+from experiments.evaluation.opened_run import OpenedRun
+from experiments.reports import looking, page
+from experiments.reports.figures import Figure
+from experiments.reports.page import ReportSection
+from experiments.reports.tables import Table
+from flaxformer_lite import explanations
+
+_TEXT = (
+    'A row is a word of the translation, and its weights of the source words sum to 1. '
+    'The heat maps show attention, and how much the log-probability of the word owes '
+    'to each source word:'
+)
+
+
+def html(
+    run: OpenedRun,
+    pairs: Sequence[Pair],
+    on_progress: Callable[[int, int, str], None],
+) -> str:
+    """Returns a page with heat maps and the logit lens of each pair.
+
+    Args:
+      on_progress: Called with the number of explained pairs, their total, and 'pairs'.
+
+    Raises:
+      UserError: As `Attributor`.
+    """
+    sections = []
+    for section in _sections(run, pairs):
+        sections.append(section)
+        on_progress(len(sections), len(pairs), 'pairs')
+    methods = [f'{name}: {text}' for name, text in METHODS.items()]
+    about = ReportSection('Methods', [_TEXT, *methods])
+    return page.html(f'Explanations of {run.path}', [about, *sections])
+
+
+def _sections(run: OpenedRun, pairs: Sequence[Pair]) -> Iterator[ReportSection]:
+    attribute = Attributor(run)
+    lens = jax.jit(_likeliest, static_argnames='model')
+    for number, (source, target) in enumerate(pairs, 1):
+        figures = []
+        for method, maps in attribute((source, target)).items():
+            weights_TS = maps.source / np.maximum(maps.source.sum(1), 1e-9)[:, None]
+            chart = looking.weights_map(weights_TS, target.split(), source.split())
+            figures.append(Figure(f'{number} {method}', method, chart))
+        batch = run.batch([(source, target)])
+        found = jax.device_get(lens(run.model, run.variables, batch))
+        labels = batch['labels'][0].tolist()
+        table = _lens_table(run, labels, *found)
+        yield ReportSection(target, [source], [table], figures)
+
+
+def _likeliest(model, variables, batch) -> tuple[jax.Array, jax.Array]:
+    """Returns the likeliest token after each layer and its probability, LT."""
+    p_LTV = jax.nn.softmax(explanations.logit_lens(model, variables, batch)[:, 0])
+    return jnp.argmax(p_LTV, -1), jnp.max(p_LTV, -1)
+
+
+def _lens_table(
+    run: OpenedRun, labels: list[int], tokens_LT: np.ndarray, p_LT: np.ndarray
+) -> Table:
+    of_target = run.tokenizer.sides[1]
+    columns = [of_target.pieces(labels)]
+    for tokens_T, p_T in zip(tokens_LT, p_LT, strict=True):
+        pieces = of_target.pieces(tokens_T.tolist())
+        columns.append([f'{x} {p:.2f}' for x, p in zip(pieces, p_T, strict=True)])
+    layers = [f'after layer {i}' for i in range(len(tokens_LT) - 1)]
+    return Table(
+        'logit_lens',
+        'Logit lens',
+        ['piece', 'before the layers', *layers],
+        list(zip(*columns, strict=True)),
+        note='The likeliest piece and its probability (nostalgebraist 2020).',
+    )

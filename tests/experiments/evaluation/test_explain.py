@@ -1,0 +1,79 @@
+"""Tests of the command explain, and of the gold that describe prints."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import small_runs
+
+from experiments import describe, explain
+from experiments.data.sources.grammar import Grammar
+from experiments.errors import UserError
+from parallel_grammar.gold import PHENOMENA
+
+ROOT = Path(__file__).parents[3]
+
+
+def start(command, monkeypatch, *flags: str) -> None:
+    monkeypatch.setattr(sys, 'argv', [command.__name__, *flags])
+    command.main()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('cache')
+def test_scores_are_printed_and_saved(tmp_path, monkeypatch, capsys):
+    workdir = tmp_path / 'run'
+    fields = small_runs.FIELDS | {'data': 'grammar(pairs=200)', 'train.steps': 2}
+    fields |= {'evaluation.decode': 'greedy', 'evaluation.sets': 'val'}
+    small_runs.train(workdir, *small_runs.flags(fields))
+    capsys.readouterr()
+    flags = f'--workdir={workdir}', '--score', '--sentences=3'
+    start(explain, monkeypatch, *flags)
+    out = capsys.readouterr().out
+    file = workdir / 'explanations.test.csv'
+    assert f'saved as {file}' in out
+    rows = list(csv.DictReader(file.read_text('utf-8').splitlines()))
+    assert list(rows[0]) == explain.COLUMNS
+    methods = {row['method'] for row in rows}
+    assert {'attention, layer 0', 'rollout', 'integrated gradients'} <= methods
+    assert {row['phenomenon'] for row in rows} <= {'alignment', *PHENOMENA}
+    for row in rows:
+        low, score, high = (float(row[name]) for name in ('low', 'score', 'high'))
+        assert 0 <= low <= score <= high <= 1
+    (aer,) = (r for r in rows if r['metric'] == 'aer' and r['method'] == 'rollout')
+    (line,) = (line for line in out.splitlines() if line.startswith('alignment, aer'))
+    assert f'{float(aer["score"]):.4g}' in line
+    with pytest.raises(UserError, match='--set: unknown set'):
+        start(explain, monkeypatch, *flags, '--set=news')
+    with pytest.raises(UserError, match="--set: 'val,test' is not one set"):
+        start(explain, monkeypatch, *flags, '--set=val,test')
+
+
+def test_other_data_has_no_gold():
+    run: Any = SimpleNamespace(data=object())
+    with pytest.raises(UserError, match='has no gold. Use grammar.'):
+        explain.gold_of(run, 'test')
+
+
+def test_describe_prints_the_gold_of_each_pair(monkeypatch, capsys):
+    config = f'--config={ROOT / "configs/wmt_small.py"}'
+    data = '--config.data=grammar(pairs=100)'
+    start(describe, monkeypatch, config, data, '--gold')
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    source = Grammar(pairs=100)
+    sets = source.evaluation()
+    assert [line['set'] for line in lines] == [s for s in sets for _ in sets[s]]
+    # 'Mein Arzt vergisst, …': the doctor decides the form of the verb.
+    assert lines[0]['target'][:3] == ['Mein', 'Arzt', 'vergisst']
+    assert lines[0]['sure'][:3] == [[0, 0], [1, 1], [2, 2]]
+    agreement = {
+        'target': 2,
+        'phenomenon': 'verb agreement',
+        'sources': [1],
+        'targets': [1],
+    }
+    assert agreement in lines[0]['decisions']
