@@ -204,6 +204,7 @@ OTHERS: dict[str, Any] = {
     'head_dropout': 0.1,
     'layer_drop': 0.1,
     'init': 'kaiming',
+    'dense': 'lora',
     'tie': 'decoder',
     'scale_embeddings': False,
     'attention_bias': True,

@@ -187,7 +187,7 @@ def layers(seed):
     ],
 )
 def test_an_optimizer_moves_stacked_layers_as_it_moves_separate_ones(name):
-    separate, _ = optimizer._from_optax(config(name), 10)
+    separate, _ = optimizer.make(config(name)).build(tiny.model(), 10)
     scanned = separate
     if name not in optimizer.ENTRYWISE:
         scanned = optimizer.separately(separate, {'encoder': 1})

@@ -1,11 +1,14 @@
 """Value residual (Zhou et al. 2024, "Value Residual Learning")."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.layer_scope import publish, published
 from flaxformer_lite.layers.blocks.sequential import SequentialBlock
+from flaxformer_lite.validation import Range
 
 _NAME = 'first_values'
 
@@ -25,8 +28,8 @@ class ValueResidualBlock(SequentialBlock):
         λ₁ + λ₂, so that it has the same parameters.
     """
 
-    first: float = 0.5
-    own: float = 0.5
+    first: Annotated[float, Range(at_least=0)] = 0.5
+    own: Annotated[float, Range(at_least=0)] = 0.5
     learned: bool = False
 
     def setup(self):

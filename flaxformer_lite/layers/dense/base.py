@@ -13,6 +13,7 @@ from flaxformer_lite.init.base import Init
 from flaxformer_lite.init.xavier import XavierInit
 from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.sharding import gather
+from flaxformer_lite.validation import Size
 
 
 class Dense(nn.Module):
@@ -40,7 +41,7 @@ class Dense(nn.Module):
     trained_parameters: ClassVar[tuple[str, ...]] = ()
 
     features: tuple[int, ...] = ()
-    input_axes: int = 1
+    input_axes: Size = 1
     bias: bool = True
     dtype: DTypeLike = jnp.float32
     kernel_init: Init = XavierInit()

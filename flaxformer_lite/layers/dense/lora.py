@@ -31,7 +31,7 @@ class LoRADense(Dense):
 
     trained_parameters: ClassVar[tuple[str, ...]] = ('lora_a', 'lora_b')
 
-    rank: Size = 8
+    rank: Size = 4
     alpha: Annotated[float, Range(above=0)] = 16.0
     on: Regex = 'query|value'
     stabilized: bool = False

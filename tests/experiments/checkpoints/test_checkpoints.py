@@ -25,6 +25,7 @@ from experiments.checkpoints.checkpoints import Checkpoints, Gone
 from experiments.errors import UserError
 from experiments.runs import trained_run
 from experiments.runtime import mesh
+from flaxformer_lite.layers.dense.base import Dense
 
 
 class State(NamedTuple):
@@ -449,9 +450,10 @@ def test_a_run_that_trains_can_be_read_at_any_time(tmp_path, shapes, monkeypatch
     trainer.start()
     try:
         checkpoints, read = Checkpoints(path), []
+        model = SimpleNamespace(dense=Dense())
         while len(set(read)) < 8:
             mean = trained_run.average(
-                config(2, 'last'), checkpoints, None, pytest.fail
+                config(2, 'last'), checkpoints, model, pytest.fail
             )
             read.append(mean.steps[-1])
             if len(mean.steps) == 1:

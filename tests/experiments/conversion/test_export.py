@@ -28,6 +28,7 @@ def formats(monkeypatch):
     monkeypatch.setattr(export.flags, 'require_packages', lambda *_: None)
     trained = Trained(None, SentencePiece(), None, None)
     monkeypatch.setattr(export, 'OpenedRun', lambda *arguments: trained)
+    monkeypatch.setattr(export, '_merged', lambda run: run)
 
 
 def convert_to(monkeypatch, *arguments):
