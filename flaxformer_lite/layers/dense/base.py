@@ -13,10 +13,10 @@ from flaxformer_lite.init.base import Init
 from flaxformer_lite.init.xavier import XavierInit
 from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.sharding import gather
-from flaxformer_lite.validation import Size
+from flaxformer_lite.validation import Checked, Size
 
 
-class Dense(nn.Module):
+class Dense(Checked, nn.Module):
     """Linear layer y = x W + b over the last `input_axes` axes of x.
 
     Models use one instance as a template for dtype and initializer. Each matrix is a

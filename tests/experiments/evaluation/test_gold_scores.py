@@ -282,6 +282,7 @@ def grammar_pairs(count: int, keep=lambda gold: True):
 ALIGNED = Measured('source', 'alignment', 'p@1')
 
 
+@pytest.mark.slow
 def test_a_random_model_scores_chance():
     pairs, of_pairs = grammar_pairs(30)
     for method, found in scores_of(run_of(pairs), pairs, of_pairs).items():

@@ -357,7 +357,7 @@ VARIANTS = [{field: name} for field in FIELDS for name in tiny.here(field)]
 def test_matrices_and_embeddings_decay_and_nothing_else(overrides):
     found = masks(**overrides)
     decaying = {path for path, is_decaying in found.items() if is_decaying}
-    names = ('kernel', 'embedding', 'source_embedding', 'output')
+    names = ('kernel', 'embedding', 'source_embedding', 'output', 'lora_a', 'lora_b')
     assert decaying == {path for path in found if path.split('/')[-1] in names}
     assert not [path for path in decaying if 'positions' in path.split('/')]
     sizes = flatten_dict(shapes(**overrides), sep='/')
