@@ -123,8 +123,8 @@ class Maps(NamedTuple):
 
     Attributes:
       source: Weights of source words, [target words, source words].
-      target: Weights of target words; only those of earlier words count. None if the
-        method explains by source words alone.
+      target: Weights of target words; only those of earlier words count. Methods that
+        explain by source words alone have None.
     """
 
     source: np.ndarray
@@ -239,7 +239,7 @@ class Score(NamedTuple):
 
     Attributes:
       value: The score.
-      low, high: Its 95 % confidence interval over sentences.
+      low, high: Its 95% confidence interval over sentences.
       chance: The expectation for random maps.
       count: Number of cases; of links, for the error rate.
     """

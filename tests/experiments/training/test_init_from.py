@@ -120,15 +120,11 @@ def last_params(path):
     return freezing.paths(jax.device_get(loaded['params']))
 
 
-@pytest.mark.slow
-def test_a_killed_run_goes_on_without_its_source(text, source, tmp_path, monkeypatch):
-    copy = tmp_path / 'copy'
-    shutil.copytree(source, copy)
-    begun = snapshot(copy)
-    argv = overrides(text, init_from=copy, train__freeze='encoder')
-    small_runs.train(tmp_path / 'whole', *argv)
-    assert snapshot(copy) == begun
+def check_resumes_without(copy, tmp_path, argv, monkeypatch):
+    """Kills a run before its first step, deletes its source and resumes it.
 
+    It must end as the run in `whole` did.
+    """
     with monkeypatch.context() as patch:
 
         def kill(self, *_):
@@ -142,6 +138,17 @@ def test_a_killed_run_goes_on_without_its_source(text, source, tmp_path, monkeyp
     ends = [result(tmp_path / name) for name in ('whole', 'killed')]
     assert ends[0]['parameters_sha256'] == ends[1]['parameters_sha256']
     assert ends[0]['evaluations'] == ends[1]['evaluations']
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_without_its_source(text, source, tmp_path, monkeypatch):
+    copy = tmp_path / 'copy'
+    shutil.copytree(source, copy)
+    begun = snapshot(copy)
+    argv = overrides(text, init_from=copy, train__freeze='encoder')
+    small_runs.train(tmp_path / 'whole', *argv)
+    assert snapshot(copy) == begun
+    check_resumes_without(copy, tmp_path, argv, monkeypatch)
 
     taken = mean_of(source)
     for name, x in last_params(tmp_path / 'killed').items():
@@ -219,19 +226,7 @@ def test_a_killed_run_with_adapters_resumes_without_its_source(
     lora = {'model__dense': 'lora(rank=2)', 'train__ema': ema}
     argv = overrides(text, init_from=copy, **lora)
     small_runs.train(tmp_path / 'whole', *argv)
-    with monkeypatch.context() as patch:
-
-        def kill(self, *_):
-            raise KeyboardInterrupt
-
-        patch.setattr(loop.Trainer, '_make_steps', kill)
-        with pytest.raises(KeyboardInterrupt):
-            small_runs.train(tmp_path / 'killed', *argv)
-    shutil.rmtree(copy)
-    small_runs.train(tmp_path / 'killed', *argv)
-    ends = [result(tmp_path / name) for name in ('whole', 'killed')]
-    assert ends[0]['parameters_sha256'] == ends[1]['parameters_sha256']
-    assert ends[0]['evaluations'] == ends[1]['evaluations']
+    check_resumes_without(copy, tmp_path, argv, monkeypatch)
 
 
 def test_adapters_need_parameters_to_adapt(text, tmp_path):
