@@ -22,6 +22,7 @@ COPIED = (
     'parallel_grammar',
     'experiments',
     'configs',
+    'docs',
     'tests',
     'pyproject.toml',
 )

@@ -86,13 +86,16 @@ class Numbered(SoftmaxAttention):
 
 
 def test_layers_know_their_number_in_their_stack():
-    fields = dict(num_layers=3, decoder__num_layers=2, attention=Numbered)
+    # With a pattern of two norms, the scan runs two layers in each iteration.
+    # The heads ignore the source, so only the decoder's numbers reach the logits.
+    fields = dict(num_layers=2, decoder__num_layers=4, attention=Numbered)
+    fields['norm'] = '[layer, rms]'
     (model, variables), scanned = both(**fields)
     heads = tiny.record(model, variables, batch()).heads
     assert {name: len(layers) for name, layers in heads.items()} == {
-        'encoder': 3,
-        'decoder': 2,
-        'decoder cross': 2,
+        'encoder': 2,
+        'decoder': 4,
+        'decoder cross': 4,
     }
     for layers in heads.values():
         for i, x_BTHU in enumerate(layers):
