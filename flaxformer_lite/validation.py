@@ -254,10 +254,14 @@ def types_of(annotation: Any) -> tuple[Any, ...]:
     Examples:
       >>> types_of(Annotated[int | None, Range(at_least=1)])
       (<class 'int'>, <class 'NoneType'>)
+
+      >>> types_of(typing.Optional[int])
+      (<class 'int'>, <class 'NoneType'>)
     """
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
-    if isinstance(annotation, types.UnionType):
+    # `int | None` and `Optional[int]` have different origins before Python 3.14.
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return typing.get_args(annotation)
     return (annotation,)
 
