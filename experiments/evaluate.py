@@ -52,13 +52,16 @@ def main() -> None:
         )
         saves = not args.source and evaluation.decode == usual.decode
         objective = objectives.make(run.config.objective)
+        targets = [target for _, target in source.directions()]
         evaluator = Evaluator(
             run.model,
             run.tokenizer,
             search.make(evaluation),
-            scores.installed_metrics(metrics.make(evaluation.metrics), source.target),
+            scores.installed_metrics(
+                metrics.make(evaluation.metrics), source.target, *targets
+            ),
             args.workdir if saves else None,
-            (source.source, source.target),
+            source.direction,
             objective=objective and objective.with_tokenizer(run.tokenizer),
             on_progress=shown.count,
         )

@@ -146,7 +146,7 @@ def _special_tokens(model, bos, eos):
     return special_tokens
 
 
-def forced_prefix(first: int | None) -> tuple[Processor, ...]:
+def forced_prefix(first: int | jax.Array | None) -> tuple[Processor, ...]:
     """Returns a processor that forces the first token; empty for None."""
     if first is None:
         return ()

@@ -108,11 +108,15 @@ def write_published(trained: Trained, folder: Path) -> None:
     }
     if tokenizer.forced_first is not None:
         documents[GENERATION]['forced_bos_token_id'] = tokenizer.forced_first
-    if any(tokenizer.languages):
-        source, target = tokenizer.languages
+    if tokenizer.like:
+        tokenizer.theirs.save_pretrained(folder)
+        documents[_TOKENIZER] = storage.read_json(folder / _TOKENIZER)
+    else:
+        for name, file in tokenizer.files.items():
+            shutil.copyfile(file, folder / name)
+    if any(tokenizer.default_languages):
+        source, target = tokenizer.default_languages
         documents[_TOKENIZER] |= {'src_lang': source, 'tgt_lang': target}
-    for name, file in tokenizer.files.items():
-        shutil.copyfile(file, folder / name)
     _save(folder, documents, arrays)
 
 

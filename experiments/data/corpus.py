@@ -127,7 +127,7 @@ def examples(
 
 def tokenize(pairs: Pairs, tokenizer: Tokenizer) -> Corpus:
     """Tokenizes all pairs in memory, including blank ones, for evaluation."""
-    sources, targets = _encoded(pairs, tokenizer)
+    sources, targets = tokenizer.encode_pairs(pairs)
     dtypes = _dtypes(tokenizer)
     return Corpus(
         source=RaggedArray.from_rows(sources, dtypes['source']),
@@ -169,7 +169,7 @@ def _write(
     done = 0
     stream = iter(data.train())
     while chunk := list(itertools.islice(stream, _CHUNK)):
-        encoded = zip(*_encoded(chunk, tokenizer), strict=True)
+        encoded = zip(*tokenizer.encode_pairs(chunk), strict=True)
         full = [both for both in encoded if all(map(len, both))]
         for i, side in enumerate(dtypes):
             own = [both[i] for both in full]
@@ -194,12 +194,6 @@ def _write(
     if data.left_out:
         about['left_out'] = dict(data.left_out)
     storage.write_json(folder / _ABOUT, about)
-
-
-def _encoded(pairs: Pairs, tokenizer: Tokenizer) -> tuple[list[Any], list[Any]]:
-    sources = tokenizer.encode([source for source, _ in pairs])
-    targets = tokenizer.encode_target([target for _, target in pairs])
-    return sources, targets
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:

@@ -43,7 +43,7 @@ class Evaluator:
     Args:
       decoding: Also has the size of batches.
       path: The run's directory, where translations are saved; None disables saving.
-      languages: Codes of source and target language.
+      direction: Name of a set → codes of source and target language.
       objective: Makes the examples of the loss; None is translation.
       programs: Shares compiled programs with other evaluators.
       on_progress: Called with the number of translated sentences, their total, and a
@@ -60,14 +60,14 @@ class Evaluator:
         decoding: Decoding,
         metrics: Sequence[Metric],
         path: Path | None,
-        languages: tuple[str, str],
+        direction: Callable[[str], tuple[str, str]],
         devices: DeviceMesh | None = None,
         objective: Objective | None = None,
         programs: ProgramCache | None = None,
         on_progress: Callable[[int, int, str], None] = lambda done, total, unit: None,
     ):
         self._path = path
-        self._languages = languages
+        self._direction = direction
         self._metrics = metrics
         self._on_progress = on_progress
         self._evaluated: dict[tuple[str, int, int], Evaluation] = {}
@@ -123,12 +123,15 @@ class Evaluator:
 
         hypotheses = self._translate(variables, sources, on_progress=on_progress)
         outputs = [best_first[0].text for best_first in hypotheses]
+        direction = self._direction(name)
+        _, target = direction
+        metrics = [scores.in_language(x, target, references) for x in self._metrics]
         found = {
-            'direction': '-'.join(self._languages),
-            'target': self._languages[1],
+            'direction': '-'.join(direction),
+            'target': target,
             'sentences': len(pairs),
             **self.loss(variables, pairs),
-            **scores.of_translations(self._metrics, outputs, references, sources),
+            **scores.of_translations(metrics, outputs, references, sources),
         }
         return Evaluation(found, outputs)
 

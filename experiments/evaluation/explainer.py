@@ -53,8 +53,6 @@ class Explainer:
                 f'{run.path}: the sources are vectors. Only text can be shown.'
             )
         self.run = run
-        forced = generation.forced_prefix(run.tokenizer.forced_first)
-        self._processors = (*forced, *run.decoding.processors)
         # Heads and layers are switched off separately, even if layers are scanned.
         self._model = run.model.with_separate_layers()
         self._variables = unstack_layers(run.variables)
@@ -66,7 +64,7 @@ class Explainer:
             for i in range(mask.size)
         ]
         self._inspect = compilation.Program(jax.jit(self._inspected))
-        self._searches: dict[Strategy, compilation.Program] = {}
+        self._searches: dict[Any, compilation.Program] = {}
 
     def example(self) -> str:
         """Returns the run's first scored source, or '' if none is saved."""
@@ -113,7 +111,8 @@ class Explainer:
         """
         source = self._encode(text)
         variables = self._ablated(off)
-        trace = self._trace(variables, strategy, source)
+        (first,) = self.run.tokenizer.first_tokens([text])
+        trace = self._trace(variables, strategy, source, first)
         end = self._model.special_tokens.eos
         hypotheses = trace.hypotheses(end)
         numbers = {ids: i for i, ids in enumerate(hypotheses)}
@@ -164,18 +163,23 @@ class Explainer:
         return {**self._variables, 'ablation_masks': placed}
 
     def _trace(
-        self, variables: Any, strategy: Strategy, source: Sequence[int]
+        self,
+        variables: Any,
+        strategy: Strategy,
+        source: Sequence[int],
+        first: int | None,
     ) -> SearchTrace:
         extra = self.run.decoding.extra_length
-        if strategy not in self._searches:
-            choice = strategy, self._processors
-            self._searches[strategy] = _traced_search(self._model, choice, extra)
+        forced = generation.forced_prefix(first)
+        choice = strategy, (*forced, *self.run.decoding.processors)
+        if choice not in self._searches:
+            self._searches[choice] = _traced_search(self._model, choice, extra)
         padding = self._model.special_tokens.padding
         source_BS = pad_source([source], padding, length=_room(len(source)))
         # As in `Translator`, without the EOS of the source.
         max_len_B = np.array([len(source) - 1 + extra], np.int32)
         arrays = _placed((source_BS, max_len_B))
-        return jax.device_get(self._searches[strategy](variables, *arrays))
+        return jax.device_get(self._searches[choice](variables, *arrays))
 
     def _inspected(self, variables: Any, batch: Batch) -> Any:
         seen = introspection.record(

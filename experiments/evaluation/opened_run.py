@@ -127,8 +127,7 @@ class OpenedRun:
         """
         _check_pairs(pairs)
         tokenizer = self.tokenizer
-        source_ids = tokenizer.encode([source for source, _ in pairs])
-        target_ids = tokenizer.encode_target([target for _, target in pairs])
+        source_ids, target_ids = tokenizer.encode_pairs(pairs)
         special = tokenizer.special_tokens
         batch = make_batch(
             [tokenizer.with_end(ids) for ids in source_ids],

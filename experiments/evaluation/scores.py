@@ -11,16 +11,28 @@ from experiments.runs.reading import metric_names
 Scores = dict[str, Any]  # scores and signatures of a set, by name
 
 
-def installed_metrics(made: Mapping[str, Metric], language: str) -> list[Metric]:
+def installed_metrics(
+    made: Mapping[str, Metric], language: str, *others: str
+) -> list[Metric]:
     """Returns metrics for a target language, after checking that they can run.
+
+    Args:
+      others: Further languages, of single sets.
 
     Raises:
       UserError: A package must be installed.
     """
-    found = [dataclasses.replace(x, language=language) for x in made.values()]
-    for metric in found:
-        metric.check_installed()
-    return found
+    for code in {language, *others}:
+        for metric in made.values():
+            dataclasses.replace(metric, language=code).check_installed()
+    return [dataclasses.replace(x, language=language) for x in made.values()]
+
+
+def in_language(metric: Metric, language: str, references: References) -> Metric:
+    """Returns a metric for a language, the same one if that changes nothing."""
+    other = dataclasses.replace(metric, language=language)
+    is_same = other.signature(references) == metric.signature(references)
+    return metric if is_same else other
 
 
 def of_translations(

@@ -91,7 +91,7 @@ class Translator:
         if self._strategy.draws:
             final = 1
         programs = programs or ProgramCache()
-        choice = self._strategy, processors
+        choice = self._strategy, decoding.processors
         self._search = programs.get(_search, model, choice, extra, final, self._devices)
 
     def __call__(
@@ -143,14 +143,21 @@ class Translator:
         lengths = sentences.lengths() + 1
         check_lengths(self._model, lengths)
         tokens = max(1, self._decoding.batch_tokens // self._strategy.hypotheses)
-        batches = list(packing.by_length(lengths, tokens, self._devices.row_shards))
         decode = functools.partial(decode, sentences, first)
+        first_tokens = self._tokenizer.first_tokens(texts)
+        batches = []
+        for token in dict.fromkeys(first_tokens):
+            chosen = np.array([i for i, x in enumerate(first_tokens) if x == token])
+            for shape, index in packing.by_length(
+                lengths[chosen], tokens, self._devices.row_shards
+            ):
+                batches.append((shape, chosen[index], token))
         results = [[Hypothesis('', 0.0)] for _ in texts]
         done = first
         on_progress(done)
         with ThreadPoolExecutor(_count_threads()) as pool:
             decoded = pool.map(decode, batches)
-            for (_, index), found in zip(batches, decoded, strict=True):
+            for (_, index, _), found in zip(batches, decoded, strict=True):
                 hypotheses = self._hypotheses(found)
                 for i, drawn in zip(index, hypotheses, strict=True):
                     if lengths[i] > 1:
@@ -165,10 +172,13 @@ class Translator:
         interventions: Interventions | None,
         sentences: RaggedArray,
         first: int,
-        batch: tuple[packing.Shape, np.ndarray],
+        batch: tuple[packing.Shape, np.ndarray, int | None],
     ) -> DecodeResult:
-        """Decodes the rows of a batch of `packing.by_length`, once per sampling key."""
-        shape, index = batch
+        """Decodes the rows of a batch, once per sampling key.
+
+        The batch is one of `packing.by_length`, with the first token of its targets.
+        """
+        shape, index, token = batch
         rows = np.arange(len(index))
         end = self._tokenizer.source_eos
         padding = self._model.special_tokens.padding
@@ -181,9 +191,12 @@ class Translator:
         numbers_B = np.zeros(shape[0], np.int32)
         numbers_B[rows] = first + index
         arrays = mesh.put((source_BS, max_len_B, numbers_B), self._devices.rows())
+        first_token = None
+        if token is not None:
+            first_token = mesh.put(np.int32(token), self._devices.everywhere())
         found = []
         for key in self._keys:
-            samples = self._search(variables, key, *arrays, interventions)
+            samples = self._search(variables, key, *arrays, first_token, interventions)
             found.append(jax.device_get(samples))
 
         def joined(*x_BN):
@@ -269,9 +282,17 @@ def _search(
     n_best: int,
     devices: DeviceMesh,
 ) -> Program:
-    def decode(variables, key, source_BS, max_len_B, numbers_B, interventions=None):
+    strategy, own = choice
+
+    def decode(
+        variables, key, source_BS, max_len_B, numbers_B, first_token, interventions=None
+    ):
         length = source_BS.shape[1] - 1 + extra_length
-        settings = DecodingOptions(*choice, length, model.special_tokens, n_best)
+        # Languages differ in the value of the token only, and share a program.
+        processors = (*forced_prefix(first_token), *own)
+        settings = DecodingOptions(
+            strategy, processors, length, model.special_tokens, n_best
+        )
         arrays = (source_BS, max_len_B, numbers_B)
         with kv_cache.float32_slots(jax.default_backend() == 'cpu'):
             return decode_rows(model, settings, variables, key, *arrays, interventions)

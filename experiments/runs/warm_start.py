@@ -88,11 +88,16 @@ def vocabulary(
     if not config.init_from:
         return train()
     if run is not None:
-        is_same = tokenizers.make(run.config.tokenizer) == untrained
-        return run.tokenizer if is_same else train()
+        return _inherited(run, untrained) or train()
     if read_record(path)['tokenizer'] != 'init_from':
         return train()
     return trained_run.open_tokenizer(path, config)
+
+
+def _inherited(run: TrainedRun, untrained: Tokenizer) -> Tokenizer | None:
+    if tokenizers.make(run.config.tokenizer) == untrained:
+        return run.tokenizer
+    return untrained.derived(run.tokenizer)
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -131,12 +136,14 @@ def load(
         kept = {path: Kept.of(path, vocabulary, run.tokenizer) for path in of_ids}
         own = {path: taken[path] for path in kept}
         taken |= _taken_over(model, devices, seed(config, 'init_seed'), own, kept)
+    inherited = _inherited(run, tokenizers.make(config.tokenizer))
+    is_own = inherited is None or inherited.digest != vocabulary.digest
     record = {
         'run': str(_folder(config).absolute()),
         'averaged_steps': mean.steps,
         'anew': _names(here.keys() - fitting),
         'left_out': _names(there.keys() - fitting),
-        'tokenizer': 'init_from' if vocabulary is run.tokenizer else 'own',
+        'tokenizer': 'own' if is_own else 'init_from',
         'sha256': trained_run.sha256(freezing.from_paths(taken)['params']),
         'rows': {_name(path): [len(x.here), x.rows] for path, x in kept.items()},
     }
@@ -254,6 +261,8 @@ class Kept(NamedTuple):
         sides = (here.sides[side], there.sides[side])
         new, old = (own.pieces(list(range(own.vocab_size))) for own in sides)
         known = {piece: i for i, piece in enumerate(old)}
+        for piece, like in sides[0].like_pieces.items():
+            known.setdefault(piece, known[like])
         ids = [(i, known[piece]) for i, piece in enumerate(new) if piece in known]
         here_ids, there_ids = np.array(ids, int).reshape(-1, 2).T
         return cls(here_ids, there_ids, len(new))

@@ -87,7 +87,8 @@ def prepare(
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
     data = filters.filtered(sources.load(config.data), made.filters)
-    metrics = scores.installed_metrics(made.metrics, data.target)
+    targets = [target for _, target in data.directions()]
+    metrics = scores.installed_metrics(made.metrics, data.target, *targets)
     available = data.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
@@ -99,6 +100,7 @@ def prepare(
     train = functools.partial(tokenizers.train, made.tokenizer, data, cache, show_read)
     vocabulary = warm_start.vocabulary(config, path, origin, made.tokenizer, train)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
+    vocabulary.check_directions(data.directions(), data.tags)
     teacher = open_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
     # On a short text, the tokenizer can have fewer pieces than the config asks for.
@@ -111,7 +113,7 @@ def prepare(
         made.decoding,
         metrics,
         path,
-        (data.source, data.target),
+        data.direction,
         devices,
         objective,
         programs,

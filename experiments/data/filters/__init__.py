@@ -34,6 +34,9 @@ class Filtered(Source):
         self._filters = filters
         self.source = whole.source
         self.target = whole.target
+        self.tags = whole.tags
+        self.directions = whole.directions
+        self.direction = whole.direction
 
     def train(self):
         filters = copy.deepcopy(self._filters)  # a filter keeps state in a pass

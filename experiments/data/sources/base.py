@@ -30,11 +30,13 @@ class Source:
       source, target: Codes of the languages, such as `'en'`.
       left_out: Reason → number of pairs that the last pass of `train` left out.
       may_download: Whether reading may download a data set.
+      tags: Which languages a tag before each source names, as in `mix`.
     """
 
     source: str
     target: str
     may_download: bool = False
+    tags: bool | str = False
     left_out: Mapping[str, int] = types.MappingProxyType({})
 
     def train(self) -> Iterator[Pair]:
@@ -44,6 +46,14 @@ class Source:
     def evaluation(self) -> Sets:
         """Returns the evaluation sets by name; the first, `'val'`, is the dev set."""
         raise NotImplementedError
+
+    def directions(self) -> list[tuple[str, str]]:
+        """Returns the distinct directions: source and target language."""
+        return [(self.source, self.target)]
+
+    def direction(self, name: str) -> tuple[str, str]:
+        """Returns the languages of an evaluation set, which joins those of several."""
+        return self.source, self.target
 
     def digest(self) -> str:
         """Returns a hex digest of the training pairs, without reading all of them."""

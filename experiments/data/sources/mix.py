@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -32,19 +33,24 @@ class Mix(Source, Checked):
     Attributes:
       temperature: The sampling temperature T. 1 disables upsampling.
       tags: Whether each source text begins with a tag of the target language, such as
-        `<2de>` (Johnson et al., Multilingual NMT System, 2017). The tokenizer's
-        `user_defined_symbols=["<2de>"]` makes a tag one piece.
+        `<2de>` (Johnson et al., Multilingual NMT System, 2017), or of `'both'`
+        languages, `<en2de>`. The tokenizer's `user_defined_symbols=["<2de>"]` makes a
+        tag one piece. Published multilingual tokenizers replace a tag of both.
     """
 
     sources: list | tuple
     temperature: Annotated[float, Range(at_least=1)] = 1.0
-    tags: bool = False
+    tags: bool | str = False
 
     def __post_init__(self):
         super().__post_init__()
         if not self.sources:
             raise ValueError('sources=[] is empty. Give at least one source.')
-        assert self._parts  # checks the specs
+        if self.tags not in (True, False, 'both'):
+            raise ValueError(f"tags must be True, False or 'both', not {self.tags!r}")
+        inside = [x for x in self._parts if isinstance(x, Mix)]
+        if self.tags and any(x.tags != self.tags for x in inside):
+            raise ValueError(f'a mix inside needs the same tags={self.tags!r}')
 
     @functools.cached_property
     def _parts(self) -> list[Source]:
@@ -104,13 +110,28 @@ class Mix(Source, Checked):
                 found[full] = tagged
         return found
 
+    def directions(self):
+        found = [x for part in self._parts for x in part.directions()]
+        return list(dict.fromkeys(found))
+
+    def direction(self, name):
+        for part in self._parts:
+            pattern = rf'([0-9]+\.)?{re.escape(f"{part.source}-{part.target}.")}(.+)'
+            match = re.fullmatch(pattern, name)
+            if match:
+                return part.direction(match[2])
+        return super().direction(name)
+
     def digest(self):
         parts = [part.digest() for part in self._parts]
         tagged = [part.target for part in self._parts] if self.tags else []
+        if self.tags == 'both':
+            tagged = self.directions()
         return hex_digest(repr((parts, self.temperature, tagged)))
 
     def _tagged(self, part: Source, pair: tuple[str, Any]) -> tuple[str, Any]:
         source, target = pair
-        if self.tags and source.strip():
-            source = f'<2{part.target}> {source}'
+        if self.tags and source.strip() and not isinstance(part, Mix):
+            language = part.source if self.tags == 'both' else ''
+            source = f'<{language}2{part.target}> {source}'
         return source, target

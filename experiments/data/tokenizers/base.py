@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -68,6 +68,18 @@ class Tokenizer(Checked):
         """Returns the maximum of `vocab_size`; overrides may read files."""
         return self.vocab_size
 
+    def derived(self, other: 'Tokenizer') -> 'Tokenizer | None':
+        """Returns the tokenizer that this one's arguments make of a trained one.
+
+        A run with `init_from` uses it. None trains a tokenizer on the run's own text.
+        """
+        return None
+
+    @property
+    def like_pieces(self) -> Mapping[str, str]:
+        """New pieces, each with the piece whose embedding initializes it."""
+        return {}
+
     def train(self, texts: Iterable[str]) -> bytes:
         """Learns from streamed texts of both sides, and returns the `model`.
 
@@ -106,6 +118,27 @@ class Tokenizer(Checked):
     def encode_target(self, texts: list[str]) -> list[list[int]]:
         """Returns the ids of each target, without start and end tokens."""
         return self.encode(texts)
+
+    def encode_pairs(
+        self, pairs: Sequence[tuple[str, str]]
+    ) -> tuple[list[Any], list[Any]]:
+        """Returns the rows of `encode` and of `encode_target`."""
+        sources = self.encode([source for source, _ in pairs])
+        return sources, self.encode_target([target for _, target in pairs])
+
+    def first_tokens(self, texts: Sequence[str]) -> list[int | None]:
+        """Returns the token that begins the target of each source, if any."""
+        return [self.forced_first] * len(texts)
+
+    def check_directions(
+        self, directions: Sequence[tuple[str, str]], tags: bool | str
+    ) -> None:
+        """Raises UserError if the tokenizer can't write the languages of the data.
+
+        Args:
+          directions: Source and target language of each part of the data.
+          tags: The argument of `mix`.
+        """
 
     def decode(self, ids: list[list[int]]) -> list[str]:
         """Returns the text of each row up to EOS; skips padding and start tokens."""

@@ -3,11 +3,14 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import logging
 import os
+import re
+import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +29,9 @@ _WEIGHTS_INDEX = '.index.json'
 # Folder of the copies in a run, next to the list of their checksums.
 _FOLDER = 'published'
 _SHOWN = 3  # languages to list in an error
+# Begins a source whose languages differ from the default ones. A space before it makes
+# it text.
+_TAG = re.compile('<([A-Za-z_]*)2([A-Za-z_]+)> ?')
 _COPY = 'Copy all of its files from where the checkpoint was published.'
 _RESTORE = 'Restore it from a copy, or convert the checkpoint again.'
 
@@ -34,11 +40,16 @@ _RESTORE = 'Restore it from a copy, or convert the checkpoint again.'
 class HuggingfaceTokenizer(Tokenizer):
     """A published tokenizer: `huggingface(path="opus-mt-en-de")`.
 
-    A run that `experiments.convert` made keeps the files, and needs no path.
+    A run that `experiments.convert` made keeps the files, and needs no path. If the
+    tokenizer writes languages as tokens, a source may begin with a tag for its pair,
+    `<eng_Latn2swh_Latn>`, or `<2swh_Latn>` for the default source language.
 
     Attributes:
       path: A folder saved by Transformers; `~` is the home directory.
-      source, target: The languages as the tokenizer writes them, such as `'en_XX'`.
+      source, target: The default languages as the tokenizer writes them, such as
+        `'en_XX'`.
+      languages: New languages, each with the language whose embedding initializes its
+        token: `{"gsw_Latn": "deu_Latn"}`.
       vocab_size: Size of the model's embedding, which may exceed the number of pieces.
         0 uses the smallest possible size.
       model: JSON with checksums of the files and these settings.
@@ -47,6 +58,7 @@ class HuggingfaceTokenizer(Tokenizer):
     path: str = ''
     source: str = ''
     target: str = ''
+    languages: dict = dataclasses.field(default_factory=dict, hash=False)
     vocab_size: Annotated[int, Range(at_least=0)] = 0
     model: bytes = dataclasses.field(default=b'', repr=False)
 
@@ -72,11 +84,31 @@ class HuggingfaceTokenizer(Tokenizer):
         bos = padding if theirs.bos_token_id is None else theirs.bos_token_id
         special = SpecialTokens(padding, bos, eos)
         vocab_size = self.vocab_size or max(len(theirs), bos + 1)
-        languages = (self.source, self.target)
-        return of_checkpoint(self._folder, vocab_size, special, *languages).model
+        sides = (self.source, self.target)
+        made = of_checkpoint(
+            self._folder, vocab_size, special, *sides, new=self.languages
+        )
+        return made.model
+
+    def derived(self, other):
+        if self.path or not isinstance(other, HuggingfaceTokenizer):
+            return None
+        if self.vocab_size != other.vocab_size:
+            return None
+        source, target = other.default_languages
+        return of_checkpoint(
+            other._folder,
+            other.vocab_size,
+            other.config_tokens,
+            self.source or source,
+            self.target or target,
+            {**other.like, **self.languages},
+        )
 
     def largest_vocab_size(self):
-        return self.vocab_size or self.opened(self.train(())).vocab_size
+        if self.vocab_size:
+            return self.vocab_size + len(self.languages)
+        return self.opened(self.train(())).vocab_size
 
     def opened(self, model):
         vocab_size = json.loads(model)['vocab_size']
@@ -95,8 +127,17 @@ class HuggingfaceTokenizer(Tokenizer):
         return {name: self._folder / name for name in self._fields['sums']}
 
     @property
-    def languages(self) -> list[str]:
+    def default_languages(self) -> list[str]:
         return self._fields['languages']
+
+    @property
+    def like(self) -> dict[str, str]:
+        """New languages, each with the language whose embedding initializes it."""
+        return self._fields.get('new', {})
+
+    @property
+    def like_pieces(self):
+        return self.like
 
     @property
     def config_tokens(self) -> SpecialTokens:
@@ -117,15 +158,39 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @functools.cached_property
     def theirs(self) -> Any:
-        return _open(self._folder, *self.languages)
+        known = [self.like.get(code, code) for code in self.default_languages]
+        theirs = _open(self._folder, *known)
+        if self.like:
+            tokens = {'additional_special_tokens': list(self.like)}
+            theirs.add_special_tokens(tokens, replace_extra_special_tokens=False)
+        return theirs
+
+    @functools.cached_property
+    def _language_ids(self) -> dict[str, int]:
+        tokens = _language_tokens(self.theirs)
+        ids = self.theirs.convert_tokens_to_ids(list(tokens.values()))
+        return dict(zip(tokens, ids, strict=True))
 
     @functools.cached_property
     def around_source(self) -> Around:
-        return _around(self.theirs, 'text')
+        return self._in_default(_around(self.theirs, 'text'), 0)
 
     @functools.cached_property
     def around_target(self) -> Around:
-        return _around(self.theirs, 'text_target')
+        return self._in_default(_around(self.theirs, 'text_target'), 1)
+
+    def _in_default(self, around: Around, side: int) -> Around:
+        """Returns the tokens with the default language, which may be a new one."""
+        code = self.default_languages[side]
+        return self._replaced(around, self.like.get(code, code), code)
+
+    def _replaced(self, around: Around, code: str, by: str) -> Around:
+        if code == by:
+            return around
+        old, new = self._language_ids[code], self._language_ids[by]
+        before, behind = around
+        swap = {old: new}
+        return [swap.get(i, i) for i in before], [swap.get(i, i) for i in behind]
 
     @property
     def special_tokens(self) -> SpecialTokens:
@@ -149,14 +214,77 @@ class HuggingfaceTokenizer(Tokenizer):
         first = before[-1] if before else None
         return None if first == self.special_tokens.bos else first
 
+    def first_tokens(self, texts):
+        if self.forced_first is None:
+            return super().first_tokens(texts)
+        directions = [direction for direction, _ in map(self._split, texts)]
+        return [self._language_ids[target] for _, target in directions]
+
+    def check_directions(self, directions, tags):
+        source, target = self.default_languages
+        if not target:
+            return
+        if tags == 'both':
+            self._check_direction('data: ', itertools.chain(*directions))
+            return
+        shown = ', '.join('-'.join(x) for x in directions[:_SHOWN])
+        if len(directions) > 1:
+            raise UserError(
+                f'data: the tokenizer must know the languages of {shown}. Add '
+                'tags="both" to mix.'
+            )
+        known = all(code in self._language_ids for code in directions[0])
+        if known and directions[0] != (source, target):
+            raise UserError(
+                f'data: {shown} differs from the tokenizer, {source}-{target}. Set its '
+                'source and target.'
+            )
+
+    def _split(self, text: str) -> tuple[tuple[str, str], str]:
+        """Returns the languages and the text of a source that may begin with a tag."""
+        source, target = self.default_languages
+        tag = _TAG.match(text) if target else None
+        if not tag:
+            return (source, target), text
+        direction = tag[1] or source, tag[2]
+        self._check_direction(f'{tag[0].strip()}: ', direction)
+        return direction, text[tag.end() :]
+
+    def _check_direction(self, where: str, codes: Iterable[str]) -> None:
+        for code in codes:
+            _check_language(where, code, self._language_ids, self._folder)
+        if self.forced_first is None:
+            raise UserError(
+                f'{where}{self._folder} writes languages after texts, which allows one '
+                'direction per run. Use mBART-50, M2M100 or NLLB for several.'
+            )
+
     def encode(self, texts):
-        before, behind = self.around_source
-        return [before + row + behind[:-1] if row else [] for row in self._rows(texts)]
+        check_list('texts', texts)
+        default, _ = self.default_languages
+        split = list(map(self._split, texts))
+        rows = self._rows([text for _, text in split])
+        found = []
+        for ((source, _), _), row in zip(split, rows, strict=True):
+            before, behind = self._replaced(self.around_source, default, source)
+            found.append(before + row + behind[:-1] if row else [])
+        return found
 
     def encode_target(self, texts):
-        before = [] if self.forced_first is None else [self.forced_first]
-        rows = self._rows(texts, 'text_target')
-        return [before + row if row else [] for row in rows]
+        return self._targets(texts, [self.forced_first] * len(texts))
+
+    def encode_pairs(self, pairs):
+        sources = [source for source, _ in pairs]
+        targets = [target for _, target in pairs]
+        first = self.first_tokens(sources)
+        return self.encode(sources), self._targets(targets, first)
+
+    def _targets(self, texts: list[str], first: Iterable[int | None]) -> Any:
+        found = []
+        for token, row in zip(first, self._rows(texts, 'text_target'), strict=True):
+            before = [] if token is None else [token]
+            found.append(before + row if row else [])
+        return found
 
     def _rows(self, texts: list[str], side: str = 'text') -> list[list[int]]:
         check_list('texts', texts)
@@ -210,18 +338,24 @@ def of_checkpoint(
     special_tokens: SpecialTokens,
     source: str = '',
     target: str = '',
+    new: Mapping[str, str] = types.MappingProxyType({}),
 ) -> HuggingfaceTokenizer:
     """Makes the tokenizer of a checkpoint.
 
     Args:
       vocab_size, special_tokens: Those of its config.
       source, target: For checkpoints that write languages as tokens.
+      new: Languages to add, as `HuggingfaceTokenizer.languages`.
 
     Raises:
       UserError: A package, file or language is missing, a file is damaged, or the
         tokenizer does not fit the model.
     """
-    _check_languages(folder, source, target)
+    theirs = _open(folder)
+    known = _language_tokens(theirs)
+    _check_new(new, known, folder)
+    for flag, code in {'source': source, 'target': target}.items():
+        _check_language(f'{flag}=', code, [*known, *new], folder)
     sums = {}
     for pattern in _FILES:
         for path in folder.glob(pattern):
@@ -233,6 +367,9 @@ def of_checkpoint(
         'config_tokens': dataclasses.asdict(special_tokens),
         'languages': [source, target],
     }
+    if new:
+        rows = max(vocab_size, len(theirs) + len(new))
+        fields |= {'vocab_size': rows, 'new': dict(new)}
     model = storage.json_text(fields).encode()
     found = HuggingfaceTokenizer(path=str(folder)).opened(model)
     _check_tokens(found, folder)
@@ -284,17 +421,40 @@ def _around(theirs: Any, side: str) -> Around:
     return whole[:start], whole[start + size :]
 
 
-def _check_languages(folder: Path, source: str, target: str) -> None:
-    theirs = _open(folder)
-    codes = ['']
-    if hasattr(theirs, 'src_lang'):
-        tokens = [x for x in theirs.all_special_tokens if not x.startswith('<')]
-        codes = [token.strip('_') for token in tokens]  # M2M100's are like __en__
-    for flag, code in {'source': source, 'target': target}.items():
-        if code not in codes:
-            known = ', '.join(codes[:_SHOWN])
-            fix = f'Give one such as {known}.' if known else 'Leave it out.'
-            raise UserError(f'{flag}={code} is not a language token of {folder}. {fix}')
+def _language_tokens(theirs: Any) -> dict[str, str]:
+    """Returns the token of each language; `{'': ''}` if it writes none."""
+    if not hasattr(theirs, 'src_lang'):
+        return {'': ''}
+    tokens = [x for x in theirs.all_special_tokens if not x.startswith('<')]
+    return {token.strip('_'): token for token in tokens}  # M2M100's are like __en__
+
+
+def _check_language(
+    where: str, code: str, known: Collection[str], folder: Path
+) -> None:
+    if code in known:
+        return
+    near = [x for x in known if x[:2].lower() == code[:2].lower()]
+    shown = ', '.join((near or list(known))[:_SHOWN])
+    fix = (
+        f'Give one of its {len(known)}, such as {shown}.' if shown else 'Leave it out.'
+    )
+    raise UserError(f'{where}{code} is not a language token of {folder}. {fix}')
+
+
+def _check_new(new: Mapping[str, str], known: Mapping[str, str], folder: Path) -> None:
+    for code, like in new.items():
+        where = f'tokenizer: languages={dict(new)}: '
+        _check_language(where, like, known, folder)
+        if known[like] != like:
+            raise UserError(
+                f'{where}Transformers fixes the languages of {folder}. Use the code of '
+                'a language that you do not need.'
+            )
+        if code in known:
+            raise UserError(f'{where}{folder} has {code!r}. Leave it out.')
+        if not re.fullmatch('[A-Za-z_]+', code):
+            raise UserError(f'{where}{code!r} must be of letters and underscores.')
 
 
 def _check_tokens(found: HuggingfaceTokenizer, folder: Path) -> None:

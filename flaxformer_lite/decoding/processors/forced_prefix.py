@@ -12,7 +12,7 @@ class ForcedPrefix(Processor):
     """Gives the first tokens probability 1.
 
     Attributes:
-      tokens: Token ids, such as that of a language.
+      tokens: Token ids, such as that of a language; traced ones are not checked.
 
     Examples:
       >>> tokens_BNL, logits_BNV = jnp.zeros((1, 1, 4), int), jnp.zeros((1, 1, 3))
@@ -25,7 +25,9 @@ class ForcedPrefix(Processor):
 
     def __post_init__(self):
         super().__post_init__()
-        if not self.tokens or not all(isinstance(x, int) for x in self.tokens):
+        if not self.tokens or not all(
+            isinstance(x, int | jax.Array) for x in self.tokens
+        ):
             raise ValueError(f'tokens must be ids, such as (5, 9), not {self.tokens!r}')
 
     def check(self, vocab_size, special_tokens, max_length):

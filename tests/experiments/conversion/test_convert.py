@@ -5,6 +5,7 @@ test_published_tokenizers covers tokenization alone.
 """
 
 import dataclasses
+import io
 import json
 import re
 import shutil
@@ -21,12 +22,15 @@ from terminals import Terminal
 import flaxformer_lite
 from experiments import convert, report, run, storage, translate
 from experiments.command_line import flags
+from experiments.command_line.screen import Screen
 from experiments.config import search
 from experiments.conversion import converted
+from experiments.data.tokenizers import huggingface
 from experiments.errors import UserError
 from experiments.evaluation.translator import Translator
-from experiments.runs import directory, reading, trained_run
+from experiments.runs import directory, reading, trained_run, warm_start
 from experiments.runs.reading import outputs_path
+from experiments.training import setup
 
 # Compiling takes a second each: these differ in what a search is told.
 MOST_TELLING = ('marian', 'mbart')
@@ -77,6 +81,112 @@ def test_translations_are_those_of_transformers(name, runs):
     golden = published_tokenizers.golden_of(name)
     found = [best[0].text for best in translator(mean.variables, golden['texts'])]
     assert found == golden['greedy']
+
+
+def test_a_tag_decides_the_languages_of_one_translation(runs):
+    name = 'm2m100'
+    trained = trained_run.open_trained(runs / name)
+    golden = published_tokenizers.golden_of(name)
+    theirs = trained.tokenizer
+    sizes = theirs.vocab_size, theirs.config_tokens
+    other = huggingface.of_checkpoint(theirs._folder, *sizes, 'is', 'ja')
+    decoding = search.make(
+        dataclasses.replace(
+            trained.config.evaluation,
+            decode='greedy',
+            extra_length=published_tokenizers.EXTRA_LENGTH,
+        )
+    )
+    mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
+    tag = '<{}2{}> '.format(*golden['languages'])
+    mixed = []
+    for text in golden['texts']:
+        mixed += [tag + text if text.strip() else text, text]
+    translate = Translator(trained.model, other, decoding)
+    found = [best[0].text for best in translate(mean.variables, mixed)]
+    assert found[::2] == golden['greedy']
+    default = translate(mean.variables, golden['texts'])
+    assert found[1::2] == [best[0].text for best in default] != found[::2]
+
+
+def write_directions(folder, *pairs):
+    specs = []
+    for source, target in pairs:
+        part = folder / target
+        part.mkdir(parents=True)
+        for name, more in {'train': 'bb', 'val': 'ab', 'test': 'ba'}.items():
+            for code, line in {source: 'cab', target: 'bac'}.items():
+                (part / f'{name}.{code}').write_text(f'{line}\n{more}\n', 'utf-8')
+        specs.append(f'text(path="{part}", source="{source}", target="{target}")')
+    return f'mix(sources={specs!r}, tags="both")'
+
+
+def several(runs, tmp_path, name='nllb'):
+    """Returns flags of a run with a published and a new target language."""
+    data = write_directions(
+        tmp_path / 'text', ('eng_Latn', 'fra_Latn'), ('fra_Latn', 'gsw')
+    )
+    path = runs / name
+    tokenizer = trained_run.open_trained(path).config.tokenizer
+    return {
+        'data': data,
+        'init_from': str(path),
+        'tokenizer': f'{tokenizer[:-1]}, languages={{"gsw": "eng_Latn"}})',
+        **{'batch.tokens': 256, 'batch.max_length': 16, 'train.steps': 2},
+        **{'evaluation.decode': 'greedy', 'evaluation.extra_length': 3},
+        'evaluation.every': 0,
+    }
+
+
+def test_the_embedding_of_a_new_language_is_that_of_the_named_one(runs, tmp_path):
+    overrides = several(runs, tmp_path)
+    config = flags.settings(f'{runs / "nllb"}/config.json', overrides).config
+    made = setup.prepare(config, tmp_path / 'run', Screen(io.StringIO()))
+    trained = trained_run.open_trained(runs / 'nllb')
+    mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
+    old = mean.variables['params']['embedding']
+    new = made.warm_start.variables['params/embedding']
+    theirs = made.tokenizer.theirs
+    like, added = theirs.convert_tokens_to_ids(['eng_Latn', 'gsw'])
+    assert new.shape == (added + 1, old.shape[1]) and made.model.vocab_size == added + 1
+    np.testing.assert_array_equal(new[:added], old[:added])
+    np.testing.assert_array_equal(new[added], old[like])
+    assert np.any(new[added] != 0)
+    assert made.warm_start.record['tokenizer'] == 'init_from'
+    targets = {made.pairs.target[i].tolist()[0] for i in range(len(made.pairs))}
+    assert targets == set(theirs.convert_tokens_to_ids(['fra_Latn', 'gsw']))
+    with pytest.raises(UserError, match='Add tags="both" to mix'):
+        data = overrides['data'].replace(', tags="both"', '')
+        overrides = overrides | {'data': data}
+        config = flags.settings(f'{runs / "nllb"}/config.json', overrides).config
+        setup.prepare(config, tmp_path / 'run', Screen(io.StringIO()))
+
+
+@pytest.mark.slow
+def test_a_run_of_several_directions_scores_each(runs, tmp_path, monkeypatch):
+    overrides = several(runs, tmp_path)
+    path = tmp_path / 'run'
+    settings = [f'--config.{name}={value}' for name, value in overrides.items()]
+    settings += [f'--config={runs / "nllb"}/config.json', f'--workdir={path}']
+    command(monkeypatch, run, *settings)
+    found = json.loads((path / 'result.json').read_text('utf-8'))['evaluations']
+    assert {name: x['direction'] for name, x in found.items()} == {
+        'val': 'eng_Latn+fra_Latn-fra_Latn+gsw',
+        'eng_Latn-fra_Latn.val': 'eng_Latn-fra_Latn',
+        'eng_Latn-fra_Latn.test': 'eng_Latn-fra_Latn',
+        'fra_Latn-gsw.val': 'fra_Latn-gsw',
+        'fra_Latn-gsw.test': 'fra_Latn-gsw',
+    }
+    out = tmp_path / 'out'
+    command(monkeypatch, convert, path, '--to=huggingface', f'--out={out}')
+    again = converted.read_checkpoint(out, 'grammar', 'fra_Latn', 'gsw').tokenizer
+    ours = trained_run.open_trained(path).tokenizer
+    pair = ('<fra_Latn2gsw> cab', 'bac')
+    assert again.encode_pairs([('cab', 'bac')]) == ours.encode_pairs([pair])
+    # It resumes without its source, whose tokenizer it extends.
+    monkeypatch.setattr(warm_start, 'source', lambda *_: None)
+    command(monkeypatch, run, *settings, '--config.train.steps=3')
+    assert trained_run.open_trained(path).checkpoints.steps()[-1] == 3
 
 
 def test_the_commands_take_it_as_a_run(tmp_path, monkeypatch, capsys):

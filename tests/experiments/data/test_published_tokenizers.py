@@ -173,6 +173,109 @@ def test_a_language_that_is_not_there_is_refused(name, languages, words, tmp_pat
     refuses(checkpoint(name, tmp_path / name), words, *languages)
 
 
+@pytest.mark.parametrize(
+    ('name', 'words'),
+    [
+        ('m2m100', '<en2tlh>: tlh is not a language token of'),
+        ('nllb', 'en is not a language token of'),
+        ('mbart', 'which allows one direction per run. Use mBART-50, M2M100 or NLLB'),
+    ],
+)
+def test_a_tag_of_a_direction_that_the_tokenizer_lacks_is_refused(name, words, read):
+    tag = {'nllb': '<en2fra_Latn>', 'mbart': '<en_XX2de_DE>'}.get(name, '<en2tlh>')
+    with pytest.raises(UserError, match=words) as caught:
+        read(name).encode([f'{tag} ab'])
+    if name == 'nllb':
+        assert str(caught.value).endswith('Give one of its 4, such as eng_Latn.')
+    assert read(name).encode([f' {tag} ab'])  # a text
+
+
+SEVERAL = {
+    'm2m100': [('en', 'ha'), ('is', 'ja'), ('zh', 'en')],
+    'nllb': [('eng_Latn', 'ace_Arab'), ('fra_Latn', 'zho_Hans')],
+    'mbart50': [('cs_CZ', 'ar_AR'), ('de_DE', 'en_XX')],
+}
+
+
+@pytest.mark.parametrize('name', SEVERAL)
+def test_pairs_of_several_directions_have_the_tokens_of_transformers(name, read):
+    tokenizer = read(name)
+    directions = SEVERAL[name]
+    pairs = [(f'<{source}2{target}> cab ab', 'bac') for source, target in directions]
+    sources, targets = tokenizer.encode_pairs([*pairs, ('cab ab', 'bac'), ('', 'a')])
+    default = tuple(golden_of(name)['languages'])
+    for i, (source, target) in enumerate([*directions, default]):
+        theirs = huggingface._open(tokenizer._folder, source, target)
+        assert tokenizer.with_end(sources[i]) == theirs('cab ab').input_ids
+        expected = theirs(text_target='bac').input_ids
+        assert [*targets[i], tokenizer.special_tokens.eos] == expected
+        text = pairs[i][0] if i < len(pairs) else ''
+        assert tokenizer.first_tokens([text]) == expected[:1]
+    assert sources[-1] == []
+    _, target = directions[1]
+    assert tokenizer.encode([f'<2{target}> ab']) == tokenizer.encode(['ab'])
+    assert tokenizer.first_tokens([f'<2{target}> ab']) == targets[1][:1]
+
+
+def test_data_of_several_directions_needs_tags_of_known_languages(read):
+    tokenizer = read('m2m100')
+    tokenizer.check_directions([('en', 'ha'), ('ha', 'en')], 'both')
+    tokenizer.check_directions([('en', 'ha')], False)
+    tokenizer.check_directions([('word', 'sound')], False)  # columns of a table
+    refused = {
+        'Add tags="both" to mix': ([('en', 'ha'), ('en', 'is')], True),
+        'data: en-is differs from the tokenizer, en-ha': ([('en', 'is')], False),
+        'data: tlh is not a language token': ([('en', 'tlh')], 'both'),
+    }
+    for words, arguments in refused.items():
+        with pytest.raises(UserError, match=words):
+            tokenizer.check_directions(*arguments)
+    read('t5').check_directions([('en', 'ha'), ('en', 'is')], True)
+
+
+def added(tmp_path, name, new, source, target):
+    path = checkpoint(name, tmp_path / name)
+    described = load.describe_pretrained(path)
+    return huggingface.of_checkpoint(
+        path, described.vocab_size, described.special_tokens, source, target, new
+    )
+
+
+@pytest.mark.parametrize('name', ['nllb', 'mbart50'])
+def test_a_new_language_is_one_more_token(name, tmp_path):
+    source, like = golden_of(name)['languages']
+    tokenizer = added(tmp_path, name, {'gsw': like}, source, 'gsw')
+    size = len(huggingface._open(tmp_path / name))
+    assert tokenizer.pieces([size]) == ['gsw']
+    assert tokenizer.vocab_size == size + 1
+    assert tokenizer.forced_first == size
+    assert tokenizer.first_tokens([f'<2{like}> a', '<2gsw> a', 'a'])[1:] == [size] * 2
+    plain = tokenizer.encode([f'<{source}2gsw> ab', f'<gsw2{like}> ab'])
+    assert plain[0] == tokenizer.encode(['ab'])[0]
+    assert plain[1] == [size, *plain[0][1:]]
+    assert tokenizer.decode([[size, *plain[0][1:]]]) == ['ab']
+    path = tmp_path / 'run' / 'tokenizer.model'
+    tokenizer.save(path)
+    saved = tokenizers.open_saved('huggingface', path)
+    assert saved.encode(['<gsw2gsw> ab']) == [[size, *plain[0][1:]]]
+
+
+@pytest.mark.parametrize(
+    ('name', 'new', 'words'),
+    [
+        ('nllb', {'gsw': 'deu_Latn'}, 'deu_Latn is not a language token of'),
+        ('nllb', {'fra_Latn': 'eng_Latn'}, "has 'fra_Latn'. Leave it out."),
+        ('nllb', {'gsw 2': 'eng_Latn'}, 'must be of letters and underscores'),
+        ('m2m100', {'gsw': 'en'}, 'Transformers fixes the languages of'),
+        ('t5', {'gsw': 'en'}, 'Leave it out.'),
+    ],
+)
+def test_a_new_language_that_is_impossible_is_refused(name, new, words, tmp_path):
+    with pytest.raises(UserError, match='tokenizer: languages=') as caught:
+        added(tmp_path, name, new, *golden_of(name)['languages'])
+    assert words in str(caught.value)
+
+
 def test_code_in_the_folder_of_a_checkpoint_is_not_run(tmp_path):
     theirs = checkpoint('bart', tmp_path / 'theirs')
     (theirs / 'code.py').write_text('raise SystemExit')

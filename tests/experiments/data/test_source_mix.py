@@ -65,6 +65,28 @@ def test_a_tag_says_the_language_to_translate_to(specs):
     assert (found.source, found.target) == ('en', 'fr+cs')
 
 
+def test_a_tag_of_both_languages_says_the_direction(specs):
+    inner = f'mix(sources={specs[:2]!r}, tags="both")'
+    found = load([inner, specs[2]], ', tags="both"')
+    assert found.directions() == [('en', 'de'), ('en', 'fr'), ('en', 'cs')]
+    assert found.direction('val') == ('en', 'de+fr+cs')
+    assert found.direction('en-cs.test') == ('en', 'cs')
+    assert found.direction('en-de+fr.en-fr.test') == ('en', 'fr')
+    assert load([specs[1]] * 2).direction('1.en-fr.val') == ('en', 'fr')
+    pairs = list(load(specs[1:], ', tags="both"').train())
+    assert pairs[0] == ('<en2fr> en train 0', 'fr train 0')
+    digests = {load(specs, f', tags={x}').digest() for x in (False, True, '"both"')}
+    assert len(digests) == 3
+    with pytest.raises(UserError, match="tags must be True, False or 'both'"):
+        load(specs, ', tags="target"')
+    with pytest.raises(UserError, match="a mix inside needs the same tags='both'"):
+        load([f'mix(sources={specs!r})'], ', tags="both"')
+    nested = found.evaluation()['val']
+    assert [source for source, _ in nested[::2]] == [
+        f'<en2{x}> en val 0' for x in ('de', 'fr', 'cs')
+    ]
+
+
 def test_dev_sets_are_joined_and_other_sets_scored_alone(specs):
     sets = load([specs[0], specs[1], specs[0]]).evaluation()
     assert {name: len(pairs) for name, pairs in sets.items()} == {

@@ -34,7 +34,7 @@ def evaluator(tmp_path, monkeypatch):
         search.make(EvaluationConfig()),
         scores.installed_metrics(metrics.make('[bleu, ter]'), 'zh-CN'),
         tmp_path,
-        ('en', 'zh-CN'),
+        lambda name: ('en', 'zh-CN'),
         on_progress=lambda *x: told.append(x),
     )
 
