@@ -1,6 +1,7 @@
 """Converts a checkpoint of Transformers to a run, or a run to other formats.
 
 python -m experiments.convert opus-mt-en-de --workdir=runs/opus-mt-en-de
+python -m experiments.convert --from=google-t5/t5-small --workdir=runs/t5_small
 python -m experiments.convert nllb --workdir=runs/n --source=eng_Latn --target=fra_Latn
 python -m experiments.convert runs/wmt_small --to=huggingface --out=wmt_small_hf
 
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from experiments.command_line import console, flags, screen
 from experiments.config.schema import ExperimentConfig
+from experiments.errors import UserError
 
 FORMATS = ('ctranslate2', 'huggingface')
 
@@ -31,13 +33,21 @@ def main() -> None:
     parser = _parser()
     args = parser.parse_args()
     if args.to is None:
-        if args.workdir is None or args.out or args.quantization:
+        if args.workdir is None or args.out or args.quantization or args.push:
             parser.error(
                 'to convert a checkpoint, pass --workdir; to export a run, pass --to '
                 'and --out'
             )
-    elif args.out is None or args.workdir or args.source or args.target:
-        parser.error('--to: needs --out, and excludes --workdir, --source and --target')
+    elif args.out is None or args.workdir or args.source or args.target or args.hub:
+        parser.error(
+            '--to: needs --out, and excludes --workdir, --from, --source and --target'
+        )
+    if (args.folder is None) == (args.hub is None):
+        parser.error('pass a directory, or the name of a checkpoint as --from')
+    if args.push:
+        _check_push(args)
+    if args.hub:
+        args.folder = _downloaded(args.hub)
     with screen.on_stderr('converting'):
         text = _write_export(args) if args.to else _make_run(args)
     print(text)
@@ -50,9 +60,16 @@ def _parser() -> flags.Parser:
     parser.add_argument(
         'folder',
         type=Path,
+        nargs='?',
         help='directory of a checkpoint (config.json, weights, tokenizer), or of a run',
     )
     made = parser.add_argument_group('convert a checkpoint to a run')
+    made.add_argument(
+        '--from',
+        dest='hub',
+        metavar='NAME',
+        help='name on the Hugging Face Hub, OWNER/NAME or OWNER/NAME@REVISION',
+    )
     made.add_argument('--workdir', type=Path, help='directory of the new run')
     made.add_argument(
         '--data', default=ExperimentConfig().data, help='data source for evaluation'
@@ -71,6 +88,11 @@ def _parser() -> flags.Parser:
         choices=('float32', 'int8'),
         help='number format of --to=ctranslate2',
     )
+    written.add_argument(
+        '--push',
+        metavar='NAME',
+        help='also upload the folder of --to=huggingface to the Hugging Face Hub',
+    )
     flags.add_trust_code(parser)
     return parser
 
@@ -78,11 +100,28 @@ def _parser() -> flags.Parser:
 # These functions import JAX, so that flags are checked without waiting for it.
 
 
+def _check_push(args: argparse.Namespace) -> None:
+    from experiments.conversion import hub
+
+    if args.to != 'huggingface':
+        raise UserError(f'--push={args.push}: needs --to=huggingface.')
+    hub.check_push(args.push)
+
+
+def _downloaded(name: str) -> Path:
+    from experiments.conversion import hub
+
+    return hub.checkpoint(name)
+
+
 def _write_export(args: argparse.Namespace) -> str:
-    from experiments.conversion import export
+    from experiments.conversion import export, hub
 
     export.export(args.folder, args.to, args.out, args.quantization, args.trust_code)
-    return f'{args.out}: {args.folder} for {args.to}'
+    text = f'{args.out}: {args.folder} for {args.to}'
+    if args.push:
+        text += f'\n{hub.push(args.out, args.push, args.folder)}'
+    return text
 
 
 def _make_run(args: argparse.Namespace) -> str:

@@ -61,6 +61,7 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     """Prints what would run and its costs; writes nothing."""
     from experiments import describe
     from experiments.config import check, user_modules
+    from experiments.conversion import hub
     from experiments.costs.ledger import ledger
     from experiments.data import sources
     from experiments.runs import warm_start
@@ -73,7 +74,7 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     accepts = args.accept_changed_parts or state == directory.HAS_ENDED
     user_modules.use(path, warn, accepts, args.trust_code, is_own=True)
     check.check_overrides(config, settings.overrides)
-    warm_start.source(config, path)
+    warm_start.source(config, path, hub.as_run)
     teacher.open_teacher(config.train.teacher)
     sources.load(config.data)
     costs = ledger(config)

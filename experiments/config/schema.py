@@ -235,7 +235,9 @@ class ExperimentConfig(ConfigSection):
         'experiments/data/objectives/; empty: translation',
     ] = None
     init_from: Annotated[
-        str, 'directory of a run to initialize parameters and tokenizer from'
+        str,
+        'run to initialize parameters and tokenizer from: its directory, or the name '
+        'of a checkpoint on the Hugging Face Hub',
     ] = ''
     init_average: Annotated[
         int | None,

@@ -48,8 +48,13 @@ class WarmStart(NamedTuple):
     record: dict[str, Any]
 
 
-def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
+def source(
+    config: ExperimentConfig, path: Path, find: Callable[[str], Path]
+) -> TrainedRun | None:
     """Returns the source of the run in `path`, or None if it needs none.
+
+    Args:
+      find: Returns the directory of `init_from`.
 
     Raises:
       UserError: The source doesn't exist, or has no finished checkpoint.
@@ -61,11 +66,7 @@ def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
     if processes.from_first(checkpoints.steps):
         return None
     with named('init_from'):
-        return trained_run.open_trained(_folder(config))
-
-
-def _folder(config: ExperimentConfig) -> Path:
-    return Path(config.init_from).expanduser()
+        return trained_run.open_trained(find(config.init_from))
 
 
 def vocabulary(
@@ -139,7 +140,7 @@ def load(
     inherited = _inherited(run, tokenizers.make(config.tokenizer))
     is_own = inherited is None or inherited.digest != vocabulary.digest
     record = {
-        'run': str(_folder(config).absolute()),
+        'run': str(run.checkpoints.directory.parent.absolute()),
         'averaged_steps': mean.steps,
         'anew': _names(here.keys() - fitting),
         'left_out': _names(there.keys() - fitting),

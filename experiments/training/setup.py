@@ -11,6 +11,7 @@ from experiments.command_line import console
 from experiments.command_line.screen import Screen
 from experiments.config import check, components
 from experiments.config.schema import ExperimentConfig, seed, without_seeds
+from experiments.conversion import hub
 from experiments.data import corpus, filters, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
@@ -80,7 +81,7 @@ def prepare(
     # Report errors of the config before loading the data.
     made = components.build(config)
     optimizer.check_rates(config, made.optimizer)
-    origin = warm_start.source(config, path)
+    origin = warm_start.source(config, path, hub.as_run)
     devices = mesh.make_mesh(**vars(config.mesh))
     check.check_backend(config)
     screen.begin('checking components', quiet=True)

@@ -28,6 +28,7 @@ NOT_HERE = (
     '--sweep=configs/sweeps/',
     'benchmarks.',
     'experiments.demo',  # which answers until it is stopped
+    '--from=',  # which downloads
     'euclidean',  # which the page has the reader write: the last test does
     'experiments.config.table',  # of which another test compares all that it prints
 )
