@@ -28,7 +28,6 @@ FILES = (
     'model-*.safetensors',
 )
 _NAME = re.compile(r'([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?', re.ASCII)
-_RUN = 'run'
 _LOG_IN = 'Log in with `hf auth login`, or set HF_TOKEN.'
 
 
@@ -57,7 +56,9 @@ def checkpoint(name: str) -> Path:
         )
     hub = _package(name)
     if not sys.stderr.isatty():
-        hub.utils.disable_progress_bars()
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()
     with _hub_errors(name):
         found = hub.snapshot_download(
             match[1],
@@ -87,13 +88,12 @@ def as_run(name: str) -> Path:
         compilation.use_cache() / f'hub-{owner}--{rest.partition("@")[0]}-{found.name}'
     )
 
-    def write(draft: Path) -> None:
-        with named(f'init_from={name}'):
-            made = converted.read_checkpoint(found, str(ExperimentConfig().data))
-        converted.write_run(made, draft / _RUN)
-
-    storage.cache_folder(kept, write)
-    return kept / _RUN
+    with storage.locked(kept.with_name(f'.{kept.name}.lock'), wait=True):
+        if not storage.exists(kept):
+            with named(f'init_from={name}'):
+                made = converted.read_checkpoint(found, str(ExperimentConfig().data))
+            converted.write_run(made, kept)
+    return kept
 
 
 def check_push(name: str) -> None:
@@ -117,13 +117,13 @@ def push(path: Path, name: str, workdir: Path) -> str:
     storage.write(card, model_card(name, reading.read_run(workdir)))
     hub = _package('--push')
     with _hub_errors(f'--push={name}'):
-        hub.create_repo(name, private=True, exist_ok=True)
+        address = hub.create_repo(name, private=True, exist_ok=True)
         hub.upload_folder(
             repo_id=name,
             folder_path=path,
             commit_message='Upload a model of flaxformer_lite',
         )
-    return f'{hub.constants.ENDPOINT}/{name}'
+    return str(address)
 
 
 def model_card(name: str, run: Run) -> str:

@@ -16,7 +16,6 @@ import published_tokenizers
 import pytest
 
 from experiments import convert
-from experiments.config.schema import ExperimentConfig
 from experiments.conversion import converted, hub
 from experiments.errors import UserError
 from experiments.runs import reading
@@ -61,6 +60,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.path.partition('?')[0]
         self.store.asked.append(path)
+        if path.startswith('/mark/'):
+            self.answer(200)
+            return
         api = re.fullmatch(r'/api/models/([^/]+/[^/]+)/(revision|tree)/(\w+)', path)
         if api:
             name, kind, revision = api.groups()
@@ -92,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == '/api/repos/create':
             asked = json.loads(body)
             self.store.created.append(asked)
-            self.answer(200, {'url': f'https://x/{asked["name"]}'})
+            self.answer(200, {'url': f'{self.store.address}/me/{asked["name"]}'})
         elif '/preupload/' in self.path:
             files = json.loads(body)['files']
             modes = [{'path': x['path'], 'uploadMode': 'regular'} for x in files]
@@ -136,40 +138,85 @@ def server():
     server.server_close()
 
 
-# huggingface_hub reads its settings once, when it is imported.
+# huggingface_hub reads its settings when it is imported, which each fork does.
 PROGRAM = """
-import sys
+import json, os, sys, traceback, urllib.request
+from pathlib import Path
 from experiments.conversion import hub
 from experiments.errors import UserError
-for name in sys.argv[1:]:
-    try:
-        print(hub.checkpoint(name))
-    except UserError as error:
-        print('refused', error)
+
+def answer(names):
+    found = []
+    for name in names:
+        try:
+            if name.startswith('push '):
+                hub.reading.read_run = lambda path: None
+                hub.model_card = lambda name, run: '# card'
+                _, folder, name = name.split()
+                hub.check_push(name)
+                found.append(hub.push(Path(folder), name, Path()))
+            else:
+                found.append(str(hub.checkpoint(name)))
+        except UserError as error:
+            found.append(f'refused {error}')
+    return found
+
+for group, settings, names in json.loads(sys.argv[1]):
+    urllib.request.urlopen(f'{sys.argv[2]}/mark/{group}')
+    if not os.fork():
+        os.environ.update(settings)
+        try:
+            lines = answer(names)
+        except BaseException:
+            lines = traceback.format_exc().splitlines()
+        print(json.dumps([group, lines]), flush=True)
+        os._exit(0)
+    os.wait()
 """
+REFUSED = {
+    'no/such': 'no/such: not found on the Hub. Check the name.',
+    'meta/gated': 'meta/gated: access is restricted. Accept its terms',
+    f'{NAME}@other': 'the Hub has no such revision. Check the part after @.',
+    'old/pickled': 'old/pickled has no safetensors. Pickled weights are not',
+    'their/code': 'their/code needs code from its repository (auto_map)',
+    'a/b/c': 'a/b/c is neither a folder nor a name on the Hub.',
+}
 
 
 @pytest.fixture(scope='module')
-def ask(server, tmp_path_factory):
-    """Returns a function that asks for checkpoints by name, in a new process."""
-    cache = tmp_path_factory.mktemp('hub_cache')
+def answers(server, repositories, tmp_path_factory):
+    """Returns what was answered to each group of names, and asked of the server."""
+    folder = tmp_path_factory.mktemp('exported')
+    (folder / 'config.json').write_text('{}')
+    (folder / 'model.safetensors').write_bytes(b'weights')
+    groups = [
+        ('first', {}, [NAME]),
+        ('again', {}, [f'{NAME}@{COMMIT}']),
+        ('offline', {'HF_HUB_OFFLINE': '1'}, [NAME, 'no/such']),
+        ('unreachable', {'HF_ENDPOINT': 'http://127.0.0.1:9'}, [NAME, 'no/such']),
+        ('refused', {}, list(REFUSED)),
+        ('pushed', {'HF_TOKEN': 'hf_x'}, [f'push {folder} me/tuned']),
+        ('logged out', {}, [f'push {folder} me/other']),
+    ]
+    groups = [(name.replace(' ', '_'), *others) for name, *others in groups]
+    environment = {
+        **os.environ,
+        'HF_ENDPOINT': server.address,
+        'HF_HOME': str(tmp_path_factory.mktemp('hub')),
+        'HF_HUB_DISABLE_XET': '1',
+        'HF_HUB_DISABLE_IMPLICIT_TOKEN': '1',
+    }
+    command = [sys.executable, '-c', PROGRAM, json.dumps(groups), server.address]
+    found = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert not found.returncode, found.stderr
+    return dict(map(json.loads, found.stdout.splitlines()))
 
-    def asked(*names, program=PROGRAM, **settings):
-        command = [sys.executable, '-c', program, *names]
-        environment = {
-            **os.environ,
-            'HF_ENDPOINT': server.address,
-            'HF_HUB_CACHE': str(cache),
-            'HF_HUB_DISABLE_XET': '1',
-            **settings,
-        }
-        found = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=300
-        )
-        assert not found.returncode, found.stderr
-        return found.stdout.splitlines()
 
-    return asked
+def asked_in(server, group):
+    marks = [i for i, x in enumerate(server.asked) if x.startswith('/mark/')]
+    begin = server.asked.index(f'/mark/{group}')
+    end = min([i for i in marks if i > begin], default=None)
+    return server.asked[begin + 1 : end]
 
 
 @pytest.fixture(scope='module')
@@ -187,9 +234,9 @@ def repositories(server, tmp_path_factory):
 
 
 def test_a_name_is_downloaded_once_and_without_code_or_pickles(
-    ask, server, repositories
+    answers, server, repositories
 ):
-    (path,) = ask(NAME)
+    (path,) = answers['first']
     assert path.endswith(COMMIT)
     names = {x.name for x in Path(path).iterdir()}
     assert {'config.json', 'model.safetensors', 'spiece.model'} <= names
@@ -197,30 +244,23 @@ def test_a_name_is_downloaded_once_and_without_code_or_pickles(
     for name in names:
         expected = (repositories / name).read_bytes()
         assert (Path(path) / name).read_bytes() == expected
-    server.asked.clear()
-    assert ask(f'{NAME}@{COMMIT}') == [path]
-    assert not [x for x in server.asked if '/resolve/' in x]
-    server.asked.clear()
-    assert ask(NAME, HF_HUB_OFFLINE='1') == [path]
-    assert ask(NAME, HF_ENDPOINT='http://127.0.0.1:9') == [path]
-    assert server.asked == []
+    assert [x for x in asked_in(server, 'first') if '/resolve/' in x]
+    assert answers['again'] == [path]
+    assert not [x for x in asked_in(server, 'again') if '/resolve/' in x]
 
 
-def test_what_cannot_be_had_is_said_in_one_line(ask, repositories):
-    expected = {
-        'no/such': 'no/such: not found on the Hub. Check the name.',
-        'meta/gated': 'meta/gated: access is restricted. Accept its terms',
-        f'{NAME}@other': 'the Hub has no such revision. Check the part after @.',
-        'old/pickled': 'old/pickled has no safetensors. Pickled weights are not',
-        'their/code': 'their/code needs code from its repository (auto_map)',
-        'a/b/c': 'a/b/c is neither a folder nor a name on the Hub.',
-    }
-    lines = ask(*expected)
-    assert len(lines) == len(expected)
-    for line, words in zip(lines, expected.values(), strict=True):
-        assert line.startswith('refused ') and words in line
-    (line,) = ask('no/such', HF_HUB_OFFLINE='1')
-    assert 'no/such: not in the cache, and the Hub is not reachable' in line
+@pytest.mark.parametrize('group', ['offline', 'unreachable'])
+def test_what_was_downloaded_needs_no_network(group, answers, server):
+    cached, missing = answers[group]
+    assert cached == answers['first'][0]
+    words = 'refused no/such: not in the cache, and the Hub is not reachable'
+    assert missing.startswith(words)
+    assert asked_in(server, group) == []
+
+
+def test_what_cannot_be_had_is_said_in_one_line(answers):
+    for line, words in zip(answers['refused'], REFUSED.values(), strict=True):
+        assert line.startswith('refused ') and words in line and '\n' not in line
 
 
 def test_a_local_folder_of_the_name_needs_no_network(tmp_path, monkeypatch):
@@ -289,23 +329,8 @@ def test_the_card_states_languages_data_scores_and_command(trained):
         assert words in text
 
 
-PUSH = """
-import sys
-from pathlib import Path
-from experiments.conversion import hub
-hub.reading.read_run = lambda path: None
-hub.model_card = lambda name, run: '# card'
-hub.check_push(sys.argv[2])
-print(hub.push(Path(sys.argv[1]), sys.argv[2], Path()))
-"""
-
-
-def test_a_push_uploads_the_folder_to_a_private_repository(ask, server, tmp_path):
-    (tmp_path / 'config.json').write_text('{}')
-    (tmp_path / 'model.safetensors').write_bytes(b'weights')
-    asked = (str(tmp_path), 'me/tuned')
-    lines = ask(*asked, program=PUSH, HF_TOKEN='hf_x')
-    assert lines[-1] == f'{server.address}/me/tuned'
+def test_a_push_uploads_the_folder_to_a_private_repository(answers, server):
+    assert answers['pushed'] == [f'{server.address}/me/tuned']
     assert server.uploaded == {
         'README.md': b'# card',
         'config.json': b'{}',
@@ -314,6 +339,8 @@ def test_a_push_uploads_the_folder_to_a_private_repository(ask, server, tmp_path
     (created,) = server.created
     assert created['name'] == 'tuned' and created['organization'] == 'me'
     assert created.get('private') or created['visibility'] == 'private'
+    (line,) = answers['logged_out']
+    assert 'push=me/other needs an account' in line and 'hf auth login' in line
 
 
 @pytest.mark.parametrize(
@@ -331,11 +358,8 @@ def test_a_push_that_is_impossible_is_refused_first(arguments, words, monkeypatc
         convert.main()
 
 
-def test_one_checkpoint_is_converted(monkeypatch, capsys):
+def test_one_checkpoint_is_converted(monkeypatch):
     for arguments in ([], ['folder', f'--from={NAME}']):
         monkeypatch.setattr(sys, 'argv', ['convert', *arguments, '--workdir=r'])
-        with pytest.raises(SystemExit):
+        with pytest.raises(UserError, match='pass a directory, or the name of a'):
             convert.main()
-        said = capsys.readouterr().err
-        assert 'pass a directory, or the name of a checkpoint as --from' in said
-    assert ExperimentConfig().init_from == ''
