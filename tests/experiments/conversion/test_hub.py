@@ -72,7 +72,9 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(200, found)
             return
         file = re.fullmatch(r'/([^/]+/[^/]+)/resolve/(\w+)/(.+)', path)
-        if file and self.has(file[1], file[2]):
+        if not file:
+            self.answer(404)
+        elif self.has(file[1], file[2]):
             content = self.store.repositories[file[1]][file[3]]
             etag = f'"{sha(content)}"'
             self.answer(200, content, X_Repo_Commit=COMMIT, ETag=etag)
@@ -95,16 +97,19 @@ class Handler(BaseHTTPRequestHandler):
             asked = json.loads(body)
             self.store.created.append(asked)
             self.answer(200, {'url': f'{self.store.address}/me/{asked["name"]}'})
+        elif self.path == '/api/validate-yaml':
+            self.answer(200, {'errors': [], 'warnings': []})
         elif '/preupload/' in self.path:
             files = json.loads(body)['files']
-            modes = [{'path': x['path'], 'uploadMode': 'regular'} for x in files]
+            mode = {'uploadMode': 'regular', 'shouldIgnore': False}
+            modes = [{'path': x['path'], **mode} for x in files]
             self.answer(200, {'files': modes})
         else:
             for entry in map(json.loads, body.decode().splitlines()):
                 if entry['key'] == 'file':
                     content = base64.b64decode(entry['value']['content'])
                     self.store.uploaded[entry['value']['path']] = content
-            url = f'https://x/me/tuned/commit/{COMMIT}'
+            url = f'{self.store.address}/me/tuned/commit/{COMMIT}'
             self.answer(200, {'commitUrl': url, 'commitOid': COMMIT})
 
 
