@@ -218,6 +218,16 @@ def test_tuned_random_bits_is_the_reference(version):
         assert np.abs(agree - 0.5).max() < bound * np.sqrt(len(words) / len(one))
 
 
+def test_rows_of_more_than_32_bits_of_elements_share_no_words():
+    """Two rows hold 2³² elements, so the third would repeat a wrapped index."""
+    corner = np.indices((4, 8, 8), np.uint32).reshape(3, -1)
+    key = jax.random.key(3)
+    words = random_bits.words_at(key, (4, 1 << 16, 1 << 15), list(corner))
+    assert len(np.unique(words)) == words.size == 256
+    first = random_bits.words_at(key, (1 << 16, 1 << 15), list(corner[1:, :64]))
+    np.testing.assert_array_equal(words[:64], first)
+
+
 def ties(vocab, seed):
     """Returns rows with many ties, far apart, and zeros of both signs."""
     rng = np.random.default_rng(seed)
