@@ -24,6 +24,7 @@ from flaxformer_lite.ops import (
     rms,
     rows,
     softmax_statistics,
+    sum_by_index,
     top_k,
 )
 
@@ -258,6 +259,26 @@ def test_tuned_rows_is_the_reference(shape):
     expected = np.float32(np.float64(x_ND).sum(0))
     for version in (rows.reference, rows.on_cpu):
         assert_equal(jax.jit(version)(x_ND), expected, TOLERANCE[F32])
+
+
+def test_tuned_sum_by_index_is_the_reference():
+    weights_BHTS, direction = random(2, 3, 4, 7), random(2, 3, 4, 5, seed=1)
+    index_BTS = np.random.default_rng(2).integers(5, size=(2, 4, 7))
+
+    expected = np.zeros((2, 3, 4, 5))
+    gradient = np.zeros((2, 3, 4, 7))
+    for b, h, t, s in np.ndindex(2, 3, 4, 7):
+        expected[b, h, t, index_BTS[b, t, s]] += weights_BHTS[b, h, t, s]
+        gradient[b, h, t, s] = direction[b, h, t, index_BTS[b, t, s]]
+    for version in (sum_by_index.reference, sum_by_index.on_cpu):
+        found = value_and_gradients(
+            lambda weights, version=version: version(weights, index_BTS, 5),
+            direction,
+            weights_BHTS,
+        )
+        assert_equal(
+            found, (np.float32(expected), (np.float32(gradient),)), TOLERANCE[F32]
+        )
 
 
 def test_tuned_fused_attention_is_the_reference():
