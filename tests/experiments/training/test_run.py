@@ -650,7 +650,9 @@ def test_scores_in_another_dtype_leave_the_run_s_own(whole, monkeypatch, capsys)
     assert {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()} == before
     run = OpenedRun(workdir, dtype='bfloat16')
     assert run.model.dense.dtype == jax.numpy.bfloat16
-    assert {x.dtype for x in jax.tree.leaves(run.variables)} == {jax.numpy.dtype('float32')}
+    assert {x.dtype for x in jax.tree.leaves(run.variables)} == {
+        jax.numpy.dtype('float32')
+    }
     with pytest.raises(UserError, match='dtype must be one of float32, bfloat16'):
         OpenedRun(workdir, dtype='int8')
 
