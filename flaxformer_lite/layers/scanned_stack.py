@@ -1,8 +1,4 @@
-"""Stack that scans over its layers, so that program size does not grow with depth.
-
-If the layers follow a pattern, each iteration runs one period of it. Parameters are
-those of `Stack` with a leading layer axis (see `stack_layers`).
-"""
+"""Stack that scans over its layers, so that program size does not grow with depth."""
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -48,12 +44,11 @@ def _layers(turn: nn.Module) -> list[Any]:
 
 
 class ScannedStack(Stack):
-    """A `Stack` that runs its blocks with `nn.scan`.
+    """A `Stack` that runs its blocks with `nn.scan`, one period of them per iteration.
 
-    Tuples of caches, or of keys and values, have one entry per layer of a period
-    instead of per layer. Axis 1, after the batch, stacks the iterations. Most stacks
-    have a period of one, so each layer is one iteration. Dropout draws different but
-    equally independent numbers.
+    Parameters have a leading layer axis (see `stack_layers`). Tuples of caches, or of
+    keys and values, have one entry per layer of a period, with the iterations in axis
+    1, after the batch. Dropout draws other numbers than in `Stack`.
     """
 
     in_a_loop: ClassVar[bool] = True
@@ -232,8 +227,8 @@ def stack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> An
     """Converts variables of separate layers to those of a model that scans them.
 
     `encoder/layer_0/…`, `encoder/layer_1/…`, … become `encoder/layers/…`, with the
-    layers in the first axis. With a period of 2, layers 0, 2, … become
-    `encoder/layers/layer_0/…` and layers 1, 3, … become `encoder/layers/layer_1/…`.
+    layers in the first axis. With a period of 2, even layers become
+    `encoder/layers/layer_0/…` and odd ones `encoder/layers/layer_1/…`.
 
     Args:
       periods: Layers per iteration of each stack, as in `Model.layer_periods`. Defaults
@@ -281,8 +276,8 @@ def unstack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> 
     """Inverts `stack_layers`; returns variables without stacked layers unchanged.
 
     Args:
-      periods: As in `stack_layers`. Inferred by default, which requires variables of
-        every layer of a period.
+      periods: As in `stack_layers`. The default infers them, which requires variables
+        of every layer of a period.
 
     Examples:
       >>> stacked = {'params': {'encoder': {'layers': {'bias': jnp.zeros((2, 3))}}}}

@@ -40,7 +40,7 @@ class Stack(Checked, nn.Module):
 
     Attributes:
       blocks: Templates of the layers of one period. Layer i is a copy of template i mod
-        n. Most stacks have one.
+        n.
       positions: A module of `positions/`, for `embed` and `bias`.
       embedding_norm: Norm of the sum of embeddings and positions.
       dropout: Dropout after `embedding_norm` (§5.4).
@@ -49,8 +49,7 @@ class Stack(Checked, nn.Module):
         or a policy in `jax.checkpoint_policies`. Results are unchanged.
       shared: Whether layers with the same template share parameters (Dehghani et al.
         2019, "Universal Transformers"; Lan et al. 2020, "ALBERT"; Takase and Kiyono
-        2021, "cycle"). Only the first period has parameters. Caches, running statistics
-        and other state stay per layer.
+        2021, "cycle"). Running statistics stay per layer.
 
     Raises:
       ValueError: `remat` is unknown.
@@ -185,8 +184,8 @@ class Stack(Checked, nn.Module):
         Args:
           context: Positions and masks. The stack adds the positional bias.
           encoder_kv: Result of `cross_kv`, in a decoder.
-          caches: Result of `init_cache` or the previous call. T is then the number of
-            hypotheses, and each token extends one of them.
+          caches: Result of `init_cache` or the previous call. Each of the T tokens then
+            extends one hypothesis.
           beam: Step and visible slots; required with `caches`.
 
         Returns:

@@ -15,8 +15,8 @@ class RotaryPositions(Positions):
 
     Attributes:
       max_wavelength: λ.
-      scale: Factor by which sentences may be longer for the same range of angles (Chen
-        et al. 2023, "Extending Context Window …").
+      scale: Position interpolation: divides positions (Chen et al. 2023, "Extending
+        Context Window …").
 
     Raises:
       ValueError: d_k is odd.

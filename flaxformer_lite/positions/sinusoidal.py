@@ -13,8 +13,8 @@ class SinusoidalPositions(Sinusoids):
     Attributes:
       interleaved: Whether sines and cosines alternate. False puts all sines first, as
         Marian does.
-      scaled_down: Whether to divide PE by √d_model. This keeps the paper's ratio if
-        embeddings are not multiplied by √d_model (Csordás et al. 2021).
+      scaled_down: Whether to divide PE by √d_model, for embeddings that are not
+        multiplied by it (Csordás et al. 2021).
 
     Examples:
       >>> import numpy as np
