@@ -36,10 +36,10 @@ class DecodeInputs(NamedTuple):
     Attributes:
       decode_step: The model's step, as `flaxformer_lite.decoding` defines it.
       state: Initial decoding state, without space for generated tokens.
-      max_len_B: int32, maximum length of each result, including the end token, at most
-        `length`. 0 for padding rows. At its limit, a sentence gets the end token.
+      max_len_B: int32, maximum length of each result, including the end token; 0 for
+        padding rows. At its limit, a sentence gets the end token.
       length: Static maximum length of all results.
-      padding: Fills results after the end token.
+
       keys_B: PRNG key per row, for strategies that sample. Rows sample independently.
     """
 
@@ -78,7 +78,7 @@ class SearchTrace(NamedTuple):
     Attributes:
       steps: int32 scalar, number of steps taken.
       live: Unfinished hypotheses after each step, scored by log-probability, with a
-        leading axis of `length` steps. Steps not taken are zeros.
+        leading axis of `length` steps. Zeros after the last step.
       finished: Best finished hypotheses after each step, scored as in the result.
     """
 
@@ -90,8 +90,8 @@ class SearchTrace(NamedTuple):
     def hypotheses(self, eos: int, row: int = 0) -> dict[tuple[int, ...], float]:
         """Returns every hypothesis kept at any step of a sentence: tokens → score.
 
-        They form the search tree, whose root is (). Scores are log-probabilities; those
-        of hypotheses that end in `eos` are as in the result.
+        They form the search tree, whose root is (). Scores are log-probabilities, or as
+        in the result for hypotheses that end in `eos`.
         """
         found: dict[tuple[int, ...], float] = {(): 0.0}
         for step in range(int(self.steps)):

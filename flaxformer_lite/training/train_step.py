@@ -54,9 +54,9 @@ class TrainState(struct.PyTreeNode):
         """Returns the initial state for existing variables.
 
         Args:
-          variables: {'params': …}, for example from `from_pretrained`, and running
-            statistics. Donating the state donates them, too.
-          frozen: Paths of parameters that are not trained and have no optimizer state.
+          variables: {'params': …} and running statistics. Donating the state donates
+            them, too.
+          frozen: Paths of parameters to keep, which have no optimizer state.
           loss_scale: `LossScale.for_model(model)`; required for a float16 model.
         """
         trained, _ = freezing.split(variables['params'], frozen)
@@ -80,8 +80,7 @@ class Metrics(struct.PyTreeNode):
     """Metrics of one step.
 
     Attributes:
-      gradient_norm: Norm of the gradient of the mean loss per token by the trained
-        parameters, before clipping.
+      gradient_norm: Norm of the gradient of the mean loss per token, before clipping.
       aux_metrics: Metrics that modules report, by name.
     """
 
@@ -103,15 +102,6 @@ def init_variables(
     Args:
       given: Initial values that replace others, by path with separate layers:
         {'params/encoder/layer_0/feed_forward/up/kernel': array}.
-
-    Examples:
-      >>> import flaxformer_lite
-      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
-      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
-
-      >>> shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
-      >>> sorted(shapes['params'])
-      ['decoder', 'embedding', 'encoder']
     """
     if model.scans_layers:
         separate = init_variables(model.with_separate_layers(), key, given)
@@ -139,7 +129,7 @@ def init_state(
     """Returns the initial state; `given` as in `init_variables`.
 
     Args:
-      frozen: Paths of parameters that are not trained and have no optimizer state.
+      frozen: As in `TrainState.create`.
     """
     variables = init_variables(model, key, given)
     loss_scale = LossScale.for_model(model)
@@ -147,10 +137,7 @@ def init_state(
 
 
 def _without_sharing(state: TrainState) -> TrainState:
-    """Copies arrays that occur repeatedly, because an array can be donated only once.
-
-    Prodigy, for example, stores the initial parameters.
-    """
+    """Copies repeated arrays, because an array can be donated only once."""
     seen = set()
 
     def own(x):
@@ -178,16 +165,15 @@ def make_train_step(
 
     Args:
       loss: As in `loss_sums`.
-      accumulate: Number of microbatches whose gradients are summed, to save memory. The
-        update is the same, except that norm `batch` and feed-forward `mixture` see one
-        microbatch at a time.
+      accumulate: Number of microbatches whose gradients are summed, to save memory.
+        Only norm `batch` and feed-forward `mixture` depend on it.
       remat: Rematerialization policy, as in `Model.with_remat`.
-      frozen: Paths of parameters that are not trained. Pass the same to `init_state`.
+      frozen: As in `TrainState.create`. Pass the same to `init_state`.
 
     Raises:
-      ValueError: The loss or `remat` is unknown, or the model has no blocks. When the
-        step is traced: the batch lacks an array, `accumulate` doesn't divide its rows,
-        `frozen` names an unknown parameter, or the state of a float16 model has no
+      ValueError: The loss or `remat` is unknown, or the model has no blocks. Tracing
+        the step: the batch lacks an array, `accumulate` doesn't divide its rows,
+        `frozen` names an unknown parameter, or a float16 model's state has no
         `loss_scale`.
 
     Examples:
@@ -239,8 +225,7 @@ def make_train_step(
 def _without_zero_start(model: Model, gradients: Any, params: Any) -> Any:
     """Returns gradients that keep a zero start embedding at zero.
 
-    Marian's start token is padding, whose embedding is zero. CTranslate2 has no weights
-    for it.
+    Marian's start token is padding, and CTranslate2 has no weights for it.
     """
     tokens = model.special_tokens
     if tokens.bos != tokens.padding or 'embedding' not in gradients:
@@ -332,7 +317,7 @@ def _sum_over_parts(
 def _split_rows(x_BT: jax.Array, count: int) -> jax.Array:
     """Splits rows into microbatches: (B, T) → (count, B / count, T).
 
-    Adjacent rows go to different microbatches, so every device has rows of each.
+    Adjacent rows go to different microbatches, so each device has rows of all.
     """
     rows = len(x_BT)
     if rows % count:

@@ -1,7 +1,4 @@
-"""Cosine decay (Loshchilov and Hutter 2017).
-
-Suits runs that are too short for the paper's schedule, which ends at a high rate.
-"""
+"""Cosine decay (Loshchilov and Hutter 2017)."""
 
 import jax.numpy as jnp
 
