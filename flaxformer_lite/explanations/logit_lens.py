@@ -17,16 +17,15 @@ def logit_lens(model: Model, variables: Any, batch: Batch) -> jax.Array:
     one, and the output embedding: logits_l = W norm(x_l) + b.
 
     Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
+      variables: {'params': …}.
+      batch: Result of `make_batch`.
 
     Returns:
       float32 LBTV, with one entry more than the decoder has layers. Entry 0 is the
-      stream before the first layer. The last entry is the logits of the model.
+      stream before the first layer, and the last entry the logits of the model.
 
     Raises:
-      ValueError: the model has no layers, or `variables` lacks the 'params' level.
+      ValueError: The model has no layers, or `variables` lacks the 'params' level.
     """
     model, variables = prepare(model, variables)
     layers = range(decoder_of(model).num_layers)

@@ -1,7 +1,4 @@
-"""Activation patching over all heads, layers or tokens, and its linear estimate.
-
-Heimersheim and Nanda 2024, "How to use and interpret activation patching".
-"""
+"""Activation patching over heads, layers or tokens, and its linear estimate."""
 
 import math
 from collections.abc import Sequence
@@ -23,11 +20,11 @@ from flaxformer_lite.training.batch import Batch
 
 
 class _Patch(NamedTuple):
-    """A part of an activation to replace; int32 vectors over patches.
+    """Indices of a part of an activation to replace; int32 vectors over patches.
 
     Attributes:
-      name: index of the activation.
-      indices: index along each of the chosen axes.
+      name: Index of the activation.
+      indices: Index along each of the chosen axes.
     """
 
     name: jax.Array
@@ -46,30 +43,28 @@ def activation_patching(
 ) -> dict[str, jax.Array]:
     """Returns how each clean activation changes the metric of the corrupted batch.
 
-    All patches run in one compiled loop: each replaces a head, a token or a whole
-    activation of the corrupted run by that of the clean run.
+    Each patch replaces a head, a token or a whole activation of the corrupted run by
+    that of the clean run (Heimersheim and Nanda 2024). All run in one compiled loop.
 
         activation_patching(
             model, variables, clean, corrupted, metric, ['decoder/layer_*/*/z'], 'H'
         )
 
     Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      clean, corrupted: batches of the same shapes (`make_batch(…, length=)`).
-      metric: a function of the logits BTV that returns B.
-      names: names of activations, as in `intervene`.
-      axes: letters of the axes along which parts are patched one by one: 'H' for heads,
-        'T' for tokens, 'TH' for each head at each token, '' for whole activations. All
-        `names` must have them.
-      batch_size: number of patches that run at once. It only affects speed and memory.
+      variables: {'params': …}.
+      clean, corrupted: Batches of the same shapes (`make_batch(…, length=)`).
+      metric: Function of the logits BTV that returns B.
+      names: Names of activations, as in `intervene`.
+      axes: Axes along which parts are patched one by one: 'H' for heads, 'T' for
+        tokens, 'TH' for each head at each token, '' for whole activations. All `names`
+        must have them.
+      batch_size: Number of patches that run at once. Only affects speed and memory.
 
     Returns:
       metric(patched) − metric(corrupted), float32, by name, of the axes 'B' + `axes`.
-      `jax.jit` sorts the names.
 
     Raises:
-      ValueError: a name or an axis is unknown, the shapes differ, the model has no
+      ValueError: A name or an axis is unknown, the shapes differ, the model has no
         layers, or `variables` lacks the 'params' level.
     """
     model, variables = prepare(model, variables)
@@ -104,10 +99,9 @@ def attribution_patching(
 ) -> dict[str, jax.Array]:
     """Estimates `activation_patching` with one gradient (Nanda 2023).
 
-    The first-order estimate of a patch is Σ (clean − corrupted) ∂metric/∂activation, at
-    the activation of the corrupted run. It is exact if the metric is linear in it.
-
-    Args and results: as `activation_patching`.
+    The estimate of a patch is Σ (clean − corrupted) ∂metric/∂activation, at the
+    activation of the corrupted run. It is exact if the metric is linear in it.
+    Arguments and results are those of `activation_patching`.
     """
     model, variables = prepare(model, variables)
     new, old, _ = _both(model, variables, clean, corrupted, metric, names, axes)
@@ -159,7 +153,7 @@ def _patches(grids) -> _Patch:
 
 
 def _chosen(patch: _Patch, number: int, activation: Activation, axes: str) -> jax.Array:
-    """Returns a mask of a patch's part, bool, which broadcasts to the activation."""
+    """Returns a mask of a patch's part, bool, broadcastable to the activation."""
     chosen = jnp.reshape(patch.name == number, (1,) * activation.value.ndim)
     for i, letter in enumerate(axes):
         axis = activation.axes.index(letter)

@@ -17,15 +17,14 @@ def attention_rollout(
 ) -> dict[str, jax.Array]:
     """Returns how much of each token reaches each position through attention.
 
-    "Quantifying Attention Flow in Transformers" (§3): with the mean weights A_l of the
-    heads of layer l, the rollout is R_l = (½ A_l + ½ I) R_{l−1}, and R_0 = I. In a
-    decoder, cross-attention C_l adds the source: Q ← ½ Q + ½ C_l R_encoder, and halves
-    the shares of the target tokens. Over both, shares sum to 1.
+    With the mean weights A_l of the heads of layer l, the rollout is R_l = (½ A_l + ½
+    I) R_{l−1}, and R_0 = I (§3). In a decoder, cross-attention C_l adds the source, Q ←
+    ½ Q + ½ C_l R_encoder, and halves the shares of the target tokens. Over both, shares
+    sum to 1.
 
     Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
+      variables: {'params': …}.
+      batch: Result of `make_batch`.
 
     Returns:
       Shares after each layer, float32, by the names of `Record.weights`:
@@ -36,7 +35,7 @@ def attention_rollout(
       have no meaning.
 
     Raises:
-      ValueError: as `record`, or the model has no layers.
+      ValueError: As `record`, or the model has no layers.
     """
     model, variables = prepare(model, variables)
     weights = record(model, variables, batch, names=()).weights

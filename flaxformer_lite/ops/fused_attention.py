@@ -85,8 +85,8 @@ def fused_attention(
     """Computes `reference` with cuDNN.
 
     Raises:
-      ValueError: This GPU's cuDNN does not support the shapes, or lowering targets
-        another platform.
+      ValueError: This GPU's cuDNN does not support the shapes, or the program is
+        lowered for another platform.
     """
     attend = choose(
         functools.partial(reference, scale=scale), functools.partial(tuned, scale=scale)

@@ -1,7 +1,4 @@
-"""Loss of logits and its gradient in float32, without materializing all logits.
-
-The cross-entropy has a closed form (paper §5.4; Szegedy et al. 2016).
-"""
+"""Loss of logits and its gradient in float32, without materializing all logits."""
 
 import functools
 from collections.abc import Callable
@@ -63,8 +60,8 @@ class LossSums(struct.PyTreeNode):
 class Formula(NamedTuple):
     """Loss as a function of float32 logits NV and targets.
 
-    Targets are a tuple of arrays BT…, the labels first. N = B T, or B T P if hidden
-    states have another axis P.
+    Targets are arrays BT…, the labels first. N = B T, or B T P if hidden states have
+    another axis P.
 
     Attributes:
       sums_and_gradient: As `sums`, with the gradient of the loss by the logits.
@@ -137,7 +134,7 @@ def finish_logits(
 ) -> jax.Array:
     """Returns m tanh((z + b) / m) for z = hidden tableᵀ, or z + b without a cap m.
 
-    The cap follows the Gemma Team (2024).
+    Source of the cap: Gemma Team (2024).
 
     Examples:
       >>> logits_NV = jnp.array([[-100.0, 0.0, 100.0]])
@@ -156,8 +153,8 @@ def tuned(hidden_BTD, output, targets, settings: LossOptions) -> LossSums:
     """Computes one chunk of logits at a time, which it never stores.
 
     Each chunk's loss and gradient are computed together, and the backward pass only
-    scales the gradient. XLA removes unused gradients as dead code. Devices that shard
-    the rows process chunks of their own rows and sum once.
+    scales the gradient. Devices that shard the rows process their own rows and sum
+    once.
     """
     return _forward(hidden_BTD, output, targets, settings)[0]
 
@@ -282,6 +279,8 @@ tuned.defvjp(_forward, _backward)
 def cross_entropy(smoothing: float, padding: int) -> Formula:
     """Returns −Σ_v q(v) log p(v), with q = (1 − ε) · label + ε / V over all V tokens.
 
+    Source: paper §5.4; Szegedy et al. 2016.
+
     Args:
       smoothing: ε, in [0, 1).
     """
@@ -302,16 +301,7 @@ def cross_entropy_sums(
     smoothing: float,
     padding: int,
 ) -> LossSums:
-    """Returns −(1 − ε) log p(label) − ε / V Σ_v log p(v), and the other sums.
-
-    Examples:
-      >>> logits_NV = jnp.array([[0.0, 0.0, 9.0], [0.0, 9.0, 0.0]])
-      >>> labels_N = jnp.array([2, 0])
-      >>> sums = cross_entropy_sums(logits_NV, (labels_N,), smoothing=0.0, padding=0)
-
-      >>> int(sums.tokens), int(sums.correct), round(float(sums.nll), 4)
-      (1, 1, 0.0002)
-    """
+    """Returns −(1 − ε) log p(label) − ε / V Σ_v log p(v), and the other sums."""
     statistics = softmax_statistics(logits_NV)
     return _cross_entropy_sums(logits_NV, statistics, targets, smoothing, padding)
 
