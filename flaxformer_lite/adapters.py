@@ -35,7 +35,7 @@ def frozen_paths(model: Model, params: Any) -> frozenset[str]:
 def merge(model: Model, variables: Any) -> Any:
     """Returns the variables of the model without adapters that computes the same.
 
-    Results are equal up to rounding. Layers may be stacked.
+    Layers may be stacked.
 
     Args:
       variables: {'params': …} of the model, float32.

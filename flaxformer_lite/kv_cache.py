@@ -1,8 +1,8 @@
 """Keys and values of attention, and the key/value cache for decoding.
 
 A cache is immutable and append-only. At step i, the keys and values of a sentence's N
-hypotheses go to slots i·N … i·N + N − 1. A visibility mask selects the slots of each
-hypothesis, so reordering beams moves no keys or values.
+hypotheses go to slots i·N … i·N + N − 1. A mask selects the slots of each hypothesis,
+so reordering beams moves nothing.
 """
 
 import contextlib
@@ -24,9 +24,8 @@ NO_POSITION = -(2**30)
 class KeyValues(struct.PyTreeNode):
     """Keys and values in the compute dtype, with int32 positions.
 
-    The length is the last axis, so that both matrix products of attention read
-    contiguous memory. On CPU this makes a decoding step several times faster. A cache
-    may hold bfloat16 values as float32 (see `float32_slots`).
+    The length is the last axis, so that the products of attention read contiguous
+    memory. A cache may hold bfloat16 values as float32 (see `float32_slots`).
 
     Attributes:
       features_BHS: Result of the attention's `key_features`, by default None.
@@ -69,8 +68,7 @@ class Cache(struct.PyTreeNode):
     """The key/value cache of one attention layer.
 
     Attributes:
-      prefix: Keys and values of the shared prefix of all hypotheses; empty in an
-        encoder-decoder.
+      prefix: Keys and values of the shared prefix of all hypotheses.
       generated: Keys and values of the generated tokens, in the slots of `BeamState`.
     """
 
@@ -79,6 +77,7 @@ class Cache(struct.PyTreeNode):
 
     @classmethod
     def starting_with(cls, prefix: KeyValues) -> Self:
+        """Returns a cache without generated tokens."""
         prefix = jax.tree.map(_as_kept, prefix)
         return cls(prefix, jax.tree.map(lambda x: x[..., :0], prefix))
 
@@ -86,7 +85,7 @@ class Cache(struct.PyTreeNode):
         """Writes the N new tokens to the slots of their step.
 
         Returns:
-          The new cache, and all of its keys and values: the prefix, then the slots.
+          The new cache, and all of its keys and values, the prefix first.
         """
         slot = beam.step * beam.num_hypotheses
 
@@ -122,9 +121,8 @@ _are_float32 = jax.make_user_context(False)
 def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
     """Context in which new caches hold bfloat16 values as float32 (same values).
 
-    On CPU, XLA can't update bfloat16 in place: converting all slots costs more time
-    than bfloat16 products save. Open the context during tracing, because a traced
-    function doesn't know its platform.
+    On CPU, XLA can't update bfloat16 in place. Open the context during tracing, because
+    a traced function doesn't know its platform.
     """
     return _are_float32(are)
 

@@ -37,8 +37,8 @@ def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenSco
     never materialized.
 
     Args:
-      variables: Variables for `model.apply`: {'params': …}.
-      batch: The arrays of `training.batch.BATCH_ARRAYS`; rows may be packed.
+      variables: {'params': …}.
+      batch: Result of `make_batch`; rows may be packed.
 
     Raises:
       ValueError: `variables` lacks the 'params' level, or the batch lacks an array.

@@ -19,12 +19,11 @@ Shard the rows of the batch over `data` and `fsdp`, and the state by `state_shar
 Results equal those of one device up to rounding. Gradients are summed over `data` once
 per step.
 
-Rules apply to the letters of axes (see `shapes`), for activations and parameters alike.
-A dimension stays whole if the mesh axis doesn't divide it evenly.
+Rules apply to the letters of axes (see `shapes`). A dimension stays whole if the mesh
+axis doesn't divide it evenly.
 
 Sources: Rajbhandari et al. 2020 ("ZeRO") for `fsdp`; Shoeybi et al. 2019
-("Megatron-LM") for `tensor`; Xu et al. 2021 ("GSPMD") for how XLA propagates these
-shardings.
+("Megatron-LM") for `tensor`.
 """
 
 import math
@@ -80,8 +79,7 @@ def place(x: jax.Array, letters: str) -> jax.Array:
 def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
     """Gathers a parameter over `fsdp` before a matrix product.
 
-    XLA might gather the larger activations instead. Cast the parameter to the compute
-    dtype first; bfloat16 halves the communication.
+    Cast the parameter to the compute dtype first; bfloat16 halves the communication.
 
     Args:
       path: The end of its path, such as ('query', 'kernel').
@@ -197,7 +195,7 @@ def by_device(
     """Returns a function that each device runs on its own shard.
 
     Devices communicate only where the function does over `axes`, so their loops may run
-    for different numbers of steps. XLA still partitions it over the other axes.
+    for different numbers of steps.
 
     Args:
       in_specs: `rows_spec` or `WHOLE` for each argument.
@@ -255,9 +253,8 @@ def is_divided_by_data(rows: int) -> bool:
 def sum_over_data(function: Callable) -> Callable:
     """Returns a function that sums `function` over the devices' rows along `data`.
 
-    It sums once, at the end. XLA alone would sum each gradient in every loop iteration
-    and for every use of a parameter. It still does so over `fsdp`, where no device has
-    memory for whole gradients.
+    It sums once, at the end, where XLA would sum each gradient in every loop iteration.
+    It still does so over `fsdp`.
 
     Args:
       function: (whole, divided) → a tree of sums over the rows, the first axis of

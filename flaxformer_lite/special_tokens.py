@@ -24,8 +24,6 @@ class SpecialTokens(Checked):
       ValueError: An id is negative, or the end token is padding.
 
     Examples:
-      >>> SpecialTokens(bos=0)
-      SpecialTokens(padding=0, bos=0, eos=1)
 
       >>> SpecialTokens(eos=0)
       Traceback (most recent call last):

@@ -1,8 +1,4 @@
-"""The fields of a `model` config: type, default, range and help of each.
-
-Validation, error messages, `--help` and the documentation use these annotations:
-`Annotated[type, Range or Choices, help]`.
-"""
+"""The fields of a `model` config, annotated with type, range or choices, and help."""
 
 import dataclasses
 import operator
@@ -174,7 +170,7 @@ class ModelConfig(Section):
         """Returns a validated config from a mapping; omitted fields get defaults.
 
         Raises:
-          ValueError: a field is unknown, or a value is invalid; names the field.
+          ValueError: A field is unknown, or a value is invalid; names the field.
         """
         if isinstance(config, ModelConfig):
             return config
@@ -212,11 +208,10 @@ class ModelConfig(Section):
 
         The decoder of an encoder-decoder uses its own value, or else the encoder's.
         Cross-attention uses its own, or else the sizes of the decoder and the attention
-        of the encoder. `build.Parts` makes an exception for an attention that is
-        `by_distance`.
+        of the encoder.
 
         Args:
-          name: a field without a section.
+          name: A field without a section.
           role: 'encoder', 'decoder', 'cross', or the role of a single stack.
         """
         sections = {'decoder': ['decoder'], 'cross': ['cross', 'decoder']}.get(role, [])

@@ -2,8 +2,7 @@
 
 Each kind of component has a folder. A component is a file `<folder>/<name>.py` that
 defines one public class; you don't need to register it. To use a class of your own, add
-its module: `'my_parts.Local(window=64)'`. In Python you can also pass a class or an
-object of it. All imports by name happen in this module.
+its module. In Python you can also pass a class or an object of it.
 
     LOSSES = Folder('flaxformer_lite.losses', 'Loss')
     loss = LOSSES.make('smoothed(rate=0.1)')       # from losses/smoothed.py
@@ -36,6 +35,8 @@ class ModuleError(ImportError):
 
 @runtime_checkable
 class Dataclass(Protocol):
+    """Any dataclass, for annotations."""
+
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
@@ -79,7 +80,7 @@ class Folder:
         """Checks, without imports, that a name without a module has a file.
 
         Raises:
-          ValueError: the spec is malformed, or the name is unknown.
+          ValueError: The spec is malformed, or the name is unknown.
         """
         name, _ = parse(spec)
         if '.' in name or name in self.names():
@@ -94,7 +95,7 @@ class Folder:
         """Resolves a spec; nothing is built.
 
         Raises:
-          ValueError: the spec is malformed, or the class doesn't exist or isn't of this
+          ValueError: The spec is malformed, or the class doesn't exist or isn't of this
             kind.
         """
         self.check_name(spec)
@@ -119,7 +120,7 @@ class Folder:
         """Builds the object that a spec names; `given` are arguments that it can't set.
 
         Raises:
-          ValueError: as `find` and `Component.make`.
+          ValueError: As `find` and `Component.make`.
         """
         return self.find(spec).make(**given)
 
@@ -150,8 +151,8 @@ class Component:
         """Checks the user's arguments; those in `given` are not the user's to set.
 
         Raises:
-          ValueError: an argument is unknown, missing or invalid; names it and the
-            allowed values, and an example `name(…)` of the docstring, if any.
+          ValueError: An argument is unknown, missing or invalid; names it, the allowed
+            values, and an example from the docstring, if any.
         """
         takes = {x: kind for x, kind in self.parameters.items() if x not in given}
         for argument, value in self.arguments.items():
@@ -175,7 +176,7 @@ class Component:
         """Builds the object.
 
         Raises:
-          ValueError: as `check`, or the class raises it.
+          ValueError: As `check`, or the class raises it.
         """
         self.check(given)
         try:
@@ -192,7 +193,7 @@ def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
     their defaults.
 
     Raises:
-      ValueError: the text isn't a name, optionally with literal keyword arguments.
+      ValueError: The text isn't a name, optionally with literal keyword arguments.
     """
     if not isinstance(spec, str):
         cls = _class_of(spec)
@@ -236,8 +237,8 @@ def text(spec: Spec) -> str:
     """Returns a spec as a string from which the component can be rebuilt.
 
     Raises:
-      ValueError: the class can't be imported by name, as when defined in a notebook or
-        a function, or an attribute of an object isn't a literal.
+      ValueError: The class can't be imported by name, or an attribute of an object
+        isn't a literal.
     """
     if isinstance(spec, str):
         return spec
@@ -264,7 +265,7 @@ def replace(spec: Spec, /, **arguments: Any) -> str:
         replace('cosine(peak=1e-3)', peak=0.5)  # 'cosine(peak=0.5)'
 
     Raises:
-      ValueError: the spec is malformed.
+      ValueError: The spec is malformed.
     """
     name, given = parse(spec)
     return _text_of(name, given | arguments)
@@ -279,7 +280,7 @@ def entries(spec: Spec) -> list[Spec]:
     """Splits `'[local(window=64), softmax]'` into `['local(window=64)', 'softmax']`.
 
     Raises:
-      ValueError: the brackets are empty or malformed.
+      ValueError: The brackets are empty or malformed.
     """
     if not isinstance(spec, str) or not spec.lstrip().startswith('['):
         return [spec]
@@ -426,8 +427,8 @@ def imported(name: str) -> Any:
     """Returns the class or function of a dotted name.
 
     Raises:
-      ValueError: the module doesn't exist, lacks the callable, or is a program.
-      ModuleError: the module raises an error, which is the cause.
+      ValueError: The module doesn't exist, lacks the callable, or is a program.
+      ModuleError: The module raises an error, which is the cause.
     """
     module_name, _, class_name = name.rpartition('.')
     package, _, _ = name.partition('.')

@@ -56,6 +56,7 @@ def folder(field: str) -> Folder:
 
 
 def fields() -> list[str]:
+    """Returns the config fields that name a component."""
     return [name for name in schema.fields() if _plain(name) in FOLDERS]
 
 
@@ -65,6 +66,7 @@ def _plain(field: str) -> str:
 
 
 def names(field: str) -> list[str]:
+    """Returns the names of a field's components."""
     return folder(field).names()
 
 
@@ -84,7 +86,7 @@ def of_layers(config: ModelConfig) -> list[ModelConfig]:
     multiple of the patterns' lengths, at most the depth.
 
     Raises:
-      ValueError: a pattern is malformed, or its field applies to all layers.
+      ValueError: A pattern is malformed, or its field applies to all layers.
     """
     patterns = {}
     for field in fields():
@@ -119,6 +121,7 @@ def find(config: ModelConfig, field: str) -> Any:
 
 
 def make(field: str, text: Spec, **given: Any) -> Any:
+    """Builds the component of a field."""
     with naming(field):
         return folder(field).make(text, **given)
 

@@ -63,9 +63,8 @@ def norms(stack: str, *sublayers: str) -> dict[str, str]:
 class T5Gemma(Family):
     """Two Gemma 2 stacks: pre- and post-norms, RoPE, soft caps, GEGLU, local attention.
 
-    Tables write a stack's fields as `encoder.hidden_size`. The maximum distance of a
-    key is `sliding_window` in the encoder and one less in the decoder. Transformers
-    also applies dropout to the output of each stack; this implementation doesn't.
+    The maximum distance of a key is `sliding_window` in the encoder and one less in the
+    decoder. Unlike in Transformers, the output of a stack has no dropout.
     """
 
     model_types = ('t5gemma',)
@@ -210,6 +209,7 @@ def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_numbers(stack: str, fields: Mapping[str, Any]) -> None:
+    """Raises ValueError if sizes of a stack are missing or invalid."""
     for name, kind in _NUMBERS.items():
         validation.check(f'{stack}.{name}', kind, fields[name])
 

@@ -1,4 +1,4 @@
-"""Base classes of feed-forward networks: up, activation, down (paper §3.3)."""
+"""Base classes of feed-forward networks (paper §3.3)."""
 
 from typing import Annotated, Any
 

@@ -39,6 +39,7 @@ class MuPInit(Init):
 
     @property
     def width_ratio(self) -> float:
+        """m, the ratio of d_model to `base`."""
         return self.sizes.d_model / self.base
 
     @property

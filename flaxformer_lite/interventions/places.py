@@ -16,11 +16,11 @@ class Places:
     """The place that a forward pass has reached, without a name.
 
     Args:
-      row_B: index of each row in the batch. Defaults to the rows of the pass.
-      source_length: number of tokens before the target in a decoder-only model.
+      row_B: Index of each row in the batch. Defaults to the rows of the pass.
+      source_length: Number of tokens before the target in a decoder-only model.
 
     Attributes:
-      current: the place inside of a stack, otherwise None.
+      current: The place inside of a stack, otherwise None.
     """
 
     def __init__(self, row_B: jax.Array | None = None, source_length: int = 0):

@@ -52,8 +52,7 @@ class Model(Checked, nn.Module):
     Variants override `decode_hidden`, `prefill` and `step_hidden`.
 
     Sources may be vectors of `source_vocab_size` features instead of tokens, such as
-    frames of speech. They weight the rows of the source embedding, so a one-hot vector
-    is a token.
+    frames of speech. They weight the rows of the source embedding.
 
     Attributes:
       d_model: Width of target embeddings and of final hidden states.
@@ -160,7 +159,7 @@ class Model(Checked, nn.Module):
         """Returns the same model with a rematerialization policy of `Stack.remat`.
 
         Raises:
-          ValueError: `remat` is unknown, or the model has no blocks to rematerialize.
+          ValueError: `remat` is unknown, or the model has no blocks.
         """
         if not self.stacks():
             if remat == NONE:
@@ -257,10 +256,7 @@ class Model(Checked, nn.Module):
     def step_hidden(
         self, x_BND: jax.Array, state: DecodeState, beam: BeamState
     ) -> tuple[jax.Array, tuple[CacheState, ...]]:
-        """Maps the embedded next token per hypothesis to hidden states and new caches.
-
-        The hypotheses of a sentence are queries of one row, which read its source once.
-        """
+        """Maps the embedded token of each hypothesis to a hidden state and caches."""
         raise NotImplementedError
 
     def logit_factors(
@@ -268,8 +264,7 @@ class Model(Checked, nn.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """Returns the factors of logits: hidden states BTD, output matrix VD, bias V.
 
-        All are float32; the bias may be None. Losses apply `logit_cap` to their
-        product.
+        All are float32; the bias may be None. They exclude `logit_cap`.
         """
         padding = self.special_tokens.padding
         source = TokenBatch.from_tokens(source, padding)

@@ -19,10 +19,7 @@ class _Prompt(NamedTuple):
 
 
 class DecoderOnly(Model, kw_only=True):
-    """Decoder-only model: source and target form one text; only the target has a loss.
-
-    If all sources are padding, it is a plain language model.
-    """
+    """Decoder-only model: source and target form one text; the loss is the target's."""
 
     unused_fields = ('continuous_positions', 'merged_attention')
     role: ClassVar[Role] = 'decoder_only'

@@ -41,8 +41,7 @@ class Recurrent(Model, kw_only=True):
 
     Attributes:
       cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
-      encoder_layers: Number of bidirectional layers.
-      core_attention: A module of `attention/` that reads the source.
+
       dropout: Dropout of embeddings and layer outputs.
     """
 

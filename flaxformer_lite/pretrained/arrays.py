@@ -46,6 +46,7 @@ class Array(NamedTuple):
 
     @property
     def their_shape(self) -> tuple[int, ...]:
+        """Shape of their array."""
         leaf = self.path[-1]
         if leaf == 'kernel':
             inputs = self._fan_in

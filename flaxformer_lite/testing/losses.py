@@ -25,12 +25,12 @@ def loss_findings(
     """Tests each contract of a loss and its gradients.
 
     Args:
-      loss: a `losses.base.Loss`, its class, or a spec. A `teacher` argument receives
+
+      loss: A `losses.base.Loss`, its class, or a spec. A `teacher` argument receives
         the model.
-      model, variables: default to a small model.
 
     Raises:
-      ValueError: the loss is unknown.
+      ValueError: The loss is unknown.
     """
     if model is None:
         model = small_model(architecture='decoder_only')

@@ -1,8 +1,4 @@
-"""Contracts of models, independent of their components.
-
-One program computes the logits of both batches of `rows`, the gradients, and the logits
-of the second batch's targets by cached decoding.
-"""
+"""Contracts of models, independent of their components."""
 
 import contextlib
 import functools
@@ -29,9 +25,9 @@ class Examined(NamedTuple):
     """Results of a model on the test rows, as host arrays.
 
     Attributes:
-      logits: of both batches, (2, rows, target length, V).
-      steps_TBNV: logits by cached decoding; None if `quick`.
-      gradients: of all parameters, as a tree; {} if `quick`.
+      logits: Logits of both batches, (2, rows, target length, V).
+      steps_TBNV: Logits by cached decoding; None if `quick`.
+      gradients: Gradients of all parameters, as a tree; {} if `quick`.
     """
 
     logits: Any
@@ -129,9 +125,8 @@ def findings(
     """Tests each contract for which `found` has results.
 
     Args:
-      dtype: operand dtype of the model's products.
-      all_counts: whether each token and each parameter must have an effect. A ReLU of
-        zero scores without a residual connection has none.
+      dtype: Operand dtype of the model's products.
+      all_counts: Whether each token and each parameter must have an effect.
     """
     sound = [_finite(found), _float32(found)]
     if not sound[0].holds:

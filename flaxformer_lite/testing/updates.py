@@ -22,7 +22,7 @@ def schedule_findings(
     """Tests the contracts of a schedule over a training run of `steps` steps.
 
     Raises:
-      ValueError: the schedule is unknown.
+      ValueError: The schedule is unknown.
     """
     rate = schedules.make(schedule, d_model, steps)
     counts = [steps * i // 100 for i in range(101)]

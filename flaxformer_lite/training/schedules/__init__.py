@@ -60,7 +60,13 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
 
 
 def depends_on(schedule: optax.Schedule, field: str) -> bool:
-    """Returns whether a schedule has an argument of the run, `d_model` or `steps`."""
+    """Returns whether a schedule has an argument of the run, `d_model` or `steps`.
+
+    Examples:
+      >>> rate = make('cosine(peak=1e-3)', d_model=512, steps=100)
+      >>> depends_on(rate, 'steps'), depends_on(rate, 'd_model')
+      (True, False)
+    """
     return field in getattr(schedule, '__dataclass_fields__', ())
 
 
