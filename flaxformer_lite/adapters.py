@@ -40,13 +40,13 @@ def merge(model: Model, variables: Any) -> Any:
     Args:
       variables: {'params': …} of the model, float32.
     """
-    return variables | {'params': _merged(model, variables['params'])}
+    return variables | {'params': _merge_layers(model, variables['params'])}
 
 
-def _merged(model: Model, params: Any) -> Any:
+def _merge_layers(model: Model, params: Any) -> Any:
     if 'kernel' in params:
         return model.dense.merge(params)
     return {
-        name: _merged(model, inner) if isinstance(inner, dict) else inner
+        name: _merge_layers(model, inner) if isinstance(inner, dict) else inner
         for name, inner in params.items()
     }

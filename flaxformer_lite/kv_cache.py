@@ -78,7 +78,7 @@ class Cache(struct.PyTreeNode):
     @classmethod
     def starting_with(cls, prefix: KeyValues) -> Self:
         """Returns a cache without generated tokens."""
-        prefix = jax.tree.map(_as_kept, prefix)
+        prefix = jax.tree.map(_to_stored_dtype, prefix)
         return cls(prefix, jax.tree.map(lambda x: x[..., :0], prefix))
 
     def append(self, new: KeyValues, beam: BeamState) -> tuple[Self, KeyValues]:
@@ -127,7 +127,7 @@ def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
     return _are_float32(are)
 
 
-def _as_kept(x: jax.Array) -> jax.Array:
+def _to_stored_dtype(x: jax.Array) -> jax.Array:
     if x.dtype == jnp.bfloat16 and _are_float32.value:
         return x.astype(jnp.float32)
     return x

@@ -294,13 +294,13 @@ def entries(spec: Spec) -> list[Spec]:
 
 
 def _entries(spec: str) -> list[str]:
-    node = _parsed(spec)
+    node = _parse_expression(spec)
     if not isinstance(node, ast.List) or not node.elts:
         raise ValueError('no list')
     return [ast.unparse(entry) for entry in node.elts]
 
 
-def _parsed(text: str) -> ast.expr:
+def _parse_expression(text: str) -> ast.expr:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # about style, such as an unknown escape
         return ast.parse(text.strip(), mode='eval').body
@@ -339,14 +339,14 @@ def _quoted(match: re.Match[str]) -> str:
 
 def _as_literal(word: str) -> str:
     try:
-        ast.literal_eval(_parsed(word))
+        ast.literal_eval(_parse_expression(word))
     except _UNREADABLE:
         return f'"{word}"'
     return word
 
 
 def _read(spec: str) -> tuple[str, dict[str, Any]]:
-    node = _parsed(spec)
+    node = _parse_expression(spec)
     if '\\' in spec:
         _check_escapes(node)
     if not isinstance(node, ast.Call):

@@ -52,15 +52,15 @@ GIVEN = {
 
 def folder(field: str) -> Folder:
     """Returns the folder of a field: that of `'norm'` for `'decoder.norm'`."""
-    return FOLDERS[_plain(field)]
+    return FOLDERS[_without_section(field)]
 
 
 def fields() -> list[str]:
     """Returns the config fields that name a component."""
-    return [name for name in schema.fields() if _plain(name) in FOLDERS]
+    return [name for name in schema.fields() if _without_section(name) in FOLDERS]
 
 
-def _plain(field: str) -> str:
+def _without_section(field: str) -> str:
     """Returns the field without its section: `'decoder.norm'` → `'norm'`."""
     return field.rpartition('.')[2]
 
@@ -150,7 +150,7 @@ def _used_fields(config: ModelConfig) -> set[str]:
             # The norm of embeddings is used with any residual connection.
             used_anyway = {'norm'} if config.norm_embeddings else set()
             unused |= set(residual.unused_fields) - used_anyway
-        for name in {_plain(field) for field in schema.fields()} - unused:
+        for name in {_without_section(field) for field in schema.fields()} - unused:
             used.update(config.fields_of(name, role))
     return used - set(architecture.unused_fields)
 

@@ -42,10 +42,10 @@ def attention_rollout(
     means = {name: [x.mean(1) for x in layers] for name, layers in weights.items()}
     found = {}
     if 'encoder' in means:
-        found['encoder'] = _of_self_attention(means['encoder'])
+        found['encoder'] = _self_attention_rollout(means['encoder'])
     if 'decoder cross' not in means:
-        return {**found, 'decoder': _of_self_attention(means['decoder'])}
-    decoder, cross = _of_decoder(
+        return {**found, 'decoder': _self_attention_rollout(means['decoder'])}
+    decoder, cross = _decoder_rollout(
         means['decoder'],
         means['decoder cross'],
         found['encoder'][-1],
@@ -54,7 +54,7 @@ def attention_rollout(
     return {**found, 'decoder': decoder, 'decoder cross': cross}
 
 
-def _of_self_attention(layers: Sequence[jax.Array]) -> jax.Array:
+def _self_attention_rollout(layers: Sequence[jax.Array]) -> jax.Array:
     share_BTS = _identity(layers[0])
     shares = []
     for mean_BTS in layers:
@@ -63,7 +63,7 @@ def _of_self_attention(layers: Sequence[jax.Array]) -> jax.Array:
     return jnp.stack(shares)
 
 
-def _of_decoder(self_attention, cross_attention, encoded_BSS, merged):
+def _decoder_rollout(self_attention, cross_attention, encoded_BSS, merged):
     own_BTT = _identity(self_attention[0])
     source_BTS = jnp.zeros_like(cross_attention[0])
     shares = []

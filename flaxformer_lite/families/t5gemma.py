@@ -174,7 +174,9 @@ class T5Gemma(Family):
                 if k.startswith(prefix)
             }
             fields['vocab_size'] = described.vocab_size
-            fields['query_pre_attn_scalar'] = _scalar_of(fields.pop('scale'))
+            fields['query_pre_attn_scalar'] = _query_pre_attn_scalar(
+                fields.pop('scale')
+            )
             theirs[stack] = cls.write_stack(stack, fields)
         return theirs
 
@@ -234,7 +236,7 @@ def kinds_given(
     return kinds
 
 
-def _scalar_of(scale: float) -> float:
+def _query_pre_attn_scalar(scale: float) -> float:
     """Returns scale^−2, as an integer if it was one."""
     scalar = scale**-2
     whole = round(scalar)

@@ -71,7 +71,7 @@ class Places:
         self, name: str, x_BTD: jax.Array, context: AttentionContext, beam: Any
     ) -> Iterator[None]:
         """Context in which a stack runs."""
-        self.current = self._of_stack(name, x_BTD, context, beam)
+        self.current = self._stack_place(name, x_BTD, context, beam)
         if name == 'encoder':
             self._source_mask_BS = context.valid_BT
         try:
@@ -79,7 +79,7 @@ class Places:
         finally:
             self.current = None
 
-    def _of_stack(self, name, x_BTD, context, beam) -> Where:
+    def _stack_place(self, name, x_BTD, context, beam) -> Where:
         where = self.of_rows(x_BTD, context.positions_BT, context.valid_BT)
         if name == 'encoder':
             return where

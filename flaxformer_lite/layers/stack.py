@@ -22,12 +22,12 @@ from flaxformer_lite.validation import Checked
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 
 
-def _of_depths(method: _Method) -> _Method:
+def _with_tied_params(method: _Method) -> _Method:
     """Makes a method of a stack see parameters for every layer, even if shared."""
 
     def run(self, *arguments):
         if self.shared:
-            run = self._with_parameters(method, self.of_all_layers, self._of_a_period)
+            run = self._with_parameters(method, self.of_all_layers, self._period_params)
             return run(self, *arguments)
         return method(self, *arguments)
 
@@ -129,11 +129,11 @@ class Stack(Checked, nn.Module):
         return params | layers
 
     @nn.nowrap
-    def _of_a_period(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _period_params(self, params: dict[str, Any]) -> dict[str, Any]:
         others = {f'layer_{i}' for i in range(len(self.blocks), self.num_layers)}
         return {name: tree for name, tree in params.items() if name not in others}
 
-    @_of_depths
+    @_with_tied_params
     def cross_kv(
         self,
         encoded_BSD: jax.Array | tuple[jax.Array, ...],
@@ -152,7 +152,7 @@ class Stack(Checked, nn.Module):
             for layer, x_BSD in zip(self.layer, encoded_BSD, strict=True)
         )
 
-    @_of_depths
+    @_with_tied_params
     def init_cache(
         self, prefix: tuple[KeyValues, ...], valid_BS: jax.Array
     ) -> tuple[CacheState, ...]:
@@ -164,11 +164,11 @@ class Stack(Checked, nn.Module):
     def empty_cache(self, batch: int) -> tuple[CacheState, ...]:
         x_B0D = jnp.zeros((batch, 0, self.d_model))
         positions_B0 = jnp.zeros((batch, 0), jnp.int32)
-        nothing = self._kept(x_B0D, positions_B0)
+        nothing = self._keep_layers(x_B0D, positions_B0)
         return self.init_cache(nothing, jnp.zeros((batch, 0), bool))
 
-    @_of_depths
-    def _kept(self, x_BTD, positions_BT):
+    @_with_tied_params
+    def _keep_layers(self, x_BTD, positions_BT):
         return tuple(layer.keep(x_BTD, positions_BT) for layer in self.layer)
 
     def __call__(
@@ -207,13 +207,13 @@ class Stack(Checked, nn.Module):
                 outputs[:] = [*others, x_BTD]
         return x_BTD, caches
 
-    @_of_depths
+    @_with_tied_params
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
         trains = caches is None
         run_layer = self._run_layer(trains)
         is_plain = run_layer is _call and self._is_unobserved()
         if is_plain and isinstance(x_BTD, Tracer):
-            run_layer = _traced_once()
+            run_layer = _cache_traces()
         new_caches = []
         published = {}
         streams = [x_BTD]
@@ -285,7 +285,7 @@ def _call(layer, scope, x_BTD, context, *arguments):
     return y_BTD, cache, published
 
 
-def _traced_once() -> Callable:
+def _cache_traces() -> Callable:
     """Returns a `_call` that traces layers with equal shapes only once.
 
     This halves the tracing time of a search. A trace serves one call of one stack,

@@ -162,7 +162,7 @@ def tuned(hidden_BTD, output, targets, settings: LossOptions) -> LossSums:
 def _forward(hidden_BTD, output, targets, settings):
 
     def in_chunks(size, vocab_multiple):
-        return functools.partial(_in_chunks, size, vocab_multiple, settings)
+        return functools.partial(_sum_chunks, size, vocab_multiple, settings)
 
     elsewhere = in_chunks(CHUNK_ELSEWHERE, VOCAB_MULTIPLE_ELSEWHERE)
     on_cpu = in_chunks(CHUNK_ON_CPU, VOCAB_MULTIPLE_ON_CPU)
@@ -170,16 +170,16 @@ def _forward(hidden_BTD, output, targets, settings):
     table_VD, bias_V = output
     output = table_VD.astype(settings.dtype), bias_V  # before devices gather it
     if is_divided(len(hidden_BTD)):
-        forward = _summed_over_devices(forward)
+        forward = _sum_over_devices(forward)
     sums, gradients = forward(hidden_BTD, output, targets)
-    return sums, _as_dtypes_of((hidden_BTD, (table_VD, bias_V)), gradients)
+    return sums, _cast_like((hidden_BTD, (table_VD, bias_V)), gradients)
 
 
-def _as_dtypes_of(primals, gradients):
+def _cast_like(primals, gradients):
     return jax.tree.map(lambda x, g: g.astype(x.dtype), primals, gradients)
 
 
-def _summed_over_devices(forward):
+def _sum_over_devices(forward):
     """Sums the function's results for each device's own rows.
 
     Without this, XLA would sum the table's gradient over devices in each loop
@@ -198,7 +198,7 @@ def _summed_over_devices(forward):
     return by_device(of_device, (rows, WHOLE, rows), (WHOLE, (rows, WHOLE)))
 
 
-def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets):
+def _sum_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets):
     """Applies `_forward` to `chunk_size` rows of logits at a time.
 
     The table is padded to a multiple of `vocab_multiple` rows.
@@ -210,7 +210,7 @@ def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets
     table_PD = jnp.pad(table_VD, ((0, padding), (0, 0)))
 
     def add_chunk(carry, chunk):
-        new_sums, hidden_gradient_BCD, new_gradient = _of_chunk(
+        new_sums, hidden_gradient_BCD, new_gradient = _chunk_sums_and_gradients(
             settings, table_PD, bias_V, vocab_size, *chunk
         )
         carry = jax.tree.map(jnp.add, carry, (new_sums, new_gradient))
@@ -229,7 +229,7 @@ def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets
         ),
     )
     shapes = jax.eval_shape(
-        lambda chunks: _of_chunk(
+        lambda chunks: _chunk_sums_and_gradients(
             settings,
             table_PD,
             bias_V,
@@ -247,7 +247,9 @@ def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets
     return sums, (hidden_gradient_BTD[:, :length], output_gradient)
 
 
-def _of_chunk(settings, table_PD, bias_V, vocab_size, hidden_BCD, targets):
+def _chunk_sums_and_gradients(
+    settings, table_PD, bias_V, vocab_size, hidden_BCD, targets
+):
     """Returns a chunk's sums and gradients; `table_PD` is padded with zeros."""
     dtype = settings.dtype
     hidden_ND = hidden_BCD.reshape(-1, hidden_BCD.shape[-1]).astype(dtype)
@@ -269,7 +271,7 @@ def _of_chunk(settings, table_PD, bias_V, vocab_size, hidden_BCD, targets):
 
 def _backward(settings, gradients, cotangent):
     scaled = jax.tree.map(lambda gradient: gradient * cotangent.loss, gradients)
-    hidden_gradient_BTD, output_gradient = _as_dtypes_of(gradients, scaled)
+    hidden_gradient_BTD, output_gradient = _cast_like(gradients, scaled)
     return hidden_gradient_BTD, output_gradient, None
 
 

@@ -73,12 +73,12 @@ def weight_gradient_on_cpu(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
     XLA's fast CPU kernels need the summed axis last on the left.
     """
     if x_ND.shape[1] <= g_NF.shape[1]:
-        return reference(_transposed_in_memory(x_ND), g_NF)
-    product_FD = reference(_transposed_in_memory(g_NF), x_ND)
+        return reference(_transpose_in_memory(x_ND), g_NF)
+    product_FD = reference(_transpose_in_memory(g_NF), x_ND)
     return jax.lax.optimization_barrier(product_FD).T
 
 
-def _transposed_in_memory(x: jax.Array) -> jax.Array:
+def _transpose_in_memory(x: jax.Array) -> jax.Array:
     # Without the barrier, XLA folds the transposition into the product again. XLA
     # chooses the kernel by whether the operand is a transpose; the extra axis hides it.
     return jax.lax.optimization_barrier(x.T[None])[0]

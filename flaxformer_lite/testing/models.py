@@ -69,7 +69,7 @@ def examine(model: Model, variables: Any, quick: bool = False) -> Examined:
 
     The model needs at least `rows.VOCAB_SIZE` tokens and the default special tokens.
     """
-    program = _logits if quick else _everything
+    program = _logits if quick else _compute_results
     with exact_products():
         found = program(model, variables, rows.both_batches(), rows.steps())
     return Examined(*jax.device_get(found))
@@ -100,7 +100,7 @@ def _logits(model, variables, batches, steps):
 
 
 @functools.partial(jax.jit, static_argnums=0, compiler_options=UNOPTIMISED)
-def _everything(model, variables, batches, steps):
+def _compute_results(model, variables, batches, steps):
     gradient = jax.grad(functools.partial(loss, model, variables), has_aux=True)
     # A loop, so that one compiled body serves both batches.
     gradients, logits = jax.lax.map(
@@ -189,7 +189,7 @@ def _float32(found: Examined) -> Finding:
 
 
 def _future(found: Examined, atol: float) -> Finding:
-    differences = _of_changed_tokens(found)
+    differences = _logit_changes(found)
 
     def examples():
         for token in range(rows.LENGTH):
@@ -204,7 +204,7 @@ def _future(found: Examined, atol: float) -> Finding:
 
 def _present(found: Examined) -> Finding:
     contract = 'logits depend on the token at their position'
-    for token, differences in enumerate(_of_changed_tokens(found)):
+    for token, differences in enumerate(_logit_changes(found)):
         if not differences[token] > LEAST_EFFECT:
             return Finding(
                 contract, False, f'logits at {token} do not change with the token'
@@ -212,7 +212,7 @@ def _present(found: Examined) -> Finding:
     return Finding(contract, True)
 
 
-def _of_changed_tokens(found: Examined) -> Any:
+def _logit_changes(found: Examined) -> Any:
     """Returns the change of logits by [changed token][position]."""
     changed = slice(rows.CHANGED, rows.CHANGED + rows.LENGTH)
     logits_NTV = found.logits[0, :, : rows.LENGTH]

@@ -92,7 +92,7 @@ def make_batch(
             f'there must be a target for each source: {len(source_BS)} sources and '
             f'{len(labels_BT)} targets were given'
         )
-    _check_padded_behind(labels_BT, padding)
+    _check_padding_last(labels_BT, padding)
     bos_B1 = jnp.full((len(labels_BT), 1), bos, jnp.int32)
     shifted_BT = jnp.concatenate([bos_B1, labels_BT[:, :-1]], 1)
     sources = TokenBatch.from_tokens(source_BS, padding)
@@ -108,7 +108,7 @@ def make_batch(
     }
 
 
-def _check_padded_behind(labels_BT: jax.Array, padding: int) -> None:
+def _check_padding_last(labels_BT: jax.Array, padding: int) -> None:
     """Raises ValueError if padding precedes a token, whose input would be padding."""
     if isinstance(labels_BT, Tracer):
         return
@@ -153,9 +153,9 @@ def pad_source(
     """
     rows: Any = source
     if getattr(rows, 'ndim', 0) == 3:
-        return _with_length(jnp.asarray(rows, jnp.float32), 'source', 0, length)
+        return _pad_to_length(jnp.asarray(rows, jnp.float32), 'source', 0, length)
     if not hasattr(rows, 'ndim') and any(getattr(x, 'ndim', 1) == 2 for x in rows):
-        return _with_length(_padded_vectors(rows), 'source', 0, length)
+        return _pad_to_length(_pad_vectors(rows), 'source', 0, length)
     return pad_rows(rows, 'source', padding, vocab_size, length)
 
 
@@ -180,7 +180,9 @@ def pad_rows(
       >>> pad_rows([[5, 6, 1], [7, 1]], 'sources').tolist()
       [[5, 6, 1], [7, 1, 0]]
     """
-    rows_BT = _with_length(_padded(sentences, name, padding), name, padding, length)
+    rows_BT = _pad_to_length(
+        _pad_tokens(sentences, name, padding), name, padding, length
+    )
     # Traced tokens are unknown.
     if vocab_size is not None and rows_BT.size and not isinstance(rows_BT, Tracer):
         largest = int(rows_BT.max())
@@ -192,7 +194,7 @@ def pad_rows(
     return rows_BT
 
 
-def _with_length(
+def _pad_to_length(
     rows_BT: jax.Array, name: str, padding: int, length: int | None
 ) -> jax.Array:
     if length is None:
@@ -207,7 +209,7 @@ def _with_length(
     return jnp.pad(rows_BT, widths, constant_values=padding)
 
 
-def _padded_vectors(source: Any) -> jax.Array:
+def _pad_vectors(source: Any) -> jax.Array:
     rows = [jnp.asarray(row, jnp.float32) for row in source]
     features = rows[0].shape[-1]
     longest = max(map(len, rows))
@@ -227,7 +229,7 @@ def _padded_vectors(source: Any) -> jax.Array:
     return jnp.stack(padded)
 
 
-def _padded(sentences: Sentences, name: str, padding: int) -> jax.Array:
+def _pad_tokens(sentences: Sentences, name: str, padding: int) -> jax.Array:
     if hasattr(sentences, 'ndim'):
         array: Any = sentences
         is_integer = jnp.issubdtype(array.dtype, jnp.integer)

@@ -67,7 +67,7 @@ class TrainState(struct.PyTreeNode):
             loss_scale=loss_scale,
             **variables,
         )
-        return _without_sharing(state)
+        return _copy_shared_arrays(state)
 
     @property
     def variables(self) -> Any:
@@ -145,7 +145,7 @@ def init_state(
     return TrainState.create(variables, optimizer, frozen, loss_scale)
 
 
-def _without_sharing(state: TrainState) -> TrainState:
+def _copy_shared_arrays(state: TrainState) -> TrainState:
     """Copies repeated arrays, because an array can be donated only once."""
     seen = set()
 
@@ -204,34 +204,34 @@ def make_train_step(
     model = model.with_remat(remat)
     loss = as_loss(loss)
 
-    def of_batch(whole, batch):
+    def batch_gradients(whole, batch):
         variables, key, loss, loss_scale = whole
 
-        def of_part(variables, batch, key):
+        def part_gradients(variables, batch, key):
             return loss_and_grads(
                 model, variables, batch, loss, key, frozen, loss_scale
             )
 
         if accumulate == 1:
-            return of_part(variables, batch, key)
-        return _sum_over_parts(of_part, accumulate, variables, batch, key)
+            return part_gradients(variables, batch, key)
+        return _sum_over_parts(part_gradients, accumulate, variables, batch, key)
 
     def train_step(state, batch, key):
         check_batch(batch)
         key = jax.random.fold_in(key, state.step)
-        function = of_batch
-        if _sums_over_devices_once(model, accumulate, state.variables, batch, key):
-            function = sum_over_data(of_batch)
-        scale = _scale_of(model, state)
+        function = batch_gradients
+        if _can_sum_over_data(model, accumulate, state.variables, batch, key):
+            function = sum_over_data(batch_gradients)
+        scale = _loss_scale(model, state)
         output, batch_stats = function((state.variables, key, loss, scale), batch)
-        gradients = _without_zero_start(model, output.gradients, state.params)
+        gradients = _keep_start_at_zero(model, output.gradients, state.params)
         output = output._replace(gradients=gradients)
         return _update(optimizer, state, output, batch_stats, frozen)
 
     return train_step
 
 
-def _without_zero_start(model: Model, gradients: Any, params: Any) -> Any:
+def _keep_start_at_zero(model: Model, gradients: Any, params: Any) -> Any:
     """Returns gradients that keep a zero start embedding at zero.
 
     Marian's start token is padding, and CTranslate2 has no weights for it.
@@ -246,7 +246,7 @@ def _without_zero_start(model: Model, gradients: Any, params: Any) -> Any:
     return {**gradients, 'embedding': gradients_VD}
 
 
-def _scale_of(model: Model, state: TrainState) -> jax.Array | float:
+def _loss_scale(model: Model, state: TrainState) -> jax.Array | float:
     if state.loss_scale is not None:
         return state.loss_scale.scale
     if model.dense.dtype == jnp.float16:
@@ -257,7 +257,7 @@ def _scale_of(model: Model, state: TrainState) -> jax.Array | float:
     return 1.0
 
 
-def _sums_over_devices_once(
+def _can_sum_over_data(
     model: Model, accumulate: int, variables: Any, batch: Batch, key: jax.Array
 ) -> bool:
     rows = len(batch['labels'])
@@ -301,7 +301,7 @@ def _update(
 
 
 def _sum_over_parts(
-    of_part: Callable, count: int, variables: Any, batch: Batch, key: jax.Array
+    part_gradients: Callable, count: int, variables: Any, batch: Batch, key: jax.Array
 ) -> tuple[StepOutput, Any]:
     batches = jax.tree.map(lambda x_BT: _split_rows(x_BT, count), batch)
     keys = jax.random.split(key, count)
@@ -310,12 +310,12 @@ def _sum_over_parts(
     def add_part(carry, part):
         total, batch_stats = carry
         given = variables | {'batch_stats': batch_stats}
-        output, batch_stats = of_part(given, *part)
+        output, batch_stats = part_gradients(given, *part)
         total = jax.tree.map(jnp.add, total, output)
         return (total, batch_stats), None
 
     first_part = jax.tree.map(lambda x: x[0], parts)
-    shapes, _ = jax.eval_shape(of_part, variables, *first_part)
+    shapes, _ = jax.eval_shape(part_gradients, variables, *first_part)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
     start = zeros, variables.get('batch_stats', {})
     (total, batch_stats), _ = jax.lax.scan(add_part, start, parts)
