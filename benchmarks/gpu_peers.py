@@ -5,8 +5,8 @@
 
 Every side trains in bfloat16 with 24,576 target tokens per step, a vocabulary of
 37,000, label smoothing and Adam. `ours` has packed rows of eight pairs of 32 tokens,
-and the peers one pair per row: `marian` is Transformers' Marian, `nn` is
-`torch.nn.Transformer` with tied embeddings. The sides take turns on the GPU.
+and the peers one pair per row. `marian` is Transformers' Marian, `nn` is
+`torch.nn.Transformer` with tied embeddings.
 """
 
 import argparse

@@ -20,8 +20,6 @@ from flaxformer_lite.training import freezing
 def frozen_paths(model: Model, params: Any) -> frozenset[str]:
     """Returns the paths of the parameters that the model's adapters leave fixed.
 
-    Without adapters, no parameter is fixed.
-
     Args:
       params: Parameters of the model, or their shapes.
     """

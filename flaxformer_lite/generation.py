@@ -84,19 +84,18 @@ def generate(
     Args:
       variables: {'params': …}.
       source: Lists of tokens, or a padded array (rows, length), with end tokens if the
-        model was trained with them. For vector inputs, lists of arrays (length,
-        features), or one array (rows, length, features); an all-zero vector is padding.
-        An empty row has no target.
-      strategy: A spec such as 'beam(beams=8, alpha=1.0)' or 'sample(top_p=0.9)', a
-        class or an object.
+        model was trained with them. Vectors: lists of arrays (length, features), or one
+        array (rows, length, features); an all-zero vector is padding.
+      strategy: A spec such as 'beam(beams=8)' or 'sample(top_p=0.9)', a class or an
+        object.
       max_length: Maximum target length, including the end token. Defaults to the source
         length + 50. Learned positions limit it.
       bos, eos: Default to the model's.
       forced_first: First token of every target, such as the target language of M2M100.
       processors: Specs such as '[no_repeat_ngram(size=3), min_length(length=5)]'.
       n_best: The beam search stops when this many results per row are final.
-      key: PRNG key for sampling strategies. A row's samples depend only on the key and
-        the row index.
+      key: PRNG key for sampling. A row's samples depend only on the key and the row
+        index.
       interventions: Functions that change activations, as in `intervene`. Other arrays
         of the same shapes don't recompile.
 

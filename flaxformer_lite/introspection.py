@@ -64,9 +64,8 @@ def record(
       missing_ok: If True, `weights` omits attentions that don't materialize their
         weights instead of raising an error.
       names: Names of `Record.values` to keep, as in `intervene`. Defaults to all.
-      interventions: Functions that change activations, as in `intervene`. The record
-        has the changed values. In the context of `intervene`, it has the outputs of
-        modules before they change.
+      interventions: As in `intervene`. The record has the changed values; in the
+        context of `intervene`, those before the change.
 
     Raises:
       ValueError: An attention doesn't materialize its weights (use `softmax`, which has
@@ -177,10 +176,7 @@ def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None
 
 
 def _split_merged(found: Record, name: str) -> None:
-    """Splits off the source part of merged attention weights.
-
-    The weights over source and target together sum to 1.
-    """
+    """Splits off the source part of merged attention weights."""
     weights = found.weights[name]
     of_source = found.positions['encoder'].shape[1]
     found.weights[f'{name} cross'] = tuple(x[..., :of_source] for x in weights)
@@ -318,10 +314,8 @@ def ablation_masks(model: Model) -> dict[str, Any]:
     `masks['encoder']['layers']['self_attention']['heads'][0]` and
     `masks['encoder']['layer_drop']['keep'][0]`.
 
-    Masks are arrays, so changing one doesn't recompile. To rank heads by importance,
-    take the mean over examples of the absolute gradient of each example's loss (Michel
-    et al. 2019). The gradient of the mean loss is about 0 near an optimum and doesn't
-    rank them.
+    To rank heads by importance, take the mean over examples of the absolute gradient of
+    each example's loss (Michel et al. 2019).
     """
     masks = {name: _stack_masks(stack) for name, stack in model.stacks().items()}
     if model.scans_layers:

@@ -47,7 +47,7 @@ class BeamState(struct.PyTreeNode):
     Attributes:
       step: int32 scalar, the position of the current tokens.
       parent_BN: int32, the previous hypothesis that each hypothesis continues.
-      visible_BNS: bool, the slots that each hypothesis attends to, including its own.
+      visible_BNS: bool, the slots that each hypothesis sees, including its own.
     """
 
     step: jax.Array

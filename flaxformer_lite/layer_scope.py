@@ -87,7 +87,7 @@ def published(name: str, default: jax.Array) -> tuple[jax.Array, jax.Array | boo
 def publish(name: str, value: jax.Array) -> None:
     """Hands a value to later layers of the stack, which find it by `published`.
 
-    It replaces a value of the same name. Outside of a stack, this does nothing.
+    Outside of a stack, this does nothing.
 
     Args:
       name: A key of the block's `publishes`.

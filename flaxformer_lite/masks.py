@@ -128,7 +128,7 @@ class AttentionContext(NamedTuple):
     """Masks and positions that attention needs in addition to its inputs.
 
     Attributes:
-      cross_mask_BHTS: Mask of cross-attention; None without a source.
+
       valid_BT: False for padding, or None without padding.
       key_positions_BS: int32 positions of the keys. Defaults to those of the queries.
       bias_BHTS: Positional bias of the self-attention scores, or None.

@@ -96,11 +96,10 @@ def state_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Returns shardings for a tree of parameters, or a tree that contains such trees.
 
     Optimizer moments are sharded like their parameters. Arrays without a rule are
-    sharded over `fsdp` along their largest dimension, if they have at least two. A
-    leading dimension, of runs or layers, stays whole.
+    sharded over `fsdp` along their largest dimension, if they have at least two.
 
     Args:
-      tree: Of arrays, or of shapes and dtypes.
+      tree: Arrays, or their shapes and dtypes.
 
     Examples:
       >>> mesh = jax.sharding.AbstractMesh((2, 2), ('fsdp', 'tensor'))
@@ -199,8 +198,7 @@ def by_device(
 
     Args:
       in_specs: `rows_spec` or `WHOLE` for each argument.
-      out_specs: The same for each result; a `WHOLE` result must be equal on all
-        devices.
+      out_specs: Also for each result; a `WHOLE` result must be equal on all devices.
     """
     mesh = jax.sharding.get_abstract_mesh()
     dividing = _sizes()

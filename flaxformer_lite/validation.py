@@ -210,8 +210,7 @@ def quote(value: Any) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns a "did you mean" suffix for an error message, or ''.
 
-    Names are compared by their last component (`dropuot` in `model.dropuot`).
-    `decoder_norm` is `decoder.norm`.
+    It compares the last component of names.
 
     Examples:
       >>> did_you_mean('model.dropuot', ['model.dropout', 'model.d_ff'])

@@ -70,11 +70,9 @@ class Attention(Checked, nn.Module):
 
     Examples:
       >>> from flaxformer_lite.attention.softmax import SoftmaxAttention
-      >>> scores_BHTS = jnp.zeros((1, 1, 2, 3))
-      >>> mask_BHTS = jnp.tri(2, 3, dtype=bool)[None, None]
-      >>> attention = SoftmaxAttention()
+      >>> arrays = jnp.zeros((1, 1, 2, 3)), jnp.tri(2, 3, dtype=bool)[None, None]
 
-      >>> print(attention.apply({}, scores_BHTS, mask_BHTS, method='weights')[0, 0])
+      >>> print(SoftmaxAttention().apply({}, *arrays, method='weights')[0, 0])
       [[1.  0.  0. ]
        [0.5 0.5 0. ]]
     """
@@ -292,8 +290,6 @@ class ScaledDotProduct(Attention):
 
 
 class _HeadNorm(nn.Module):
-    """RMS norm over the features of a head, with gain c + w, in float32."""
-
     offset: float
 
     @nn.compact

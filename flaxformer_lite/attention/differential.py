@@ -28,8 +28,6 @@ class DifferentialAttention(ScaledDotProduct):
     all pairs of a layer share. `initial_lambda` gives λ_init. The output of a pair is
     (1 − λ_init) · RMSNorm over its 2 d_v features.
 
-    Recorded weights are those of the single maps.
-
     Raises:
       ValueError: The number of heads is odd.
     """
@@ -67,8 +65,6 @@ class DifferentialAttention(ScaledDotProduct):
 
 
 class _PairNorm(nn.Module):
-    """RMS norm over the 2 d_v features of each pair of heads, with ε = 10⁻⁵."""
-
     @nn.compact
     def __call__(self, y_BTHU):
         batch, length, num_heads, d_v = y_BTHU.shape

@@ -12,8 +12,8 @@ from flaxformer_lite.validation import Choices
 class GatedAttention(ScaledDotProduct):
     """Softmax attention whose heads are gated by the input: y ⊙ σ(x W_g).
 
-    x is the vector from which the query is projected, and y the output of all heads. A
-    gate near 0 lets a query read nothing. This is the paper's gate G1.
+    x is the vector from which the query is projected, and y the output of all heads.
+    This is the paper's gate G1.
 
     To gate another attention, such as `flash`, derive from both classes:
 

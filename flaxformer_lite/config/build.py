@@ -115,7 +115,6 @@ class Parts:
         )
 
     def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:
-        """Returns the shortest period of layer templates."""
         layers = self._of_layers[: sizes.num_layers]
         blocks = tuple(Parts(layer)._block(role, sizes) for layer in layers)
         return blocks[: period_of(blocks)]

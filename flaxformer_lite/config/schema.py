@@ -206,12 +206,9 @@ class ModelConfig(Section):
     def fields_of(self, name: str, role: str) -> list[str]:
         """Returns the fields that a stack reads for a value; the last one decides.
 
-        The decoder of an encoder-decoder uses its own value, or else the encoder's.
-        Cross-attention uses its own, or else the sizes of the decoder and the attention
-        of the encoder.
-
         Args:
-          name: A field without a section.
+          name: A field without a section, which the decoder and cross-attention may
+            override.
           role: 'encoder', 'decoder', 'cross', or the role of a single stack.
         """
         sections = {'decoder': ['decoder'], 'cross': ['cross', 'decoder']}.get(role, [])

@@ -1,13 +1,12 @@
 """Spec strings such as `'local(window=64)'`: a component and its arguments.
 
-Each kind of component has a folder. A component is a file `<folder>/<name>.py` that
-defines one public class; you don't need to register it. To use a class of your own, add
-its module. In Python you can also pass a class or an object of it.
+A component is a file `<folder>/<name>.py` that defines one public class; you don't need
+to register it. Name a class of your own with its module, or pass the class or an object
+in Python.
 
     LOSSES = Folder('flaxformer_lite.losses', 'Loss')
-    loss = LOSSES.make('smoothed(rate=0.1)')       # from losses/smoothed.py
-    loss = LOSSES.make('my_parts.Focal(gamma=2)')  # from my_parts.py, or a package
-    loss = LOSSES.make(Focal(gamma=2))             # Focal is a Python class
+    loss = LOSSES.make('smoothed(rate=0.1)') # from losses/smoothed.py
+    loss = LOSSES.make('my_parts.Focal(gamma=2)') # from my_parts.py, or a package
 """
 
 import ast

@@ -1,15 +1,12 @@
 """Decoding strategies, one file each, independent of models.
 
 A decoding step is a function `(token_BN, state, beam) → (logits_BNV, state)`. It maps
-the token at position `beam.step` of each of a sentence's N hypotheses to the logits of
-the next token. `state` is a tree of arrays whose first axis is the sentences. Its
-method `allocate(hypotheses, tokens)` reserves space for that many tokens.
-
-A search drops finished sentences from the batch and loops until the last one finishes.
-On a mesh, run one search per device with `sharding.map_rows`.
+the tokens at position `beam.step` to the logits of the next ones, for N hypotheses of
+each sentence. `state` is a tree of arrays whose first axis is the sentences. Its method
+`allocate(hypotheses, tokens)` reserves space.
 
 Results never contain padding or the start token, unless one is also the end token.
-Scores are nevertheless log-probabilities over all tokens.
+Scores are log-probabilities over all tokens.
 """
 
 # ruff: noqa: F401 (for type checkers)

@@ -310,7 +310,6 @@ class Search:
         return jax.tree.map(joined, arrays)
 
     def _run_model(self, state: SearchState) -> tuple[BeamState, Any, jax.Array]:
-        """Returns the next step, the model's new state and logits BNV."""
         beam = state.beam
         batch, beams = beam.parent_BN.shape
         visible_BNS = beam.visible_BNS

@@ -52,8 +52,7 @@ def logit_attribution(
     the actual stream.
 
     Args:
-      variables: {'params': …}.
-      batch: Result of `make_batch`.
+
       tokens_BT: Token of each position whose logit is split. Defaults to the label.
       others_BT: If given, splits the logit of `tokens_BT` minus that of `others_BT`.
 
@@ -105,7 +104,6 @@ def logit_attribution(
 
 
 def _attentions(model):
-    """Returns the attentions of decoder layers, with the names of their outputs."""
     block = decoder_of(model).block
     return {
         name: output

@@ -16,10 +16,6 @@ def logit_lens(model: Model, variables: Any, batch: Batch) -> jax.Array:
     The stream x_l after l layers passes through the stack's final norm, if there is
     one, and the output embedding: logits_l = W norm(x_l) + b.
 
-    Args:
-      variables: {'params': …}.
-      batch: Result of `make_batch`.
-
     Returns:
       float32 LBTV, with one entry more than the decoder has layers. Entry 0 is the
       stream before the first layer, and the last entry the logits of the model.

@@ -20,12 +20,7 @@ from flaxformer_lite.training.batch import Batch
 
 
 class _Patch(NamedTuple):
-    """Indices of a part of an activation to replace; int32 vectors over patches.
-
-    Attributes:
-      name: Index of the activation.
-      indices: Index along each of the chosen axes.
-    """
+    """A part of an activation to replace; int32 vectors over patches."""
 
     name: jax.Array
     indices: jax.Array
@@ -46,15 +41,10 @@ def activation_patching(
     Each patch replaces a head, a token or a whole activation of the corrupted run by
     that of the clean run (Heimersheim and Nanda 2024). All run in one compiled loop.
 
-        activation_patching(
-            model, variables, clean, corrupted, metric, ['decoder/layer_*/*/z'], 'H'
-        )
-
     Args:
-      variables: {'params': …}.
       clean, corrupted: Batches of the same shapes (`make_batch(…, length=)`).
       metric: Function of the logits BTV that returns B.
-      names: Names of activations, as in `intervene`.
+      names: Activations, as in `intervene`, such as ['decoder/layer_*/*/z'].
       axes: Axes along which parts are patched one by one: 'H' for heads, 'T' for
         tokens, 'TH' for each head at each token, '' for whole activations. All `names`
         must have them.
@@ -120,7 +110,6 @@ def attribution_patching(
 
 
 def _both(model, variables, clean, corrupted, metric, names, axes):
-    """Returns the activations of both batches, and the metric of the corrupted one."""
     _, new = activations(model, variables, clean, names)
     logits_BTV, old = activations(model, variables, corrupted, names)
     for name, x in new.items():
@@ -143,7 +132,6 @@ def _sizes(activation: Activation, axes: str) -> tuple[int, ...]:
 
 
 def _patches(grids) -> _Patch:
-    """Returns a patch for each index of each activation's grid."""
     indices = [
         jnp.indices(sizes, jnp.int32).reshape(len(sizes), math.prod(sizes)).T
         for sizes in grids.values()
@@ -153,7 +141,6 @@ def _patches(grids) -> _Patch:
 
 
 def _chosen(patch: _Patch, number: int, activation: Activation, axes: str) -> jax.Array:
-    """Returns a mask of a patch's part, bool, broadcastable to the activation."""
     chosen = jnp.reshape(patch.name == number, (1,) * activation.value.ndim)
     for i, letter in enumerate(axes):
         axis = activation.axes.index(letter)

@@ -22,17 +22,10 @@ def attention_rollout(
     ½ Q + ½ C_l R_encoder, and halves the shares of the target tokens. Over both, shares
     sum to 1.
 
-    Args:
-      variables: {'params': …}.
-      batch: Result of `make_batch`.
-
     Returns:
-      Shares after each layer, float32, by the names of `Record.weights`:
-        encoder: LBTS, of source token s in source position t.
-        decoder: LBTS, of the token s that the decoder reads in target position t.
-        decoder cross: LBTS, of source token s in target position t.
-      A decoder-only model has 'decoder', over source and target. Positions of padding
-      have no meaning.
+      Shares after each layer, float32 LBTS, of token s in position t, by the names of
+      `Record.weights`: 'encoder', 'decoder' and 'decoder cross'. A decoder-only model
+      has 'decoder', over source and target. Positions of padding have no meaning.
 
     Raises:
       ValueError: As `record`, or the model has no layers.

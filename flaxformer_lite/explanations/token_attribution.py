@@ -34,8 +34,7 @@ def gradient_times_input(
     Source: Shrikumar et al. 2017, "Learning Important Features …".
 
     Args:
-      variables: {'params': …}.
-      batch: Result of `make_batch`.
+
       metric: f, a function of the logits BTV that returns B.
 
     Raises:
@@ -62,12 +61,11 @@ def integrated_gradients(
     to f(x) − f(x').
 
     Args:
-      model, variables, batch, metric: As in `gradient_times_input`.
+
       steps: Number of gradients.
-      baseline: Batch of the same shape whose embeddings are x', with the masks and
-        positions of `batch`. Defaults to zeros. Models without absolute positions need
-        a batch, such as one of unknown tokens: norms hide the scale of x, except near
-        zero.
+      baseline: Batch of the same shape whose embeddings are x'. Defaults to zeros.
+        Models without absolute positions need a batch, such as one of unknown tokens,
+        because norms hide the scale of x.
 
     Raises:
       ValueError: As `gradient_times_input`, `steps` is below 1, or `baseline` has
@@ -109,8 +107,6 @@ def _check_shapes(inputs, start):
 
 
 def _slopes(model, variables, batch, metric, embeddings):
-    """Returns the gradient of the metric with respect to each row's embeddings."""
-
     def total(embeddings):
         given = {name: set_to(x) for name, x in embeddings.items()}
         return metric(logits_with(model, variables, batch, given)).sum()

@@ -28,8 +28,8 @@ class Family:
       fields: Our field → an entry for theirs, or a constant value.
       defaults: Values of fields that config.json omits.
       expected: Their fields → the only supported value, if present.
-      arrays: Our parameter's path → the name of their array. `{stack}` is encoder or
-        decoder. An entry for a module covers its arrays.
+      arrays: Our parameter's or module's path → the name of theirs. `{stack}` is
+        encoder or decoder.
       aliases: Our path → alternative names of the array in files.
       computed: Arrays of files to ignore.
       zeros: Paths of our parameters that are 0 if files lack them.

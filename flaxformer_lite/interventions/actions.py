@@ -155,7 +155,6 @@ def _like(x, value, where):
 
 
 def _is_step(where):
-    """Returns whether the axis T holds hypotheses."""
     return where.mask_BT is None and where.step_BT is not None
 
 

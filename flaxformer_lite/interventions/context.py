@@ -22,10 +22,9 @@ def intervene(
             logits = model.apply(variables, source, inputs)
 
     It also affects `record`, `patch`, `log_probs` and `loss_sums`. `generate` takes
-    `interventions` as an argument. To reuse a program compiled by `jax.jit` for other
-    values, open the context in the function and pass the interventions as an argument.
-    `jax.tree_util.Partial(function, *arrays)` makes a function of your own such an
-    argument.
+    `interventions` as an argument. With `jax.jit`, open the context in the function and
+    pass the interventions as an argument, to reuse the program for other values. A
+    function of your own must then be `jax.tree_util.Partial(function, *arrays)`.
 
     Args:
       interventions: Functions (value, where) → value, by name. '*' matches any part of

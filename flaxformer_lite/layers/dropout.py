@@ -56,8 +56,8 @@ class Dropout(Checked, nn.Module):
 class LayerDrop(Checked, nn.Module):
     """LayerDrop (Fan et al. 2020): replaces the output y of a layer by its input x.
 
-    With a dropout key, it skips the layer with probability `rate`, for the whole batch
-    at once. The collection `ablation_masks` also skips layers.
+    The whole batch skips the layer with probability `rate`. The collection
+    `ablation_masks` also skips layers.
     """
 
     rate: Rate = 0.0

@@ -23,8 +23,7 @@ class MultiHeadAttention(nn.Module):
         attention (Shazeer 2019).
       core_attention: A module of `attention/`. Its `transform_heads` changes the heads
         before W^O.
-      positions: A module of `positions/`, used for `rotate`, `layer_bias`, `scores` and
-        `values`.
+      positions: A module of `positions/`.
       dense: Template of the matrices; its dtype is also that of stored keys and values.
       head_dropout: Dropout of whole heads.
       projections: False omits all four matrices and slices the input into heads.
@@ -166,7 +165,6 @@ def _unfold_groups(y_BTHU, group_size):
 
 
 def _fold_pairs(x_BHTS, group_size):
-    """Reshapes a mask or a bias to match `_fold_groups`."""
     if x_BHTS is None or group_size == 1:
         return x_BHTS
     if x_BHTS.shape[1] > 1:

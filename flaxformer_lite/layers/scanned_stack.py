@@ -29,8 +29,6 @@ _STACKED = {'layer': 'layers', 'layer_drop': 'layer_drop'}
 
 
 class _Turn(nn.Module):
-    """One period of different layers, run in one iteration of the scan."""
-
     blocks: tuple[Block, ...]
 
     def setup(self):
@@ -104,8 +102,7 @@ class ScannedStack(Stack):
     def _map_turns(self, function: Callable, axis: int | None) -> Callable:
         """Maps `function(turn, x, y)` over all iterations; results have them in axis 1.
 
-        `axis` is that of the iterations in x, or None to pass all the same x. All get
-        the same y.
+        `axis` is that of the iterations in x, or None to pass the same x.
         """
         in_axes: Any = (axis, None)
         variable_axes = dict(_OF_A_LAYER)
@@ -197,7 +194,6 @@ class ScannedStack(Stack):
 
     @nn.nowrap
     def _initial_published(self, batch: int, length: int) -> dict[str, Published]:
-        """Returns what layers publish as it is before the first layer."""
         shapes = {}
         for block in self.blocks:
             shapes |= block.publishes(batch, length)

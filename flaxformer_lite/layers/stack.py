@@ -41,7 +41,7 @@ class Stack(Checked, nn.Module):
     Attributes:
       blocks: Templates of the layers of one period. Layer i is a copy of template i mod
         n.
-      positions: A module of `positions/`, for `embed` and `bias`.
+      positions: A module of `positions/`.
       embedding_norm: Norm of the sum of embeddings and positions.
       dropout: Dropout after `embedding_norm` (§5.4).
       layer_drop_rate: Probability of skipping a layer in training.
@@ -189,8 +189,8 @@ class Stack(Checked, nn.Module):
           beam: Step and visible slots; required with `caches`.
 
         Returns:
-          The output, float32 BTD, and one cache per layer, or without caches, the keys
-          and values of each layer.
+          The output, float32 BTD, and each layer's cache, or its keys and values
+          without caches.
         """
         x_BTD = self.positions.embed(x_BTD, context.positions_BT)
         with padding_known(context.valid_BT):
@@ -270,7 +270,6 @@ class Stack(Checked, nn.Module):
         return context._replace(bias_BHTS=bias_BHTS)
 
     def _sow_stream(self, context, x_BTD):
-        """Sows token positions, validity and vector norms for `introspection`."""
         if self.is_mutable_collection('intermediates'):
             self.put_variable('intermediates', 'positions', context.positions_BT)
             self.put_variable('intermediates', 'valid', context.valid_BT)
@@ -288,8 +287,8 @@ def _call(layer, scope, x_BTD, context, *arguments):
 def _cache_traces() -> Callable:
     """Returns a `_call` that traces layers with equal shapes only once.
 
-    This halves the tracing time of a search. A trace serves one call of one stack,
-    because it captures context such as `ops.choose.use_reference`.
+    A trace serves one call of one stack, because it captures context such as
+    `ops.choose.use_reference`.
     """
 
     @functools.partial(jax.jit, static_argnums=0)

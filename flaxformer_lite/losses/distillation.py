@@ -25,7 +25,7 @@ class Distillation(Loss):
     Attributes:
       teacher: A model with the same vocabulary, or an `Ensemble`.
       weight: α.
-      label_smoothing: ε of the cross-entropy with the labels.
+      label_smoothing: Smoothing of the cross-entropy.
 
     Raises:
       ValueError: The teacher is missing.

@@ -55,31 +55,19 @@ class Model(Checked, nn.Module):
     frames of speech. They weight the rows of the source embedding.
 
     Attributes:
-      d_model: Width of target embeddings and of final hidden states.
+
       vocab_size: Target vocabulary size, and the source's unless it has its own.
       source_vocab_size: Size of a separate source vocabulary, or None. Requires a `tie`
         that doesn't share source and target embeddings.
-      tie: Embeddings that share a matrix (paper §3.4): 'all' (source, target and
-        pre-softmax), 'decoder' (target and pre-softmax), 'source_target' or 'none'.
+      tie: Embeddings that share a matrix (§3.4): 'all' (source, target, output),
+        'decoder' (target, output), 'source_target' or 'none'.
       scale_embeddings: Whether to multiply embeddings by √width (§3.4).
       scale_logits: Whether to divide logits by √d_model before the bias, as in T5.
       logit_cap: Soft cap m, or None: logits z become m tanh(z / m) (Gemma Team 2024).
-      dense: Template of the matrices. Residual stream and logits are always float32.
+      dense: Template of the matrices.
       unused_fields: `model` config fields that this architecture ignores.
       own_arguments: Attributes that a spec may set, as in recurrent(cell='lstm').
-      has_decoder_beside_encoder: Whether the section `decoder` applies.
-
-    Examples:
-      >>> import flaxformer_lite
-      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
-      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
-
-      >>> pair = jnp.array([[5, 6, 1]]), jnp.array([[2, 8]])
-      >>> found = jax.eval_shape(model.init_with_output, jax.random.key(0), *pair)
-      >>> logits_BTV, variables = found
-
-      >>> logits_BTV.shape, sorted(variables['params'])
-      ((1, 2, 10), ['decoder', 'embedding', 'encoder'])
+      has_decoder_beside_encoder: Whether the config section `decoder` applies.
     """
 
     unused_fields: ClassVar[tuple[str, ...]] = ()
@@ -276,9 +264,9 @@ class Model(Checked, nn.Module):
         """Returns teacher-forced logits, float32 BTV; row t predicts the next token.
 
         Args:
-          source: Tokens or vectors.
-          inputs: Target tokens, shifted right. Each row of an array starts with the
-            start token, even if it is padding.
+
+          inputs: Target tokens, shifted right. Each row starts with the start token,
+            even if it is padding.
         """
         hidden_BTD, _, _ = self.logit_factors(source, inputs)
         return self._logits(hidden_BTD)

@@ -12,8 +12,6 @@ from flaxformer_lite.sizes import Role
 
 
 class _Prompt(NamedTuple):
-    """Source data for decoding, besides keys and values in the caches."""
-
     valid_BS: jax.Array
     positions_BS: jax.Array
 

@@ -15,13 +15,7 @@ from flaxformer_lite.validation import Choices
 
 
 class _Encoded(NamedTuple):
-    """Source data for decoding.
-
-    Attributes:
-      kv: Keys and values per decoder layer. None if the caches start with them.
-      mask_B11S: bool, False for padding.
-      start_B1: int32 position of the first target token.
-    """
+    """Source data for decoding; `kv` is None if the caches start with them."""
 
     kv: tuple[KeyValues, ...] | None
     mask_B11S: jax.Array

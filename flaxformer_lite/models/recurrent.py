@@ -19,11 +19,7 @@ from flaxformer_lite.validation import Choices, Size
 
 
 class _Encoded(NamedTuple):
-    """Source data for decoding.
-
-    Attributes:
-      kv: States at each source token, as keys and values of a single head.
-    """
+    """Source data for decoding, with keys and values of a single head."""
 
     kv: KeyValues
     mask_B1S: jax.Array
@@ -41,7 +37,6 @@ class Recurrent(Model, kw_only=True):
 
     Attributes:
       cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
-
       dropout: Dropout of embeddings and layer outputs.
     """
 

@@ -47,10 +47,7 @@ def _cudnn(*arrays, scale):
 def _reference_without_lowering(
     q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale, reason=''
 ):
-    """Applies the reference, which can be traced, but not lowered.
-
-    Rematerialization stores its arguments as residuals, as for cuDNN.
-    """
+    """Applies the reference, which can be traced, but not lowered."""
     attend = jax.checkpoint(functools.partial(reference, scale=scale))
     mask_BHTS = _gpu_only.bind(mask_BHTS, reason=reason)
     return attend(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS)

@@ -180,11 +180,7 @@ def _cast_like(primals, gradients):
 
 
 def _sum_over_devices(forward):
-    """Sums the function's results for each device's own rows.
-
-    Without this, XLA would sum the table's gradient over devices in each loop
-    iteration.
-    """
+    """Sums the function's results for each device's own rows, only once per step."""
     axes = row_axes()
 
     def of_device(hidden_BTD, output, targets):

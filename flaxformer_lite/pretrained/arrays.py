@@ -1,7 +1,6 @@
 """Conversion between our variables and a family's arrays.
 
-Only names and shapes differ: PyTorch matrices are (outputs, inputs), and their heads
-share one axis.
+PyTorch matrices are (outputs, inputs), and their heads share one axis.
 """
 
 import functools

@@ -55,10 +55,9 @@ def make_batch(
         vectors (length, features).
       bos: Start token of `inputs`. Defaults to the model's, or 2 without a model.
       padding: Defaults to the model's padding token, or 0 without a model.
-      model: Provides special tokens and vocabulary sizes. Tokens outside the vocabulary
-        then raise an error, where a compiled step would give NaN.
-      length: Length of all rows, to compile a step only once. Defaults to the longest
-        row.
+      model: Provides special tokens and vocabulary sizes, for an error if a token is
+        outside of the vocabulary.
+      length: Length of all rows, to compile a step only once. Defaults to the longest.
 
     Returns:
       int32 arrays: (rows, longest source) for the source and (rows, longest target) for

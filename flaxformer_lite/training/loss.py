@@ -26,8 +26,7 @@ class StepOutput(NamedTuple):
 
     Attributes:
       aux_metrics: Metrics that modules report, averaged over layers.
-      gradients: Gradients of the summed loss by trained parameter, including auxiliary
-        losses.
+      gradients: Gradients of the summed loss and auxiliary losses.
     """
 
     sums: LossSums

@@ -81,7 +81,6 @@ class Metrics(struct.PyTreeNode):
 
     Attributes:
       gradient_norm: Norm of the gradient of the mean loss per token, before clipping.
-      aux_metrics: Metrics that modules report, by name.
     """
 
     sums: LossSums
@@ -169,8 +168,7 @@ def make_train_step(
 ) -> TrainStep:
     """Returns the training step: (state, batch, dropout key) → (state, metrics).
 
-    The step minimizes the mean loss per token. It skips updates that are not finite, so
-    the state stays valid; `skipped` counts them.
+    The step minimizes the mean loss per token. It skips updates that are not finite.
 
     Args:
       loss: As in `loss_sums`.

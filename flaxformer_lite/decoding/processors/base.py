@@ -16,8 +16,7 @@ class Processor(Checked):
 
     Scores are not renormalized: a changed logit changes the token's log-probability by
     the same amount. No logit may exceed log Σ exp(z) of the model's logits z, which is
-    probability 1. A search skips processors at a sentence's limit, where it allows only
-    the end token.
+    probability 1.
 
     Annotated attributes are arguments. Use a tuple for a list.
     """

@@ -17,11 +17,11 @@ class DiverseBeamSearch(BeamSearch):
     At each step the groups choose in turn (algorithm 1, with the Hamming diversity of
     §4). A continuation loses λ for each of an earlier group's `beams / groups` best
     that has its token. The penalty doesn't affect scores, which rank the results of all
-    groups. Two groups may find the same result.
+    groups.
 
     Attributes:
       beams: Live hypotheses and results of all groups together.
-      groups: Number of groups.
+
       diversity: λ; 0 makes all groups equal.
 
     Raises:

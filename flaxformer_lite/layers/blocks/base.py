@@ -22,7 +22,7 @@ class Block(Checked, nn.Module):
     instead.
 
     Attributes:
-      self_attention: Attention among the tokens.
+
       feed_forward: A module of `feed_forward/`.
       residual: A module of `residual/`, copied for each sublayer.
       cross_attention: Attention to the source, in the decoder of an encoder-decoder.

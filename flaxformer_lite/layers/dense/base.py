@@ -26,16 +26,10 @@ class Dense(Checked, nn.Module):
     Attributes:
       trained_parameters: Names of the only parameters that a run trains, such as those
         of an adapter. Empty for all parameters.
-      features: Output axes, such as (heads, d_k). Together they are one fan-out.
+      features: Output axes, such as (heads, d_k), which are one fan-out.
       input_axes: Number of contracted trailing axes.
       bias: Whether to add b, initially 0.
       dtype: Compute dtype. Parameters and results are float32.
-      kernel_init: Initializer of W.
-
-    Examples:
-      >>> variables = Dense(features=(2, 3)).init(jax.random.key(0), jnp.ones((1, 4)))
-      >>> jax.tree.map(jnp.shape, variables['params'])
-      {'bias': (2, 3), 'kernel': (4, 2, 3)}
     """
 
     trained_parameters: ClassVar[tuple[str, ...]] = ()

@@ -9,9 +9,6 @@ from flaxformer_lite.validation import Positive, Rate, Size
 class CosineSchedule(Schedule):
     """Linear warmup to `peak` in w updates, then cosine decay towards 0.
 
-    Update 1 has the rate peak / w and update w the peak. The rate reaches 0 only after
-    the last update.
-
     Attributes:
       steps: Total number of steps; provided by the run.
       warmup: w, as a fraction of all updates.
