@@ -85,7 +85,8 @@ def generate(
       variables: {'params': …}.
       source: Lists of tokens, or a padded array (rows, length), with end tokens if the
         model was trained with them. Vectors: lists of arrays (length, features), or one
-        array (rows, length, features); an all-zero vector is padding.
+        array (rows, length, features); an all-zero vector is padding. An empty row has
+        no target.
       strategy: A spec such as 'beam(beams=8)' or 'sample(top_p=0.9)', a class or an
         object.
       max_length: Maximum target length, including the end token. Defaults to the source

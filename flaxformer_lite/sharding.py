@@ -153,10 +153,7 @@ def _spec(
 
 
 def _sizes() -> dict[str, int]:
-    """Returns axis → size, for axes larger than 1 of the context mesh.
-
-    It excludes axes that an enclosing `by_device` divides by.
-    """
+    """Returns axis → size, for axes larger than 1 of the context mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     found = {}
     for axis, axis_type in zip(mesh.axis_names, mesh.axis_types, strict=True):

@@ -15,20 +15,8 @@ class SpecialTokens(Checked):
     Two ids may be equal: the start token is padding in T5 and Marian, and the end token
     in BART and M2M100.
 
-    Attributes:
-      padding: Fills rows. Decoding never chooses it.
-      bos: Precedes each target.
-      eos: Ends each target.
-
     Raises:
       ValueError: An id is negative, or the end token is padding.
-
-    Examples:
-
-      >>> SpecialTokens(eos=0)
-      Traceback (most recent call last):
-        ...
-      ValueError: eos=0 must differ from padding
     """
 
     padding: Token = 0

@@ -104,7 +104,7 @@ class Attention(Checked, nn.Module):
         Args:
           x_BSD: Token vectors, from which the keys are projected.
           sizes: Sizes of the attention.
-          dense: As for `transform_heads`.
+          dense: As in `transform_heads`.
         """
         return None
 

@@ -5,8 +5,8 @@ to register it. Name a class of your own with its module, or pass the class or a
 in Python.
 
     LOSSES = Folder('flaxformer_lite.losses', 'Loss')
-    loss = LOSSES.make('smoothed(rate=0.1)') # from losses/smoothed.py
-    loss = LOSSES.make('my_parts.Focal(gamma=2)') # from my_parts.py, or a package
+    loss = LOSSES.make('smoothed(rate=0.1)')       # from losses/smoothed.py
+    loss = LOSSES.make('my_parts.Focal(gamma=2)')  # from my_parts.py, or a package
 """
 
 import ast
@@ -306,10 +306,7 @@ def _parse_expression(text: str) -> ast.expr:
 
 
 def _correction(spec: str) -> str:
-    """Returns how to correct a malformed spec, or `''` if unknown.
-
-    Shells remove quotes, and a backslash in a Windows path starts an escape.
-    """
+    """Returns how to correct a malformed spec, or `''` if unknown."""
     hints = []
     corrected = spec.strip()
     if '\\' in spec:
@@ -395,7 +392,7 @@ def _attributes(spec: type | Dataclass) -> dict[str, Any]:
 def is_of_part(error: BaseException) -> bool:
     """Returns whether a user's component raised an error while it ran.
 
-    Errors while it is built concern a config field and don't count.
+    Errors while it is built don't count.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [frame.f_globals.get('__name__', '') for frame in frames]

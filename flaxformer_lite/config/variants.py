@@ -82,8 +82,7 @@ def arguments(kind: str, name: str) -> dict[str, Any]:
 def of_layers(config: ModelConfig) -> list[ModelConfig]:
     """Returns the config of each layer of a period, in which no field is a pattern.
 
-    Layer i uses entry i mod 2 of a pattern `'[a, b]'`. The period is the least common
-    multiple of the patterns' lengths, at most the depth.
+    Layer i uses entry i mod 2 of a pattern `'[a, b]'`.
 
     Raises:
       ValueError: A pattern is malformed, or its field applies to all layers.

@@ -13,12 +13,12 @@ from flaxformer_lite.training.batch import Batch
 def logit_lens(model: Model, variables: Any, batch: Batch) -> jax.Array:
     """Returns the logits that the decoder's stream would give after each layer.
 
-    The stream x_l after l layers passes through the stack's final norm, if there is
-    one, and the output embedding: logits_l = W norm(x_l) + b.
+    logits_l = W norm(x_l) + b, with the stream x_l after l layers and the stack's final
+    norm, if there is one.
 
     Returns:
-      float32 LBTV, with one entry more than the decoder has layers. Entry 0 is the
-      stream before the first layer, and the last entry the logits of the model.
+      float32 LBTV. Entry 0 is the stream before the first layer, and the last entry the
+      logits of the model.
 
     Raises:
       ValueError: The model has no layers, or `variables` lacks the 'params' level.

@@ -222,7 +222,7 @@ def kinds_given(
     """Returns the kind of each layer: from the config, or by repeating `turns`.
 
     Raises:
-      ValueError: The number of kinds differs from the number of layers.
+      ValueError: The number of kinds isn't the number of layers.
     """
     kinds = fields.get('layer_types')
     layers = fields['num_hidden_layers']

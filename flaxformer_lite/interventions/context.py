@@ -55,7 +55,6 @@ class Intervened:
         return nn.intercept_methods(self._hooks.intercept)
 
     def continued(self, places: Places) -> Self:
-        """Returns the same interventions for a later part of the computation."""
         other = type(self)(self._interventions, places)
         other._seen |= self._seen
         other._used |= self._used

@@ -212,12 +212,7 @@ class _Decoder(nn.Module):
 
 
 def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
-    """Scans a layer over tokens; each sentence starts from its own initial state.
-
-    Args:
-      layer: (state, *arrays at a token, *shared) → (state, output).
-      first_states: Initial state of a sentence that starts at each token, BT….
-    """
+    """Scans a layer over tokens; each sentence starts from its own initial state."""
 
     def step(layer, state, at_token):
         begins_B, is_token_B, first_state, arrays = at_token

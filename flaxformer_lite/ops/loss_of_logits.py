@@ -47,7 +47,7 @@ class LossSums(struct.PyTreeNode):
     Attributes:
       loss: Training loss in nats.
       nll: −log p(label) in nats. The exponential of its mean is the perplexity.
-      correct: 1 where no token is likelier than the label.
+      correct: Number of labels with the highest probability, ties included.
     """
 
     loss: jax.Array

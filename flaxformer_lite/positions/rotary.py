@@ -20,16 +20,6 @@ class RotaryPositions(Positions):
 
     Raises:
       ValueError: d_k is odd.
-
-    Examples:
-      >>> from flaxformer_lite.sizes import Sizes
-      >>> rotate = RotaryPositions(sizes=Sizes(d_k=4)).rotate
-      >>> x_BTHK = jnp.ones((1, 1, 1, 4))
-      >>> for i in (5, 9):
-      ...     q, k = (rotate(x_BTHK, jnp.array([[j]])) for j in (i, i - 2))
-      ...     print(f'{(q * k).sum():.3f}')
-      1.167
-      1.167
     """
 
     max_wavelength: Annotated[float, Range(at_least=1)] = 10000.0

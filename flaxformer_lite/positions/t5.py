@@ -20,7 +20,7 @@ class T5Positions(Positions):
     Non-causal stacks use half of the buckets for keys after the query.
 
     Attributes:
-      buckets: Number of rows of the table.
+
       max_distance: Distance from which keys share the last bucket.
       per_layer: Whether each layer has its own table.
 

@@ -19,7 +19,7 @@ def check(
     """Returns `findings` if no contract is broken.
 
     Raises:
-      BrokenContract: Has the smallest counterexample of each broken contract.
+      BrokenContract: Has the smallest counterexamples.
       ValueError: As `findings`.
     """
     name = type(part).__name__ if isinstance(part, Model) else parse(part)[0]

@@ -23,8 +23,7 @@ class LoRADense(Dense):
     Attributes:
       rank: r.
       alpha: α.
-      on: Regular expression of the paths of the matrices with an adapter, such as
-        'decoder/layer_0/cross_attention/query'.
+      on: Regular expression of the paths of the matrices with an adapter.
       stabilized: Whether s = α / √r, so that higher ranks don't learn more slowly.
     """
 
