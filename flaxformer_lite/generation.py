@@ -97,8 +97,7 @@ def generate(
       n_best: The beam search stops when this many results per row are final.
       key: PRNG key for sampling. A row's samples depend only on the key and the row
         index.
-      interventions: Functions that change activations, as in `intervene`. Other arrays
-        of the same shapes don't recompile.
+      interventions: As in `intervene`. Other arrays of the same shapes don't recompile.
 
     Raises:
       ValueError: An argument is invalid, or a source is too long.

@@ -25,7 +25,7 @@ class KeyValues(struct.PyTreeNode):
     """Keys and values in the compute dtype, with int32 positions.
 
     The length is the last axis, so that the products of attention read contiguous
-    memory. A cache may hold bfloat16 values as float32 (see `float32_slots`).
+    memory.
 
     Attributes:
       features_BHS: Result of the attention's `key_features`, by default None.

@@ -16,8 +16,7 @@ Set the mesh around the call; functions find it when they are traced:
         state, metrics = step(state, batch, key)
 
 Shard the rows of the batch over `data` and `fsdp`, and the state by `state_shardings`.
-Results equal those of one device up to rounding. Gradients are summed over `data` once
-per step.
+Results equal those of one device up to rounding.
 
 Rules apply to the letters of axes (see `shapes`). A dimension stays whole if the mesh
 axis doesn't divide it evenly.
@@ -195,7 +194,8 @@ def by_device(
 
     Args:
       in_specs: `rows_spec` or `WHOLE` for each argument.
-      out_specs: Also for each result; a `WHOLE` result must be equal on all devices.
+      out_specs: The same for each result; a `WHOLE` result must be equal on all
+        devices.
     """
     mesh = jax.sharding.get_abstract_mesh()
     dividing = _sizes()

@@ -12,8 +12,7 @@ Token = Annotated[int, Range(at_least=0)]
 class SpecialTokens(Checked):
     """Ids of the special tokens. Default to those of this project's tokenizers.
 
-    Two ids may be equal: the start token is padding in T5 and Marian, and the end token
-    in BART and M2M100.
+    The start token may be padding, as in T5 and Marian, or the end token, as in BART.
 
     Raises:
       ValueError: An id is negative, or the end token is padding.

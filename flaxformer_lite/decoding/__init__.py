@@ -1,8 +1,8 @@
 """Decoding strategies, one file each, independent of models.
 
 A decoding step is a function `(token_BN, state, beam) → (logits_BNV, state)`. It maps
-the tokens at position `beam.step` to the logits of the next ones, for N hypotheses of
-each sentence. `state` is a tree of arrays whose first axis is the sentences. Its method
+the tokens at position `beam.step` of N hypotheses per sentence to the logits of the
+next tokens. The state is a tree of arrays whose first axis is the sentences. Its method
 `allocate(hypotheses, tokens)` reserves space.
 
 Results never contain padding or the start token, unless one is also the end token.

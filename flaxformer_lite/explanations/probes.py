@@ -27,8 +27,8 @@ def fit_probe(
 ) -> Probe:
     """Fits a multinomial logistic regression to activations.
 
-    It minimizes Σ_n −log p(label_n) + ½ l2 ‖W‖² by L-BFGS, without a penalty of the
-    bias. Standardize features of very different sizes.
+    It minimizes Σ_n −log p(label_n) + ½ l2 ‖W‖² by L-BFGS. Standardize features of very
+    different sizes.
 
     Args:
       x_ND: Activations of N tokens or sentences, such as

@@ -33,8 +33,7 @@ class Family:
       aliases: Our path → alternative names of the array in files.
       computed: Arrays of files to ignore.
       zeros: Paths of our parameters that are 0 if files lack them.
-      rotates_halves: Whether rotary positions pair features i and i + d_k / 2 instead
-        of 2i and 2i + 1.
+      rotates_halves: Whether rotary positions pair features i and i + d_k / 2.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()

@@ -48,7 +48,7 @@ Interventions = Mapping[str, Intervention]
 def matches(key: str, name: str, is_alias: bool = False) -> bool:
     """Returns whether an activation has the name `key`, in which '*' is any part.
 
-    Aliases, the names of earlier versions, match only themselves.
+    Aliases match only themselves.
     """
     if is_alias:
         return key == name

@@ -25,7 +25,7 @@ class MultiHeadAttention(nn.Module):
         before W^O.
       positions: A module of `positions/`.
       dense: Template of the matrices; its dtype is also that of stored keys and values.
-      head_dropout: Dropout of whole heads.
+
       projections: False omits all four matrices and slices the input into heads.
       bias: Whether matrices have biases. The paper uses none.
     """

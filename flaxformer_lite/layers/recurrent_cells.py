@@ -12,12 +12,7 @@ CellState = jax.Array | tuple[jax.Array, jax.Array]
 
 
 class Cell(nn.Module):
-    """Recurrent cell that computes the products of all gates at once.
-
-    Attributes:
-      d_model: Width of the state.
-      dense: Template of the matrices.
-    """
+    """Recurrent cell that computes the products of all gates at once."""
 
     d_model: int
     dense: Dense

@@ -46,7 +46,7 @@ class ScannedStack(Stack):
 
     Parameters have a leading layer axis (see `stack_layers`). Tuples of caches, or of
     keys and values, have one entry per layer of a period, with the iterations in axis
-    1, after the batch. Dropout draws other numbers than in `Stack`.
+    1, after the batch.
     """
 
     in_a_loop: ClassVar[bool] = True

@@ -37,6 +37,7 @@ class Recurrent(Model, kw_only=True):
 
     Attributes:
       cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
+      encoder_layers: Number of bidirectional layers.
       dropout: Dropout of embeddings and layer outputs.
     """
 

@@ -10,8 +10,7 @@ Most tuned versions define custom gradients, which exclude forward mode. Within
     with flaxformer_lite.ops.use_reference():
         product = jax.jvp(jax.grad(loss), (params,), (vector,))[1]
 
-Results agree up to rounding; dropout draws other random bits. The references are slower
-and need more memory.
+Results agree up to rounding; dropout draws other random bits.
 """
 
 from flaxformer_lite.ops.choose import use_reference

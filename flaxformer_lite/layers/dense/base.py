@@ -26,7 +26,7 @@ class Dense(Checked, nn.Module):
     Attributes:
       trained_parameters: Names of the only parameters that a run trains, such as those
         of an adapter. Empty for all parameters.
-      features: Output axes, such as (heads, d_k), which are one fan-out.
+      features: Output axes, such as (heads, d_k). Together they are one fan-out.
       input_axes: Number of contracted trailing axes.
       bias: Whether to add b, initially 0.
       dtype: Compute dtype. Parameters and results are float32.
