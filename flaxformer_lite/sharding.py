@@ -95,7 +95,8 @@ def state_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Returns shardings for a tree of parameters, or a tree that contains such trees.
 
     Optimizer moments are sharded like their parameters. Arrays without a rule are
-    sharded over `fsdp` along their largest dimension, if they have at least two.
+    sharded over `fsdp` along their largest dimension, if they have at least two. A
+    leading axis of runs or layers stays whole.
 
     Args:
       tree: Arrays, or their shapes and dtypes.
