@@ -104,8 +104,7 @@ def init_variables(
 
     Examples:
       >>> import flaxformer_lite
-      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
-      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+      >>> model = flaxformer_lite.build.model({'num_layers': 1}, vocab_size=10)
 
       >>> shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
       >>> sorted(shapes['params'])
