@@ -196,7 +196,7 @@ class Stack(Checked, nn.Module):
         x_BTD = self.positions.embed(x_BTD, context.positions_BT)
         with padding_known(context.valid_BT):
             x_BTD = self.embedding_norm(x_BTD)
-        x_BTD = self.dropout(x_BTD)
+        x_BTD = self.final.initial_stream(self.dropout(x_BTD))
         context = self._with_bias(context)
         self._sow_stream(context, x_BTD)
         x_BTD, caches = self._run_layers(x_BTD, context, encoder_kv, caches, beam)

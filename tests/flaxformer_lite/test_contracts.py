@@ -25,7 +25,7 @@ ALIKE = {
     'feed_forward': ('gated_tanh', 'geglu', 'gelu', 'linear', 'silu', 'squared_relu'),
     'norm': ('dynamic_tanh', 'identity', 'rms', 'scale'),
     'positions': ('alibi', 'none', 'sinusoidal_t2t'),
-    'residual': ('deepnorm', 'layer_scale', 'none', 'rezero', 'sandwich'),
+    'residual': ('deepnorm', 'layer_scale', 'mhc', 'none', 'rezero', 'sandwich'),
 }
 
 

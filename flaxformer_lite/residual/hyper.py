@@ -1,0 +1,115 @@
+"""Hyper-connections (Zhu et al. 2024, "Hyper-Connections")."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.layer_scope import layer_index
+from flaxformer_lite.ops.rms import divide_by_rms
+from flaxformer_lite.residual.pre_norm import PreNorm
+from flaxformer_lite.validation import Size
+
+
+class HyperConnections(PreNorm):
+    """A_rᵀ H + B Dropout(f(Norm(A_mᵀ H)))ᵀ, with n residual streams H of d_model each.
+
+    All streams start as the stack's input, and the final norm reads their sum. A_m and
+    B are vectors of n weights, and A_r is n × n. A row of [A_m, A_r] and an entry of B
+    weight one stream h:
+
+        row = start + a + s_α tanh(LN(h) W_α)
+        entry = 1 + b + s_β tanh(LN(h) w_β)
+
+    In layer k, A_m starts as the unit vector of stream k mod n, and A_r as the
+    identity. a, b and W are initialized to 0, and s to 0.01, so the first output is
+    that of pre-norm. LN has no gain or bias. Source: equations 1 to 14.
+
+    Attributes:
+      streams: n.
+      dynamic: Whether weights depend on the token, instead of being start + a and
+        1 + b.
+    """
+
+    streams: Size = 4
+    dynamic: bool = True
+
+    def setup(self):
+        self.alpha = _Weights(1 + self.streams, self.dynamic)
+        self.beta = _Weights(1, self.dynamic)
+
+    @property
+    def num_streams(self):
+        return self.streams
+
+    def initial_stream(self, x_BTD):
+        return jnp.tile(x_BTD, self.streams)
+
+    def before(self, x_BTD):
+        h_BTND = self._separate(x_BTD)
+        read_BTN1 = self.read_weights(h_BTND)[..., None]
+        return super().before((read_BTN1 * h_BTND).sum(2))
+
+    def after(self, x_BTD, y_BTD):
+        h_BTND = self._separate(x_BTD)
+        mix_BTNM = self.mixing_weights(h_BTND)
+        write_BTM1 = self.write_weights(h_BTND)[..., None]
+        mixed_BTMD = (mix_BTNM[..., None] * h_BTND[:, :, :, None]).sum(2)
+        h_BTMD = mixed_BTMD + write_BTM1 * self.dropout(y_BTD)[:, :, None]
+        return h_BTMD.reshape(x_BTD.shape)
+
+    def final_norm(self, x_BTD):
+        return super().final_norm(self._separate(x_BTD).sum(2))
+
+    def _separate(self, x_BTD):
+        return x_BTD.reshape(*x_BTD.shape[:2], self.streams, -1)
+
+    def read_weights(self, h_BTND: jax.Array) -> jax.Array:
+        """Returns A_m of each token, BTN or with axes of length 1."""
+        return self._rows(h_BTND)[..., 0]
+
+    def mixing_weights(self, h_BTND: jax.Array) -> jax.Array:
+        """Returns A_r, from stream N to stream M, BTNM or with axes of length 1."""
+        return self._rows(h_BTND)[..., 1:]
+
+    def write_weights(self, h_BTND: jax.Array) -> jax.Array:
+        """Returns B of each token, BTN or with axes of length 1."""
+        return 1 + self.beta(h_BTND)[..., 0]
+
+    def _rows(self, h_BTND):
+        read_N1 = stream_of_layer(self.streams)[:, None]
+        start_NF = jnp.concatenate([read_N1, jnp.eye(self.streams)], 1)
+        return start_NF[None, None] + self.alpha(h_BTND)
+
+
+def stream_of_layer(streams: int) -> jax.Array:
+    """Returns the unit vector of the stream that the running layer first reads.
+
+    Examples:
+      >>> from flaxformer_lite.layer_scope import LayerScope, running_layer
+      >>> with running_layer(LayerScope(index=6)):
+      ...     print(stream_of_layer(4))
+      [0. 0. 1. 0.]
+    """
+    return jax.nn.one_hot(layer_index() % streams, streams)
+
+
+class _Weights(nn.Module):
+    """w + s tanh(LN(h) W) of each stream h."""
+
+    features: int
+    dynamic: bool
+
+    @nn.compact
+    def __call__(self, h_BTND):
+        *_, streams, d_model = h_BTND.shape
+        static_NF = self.param(
+            'static', nn.initializers.zeros, (streams, self.features)
+        )
+        if not self.dynamic:
+            return static_NF[None, None]
+        kernel_DF = self.param(
+            'kernel', nn.initializers.zeros, (d_model, self.features)
+        )
+        scale = self.param('scale', nn.initializers.constant(0.01), ())
+        normed_BTND = divide_by_rms(h_BTND, 1e-5, True)
+        return static_NF[None, None] + scale * jnp.tanh(normed_BTND @ kernel_DF)
