@@ -74,6 +74,12 @@ def made(name, **sizes):
             lambda p: 10 * X,
         ),
         (
+            'ngpt(step=0.5)',
+            lambda p: X,
+            lambda p: 10 * (X + 0.5 * 8**0.5 * p['alpha'] * (10 * Y - X)),
+            lambda p: X,
+        ),
+        (
             'deepnorm',
             lambda p: X,
             lambda p: 10 * (0.81 * 48 ** (1 / 16) * X + Y),
@@ -221,3 +227,27 @@ def test_layers_of_a_stack_have_equally_many_streams():
     with pytest.raises(ValueError, match=r'model.residual: layers have \[1, 4\] resid'):
         tiny.model(residual='[hyper, pre_norm]')
     tiny.model(residual='[hyper, mhc]', decoder__residual='pre_norm')
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def test_ngpt_steps_from_the_stream_to_the_output_on_a_sphere():
+    """h ← Norm(h + α (Norm(h_A) − h)) (Loshchilov et al. 2024, equation 10).
+
+    Here streams are √d times those of the paper, d = 8.
+    """
+    norm = variants.make('norm', 'rms(learned=False, epsilon=1e-12)')
+    residual = variants.make(
+        'residual', 'ngpt', norm=norm, dropout=Dropout(0.0), sizes=Sizes()
+    )
+    p = residual.init(jax.random.key(0), X, Y, method='after')
+    h = apply(residual, p, X, method='initial_stream')
+    np.testing.assert_allclose(h / 8**0.5, unit(np.float64(X)), atol=1e-6)
+    found = apply(residual, p, h, Y, method='after')
+    h = unit(np.float64(X))
+    expected = unit(h + 0.05 * (unit(np.float64(Y)) - h))
+    np.testing.assert_allclose(found / 8**0.5, expected, atol=1e-6)
+    assert list(p['params']) == ['alpha']
+    np.testing.assert_allclose(p['params']['alpha'], 8**-0.5, rtol=1e-6)
