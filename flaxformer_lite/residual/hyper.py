@@ -20,9 +20,9 @@ class HyperConnections(PreNorm):
         row = start + a + s_α tanh(LN(h) W_α)
         entry = 1 + b + s_β tanh(LN(h) w_β)
 
-    In layer k, A_m starts as the unit vector of stream k mod n, and A_r as the
-    identity. a, b and W are initialized to 0, and s to 0.01, so the first output is
-    that of pre-norm. LN has no gain or bias. Source: equations 1 to 14.
+    In layer k, `start` holds the unit vector of stream k mod n and the identity. The
+    parameters a, b and W are initialized to 0, and s to 0.01, which gives the output of
+    pre-norm. LN has no gain or bias. Source: equations 1 to 14.
 
     Attributes:
       streams: n.

@@ -13,8 +13,8 @@ class NGPTResidual(Residual):
     `rms(learned=False)`, all streams lie on a sphere. Its radius is √d_model, where the
     paper has 1 and multiplies the inputs of SwiGLU by √d_model instead.
 
-    The parameter is s = α / (`step` √d_model), initialized to 1 / √d_model. So at the
-    same learning rate, α learns faster in wider models. Source: equations 10 and 11.
+    The parameter is s = α / (`step` √d_model), initialized to 1 / √d_model. At the same
+    learning rate, α learns faster in wider models. Source: equations 10 and 11.
 
     Attributes:
       step: Initial α. The paper has 0.05, about the inverse of the number of layers.
