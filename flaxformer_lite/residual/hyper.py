@@ -1,5 +1,7 @@
 """Hyper-connections (Zhu et al. 2024, "Hyper-Connections")."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -46,15 +48,15 @@ class HyperConnections(PreNorm):
 
     def before(self, x_BTD):
         h_BTND = self._separate(x_BTD)
-        read_BTN1 = self.read_weights(h_BTND)[..., None]
-        return super().before((read_BTN1 * h_BTND).sum(2))
+        read_BT1N = self.read_weights(h_BTND)[:, :, None]
+        return super().before(_matmul(read_BT1N, h_BTND)[:, :, 0])
 
     def after(self, x_BTD, y_BTD):
         h_BTND = self._separate(x_BTD)
-        mix_BTNM = self.mixing_weights(h_BTND)
+        mix_BTMN = jnp.swapaxes(self.mixing_weights(h_BTND), -1, -2)
         write_BTM1 = self.write_weights(h_BTND)[..., None]
-        mixed_BTMD = (mix_BTNM[..., None] * h_BTND[:, :, :, None]).sum(2)
-        h_BTMD = mixed_BTMD + write_BTM1 * self.dropout(y_BTD)[:, :, None]
+        y_BT1D = self.dropout(y_BTD)[:, :, None]
+        h_BTMD = _matmul(mix_BTMN, h_BTND) + write_BTM1 * y_BT1D
         return h_BTMD.reshape(x_BTD.shape)
 
     def final_norm(self, x_BTD):
@@ -91,6 +93,10 @@ def stream_of_layer(streams: int) -> jax.Array:
       [0. 0. 1. 0.]
     """
     return jax.nn.one_hot(layer_index() % streams, streams)
+
+
+# Some accelerators round the operands of float32 products by default.
+_matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
 class _Weights(nn.Module):
