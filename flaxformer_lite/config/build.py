@@ -117,7 +117,17 @@ class Parts:
     def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:
         layers = self._of_layers[: sizes.num_layers]
         blocks = tuple(Parts(layer)._block(role, sizes) for layer in layers)
+        self._check_streams(role, blocks)
         return blocks[: period_of(blocks)]
+
+    def _check_streams(self, role: Role, blocks: tuple[Block, ...]) -> None:
+        numbers = {block.residual.num_streams for block in blocks}
+        if len(numbers) > 1:
+            field = self.config.deciding_field('residual', role)
+            raise ValueError(
+                f'model.{field}: layers have {sorted(numbers)} residual streams. Give '
+                'all layers of a stack equally many.'
+            )
 
     def _stack_positions(self, role: Role, sizes: Sizes) -> Any:
         field = self.config.deciding_field('positions', role)

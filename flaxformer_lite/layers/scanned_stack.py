@@ -54,6 +54,7 @@ class ScannedStack(Stack):
     def setup(self):
         self.layers = self._turn()
         self.layer_drop = LayerDrop(self.layer_drop_rate)
+        self.initial = self.block.residual.copy(name=None)
         self.final = self._final()
 
     @nn.nowrap

@@ -73,6 +73,7 @@ class Stack(Checked, nn.Module):
         each = range(self.num_layers)
         self.layer = [self.template(i).copy(name=None) for i in each]
         self.layer_drop = [LayerDrop(self.layer_drop_rate) for _ in each]
+        self.initial = self.block.residual.copy(name=None)
         self.final = self._final()
 
     @property
@@ -194,8 +195,8 @@ class Stack(Checked, nn.Module):
         """
         x_BTD = self.positions.embed(x_BTD, context.positions_BT)
         with padding_known(context.valid_BT):
-            x_BTD = self.embedding_norm(x_BTD)
-        x_BTD = self.dropout(x_BTD)
+            x_BTD = self.dropout(self.embedding_norm(x_BTD))
+            x_BTD = self.initial.initial_stream(x_BTD)
         context = self._with_bias(context)
         self._sow_stream(context, x_BTD)
         x_BTD, caches = self._run_layers(x_BTD, context, encoder_kv, caches, beam)

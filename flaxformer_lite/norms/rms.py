@@ -2,6 +2,7 @@
 
 from typing import Annotated, ClassVar
 
+import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.norms.base import Norm
@@ -14,16 +15,20 @@ class RMSNorm(Norm):
 
     Attributes:
       offset: c, a constant: 1 in Gemma, 0 elsewhere. w is learned; c + w starts at 1.
+      learned: Whether there is a w. Otherwise the gain is 1.
     """
 
     biased = False
     divides_in: ClassVar[str | None] = 'normalize'
     epsilon: Epsilon = 1e-6
     offset: Annotated[float, Range(at_least=0, at_most=1)] = 0.0
+    learned: bool = True
 
     def normalize(self, x_BTD):
         return divide_by_rms(x_BTD, self.epsilon, False)
 
     def gain(self, features):
+        if not self.learned:
+            return jnp.ones(features)
         init = nn.initializers.constant(1 - self.offset)
         return self.offset + self.param('scale', init, features)

@@ -25,6 +25,18 @@ class Residual(Checked, nn.Module):
     dropout: nn.Module
     sizes: Sizes = Sizes()
 
+    @property
+    def num_streams(self) -> int:
+        """Width of the residual stream, in multiples of `d_model`."""
+        return 1
+
+    def initial_stream(self, x_BTD: jax.Array) -> jax.Array:
+        """Returns the residual stream before the first layer, given the stack's input.
+
+        In the other methods, x is that wide.
+        """
+        return x_BTD
+
     def before(self, x_BTD: jax.Array) -> jax.Array:
         """Returns the input of the sublayer f."""
         return x_BTD

@@ -1,0 +1,38 @@
+"""Learned steps between normalized vectors (Loshchilov et al. 2024, "nGPT")."""
+
+from flax import linen as nn
+
+from flaxformer_lite.residual.base import Residual
+from flaxformer_lite.validation import Positive
+
+
+class NGPTResidual(Residual):
+    """Norm(x + α ⊙ (Norm(Dropout(f(x))) − x)), with α learned for each feature.
+
+    Another norm applies to the stack's input, so with the paper's norm,
+    `rms(learned=False)`, all streams lie on a sphere. Its radius is √d_model, where the
+    paper has 1 and multiplies the inputs of SwiGLU by √d_model instead.
+
+    The parameter is s = α / (`step` √d_model), initialized to 1 / √d_model. At the same
+    learning rate, α learns faster in wider models. Source: equations 10 and 11.
+
+    Attributes:
+      step: Initial α. The paper has 0.05, about the inverse of the number of layers.
+    """
+
+    step: Positive = 0.05
+
+    def setup(self):
+        self.norm_after = self.norm.copy(name=None)
+
+    def initial_stream(self, x_BTD):
+        return self.norm(x_BTD)
+
+    @nn.compact
+    def after(self, x_BTD, y_BTD):
+        d_model = x_BTD.shape[-1]
+        init = nn.initializers.constant(d_model**-0.5)
+        s_D = self.param('alpha', init, (d_model,))
+        alpha_D = self.step * d_model**0.5 * s_D
+        target_BTD = self.norm_after(self.dropout(y_BTD))
+        return self.norm(x_BTD + alpha_D[None, None] * (target_BTD - x_BTD))
