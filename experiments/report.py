@@ -53,7 +53,11 @@ def main() -> None:
         _recompute(args.recompute)
     else:
         if args.out is None:
-            _refuse(args, ('--base', '--measure'), 'without a report. Add --out=DIR.')
+            _refuse(
+                args,
+                ('--base', '--measure', '--trust_code'),
+                'without a report. Add --out=DIR.',
+            )
         else:
             _check_out(args.out)
         _compare(args)
@@ -87,6 +91,11 @@ def _parser() -> flags.Parser:
         choices=('step', 'tokens', 'seconds'),
         default='step',
         help='x-axis of the training curves; default: step',
+    )
+    parser.add_argument(
+        '--trust_code',
+        action='store_true',
+        help='run the commands of metrics that configs of the runs name',
     )
     return parser
 
@@ -132,6 +141,7 @@ def _compare(args: Any) -> None:
 
             study = arms.study(runs, sweep, args.base, args.measure)
             shown.begin('writing the report')
+            study = study._replace(trust_code=args.trust_code)
             page.write(study, args.out, notes, args.against)
     if args.out is not None:
         print(f'{args.out}/ (index.html, report.md, tables/, figures/)')

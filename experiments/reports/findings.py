@@ -209,7 +209,7 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
         found = _paired_translations(study, base, arm)
         if found:
             pairs[contrast] = found
-            metric = metric_of(base.scored[0], study.measure)
+            metric = metric_of(base.scored[0], study.measure, study.trust_code)
     if not pairs:
         return None
     bases = {contrast.base for contrast in pairs}
