@@ -79,7 +79,9 @@ def test_contrasts_are_those_of_the_text_report(study, answer):
 
 
 def test_effects_arms_and_budget_are_those_of_the_text_report(study, answer):
-    for found, row in zip(answer['effects'], designs.effects(study).rows, strict=True):
+    table = designs.effects(study)
+    assert table is not None
+    for found, row in zip(answer['effects'], table.rows, strict=True):
         names = ' × '.join(found['factors'])
         freedom = ', '.join(map(str, found['freedom']))
         assert (names, freedom, found['f'], found['p']) == tuple(row)
