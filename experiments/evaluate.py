@@ -31,7 +31,7 @@ def main() -> None:
     _check_files(args)
     # Import JAX only after the flags, so that errors in flags show at once.
     from experiments import metrics
-    from experiments.config import search
+    from experiments.config import search, user_modules
     from experiments.data import objectives
     from experiments.evaluation import scores
     from experiments.evaluation.evaluator import Evaluator
@@ -50,6 +50,8 @@ def main() -> None:
             decode=args.decode or usual.decode,
             metrics=args.metrics or usual.metrics,
         )
+        if not args.metrics:
+            user_modules.check_commands(usual.metrics, args.workdir, args.trust_code)
         same_decode = evaluation.decode == usual.decode
         saves = same_decode and not args.source and not args.dtype
         objective = objectives.make(run.config.objective)

@@ -1,6 +1,6 @@
 """Compares runs by their directories, as a table or as a report.
 
-python -m experiments.report runs/wmt_small* [--csv | --out=DIR]
+python -m experiments.report runs/wmt_small* [--csv | --json | --out=DIR]
 python -m experiments.report --scores=scores.csv [--base=ARM]
 python -m experiments.report --recompute=results/scan_splits
 
@@ -8,6 +8,8 @@ Runs that differ only in their seeds are one arm, shown as mean ± standard devi
 
 --out writes a folder with index.html (self-contained), the same text as report.md, the
 tables as CSV and LaTeX, and the figures as SVG and PDF.
+
+--json prints the answer of a report for programs.
 
 --scores compares scores from elsewhere: the columns arm, seed and score.
 
@@ -21,6 +23,7 @@ if __name__ == '__main__':
 
     command.run('experiments.report')
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -52,10 +55,13 @@ def main() -> None:
         _refuse(args, of_reports, 'with --recompute. Leave one of them out.')
         _recompute(args.recompute)
     else:
-        if args.out is None:
-            _refuse(args, ('--base', '--measure'), 'without a report. Add --out=DIR.')
-        else:
+        if args.out is not None:
             _check_out(args.out)
+        elif args.json:
+            flags.require_packages('--json', flags.OF_REPORTS, 'report', 'or use --csv')
+        else:
+            of_reports = ('--base', '--measure', '--trust_code')
+            _refuse(args, of_reports, 'without a report. Add --out=DIR or --json.')
         _compare(args)
 
 
@@ -65,6 +71,9 @@ def _parser() -> flags.Parser:
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         '--csv', action='store_true', help='print CSV with one row per run'
+    )
+    form.add_argument(
+        '--json', action='store_true', help='print the answer of a report as JSON'
     )
     form.add_argument('--out', type=Path, help='directory to write a report to')
     form.add_argument(
@@ -87,6 +96,11 @@ def _parser() -> flags.Parser:
         choices=('step', 'tokens', 'seconds'),
         default='step',
         help='x-axis of the training curves; default: step',
+    )
+    parser.add_argument(
+        '--trust_code',
+        action='store_true',
+        help='run the commands of metrics that configs of the runs name',
     )
     return parser
 
@@ -127,13 +141,20 @@ def _compare(args: Any) -> None:
         paths = [run.path for run in sweep.runs if storage.exists(run.path)]
     with screen.on_stderr('reading runs') as shown:
         runs, notes = _read_runs(paths)
-        if args.out is not None:
-            from experiments.reports import page
+        answer = {}
+        if args.out is not None or args.json:
+            from experiments.reports import json_answer, page
 
             study = arms.study(runs, sweep, args.base, args.measure)
+            study = study._replace(trust_code=args.trust_code)
             shown.begin('writing the report')
-            page.write(study, args.out, notes, args.against)
-    if args.out is not None:
+            if args.out is None:
+                answer = json_answer.as_dict(study, notes)
+            else:
+                page.write(study, args.out, notes, args.against)
+    if args.json:
+        console.print_data(json.dumps(answer, indent=2, default=str))
+    elif args.out is not None:
         print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
     elif args.csv:
         of_each = [Arm(str(run.path), (run,)) for run in runs]

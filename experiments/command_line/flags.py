@@ -189,7 +189,8 @@ def add_trust_code(parser: Parser) -> None:
     parser.add_argument(
         '--trust_code',
         action='store_true',
-        help='run modules saved with the run if they cannot be imported here',
+        help='run modules saved with the run if they cannot be imported here, and '
+        'commands of its metrics',
     )
 
 
@@ -266,6 +267,9 @@ def settings(
     config = _load(file)
     if file.suffix == '.json':
         user_modules.use(file.parent, trust_code=trust_code)
+        if 'evaluation.metrics' not in overrides:
+            stored = config.evaluation.metrics
+            user_modules.check_commands(stored, file.parent, trust_code)
     before = flatten(config.to_dict())
     load.override(config, overrides)
     found = load.from_dict(config.to_dict())

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.config.schema import EvaluationConfig
-from experiments.errors import user_errors
+from experiments.errors import UserError, user_errors
+from experiments.metrics.external import External
 from experiments.registries import METRICS
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
@@ -53,6 +54,11 @@ def make(evaluation: EvaluationConfig) -> Decoding:
             # Configs are text, so it is never a function.
             spec: Any = strategy.utility or _UTILITY
             utility = METRICS.make(spec, name='utility')
+        if isinstance(utility, External):
+            raise UserError(
+                'evaluation.decode: utility: external would start its command for each '
+                'sentence. Choose another metric.'
+            )
         strategy, samples = strategy.sampler, strategy.samples
     return Decoding(
         strategy,

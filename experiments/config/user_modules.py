@@ -143,6 +143,25 @@ def check_origin(part: spec.Spec, path: Path) -> None:
         _check_origin(module, path, 'move it to the working directory')
 
 
+def check_commands(metrics: spec.Spec, path: Path, trust_code: bool) -> None:
+    """Raises UserError if a stored config would run a command without consent.
+
+    Args:
+      metrics: Its `evaluation.metrics`.
+      path: The directory of the run.
+      trust_code: The user consents.
+    """
+    with contextlib.suppress(ValueError):  # reported when the field is checked
+        for entry in spec.entries(metrics):
+            _, arguments = spec.parse(entry)
+            # By argument, because a class has several names.
+            if 'command' in arguments and not trust_code:
+                raise UserError(
+                    f'{path / load.CONFIG}: evaluation.metrics runs the command '
+                    f'{arguments["command"]!r}. Read it, then pass --trust_code.'
+                )
+
+
 def _check_origin(module: str, run: Path, fix: str) -> None:
     """Raises UserError if a module may have come with the run.
 

@@ -166,7 +166,7 @@ def _write_translations(
 ) -> None:
     """Writes a set's translations, with its sources and references in separate files.
 
-    sacreBLEU and COMET read these files: `sacrebleu val.reference.txt -i …`. A second
+    sacreBLEU reads these files: `sacrebleu val.reference.txt -i …`. A second
     or later reference that a sentence lacks is a blank line, which the command of
     sacreBLEU treats as an empty reference. That changes TER.
     """

@@ -62,12 +62,14 @@ class Study(NamedTuple):
     Attributes:
       measure: The deciding score.
       sweep: The sweep of the runs. With `NO_SWEEP`, compares the runs as they are.
+      trust_code: Allows metrics to run the commands that configs of the runs name.
     """
 
     arms: tuple[Arm, ...]
     base: Arm
     measure: Measure
     sweep: Sweep = NO_SWEEP
+    trust_code: bool = False
 
     @property
     def runs(self) -> list[Run]:
@@ -116,14 +118,15 @@ def _metrics_of(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
-def metric_of(run: Run, measure: Measure) -> Metric:
+def metric_of(run: Run, measure: Measure, trust_code: bool = False) -> Metric:
     """Returns the metric that scored a run's set; for a loss, the deciding metric.
 
     Raises:
-      UserError: The run lacks it, a package is missing, or its module may have come
-        with the run.
+      UserError: The run lacks it, a package is missing, or its module or command may
+        have come with the run, and `trust_code` is false.
     """
     user_modules.check_origin(run.metrics_spec, run.path)
+    user_modules.check_commands(run.metrics_spec, run.path, trust_code)
     name = measure.metric(run.metrics)
     # Results of earlier versions lack the target language, which had no effect.
     language = run.evaluations.get(measure.set, {}).get('target', '')

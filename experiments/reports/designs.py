@@ -11,6 +11,7 @@ from scipy import stats
 from experiments.command_line import console
 from experiments.evaluation.measure import Measure
 from experiments.reports import analysis
+from experiments.reports.analysis import Effect
 from experiments.reports.arms import Study
 from experiments.reports.figures import Figure, line_chart, over_seeds
 from experiments.reports.tables import PValue, Table
@@ -20,13 +21,18 @@ from experiments.sweeps.planning import Tried
 from experiments.sweeps.schema import Tuning
 
 
-def effects(study: Study) -> Table | None:
-    """Returns the table of factors and their interactions, if they can be estimated."""
+def factor_effects(study: Study) -> list[Effect]:
+    """Returns effects of factors and their interactions that can be estimated."""
     scores = study.scores()
     if len(study.sweep.factors) < 2 or not scores:
-        return None
+        return []
+    return analysis.effects(scores, study.sweep.levels)
+
+
+def effects(study: Study) -> Table | None:
+    """Returns the table of `factor_effects`; None if there are none."""
     rows = []
-    for factors, (own, of_errors), f, p in analysis.effects(scores, study.sweep.levels):
+    for factors, (own, of_errors), f, p in factor_effects(study):
         rows.append((' × '.join(factors), f'{own}, {of_errors}', f, PValue(p)))
     if not rows:
         return None

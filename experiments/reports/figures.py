@@ -61,7 +61,6 @@ _LABELS = {
     'accuracy': 'Token accuracy',
     'bleu': 'BLEU',
     'chrf': 'chrF',
-    'comet': 'COMET',
     'edit_distance': 'Edit distance (edits per sentence)',
     'error_rate': 'Error rate (%)',
     'exact_match': 'Exact match (%)',

@@ -70,13 +70,23 @@ def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
     if contrast is None:
         return 'the base has no finished run'
     if contrast.p is not None:
-        return _verdict(study, contrast)
+        return contrast_verdict(study, contrast)
     if min(seeds, len(study.base.by_seeds(study.measure))) < 2:
         return ONE_SEED
     return f'{NO_TEST}: no variance between seeds'
 
 
-def _verdict(study: Study, contrast: Contrast) -> str:
+def verdicts(study: Study, contrasts: Mapping[str, Contrast]) -> dict[Contrast, str]:
+    """Returns the verdicts of `ranking` on contrasts of `from_base`."""
+    return {
+        contrasts[arm.name]: verdict(part, arm, contrasts[arm.name])
+        for part in study.by_data
+        for arm in part.arms
+        if arm.name in contrasts
+    }
+
+
+def contrast_verdict(study: Study, contrast: Contrast) -> str:
     if contrast.p is None:
         return NO_TEST
     if contrast.significant:
@@ -117,7 +127,7 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
     rows = []
     for x in asked:
         effect, interval, p = cells_of(x)
-        said = _verdict(study, x)
+        said = contrast_verdict(study, x)
         test = (effect, interval, x.detectable, p, permuted(x), said)
         rows.append((x.arm, x.base, x.seeds, *test))
     note = (
@@ -139,10 +149,14 @@ def arms(study: Study) -> Table:
     return Table('arms', 'Arms, best first', ('arm', measure), rows, scores, note)
 
 
+def undeclared(study: Study, contrasts: Mapping[str, Contrast]) -> dict[str, Contrast]:
+    asked = set(map(frozenset, study.sweep.contrasts))
+    return {arm: x for arm, x in contrasts.items() if {x.arm, x.base} not in asked}
+
+
 def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None:
     """Returns the differences from the base that a sweep does not declare, if any."""
-    asked = set(map(frozenset, study.sweep.contrasts))
-    others = {arm: x for arm, x in contrasts.items() if {x.arm, x.base} not in asked}
+    others = undeclared(study, contrasts)
     if not others:
         return None
     table = ranking(study, contrasts)
@@ -194,14 +208,16 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
     return Table('answer', 'Arms, best first', columns, rows, scores, note)
 
 
-def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
-    """Returns the same differences tested over seeds and sentences at once.
+def sentence_tests(
+    study: Study, contrasts: Sequence[Contrast]
+) -> dict[Contrast, tuple[int, OverSentences]]:
+    """Tests the same differences over seeds and sentences at once.
 
-    Returns None without a translation metric or paired runs. Raises UserError if
-    translations can't be read.
+    Returns the number of seeds and the test of each contrast with paired runs; none
+    without a translation metric. Raises UserError if translations can't be read.
     """
     if not study.measure.is_of_translations:
-        return None
+        return {}
     by_name = {arm.name: arm for arm in study.arms}
     pairs = {}
     for contrast in contrasts:
@@ -209,18 +225,26 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
         found = _paired_translations(study, base, arm)
         if found:
             pairs[contrast] = found
-            metric = metric_of(base.scored[0], study.measure)
-    if not pairs:
-        return None
-    bases = {contrast.base for contrast in pairs}
-    rows = []
+            metric = metric_of(base.scored[0], study.measure, study.trust_code)
+    tests = {}
     for contrast, found in pairs.items():
         # The contrast's error applies only if all of its seeds are paired.
         known = contrast if contrast.seeds == len(found) else None
         family = len(pairs) * study.sweep.looks
-        test = paired_test(metric, found, family, known)
+        tests[contrast] = len(found), paired_test(metric, found, family, known)
+    return tests
+
+
+def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
+    """Returns the table of `sentence_tests`; None if there are none."""
+    tests = sentence_tests(study, contrasts)
+    if not tests:
+        return None
+    bases = {contrast.base for contrast in tests}
+    rows = []
+    for contrast, (seeds, test) in tests.items():
         share = None if test.share is None else f'{test.share:.0%}'
-        row = [contrast.arm, len(found), *cells_of(test), share]
+        row = [contrast.arm, seeds, *cells_of(test), share]
         if len(bases) > 1:
             row.append(contrast.base)
         rows.append(row)
@@ -298,7 +322,7 @@ def _sentence(study: Study, contrast: Contrast) -> str:
     """A compared with B: better (difference 9.95, 95% CI 9.32 to 10.58)."""
     form = console.score if study.measure.is_of_translations else console.cell
     effect, interval, _ = cells_of(contrast)
-    word = _verdict(study, contrast)
+    word = contrast_verdict(study, contrast)
     facts = f'difference {format_cell(effect, form)}'
     if interval is not None:
         facts += f', 95% CI {format_cell(interval, form)}'

@@ -16,7 +16,7 @@ _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
 _LATEX = {raised: f'$^{i}$' for i, raised in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹')}
 _LATEX |= {'⁻': '$^-$', '±': r'$\pm$', '−': '$-$', '≤': r'$\leq$', '×': r'$\times$'}
 _PREAMBLE = '% In the preamble: \\usepackage{booktabs}\n'
-_CAPITALS = {'bleu': 'BLEU', 'chrf': 'chrF', 'comet': 'COMET', 'ter': 'TER'}
+_CAPITALS = {'bleu': 'BLEU', 'chrf': 'chrF', 'ter': 'TER'}
 _METRICS = re.compile(rf'\b({"|".join(_CAPITALS)})\b')
 _BYTES = ', bytes'  # suffix of a column name: values are shown in gigabytes
 

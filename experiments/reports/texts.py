@@ -57,7 +57,7 @@ def translated(study: Study) -> Translated | None:
             sources, references, outputs = found
             if first is None:
                 data = str(run.config.get('data'))
-                metric = metric_of(run, study.measure)
+                metric = metric_of(run, study.measure, study.trust_code)
                 first = Translated(name, data, sources, references, {}, metric)
             if (sources, references) == (first.sources, first.references):
                 first.outputs.setdefault(arm.name, []).append(outputs)

@@ -63,7 +63,8 @@ def trained(tmp_path_factory):
     for file in (folder / 'cogs').glob('*.de'):
         file.rename(file.with_suffix('.lf'))
     (folder / 'in.en').write_text('Tom sleeps.\n', encoding='utf-8')
-    (folder / 'in.de').write_text('Tom schläft.\n', encoding='utf-8')
+    for name in ('in.de', 'mono.de'):
+        (folder / name).write_text('Tom schläft.\n', encoding='utf-8')
     for name in ('train', 'val'):
         sides = [
             (folder / f'my_text/{name}.{language}').read_text('utf-8').splitlines()

@@ -123,10 +123,10 @@ def stop_after(function):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for name in ('runs/wmt_small', 'docs/reference'):
+    for name in ('runs/wmt_small', 'docs/reference', 'my_text'):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / 'in.en').touch()
-    (tmp_path / 'pairs.tsv').touch()
+    for name in ('in.en', 'pairs.tsv', 'mono.de', 'my_text/train.en'):
+        (tmp_path / name).touch()
     np.savez(tmp_path / 'frames.npz', a=np.ones((2, 8)))
     converted = tmp_path / 'runs/opus-mt-en-de/config.json'
     converted.parent.mkdir()

@@ -9,6 +9,7 @@ import py_compile
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -33,6 +34,7 @@ from experiments.command_line import flags
 from experiments.config import load, schema, user_modules
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
+from experiments.evaluation import opened_run
 from experiments.optimizers import optax_specs
 from experiments.runtime import mesh
 from flaxformer_lite.attention.base import Attention
@@ -269,6 +271,24 @@ def test_a_module_that_may_have_come_with_a_run_needs_trust(
     user_modules.use(path, pytest.fail, trust_code=True)
     user_modules.use(path, pytest.fail, is_own=True)
     assert not any(name.startswith(top) for name in sys.modules)
+
+
+@pytest.mark.parametrize('name', ['external', 'experiments.metrics.external.External'])
+def test_a_stored_command_runs_only_with_trust(world, monkeypatch, name):
+    file = world('here') / 'near' / 'config.json'
+    metrics = f'[bleu, {name}(command="touch x")]'
+    config = {'evaluation': {'metrics': metrics}}
+    storage.write_json(file, load.to_store(config))
+    message = "near/config.json: evaluation.metrics runs the command 'touch x'. Read it"
+    with pytest.raises(UserError, match=message):
+        flags.settings(str(file), {})
+    flags.settings(str(file), {'evaluation.metrics': 'bleu'})
+    opened = flags.settings(str(file), {}, trust_code=True).config
+    run = SimpleNamespace(config=opened, data=None)
+    monkeypatch.setattr(opened_run, 'OpenedRun', lambda *args: run)
+    monkeypatch.setattr(evaluate, '_chosen', lambda *args: {})
+    with pytest.raises(UserError, match=message):
+        command(monkeypatch, evaluate, f'--workdir={file.parent}')
 
 
 def test_a_package_that_holds_a_run_may_have_come_with_it(world):

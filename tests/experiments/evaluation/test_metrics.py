@@ -1,21 +1,23 @@
 """Tests of metrics: their contract, and each against its formula."""
 
 import itertools
+import json
 import math
-import os
-import pickle
-import pickletools
 import random
+import re
+import shlex
 import statistics
 import sys
-from types import ModuleType, SimpleNamespace
+import time
+from pathlib import Path
 
+import pages
 import pytest
 import sacrebleu
 
-from experiments import metrics
+from experiments import metrics, storage
 from experiments.contracts import metric_findings
-from experiments.errors import UserError
+from experiments.errors import UserError, line
 from experiments.evaluation.scores import installed_metrics
 from experiments.metrics.base import Metric
 from experiments.registries import METRICS
@@ -47,39 +49,25 @@ def make(text):
     return metric
 
 
-@pytest.fixture(autouse=True)
-def comet(monkeypatch):
-    """Fakes unbabel-comet: its score is the share of correct words."""
-
-    def predict(asked, batch_size, gpus, progress_bar):
-        assert all(set(entry) == {'src', 'mt', 'ref'} for entry in asked)
-        pairs = [(set(x['mt'].split()), set(x['ref'].split())) for x in asked]
-        scores = [len(mt & ref) / len(mt | ref) for mt, ref in pairs]
-        return SimpleNamespace(scores=scores)
-
-    module = ModuleType('comet')
-    module.__spec__ = SimpleNamespace()
-    module.load_from_checkpoint = lambda path: SimpleNamespace(predict=predict)
-    monkeypatch.setitem(sys.modules, 'comet', module)
-    torch = ModuleType('torch')
-    torch.load = load_arrays
-    monkeypatch.setitem(sys.modules, 'torch', torch)
+def external(code, **arguments):
+    """Returns the spec of `external` with a Python program."""
+    command = shlex.join([sys.executable, '-IS', '-c', code])
+    given = {'command': command, **arguments}
+    return f'external({", ".join(f"{k}={v!r}" for k, v in given.items())})'
 
 
-def load_arrays(file, map_location, weights_only, mmap):
-    """Fakes torch: rejects a pickle of anything but plain values."""
-    assert weights_only
-    if file.is_file():
-        for code, name, _ in pickletools.genops(file.read_bytes()):
-            if code.name in ('GLOBAL', 'STACK_GLOBAL', 'INST'):
-                raise pickle.UnpicklingError(f'Unsupported global: {name}')
-        return pickle.loads(file.read_bytes())
-    return None
+# The share of words that a translation and a reference have in common, in percent.
+OVERLAP = external(
+    'import json, sys; '
+    'rows = [json.loads(line).values() for line in sys.stdin]; '
+    'words = [[set(text.split()) for text in row] for row in rows]; '
+    '[print(100 * len(x & y) / len(x | y)) for _, x, y in words]'
+)
 
 
 @pytest.fixture(params=METRICS.names())
 def metric(request):
-    return make({'comet': 'comet(path="model")'}.get(request.param, request.param))
+    return make({'external': OVERLAP}.get(request.param, request.param))
 
 
 def test_ours_keep_the_contracts(metric):
@@ -174,7 +162,7 @@ def test_blank_translations_are_the_worst(metric):
 
 # Other values of arguments than the default, where these are not clear.
 OTHER = {'tokenize': 'char', 'unit': 'character', 'smooth_method': 'floor'}
-OTHER |= {'path': 'other', 'smooth_value': 0.5}
+OTHER |= {'command': 'other', 'smooth_value': 0.5}
 NEEDS = {'smooth_value': "smooth_method='floor'"}
 
 
@@ -183,8 +171,7 @@ def test_the_signature_tells_every_argument(metric):
         other = OTHER.get(name, not value if isinstance(value, bool) else None)
         if other is None:
             other = value + 1
-        beside = [] if name == 'path' or metric.name != 'comet' else ['path="model"']
-        beside += [NEEDS[name]] if name in NEEDS else []
+        beside = [NEEDS[name]] if name in NEEDS else []
         changed = make(f'{metric.name}({", ".join([*beside, f"{name}={other!r}"])})')
         assert changed.signature(ONE_EACH) != metric.signature(ONE_EACH), name
     numbers = [metric.signature(x).split('|')[0] for x in (ONE_EACH, REFERENCES)]
@@ -302,41 +289,112 @@ def test_an_exact_match_is_any_reference_but_for_spaces():
         assert score == pytest.approx(100 * share)
 
 
-def test_of_several_references_comet_takes_the_one_that_is_best():
-    found = make('comet(path="model")').sentence_scores(
-        ['a b', 'c'], [('x', 'a b'), ('c d',)], ['s', 't']
+def test_of_several_references_external_takes_the_one_that_is_best():
+    texts = (['a b', 'c'], [('x', 'a b'), ('c d',)], ['s', 't'])
+    metric = make(OVERLAP)
+    assert metric.sentence_scores(*texts) == [100.0, 50.0]
+    assert metric.score(*texts) == 75.0
+
+
+def test_external_sends_each_text_once_without_a_shell(tmp_path):
+    log = tmp_path / 'a log'
+    code = (
+        'import sys; rows = list(sys.stdin); [print(1) for _ in rows]; '
+        'open(sys.argv[1], "a").writelines(rows)'
     )
-    assert found == [100.0, 50.0]
-
-
-class _Code:
-    def __reduce__(self):
-        return os.system, ('true',)
+    command = shlex.join([sys.executable, '-IS', '-c', code, str(log)])
+    found = metrics.make(f'external(command={command!r})')
+    (metric,) = installed_metrics(found, 'de')
+    sample = len(log.read_text().splitlines())
+    texts = (['é\n', 'b', 'é\n'], [('x',)] * 3, ['$HOME'] * 3)
+    assert metric.score(*texts) == metric.score(*texts) == 1.0
+    rows = [json.loads(row) for row in log.read_text().splitlines()[sample:]]
+    assert sample == 1
+    assert rows == [
+        {'source': '$HOME', 'hypothesis': text, 'reference': 'x'}
+        for text in ('é\n', 'b')
+    ]
 
 
 @pytest.mark.parametrize(
-    'content',
+    ('text', 'problem'),
     [
-        {'state_dict': _Code()},
-        {'state_dict': {}, 'hyper_parameters': {'_instantiator': 'my_model.make'}},
+        ("external(command='no-such-program -x')", "cannot run 'no-such-program': .*"),
+        (external('1 / 0'), 'exit status 1: ZeroDivisionError: division by zero'),
+        (external('import os; os._exit(3)'), 'exit status 3: it printed no message'),
+        (external('pass'), 'printed 0 lines for 1 translations'),
+        (external('print(1); print(2)'), 'printed 2 lines for 1 translations'),
+        (external('print("good")'), "printed 'good' instead of a number"),
+        (external('print("nan")'), "printed 'nan' instead of a number"),
     ],
-    ids=['a pickle', 'a name for Lightning'],
 )
-def test_a_checkpoint_of_comet_that_runs_code_is_refused(
-    tmp_path, monkeypatch, content
-):
-    file = tmp_path / 'checkpoints' / 'model.ckpt'
-    file.parent.mkdir()
-    file.write_bytes(pickle.dumps({'state_dict': {}, 'hyper_parameters': {'a': 1}}))
-    text = f'comet(path={str(tmp_path)!r})'
-    installed_metrics(metrics.make(text), '')
-    file.write_bytes(pickle.dumps(content))
-    monkeypatch.delattr(sys.modules['comet'], 'load_from_checkpoint')
-    message = 'evaluation.metrics: comet: .*model.ckpt may run code .* save only its'
-    with pytest.raises(UserError, match=message):
-        installed_metrics(metrics.make(text), '')
-    with pytest.raises(UserError, match=message):
-        make(text).score(['a'], [('a',)], ['a'])
+def test_a_failing_command_is_one_line_before_training(text, problem):
+    start = 'evaluation.metrics: external: the command .*: '
+    with pytest.raises(UserError, match=f'{start}{problem}.* [A-Z].*[.]$') as error:
+        installed_metrics(metrics.make(text), 'de')
+    assert '\n' not in line(error.value)
+
+
+def test_a_command_that_hangs_is_killed_with_its_own_processes(tmp_path):
+    pid = tmp_path / 'pid'
+    # Its child keeps the output open.
+    code = (
+        'import subprocess, time; child = subprocess.Popen(["sleep", "99"]); '
+        f'open({str(pid)!r}, "w").write(str(child.pid)); time.sleep(99)'
+    )
+    metric = make(external(code, timeout=1))
+    with pytest.raises(UserError, match='no scores within 1 s. Set a longer timeout'):
+        metric.check_installed()
+    for _ in range(100):
+        if is_dead(int(pid.read_text())):
+            return
+        time.sleep(0.02)
+    pytest.fail('the child is running')
+
+
+# What the scripts of the page call, where a score is the length of a translation.
+FAKES = {
+    'comet.py': """
+from types import SimpleNamespace as Model
+def download_model(name):
+    return name
+def load_from_checkpoint(path):
+    def predict(data, batch_size, gpus):
+        assert all(list(row) == ['src', 'mt', 'ref'] for row in data)
+        return Model(scores=[len(row['mt']) / 100 for row in data])
+    return Model(predict=predict)
+""",
+    'metricx24/predict.py': """
+import json, sys
+given = dict(x.removeprefix('--').split('=') for x in sys.argv[1:])
+print('Loading', given['model_name_or_path'])
+with open(given['output_file'], 'w') as file:
+    for line in open(given['input_file']):
+        length = len(json.loads(line)['hypothesis'])
+        file.write(json.dumps({'prediction': length}) + '\\n')
+""",
+}
+
+
+@pytest.mark.parametrize(('script', 'scores'), [(0, [1, 2]), (1, [-1, -2])])
+def test_the_scripts_of_the_page_score(tmp_path, monkeypatch, script, scores):
+    page = pages.text('docs/how_to/metrics.md')
+    code = re.findall('```text\n(.*?)```', page, re.DOTALL)[script]
+    for name, text in {**FAKES, 'script.py': code}.items():
+        storage.write(tmp_path / name, text)
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+    command = shlex.join([sys.executable, str(tmp_path / 'script.py'), 'model'])
+    metric = make(f'external(command={command!r})')
+    texts = (['a', 'bc'], [('x',)] * 2, ['s', 't'])
+    assert metric.sentence_scores(*texts) == pytest.approx(scores)
+
+
+def is_dead(pid):
+    try:
+        state = Path(f'/proc/{pid}/stat').read_text().rpartition(') ')[2]
+    except FileNotFoundError:
+        return True
+    return state.startswith('Z')
 
 
 @pytest.mark.parametrize(
@@ -354,12 +412,6 @@ def test_the_language_says_how_bleu_parts_text(language, tokenizer):
     [
         ('bleu', 'ja', 'MeCab', r'pip install sacrebleu\[ja\]\. Or choose another'),
         ('bleu', 'kor_Hang', 'mecab_ko', r'sacrebleu\[ko\]\. .*tokenize="char"'),
-        (
-            'comet(path="x")',
-            'de',
-            'comet',
-            'needs the file .*pip install unbabel-comet',
-        ),
     ],
 )
 def test_what_is_not_installed_is_one_line(
@@ -395,7 +447,10 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         ('bleu(smooth_value="x")', '', 'smooth_value must be of type float or None'),
         ('bleu(name="x")', '', "unknown argument 'name'"),
         ('error_rate(unit="piece")', '', 'unit must be one of word, character'),
-        ('comet', '', 'evaluation.metrics: comet needs path'),
+        ('external', '', 'evaluation.metrics: external needs command'),
+        ('external(command="")', '', 'command is empty. Pass a program'),
+        ('external(command="a \'b")', '', 'No closing quotation'),
+        ('external(command="a", timeout=0)', '', 'timeout must be above 0'),
         ('optax.Bleu', '', 'optax has no class Bleu'),
         (
             '[chrf, ter]',

@@ -47,6 +47,15 @@ def test_a_metric_that_came_with_a_run_is_not_imported(tmp_path, monkeypatch):
     assert arms.metric_of(other, measure).name == 'bleu'
 
 
+def test_a_report_runs_the_command_of_a_metric_only_with_trust(tmp_path):
+    metric = 'external(command="no-such-program")'
+    run = read(make(tmp_path / 'a', 30.0, evaluation__metrics=f'[bleu, {metric}]'))
+    measure = arms.Measure('test', 'bleu')
+    with pytest.raises(UserError, match="runs the command 'no-such-program'. Read it"):
+        arms.metric_of(run, measure)
+    assert arms.metric_of(run, measure, trust_code=True).name == 'bleu'
+
+
 def test_sentences_that_divide_the_arms_are_shown(tmp_path):
     one = make(tmp_path / 'a', 30.0, outputs=REFERENCES)
     outputs = [REFERENCES[0], 'ganz falsch', REFERENCES[2] + ' x']

@@ -449,6 +449,10 @@ def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
         ('beam(beams=2)', 'from 1 to 2. Use more beams'),
         ('mbr(samples=2)', 'from 1 to 2. Use more beams'),
         ('mbr(utility="chf")', "^evaluation.decode: utility: 'chf' is not one of "),
+        (
+            'mbr(utility="external(command=\'x\')")',
+            '^evaluation.decode: utility: external would start its command',
+        ),
     ):
         with pytest.raises(UserError, match=message):
             translated(

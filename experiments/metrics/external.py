@@ -1,0 +1,141 @@
+"""Scores from a command, for learned metrics that need another environment."""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterable
+from itertools import chain
+from typing import Annotated
+
+from experiments.errors import UserError, reason
+from experiments.metrics.base import Metric
+from flaxformer_lite.validation import Range
+
+Texts = tuple[str, str, str]  # source, hypothesis, reference
+
+_KEYS = ('source', 'hypothesis', 'reference')
+_SAMPLE = ('A dog.', 'Ein Hund.', 'Ein Hund.')
+_FORMAT = 'Print one score per line to standard output, and nothing else'
+# Evaluations repeat sentences, and reports score the same translations several times.
+_known: dict[tuple[str, Texts], float] = {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class External(Metric):
+    """The mean of the scores that a command prints; higher must be better.
+
+    The command reads JSON lines with `source`, `hypothesis` and `reference`, and prints
+    a number for each. Each sentence uses the reference with the highest score. Equal
+    texts are scored once per process.
+
+    Attributes:
+      command: Program and arguments, quoted as in a shell, but run without one.
+      timeout: Seconds that a call may take.
+    """
+
+    command: str
+    timeout: Annotated[float, Range(above=0)] = 3600.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        try:
+            is_empty = not shlex.split(self.command)
+        except ValueError as error:
+            raise ValueError(f'command={self.command!r}: {error}') from None
+        if is_empty:
+            raise ValueError('command is empty. Pass a program and its arguments.')
+
+    def arguments(self):
+        return {'command': self.command}  # the timeout doesn't affect scores
+
+    def check_installed(self):
+        """Scores a sample, because only a call shows whether a model loads."""
+        self._scores([_SAMPLE])
+
+    def statistics(self, outputs, references, sources):
+        texts = []
+        for output, known, source in zip(outputs, references, sources, strict=True):
+            texts.append([(source, output, reference) for reference in known])
+        scores = self._scores(chain.from_iterable(texts))
+        return [(max(scores[x] for x in of_sentence), 1) for of_sentence in texts]
+
+    def score_of(self, total):
+        score, sentences = total
+        return score / sentences
+
+    def _scores(self, texts: Iterable[Texts]) -> dict[Texts, float]:
+        asked = list(dict.fromkeys(texts))
+        new = [x for x in asked if (self.command, x) not in _known]
+        if new:
+            rows = [json.dumps(dict(zip(_KEYS, x, strict=True))) for x in new]
+            printed = self._run(''.join(f'{row}\n' for row in rows)).splitlines()
+            if len(printed) != len(new):
+                raise self._error(
+                    f'printed {len(printed)} lines for {len(new)} translations', _FORMAT
+                )
+            for text, line in zip(new, printed, strict=True):
+                _known[self.command, text] = self._number(line)
+        return {x: _known[self.command, x] for x in asked}
+
+    def _run(self, rows: str) -> str:
+        """Returns the standard output of the command."""
+        program, *arguments = shlex.split(self.command)
+        try:
+            process = subprocess.Popen(
+                [program, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding='utf-8',
+                errors='replace',
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise self._error(
+                f'cannot run {program!r}: {reason(error)}', 'Install it or correct it'
+            ) from None
+        with process:
+            try:
+                printed, errors = process.communicate(rows, self.timeout)
+            except subprocess.TimeoutExpired:
+                _kill(process)
+                raise self._error(
+                    f'no scores within {self.timeout:g} s', 'Set a longer timeout'
+                ) from None
+            except BaseException:
+                _kill(process)
+                raise
+        if process.returncode:
+            last = (errors.strip() or 'it printed no message').splitlines()[-1]
+            raise self._error(
+                f'exit status {process.returncode}: {reason(last)}',
+                'Run it in a terminal to see all messages',
+            )
+        return printed
+
+    def _number(self, line: str) -> float:
+        with contextlib.suppress(ValueError):
+            number = float(line)
+            if math.isfinite(number):
+                return number
+        raise self._error(f'printed {line[:80]!r} instead of a number', _FORMAT)
+
+    def _error(self, problem: str, fix: str) -> UserError:
+        return UserError(
+            f'evaluation.metrics: {self.name}: the command {self.command!r}: '
+            f'{problem}. {fix}.'
+        )
+
+
+def _kill(process: 'subprocess.Popen[str]') -> None:
+    """Kills the command with its own processes, which would keep its output open."""
+    if not hasattr(os, 'killpg'):  # Windows
+        process.kill()
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,96 @@
+"""The answer of a report for programs; docs/how_to/sweeps.md documents its fields."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.reports import analysis, conditions, designs, findings
+from experiments.reports.analysis import LEVEL, Contrast
+from experiments.reports.arms import Arm, Study
+
+SCHEMA = 1  # increased if a field is renamed or removed, or changes its meaning
+
+Entries = dict[str, Any]  # JSON serializable
+
+
+def as_dict(study: Study, notes: Sequence[str] = ()) -> Entries:
+    """Returns the answer as values for JSON, with the numbers of the text report.
+
+    Raises UserError if translations can't be read.
+
+    Args:
+      notes: Further warnings, as in `page.write`.
+    """
+    sweep = study.sweep
+    from_base = findings.from_base(study)
+    declared = findings.declared(study)
+    verdicts = findings.verdicts(study, from_base)
+    if declared:
+        verdicts |= {x: findings.contrast_verdict(study, x) for x in declared}
+        exploratory = list(findings.undeclared(study, from_base).values())
+    else:
+        exploratory = []
+    answer = declared or list(from_base.values())
+    of_sentences = findings.sentence_tests(study, answer)
+
+    def contrast(x: Contrast) -> Entries:
+        found = x._asdict() | {'detectable': x.detectable, 'verdict': verdicts[x]}
+        if x in of_sentences:
+            seeds, test = of_sentences[x]
+            return found | {'over_sentences': test._asdict() | {'seeds': seeds}}
+        return found | {'over_sentences': None}
+
+    warnings = [*designs.doubts(study), *conditions.warnings(study), *notes]
+    return {
+        'schema': SCHEMA,
+        'question': sweep.question,
+        'measure': vars(study.measure),
+        'level': LEVEL,
+        'looks': sweep.looks,
+        'margin': sweep.margin or None,
+        'declared': bool(declared),
+        'contrasts': list(map(contrast, answer)),
+        'exploratory': list(map(contrast, exploratory)),
+        'effects': [x._asdict() for x in designs.factor_effects(study)],
+        'arms': [_arm(study, arm) for arm in study.ranked()],
+        'conditions': [
+            dict(zip(('name', 'value', 'arms'), row, strict=True))
+            for row in conditions.facts(study).rows
+        ],
+        'budget': {'equal': sweep.equal, 'tuning': _tuning(study)},
+        'warnings': warnings,
+    }
+
+
+def _arm(study: Study, arm: Arm) -> Entries:
+    scores = arm.by_seeds(study.measure)
+    costs = {entry: _spread(arm.cost(entry)) for entry in findings.COSTS}
+    runs = []
+    for run in arm.runs:
+        score = scores.get(run.seeds) if run in arm.scored else None
+        about = {'path': str(run.path), 'seed': run.seed, 'status': run.status}
+        runs.append(about | {'data': run.config.get('data'), 'score': score})
+    return {
+        'name': arm.name,
+        'base': study.bases[arm.name],
+        'levels': study.sweep.levels.get(arm.name, {}),
+        'score': _spread(arm.spread(study.measure)),
+        'costs': costs,
+        'published': study.sweep.published.get(arm.name, {}),
+        'runs': runs,
+    }
+
+
+def _tuning(study: Study) -> Entries | None:
+    tune = study.sweep.tune
+    if tune is None:
+        return None
+    trials = []
+    for arm, scores, chosen in designs.tried(study):
+        for value, of_value in scores.items():
+            about = {'arm': arm, 'value': value, 'chosen': value == chosen}
+            trials.append(about | {'score': _spread(analysis.spread(of_value))})
+    return {'field': tune.field, 'set': tune.set, 'trials': trials}
+
+
+def _spread(found: analysis.Spread | None) -> Entries | None:
+    return None if found is None else found._asdict()
