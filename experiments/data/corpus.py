@@ -37,6 +37,7 @@ class RaggedArray:
     def from_rows(
         cls, rows: Sequence[Any], dtype: np.typing.DTypeLike = 'uint32'
     ) -> 'RaggedArray':
+        """Concatenates rows."""
         tokens = np.fromiter(itertools.chain.from_iterable(rows), dtype)
         offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return cls(tokens, offsets)
@@ -53,6 +54,7 @@ class RaggedArray:
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     def lengths(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Returns the lengths of rows."""
         return self.offsets[1:][rows] - self.offsets[:-1][rows]
 
 
@@ -62,7 +64,7 @@ class Corpus:
 
     Attributes:
       skipped: Number of pairs left out because a side was blank.
-      left_out: Reason → number of pairs that the source left out.
+      left_out: Number of pairs that the source left out, by reason.
       digest: Digest of the files; '' in memory.
     """
 
@@ -114,6 +116,7 @@ def resample(
 def examples(
     corpus: Corpus, pairs: np.ndarray, objective: Objective, seeds: np.ndarray
 ) -> Corpus:
+    """Returns an objective's examples from selected pairs."""
     side: RaggedArray = getattr(corpus, objective.side)
     generators = map(np.random.default_rng, seeds.tolist())
     rows = [side[pair].tolist() for pair in pairs.tolist()]
@@ -145,7 +148,7 @@ def prepare(
 ) -> Corpus:
     """Returns the tokenized training pairs, without those with a blank side.
 
-    Streams them into files under `cache`, unless it has those of the same text and
+    Streams them into files under `cache`, or reuses those of the same text and
     tokenizer. `progress` gets the number of pairs so far.
 
     Raises:

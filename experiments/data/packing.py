@@ -17,8 +17,8 @@ _LEAST_LENGTH = 16  # in batches with lengths of powers of two
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     """Applies a pseudo-random permutation of range(size) to indices, int64 [n].
 
-    A Feistel network over the next power of four is applied again to results outside
-    range(size). Parts are independent, so memory does not limit the corpus.
+    A Feistel network over the next power of four, repeated for results outside
+    range(size). It needs no memory for the other indices.
     """
     bits = (size - 1).bit_length()
     half = max(1, (bits + 1) // 2)
@@ -40,7 +40,7 @@ def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
-    """Makes every bit depend on every bit (the finalizer of SplitMix64)."""
+    """Makes every bit depend on every bit (SplitMix64's finalizer)."""
     bits = (bits ^ (bits >> 30)) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> 27)) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> 31)
@@ -67,7 +67,7 @@ def bucket_lengths(
     Each window ends with partial batches, so a small corpus gets fewer lengths.
 
     Args:
-      counts: [length], the number of pairs of each length.
+      counts: Number of pairs of each length, [length].
       most: Upper limit of the lengths.
     """
     pairs_up_to = np.cumsum(counts) / windows
@@ -90,7 +90,7 @@ def bucket_lengths(
 
 
 def packed_length(longest: int, most: int = 1 << 31) -> int:
-    """Returns the length of a packed row: enough for the longest pair, or `most`."""
+    """Returns the length of a packed row for the longest pair, at most `most`."""
     return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
 
 
@@ -132,7 +132,7 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
 
 
 def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Packs pairs into batches of one shape (rows, length) by `first_fit`.
+    """Packs pairs by `first_fit` into batches of one shape, (rows, length).
 
     Yields:
       The indices of a batch's pairs, and the row of each, ascending.

@@ -1,4 +1,4 @@
-"""Explains a translation: search, alternatives, attention of each head."""
+"""Explanations of a translation: search, alternatives, attention of each head."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -69,7 +69,7 @@ class Explainer:
         self._searches: dict[Strategy, compilation.Program] = {}
 
     def example(self) -> str:
-        """Returns the run's first scored source, or '' if none is saved."""
+        """Returns the run's first scored source, if any is saved."""
         folder = self.run.path / 'translations'
         for file in sorted(folder.glob('*.source.txt')):
             with storage.as_user_error('read', file):

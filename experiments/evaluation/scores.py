@@ -12,11 +12,7 @@ Scores = dict[str, Any]  # scores and signatures of a set, by name
 
 
 def installed_metrics(made: Mapping[str, Metric], language: str) -> list[Metric]:
-    """Returns metrics for a target language, after checking that they can run.
-
-    Raises:
-      UserError: A package must be installed.
-    """
+    """Returns metrics for a target language; UserError if a package is missing."""
     found = [dataclasses.replace(x, language=language) for x in made.values()]
     for metric in found:
         metric.check_installed()

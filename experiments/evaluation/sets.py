@@ -1,4 +1,4 @@
-"""Selection of evaluation sets, and their lines."""
+"""Evaluation sets, and their lines."""
 
 from collections.abc import Container, Sequence
 
@@ -50,7 +50,6 @@ def split_names(listed: str, sets: Container[str]) -> list[str]:
 
 
 def _check_not_blank(what: str, pairs: Pairs) -> None:
-    """Skipping blank lines would change the set that is scored."""
     blank = [
         i
         for i, (source, references) in enumerate(pairs, 1)
@@ -72,4 +71,5 @@ def lines_of(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def first_references(pairs: Pairs) -> list[Pair]:
+    """Returns each source with its first reference."""
     return [(source, references[0]) for source, references in pairs]

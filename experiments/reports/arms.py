@@ -25,6 +25,8 @@ _LONGEST_NAME = 60
 
 
 class Arm(NamedTuple):
+    """Runs that differ in their seeds only."""
+
     name: str
     runs: tuple[Run, ...]
 
@@ -38,7 +40,7 @@ class Arm(NamedTuple):
         return list(by_seeds.values())
 
     def by_seeds(self, measure: Measure) -> dict[Any, float]:
-        """Returns the scores of finished runs, by all seeds of a run."""
+        """Returns the scores of finished runs by their seeds."""
         scores = {}
         for run in self.scored:
             of_set = run.evaluations.get(measure.set, {})
@@ -57,11 +59,9 @@ class Arm(NamedTuple):
 
 
 class Study(NamedTuple):
-    """The input of a report.
+    """The input of a report; `measure` is the deciding score.
 
-    Attributes:
-      measure: The deciding score.
-      sweep: The sweep of the runs. With `NO_SWEEP`, compares the runs as they are.
+    Without a sweep (`NO_SWEEP`), compares the runs as they are.
     """
 
     arms: tuple[Arm, ...]
@@ -79,7 +79,7 @@ class Study(NamedTuple):
 
     @property
     def bases(self) -> dict[str, str]:
-        """Arm → the arm to compare it with: the base, or its match on the same data."""
+        """The arm to compare each arm with: the base, or its match on the same data."""
         of_all = dict.fromkeys([arm.name for arm in self.arms], self.base.name)
         return of_all | self.sweep.bases(self.base.name)
 
@@ -107,7 +107,7 @@ class Study(NamedTuple):
         return [arm for part in self.by_data for arm in sorted(part.arms, key=place)]
 
     def scores(self) -> dict[str, dict[Any, float]]:
-        """Returns scores by arm and seeds, for ranked arms that have any."""
+        """Returns the scores of ranked arms, by arm and seeds."""
         scores = {arm.name: arm.by_seeds(self.measure) for arm in self.ranked()}
         return {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
 
@@ -135,6 +135,7 @@ def metric_of(run: Run, measure: Measure) -> Metric:
 
 
 def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str]:
+    """Returns the fields in which runs differ."""
     names = dict.fromkeys(field for run in runs for field in run.config)
     differ = []
     for field in names:
@@ -158,7 +159,7 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
     """Names each arm by its differing fields, or by its directory if that is too long.
 
-    `num_heads=4, residual=pre_norm` has the last word of each field, if these differ.
+    Uses the last word of each field, `num_heads=4`, if these differ.
     """
     words = [field.rpartition('.')[2] for field in fields]
     if len(set(words)) < len(words):
@@ -215,7 +216,7 @@ def study(
 
 
 def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:
-    """Returns all arms of a sweep, also without runs; matches runs by their titles."""
+    """Returns all arms of a sweep, even without runs; matches runs by their titles."""
     found = {run_title(run.path.resolve()): run for run in runs}
     arms = []
     for name in sweep.arms:

@@ -1,4 +1,4 @@
-"""Tables and figures of a sweep's design: its factors and its tuning."""
+"""Tables and figures of a sweep's factors and tuning."""
 
 import collections
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from experiments.sweeps.schema import Tuning
 
 
 def effects(study: Study) -> Table | None:
-    """Returns the table of factors and their interactions, if they can be estimated."""
+    """Returns the table of factors and interactions, if they can be estimated."""
     scores = study.scores()
     if len(study.sweep.factors) < 2 or not scores:
         return None
@@ -179,7 +179,6 @@ def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
 
 
 def _tuning(study: Study) -> tuple[Tuning, Measure]:
-    """Returns a study's tuning and the measure that chooses its values."""
     tune = study.sweep.tune
     assert tune is not None
     return tune, study.sweep.trials[0].measure

@@ -31,9 +31,6 @@ def html(
 
     Args:
       on_progress: Called with the number of explained pairs, their total, and 'pairs'.
-
-    Raises:
-      UserError: As `Attributor`.
     """
     sections = []
     for section in _sections(run, pairs):

@@ -1,7 +1,4 @@
-"""Figures of a report as Vega-Altair charts, for its page and for papers.
-
-Texts are passed to charts as data, never as markup.
-"""
+"""Figures of a report as Vega-Altair charts."""
 
 import collections
 import json
@@ -80,6 +77,8 @@ def axis_title(score: str, of_set: str = '') -> str:
 
 
 class Figure(NamedTuple):
+    """A chart with the name of its files and its title."""
+
     name: str
     title: str
     chart: alt.TopLevelMixin
@@ -102,6 +101,7 @@ def _printable(spec: Any) -> Any:
 
 
 def files(figure: Figure) -> dict[str, bytes]:
+    """Returns the figure's files by extension."""
     # Descriptions of thousands of cells would make files large.
     config = {**THEME, 'aria': False, 'padding': _PADDING}
     svg = vl_convert.vegalite_to_svg(figure.spec(), config=config)
@@ -128,7 +128,7 @@ def line_chart(
     y_label: str,
     logarithmic: bool = False,
 ) -> alt.TopLevelMixin:
-    """Draws at least one line, with bands; a `logarithmic` x must be positive.
+    """Draws lines with bands; a `logarithmic` x must be positive.
 
     The lines share `_MOST_POINTS` evenly spaced points and keep their last ones.
     """
@@ -163,7 +163,7 @@ def line_chart(
 
 
 def _line(name: str, points: Sequence[Point], most: int) -> dict[str, Any]:
-    """Returns a line as compact data, since a page may have thousands of points."""
+    """Returns a line as compact data, as a page may have thousands of points."""
     stride = -(-len(points) // most)
     shown = points[::-stride][::-1]
     line: dict[str, Any] = {'line': name, 'alone': len(shown) == 1}
@@ -223,7 +223,6 @@ def _curve(study: Study, kind: str, x: str, y: str) -> dict[str, list[Point]]:
 
 
 def _rows(run: Run, kind: str, x: str, y: str) -> dict[int, dict[str, Any]]:
-    """Returns the rows of a kind that have both x and y, by step."""
     rows = run.rows
     if kind == 'eval':
         rows = run.dev_rows()
@@ -244,8 +243,8 @@ def forest(
 
     Args:
       score: The compared score with its unit, such as 'Exact match (%) on test'.
-      names: Arm → the name to show, such as its name without the data set.
-      data: Arm → its data set, under whose name its row is.
+      names: The name to show for an arm, such as its name without the data set.
+      data: The data set of each arm, under whose name its row is.
     """
     shown = [contrast for contrast in contrasts if contrast.low is not None]
     if not shown:
@@ -288,7 +287,6 @@ def _forest(
     headings: Sequence[int],
     title: Sequence[str],
 ) -> alt.TopLevelMixin:
-    """Draws the rows of a forest plot; `labels` include the headings of groups."""
     is_heading = f'indexof({list(headings)}, datum.value) >= 0'
     bold = alt.condition(is_heading, alt.value('bold'), alt.value('normal'))
     y_axis = alt.Axis(labelExpr=text_of(labels), labelLimit=260, labelFontWeight=bold)
@@ -361,8 +359,8 @@ def score_by_cost(study: Study) -> Figure | None:
 def scores_over_sizes(study: Study) -> Figure | None:
     """Draws scores against parameters, to show whether an answer holds at other sizes.
 
-    A line is fitted to runs that differ in size only, linear in the logarithm of the
-    number of parameters. Returns None without two sizes.
+    Fits a line to runs that differ only in size, linear in the logarithm of the number
+    of parameters. Returns None without two sizes.
     """
     factor = _factor_of_sizes(study.sweep)
     if factor is None:
@@ -399,7 +397,6 @@ def _by_arm(values: list[dict[str, Any]], x: alt.X, study: Study) -> alt.Chart:
 
 
 def _factor_of_sizes(sweep: Sweep) -> str | None:
-    """Returns the factor that varies only the model's size, if any."""
     for factor, levels in sweep.factors.items():
         fields = set(chain(*levels.values()))
         if fields and fields <= SIZES:

@@ -1,4 +1,4 @@
-"""The answer of a report, and its tables of scores, costs and published numbers."""
+"""The answer of a report, and its tables."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -34,10 +34,7 @@ ONE_SEED = f'{NO_TEST}: only one seed'
 
 
 def from_base(study: Study) -> dict[str, Contrast]:
-    """Returns arm → its difference from the base of its data, for arms with scores.
-
-    The order is by data set, the best arm first.
-    """
+    """Returns each scored arm's difference from its base, in the order of `ranked`."""
     scores = study.scores()
     bases = study.bases
     pairs = analysis.pairs_with(bases, scores)
@@ -197,8 +194,7 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
 def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
     """Returns the same differences tested over seeds and sentences at once.
 
-    Returns None without a translation metric or paired runs. Raises UserError if
-    translations can't be read.
+    Returns None without a translation metric or paired runs.
     """
     if not study.measure.is_of_translations:
         return None
@@ -295,7 +291,6 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
 
 
 def _sentence(study: Study, contrast: Contrast) -> str:
-    """A compared with B: better (difference 9.95, 95% CI 9.32 to 10.58)."""
     form = console.score if study.measure.is_of_translations else console.cell
     effect, interval, _ = cells_of(contrast)
     word = _verdict(study, contrast)
@@ -320,10 +315,7 @@ def costs(study: Study) -> Table:
 
 
 def runs(study: Study) -> Table:
-    """Returns the deciding score of each run, from which `--recompute` gets the answer.
-
-    If data are a factor, `data` is its level: arms of one level share their errors.
-    """
+    """Returns the deciding score of each run; `--recompute` gets the answer from it."""
     factor = study.sweep.factor_of_data
     rows = []
     for arm in study.arms:

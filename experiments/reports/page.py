@@ -1,4 +1,4 @@
-"""Reports: sections of text, tables and figures, as a page and as files."""
+"""Reports as a page and as files."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
 """External scores: a file with the columns arm, seed and score.
 
-A report stores the scores of its own runs in the same format, as `tables/runs.csv`.
+A report stores its own in the same format, as `tables/runs.csv`.
 """
 
 import csv
@@ -63,17 +63,14 @@ def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def compare_scores(path: Path, base: str) -> Table:
-    """Compares the arms of a file with the base, or with each other without one.
-
-    Raises:
-      UserError: As `read_scores`, or the arm doesn't exist, or a score isn't finite.
-    """
+    """Compares the arms of a file with the base, or with each other without one."""
     scores = read_scores(path)
     with user_errors('--scores: '):
         return as_table(compare(scores, base or None))
 
 
 def as_table(contrasts: Sequence[Contrast]) -> Table:
+    """Returns the table of contrasts."""
     names = ('arm', 'base', 'seeds', 'difference', '95% CI', 'p', 'permutation p')
     rows = []
     for x in contrasts:
@@ -84,12 +81,8 @@ def as_table(contrasts: Sequence[Contrast]) -> Table:
 def recompute(folder: Path) -> tuple[Table, list[str]]:
     """Recomputes the answer of a report from its own scores.
 
-    Returns:
-      The differences, and the arms whose row in `answer.csv` disagrees in the first
-      three digits.
-
-    Raises:
-      UserError: A table is missing or isn't a report's.
+    Returns the differences, and the arms whose row in `answer.csv` disagrees in the
+    first three digits.
     """
     runs = folder / 'tables/runs.csv'
     found = read_scores(runs)

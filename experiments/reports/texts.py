@@ -18,7 +18,7 @@ _SHOWN = 15  # sentences
 
 
 class Sentence(NamedTuple):
-    """A sentence with the translations of all arms, by arm name."""
+    """A sentence with its translations by arm."""
 
     source: str
     reference: str
@@ -30,7 +30,7 @@ class Translated(NamedTuple):
 
     Attributes:
       data: The source of its sentences.
-      outputs: Arm → each seed's translations.
+      outputs: Each arm's translations, by seed.
     """
 
     name: str
@@ -42,11 +42,7 @@ class Translated(NamedTuple):
 
 
 def translated(study: Study) -> Translated | None:
-    """Returns the deciding set, without arms that translated other sentences.
-
-    Raises:
-      UserError: Translations can't be read.
-    """
+    """Returns the deciding set, without arms that translated other sentences."""
     name = study.measure.set
     first: Translated | None = None
     for arm in study.arms:

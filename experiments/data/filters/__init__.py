@@ -1,4 +1,4 @@
-"""Filters of training pairs, one per module, selected by the field `filters`."""
+"""Filters of training pairs, one per module."""
 
 import copy
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from flaxformer_lite.config.spec import Spec
 
 
 def make(spec: Spec | None) -> dict[str, Filter]:
+    """Makes the filters of a list, by spec; raises UserError if it is invalid."""
     if not spec:
         return {}
     with user_errors('filters: '):
@@ -26,7 +27,7 @@ def filtered(whole: Source, filters: Mapping[str, Filter]) -> Source:
 class Filtered(Source):
     """A source without the training pairs that filters reject.
 
-    In `left_out`, a pair counts for the first filter that rejects it.
+    `left_out` counts a pair for the first filter that rejects it.
     """
 
     def __init__(self, whole: Source, filters: Mapping[str, Filter]):

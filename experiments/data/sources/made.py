@@ -1,4 +1,4 @@
-"""Synthetic tasks: models train on lengths up to a bound and are tested beyond it.
+"""Synthetic tasks with sources longer than in training.
 
 Delétang et al. (2023, "Neural Networks and the Chomsky Hierarchy"); Kazemnejad et al.
 (2023, "The Impact of Positional Encoding on Length Generalization in Transformers").
@@ -117,7 +117,7 @@ _TASKS: dict[str, Callable[[int, Random], Pair]] = {
 
 @dataclass(frozen=True)
 class Made(OfRule):
-    """Pairs of words from a synthetic task, with lengths up to a bound and beyond.
+    """Pairs of words from a synthetic task.
 
     | task | source | target |
     |---|---|---|
@@ -129,9 +129,9 @@ class Made(OfRule):
     | `dyck` | `( [ ] (` | `) )`, the closing brackets |
     | `listops` | `[MAX 2 [SM 5 6 ] ]` | `2`; SM is the sum modulo 10 |
 
-    Source lengths, in words, are uniform. Evaluation sets: `val` and `test` have the
-    lengths of training, `longer` up to twice the maximum. Their sources are never in
-    the training set.
+    Source lengths, in words, are uniform. `val` and `test` have the lengths of
+    training, `longer` up to twice the maximum. Their sources are never in the training
+    set.
 
     Attributes:
       longest: Maximum words of a training source. The minimum is 4.

@@ -1,4 +1,4 @@
-"""Target words that depend on several source words: `needles(count=2)`."""
+"""Target words that depend on several source words."""
 
 import itertools
 from collections.abc import Iterator

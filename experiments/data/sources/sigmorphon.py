@@ -1,7 +1,4 @@
-"""CoNLL-SIGMORPHON 2017, task 1 (Cotterell et al. 2017): from a lemma to a form.
-
-The files are in github.com/sigmorphon/conll2017.
-"""
+"""CoNLL-SIGMORPHON 2017, task 1 (Cotterell et al. 2017)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,10 +17,10 @@ SPACE = '▁'  # replaces a space in a lemma or form
 
 @dataclass(frozen=True)
 class Sigmorphon(Source, Checked):
-    """`<V> <PST> <2> s i n g e n` → `s a n g s t`: features, then letters, as words.
+    """`<V> <PST> <2> s i n g e n` → `s a n g s t`: features and lemma to a form.
 
-    Files have the format of the task, plain or `.gz`: `val` is `<language>-dev`, and
-    `test` is `<language>-uncovered-test`.
+    Files have the format of github.com/sigmorphon/conll2017, plain or `.gz`. `val` is
+    `<language>-dev`, and `test` is `<language>-uncovered-test`.
 
     Attributes:
       path: A folder with the language's files, such as a clone of the repository; `~`
@@ -80,4 +77,5 @@ class Sigmorphon(Source, Checked):
 
 
 def spaced(text: str) -> str:
+    """Returns the letters as words."""
     return ' '.join(text.replace(' ', SPACE))

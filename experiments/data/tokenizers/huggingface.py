@@ -1,4 +1,4 @@
-"""Published tokenizers, opened by Transformers: `huggingface(path="opus-mt-en-de")`."""
+"""Published tokenizers, opened by Transformers."""
 
 import contextlib
 import dataclasses
@@ -34,7 +34,7 @@ _RESTORE = 'Restore it from a copy, or convert the checkpoint again.'
 class HuggingfaceTokenizer(Tokenizer):
     """A published tokenizer: `huggingface(path="opus-mt-en-de")`.
 
-    A run that `experiments.convert` made keeps the files, and needs no path.
+    A run from `experiments.convert` keeps the files, and needs no path.
 
     Attributes:
       path: A folder saved by Transformers; `~` is the home directory.
@@ -96,6 +96,7 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def languages(self) -> list[str]:
+        """The source and the target language."""
         return self._fields['languages']
 
     @property
@@ -131,7 +132,7 @@ class HuggingfaceTokenizer(Tokenizer):
     def special_tokens(self) -> SpecialTokens:
         """The special tokens of the model.
 
-        If targets end with a language token, that token is the start token.
+        The start token is the language token if targets end with one.
         """
         _, behind = self.around_target
         if behind and behind[-1] != self.config_tokens.eos:
@@ -214,7 +215,6 @@ def of_checkpoint(
     """Makes the tokenizer of a checkpoint.
 
     Args:
-      vocab_size, special_tokens: Those of its config.
       source, target: For checkpoints that write languages as tokens.
 
     Raises:
@@ -264,7 +264,7 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Silences warnings, also those that Transformers logs while it is imported."""
+    """Silences warnings, also those that Transformers logs on import."""
     disabled = logging.root.manager.disable
     logging.disable(max(disabled, logging.WARNING))
     try:
