@@ -87,9 +87,6 @@ def print_gold(config: ExperimentConfig) -> None:
     """Prints a line of JSON for each pair of the evaluation sets.
 
     A line has the set and the fields of `parallel_grammar.Gold`; words are indices.
-
-    Raises:
-      UserError: The data is not of the grammar.
     """
     from experiments.data import sources
     from experiments.data.sources import grammar
@@ -112,9 +109,6 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     Returns:
       arrays: The state and a batch.
       working: Additional memory.
-
-    Raises:
-      UserError: The mesh does not fit the devices, or they cannot run a component.
     """
     from experiments.config import check, components
     from experiments.costs.ledger import batch_shape

@@ -20,7 +20,9 @@ _CONTROLS = re.compile(
 class UserError(Exception):
     """An error that the user can correct.
 
-    The message names the field or file, its value, and the fix.
+    The message names the field or file, its value, and the fix. Every function of the
+    runner raises it for invalid input, and for missing, damaged or unwritable files.
+    Docstrings of internal functions don't repeat this.
     """
 
 

@@ -92,11 +92,7 @@ def _parser() -> flags.Parser:
 
 
 def gold_of(run: 'OpenedRun', name: str) -> 'list[tuple[Pair, Gold]]':
-    """Returns the pairs of an evaluation set, each with its gold.
-
-    Raises:
-      UserError: The run's data is not of the grammar, or the set is unknown.
-    """
+    """Returns the pairs of an evaluation set, each with its gold."""
     from experiments.data.sources import grammar
 
     golds = grammar.gold_of(run.data)
@@ -122,9 +118,6 @@ def score(
 
     Args:
       on_progress: Called with the number of explained pairs, their total, and 'pairs'.
-
-    Raises:
-      UserError: As `Attributor`.
     """
     from experiments.evaluation.attributions import Attributor
     from experiments.evaluation.gold_scores import (

@@ -49,11 +49,7 @@ def main() -> None:
 
 
 def listing(folders: Sequence[Path]) -> str:
-    """Returns a table with a row for each run, the most recently changed first.
-
-    Raises:
-      UserError: The folders hold no run.
-    """
+    """Returns a table with a row for each run, the most recently changed first."""
     paths = [path for folder in folders for path in reading.runs_in(folder)]
     if not paths:
         names = ', '.join(map(str, folders))

@@ -50,9 +50,6 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path whose file or folder then replaces `path` atomically.
 
     If the block raises, nothing changes. A folder cannot replace a nonempty folder.
-
-    Raises:
-      UserError: The disk is full, or the path is not writable.
     """
     temporary = path.with_name(f'.{path.name}.{uuid.uuid4().hex}.tmp')
     folders = path.absolute().parents
@@ -123,11 +120,7 @@ def write_output(path: Path, data: str | bytes) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Appends data to a file. It survives a kill, but not a power cut: see `sync`.
-
-    Raises:
-      UserError: The disk is full, or the file is not writable or a link.
-    """
+    """Appends data to a file. It survives a kill, but not a power cut: see `sync`."""
     refuse_link(path)
     with as_user_error('write', path), open(path, 'ab', opener=_open_no_link) as file:
         file.write(data)
@@ -209,11 +202,7 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a file with their line feeds, one at a time.
-
-    Raises:
-      UserError: The file cannot be read, or a line is longer than `LONGEST_LINE`.
-    """
+    """Yields the lines of a file with their line feeds, one at a time."""
     with as_user_error('read', path), open_regular(path) as file:
         for number, line in enumerate(bounded_lines(file), 1):
             if len(line) > LONGEST_LINE:

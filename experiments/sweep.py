@@ -98,11 +98,7 @@ def _check_runs(sweep: Sweep) -> None:
 
 
 def _idle_factors(sweep: Sweep) -> list[str]:
-    """Returns a line for each arm in which a crossed factor has no effect.
-
-    Raises:
-      UserError: A factor has no effect in any arm.
-    """
+    """Returns a line for each arm in which a crossed factor has no effect."""
     from experiments.config import check
 
     first = {run.arm: run for run in reversed(sweep.all_runs)}

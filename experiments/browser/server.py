@@ -71,9 +71,6 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
       hosts: The allowed host names of requests.
-
-    Raises:
-      UserError: The port can't be used.
     """
 
     daemon_threads = True

@@ -34,9 +34,6 @@ def join(path: Path, params: Any, abstract: Any, held: frozenset[str]) -> Any:
       path: The run's directory.
       params: The parameters of a checkpoint.
       abstract: Shapes, dtypes and shardings of all parameters.
-
-    Raises:
-      UserError: They are missing or damaged.
     """
     if not held:
         return params

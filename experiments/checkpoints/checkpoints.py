@@ -144,9 +144,6 @@ class Checkpoints:
         Args:
           step: Later than all saved steps.
           metadata: A JSON serializable dict.
-
-        Raises:
-          UserError: This checkpoint, or the one before it, cannot be written.
         """
         self.wait()
         content = {
@@ -271,7 +268,6 @@ class Checkpoints:
           abstract: Shapes, dtypes and target shardings of the mean.
 
         Raises:
-          UserError: All are damaged, one cannot be read now, or is from another model.
           Gone: A checkpoint was removed before it could be read.
         """
         good: list[int] = []

@@ -1,4 +1,4 @@
-"""Output of facts, numbers and tables, and lines from standard input."""
+"""Output of facts, numbers and tables, and input lines."""
 
 import os
 import sys
@@ -83,6 +83,7 @@ def tabulated(
 
 
 def cell(value: Any) -> str:
+    """Formats a value for a table."""
     if value is None:
         return '-'
     if isinstance(value, float):
@@ -102,10 +103,12 @@ def _of_float(value: float) -> str:
 
 
 def score(value: Any) -> str:
+    """Formats a score with two decimals."""
     return f'{value:.2f}' if is_number(value) else cell(value)
 
 
 def gigabytes(size: float) -> str:
+    """Formats a number of bytes."""
     return f'{size / 1e9:.2f} GB'
 
 
@@ -119,6 +122,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def say_next(command: str) -> None:
+    """Prints the command to run next."""
     if sys.stdout.isatty():
         print('next:', command)
 

@@ -1,4 +1,4 @@
-"""The command line: a config file, overrides `--config.a.b=value`, one-line errors."""
+"""Flags, and overrides of a config file: `--config.a.b=value`."""
 
 import argparse
 import contextlib
@@ -149,7 +149,7 @@ def main(run: Callable[[], None]) -> None:
 
 
 class _Output(io.TextIOWrapper):
-    """Standard output that raises UserError if it can't be written: the disk is full.
+    """Standard output that raises UserError if it can't be written.
 
     After an error it discards its output, so that the flush at exit succeeds.
     """
@@ -185,6 +185,7 @@ class _Output(io.TextIOWrapper):
 
 
 def add_trust_code(parser: Parser) -> None:
+    """Adds the flag `--trust_code`."""
     parser.add_argument(
         '--trust_code',
         action='store_true',
@@ -193,6 +194,7 @@ def add_trust_code(parser: Parser) -> None:
 
 
 def add_step(parser: Parser) -> None:
+    """Adds the flag `--step`."""
     parser.add_argument(
         '--step',
         type=whole_number,
@@ -202,6 +204,7 @@ def add_step(parser: Parser) -> None:
 
 
 def whole_number(text: str, least: int = 0) -> int:
+    """Parses a whole number of at least `least`."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(
             f'{text!r} must be a whole number from {least}'
@@ -217,11 +220,7 @@ def _use_utf8() -> None:
 
 
 def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, ConfigFlags]:
-    """Parses the parser's own flags, and `--config` with its overrides.
-
-    Raises:
-      UserError: Unknown flag or field, invalid value, or missing config.
-    """
+    """Parses the parser's own flags, and `--config` with its overrides."""
     parser.add_argument('--config', required=True, help=CONFIG_HELP)
     parser.overrides = [f'--config.{field}' for field in schema.fields()]
     add_trust_code(parser)
@@ -268,7 +267,6 @@ def _name(file: Path) -> str:
 
 
 def _help(argv: Sequence[str]) -> str:
-    """Returns the epilog of `--help`: all fields of the config, and all components."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--config', nargs='?')
     known, _ = parser.parse_known_args(argv)
@@ -308,19 +306,15 @@ def _row(name: str, value: str) -> str:
 
 
 def available(folder: Path = FOLDERS[-1]) -> list[str]:
+    """Returns the names of the config files in a folder."""
     return sorted(file.stem for file in folder.glob('[a-z]*.py'))
 
 
 def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
     """Returns the file of a path with or without `.py`.
 
-    For `config.json`, `config.json.py` is not tried: it would be run.
-
-    Args:
-      folders: Searched after the working directory.
-
-    Raises:
-      UserError: The file doesn't exist.
+    Searches `folders` after the working directory. For `config.json`, `config.json.py`
+    is not tried: it would be run.
     """
     paths = [path] if path.endswith('.json') else [path, f'{path}.py']
     for folder in (Path(), *folders):
@@ -367,11 +361,7 @@ def _load(file: Path) -> config_dict.ConfigDict:
 
 
 def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
-    """Parses `['--config.a.b=value', …]` to `{'a.b': value}`, by the fields' types.
-
-    Raises:
-      UserError: A field is unknown, or its text isn't of its type.
-    """
+    """Parses `['--config.a.b=value', …]` to `{'a.b': value}`, by the fields' types."""
     load.check_names(m[1] for m in map(OVERRIDE.match, texts) if m)
     config = config_dict.ConfigDict()
     load.fill(config)

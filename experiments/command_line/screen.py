@@ -61,9 +61,6 @@ class Screen:
       out: Defaults to standard output.
       clock: Returns seconds.
       is_log: Whether a stream that isn't a terminal gets the phases as lines.
-
-    Attributes:
-      phase: Such as 'compiling'.
     """
 
     def __init__(
@@ -108,10 +105,7 @@ class Screen:
             self.say(f'{phase} …')
 
     def count(self, done: int, total: int | None, unit: str) -> None:
-        """Shows the progress of the phase and the time left, on a terminal only.
-
-        An unknown `total` is None.
-        """
+        """Shows the progress of the phase and the time left, on a terminal only."""
         number = f'{done:,}/{total:,}' if total else f'{done:,}'
         details = printable(f'{number} {unit}')
         if not done:  # estimate the time left from this unit alone

@@ -63,10 +63,8 @@ def is_watching() -> bool:
 def set_exit_message(line: Callable[[], str | None]) -> None:
     """Sets the last action and line of a process that a signal ends.
 
-    Args:
-      line: Called in another thread while the main thread continues. Without a text,
-        and by default, `stopped` is printed on stderr, since standard output may be a
-        command's result.
+    `line` is called in another thread while the main thread continues. Without a text,
+    `stopped` is printed, on stderr, since standard output may be a command's result.
     """
     global _line
     _line = line

@@ -1,8 +1,7 @@
 """User modules that a config names: copied to the run, and imported again later.
 
-The run's directory holds copies of the files in `parts/`. A shared run may hold
-anyone's code and may name any module, so its modules are imported only if they are the
-user's own, or with the user's consent.
+A shared run may hold anyone's code and may name any module. Its modules are imported
+only if they are the user's own, or with the user's consent.
 """
 
 import contextlib
@@ -56,7 +55,7 @@ def _modules_in(part: Any) -> set[str]:
 
 
 def save(path: Path, fields: Mapping[str, Any]) -> None:
-    """Copies the imported files of user modules that a flat config names to the run.
+    """Copies the files of user modules that a flat config names to `parts/` of the run.
 
     If files have changed since the run began, the earlier copies are kept as well.
     """
@@ -144,10 +143,9 @@ def check_origin(part: spec.Spec, path: Path) -> None:
 
 
 def _check_origin(module: str, run: Path, fix: str) -> None:
-    """Raises UserError if a module may have come with the run.
+    """Raises UserError if a module may have come with the run, as explained in `use`.
 
-    Such a module lies in the run's directory, in a folder without `__init__.py`, or in
-    a package that holds the run. `fix` says how to use it nevertheless.
+    `fix` says how to use it nevertheless.
     """
     for place in _places(module):
         if isinstance(place.loader, _CopyFinder):
@@ -206,8 +204,7 @@ def _use_copies(
 class _CopyFinder(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
     """Imports modules from the copies of a run, and nothing else from its directory.
 
-    It compiles the given sources. A compiled file in the directory could hold other
-    code than the source that the user has read.
+    It compiles the sources, since a compiled file could hold other code.
     """
 
     def __init__(self, folder: Path, sources: Mapping[str, bytes]):
@@ -252,7 +249,6 @@ def _contents(file: Path) -> bytes:
 
 
 def _package_of(file: str) -> str:
-    """Returns `'my_parts'` for `my_parts.py` and for `my_parts/near.py`."""
     return PurePath(file).parts[0].split('.')[0]
 
 

@@ -37,9 +37,6 @@ def read_checkpoint(
     Args:
       data: The run's `data`.
       source, target: For families that write languages as tokens.
-
-    Raises:
-      UserError: The checkpoint can't be converted; names the file or the field.
     """
     with user_errors():
         theirs = folder.read_config(path)
@@ -57,11 +54,7 @@ def read_checkpoint(
 
 
 def write_run(conversion: Conversion, path: Path) -> Any:
-    """Writes the directory of the run, and returns its variables.
-
-    Raises:
-      UserError: It exists or can't be written, or the arrays don't match the config.
-    """
+    """Writes the directory of the run, and returns its variables."""
     if storage.exists(path):
         raise UserError(f'{path} already exists. Choose another --workdir.')
     stored = conversion.config.to_dict()

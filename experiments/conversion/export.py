@@ -34,10 +34,6 @@ def export(
     Args:
       to: 'ctranslate2' or 'huggingface'.
       quantization: 'int8' or 'float32' matrices, for ctranslate2.
-
-    Raises:
-      UserError: The folder exists, a package is missing, or the format doesn't support
-        a field's value.
     """
     if storage.exists(out):
         raise UserError(f'--out={out} already exists. Choose a new folder.')

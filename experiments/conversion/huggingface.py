@@ -49,11 +49,7 @@ class FamilyModel(NamedTuple):
 
 
 def write(trained: Trained, folder: Path) -> None:
-    """Writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open.
-
-    Raises:
-      UserError: No family computes this model; names a field.
-    """
+    """Writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open."""
     tokenizer = _byte_pair_encoding(trained)
     config, arrays = _in_own_family(trained)
     config |= {'bos_token_id': BOS, 'forced_eos_token_id': EOS, 'dtype': 'float32'}
@@ -65,9 +61,6 @@ def write_published(trained: Trained, folder: Path) -> None:
     """Writes a run with a published tokenizer in the format of its checkpoint.
 
     If only the tokenizer was published, the model gets the family that computes it.
-
-    Raises:
-      UserError: The family doesn't support this model; names the field.
     """
     tokenizer = trained.tokenizer
     assert isinstance(tokenizer, HuggingfaceTokenizer)
@@ -145,11 +138,7 @@ def tables_of_positions(config: Mapping[str, Any]) -> dict[str, jax.Array]:
 
 
 def find_family(trained: Trained) -> FamilyModel:
-    """Returns the model in the form of the first family that supports it.
-
-    Raises:
-      UserError: No family does; names an unsupported field of each.
-    """
+    """Returns the model in the form of the first family that supports it."""
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     refused = []
     for name in load.FAMILIES.names():

@@ -42,11 +42,7 @@ class Expressed(NamedTuple):
 
 
 def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
-    """Returns a trained model without its training-only settings.
-
-    Raises:
-      UserError: Its layers differ from each other; names the field.
-    """
+    """Returns a trained model without its training-only settings."""
     for field in variants.fields():
         text = config.get(field)
         if text and spec.entries(text) != [text]:

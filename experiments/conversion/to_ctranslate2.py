@@ -62,9 +62,6 @@ def write(trained: Trained, folder: Path, quantization: str | None = None) -> No
     Args:
       folder: Exists and is empty.
       quantization: 'int8' or 'float32' matrices. Defaults to the latter.
-
-    Raises:
-      UserError: A field's value isn't supported, or the written model has other scores.
     """
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     own = own.with_fields(dtype='float32')

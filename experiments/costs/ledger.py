@@ -59,9 +59,6 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
         `mesh.data` is empty, it counts as 1.
       batch: Rows, their length, and tokens, which are target positions.
       flops: FLOPs of a batch, and of the `train.steps` of training.
-
-    Raises:
-      UserError: A field is invalid.
     """
     made = components.build(config)
     rows, length = batch_shape(config)

@@ -150,9 +150,6 @@ def prepare(
 
     Streams them into files under `cache`, or reuses those of the same text and
     tokenizer. `progress` gets the number of pairs so far.
-
-    Raises:
-      UserError: No pair has text on both sides, or the disk is full.
     """
     key = hex_digest(f'{data.digest()} {tokenizer.digest}')
     folder = cache / f'corpus-{key[:32]}'

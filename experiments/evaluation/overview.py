@@ -18,9 +18,6 @@ def write(source: Source, folder: Path) -> None:
     """Writes the sets as files that `text(path=folder)` reads, one example per line.
 
     Warns of empty sets and leaves them out, because `text` refuses them.
-
-    Raises:
-      UserError: The folder exists, or the name of a set or language has a slash.
     """
     if storage.exists(folder):
         raise UserError(f'--write={folder}: already exists. Pass a new directory.')

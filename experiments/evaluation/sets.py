@@ -11,12 +11,7 @@ Pairs = Sequence[tuple[str, tuple[str, ...]]]  # a source and its references
 
 
 def chosen(sets: Sets, names: str, field: str) -> dict[str, Pairs]:
-    """Returns the sets with the given comma-separated names, or all sets.
-
-    Raises:
-      UserError: For `field`: a set is unknown or empty, its name contains a slash, or a
-        pair has a blank side.
-    """
+    """Returns the sets with the given comma-separated names, or all sets."""
     found = {}
     for name in split_names(names, sets) or sets:
         if name not in sets:

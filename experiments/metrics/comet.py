@@ -1,4 +1,4 @@
-"""COMET (Rei et al. 2020), a trained model's quality score, by unbabel-comet."""
+"""COMET, a trained model's quality score."""
 
 import dataclasses
 import functools
@@ -19,7 +19,8 @@ _INSTANTIATOR = '_instantiator'
 class Comet(Metric):
     """100 × the mean of a COMET model's score over sentences, on the CPU.
 
-    Rei et al. 2020. Each sentence uses the reference with the highest score.
+    Rei et al. 2020, by the package unbabel-comet. Each sentence uses the reference with
+    the highest score.
 
     Attributes:
       path: A folder from `comet.download_model`, with `hparams.yaml` and
@@ -57,7 +58,7 @@ class Comet(Metric):
     def _check_checkpoint(self) -> None:
         """Raises UserError if the checkpoint, a pickle, could run code.
 
-        unbabel-comet unpickles it without a check, and the config may be anyone's.
+        unbabel-comet unpickles it without a check.
         """
         torch: Any = importlib.import_module('torch')
 

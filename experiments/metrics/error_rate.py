@@ -1,4 +1,4 @@
-"""Word and character error rate: edit distance (Levenshtein 1966) by length."""
+"""Word and character error rate."""
 
 import dataclasses
 from collections.abc import Sequence

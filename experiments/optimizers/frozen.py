@@ -23,10 +23,6 @@ def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
     Adapters (`model.dense`) leave all other parameters fixed. The pattern of
     `train.freeze` is searched in paths with separate layers, such as
     'encoder/layer_0/feed_forward/up/kernel', also if the model scans its layers.
-
-    Raises:
-      UserError: The pattern matches no path or all of them, or some layers of a stacked
-        parameter.
     """
     held = frozenset()
     if model.dense.trained_parameters:

@@ -46,9 +46,6 @@ def resolve(name: str, arguments: dict[str, Any]) -> Component:
 
     Args:
       name, arguments: From `split`. Omitted arguments have the function's defaults.
-
-    Raises:
-      UserError: The optimizer or an argument doesn't exist, or optax rejects a value.
     """
     of_optax = makers()
     if '.' not in name.removeprefix(CONTRIB) and name not in of_optax:

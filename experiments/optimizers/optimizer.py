@@ -81,9 +81,6 @@ def make(config: ExperimentConfig) -> Optimizer:
     weight_decay · w from each weight w selected by `optax_specs.decays` (Loshchilov and
     Hutter 2019). Both use the fields of `optimizer`. Any other is optax's own, by its
     spec.
-
-    Raises:
-      UserError: They are invalid, or don't fit each other.
     """
     settings = config.optimizer
     name, arguments = _named(settings)

@@ -117,12 +117,7 @@ def _metrics_of(runs: Sequence[Run]) -> list[str]:
 
 
 def metric_of(run: Run, measure: Measure) -> Metric:
-    """Returns the metric that scored a run's set; for a loss, the deciding metric.
-
-    Raises:
-      UserError: The run lacks it, a package is missing, or its module may have come
-        with the run.
-    """
+    """Returns the metric that scored a run's set; for a loss, the deciding metric."""
     user_modules.check_origin(run.metrics_spec, run.path)
     name = measure.metric(run.metrics)
     # Results of earlier versions lack the target language, which had no effect.
@@ -199,9 +194,6 @@ def study(
       base: The name of an arm. Defaults to the sweep's, or else the first arm.
       measure: Defaults to the sweep's, or else the deciding metric on `test` or the
         first set.
-
-    Raises:
-      UserError: The arm or measure doesn't exist, or no run belongs to the sweep.
     """
     sweep = sweep or NO_SWEEP
     arms = _arms_of_sweep(sweep, runs) if sweep.arms else group(runs)

@@ -46,9 +46,6 @@ def write(
     Args:
       notes: Further warnings, such as runs that can't be read.
       against: The x-axis of curves, one of `figures.AXES`.
-
-    Raises:
-      UserError: A file can't be written, or translations can't be read.
     """
     sections = _some(
         _answer(study, notes),

@@ -1,4 +1,4 @@
-"""The schema of the JSON files of a run, checked on reading."""
+"""The schema of a run's JSON files."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -119,7 +119,6 @@ def check(
 
 
 def _of_metrics(values: Mapping[str, Any]) -> Schema:
-    """Returns the schema of the scores of metrics, each with a signature."""
     found = {}
     for name in values:
         if name.endswith(_SIGNATURE):

@@ -19,6 +19,8 @@ FAILED = 'failed'
 
 
 class Diverged(UserError):
+    """A loss or gradient is not finite."""
+
     def __init__(self, step: int, message: str):
         super().__init__(message)
         self.step = step
@@ -69,11 +71,7 @@ def _entry(message: str) -> dict[str, Any]:
 
 
 def read_failure(path: Path) -> dict[str, Any] | None:
-    """Returns the recorded failure, or None if no error ended training.
-
-    Raises:
-      UserError: The file is damaged.
-    """
+    """Returns the recorded failure, if an error ended training."""
     file = path / NAME
     if not storage.exists(file):
         return None

@@ -1,4 +1,4 @@
-"""A trained run, opened from its directory: config, tokenizer, model, checkpoints."""
+"""Opens a trained run from its directory."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -30,6 +30,8 @@ _ATTEMPTS = 20
 
 
 class TrainedRun(NamedTuple):
+    """A run's config, tokenizer, model, checkpoints and decoding."""
+
     config: ExperimentConfig
     tokenizer: Tokenizer
     model: Model
@@ -67,7 +69,7 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
 
 
 def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
-    """Returns the tokenizer of a run; UserError if it is missing or damaged."""
+    """Returns the tokenizer of a run."""
     return tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
 
 
@@ -113,6 +115,7 @@ def average(
 
 
 def check_step(checkpoints: Checkpoints, step: int) -> None:
+    """Raises UserError if a run has no checkpoint of a step."""
     kept = checkpoints.steps()
     if step not in kept:
         raise UserError(
@@ -139,6 +142,7 @@ def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
+    """Returns the steps of the checkpoints that a config averages."""
     number = config.evaluation.average
 
     def steps():

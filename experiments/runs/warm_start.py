@@ -49,11 +49,7 @@ class WarmStart(NamedTuple):
 
 
 def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
-    """Returns the source of the run in `path`, or None if it needs none.
-
-    Raises:
-      UserError: The source doesn't exist, or has no finished checkpoint.
-    """
+    """Returns the source of the run in `path`, or None if it needs none."""
     if not config.init_from:
         return None
     checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)
@@ -82,8 +78,7 @@ def vocabulary(
 
     Args:
       run: The source, if the run has not started.
-      untrained: The tokenizer of the config.
-      train: Trains it on the run's own text.
+      train: Trains `untrained` on the run's own text.
     """
     if not config.init_from:
         return train()
@@ -96,7 +91,7 @@ def vocabulary(
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Returns the recorded origin of the parameters of a run that has started."""
+    """Returns the recorded origin of a run's parameters."""
     return storage.read_json(path / NAME)
 
 
@@ -107,12 +102,7 @@ def load(
     vocabulary: Tokenizer,
     devices: DeviceMesh,
 ) -> WarmStart | None:
-    """Returns the initial variables on the devices; None without a source.
-
-    Raises:
-      UserError: Variables don't match, listed by name, or the checkpoints can't be
-        read.
-    """
+    """Returns the initial variables on the devices; None without a source."""
     if run is None:
         return None
     with named('init_from'):
@@ -184,7 +174,6 @@ def _fitting_paths(
 
 
 def _name(path: str) -> str:
-    """Returns a path without its collection: `params/encoder/…` → `encoder/…`."""
     return path.partition('/')[2]
 
 
@@ -250,6 +239,7 @@ class Kept(NamedTuple):
 
     @classmethod
     def of(cls, path: str, here: Tokenizer, there: Tokenizer) -> 'Kept':
+        """Matches the tokens of two tokenizers for the parameter at `path`."""
         side = 0 if path.endswith(_OF_SOURCE) else 1
         sides = (here.sides[side], there.sides[side])
         new, old = (own.pieces(list(range(own.vocab_size))) for own in sides)
@@ -275,7 +265,7 @@ def _taken_over(
     old: Arrays,
     kept: dict[str, Kept],
 ) -> Arrays:
-    """Returns parameters by path: new ones from `seed`, with rows `kept` from `old`."""
+    """Returns new parameters from `seed`, with rows `kept` from `old`, by path."""
     abstract = freezing.paths(mesh.abstract_variables(model, devices))
 
     def take(key, old):

@@ -1,8 +1,8 @@
 """The runs of a sweep: those in its file, and those that depend on results.
 
 Results decide the tuned value of an arm (`tune`), and whether seeds are added
-(`seeds='until(…)'`). This state isn't stored. The same file and results give the same
-runs, so an interrupted sweep can resume.
+(`seeds='until(…)'`). The same file and results give the same runs, so an interrupted
+sweep can resume.
 """
 
 import collections
@@ -39,11 +39,7 @@ def load(path: str | Path) -> Sweep:
 
 
 def plan(sweep: Sweep) -> Sweep:
-    """Returns the sweep with its trials, and with the runs that results allow so far.
-
-    Raises:
-      UserError: An arm's field or value is invalid, or two arms are the same run.
-    """
+    """Returns the sweep with its trials, and with the runs that results allow so far."""
     with user_errors(f'sweep {sweep.name}: '):
         trials = _trials(sweep)
         _check_runs(sweep, trials)
@@ -78,7 +74,7 @@ class Tried(NamedTuple):
     """The values that an arm tried.
 
     Attributes:
-      scores: Value → scores of its trials, in the file's order; only complete ones.
+      scores: Scores of complete trials by value, in the file's order.
       chosen: The value with the best mean; None until all trials have ended.
     """
 
@@ -88,6 +84,7 @@ class Tried(NamedTuple):
 
 
 def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
+    """Returns the values that each arm tried."""
     found = []
     for arm in sweep.arms:
         of_arm = [run for run in trials if run.arm == arm]
@@ -157,7 +154,7 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
 
 
 def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
-    """Returns arm → seed → score of the finished runs."""
+    """Returns the scores of finished runs by arm and seed."""
     found = collections.defaultdict(dict)
     for run in runs:
         number = score(run)
@@ -175,6 +172,7 @@ def outcome(run: PlannedRun) -> RunStatus:
 
 
 def has_ended(run: PlannedRun) -> bool:
+    """Returns whether a run has ended, with or without a result."""
     ends = (reading.FINISHED, reading.DIVERGED, reading.FAILED)
     return outcome(run).status in ends
 
@@ -187,7 +185,7 @@ def result(run: PlannedRun) -> dict[str, Any]:
 
 
 def score(run: PlannedRun) -> float | None:
-    """Returns the deciding score of a run, None unless it has finished."""
+    """Returns the deciding score of a run, if it has finished."""
     evaluations = result(run).get('evaluations', {})
     return evaluations.get(run.measure.set, {}).get(run.measure.score)
 

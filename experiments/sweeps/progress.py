@@ -15,6 +15,7 @@ _SIMILAR = 4.0  # factor between the FLOPs of steps
 
 
 def heading(sweep: Sweep) -> str:
+    """Formats the question, the arms and their seeds."""
     arms, seeds = len(sweep.arms), len(sweep.seeds)
     most = 'at most ' if sweep.until else ''
     product = f'{console.counted(arms, "arm")} × {console.counted(seeds, "seed")}'
@@ -36,7 +37,7 @@ def heading(sweep: Sweep) -> str:
 
 
 def plan(sweep: Sweep) -> str:
-    """Returns a table of the runs with costs, and the total cost of unfinished runs.
+    """Formats a table of the runs with costs, and the total cost of unfinished runs.
 
     The time of a run is its arm's mean. The total includes runs after tuning.
     """
@@ -86,7 +87,7 @@ def number_of_runs(sweep: Sweep) -> int:
 
 
 class Work(NamedTuple):
-    """The cost of a run; None if unknown."""
+    """The cost of a run, as far as it is known."""
 
     flops: float | None  # of the training
     batch: float | None  # FLOPs of a step
@@ -116,9 +117,9 @@ def total_cost(left: Sequence[Work], spent: Sequence[Work]) -> str:
 
 
 def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
-    """Prints a line for each run that has ended, except those in `said`.
+    """Prints a line for each run that has ended and is not in `said`; adds it there.
 
-    Adds them to `said`. Returns the sweep with the runs that the new results add.
+    Returns the sweep with the runs that the new results add.
     """
     new = [run for run in sweep.all_runs if run.path not in said]
     ended = list(filter(planning.has_ended, new))

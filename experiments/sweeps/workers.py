@@ -33,7 +33,7 @@ _STARTED_HERE = 'FLAXFORMER_LITE_STARTED_HERE'
 
 
 def make_all(sweep: Sweep, index: int, workers: int) -> None:
-    """Makes the runs of a sweep, and those that their results add, as `make_runs`."""
+    """Makes the runs of a sweep, and those that their results add."""
     from experiments.runtime.compilation import ProgramCache
 
     programs = ProgramCache()
@@ -59,8 +59,7 @@ def make_runs(
 ) -> None:
     """Makes the open runs in turn, also after a run fails.
 
-    Args:
-      index: The worker's number, from 0. Each worker starts at a different run.
+    Each worker, numbered by `index`, starts at a different run.
 
     Raises:
       Stopped: A stop was requested; the run that was training is saved.
@@ -105,8 +104,7 @@ def start_here(
 ) -> list['subprocess.Popen[bytes]']:
     """Starts workers on this machine, with their output in a folder.
 
-    Returns:
-      Their processes. They stop when these objects or this process are gone.
+    They stop when the returned objects or this process are gone.
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, '-m', 'experiments.sweep', f'--config={config}']

@@ -1,4 +1,4 @@
-"""Training of a run: setup, training loop, final scores."""
+"""The training loop and the final scores."""
 
 import contextlib
 import functools
@@ -185,7 +185,6 @@ class Trainer:
 
     @functools.cached_property
     def _held(self) -> frozenset[str]:
-        """Paths of the parameters that are saved in `base/`, not in checkpoints."""
         _, abstract = self.setup.programs.first_state
         return adapters.frozen_paths(self.setup.model, abstract.params)
 
@@ -219,7 +218,7 @@ class Trainer:
     def _check_rows(self, step: int, seal: dict[str, Any] | None) -> None:
         """Warns if the metric rows differ from those of the checkpoint.
 
-        `seal` is their digest, or None in checkpoints of earlier versions.
+        `seal` is None in checkpoints of earlier versions.
         """
         if not seal or not processes.is_first():
             return
@@ -318,10 +317,9 @@ class Trainer:
             self._unreported_step = None
 
     def _evaluate(self, state: TrainState) -> None:
-        """Scores the dev set; logs and shows the scores and example translations.
+        """Scores the dev set, after the last checkpoint is complete.
 
-        The last checkpoint is complete first, so a signal can end the process without
-        losing progress.
+        A signal can then end the process without losing progress.
         """
         self._wait_for_checkpoint()
         name, pairs = self.setup.dev

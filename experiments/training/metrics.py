@@ -99,6 +99,7 @@ class Progress:
         return not_finite
 
     def so_far(self) -> dict[str, float]:
+        """Returns the time and the tokens of all steps so far."""
         return {'tokens': self.tokens, 'seconds': self.seconds}
 
     def row(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The compiled programs of training: initialization, and a step per shape."""
+"""The compiled programs of training."""
 
 import dataclasses
 import functools
@@ -30,7 +30,6 @@ class ProgramKey:
       steps: Number of training steps, which some schedules use.
       frozen: Paths of the parameters that are not trained.
       source_features: The size of vector sources, or None if sources are ids.
-      teacher: The model of `train.teacher`, or None.
     """
 
     config: ExperimentConfig
@@ -60,6 +59,7 @@ class TrainingPrograms:
 
     @functools.cached_property
     def flops_per_token(self) -> int | None:
+        """FLOPs of a training step per target token, if they can be counted."""
         kind = self._kind
         try:
             return ledger.flops_per_token(

@@ -41,7 +41,7 @@ class RunSetup(NamedTuple):
     Attributes:
       languages: Codes of source and target language.
       dev: Name and pairs of the dev set.
-      sets: Name → pairs of the sets that are scored at the end.
+      sets: The sets that are scored at the end.
       best_metric: Selects the best checkpoints.
       hooks: By spec.
       warm_start: Parameters from `init_from`; always None in a resumed run.
@@ -73,7 +73,7 @@ def prepare(
 ) -> RunSetup:
     """Makes everything that training needs, with shared `programs` if given.
 
-    Writes only caches. Raises UserError if a field, a file or the text is invalid.
+    Writes only caches.
     """
     accelerators.check()
     cache = compilation.use_cache()
@@ -165,6 +165,7 @@ def count_steps(config: ExperimentConfig, batches: Batches) -> int:
 
 
 def describe(setup: RunSetup, path: Path) -> str:
+    """Formats the facts of a run before it trains."""
     batches = setup.batches
     left_out = [f'{batches.dropped:,} too long', f'{setup.pairs.skipped:,} blank']
     for reason, count in setup.pairs.left_out.items():

@@ -24,11 +24,7 @@ _SIZE = 8  # bytes of the integer that stores the length of the first of two mod
 
 
 def make(spec: Spec) -> Tokenizer:
-    """Makes the untrained tokenizer of a spec, or one per side.
-
-    Raises:
-      UserError: The spec, its name or one of its arguments is invalid.
-    """
+    """Makes the untrained tokenizer of a spec, or one per side."""
     with user_errors('tokenizer: '):
         entries = specs.entries(spec)
         made = [TOKENIZERS.make(entry, model=b'') for entry in entries]

@@ -216,10 +216,6 @@ def of_checkpoint(
 
     Args:
       source, target: For checkpoints that write languages as tokens.
-
-    Raises:
-      UserError: A package, file or language is missing, a file is damaged, or the
-        tokenizer does not fit the model.
     """
     _check_languages(folder, source, target)
     sums = {}
