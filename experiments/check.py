@@ -73,7 +73,6 @@ def _kind_of(part: str) -> str:
 
 
 def _make_devices() -> None:
-    """Makes two CPU devices, unless XLA_FLAGS already sets their number."""
     flag = '--xla_force_host_platform_device_count'
     given = os.environ.get('XLA_FLAGS', '')
     if flag not in given:

@@ -33,7 +33,6 @@ def main() -> None:
 
 
 def _open(args: Any) -> 'list[Explainer]':
-    """Opens the runs and compiles the programs that answers need."""
     with screen.on_stderr('opening the run') as shown:
         # Import JAX only after the flags, so that errors in flags show at once.
         from experiments.evaluation.explainer import Explainer

@@ -30,7 +30,7 @@ class UserError(Exception):
 def user_errors(before: str = '') -> Iterator[None]:
     """Converts errors of the library to UserError, with an optional prefix.
 
-    Errors that the code of a user-defined component raises keep their traceback.
+    Errors of a user-defined component keep their traceback.
     """
     try:
         yield
@@ -108,8 +108,7 @@ def line(error: object) -> str:
 def printable(text: str, keep: str = '\t\n') -> str:
     r"""Returns the text with control characters as escapes, such as `\x1b`.
 
-    A terminal would obey them, and text from files may come from somebody else. The
-    characters in `keep` stay.
+    A terminal would obey them, and text from files may come from somebody else.
     """
     return _CONTROLS.sub(lambda x: x[0] if x[0] in keep else _escaped(x[0]), text)
 

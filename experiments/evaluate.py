@@ -102,7 +102,6 @@ def _parser() -> flags.Parser:
 
 
 def _check_files(args: Any) -> None:
-    """Raises UserError unless the flags name a source and a reference, or neither."""
     if args.source and not args.reference:
         raise UserError('--source: has no reference. Add --reference=FILE.')
     if args.reference and not args.source:

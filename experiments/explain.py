@@ -100,7 +100,6 @@ def gold_of(run: 'OpenedRun', name: str) -> 'list[tuple[Pair, Gold]]':
 
 
 def _pairs(run: 'OpenedRun', name: str) -> 'list[Pair]':
-    """Returns the sources of a set with their first references."""
     from experiments.evaluation import sets
 
     pairs = sets.chosen(run.data.evaluation(), name, '--set')
@@ -116,8 +115,7 @@ def score(
 ) -> 'Scores':
     """Scores all methods on pairs, and a baseline that knows only positions.
 
-    Args:
-      on_progress: Called with the number of explained pairs, their total, and 'pairs'.
+    `on_progress` gets the number of explained pairs, their total, and 'pairs'.
     """
     from experiments.evaluation.attributions import Attributor
     from experiments.evaluation.gold_scores import (

@@ -77,7 +77,6 @@ def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:
 
 
 def _score(run: Run) -> str:
-    """Returns the deciding metric of the last scored set: `test bleu 31.20`."""
     metric = run.metrics[0]
     for name, scores in reversed(run.evaluations.items()):
         if scores.get(metric) is not None:

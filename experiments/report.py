@@ -118,7 +118,6 @@ def _recompute(folder: Path) -> None:
 
 
 def _compare(args: Any) -> None:
-    """Prints the runs as a table, or writes a report of them."""
     sweep = None if args.sweep is None else planning.load(args.sweep)
     paths = []
     for path in args.runs:
@@ -145,7 +144,6 @@ def _compare(args: Any) -> None:
 
 
 def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Returns the runs, and a line for each directory that was left out."""
     runs = []
     notes = []
     for path in paths:
@@ -192,7 +190,6 @@ def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
 
 
 def _statuses(arm: Arm) -> str:
-    """Returns the statuses of runs: 'finished', or '2 finished, 1 diverged'."""
     counts = Counter(run.status for run in arm.runs)
     if len(counts) == 1:
         return arm.runs[0].status
@@ -206,7 +203,6 @@ def _mean(values: Sequence[float | None]) -> Any:
 
 
 def _signatures(runs: Sequence[Run]) -> list[str]:
-    """Returns the signatures of the deciding metric, and warns if they differ."""
     metric = runs[0].metrics[0]
     of_sets = [scored for run in runs for scored in run.evaluations.values()]
     found = {scored.get(f'{metric}_signature', '') for scored in of_sets}

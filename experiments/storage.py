@@ -138,6 +138,7 @@ def json_text(value: Any) -> str:
 
 
 def json_sha256(value: Any) -> str:
+    """Returns the SHA-256 of a value's JSON."""
     return hashlib.sha256(json_text(value).encode()).hexdigest()
 
 
@@ -147,6 +148,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path) -> bytes:
+    """Reads a regular file."""
     with open_regular(path) as file:
         return file.read()
 
@@ -161,7 +163,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the value of a JSON file; raises UserError if it cannot be read."""
+    """Returns the value of a JSON file."""
     with as_user_error('read', path):
         data = read_bytes(path)
     try:
@@ -217,17 +219,19 @@ def bounded_lines(file: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
     with as_user_error('read', path), open_regular(path) as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def write_sums(sums: Path, paths: Iterable[Path]) -> None:
+    """Writes the checksums of files."""
     lines = [f'{sha256(path)}  {path.name}\n' for path in sorted(paths)]
     write(sums, ''.join(lines))
 
 
 def read_sums(sums: Path) -> dict[str, str]:
-    """Returns name → checksum. Skips damaged lines; {} if `sums` is missing."""
+    """Returns checksums by name, without damaged lines; {} if `sums` is missing."""
     found = filter(None, map(_SUM.fullmatch, _sum_lines(sums)))
     return {match[2]: match[1] for match in found}
 
@@ -240,7 +244,7 @@ def _sum_lines(sums: Path) -> list[str]:
 
 
 def damage(sums: Path) -> str:
-    """Returns what is wrong with the files listed in `sums`, or '' if all are intact.
+    """Returns what is wrong with the files listed in `sums`, or ''.
 
     Raises UserError if a file exists but cannot be read now.
     """
@@ -281,9 +285,7 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
     """Holds the lock of a file, which is created if missing and never removed.
 
     The lock ends with the process. It has no effect on file systems without locks.
-
-    Raises:
-      InUse: Another process holds the lock, and `wait` is False.
+    Raises InUse if another process holds it, unless `wait` is True.
     """
     with as_user_error('write', file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -304,6 +306,7 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
 
 
 def is_free(file: Path) -> bool:
+    """Returns whether no process holds the lock of a file."""
     if not file.exists():
         return True
     with as_user_error('read', file):
@@ -360,6 +363,7 @@ def run_title(path: Path) -> str:
 
 
 def is_file_name(name: str) -> bool:
+    """Returns whether a name can be that of a file."""
     return name not in ('', '.', '..') and not set('/\\\0').intersection(name)
 
 

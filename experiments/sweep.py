@@ -82,7 +82,6 @@ def _check_worker(worker: Sequence[int] | None) -> None:
 
 
 def _check_runs(sweep: Sweep) -> None:
-    """Raises UserError for invalid configs and for directories in other use."""
     import jax
 
     from experiments.config import check, components
@@ -118,10 +117,6 @@ def _idle_factors(sweep: Sweep) -> list[str]:
 
 
 def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
-    """Raises UserError for unreadable evaluation sets or an unknown set in `measure`.
-
-    A dry run skips data sets that would be downloaded.
-    """
     from experiments.data import sources
     from experiments.evaluation import sets
 
@@ -143,7 +138,6 @@ def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
 
 
 def _power(sweep: Sweep) -> str:
-    """Returns the minimum detectable difference, from the spread of finished runs."""
     from experiments.reports import analysis
 
     scores = planning.scores(sweep.runs)
@@ -179,7 +173,7 @@ def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
 
 
 def _make_here(sweep: Sweep, config: str, number: int) -> None:
-    """Starts workers for all runs on this machine; exits with status 1 if a run fails.
+    """Starts workers on this machine; exits with status 1 if a run fails.
 
     Forwards a stop to the workers, and ends this process when all have saved.
     """

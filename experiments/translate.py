@@ -146,7 +146,6 @@ def _check_html(path: Path) -> None:
 
 
 def _model_of(runs: 'Sequence[OpenedRun]') -> tuple[Any, Any]:
-    """Returns the model of a run or an ensemble, and its averaged variables."""
     from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
     models = [run.model for run in runs]
@@ -184,7 +183,6 @@ def _show(hypotheses: 'Sequence[Hypothesis]', n_best: int, scores: bool) -> None
 def _write_page(
     path: Path, run: 'OpenedRun', sentences: Sequence[str], strategy: 'Strategy'
 ) -> None:
-    """Writes the page; leaves out sentences that are too long."""
     from experiments.browser import page
     from experiments.evaluation.explainer import Explainer
 

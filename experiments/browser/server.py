@@ -1,4 +1,4 @@
-"""The server of the page: for browsers of this machine, and for its own page only.
+"""The server of the page, for browsers of this machine.
 
 Other pages in the same browser can send requests to it. A request must therefore name
 this machine as its host (against DNS rebinding), come from the page itself, and be
@@ -133,7 +133,6 @@ class _Handler(BaseHTTPRequestHandler):
             timer.cancel()
 
     def _end_request(self) -> None:
-        """Stops reading the request; the part that was read is answered."""
         with contextlib.suppress(OSError):  # the connection has ended
             self.connection.shutdown(socket.SHUT_RD)
 

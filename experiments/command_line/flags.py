@@ -101,7 +101,6 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(argv, namespace)
 
     def _complete(self) -> NoReturn:
-        """Prints the completions that a shell asks for, and ends the process."""
         import argcomplete
 
         self._completes = True  # argcomplete parses the words before

@@ -1,4 +1,4 @@
-"""A published checkpoint as the directory of a run, written atomically."""
+"""Published checkpoints as runs."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,8 @@ STEP = 0  # of its checkpoint, which has no training steps here
 
 
 class Conversion(NamedTuple):
+    """A published checkpoint, read but for its arrays."""
+
     folder: Path
     model_type: str
     config: ExperimentConfig
@@ -54,7 +56,7 @@ def read_checkpoint(
 
 
 def write_run(conversion: Conversion, path: Path) -> Any:
-    """Writes the directory of the run, and returns its variables."""
+    """Writes the directory of the run, atomically, and returns its variables."""
     if storage.exists(path):
         raise UserError(f'{path} already exists. Choose another --workdir.')
     stored = conversion.config.to_dict()

@@ -1,4 +1,4 @@
-"""Exports a run to a new folder in the format of another program."""
+"""Export of runs."""
 
 import dataclasses
 from pathlib import Path
@@ -64,7 +64,6 @@ def export(
 
 
 def _merged(run: OpenedRun) -> Trained:
-    """Returns the run's model with its adapters merged into its matrices."""
     config, model = run.config, run.model
     if config.model.dense is None:
         return Trained(config, run.tokenizer, model, run.variables)

@@ -1,7 +1,7 @@
 """Writes a folder for Transformers: config, weights and tokenizer of a family.
 
-The family's tables (`flaxformer_lite/families`) are applied in reverse, after `rewrite`
-has brought the model into the family's form.
+`rewrite` brings the model into the family's form. The family's tables
+(`flaxformer_lite/families`) are then applied in reverse.
 """
 
 import shutil
@@ -43,6 +43,8 @@ _WHITE = r'[\s\x1c-\x1f]+'
 
 
 class FamilyModel(NamedTuple):
+    """A model in the form of a family."""
+
     family: type[Family]
     described: Described
     variables: Any
@@ -138,7 +140,10 @@ def tables_of_positions(config: Mapping[str, Any]) -> dict[str, jax.Array]:
 
 
 def find_family(trained: Trained) -> FamilyModel:
-    """Returns the model in the form of the first family that supports it."""
+    """Returns the model in the form of the first family that supports it.
+
+    The error for no such family names an unsupported field of each.
+    """
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     refused = []
     for name in load.FAMILIES.names():
@@ -168,7 +173,7 @@ def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyMo
 def _check_logits(trained: Trained, found: FamilyModel) -> None:
     """Raises UserError if a family's logits differ, on random sentences.
 
-    Layer normalization in PyTorch has another ε, which matters if variances are small.
+    PyTorch's layer normalization has another ε, which matters if variances are small.
     """
     source = draw_tokens(trained.model, 16)
     inputs = draw_tokens(trained.model, 15)
@@ -238,10 +243,6 @@ def _byte_pair_encoding(trained: Trained) -> SentencePiece:
 
 
 def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
-    """Writes the SentencePiece model as `tokenizer.json` for Transformers.
-
-    Both merge the pair of tokens whose union has the best score, leftmost first.
-    """
     # Imported here, since an extra installs it.
     import tokenizers
     from tokenizers import decoders, models, normalizers, processors

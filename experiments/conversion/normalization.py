@@ -1,4 +1,4 @@
-"""A SentencePiece model that includes a run's normalization of text."""
+"""SentencePiece models that normalize text as a run does."""
 
 import io
 import itertools

@@ -1,8 +1,4 @@
-"""Equivalent forms of a model that families of Transformers support.
-
-A zero bias can be added, features of the residual stream can be permuted, and a
-constant factor can be absorbed by a matrix.
-"""
+"""Equivalent forms of a model that families of Transformers support."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -30,9 +26,11 @@ class Expressed(NamedTuple):
     variables: Any
 
     def with_fields(self, **fields: Any) -> 'Expressed':
+        """Returns the model with changed fields of its config."""
         return self._replace(config=self.config.with_values(fields))
 
     def with_arrays(self, change: Callable[[list[str], Any], Any]) -> 'Expressed':
+        """Returns the model with each array changed by its path."""
 
         def change_leaf(path, x):
             return change([key.key for key in path], x)
@@ -93,6 +91,7 @@ def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
 
 
 def with_biases(model: Expressed, vocab_size: int) -> Expressed:
+    """Adds biases of zeros, which change nothing."""
     built = build.model(model.config, vocab_size)
     shapes = jax.eval_shape(lambda: init_variables(built, jax.random.key(0)))
     given = dict(jax.tree.leaves_with_path(model.variables))

@@ -1,4 +1,4 @@
-"""The exported model: a run's model with the parameters that it is scored with."""
+"""The model that is exported."""
 
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ class Trained(NamedTuple):
 
     @property
     def longest(self) -> int:
+        """The longest target that the run writes for a source of its training."""
         return self.config.batch.max_length + self.config.evaluation.extra_length
 
 
@@ -31,6 +32,6 @@ def draw_tokens(model: Model, length: int) -> np.ndarray:
 
 
 def logits(model: Model, variables: Any, source_BS: Any, inputs_BT: Any) -> np.ndarray:
-    """Returns logits BTV with teacher forcing, in full float32 on GPUs and TPUs too."""
+    """Returns logits BTV with teacher forcing, in full float32 on any device."""
     with jax.default_matmul_precision('highest'):
         return np.array(jax.jit(model.apply)(variables, source_BS, inputs_BT))

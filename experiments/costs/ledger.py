@@ -1,4 +1,4 @@
-"""Training costs of a config, from shapes alone: nothing is compiled or computed."""
+"""Training costs from shapes: nothing is compiled or computed."""
 
 import math
 import re
@@ -49,10 +49,11 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     """Computes the costs of the model and of a training step, over all devices.
 
     Returns:
-      parameters, trained: Number by part, and in total; without `train.freeze`.
+      parameters, trained: Number by part, and in total. `trained` excludes those of
+        `train.freeze`.
       flops_per_token: FLOPs of the matrix products of a training step, by part and in
         total. A token is a target position with its source position, including padding.
-        A forward pass takes a third. Rematerialized operations count once.
+        A forward pass takes a third.
       recomputed: Additional FLOPs per token that `train.remat` recomputes.
       bytes: Bytes of the parameters, their gradients and the optimizer's state.
       device: The bytes on one device of the mesh, and the number of devices. If
@@ -134,6 +135,7 @@ def _bytes(arrays: dict[str, Any], mesh: AbstractMesh) -> dict[str, int]:
 
 
 def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
+    """Returns the rows of a batch, and their length."""
     length = config.batch.max_length
     parts = config.train.accumulate
     multiple = config.batch.rows_multiple * parts

@@ -17,8 +17,8 @@ _LEAST_LENGTH = 16  # in batches with lengths of powers of two
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     """Applies a pseudo-random permutation of range(size) to indices, int64 [n].
 
-    A Feistel network over the next power of four, repeated for results outside
-    range(size). It needs no memory for the other indices.
+    A Feistel network over the next power of four, with SplitMix64's finalizer, repeated
+    for results outside range(size). It needs no memory for the other indices.
     """
     bits = (size - 1).bit_length()
     half = max(1, (bits + 1) // 2)
@@ -40,7 +40,6 @@ def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
-    """Makes every bit depend on every bit (SplitMix64's finalizer)."""
     bits = (bits ^ (bits >> 30)) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> 27)) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> 31)

@@ -216,7 +216,6 @@ class Explainer:
     def _attention(
         self, weights: Any, read: list[str], target: list[str], length: int
     ) -> dict[str, Any]:
-        """Returns the weights without padding, with the pieces of queries and keys."""
         pieces = {'encoder': read, 'decoder': target[:-1]}
         written = {'encoder': read, 'decoder': target[1:]}
         places = {stack: np.arange(len(of)) for stack, of in pieces.items()}

@@ -74,7 +74,6 @@ def text(source: Source) -> str:
 
 
 def _row(name: str, pairs: Iterable, trained: int | None) -> list:
-    """Returns mean and maximum words of the sources and first references of a set."""
     count = 0
     words = [0, 0]
     most = [0, 0]

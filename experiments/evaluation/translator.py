@@ -167,7 +167,6 @@ class Translator:
         first: int,
         batch: tuple[packing.Shape, np.ndarray],
     ) -> DecodeResult:
-        """Decodes the rows of a batch of `packing.by_length`, once per sampling key."""
         shape, index = batch
         rows = np.arange(len(index))
         end = self._tokenizer.source_eos

@@ -44,7 +44,7 @@ def make(text: Spec, language: str = '') -> dict[str, Metric]:
 
 
 def deciding(found: Mapping[str, Metric], best: str) -> Metric:
-    """Returns the metric that selects the best checkpoints: `best`, or else the first."""
+    """Returns the metric that selects the best checkpoints: `best`, or the first."""
     name = best or next(iter(found))
     if name not in found:
         raise UserError(

@@ -241,7 +241,6 @@ def _of_shared_seeds(scores: Scores) -> np.ndarray:
 
 
 def _exchanged_means(values_SA: np.ndarray) -> np.ndarray:
-    """Returns [exchanges, arms]: means over seeds."""
     random = np.random.default_rng(0)
     sums_XA = np.zeros((_EXCHANGES, values_SA.shape[1]))
     for values_A in values_SA:

@@ -208,7 +208,6 @@ def study(
 
 
 def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:
-    """Returns all arms of a sweep, even without runs; matches runs by their titles."""
     found = {run_title(run.path.resolve()): run for run in runs}
     arms = []
     for name in sweep.arms:

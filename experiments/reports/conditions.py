@@ -181,7 +181,6 @@ def _unequal_cost(study: Study) -> list[str]:
 
 
 def _unequal_spread(study: Study) -> list[str]:
-    """Warns if the arms' spreads over seeds differ (Bartlett 1937)."""
     values = [list(arm.by_seeds(study.measure).values()) for arm in study.arms]
     several = [of_arm for of_arm in values if len(of_arm) > 1]
     spread = [of_arm for of_arm in several if len(set(of_arm)) > 1]

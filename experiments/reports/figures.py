@@ -163,7 +163,6 @@ def line_chart(
 
 
 def _line(name: str, points: Sequence[Point], most: int) -> dict[str, Any]:
-    """Returns a line as compact data, as a page may have thousands of points."""
     stride = -(-len(points) // most)
     shown = points[::-stride][::-1]
     line: dict[str, Any] = {'line': name, 'alone': len(shown) == 1}
@@ -199,7 +198,6 @@ def curves(study: Study, against: str = 'step') -> list[Figure]:
 
 
 def _curve(study: Study, kind: str, x: str, y: str) -> dict[str, list[Point]]:
-    """Returns a line with a band for each arm, and one for each unfinished run."""
     lines = {}
     for arm in study.arms:
         lines[arm.name] = arm.scored

@@ -114,7 +114,6 @@ def _by_length(found: Translated) -> dict[str, list[int]]:
 
 
 def _by_phenomenon(found: Translated) -> dict[str, list[int]]:
-    """Groups sentences by phenomenon; empty for data that aren't from the grammar."""
     if found.data.partition('(')[0] != 'grammar':
         return {}
     from experiments.data import phenomena

@@ -264,7 +264,6 @@ def _result_so_far(rows: Iterable[Entries]) -> Entries:
 
 
 def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
-    """Returns saved scores by set, also those of `experiments.evaluate`."""
     outputs = outputs_path(path, '*', max(steps), len(steps))
     pattern = outputs.with_suffix('.json')
     found = {}

@@ -188,7 +188,6 @@ def _listed(paths: Collection[str]) -> str:
 
 
 def _kinds(model: Model) -> dict[str, str]:
-    """Returns dtype and shape of each variable, by its path with separate layers."""
     return digest.array_kinds(mesh.abstract_variables(model.with_separate_layers()))
 
 
@@ -250,7 +249,6 @@ class Kept(NamedTuple):
 
 
 def _resized(model: Model, other: Model, more: int = 0) -> Model:
-    """Returns a model with the vocabulary sizes of another, plus `more`."""
     source = other.source_vocab_size
     return model.clone(
         vocab_size=other.vocab_size + more,
@@ -265,7 +263,6 @@ def _taken_over(
     old: Arrays,
     kept: dict[str, Kept],
 ) -> Arrays:
-    """Returns new parameters from `seed`, with rows `kept` from `old`, by path."""
     abstract = freezing.paths(mesh.abstract_variables(model, devices))
 
     def take(key, old):

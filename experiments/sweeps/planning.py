@@ -103,7 +103,6 @@ def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
 def _reported(
     sweep: Sweep, values: Values, is_tuned: bool
 ) -> tuple[list[PlannedRun], str]:
-    """Returns the runs of arms with known values, and why no more will follow."""
     if sweep.until is None:
         runs = _runs_of_seeds(sweep, values, sweep.seeds)
         return runs, 'all seeds' if is_tuned else ''
@@ -191,7 +190,6 @@ def score(run: PlannedRun) -> float | None:
 
 
 def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
-    """Raises ValueError or UserError for equal runs, or a score that a run lacks."""
     taken: dict[ExperimentConfig | Path, PlannedRun] = {}
     for run in runs:
         for of_one in (run.config, run.path):
@@ -224,7 +222,6 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
 def _planned_run(
     sweep: Sweep, arm: str, seed: int, value: Any, only: Mapping[str, Any] = {}
 ) -> PlannedRun:
-    """Returns a run; `only` are overrides besides those of its arm."""
     overrides = {**sweep.overrides, **sweep.arms[arm], SEED: seed, **only}
     with named(f'sweep {sweep.name}, arm {arm!r}'):
         if sweep.tune is not None:

@@ -338,7 +338,6 @@ def _check_name(field: str, name: Any) -> None:
 
 
 def _check_arms(sweep: Sweep) -> None:
-    """Raises UserError for unknown arms, or overrides of fields that the sweep sets."""
     for name in ('arms', 'seeds'):
         if not getattr(sweep, name):
             raise UserError(f'{name}: missing. Set it.')

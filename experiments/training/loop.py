@@ -250,7 +250,6 @@ class Trainer:
         return self.setup.devices.key(seed(self.config, name))
 
     def _batches(self) -> Generator[tuple[Batch, Position], None, None]:
-        """Yields each remaining batch with the position of the next one."""
         devices = self.setup.devices
         batches = self.setup.batches.iterate(self.progress.position, devices.own_rows)
         for batch, after in batches:
@@ -275,7 +274,6 @@ class Trainer:
         return teacher and teacher.variables
 
     def _flush_metrics(self) -> None:
-        """Waits for all steps so far; reports or raises on non-finite ones."""
         for step, position in self.progress.settle():
             where = f'step {step:,} (epoch {position.epoch}, batch {position.index})'
             if self.config.train.on_nonfinite == 'stop':
@@ -310,7 +308,6 @@ class Trainer:
         self._unreported_step = self.step
 
     def _wait_for_checkpoint(self) -> None:
-        """Waits until the last checkpoint is complete, and tells the hooks."""
         self._checkpoints.wait()
         if self._unreported_step is not None:
             self._hooks.checkpoint(self._unreported_step)
@@ -336,7 +333,6 @@ class Trainer:
         self.screen.say(evaluator.examples(pairs, outputs))
 
     def _score(self, trained: dict[str, Any]) -> None:
-        """Scores the final sets, and writes the result, which includes `trained`."""
         setup = self.setup
         mean = trained_run.average(
             self.config, self._checkpoints, setup.model, self.screen.say, setup.devices
@@ -434,7 +430,6 @@ def run(
 
 
 def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
-    """Shows the result of an ended run, and restores a damaged tokenizer."""
     if not processes.is_first():
         return
     with directory.open_run(path, config.to_dict()):

@@ -211,7 +211,6 @@ def describe(setup: RunSetup, path: Path) -> str:
 
 
 def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
-    """Returns the model for a vocabulary, after a trace that finds errors."""
     tokens = vocabulary.special_tokens
     with user_errors():
         model = model.clone(

@@ -82,7 +82,6 @@ def _listops(length: int, rng: Random) -> Pair:
 
 
 def _expression(length: int, rng: Random) -> tuple[list[str], int]:
-    """Returns an expression of `length` words, and its value."""
     if length < 3:
         value = pick(rng, range(10))
         return [str(value)] * length, value

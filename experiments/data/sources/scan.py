@@ -104,7 +104,6 @@ def _verbs() -> Iterator[Pair]:
 
 
 def _repeated(verbs: Iterator[Pair]) -> Iterator[Pair]:
-    """Yields S of the grammar: once, twice or thrice."""
     for verb, actions in verbs:
         yield verb, actions
         twice = f'{actions} {actions}'
