@@ -39,7 +39,7 @@ def load(path: str | Path) -> Sweep:
 
 
 def plan(sweep: Sweep) -> Sweep:
-    """Returns the sweep with its trials, and with the runs that results allow so far."""
+    """Returns the sweep with its trials, and the runs that results allow so far."""
     with user_errors(f'sweep {sweep.name}: '):
         trials = _trials(sweep)
         _check_runs(sweep, trials)

@@ -1,4 +1,4 @@
-"""Tests of the site's hooks: formulas, notebooks and relative links."""
+"""Tests of the site's hooks."""
 
 import base64
 import importlib.util

@@ -1,4 +1,4 @@
-"""Tests of the list of runs: progress, scores and last activity."""
+"""Tests of the list of runs."""
 
 import itertools
 import os
@@ -21,7 +21,6 @@ def age(path, seconds):
 
 @pytest.fixture
 def runs(tmp_path):
-    """Creates a run that finished a day ago, an interrupted one and a diverged one."""
     rows = [(7, 'eval', {'set': 'val', 'bleu': 1.5, 'loss': 9.0})]
     age(make(tmp_path / 'runs/done', 30.0), 90_000)
     age(make(tmp_path / 'runs/stopped', rows=rows), 125)

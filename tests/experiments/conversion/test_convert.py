@@ -1,7 +1,6 @@
 """Tests of converted checkpoints against tokens and texts of Transformers.
 
-The expected values are stored in goldens/families/ and goldens/tokenizers/.
-test_published_tokenizers covers tokenization alone.
+The expected values are in goldens/families/ and goldens/tokenizers/.
 """
 
 import dataclasses
@@ -33,8 +32,6 @@ MOST_TELLING = ('marian', 'mbart')
 
 
 class Runs:
-    """Run directories by name of the checkpoint, each converted once."""
-
     def __init__(self, make_folder):
         self._make_folder = make_folder
         self._folder = make_folder('runs')

@@ -1,7 +1,4 @@
-"""Tests of published tokenizers against the tokens of Transformers.
-
-The tokenizers in goldens/tokenizers/ were trained on a few words.
-"""
+"""Tests of published tokenizers against the tokens of Transformers."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Tests of evaluation sets: their names, scores and log lines."""
+"""Tests of evaluation sets."""
 
 from types import SimpleNamespace
 

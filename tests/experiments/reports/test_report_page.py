@@ -1,4 +1,4 @@
-"""Tests of a report's files: complete, escaped, written without JAX."""
+"""Tests of a report's files."""
 
 import csv
 import html.parser

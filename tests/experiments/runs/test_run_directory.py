@@ -1,4 +1,4 @@
-"""Tests of a run's directory: config, name, lock, environment and failures."""
+"""Tests of a run's directory."""
 
 import json
 import os

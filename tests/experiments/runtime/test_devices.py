@@ -1,4 +1,4 @@
-"""Tests of the compilation cache: its location, warnings and invalidation."""
+"""Tests of the compilation cache."""
 
 import errno
 import json

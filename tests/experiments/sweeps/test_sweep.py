@@ -48,7 +48,6 @@ def fail(path, failure):
 
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
-    """Returns a sweep of six small runs that have not started."""
     monkeypatch.chdir(tmp_path)
     sizes = {'model.d_model': 16, 'model.num_heads': 2, 'model.num_layers': 1}
     sizes |= {'train.steps': 100}
@@ -60,7 +59,7 @@ def planned(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made(monkeypatch, planned):
-    """Returns the arms of the runs that a stub of the training code has created."""
+    """Returns the arms of the runs that a stub has created."""
     arms = {run.path: run.arm for run in planned.runs}
     made = []
 

@@ -201,7 +201,6 @@ def test_the_same_command_again_shows_the_result(whole, text, monkeypatch, capsy
 
 
 def killed_after(text, workdir, step, number, **settings):
-    """Starts a run and sends it a signal after it has logged a step."""
     process = start(text, workdir, **settings)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
