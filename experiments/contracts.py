@@ -23,7 +23,7 @@ from experiments.metrics.base import Metric
 from experiments.optimizers import optax_specs
 from flaxformer_lite import generation, testing
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS
-from flaxformer_lite.testing.finding import Finding, without
+from flaxformer_lite.testing.finding import Finding, from_counterexamples
 
 TEXT = 'grammar(pairs=500)'  # trains tokenizers, and is filtered
 PAIRS = 10_000  # training pairs to test
@@ -79,7 +79,9 @@ _EXAMINED: dict[str, Callable[[str], Findings]] = {
 
 
 def _findings(contracts: Mapping[str, Examples]) -> Findings:
-    return [without(contract, found) for contract, found in contracts.items()]
+    return [
+        from_counterexamples(contract, found) for contract, found in contracts.items()
+    ]
 
 
 def _unless(holds: bool, otherwise: str) -> Examples:

@@ -76,7 +76,7 @@ def show_data(config: ExperimentConfig, folder: Path | None) -> None:
     from experiments.evaluation import overview
 
     chosen = filters.make(config.filters)
-    source = filters.filtered(sources.load(config.data), chosen)
+    source = filters.apply(sources.load(config.data), chosen)
     if folder is None:
         print(overview.text(source))
     else:
@@ -91,7 +91,7 @@ def print_gold(config: ExperimentConfig) -> None:
     from experiments.data import sources
     from experiments.data.sources import grammar
 
-    for name, golds in grammar.gold_of(sources.load(config.data)).items():
+    for name, golds in grammar.read_gold(sources.load(config.data)).items():
         for gold in golds:
             fields = {
                 'set': name,

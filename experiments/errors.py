@@ -41,7 +41,7 @@ def user_errors(before: str = '') -> Iterator[None]:
 
 
 @contextmanager
-def named(what: object) -> Iterator[None]:
+def prefix_errors(what: object) -> Iterator[None]:
     """Prefixes the message of a UserError with its subject."""
     try:
         yield

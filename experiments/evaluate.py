@@ -116,5 +116,5 @@ def _chosen(args: Any, data: 'Source') -> 'dict[str, Pairs]':
 
     if args.source:
         pairs = text.read_set(args.source, args.reference)
-        return sets.chosen({args.source.name: pairs}, '', '--source')
-    return sets.chosen(data.evaluation(), args.set, '--set')
+        return sets.select({args.source.name: pairs}, '', '--source')
+    return sets.select(data.evaluation(), args.set, '--set')

@@ -136,7 +136,7 @@ def _compare(args: Any) -> None:
         print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
     elif args.csv:
         of_each = [Arm(str(run.path), (run,)) for run in runs]
-        fields = arms.differing(runs, ())
+        fields = arms.differing_fields(runs, ())
         table = overview(of_each, fields)
         console.print_data(tables.as_csv(table).removesuffix('\n'))
     else:
@@ -161,7 +161,7 @@ def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 def as_table(runs: Sequence[Run]) -> str:
     """Formats the arms as a table, followed by the signatures of the scores."""
-    table = overview(arms.group(runs), arms.differing(runs))
+    table = overview(arms.group(runs), arms.differing_fields(runs))
     return '\n'.join([tables.text(table), *_signatures(runs)])
 
 

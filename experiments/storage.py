@@ -267,7 +267,7 @@ def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
     """
     if not damage(folder / SUMS):
         return
-    with locked(folder.with_name(f'.{folder.name}.lock'), wait=True):
+    with lock(folder.with_name(f'.{folder.name}.lock'), wait=True):
         wrong = damage(folder / SUMS)
         if not wrong:
             return  # another process made it while this one waited
@@ -281,7 +281,7 @@ def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
 
 
 @contextlib.contextmanager
-def locked(file: Path, wait: bool = False) -> Iterator[None]:
+def lock(file: Path, wait: bool = False) -> Iterator[None]:
     """Holds the lock of a file, which is created if missing and never removed.
 
     The lock ends with the process. It has no effect on file systems without locks.
@@ -368,15 +368,16 @@ def is_file_name(name: str) -> bool:
 
 
 def obstacle(path: Path) -> str:
-    """Returns why a path and its parents cannot be written, or '' if they can."""
+    """Returns why `path`, called "it", and its parents cannot be written, or ''."""
     nearest = path.absolute()
     while not exists(nearest):
         nearest = nearest.parent
+    name = 'it' if nearest == path.absolute() else nearest
     effective = os.access in os.supports_effective_ids
     if not nearest.is_dir():
-        return f'{nearest} is not a directory'
+        return f'{name} is not a directory'
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=effective):
-        return f'there is no permission to write in {nearest}'
+        return f'there is no permission to write in {name}'
     return ''
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from experiments.command_line import console, flags, stopping
 from experiments.command_line.stopping import Stopped
-from experiments.errors import UserError, named, note
+from experiments.errors import UserError, note, prefix_errors
 from experiments.runs import directory, reading
 from experiments.sweeps import planning, progress, workers
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -91,7 +91,7 @@ def _check_runs(sweep: Sweep) -> None:
     for run in runs:
         directory.check_directory(run.path, run.config.to_dict())
     for run in {(run.arm, run.value): run for run in runs}.values():
-        with named(f'arm {run.arm!r}'):
+        with prefix_errors(f'arm {run.arm!r}'):
             check.check_overrides(run.config, run.asked)
             components.build(run.config)
 
@@ -125,11 +125,11 @@ def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
         scored = run.config.evaluation.sets
         by_data.setdefault((run.config.data, scored, run.measure), run)
     for (data, scored, measure), run in by_data.items():
-        with named(f'arm {run.arm!r}'):
+        with prefix_errors(f'arm {run.arm!r}'):
             source = sources.load(data)
             if is_dry_run and source.may_download:
                 continue
-            found = sets.chosen(source.evaluation(), scored, 'evaluation.sets')
+            found = sets.select(source.evaluation(), scored, 'evaluation.sets')
             if measure.set not in found:
                 raise UserError(
                     f'measure={str(measure)!r}: unknown set {measure.set!r}. '
@@ -186,7 +186,7 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
     if said:
         in_all = progress.number_of_runs(sweep)
         print(f'{len(said)} of {in_all} runs have already ended', flush=True)
-    with stopping.asked() as stop:
+    with stopping.delay_stop() as stop:
         is_open = True
         while is_open and not stop():
             sweep = _use_workers(sweep, said, config, number, stop)

@@ -138,11 +138,13 @@ def _parser() -> flags.Parser:
 
 
 def _check_html(path: Path) -> None:
-    reason = storage.obstacle(path.parent)
     if path.is_dir():
-        reason = 'it is a directory'
+        raise UserError(f'--html={path}: is a directory. Pass a file.')
+    reason = storage.obstacle(path.parent)
     if reason:
-        raise UserError(f'--html={path}: cannot be written, {reason}. Pass another.')
+        raise UserError(
+            f'--html={path}: its folder cannot be written, {reason}. Pass another.'
+        )
 
 
 def _model_of(runs: 'Sequence[OpenedRun]') -> tuple[Any, Any]:

@@ -57,10 +57,10 @@ def table(
         'right' if any(map(is_number, column)) else 'left'
         for column in zip(*rows, strict=True)
     ]
-    return tabulated(names, cells, sides)
+    return format_table(names, cells, sides)
 
 
-def tabulated(
+def format_table(
     names: Sequence[str],
     cells: Sequence[Sequence[str]],
     sides: Sequence[str],
@@ -116,7 +116,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Returns a number with its noun: `1 arm`, `2 arms`."""
     return f'{number:,} {noun}' if number == 1 else f'{number:,} {noun}s'
 

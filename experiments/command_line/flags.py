@@ -21,7 +21,13 @@ from experiments import registries, storage
 from experiments.command_line import console, stopping
 from experiments.config import load, schema, user_modules
 from experiments.config.load import flatten
-from experiments.errors import UserError, component_error, line, named, printable
+from experiments.errors import (
+    UserError,
+    component_error,
+    line,
+    prefix_errors,
+    printable,
+)
 from flaxformer_lite.config import variants
 from flaxformer_lite.validation import did_you_mean, quote
 
@@ -237,7 +243,7 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Confi
 
 def _trust(field: str, run: str) -> None:
     if run:
-        with named(field):
+        with prefix_errors(field):
             user_modules.use(Path(run).expanduser(), trust_code=True)
 
 
@@ -354,7 +360,7 @@ def _load(file: Path) -> config_dict.ConfigDict:
         config = evaluate(file)
     if not isinstance(config, config_dict.ConfigDict):
         raise UserError(f'{file}: define get_config(), which returns a ConfigDict.')
-    with named(file):
+    with prefix_errors(file):
         load.fill(config)
     return config.lock()
 

@@ -38,12 +38,12 @@ def on_stderr(phase: str) -> Iterator['Screen']:
     with contextlib.closing(Screen(sys.stderr, is_log=False)) as screen:
         stopping.set_exit_message(screen.close)
         screen.begin(phase)
-        with errors_noted(screen):
+        with note_errors(screen):
             yield screen
 
 
 @contextlib.contextmanager
-def errors_noted(screen: 'Screen', of: str = '') -> Iterator[None]:
+def note_errors(screen: 'Screen', of: str = '') -> Iterator[None]:
     """Adds the phase to an error's traceback, such as that of a user's component."""
     try:
         yield

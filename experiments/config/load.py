@@ -19,7 +19,7 @@ from experiments.config.schema import (
     part_fields,
     sections,
 )
-from experiments.errors import UserError, named, user_errors
+from experiments.errors import UserError, prefix_errors, user_errors
 from flaxformer_lite import validation
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Dataclass
@@ -191,7 +191,7 @@ def read_stored(file: Path) -> dict[str, Any]:
             f'code reads versions {_OLDEST} to {VERSION}; use the commit that '
             'environment.json names.'
         )
-    with named(file), user_errors():
+    with prefix_errors(file), user_errors():
         _check_keys(config)
         _check_sections(config)
         if version < VERSION:

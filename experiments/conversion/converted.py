@@ -14,7 +14,10 @@ from experiments.config.schema import (
     EvaluationConfig,
     ExperimentConfig,
 )
-from experiments.data.tokenizers.huggingface import HuggingfaceTokenizer, of_checkpoint
+from experiments.data.tokenizers.huggingface import (
+    HuggingfaceTokenizer,
+    from_checkpoint,
+)
 from experiments.errors import UserError, user_errors
 from experiments.runs import directory, environment, trained_run
 from flaxformer_lite.pretrained import folder
@@ -51,7 +54,7 @@ def read_checkpoint(
         checkpoint=CheckpointConfig(keep=1),
     )
     components.build(config, vocab_size, special_tokens)
-    tokenizer = of_checkpoint(path, vocab_size, special_tokens, source, target)
+    tokenizer = from_checkpoint(path, vocab_size, special_tokens, source, target)
     return Conversion(path, str(theirs['model_type']), config, tokenizer)
 
 

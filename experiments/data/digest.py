@@ -13,5 +13,5 @@ def hex_digest(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-def code_of(cls: type) -> bytes:
+def read_code(cls: type) -> bytes:
     return Path(inspect.getfile(cls)).read_bytes()

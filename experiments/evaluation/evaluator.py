@@ -113,7 +113,7 @@ class Evaluator:
         return self._evaluated[key]
 
     def _evaluate(self, variables: Any, name: str, pairs: Pairs) -> Evaluation:
-        sources, references = sets.lines_of(pairs)
+        sources, references = sets.to_lines(pairs)
 
         def on_progress(done: int) -> None:
             self._on_progress(done, len(sources), f'sentences of {name}')
@@ -125,7 +125,7 @@ class Evaluator:
             'target': self._languages[1],
             'sentences': len(pairs),
             **self.loss(variables, pairs),
-            **scores.of_translations(self._metrics, outputs, references, sources),
+            **scores.score_translations(self._metrics, outputs, references, sources),
         }
         return Evaluation(found, outputs)
 
@@ -164,7 +164,7 @@ def _write_translations(
     reference: that changes TER.
     """
     storage.refuse_link(file.parent)
-    sources, references = sets.lines_of(pairs)
+    sources, references = sets.to_lines(pairs)
     by_number = list(itertools.zip_longest(*references, fillvalue=''))
     paths = pair_paths(file.parent, name, len(by_number))
     columns = [sources, *by_number, outputs]

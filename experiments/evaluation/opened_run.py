@@ -75,7 +75,7 @@ class OpenedRun:
     @property
     def evaluation_sets(self) -> dict[str, Pairs]:
         """The pairs of each evaluation set."""
-        return sets.chosen(self.data.evaluation(), '', 'data')
+        return sets.select(self.data.evaluation(), '', 'data')
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """Translates lines as the config asks; blank lines stay blank.

@@ -19,7 +19,7 @@ def installed_metrics(made: Mapping[str, Metric], language: str) -> list[Metric]
     return found
 
 
-def of_translations(
+def score_translations(
     scored_by: Sequence[Metric],
     outputs: Sequence[str],
     references: References,

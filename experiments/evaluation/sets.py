@@ -10,7 +10,7 @@ from experiments.errors import UserError
 Pairs = Sequence[tuple[str, tuple[str, ...]]]  # a source and its references
 
 
-def chosen(sets: Sets, names: str, field: str) -> dict[str, Pairs]:
+def select(sets: Sets, names: str, field: str) -> dict[str, Pairs]:
     """Returns the sets with the given comma-separated names, or all sets."""
     found = {}
     for name in split_names(names, sets) or sets:
@@ -58,7 +58,7 @@ def _check_not_blank(what: str, pairs: Pairs) -> None:
         )
 
 
-def lines_of(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
+def to_lines(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
     """Returns the sources and the references of a set, each text on one line."""
     sources = [on_one_line(source) for source, _ in pairs]
     references = [tuple(map(on_one_line, known)) for _, known in pairs]

@@ -116,7 +116,7 @@ def _metrics_of(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
-def metric_of(run: Run, measure: Measure) -> Metric:
+def find_metric(run: Run, measure: Measure) -> Metric:
     """Returns the metric that scored a run's set; for a loss, the deciding metric."""
     user_modules.check_origin(run.metrics_spec, run.path)
     name = measure.metric(run.metrics)
@@ -129,7 +129,9 @@ def metric_of(run: Run, measure: Measure) -> Metric:
     return found[name]
 
 
-def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str]:
+def differing_fields(
+    runs: Sequence[Run], without: Collection[str] = SEEDS
+) -> list[str]:
     """Returns the fields in which runs differ."""
     names = dict.fromkeys(field for run in runs for field in run.config)
     differ = []
@@ -142,7 +144,7 @@ def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str
 
 def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
     """Groups runs into arms, in the order of their first runs."""
-    fields = differing(runs)
+    fields = differing_fields(runs)
     groups = collections.defaultdict(list)
     for run in runs:
         values = [run.config.get(field) for field in fields]

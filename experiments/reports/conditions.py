@@ -5,7 +5,7 @@ import collections
 from scipy import stats
 
 from experiments.command_line import console
-from experiments.reports.arms import Study, differing
+from experiments.reports.arms import Study, differing_fields
 from experiments.reports.tables import Table
 from experiments.runs.reading import Run
 from experiments.storage import run_title
@@ -123,7 +123,7 @@ def _beyond_the_question(study: Study) -> list[str]:
     lines = []
     for arm in study.arms:
         beyond = []
-        for field in differing([*base.runs, *arm.runs]):
+        for field in differing_fields([*base.runs, *arm.runs]):
             if study.sweep.arms:
                 is_asked = field in study.sweep.fields
             else:

@@ -287,7 +287,9 @@ def _forest(
 ) -> alt.TopLevelMixin:
     is_heading = f'indexof({list(headings)}, datum.value) >= 0'
     bold = alt.condition(is_heading, alt.value('bold'), alt.value('normal'))
-    y_axis = alt.Axis(labelExpr=text_of(labels), labelLimit=260, labelFontWeight=bold)
+    y_axis = alt.Axis(
+        labelExpr=label_expression(labels), labelLimit=260, labelFontWeight=bold
+    )
     rows = alt.Scale(domain=list(range(len(labels))))
     verdicts = alt.Scale(
         domain=['significant', 'not significant'], range=[COLOURS[0], COLOURS[-1]]
@@ -314,7 +316,7 @@ def _forest(
     )
 
 
-def text_of(names: Sequence[str]) -> str:
+def label_expression(names: Sequence[str]) -> str:
     """Returns a Vega expression for the name of an index.
 
     Names are JSON strings in it, so they can't run as code.

@@ -10,8 +10,8 @@ from experiments.evaluation.measure import Measure
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
-from experiments.reports.arms import Arm, Study, metric_of
-from experiments.reports.tables import Table, cells_of, format_cell, permuted
+from experiments.reports.arms import Arm, Study, find_metric
+from experiments.reports.tables import Table, contrast_cells, format_cell, permutation_p
 from experiments.runs import reading
 from experiments.runs.reading import Translations
 
@@ -43,7 +43,7 @@ def from_base(study: Study) -> dict[str, Contrast]:
     return {contrast.arm: contrast for contrast in found}
 
 
-def declared(study: Study) -> list[Contrast]:
+def declared_contrasts(study: Study) -> list[Contrast]:
     """Computes the contrasts that the sweep declares, if both arms have scores."""
     sweep = study.sweep
     scores = study.scores()
@@ -91,7 +91,7 @@ def answer_table(
 
     Args:
       contrasts: The result of `from_base`.
-      asked: The result of `declared`.
+      asked: The result of `declared_contrasts`.
     """
     if asked:
         table = _differences(study, asked)
@@ -113,9 +113,9 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
     columns = ('arm', 'base', 'seeds', *decimals, 'p', 'permutation p', 'verdict')
     rows = []
     for x in asked:
-        effect, interval, p = cells_of(x)
+        effect, interval, p = contrast_cells(x)
         said = _verdict(study, x)
-        test = (effect, interval, x.detectable, p, permuted(x), said)
+        test = (effect, interval, x.detectable, p, permutation_p(x), said)
         rows.append((x.arm, x.base, x.seeds, *test))
     note = (
         'Differences are adjusted for seeds, which the arms share. Confidence '
@@ -166,7 +166,7 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
             contrast = contrasts.get(arm.name)
             test = (None, None, None, None)
             if contrast is not None:
-                test = (*cells_of(contrast), permuted(contrast))
+                test = (*contrast_cells(contrast), permutation_p(contrast))
             seeds = len(arm.by_seeds(study.measure))
             mean = arm.spread(study.measure)
             said = verdict(part, arm, contrast)
@@ -205,7 +205,7 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
         found = _paired_translations(study, base, arm)
         if found:
             pairs[contrast] = found
-            metric = metric_of(base.scored[0], study.measure)
+            metric = find_metric(base.scored[0], study.measure)
     if not pairs:
         return None
     bases = {contrast.base for contrast in pairs}
@@ -216,7 +216,7 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
         family = len(pairs) * study.sweep.looks
         test = paired_test(metric, found, family, known)
         share = None if test.share is None else f'{test.share:.0%}'
-        row = [contrast.arm, len(found), *cells_of(test), share]
+        row = [contrast.arm, len(found), *contrast_cells(test), share]
         if len(bases) > 1:
             row.append(contrast.base)
         rows.append(row)
@@ -292,7 +292,7 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
 
 def _sentence(study: Study, contrast: Contrast) -> str:
     form = console.score if study.measure.is_of_translations else console.cell
-    effect, interval, _ = cells_of(contrast)
+    effect, interval, _ = contrast_cells(contrast)
     word = _verdict(study, contrast)
     facts = f'difference {format_cell(effect, form)}'
     if interval is not None:

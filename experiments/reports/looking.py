@@ -19,7 +19,7 @@ import altair as alt
 import numpy as np
 
 from experiments.evaluation.opened_run import OpenedRun
-from experiments.reports.figures import text_of
+from experiments.reports.figures import label_expression
 
 CROSS = 'decoder cross'
 # In the order in which a text passes through the model.
@@ -181,8 +181,8 @@ def _chart(cells: list[dict[str, Any]]) -> alt.Chart:
 
 
 def _large(chart: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt.Chart:
-    rows = alt.Axis(labelExpr=text_of(queries))
-    columns = alt.Axis(labelExpr=text_of(keys), labelAngle=-60)
+    rows = alt.Axis(labelExpr=label_expression(queries))
+    columns = alt.Axis(labelExpr=label_expression(keys), labelAngle=-60)
     named = chart.encode(
         x=alt.X('key:O', title='key', axis=columns),
         y=alt.Y('query:O', title='query', axis=rows),

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.errors import UserError, user_errors
 from experiments.reports.analysis import Contrast, compare, pairs_with
-from experiments.reports.tables import Table, cells_of, permuted
+from experiments.reports.tables import Table, contrast_cells, permutation_p
 from experiments.storage import as_user_error
 
 COLUMNS = ('arm', 'seed', 'score')
@@ -74,7 +74,7 @@ def as_table(contrasts: Sequence[Contrast]) -> Table:
     names = ('arm', 'base', 'seeds', 'difference', '95% CI', 'p', 'permutation p')
     rows = []
     for x in contrasts:
-        rows.append((x.arm, x.base, x.seeds, *cells_of(x), permuted(x)))
+        rows.append((x.arm, x.base, x.seeds, *contrast_cells(x), permutation_p(x)))
     return Table('contrasts', 'Contrasts', names, rows)
 
 

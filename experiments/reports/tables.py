@@ -116,7 +116,7 @@ def _spread(value: Spread, form: Form) -> str:
     return f'{mean} ± {form(sd)}'
 
 
-def cells_of(
+def contrast_cells(
     contrast: Contrast | OverSentences,
 ) -> tuple[Difference, Interval | None, PValue | None]:
     """Returns the difference, its interval and its p, for tables."""
@@ -127,19 +127,19 @@ def cells_of(
     return effect, Interval(low, high), PValue(p)
 
 
-def permuted(contrast: Contrast) -> PValue | None:
+def permutation_p(contrast: Contrast) -> PValue | None:
     return None if contrast.permuted is None else PValue(contrast.permuted)
 
 
 def text(table: Table) -> str:
-    return console.tabulated(table.names(), table.cells(), table.sides())
+    return console.format_table(table.names(), table.cells(), table.sides())
 
 
 def markdown(table: Table) -> str:
     """Formats a table in GitHub's Markdown, escaped."""
     rows = [list(map(escape_markdown, row)) for row in table.cells()]
     names = list(map(escape_markdown, table.names()))
-    return console.tabulated(names, rows, table.sides(), 'pipe')
+    return console.format_table(names, rows, table.sides(), 'pipe')
 
 
 def escape_markdown(value: str) -> str:
@@ -151,7 +151,7 @@ def latex(table: Table) -> str:
     """Formats a table for a paper, with booktabs."""
     sides = table.sides()
     names = [_METRICS.sub(lambda x: _CAPITALS[x[0]], name) for name in table.names()]
-    body = console.tabulated(names, table.cells(), sides, 'latex_booktabs')
+    body = console.format_table(names, table.cells(), sides, 'latex_booktabs')
     return f'{_PREAMBLE}{body.translate(str.maketrans(_LATEX))}\n'
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from experiments.errors import UserError
 from experiments.metrics.base import Metric
 from experiments.reports.analysis import spread
-from experiments.reports.arms import Study, metric_of
+from experiments.reports.arms import Study, find_metric
 from experiments.reports.tables import Table
 from experiments.runs import reading
 
@@ -41,7 +41,7 @@ class Translated(NamedTuple):
     metric: Metric
 
 
-def translated(study: Study) -> Translated | None:
+def find_translations(study: Study) -> Translated | None:
     """Returns the deciding set, without arms that translated other sentences."""
     name = study.measure.set
     first: Translated | None = None
@@ -53,14 +53,14 @@ def translated(study: Study) -> Translated | None:
             sources, references, outputs = found
             if first is None:
                 data = str(run.config.get('data'))
-                metric = metric_of(run, study.measure)
+                metric = find_metric(run, study.measure)
                 first = Translated(name, data, sources, references, {}, metric)
             if (sources, references) == (first.sources, first.references):
                 first.outputs.setdefault(arm.name, []).append(outputs)
     return first
 
 
-def differing(found: Translated) -> list[Sentence]:
+def differing_sentences(found: Translated) -> list[Sentence]:
     """Returns at most `_SHOWN` differing sentences, spread over the set, or else any.
 
     Their translations are those of each arm's first seed.

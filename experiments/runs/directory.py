@@ -123,7 +123,7 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
     Raises:
       UserError: As `check_directory`, or another process uses the directory.
     """
-    with storage.locked(path / LOCK):
+    with storage.lock(path / LOCK):
         state = check_directory(path, config)
         if state != HAS_ENDED:
             # A killed process of this run may have left incomplete files.

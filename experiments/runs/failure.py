@@ -27,7 +27,7 @@ class Diverged(UserError):
 
 
 @contextmanager
-def recorded(path: Path) -> Iterator[None]:
+def record_errors(path: Path) -> Iterator[None]:
     """Records an error of the block in the run's directory, except a stop.
 
     Records nothing if the run already has its result: the error is then not its own.

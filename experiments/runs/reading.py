@@ -247,7 +247,7 @@ def read_environment(path: Path) -> Entries:
 
 def _read_config(path: Path) -> Entries:
     config = flatten(directory.read_config(path))
-    with errors.named(path / directory.CONFIG):
+    with errors.prefix_errors(path / directory.CONFIG):
         metrics.by_name(config.get('evaluation.metrics', 'bleu'))
     return config
 
@@ -320,7 +320,7 @@ def _read_columns(files: Sequence[Path]) -> list[list[str]]:
             columns.append(storage.read_bytes(file).decode().split('\n')[:-1])
         if len(columns[-1]) != len(columns[0]):
             raise UserError(
-                f'{file}: has {console.counted(len(columns[-1]), "line")}, but the '
+                f'{file}: has {console.count_noun(len(columns[-1]), "line")}, but the '
                 f'sources have {len(columns[0])}. {_SCORE_AGAIN}'
             )
     return columns

@@ -13,7 +13,7 @@ from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.config.search import Decoding
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError, named, user_errors, warn
+from experiments.errors import UserError, prefix_errors, user_errors, warn
 from experiments.runs import directory
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
@@ -49,7 +49,7 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
     """
     stored = directory.read_config(path)
     user_modules.use(path, trust_code=trust_code)
-    with named(path / directory.CONFIG):
+    with prefix_errors(path / directory.CONFIG):
         config = load.from_dict(stored)
         decoding = search.make(config.evaluation)
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
@@ -58,7 +58,7 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
             f'{path} has no complete checkpoint yet. Let the run train longer.'
         )
     vocabulary = open_tokenizer(path, config)
-    with named(path), user_errors():
+    with prefix_errors(path), user_errors():
         model = build.model(
             config.model, vocabulary.vocab_size, vocabulary.special_tokens
         )

@@ -19,7 +19,7 @@ from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError, named, user_errors
+from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.runs import trained_run
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import mesh, processes
@@ -56,7 +56,7 @@ def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
     # The first checkpoint holds the parameters from the source.
     if processes.from_first(checkpoints.steps):
         return None
-    with named('init_from'):
+    with prefix_errors('init_from'):
         return trained_run.open_trained(_folder(config))
 
 
@@ -105,7 +105,7 @@ def load(
     """Returns the initial variables on the devices; None without a source."""
     if run is None:
         return None
-    with named('init_from'):
+    with prefix_errors('init_from'):
         with user_errors():
             theirs = _resized(run.model, model)
         here, there = _kinds(model), _kinds(theirs)

@@ -81,7 +81,9 @@ def _cache_folder() -> Path:
     return Path(caches) / 'flaxformer_lite'
 
 
-def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.Compiled:
+def compile_program(
+    function: Any, *arguments: Any, once: bool = False
+) -> jax.stages.Compiled:
     """Compiles a jitted function for the shapes of its arguments, in their mesh.
 
     `once` tells that the program will run only once.
@@ -107,7 +109,7 @@ class Program:
         program = self._programs.setdefault((tree, shapes), own)
         if program is own:
             try:
-                own.set_result(compiled(self._function, *arguments))
+                own.set_result(compile_program(self._function, *arguments))
             except BaseException as error:
                 own.set_exception(error)
         return program.result()(*arguments)

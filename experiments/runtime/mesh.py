@@ -160,7 +160,7 @@ def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> Non
             )
 
 
-def placed(tree: Any, shardings: Any) -> Any:
+def attach_shardings(tree: Any, shardings: Any) -> Any:
     """Returns abstract arrays with shardings."""
 
     def place(x, sharding):
@@ -171,7 +171,7 @@ def placed(tree: Any, shardings: Any) -> Any:
 
 def abstract_key(devices: DeviceMesh) -> Any:
     """Returns the shape, dtype and sharding of a random key."""
-    return placed(jax.eval_shape(jax.random.key, 0), devices.everywhere())
+    return attach_shardings(jax.eval_shape(jax.random.key, 0), devices.everywhere())
 
 
 # (model, key, given) → variables. Tracing is slow, and a run uses the trace several
@@ -183,4 +183,4 @@ def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
     """Returns shapes, dtypes and shardings of the model's variables."""
     devices = devices or make_mesh()
     abstract = first_variables.eval_shape(model, abstract_key(devices), {})
-    return placed(abstract, devices.state(abstract))
+    return attach_shardings(abstract, devices.state(abstract))

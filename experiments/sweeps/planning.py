@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from experiments import metrics, storage
 from experiments.command_line import console, flags
 from experiments.config.schema import ExperimentConfig
-from experiments.errors import UserError, named, user_errors
+from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.evaluation import sets
 from experiments.metrics.base import OF_MODELS
 from experiments.runs import directory, reading
@@ -223,7 +223,7 @@ def _planned_run(
     sweep: Sweep, arm: str, seed: int, value: Any, only: Mapping[str, Any] = {}
 ) -> PlannedRun:
     overrides = {**sweep.overrides, **sweep.arms[arm], SEED: seed, **only}
-    with named(f'sweep {sweep.name}, arm {arm!r}'):
+    with prefix_errors(f'sweep {sweep.name}, arm {arm!r}'):
         if sweep.tune is not None:
             overrides[sweep.tune.field] = value
         if sweep.equal != 'steps':

@@ -18,11 +18,11 @@ def heading(sweep: Sweep) -> str:
     """Formats the question, the arms and their seeds."""
     arms, seeds = len(sweep.arms), len(sweep.seeds)
     most = 'at most ' if sweep.until else ''
-    product = f'{console.counted(arms, "arm")} × {console.counted(seeds, "seed")}'
+    product = f'{console.count_noun(arms, "arm")} × {console.count_noun(seeds, "seed")}'
     runs = f'{most}{arms * seeds} ({product})'
     if sweep.tune is not None:
         trials = len(sweep.trials) // arms
-        tried = console.counted(trials, 'trial')
+        tried = console.count_noun(trials, 'trial')
         runs = f'{runs}, after {tried} of {sweep.tune.field} per arm'
     return console.facts(
         {
@@ -75,7 +75,8 @@ def plan(sweep: Sweep) -> str:
     lines = [console.table(names, rows), total_cost(left, spent)]
     later = number_of_runs(sweep) - len(sweep.all_runs)
     if sweep.tune is not None and later > 0:
-        lines.append(f'{console.counted(later, "run")} more with the tuned values')
+        runs = console.count_noun(later, 'run')
+        lines.append(f'{runs} with the tuned values will follow')
     return '\n'.join(lines)
 
 

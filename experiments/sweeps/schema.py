@@ -12,7 +12,7 @@ import numpy as np
 from experiments.command_line import flags
 from experiments.config.load import flatten, plain
 from experiments.config.schema import ExperimentConfig
-from experiments.errors import UserError, named, user_errors
+from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.evaluation.measure import Measure
 from flaxformer_lite import validation
 from flaxformer_lite.config.spec import Component, parse
@@ -268,7 +268,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
         values |= _factors(values)
     for field in ('arms', 'published'):
         values[field] = _flat(field, values.get(field, {}))
-    with named('overrides'):
+    with prefix_errors('overrides'):
         values['overrides'] = flatten(values.get('overrides', {}))
     return Sweep(**values)
 
@@ -324,7 +324,7 @@ def _flat(field: str, by_name: Fields) -> Fields:
     for name, overrides in by_name.items():
         _check_name(field, name)
         validation.check(f'{field}[{name!r}]', dict, overrides)
-        with named(f'{field}[{name!r}]'):
+        with prefix_errors(f'{field}[{name!r}]'):
             found[name] = flatten(overrides)
     return found
 

@@ -13,7 +13,7 @@ from experiments import hooks, storage
 from experiments.checkpoints import base
 from experiments.checkpoints.checkpoints import Checkpoints, Restored
 from experiments.command_line import stopping
-from experiments.command_line.screen import Screen, errors_noted
+from experiments.command_line.screen import Screen, note_errors
 from experiments.command_line.stopping import Stopped
 from experiments.config import check, user_modules
 from experiments.config.schema import ExperimentConfig, seed
@@ -198,7 +198,7 @@ class Trainer:
             shape = setup.batches.shapes[0]
             taught = self._teacher_variables
             compiling = pool.submit(setup.programs.step, shape, taught)
-            first = compilation.compiled(make, *arguments, once=True)
+            first = compilation.compile_program(make, *arguments, once=True)
             state = first(*arguments)
             compiling.result()
         taken.clear()  # frees memory
@@ -321,7 +321,7 @@ class Trainer:
         self._wait_for_checkpoint()
         name, pairs = self.setup.dev
         self.screen.begin('evaluating', quiet=True)
-        with stopping.at_once():
+        with stopping.allow_stop():
             variables = eval_params.variables(state)
             found, outputs = self.setup.evaluator(variables, name, pairs, self.step)
         so_far = self.progress.so_far()
@@ -371,7 +371,7 @@ def _stop_asked() -> Iterator[Callable[[int], bool]]:
     if processes.count() > 1:
         yield processes.stops_at
         return
-    with stopping.asked() as is_asked:
+    with stopping.delay_stop() as is_asked:
         yield lambda step: is_asked()
 
 
@@ -397,7 +397,7 @@ def run(
         of training are also recorded in `failure.json`.
       Stopped: Training was interrupted; the state is saved.
     """
-    with errors_noted(screen, f', of {path}'), contextlib.ExitStack() as opened:
+    with note_errors(screen, f', of {path}'), contextlib.ExitStack() as opened:
         fields = config.to_dict()
         here = environment.describe([])
         code = {**here['packages'], 'the commit': here['git']}
@@ -425,7 +425,7 @@ def run(
         opened.enter_context(contextlib.closing(trainer))
         opened.enter_context(processes.errors_end_all(Stopped))
         if processes.is_first():
-            opened.enter_context(failure.recorded(path))
+            opened.enter_context(failure.record_errors(path))
         trainer.run()
 
 

@@ -92,7 +92,7 @@ class TrainingPrograms:
         # The shardings depend only on the shapes.
         shardings = devices.state(state)
         jitted = jax.jit(make, out_shardings=shardings)
-        return jitted, mesh.placed(state, shardings)
+        return jitted, mesh.attach_shardings(state, shardings)
 
     def step(
         self, shape: tuple[int, ...], teacher_variables: Any = None
@@ -132,8 +132,10 @@ class TrainingPrograms:
             return step(state, batch, key)
 
         _, state = self.first_state
-        batch = mesh.placed(abstract_batch(shape, kind.source_features), devices.rows())
+        batch = mesh.attach_shardings(
+            abstract_batch(shape, kind.source_features), devices.rows()
+        )
         out_shardings = (devices.state(state), devices.everywhere())
         jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
         key = mesh.abstract_key(devices)
-        return compilation.compiled(jitted, state, batch, key, teacher_variables)
+        return compilation.compile_program(jitted, state, batch, key, teacher_variables)

@@ -86,11 +86,11 @@ def prepare(
     screen.begin('checking components', quiet=True)
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
-    data = filters.filtered(sources.load(config.data), made.filters)
+    data = filters.apply(sources.load(config.data), made.filters)
     metrics = scores.installed_metrics(made.metrics, data.target)
     available = data.evaluation()
-    final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
-    dev = sets.chosen(available, next(iter(available)), 'data')
+    final = sets.select(available, config.evaluation.sets, 'evaluation.sets')
+    dev = sets.select(available, next(iter(available)), 'data')
     screen.begin('making the tokenizer', quiet=True)
 
     def show_read(pairs):

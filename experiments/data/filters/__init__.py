@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping
 
-from experiments.data.digest import code_of, hex_digest
+from experiments.data.digest import hex_digest, read_code
 from experiments.data.filters.base import Filter
 from experiments.data.sources.base import Source
 from experiments.errors import UserError, user_errors
@@ -20,7 +20,7 @@ def make(spec: Spec | None) -> dict[str, Filter]:
         return {specs.text(x): FILTERS.make(x) for x in specs.entries(spec)}
 
 
-def filtered(whole: Source, filters: Mapping[str, Filter]) -> Source:
+def apply(whole: Source, filters: Mapping[str, Filter]) -> Source:
     return Filtered(whole, filters) if filters else whole
 
 
@@ -61,5 +61,5 @@ class Filtered(Source):
     def digest(self):
         parts = []
         for part in self._filters.values():
-            parts += [repr(part), code_of(type(part))]
+            parts += [repr(part), read_code(type(part))]
         return hex_digest(self._whole.digest(), *parts)

@@ -10,7 +10,7 @@ from itertools import islice
 from random import Random
 from typing import Any, TypeVar
 
-from experiments.data.digest import code_of, hex_digest
+from experiments.data.digest import hex_digest, read_code
 from experiments.errors import UserError
 from flaxformer_lite.validation import Checked
 
@@ -107,7 +107,7 @@ def pick(rng: Random, items: Sequence[T]) -> T:
     return items[int(rng.random() * len(items))]
 
 
-def taken(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
+def take_first(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
     """Takes the first `sizes` items of each stream, which sets may share."""
     return {name: list(islice(stream, sizes[name])) for name, stream in streams.items()}
 
@@ -130,7 +130,7 @@ class OfRule(Source, Checked):
     """A dataclass whose pairs are determined by arguments and code."""
 
     def digest(self):
-        return hex_digest(repr(self), code_of(type(self)))
+        return hex_digest(repr(self), read_code(type(self)))
 
 
 class OfSplits(Source):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfRule, Pair, Source, taken
+from experiments.data.sources.base import OfRule, Pair, Source, take_first
 from experiments.errors import UserError
 from flaxformer_lite.validation import Range
 from parallel_grammar import (
@@ -93,7 +93,7 @@ class Grammar(OfRule):
             'long': self._distinct(1, long_sentence, _MORE_WORDS),
             'compositional': self._distinct(2, sentence, _WORDS, held_out=True),
         }
-        return taken(streams, SIZES)
+        return take_first(streams, SIZES)
 
     def _distinct(
         self,
@@ -115,7 +115,7 @@ class Grammar(OfRule):
                 yield tree, pair
 
 
-def gold_of(source: Source) -> dict[str, list[Gold]]:
+def read_gold(source: Source) -> dict[str, list[Gold]]:
     """Returns the gold of each pair by set; UserError unless `source` is `grammar`."""
     if not isinstance(source, Grammar):
         name = type(source).__name__

@@ -11,7 +11,7 @@ from itertools import filterfalse, islice
 from random import Random
 from typing import Annotated, ClassVar
 
-from experiments.data.sources.base import OfRule, Pair, distinct, pick, taken
+from experiments.data.sources.base import OfRule, Pair, distinct, pick, take_first
 from flaxformer_lite.validation import Choices, Range
 
 SIZES = {'val': 200, 'test': 500, 'longer': 500}
@@ -152,7 +152,7 @@ class Made(OfRule):
         within = distinct(filter(_is_held_out, pairs))
         beyond = self._drawn(2 * self.seed, self.longest + 1, 2 * self.longest)
         streams = {'val': within, 'test': within, 'longer': distinct(beyond)}
-        return taken(streams, SIZES)
+        return take_first(streams, SIZES)
 
     def _drawn(self, seed: int, shortest: int, longest: int) -> Iterator[Pair]:
         rng = Random(seed)

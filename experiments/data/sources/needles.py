@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Annotated, ClassVar
 
-from experiments.data.sources.base import OfRule, Pair, distinct, pick, taken
+from experiments.data.sources.base import OfRule, Pair, distinct, pick, take_first
 from flaxformer_lite.validation import Range
 
 SIZES = {'val': 200, 'test': 500}
@@ -46,7 +46,7 @@ class Needles(OfRule):
         return itertools.islice(self._distinct(), skipped, skipped + self.pairs)
 
     def evaluation(self):
-        return taken(dict.fromkeys(SIZES, self._distinct()), SIZES)
+        return take_first(dict.fromkeys(SIZES, self._distinct()), SIZES)
 
     def _distinct(self) -> Iterator[Pair]:
         rng = Random(self.seed)

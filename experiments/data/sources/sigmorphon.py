@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments import storage
-from experiments.data.digest import code_of, hex_digest
+from experiments.data.digest import hex_digest, read_code
 from experiments.data.sources._files import lines
 from experiments.data.sources.base import Pair, Source
 from experiments.errors import UserError
@@ -46,7 +46,7 @@ class Sigmorphon(Source, Checked):
 
     def digest(self):
         file = self._file(f'train-{self.size}')
-        return hex_digest(code_of(Sigmorphon), storage.sha256(file))
+        return hex_digest(read_code(Sigmorphon), storage.sha256(file))
 
     def _file(self, name: str) -> Path:
         folder = Path(self.path).expanduser()
@@ -72,10 +72,10 @@ class Sigmorphon(Source, Checked):
                 )
             lemma, form, features = cells
             words = [f'<{feature}>' for feature in features.split(';')]
-            words.append(spaced(lemma))
-            yield ' '.join(words), spaced(form)
+            words.append(space_letters(lemma))
+            yield ' '.join(words), space_letters(form)
 
 
-def spaced(text: str) -> str:
+def space_letters(text: str) -> str:
     """Returns the letters as words."""
     return ' '.join(text.replace(' ', SPACE))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments import storage
-from experiments.data.digest import code_of, hex_digest
+from experiments.data.digest import hex_digest, read_code
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from flaxformer_lite.validation import Checked
 
@@ -64,7 +64,7 @@ class Tokenizer(Checked):
     def digest(self) -> str:
         """A hex digest of everything that affects ids, including the code."""
         kinds = [kind for kind in type(self).__mro__ if issubclass(kind, Tokenizer)]
-        return hex_digest(repr(self), self.model, *map(code_of, kinds))
+        return hex_digest(repr(self), self.model, *map(read_code, kinds))
 
     def largest_vocab_size(self) -> int:
         """Returns the maximum of `vocab_size`; overrides may read files."""

@@ -73,7 +73,7 @@ class HuggingfaceTokenizer(Tokenizer):
         special = SpecialTokens(padding, bos, eos)
         vocab_size = self.vocab_size or max(len(theirs), bos + 1)
         languages = (self.source, self.target)
-        return of_checkpoint(self._folder, vocab_size, special, *languages).model
+        return from_checkpoint(self._folder, vocab_size, special, *languages).model
 
     def largest_vocab_size(self):
         return self.vocab_size or self.opened(self.train(())).vocab_size
@@ -205,7 +205,7 @@ class HuggingfaceTokenizer(Tokenizer):
         return found
 
 
-def of_checkpoint(
+def from_checkpoint(
     folder: Path,
     vocab_size: int,
     special_tokens: SpecialTokens,

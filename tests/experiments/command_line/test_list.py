@@ -39,7 +39,7 @@ def test_what_moved_last_stands_first(runs):
         ['1:01:40', 'diverged', '0', '20', '-', f'{runs}/burnt'],
         ['1', 'd', 'finished', '20', '20', 'test', 'bleu', '30.00', f'{runs}/done'],
     ]
-    with storage.locked(runs / 'stopped' / directory.LOCK):
+    with storage.lock(runs / 'stopped' / directory.LOCK):
         assert rows_of(runs / 'stopped')[0][1] == 'running'
 
 

@@ -41,8 +41,8 @@ from experiments.config import load
 from experiments.costs.ledger import ledger
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
-from experiments.evaluation.scores import of_translations
-from experiments.evaluation.sets import lines_of
+from experiments.evaluation.scores import score_translations
+from experiments.evaluation.sets import to_lines
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import directory, metrics_log, trained_run
 
@@ -153,7 +153,7 @@ def test_scores_are_what_sacrebleus_command_says(whole, text, tmp_path):
     (tmp_path / 'cut.txt').write_text('\n'.join(outputs) + '\n', encoding='utf-8')
     scored_by = metrics.make('[bleu, chrf]').values()
     texts = [(text,) for text in references]
-    scores = of_translations(scored_by, outputs, texts, outputs)
+    scores = score_translations(scored_by, outputs, texts, outputs)
     assert 0 < scores['bleu'] < 100
     compare_with_sacrebleu(folder, tmp_path / 'cut.txt', scores)
 
@@ -188,7 +188,7 @@ def test_the_final_scores_are_the_last_metrics(whole):
 
 def test_a_line_end_within_a_sentence_becomes_a_space():
     pairs = [('a\nb', ('c\r\nd', 'i')), ('e\u2028f', ('g\x85h',))]
-    assert lines_of(pairs) == (['a b', 'e f'], [('c d', 'i'), ('g h',)])
+    assert to_lines(pairs) == (['a b', 'e f'], [('c d', 'i'), ('g h',)])
 
 
 def test_the_same_command_again_shows_the_result(whole, text, monkeypatch, capsys):
@@ -524,7 +524,7 @@ def test_what_is_no_pair_is_told_of_with_its_line_before_the_run_is_opened(
 def test_an_opened_run_does_what_the_commands_do(whole, text, monkeypatch, capsys):
     workdir, _ = whole
     opened = experiments.open_run(workdir)
-    sources, references = lines_of(opened.evaluation_sets['news'])
+    sources, references = to_lines(opened.evaluation_sets['news'])
     expected = translated(monkeypatch, capsys, workdir, '\n'.join(sources))
     assert opened.translate(sources) == expected
     (tokens,) = opened.score([(sources[0], references[0][0])])
