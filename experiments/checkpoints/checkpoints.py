@@ -46,11 +46,11 @@ _PARSE_STATUSES = (
 
 
 class Damaged(ValueError):
-    """A checkpoint differs from what was written."""
+    """A checkpoint that differs from what was written."""
 
 
 class Gone(Exception):
-    """A checkpoint was removed by its run while it was being read."""
+    """A checkpoint that its run removed while it was being read."""
 
 
 class Restored(NamedTuple):

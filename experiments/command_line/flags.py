@@ -250,12 +250,7 @@ def _trust(field: str, run: str) -> None:
 def settings(
     path: str, overrides: Mapping[str, Any], trust_code: bool = False
 ) -> ConfigFlags:
-    """Returns the settings of a config file with overrides, as in `load.override`.
-
-    Args:
-      path: As on the command line.
-      trust_code: As in `user_modules.use`.
-    """
+    """Returns the settings of a config file with overrides, as in `load.override`."""
     file = find(path)
     config = _load(file)
     if file.suffix == '.json':
@@ -316,10 +311,9 @@ def available(folder: Path = FOLDERS[-1]) -> list[str]:
 
 
 def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
-    """Returns the file of a path with or without `.py`.
+    """Returns the file of a path with or without `.py`, in the working directory first.
 
-    Searches `folders` after the working directory. For `config.json`, `config.json.py`
-    is not tried: it would be run.
+    For `config.json`, `config.json.py` is not tried: it would be run.
     """
     paths = [path] if path.endswith('.json') else [path, f'{path}.py']
     for folder in (Path(), *folders):
@@ -336,9 +330,7 @@ def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
 def evaluate(file: Path) -> Any:
     """Returns the result of get_config() in a file; None if it isn't defined.
 
-    Raises:
-      UserError: The file fails or exits; names the last of its lines in the traceback.
-      KeyboardInterrupt: Ctrl-C was pressed.
+    A UserError names the last of the file's lines in the traceback.
     """
     try:
         return runpy.run_path(str(file)).get('get_config', lambda: None)()

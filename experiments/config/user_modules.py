@@ -95,14 +95,9 @@ def use(
 
     Args:
       path: The directory, in which there may be no run yet.
-      tell: Called with a message about used copies and changed files.
       accept_changed: Continues if files have changed since the run began.
       trust_code: The user consents.
       is_own: The user has given the same config, and so named its modules.
-
-    Raises:
-      UserError: Code is needed and not trusted, or a file has changed and that is not
-        accepted.
     """
     file = path / load.CONFIG
     if not storage.exists(file):

@@ -17,9 +17,8 @@ from experiments.data.tokenizers.base import normalize
 def self_normalizing(model: bytes) -> bytes:
     """Returns a run's serialized model with the run's normalization inside.
 
-    SentencePiece replaces the longest match of a rule, and doesn't sort combining
-    marks. A few marks that no character combines with their letter can therefore keep
-    an order that isn't NFC.
+    SentencePiece doesn't sort combining marks. A few marks that no character combines
+    with their letter can therefore keep an order that isn't NFC.
     """
     found = _parse(model)
     found.normalizer_spec.name = 'nfc'

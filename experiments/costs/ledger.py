@@ -109,7 +109,6 @@ def flops_per_token(
       variables: The model's variables, or their shapes.
       loss: Defaults to the default loss, as for a loss with a teacher.
       frozen: Paths of the parameters that are not trained.
-      source_features: The size of vector sources, or None if sources are ids.
 
     Raises:
       ValueError: A `while` loop contains products.

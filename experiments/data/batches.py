@@ -38,8 +38,7 @@ class Batches:
     The batches depend only on the seed, so a run can resume on another number of
     `devices`. Each epoch is shuffled, and planned in windows to save memory. With
     buckets, each row has one pair, padded to one of a few lengths. With packing, rows
-    of one length hold several pairs. The last batch of a shape in a window may have
-    empty rows.
+    of one length hold several pairs.
 
     Args:
       seed: Non-negative seed of the order.

@@ -63,7 +63,7 @@ class Corpus:
     """Pairs as ids, without BOS and EOS.
 
     Attributes:
-      skipped: Number of pairs left out because a side was blank.
+      skipped: Number of pairs with a blank side, left out.
       left_out: Number of pairs that the source left out, by reason.
       digest: Digest of the files; '' in memory.
     """
@@ -94,10 +94,8 @@ def resample(
 ) -> Corpus:
     """Returns selected pairs in memory, with newly sampled ids.
 
-    Args:
-      pairs: [n], indices into the corpus.
-      seeds: [n, 2], for both sides.
-      most: Maximum length, including EOS. Longer pairs keep their ids.
+    Pairs longer than `most`, with EOS, keep their ids. `seeds` are [n, 2], for both
+    sides.
     """
     sides = []
     both = zip((corpus.source, corpus.target), tokenizer.sides, seeds.T, strict=True)

@@ -58,8 +58,8 @@ def precision_at_k(values_N: np.ndarray, relevant_N: np.ndarray, k: int = 1) -> 
 def average_precision(values_N: np.ndarray, relevant_N: np.ndarray) -> float:
     """Returns the area under the precision-recall curve, as a sum of steps.
 
-    It is Σ_n (R_n − R_{n−1}) P_n over the distinct values, in descending order, with
-    recall R and precision P of the items that have at least this value. This is
+    It is Σ_n (R_n − R_{n−1}) P_n over the distinct values, in descending order. R and P
+    are recall and precision of the items with at least this value. This is
     `sklearn.metrics.average_precision_score`.
 
     Raises:
@@ -96,7 +96,7 @@ def pool(values_TS: np.ndarray, rows: Sequence[int], columns: Sequence[int]):
       rows, columns: The word of each piece, from 0; -1 for a piece of no word.
 
     Returns:
-      A map from target words to source words. A word without pieces has zeros.
+      A map between words. A word without pieces has zeros.
     """
     of_rows = _membership(rows)
     of_columns = _membership(columns)
@@ -140,7 +140,7 @@ class Measured(NamedTuple):
     """The key of a score.
 
     Attributes:
-      side: source or target, the side of the words to find.
+      side: The side of the words to find, source or target.
       phenomenon: `ALIGNMENT`, or one of `parallel_grammar.gold.PHENOMENA`.
       metric: `aer`, `p@1` or `ap`.
     """

@@ -279,8 +279,7 @@ def _search(
 def _count_threads() -> int:
     """Returns the number of batches to decode in parallel.
 
-    A decoding step is small and leaves most CPU cores idle. Several devices are already
-    busy with one batch.
+    A decoding step leaves most CPU cores idle, but several devices are already busy.
     """
     if jax.default_backend() == 'cpu' and jax.device_count() == 1:
         return min(os.cpu_count() or 1, _MOST_THREADS)
@@ -288,7 +287,7 @@ def _count_threads() -> int:
 
 
 def check_longest(lengths: Sequence[int], most: int | None, first: int = 0) -> None:
-    """Raises UserError for the first line with too many tokens for memory.
+    """Raises UserError for the first line with more than `most` tokens.
 
     `first` is the number of lines before these.
     """

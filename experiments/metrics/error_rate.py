@@ -16,7 +16,7 @@ class ErrorRate(Metric):
     1966) that yield the nearest reference, or the longest of equally near ones.
 
     Attributes:
-      unit: Word or character error rate. Characters include one space between words.
+      unit: Word or character. Characters include one space between words.
     """
 
     higher_is_better: ClassVar[bool] = False

@@ -46,7 +46,7 @@ def with_ema(
 
     Args:
       optimizer: Last of a chain, whose updates are added to the parameters.
-      decay: d, in (0, 1).
+      decay: The decay d, in (0, 1).
     """
 
     def init(params):

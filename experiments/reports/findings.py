@@ -87,12 +87,7 @@ def _verdict(study: Study, contrast: Contrast) -> str:
 def answer_table(
     study: Study, contrasts: Mapping[str, Contrast], asked: Sequence[Contrast]
 ) -> Table:
-    """Returns the table `answer`: declared contrasts, or else all arms and the base.
-
-    Args:
-      contrasts: The result of `from_base`.
-      asked: The result of `declared_contrasts`.
-    """
+    """Returns the table `answer`: declared contrasts, or else all arms and the base."""
     if asked:
         table = _differences(study, asked)
     else:

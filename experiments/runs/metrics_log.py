@@ -22,7 +22,7 @@ class MetricsLog:
     """A writer that appends rows to `metrics.jsonl`.
 
     A resumed run keeps the rows up to the checkpoint's step, without final scores, so
-    that no row is duplicated. All methods raise UserError if a file can't be written.
+    that no row is duplicated.
 
     Args:
       path: The run's directory. None writes nothing, as in all processes but the first.
@@ -95,11 +95,7 @@ def _kept(rows: Iterable[Row], step: int) -> list[Row]:
 
 
 def is_changed(path: Path, step: int, seal: Mapping[str, Any]) -> bool:
-    """Returns whether rows were changed, cut or duplicated since a checkpoint.
-
-    Args:
-      seal: The result of `MetricsLog.seal` in the checkpoint.
-    """
+    """Returns whether rows differ from those of a checkpoint with the given `seal`."""
     rows = _kept(read_rows(path), step)
     sealed, later = rows[: seal['count']], rows[seal['count'] :]
     lines = ''.join(map(_line, sealed)).encode()

@@ -63,7 +63,6 @@ class Run:
 
     Attributes:
       config: Its fields, flat.
-      message: The error that ended it, if any.
       result: Its `result.json`, or what its metrics give so far, with all scored sets.
     """
 
@@ -276,7 +275,7 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
 
 
 def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
-    """Returns the path of a set's translations. Their scores have the suffix `.json`.
+    """Returns the path of a set's translations; their scores have the suffix `.json`.
 
     They come from the mean of `mean_of` checkpoints up to `step`.
     """

@@ -87,9 +87,6 @@ def average(
       warn: Called with a message for each damaged checkpoint, which is left out.
       devices: Where the parameters go. Defaults to replicas on all devices.
       step: Selects one checkpoint instead.
-
-    Raises:
-      UserError: No checkpoint is good, they can't be read, or `step` has none.
     """
     path = checkpoints.directory.parent
     abstract = mesh.abstract_variables(model, devices)

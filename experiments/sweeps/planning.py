@@ -74,7 +74,7 @@ class Tried(NamedTuple):
     """The values that an arm tried.
 
     Attributes:
-      scores: Scores of complete trials by value, in the file's order.
+      scores: Scores of complete trials by value.
       chosen: The value with the best mean; None until all trials have ended.
     """
 

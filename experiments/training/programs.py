@@ -28,7 +28,6 @@ class ProgramKey:
       config: The config without its seeds. It names `loss` and `optimizer`, which
         aren't compared.
       steps: Number of training steps, which some schedules use.
-      frozen: Paths of the parameters that are not trained.
       source_features: The size of vector sources, or None if sources are ids.
     """
 
