@@ -253,7 +253,7 @@ _ROWS = [
 
 
 def hook_findings(hook: Hook) -> Findings:
-    """Tests a hook with a run of two rows, with its real external calls."""
+    """Tests a hook, and its external calls, in a run of two rows."""
     rows = [dict(row) for row in _ROWS]
     with tempfile.TemporaryDirectory() as folder:
         hook.start(RunInfo(Path(folder), {'train.steps': 2}, 0, ()))

@@ -1,4 +1,4 @@
-"""Serves a page on this machine that shows how a trained run translates your text.
+"""Serves a page that shows how a trained run translates your text.
 
 python -m experiments.demo --workdir=runs/wmt_small
 

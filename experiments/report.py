@@ -166,7 +166,7 @@ def as_table(runs: Sequence[Run]) -> str:
 
 
 def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
-    """Returns a row for each arm: config fields, and means over its finished runs.
+    """Returns the config fields and the means over finished runs of each arm.
 
     If no run of an arm has finished, the means cover what its runs have so far.
     """

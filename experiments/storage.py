@@ -111,7 +111,7 @@ def write(path: Path, data: str | bytes) -> None:
 
 
 def write_output(path: Path, data: str | bytes) -> None:
-    """Writes a file that the user named; through a link, and into a device or pipe."""
+    """Writes a file, link, device or pipe that the user named."""
     if path.is_symlink() or (exists(path) and not path.is_file()):
         with as_user_error('write', path):
             path.write_bytes(data.encode() if isinstance(data, str) else data)
@@ -204,7 +204,7 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a file with their line feeds, one at a time."""
+    """Yields the lines of a file, with line feeds."""
     with as_user_error('read', path), open_regular(path) as file:
         for number, line in enumerate(bounded_lines(file), 1):
             if len(line) > LONGEST_LINE:
@@ -282,7 +282,7 @@ def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
 
 @contextlib.contextmanager
 def lock(file: Path, wait: bool = False) -> Iterator[None]:
-    """Holds the lock of a file, which is created if missing and never removed.
+    """Holds the lock of a file, which is never removed.
 
     The lock ends with the process. It has no effect on file systems without locks.
     Raises InUse if another process holds it, unless `wait` is True.
@@ -390,7 +390,7 @@ def remove(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flushes a file, or a folder and its content, to survive a power cut."""
+    """Flushes a file or a folder, to survive a power cut."""
     if os.name != 'posix':
         return  # Windows cannot sync folders
     for entry in [*path.rglob('*'), path]:

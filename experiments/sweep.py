@@ -214,7 +214,7 @@ def _use_workers(
 
 
 def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
-    """Waits for runs of other processes, such as workers of a killed sweep, if any."""
+    """Waits for runs of other processes, such as workers of a killed sweep."""
     was_running = False
     while not stop():
         if reading.RUNNING not in {planning.outcome(x).status for x in sweep.all_runs}:

@@ -95,7 +95,7 @@ class Server(ThreadingHTTPServer):
         self.serve_forever()
 
     def answer(self, asked: bytes) -> dict[str, Any]:
-        """Returns the answer to a question in JSON; raises Refused if it is invalid."""
+        """Returns the answer to a question in JSON, or raises Refused."""
         question = _read_question(asked, len(self._runs))
         if time.monotonic() - self._times[0] < 1:
             raise Refused(

@@ -143,7 +143,7 @@ class Checkpoints:
             storage.sync(folder)
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
-        """Starts to save a tree of arrays, which may be donated as soon as it returns.
+        """Starts to save arrays, which may then be donated.
 
         Raises UserError if this checkpoint, or the one before it, cannot be written.
 

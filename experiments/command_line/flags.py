@@ -311,7 +311,7 @@ def available(folder: Path = FOLDERS[-1]) -> list[str]:
 
 
 def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
-    """Returns the file of a path with or without `.py`, in the working directory first.
+    """Returns the file of a path with or without `.py`.
 
     For `config.json`, `config.json.py` is not tried: it would be run.
     """
@@ -328,7 +328,7 @@ def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
 
 
 def evaluate(file: Path) -> Any:
-    """Returns the result of get_config() in a file; None if it isn't defined.
+    """Returns the result of get_config() in a file, if it is defined.
 
     A UserError names the last of the file's lines in the traceback.
     """

@@ -44,7 +44,7 @@ def on_stderr(phase: str) -> Iterator['Screen']:
 
 @contextlib.contextmanager
 def note_errors(screen: 'Screen', of: str = '') -> Iterator[None]:
-    """Adds the phase to an error's traceback, such as that of a user's component."""
+    """Adds the phase to an error's traceback."""
     try:
         yield
     except UserError:
@@ -105,7 +105,7 @@ class Screen:
             self.say(f'{phase} …')
 
     def count(self, done: int, total: int | None, unit: str) -> None:
-        """Shows the progress of the phase and the time left, on a terminal only."""
+        """Shows progress and the time left, on a terminal only."""
         number = f'{done:,}/{total:,}' if total else f'{done:,}'
         details = printable(f'{number} {unit}')
         if not done:  # estimate the time left from this unit alone

@@ -1,4 +1,4 @@
-"""Graceful stops: SIGTERM and Ctrl-C end a command soon, and no progress is lost.
+"""Graceful stops by SIGTERM and Ctrl-C, without loss of progress.
 
 Python runs signal handlers in the main thread between bytecode instructions, and so not
 while that thread compiles or waits for a device. A separate thread therefore reads the

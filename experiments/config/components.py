@@ -24,7 +24,7 @@ from flaxformer_lite.training.loss import as_loss
 
 
 class Components(NamedTuple):
-    """The components of a config, before data, a teacher and the steps are known.
+    """The components of a config.
 
     Attributes:
       tokenizer: Untrained.

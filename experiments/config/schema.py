@@ -33,7 +33,7 @@ SeedOrEmpty = Annotated[int | None, Range(at_least=0, below=2**32)]
 
 
 def check_value(name: str, annotation: Any, value: Any) -> None:
-    """Raises UserError if a field or a flag has a value that is not allowed."""
+    """Raises UserError for an invalid value of a field or a flag."""
     with user_errors():
         validation.check(name, annotation, value)
 

@@ -1,4 +1,4 @@
-"""User modules that a config names: copied to the run, and imported again later.
+"""User modules that a config names, copied to the run.
 
 A shared run may hold anyone's code and may name any module. Its modules are imported
 only if they are the user's own, or with the user's consent.
@@ -197,7 +197,7 @@ def _use_copies(
 
 
 class _CopyFinder(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
-    """Imports modules from the copies of a run, and nothing else from its directory.
+    """Imports only the copies of modules from a run's directory.
 
     It compiles the sources, since a compiled file could hold other code.
     """

@@ -56,7 +56,7 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
 
 
 def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
-    """Brings a model with separate layers close to the form of a family's table."""
+    """Brings a model close to the form of a family's table."""
     for bias in ('attention_bias', 'output_bias'):
         if fields.get(bias) is True:
             model = model.with_fields(**{bias: True})  # zeros, by `with_biases`

@@ -11,7 +11,7 @@ from flaxformer_lite.models.base import Model
 
 
 class Trained(NamedTuple):
-    """A run's model, with the mean of the checkpoints that the run is scored with."""
+    """A run's model with the variables that the run is scored with."""
 
     config: ExperimentConfig
     tokenizer: Tokenizer
@@ -25,7 +25,7 @@ class Trained(NamedTuple):
 
 
 def draw_tokens(model: Model, length: int) -> np.ndarray:
-    """Draws four rows of text tokens, at most as long as the model's positions."""
+    """Draws four rows of tokens, within the model's positions."""
     length = min(length, (model.max_length or length + 1) - 1)
     draw = np.random.default_rng(length).integers
     return draw(UNK + 1, model.vocab_size, (4, length), np.int32)

@@ -46,7 +46,7 @@ PARTS = [
 
 
 def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
-    """Computes the costs of the model and of a training step, over all devices.
+    """Computes the costs of a training step, over all devices.
 
     Returns:
       parameters, trained: Number by part, and in total. `trained` excludes those of

@@ -89,7 +89,7 @@ def bucket_lengths(
 
 
 def packed_length(longest: int, most: int = 1 << 31) -> int:
-    """Returns the length of a packed row for the longest pair, at most `most`."""
+    """Returns the length of a packed row, at most `most`."""
     return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
 
 
@@ -98,7 +98,7 @@ def _round_up(length: int, most: int) -> int:
 
 
 def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
-    """Returns the row of each pair, [n]: the first open row that fits it, or a new one.
+    """Returns the row of each pair, [n]: the first that fits it, or a new one.
 
     Args:
       lengths: [n, 2], the lengths of both sides, each in 1..size.

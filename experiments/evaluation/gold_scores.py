@@ -184,7 +184,7 @@ def _add(found, key: Measured, value: float, weight: float, chance: float) -> No
 
 
 def _alignment_counts(gold: Gold, maps: Maps) -> Counts:
-    """Returns the counts of the error rate: each target word chooses a source word."""
+    """Returns the counts of links: each target word chooses a source word."""
     chosen = maps.source.argmax(1)
     links = {(int(i), j) for j, i in enumerate(chosen)}
     size = len(links) + len(gold.sure)

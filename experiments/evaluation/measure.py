@@ -51,7 +51,7 @@ class Measure:
         return dataclasses.replace(self, higher_is_better=metric.higher_is_better)
 
     def metric(self, names: Sequence[str]) -> str:
-        """Returns the name of a run's metric; for a loss, the first, which decides."""
+        """Returns the name of a run's metric; for a loss, the first."""
         return self.score if self.is_of_translations else names[0]
 
     @property

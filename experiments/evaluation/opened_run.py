@@ -142,7 +142,7 @@ class OpenedRun:
     def record(
         self, pairs: Sequence[Pair], names: Sequence[str] | None = None
     ) -> Record:
-        """Records the internal values of the model for pairs, with a pair per row.
+        """Records the model's internal values, with a pair per row.
 
         Attention that does not store its weights has no entry.
 

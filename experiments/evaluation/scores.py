@@ -51,7 +51,7 @@ def summary(name: str, step: int, result: Scores) -> str:
 
 
 def table(results: dict[str, Scores]) -> str:
-    """Formats a row of scores for each set, followed by the signatures of metrics."""
+    """Formats the scores of sets, and the signatures of metrics."""
     signatures = {}
     for result in results.values():
         for name in metric_names(result):

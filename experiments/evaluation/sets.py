@@ -59,7 +59,7 @@ def _check_not_blank(what: str, pairs: Pairs) -> None:
 
 
 def to_lines(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Returns the sources and the references of a set, each text on one line."""
+    """Returns sources and references, each text on one line."""
     sources = [on_one_line(source) for source, _ in pairs]
     references = [tuple(map(on_one_line, known)) for _, known in pairs]
     return sources, references

@@ -103,7 +103,7 @@ class Translator:
         on_progress: Progress = lambda done: None,
         interventions: Interventions | None = None,
     ) -> Iterator[list[Hypothesis]]:
-        """Yields the hypotheses of each text, best first; a blank one for blank text.
+        """Yields the hypotheses of each text, best first.
 
         Args:
           first: Index of the first text. It determines what sampling draws.

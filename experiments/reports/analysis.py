@@ -129,7 +129,7 @@ def compare(
 def families(
     pairs: Sequence[Pair], data: Mapping[str, str]
 ) -> dict[frozenset[str | None], list[Pair]]:
-    """Groups pairs by the data of their arms; each group has its own error."""
+    """Groups pairs by the data of their arms."""
     by_data = collections.defaultdict(list)
     for pair in pairs:
         by_data[frozenset(map(data.get, pair))].append(pair)
@@ -217,7 +217,7 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
     differences_PA = _differences(pairs, sorted(scores))
 
     def sizes(means_XA):
-        """Returns each pair's |t| up to a factor; the rest of the variance is error."""
+        """Returns each pair's |t| up to a factor."""
         left_X = variance - (means_XA**2).sum(1)
         least = 1e-12 * variance
         chance_X = np.sqrt(np.maximum(left_X, least))
@@ -515,7 +515,7 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
 
 
 class Improvement(NamedTuple):
-    """The probability that a run beats a run of the base, with its interval."""
+    """The probability of improvement, with its interval."""
 
     chance: float
     low: float

@@ -79,13 +79,13 @@ class Study(NamedTuple):
 
     @property
     def bases(self) -> dict[str, str]:
-        """The arm to compare each arm with: the base, or its match on the same data."""
+        """The arm to compare each arm with: the base on the same data."""
         of_all = dict.fromkeys([arm.name for arm in self.arms], self.base.name)
         return of_all | self.sweep.bases(self.base.name)
 
     @property
     def by_data(self) -> 'list[Study]':
-        """A study of each data set if data are a factor of the sweep, else this one."""
+        """A study of each data set that the sweep compares, or this one."""
         bases = self.bases
         groups = collections.defaultdict(list)
         for arm in self.arms:
@@ -117,7 +117,7 @@ def _metrics_of(runs: Sequence[Run]) -> list[str]:
 
 
 def find_metric(run: Run, measure: Measure) -> Metric:
-    """Returns the metric that scored a run's set; for a loss, the deciding metric."""
+    """Returns the metric of a score; for a loss, the deciding metric."""
     user_modules.check_origin(run.metrics_spec, run.path)
     name = measure.metric(run.metrics)
     # Results of earlier versions lack the target language, which had no effect.

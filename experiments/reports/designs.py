@@ -117,7 +117,7 @@ def tried(study: Study) -> list[Tried]:
 
 
 def doubts(study: Study) -> list[str]:
-    """Warns of missing trials and of best values at the edge of the search range."""
+    """Warns of missing trials, and of best values at the edge of their range."""
     lines = []
     for arm, scores, value in tried(study):
         tune, _ = _tuning(study)

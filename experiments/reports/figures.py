@@ -71,7 +71,7 @@ _LABELS = {
 
 
 def axis_title(score: str, of_set: str = '') -> str:
-    """Returns the label of a score with its unit, such as 'Exact match (%) on test'."""
+    """Returns the label of a score: 'Exact match (%) on test'."""
     label = _LABELS.get(score, score.replace('_', ' '))
     return f'{label} on {of_set}' if of_set else label
 

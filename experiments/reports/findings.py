@@ -132,7 +132,7 @@ def arms(study: Study) -> Table:
 
 
 def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None:
-    """Returns the differences from the base that a sweep does not declare, if any."""
+    """Returns the differences from the base that a sweep does not declare."""
     asked = set(map(frozenset, study.sweep.contrasts))
     others = {arm: x for arm, x in contrasts.items() if {x.arm, x.base} not in asked}
     if not others:
@@ -150,7 +150,7 @@ def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None
 
 
 def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
-    """Returns one row per arm, the best first, with its test against the base."""
+    """Returns each arm with its test against the base, the best first."""
     decimals = (str(study.measure), 'difference', '95% CI')
     columns = ['arm', 'seeds', *decimals, 'p', 'permutation p', 'verdict']
     parts = study.by_data

@@ -21,7 +21,7 @@ Scores = dict[str, dict[str, float]]
 
 
 def read_scores(path: Path) -> Scores:
-    """Reads the scores of a CSV file by arm and seed, ignoring other columns.
+    """Reads the scores of a CSV file by arm and seed.
 
     Raises:
       UserError: The file can't be read, lacks a column or a second arm, or has an
@@ -63,7 +63,7 @@ def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def compare_scores(path: Path, base: str) -> Table:
-    """Compares the arms of a file with the base, or with each other without one."""
+    """Compares the arms of a file with the base, or all pairs."""
     scores = read_scores(path)
     with user_errors('--scores: '):
         return as_table(compare(scores, base or None))

@@ -12,7 +12,7 @@ from flaxformer_lite.validation import quote
 
 
 class EntryType(NamedTuple):
-    """A kind of value that an entry may have; `words` describes it in messages."""
+    """A kind of value; `words` describes it in messages."""
 
     words: str
     holds: Callable[[Any], bool]

@@ -128,7 +128,7 @@ class Run:
         return self.config.get('evaluation.metrics', default)
 
     def dev_rows(self) -> list[Entries]:
-        """Returns the rows of the dev set, which is the first set to be evaluated."""
+        """Returns the rows of the dev set."""
         rows = [row for row in self.rows if row['kind'] == 'eval']
         return [row for row in rows if row.get('set') == rows[0].get('set')]
 
@@ -143,7 +143,7 @@ def metric_names(scores: Mapping[str, Any]) -> list[str]:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Returns the folder itself if it is a run, else the runs in it and its sweeps."""
+    """Returns a folder that is a run, or else the runs in it and its sweeps."""
     if os.path.exists(folder / directory.CONFIG):
         return [folder]
     found: list[Path] = []
@@ -208,7 +208,7 @@ def read_result(path: Path) -> Entries:
 
 
 def seals(path: Path, result: Entries) -> Entries:
-    """Returns the last entries of a result: digests of its files and of itself."""
+    """Returns digests of a result and of its files."""
     steps = result['averaged_steps']
     files = [path / metrics_log.NAME]
     for name in result['evaluations']:

@@ -49,7 +49,7 @@ class WarmStart(NamedTuple):
 
 
 def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
-    """Returns the source of the run in `path`, or None if it needs none."""
+    """Returns the source of the run in `path`, if it needs one."""
     if not config.init_from:
         return None
     checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)

@@ -59,7 +59,7 @@ def use_cache() -> Path:
 
 
 def _others_who_write(folder: Path) -> str:
-    """Returns who besides this user and root can write to a folder, if anyone.
+    """Returns who besides this user and root can write to a folder.
 
     Parents, such as /tmp, may be writable by all if their sticky bit is set.
     """

@@ -167,7 +167,7 @@ def stops_at(step: int) -> bool:
 
 @contextlib.contextmanager
 def errors_end_all(*orderly: type[Exception]) -> Iterator[None]:
-    """Prints an error of one of several processes, and ends the process at once.
+    """Prints an error of one of several processes, and ends it at once.
 
     An orderly exit would deadlock: it waits for the others, which wait for this one.
 

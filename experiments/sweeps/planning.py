@@ -1,4 +1,4 @@
-"""The runs of a sweep: those in its file, and those that depend on results.
+"""The runs of a sweep, some of which depend on results.
 
 Results decide the tuned value of an arm (`tune`), and whether seeds are added
 (`seeds='until(…)'`). The same file and results give the same runs, so an interrupted
@@ -238,7 +238,7 @@ def _planned_run(
 
 
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
-    """Returns the steps that give the arm the base's total of tokens or FLOPs."""
+    """Returns the steps that give an arm the base's tokens or FLOPs."""
     config = flags.settings(sweep.config, overrides).config
     of_base = sweep.overrides | sweep.arms[sweep.base]
     base = flags.settings(sweep.config, of_base).config

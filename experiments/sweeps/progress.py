@@ -37,7 +37,7 @@ def heading(sweep: Sweep) -> str:
 
 
 def plan(sweep: Sweep) -> str:
-    """Formats a table of the runs with costs, and the total cost of unfinished runs.
+    """Formats the runs with their costs, and the total of unfinished runs.
 
     The time of a run is its arm's mean. The total includes runs after tuning.
     """
@@ -102,7 +102,7 @@ class Work(NamedTuple):
 
 
 def total_cost(left: Sequence[Work], spent: Sequence[Work]) -> str:
-    """Formats the cost of the runs left: FLOPs, and hours if similar ones ended."""
+    """Formats the cost of the runs left: FLOPs, and hours if known."""
     total = sum(work.flops or 0.0 for work in left)
     text = f'cost: {console.cell(float(total))} FLOPs'
     hours = 0.0

@@ -209,7 +209,7 @@ class Sweep:
         return None
 
     def bases(self, base: str) -> dict[str, str]:
-        """Returns the arm to compare each arm with: the base on the same data."""
+        """Returns the base of each arm, on the same data."""
         data = self.factor_of_data
         if data is None:
             return dict.fromkeys(self.arms, base)
@@ -234,7 +234,7 @@ NOT_OF_THE_FILE = ('name', 'levels', 'until', 'digest', 'trials', 'runs', 'ended
 
 
 def load(path: str | Path) -> Sweep:
-    """Loads a sweep file from the current folder, the project or its sweeps."""
+    """Loads a sweep file."""
     file = flags.find(str(path), (flags.PROJECT, FOLDER))
     values = flags.evaluate(file)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()

@@ -93,7 +93,7 @@ def _make_run(run: PlannedRun, programs: 'ProgramCache | None') -> None:
 
 
 def forget_failures(sweep: Sweep) -> None:
-    """Lets failed runs be retried, but not diverged ones, which would diverge again."""
+    """Lets failed runs be retried; diverged ones would diverge again."""
     for run in sweep.all_runs:
         if planning.outcome(run).status == reading.FAILED:
             storage.remove(run.path / failure.NAME)
@@ -125,7 +125,7 @@ def start_here(
 
 
 def stop_with_parent() -> None:
-    """Stops a worker of `start_here`, as by SIGTERM, once its parent has died."""
+    """Stops a worker once its parent has died."""
     if _STARTED_HERE in os.environ:
         threading.Thread(target=_wait_for_end_of_input, daemon=True).start()
 
@@ -136,7 +136,7 @@ def _wait_for_end_of_input() -> None:
 
 
 def _use_share_of_cores(process: int, index: int, workers: int) -> None:
-    """Restricts a process to its share of the cores, before it starts threads."""
+    """Restricts a process to its share of the cores."""
     if not hasattr(os, 'sched_setaffinity'):
         return
     cores = sorted(os.sched_getaffinity(0))

@@ -384,7 +384,7 @@ def run(
     trust_code: bool = False,
     programs: ProgramCache | None = None,
 ) -> None:
-    """Trains and scores a run, or shows its result if it has ended.
+    """Trains and scores a run, or shows its result.
 
     Args:
       path: The run's directory. An unfinished run in it is resumed.

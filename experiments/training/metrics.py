@@ -101,7 +101,7 @@ class Progress:
         return {'tokens': self.tokens, 'seconds': self.seconds}
 
     def row(self) -> dict[str, float]:
-        """Returns means over the steps since the last row, and resets the sums.
+        """Returns means since the last row, and resets the sums.
 
         Loss, perplexity and accuracy are means over target tokens; NaN without tokens.
         """

@@ -58,7 +58,7 @@ class TrainingPrograms:
 
     @functools.cached_property
     def flops_per_token(self) -> int | None:
-        """FLOPs of a training step per target token, if they can be counted."""
+        """FLOPs of a training step per token, if they can be counted."""
         kind = self._kind
         try:
             return ledger.flops_per_token(

@@ -1,4 +1,4 @@
-"""Tests of data parallelism: results equal one device's, with few collectives."""
+"""Tests of data parallelism."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Tests of sharded parameters: results equal one device's, with few collectives."""
+"""Tests of sharded parameters."""
 
 import functools
 import re

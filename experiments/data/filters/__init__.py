@@ -13,7 +13,7 @@ from flaxformer_lite.config.spec import Spec
 
 
 def make(spec: Spec | None) -> dict[str, Filter]:
-    """Makes the filters of a list, by spec; raises UserError if it is invalid."""
+    """Makes the filters of a list, by spec."""
     if not spec:
         return {}
     with user_errors('filters: '):

@@ -134,7 +134,7 @@ class OfRule(Source, Checked):
 
 
 class OfSplits(Source):
-    """A data set with splits: one for training and one as the dev set.
+    """A data set with a training split and a dev split.
 
     Splits that overlap with neither are evaluation sets under their own names.
     """

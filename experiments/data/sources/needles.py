@@ -18,7 +18,7 @@ MOST_PAIRS = 1_000_000
 
 @dataclass(frozen=True)
 class Needles(OfRule):
-    """Pairs in which target word j is computed from `count` words of the source.
+    """Pairs whose target words each depend on `count` source words.
 
     With count=2, the target `35 02` needs four needles in the source, in any order and
     among fillers: `bym uh axn uc ayp bxk`. A needle has three letters: the position of

@@ -52,7 +52,7 @@ def train(
     cache: Path,
     progress: Progress = lambda done: None,
 ) -> Tokenizer:
-    """Trains a tokenizer, or opens it from `cache` for the same text and arguments.
+    """Trains a tokenizer, or opens the same one from `cache`.
 
     If there are more than a million pairs, training uses evenly spaced ones. `progress`
     gets the number of pairs read so far.
@@ -72,7 +72,7 @@ def train(
 
 
 def open_saved(spec: Spec, path: Path) -> Tokenizer:
-    """Opens the trained tokenizer of a run; UserError if it is missing or damaged."""
+    """Opens the trained tokenizer of a run."""
     wrong = damage(path)
     if wrong:
         raise UserError(

@@ -109,7 +109,7 @@ class Tokenizer(Checked):
         return self.encode(texts)
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """Returns the text of each row up to EOS; skips padding and start tokens."""
+        """Returns the text of each row up to EOS, without padding and start tokens."""
         raise NotImplementedError
 
     def pieces(self, ids: list[int]) -> list[str]:

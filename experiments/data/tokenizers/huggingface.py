@@ -180,7 +180,7 @@ class HuggingfaceTokenizer(Tokenizer):
         return [piece or f'<{i}>' for i, piece in zip(ids, pieces, strict=True)]
 
     def save(self, path):
-        """Copies the files to a folder next to the path, which gets their checksums."""
+        """Copies the files next to the path, which gets their checksums."""
         folder = path.with_name(_FOLDER)
         if folder != self._folder:
             for name, file in self.files.items():
