@@ -269,7 +269,7 @@ def stopped_in(where, number, text, workdir):
     [
         ('experiments.training.setup:sources:load', 'loading data'),
         ('experiments.training.setup:tokenizers:train', 'making the tokenizer'),
-        ('experiments.training.programs:compilation:compiled', 'compiling'),
+        ('experiments.training.programs:compilation:compile_program', 'compiling'),
     ],
 )
 def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
