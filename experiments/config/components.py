@@ -29,7 +29,7 @@ class Components(NamedTuple):
     Attributes:
       tokenizer: Untrained.
       filters, hooks: By spec.
-      objective: Without a tokenizer. None is translation.
+      objective: Without a tokenizer. Translation has None.
       metrics: By name, without a language.
       best_metric: Selects the best checkpoints.
       model: Without `train.remat`.

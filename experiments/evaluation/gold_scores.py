@@ -116,8 +116,8 @@ class Maps(NamedTuple):
 
     Attributes:
       source: Weights of source words, [target words, source words].
-      target: Weights of target words, of which only earlier ones count. None if a
-        method explains by source words alone.
+      target: Weights of earlier target words. Methods that explain by source words
+        alone have None.
     """
 
     source: np.ndarray

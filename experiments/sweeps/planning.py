@@ -1,4 +1,4 @@
-"""The runs of a sweep, some of which depend on results.
+"""The runs of a sweep: fixed ones, and those that depend on results.
 
 Results decide the tuned value of an arm (`tune`), and whether seeds are added
 (`seeds='until(…)'`). The same file and results give the same runs, so an interrupted
