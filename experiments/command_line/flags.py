@@ -29,6 +29,7 @@ from experiments.errors import (
     printable,
 )
 from flaxformer_lite.config import variants
+from flaxformer_lite.config.schema import DTYPES
 from flaxformer_lite.validation import did_you_mean, quote
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -205,6 +206,15 @@ def add_step(parser: Parser) -> None:
         type=whole_number,
         help='use the checkpoint of this step; default: the average that the config '
         'asks for',
+    )
+
+
+def add_dtype(parser: Parser) -> None:
+    parser.add_argument(
+        '--dtype',
+        default='',
+        choices=DTYPES.words,
+        help="dtype of matrix products, such as bfloat16; default: the run's",
     )
 
 

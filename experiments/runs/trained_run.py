@@ -1,5 +1,6 @@
 """Opens a trained run from its directory."""
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,8 +40,11 @@ class TrainedRun(NamedTuple):
     decoding: Decoding
 
 
-def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
+def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> TrainedRun:
     """Opens the run in a directory for reading; the run may still be training.
+
+    Args:
+      dtype: Replaces `model.dtype`, that of the operands of matrix products.
 
     Raises:
       UserError: The directory isn't a run's, has no finished checkpoint yet or can't be
@@ -51,6 +55,9 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
     user_modules.use(path, trust_code=trust_code)
     with prefix_errors(path / directory.CONFIG):
         config = load.from_dict(stored)
+        if dtype:
+            model_config = dataclasses.replace(config.model, dtype=dtype)
+            config = dataclasses.replace(config, model=model_config)
         decoding = search.make(config.evaluation)
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
     if not checkpoints.steps():

@@ -1,8 +1,4 @@
-"""The fields of a `model` config: type, default, range and help of each.
-
-Validation, error messages, `--help` and the documentation use these annotations:
-`Annotated[type, Range or Choices, help]`.
-"""
+"""The fields of a `model` config, annotated with type, range or choices, and help."""
 
 import dataclasses
 import operator
@@ -16,6 +12,8 @@ from flaxformer_lite.validation import Choices, Range, Rate
 
 # Axes of x_BTD along which dropout masks are shared.
 DROPOUT_AXES = {'elements': (), 'tokens': (-1,)}
+
+DTYPES = Choices('float32', 'bfloat16', 'float16')
 
 # Larger values are typos. Each layer takes 0.1 seconds to trace.
 WIDTH = Range(at_least=1, at_most=2**24)
@@ -162,7 +160,7 @@ class ModelConfig(Section):
     ] = None
     dtype: Annotated[
         str,
-        Choices('float32', 'bfloat16', 'float16'),
+        DTYPES,
         'dtype of matmul operands; sums are float32',
     ] = 'float32'
 
@@ -174,7 +172,7 @@ class ModelConfig(Section):
         """Returns a validated config from a mapping; omitted fields get defaults.
 
         Raises:
-          ValueError: a field is unknown, or a value is invalid; names the field.
+          ValueError: A field is unknown, or a value is invalid; names the field.
         """
         if isinstance(config, ModelConfig):
             return config
@@ -210,13 +208,9 @@ class ModelConfig(Section):
     def fields_of(self, name: str, role: str) -> list[str]:
         """Returns the fields that a stack reads for a value; the last one decides.
 
-        The decoder of an encoder-decoder uses its own value, or else the encoder's.
-        Cross-attention uses its own, or else the sizes of the decoder and the attention
-        of the encoder. `build.Parts` makes an exception for an attention that is
-        `by_distance`.
-
         Args:
-          name: a field without a section.
+          name: A field without a section, which the decoder and cross-attention may
+            override.
           role: 'encoder', 'decoder', 'cross', or the role of a single stack.
         """
         sections = {'decoder': ['decoder'], 'cross': ['cross', 'decoder']}.get(role, [])

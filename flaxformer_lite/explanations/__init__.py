@@ -14,8 +14,8 @@
 Gradients and patching explain a metric: a function of the logits BTV that returns a
 number per row, B. `label_log_p` and `logit_difference` return such functions.
 
-The functions don't compile anything. Compile them with `jax.jit` and a static `model`.
-Dropout is off. Rows may be packed.
+Functions take a model, its variables {'params': …} and batches of `make_batch`, whose
+rows may be packed. Compile them with `jax.jit` and a static `model`. Dropout is off.
 """
 
 from flaxformer_lite.explanations.logit_attribution import (

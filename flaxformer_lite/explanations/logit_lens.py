@@ -13,20 +13,15 @@ from flaxformer_lite.training.batch import Batch
 def logit_lens(model: Model, variables: Any, batch: Batch) -> jax.Array:
     """Returns the logits that the decoder's stream would give after each layer.
 
-    The stream x_l after l layers passes through the stack's final norm, if there is
-    one, and the output embedding: logits_l = W norm(x_l) + b.
-
-    Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
+    logits_l = W norm(x_l) + b, with the stream x_l after l layers and the stack's final
+    norm, if there is one.
 
     Returns:
-      float32 LBTV, with one entry more than the decoder has layers. Entry 0 is the
-      stream before the first layer. The last entry is the logits of the model.
+      float32 LBTV. Entry 0 is the stream before the first layer, and the last entry the
+      logits of the model.
 
     Raises:
-      ValueError: the model has no layers, or `variables` lacks the 'params' level.
+      ValueError: The model has no layers, or `variables` lacks the 'params' level.
     """
     model, variables = prepare(model, variables)
     layers = range(decoder_of(model).num_layers)
