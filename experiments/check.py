@@ -54,7 +54,6 @@ def main() -> None:
 
 
 def _kind_of(part: str) -> str:
-    """Returns the kind whose registry or base class the component belongs to."""
     found, refused = [], []
     for kind, folder in KINDS.items():
         try:

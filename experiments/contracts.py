@@ -179,7 +179,6 @@ def _ids_beside(allowed: set[int], texts: Sequence[Any], rows: Ids) -> Examples:
 
 
 def _drawn(trained: Tokenizer, texts: Texts, rows: Ids) -> Examples:
-    """Yields sampled ids that decode to another text or ignore their seed."""
     if not trained.samples:
         return
     seeds = range(len(rows))

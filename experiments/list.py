@@ -62,7 +62,6 @@ def listing(folders: Sequence[Path]) -> str:
 
 
 def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:
-    """Returns the age in seconds and the cells, or why a run cannot be read."""
     names = [directory.CONFIG, metrics_log.NAME, directory.RESULT]
     files = [path / name for name in names]
     moved = [file.stat().st_mtime for file in files if file.exists()]

@@ -197,7 +197,6 @@ def _statuses(arm: Arm) -> str:
 
 
 def _mean(values: Sequence[float | None]) -> Any:
-    """Returns the spread over seeds, or the plain value if all are equal."""
     there = {value for value in values if value is not None}
     return there.pop() if len(there) == 1 else analysis.spread(values)
 

@@ -97,7 +97,6 @@ def _check_runs(sweep: Sweep) -> None:
 
 
 def _idle_factors(sweep: Sweep) -> list[str]:
-    """Returns a line for each arm in which a crossed factor has no effect."""
     from experiments.config import check
 
     first = {run.arm: run for run in reversed(sweep.all_runs)}
@@ -214,7 +213,6 @@ def _use_workers(
 
 
 def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
-    """Waits for runs of other processes, such as workers of a killed sweep."""
     was_running = False
     while not stop():
         if reading.RUNNING not in {planning.outcome(x).status for x in sweep.all_runs}:

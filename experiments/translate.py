@@ -178,7 +178,6 @@ def _check_n_best(n_best: int, most: int) -> None:
 
 
 def _show(hypotheses: 'Sequence[Hypothesis]', n_best: int, scores: bool) -> None:
-    """Prints exactly `n_best` lines, so that each input has the same number."""
     missing = n_best - len(hypotheses)
     padding = [('', float('-inf'))] * missing
     for text, score in [*hypotheses[:n_best], *padding]:

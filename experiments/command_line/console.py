@@ -168,7 +168,6 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
 def _decoded(
     lines: Sequence[bytes], before: int, is_whole: bool = False
 ) -> Iterator[list[str]]:
-    """Yields the decoded lines, up to one that isn't UTF-8."""
     texts = []
     for line in lines:
         try:

@@ -62,7 +62,6 @@ def _spellings(character: str) -> set[str]:
 
 
 def _compile(rules: dict[str, str]) -> bytes:
-    """Returns rules in SentencePiece's binary form, which only its trainer writes."""
     trained = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / 'rules.tsv'

@@ -148,7 +148,6 @@ def _with_offset(model: Expressed, length: int) -> Expressed:
 
 
 def _without_scale_of_embeddings(model: Expressed) -> Expressed:
-    """Moves the factor √d_model into the embeddings, and divides tied logits by it."""
     config = model.config
     if config.tie != 'all' or config.scale_logits or not config.scale_embeddings:
         return model

@@ -203,7 +203,6 @@ def _by_part(counts: dict[str, int], share: int = 1) -> dict[str, int]:
 
 
 def _part(path: str) -> str:
-    """Maps `encoder/layer_0/self_attention/…` to `encoder self-attention`."""
     words = re.findall('[a-z]+(?:_[a-z]+)*', path)
     tops = [word.split('_')[0] for word in words]
     for stack in STACKS:

@@ -119,7 +119,6 @@ def _attended(model, variables, batch: Batch) -> dict[str, Any]:
 
 
 def _attributed(model, variables, batch: Batch, is_counted_WT) -> dict[str, Any]:
-    """Returns attributions of each word's log-probability to the tokens."""
     words = len(is_counted_WT)
     rows = jax.tree.map(lambda x_1T: x_1T.repeat(words, 0), batch)
     metric = explanations.label_log_p({**rows, 'target_segments': is_counted_WT})

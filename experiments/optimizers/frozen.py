@@ -66,7 +66,6 @@ def _of_stacked(
 
 
 def _params(model: Model) -> Any:
-    """Returns the model's parameters, as shapes, with a vocabulary of size 1."""
     # Their paths don't depend on the vocabulary size, so all sizes share a trace.
     key = jax.eval_shape(jax.random.key, 0)
     with user_errors():

@@ -232,7 +232,6 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
 
 
 def _paired_translations(study: Study, base: Arm, arm: Arm) -> list[Paired]:
-    """Returns translations by seed, if they are of identical sentences."""
     name = study.measure.set
     bases = {run.seeds: run for run in base.scored}
     pairs: list[Paired] = []

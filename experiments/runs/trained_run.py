@@ -129,7 +129,6 @@ def check_step(checkpoints: Checkpoints, step: int) -> None:
 
 
 def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
-    """Returns the dev scores by step if the config averages the best checkpoints."""
     if not takes_best(config):
         return {}
     from experiments import metrics  # needed for the best ones only

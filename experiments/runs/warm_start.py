@@ -192,7 +192,6 @@ def _kinds(model: Model) -> dict[str, str]:
 
 
 def _by_ids(model: Model) -> set[str]:
-    """Returns the paths of variables with one row per token id."""
     kinds = _kinds(model)
     larger = _kinds(_resized(model, model, more=1))
     return {path for path in kinds if larger[path] != kinds[path]}

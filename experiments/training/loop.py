@@ -256,7 +256,6 @@ class Trainer:
             yield devices.put_rows(batch), after
 
     def _program(self, shape: tuple[int, ...]) -> Callable[..., Any]:
-        """Returns the compiled step. Compilation does not count as training time."""
         if shape not in self._programs:
             self._flush_metrics()
             self._compile(shape)
@@ -440,7 +439,6 @@ def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
 
 
 def _check_may_go_on(setup: RunSetup) -> None:
-    """Raises UserError if more steps would change the learning rates of past steps."""
     if schedules.depends_on(setup.programs.schedule, 'steps'):
         schedule, train = setup.config.optimizer.schedule, setup.config.train
         raise UserError(
