@@ -130,7 +130,7 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
 def pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
     data = directory.read_config(args.workdir)['data']
     evaluation = sources.load(data).evaluation()
-    return sets.first_references(sets.chosen(evaluation, args.set, '--set')[args.set])
+    return sets.first_references(sets.select(evaluation, args.set, '--set')[args.set])
 
 
 def _timed(translate: Translate, args: argparse.Namespace) -> dict[str, float]:

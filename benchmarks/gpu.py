@@ -87,7 +87,7 @@ def steps(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
     for name, kind, rows, length in STEPS:
         jitted, state, batch, key, flops = step(name, kind, rows, length)
         began = time.perf_counter()
-        program = compilation.compiled(jitted, state, batch, key)
+        program = compilation.compile_program(jitted, state, batch, key)
         compiling = time.perf_counter() - began
         losses = []
         for _ in range(3):

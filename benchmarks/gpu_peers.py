@@ -127,7 +127,7 @@ def our_case(size: str, rows: int, length: int) -> Case:
     kind = 'flash' if jax.default_backend() == 'gpu' else 'softmax'
     step, state, batch, key, _ = gpu.step(size, kind, rows, length, length // PAIR)
     began = time.perf_counter()
-    program = compilation.compiled(step, state, batch, key)
+    program = compilation.compile_program(step, state, batch, key)
     took = time.perf_counter() - began
     held = {'state': state}
     del state

@@ -93,7 +93,7 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     jitted = jax.jit(step, donate_argnums=0)
     batches = itertools.islice(made.batches.iterate(Position()), STEPS)
     placed = [jax.device_put(batch, mesh.make_mesh().rows()) for batch, _ in batches]
-    program = compilation.compiled(jitted, state, placed[0], key)
+    program = compilation.compile_program(jitted, state, placed[0], key)
     for batch in placed:
         state, metrics = program(state, batch, key)
         jax.block_until_ready(metrics)

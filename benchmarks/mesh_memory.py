@@ -26,7 +26,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
 from experiments.command_line import console
-from experiments.runtime.mesh import DeviceMesh, placed
+from experiments.runtime.mesh import DeviceMesh, attach_shardings
 from flaxformer_lite import build, init_state, make_train_step
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import AXES
@@ -177,9 +177,9 @@ def compiled(
     array = jax.ShapeDtypeStruct((rows * devices.row_shards, length), jnp.int32)
     everywhere = devices.everywhere()
     arguments = (
-        placed(state, devices.state(state)),
-        placed(dict.fromkeys(BATCH_ARRAYS, array), devices.rows()),
-        placed(key, everywhere),
+        attach_shardings(state, devices.state(state)),
+        attach_shardings(dict.fromkeys(BATCH_ARRAYS, array), devices.rows()),
+        attach_shardings(key, everywhere),
     )
     step = jax.jit(
         make_train_step(model, optimizer, remat=remat),

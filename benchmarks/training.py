@@ -109,7 +109,9 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     batches = prefetch(work.batches.iterate(Position()))
     first = jax.device_put(next(batches)[0], mesh.make_mesh().rows())
     began = time.perf_counter()
-    program = compilation.compiled(jax.jit(step, donate_argnums=0), state, first, key)
+    program = compilation.compile_program(
+        jax.jit(step, donate_argnums=0), state, first, key
+    )
     compiling = time.perf_counter() - began
     for count in (WARM_UP, args.steps):
         figures = Progress(text='')

@@ -124,7 +124,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
         )
         if shape not in programs:
             figures.settle()
-            programs[shape] = compilation.compiled(jitted, state, batch, key)
+            programs[shape] = compilation.compile_program(jitted, state, batch, key)
             figures.start_clock()
         state, metrics = programs[shape](state, batch, key)
         figures.add(0, after, metrics)

@@ -82,8 +82,11 @@ def photograph_run(workdir: Path, chromium: Path) -> None:
         tab.goto(file.as_uri())
         tab.get_by_role('button', name='zuzumachen').first.click()
         end = tab.get_by_role('heading', name='Search').bounding_box()
-        size = {'x': 0, 'y': 0, 'width': WIDTHS[0], 'height': end['y'] - 30}
-        tab.screenshot(path=PICTURES / 'page.png', clip=size)
+        assert end is not None
+        tab.screenshot(
+            path=PICTURES / 'page.png',
+            clip={'x': 0, 'y': 0, 'width': WIDTHS[0], 'height': end['y'] - 30},
+        )
         browser.close()
 
 
@@ -102,6 +105,7 @@ def forest():
     tasks = {arm: levels['task'] for arm, levels in sweep.levels.items()}
     score = figures.axis_title(sweep.measure.score, 'inputs twice as long')
     figure = figures.forest(contrasts, score, sweep.without_factor('task'), tasks)
+    assert figure is not None
     return figure.chart.properties(width=230, height=alt.Step(15))
 
 
@@ -128,8 +132,9 @@ def photograph(site: Path, out: Path, pages: list[str], chromium: Path) -> None:
         browser = started.chromium.launch(executable_path=chromium, args=FLAGS)
         for scheme in SCHEMES:
             for width in WIDTHS:
-                size = {'width': width, 'height': 900}
-                tab = browser.new_page(viewport=size, color_scheme=scheme)
+                tab = browser.new_page(
+                    viewport={'width': width, 'height': 900}, color_scheme=scheme
+                )
                 for file in found:
                     tab.goto(file.resolve().as_uri())
                     name = file.relative_to(site).with_suffix('')
@@ -140,7 +145,7 @@ def photograph(site: Path, out: Path, pages: list[str], chromium: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or '').partition('\n')[0])
     commands = parser.add_subparsers(dest='command', required=True)
     pictures = commands.add_parser('pictures', help='draw docs/pictures/')
     pictures.add_argument(

@@ -54,7 +54,6 @@ def main() -> None:
 
 
 def _kind_of(part: str) -> str:
-    """Returns the kind whose registry or base class the component belongs to."""
     found, refused = [], []
     for kind, folder in KINDS.items():
         try:
@@ -73,7 +72,6 @@ def _kind_of(part: str) -> str:
 
 
 def _make_devices() -> None:
-    """Makes two CPU devices, unless XLA_FLAGS already sets their number."""
     flag = '--xla_force_host_platform_device_count'
     given = os.environ.get('XLA_FLAGS', '')
     if flag not in given:

@@ -1,4 +1,4 @@
-"""The contracts of the runner's components, built-in and user-defined."""
+"""Contracts of the runner's components."""
 
 import functools
 import itertools
@@ -23,7 +23,7 @@ from experiments.metrics.base import Metric
 from experiments.optimizers import optax_specs
 from flaxformer_lite import generation, testing
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS
-from flaxformer_lite.testing.finding import Finding, without
+from flaxformer_lite.testing.finding import Finding, from_counterexamples
 
 TEXT = 'grammar(pairs=500)'  # trains tokenizers, and is filtered
 PAIRS = 10_000  # training pairs to test
@@ -34,9 +34,7 @@ Examples = Iterable[str]  # counterexamples to a contract, as text
 
 
 def findings(part: str, kind: str) -> Findings:
-    """Tests a component of the runner against its contracts.
-
-    Errors that the component itself raises are not caught.
+    """Tests a component of the runner; its own errors pass through.
 
     Args:
       kind: The last word of a field of `registries.FOLDERS`, or `optimizer`.
@@ -81,8 +79,9 @@ _EXAMINED: dict[str, Callable[[str], Findings]] = {
 
 
 def _findings(contracts: Mapping[str, Examples]) -> Findings:
-    """Returns a finding per contract, with the first of its counterexamples."""
-    return [without(contract, found) for contract, found in contracts.items()]
+    return [
+        from_counterexamples(contract, found) for contract, found in contracts.items()
+    ]
 
 
 def _unless(holds: bool, otherwise: str) -> Examples:
@@ -90,7 +89,6 @@ def _unless(holds: bool, otherwise: str) -> Examples:
 
 
 def _differing(expected: Sequence[Any], found: Sequence[Any]) -> Examples:
-    """Yields the differences between two passes."""
     if len(expected) != len(found):
         yield f'{len(expected):,} first, then {len(found):,}'
     for i, (first, second) in enumerate(zip(expected, found, strict=False)):
@@ -119,7 +117,6 @@ def source_findings(source: Source) -> Findings:
 
 
 def _pairs(sentences: Iterable[tuple[str, str | tuple[str, ...]]]) -> list[Pair]:
-    """Returns a pair for each reference of each source sentence."""
     return [(source, x) for source, known in sentences for x in as_references(known)]
 
 
@@ -138,6 +135,7 @@ def _is_odd(pair: Pair) -> bool:
 
 
 def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
+    """Tests a tokenizer, after training it on the texts."""
     texts = sorted(set(texts), key=len)  # the first example is the shortest
     model = tokenizer.train(texts)
     is_same = tokenizer.train(texts) == model
@@ -169,21 +167,18 @@ def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
 
 
 def _lost(texts: Texts, decoded: Texts) -> Examples:
-    """Yields texts that change in a round trip, except for unknown characters."""
     for text, back in zip(texts, decoded, strict=True):
         if back != normalize(text) and UNKNOWN not in back:
             yield f'{text!r:.60} becomes {back!r:.60}'
 
 
 def _ids_beside(allowed: set[int], texts: Sequence[Any], rows: Ids) -> Examples:
-    """Yields texts whose ids are not all in `allowed`."""
     for text, row in zip(texts, rows, strict=True):
         for other in set(row) - allowed:
             yield f'{text!r:.60} contains id {other}'
 
 
 def _drawn(trained: Tokenizer, texts: Texts, rows: Ids) -> Examples:
-    """Yields sampled ids that decode to another text or ignore their seed."""
     if not trained.samples:
         return
     seeds = range(len(rows))
@@ -245,7 +240,6 @@ def objective_findings(objective: Objective) -> Findings:
 
 
 def _longer(texts: Ids, examples: Sequence[Any]) -> Examples:
-    """Yields examples with more ids than their text has."""
     for text, (source, target) in zip(texts, examples, strict=True):
         if max(len(source), len(target)) > len(text):
             yield f'{len(text)} ids became {len(source)} and {len(target)}'
@@ -258,7 +252,7 @@ _ROWS = [
 
 
 def hook_findings(hook: Hook) -> Findings:
-    """Tests a hook with a run of two rows. Its external calls are really made."""
+    """Tests a hook, and its external calls, in a run of two rows."""
     rows = [dict(row) for row in _ROWS]
     with tempfile.TemporaryDirectory() as folder:
         hook.start(RunInfo(Path(folder), {'train.steps': 2}, 0, ()))
@@ -328,6 +322,5 @@ def metric_findings(metric: Metric) -> Findings:
 
 
 def _scores(metric: Metric, outputs: list[str]) -> list[float]:
-    """Returns the corpus score, followed by the sentence scores."""
     texts = (outputs, REFERENCES, SOURCES)
     return [metric.score(*texts), *metric.sentence_scores(*texts)]

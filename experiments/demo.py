@@ -1,4 +1,4 @@
-"""Serves a page on this machine that shows how a trained run translates your text.
+"""Serves a page that shows how a trained run translates your text.
 
 python -m experiments.demo --workdir=runs/wmt_small
 
@@ -33,7 +33,6 @@ def main() -> None:
 
 
 def _open(args: Any) -> 'list[Explainer]':
-    """Opens the runs and compiles the programs that answers need."""
     with screen.on_stderr('opening the run') as shown:
         # Import JAX only after the flags, so that errors in flags show at once.
         from experiments.evaluation.explainer import Explainer

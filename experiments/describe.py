@@ -71,12 +71,12 @@ def main() -> None:
 
 
 def show_data(config: ExperimentConfig, folder: Path | None) -> None:
-    """Prints a summary of the data sets, or writes them to a folder instead."""
+    """Prints a summary of the data sets, or writes them to a folder."""
     from experiments.data import filters, sources
     from experiments.evaluation import overview
 
     chosen = filters.make(config.filters)
-    source = filters.filtered(sources.load(config.data), chosen)
+    source = filters.apply(sources.load(config.data), chosen)
     if folder is None:
         print(overview.text(source))
     else:
@@ -87,14 +87,11 @@ def print_gold(config: ExperimentConfig) -> None:
     """Prints a line of JSON for each pair of the evaluation sets.
 
     A line has the set and the fields of `parallel_grammar.Gold`; words are indices.
-
-    Raises:
-      UserError: The data is not of the grammar.
     """
     from experiments.data import sources
     from experiments.data.sources import grammar
 
-    for name, golds in grammar.gold_of(sources.load(config.data)).items():
+    for name, golds in grammar.read_gold(sources.load(config.data)).items():
         for gold in golds:
             fields = {
                 'set': name,
@@ -112,9 +109,6 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     Returns:
       arrays: The state and a batch.
       working: Additional memory.
-
-    Raises:
-      UserError: The mesh does not fit the devices, or they cannot run a component.
     """
     from experiments.config import check, components
     from experiments.costs.ledger import batch_shape
@@ -153,6 +147,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
 
 
 def text(costs: Costs) -> str:
+    """Formats the costs."""
     return f'{_parts_table(costs)}\n\n{console.facts(_facts(costs))}'
 
 

@@ -20,7 +20,9 @@ _CONTROLS = re.compile(
 class UserError(Exception):
     """An error that the user can correct.
 
-    The message names the field or file, its value, and the fix.
+    The message names the field or file, its value, and the fix. Every function of the
+    runner raises it for invalid input, and for missing, damaged or unwritable files.
+    Docstrings of internal functions don't repeat this.
     """
 
 
@@ -28,7 +30,7 @@ class UserError(Exception):
 def user_errors(before: str = '') -> Iterator[None]:
     """Converts errors of the library to UserError, with an optional prefix.
 
-    Errors that the code of a user-defined component raises keep their traceback.
+    Errors of a user-defined component keep their traceback.
     """
     try:
         yield
@@ -39,7 +41,7 @@ def user_errors(before: str = '') -> Iterator[None]:
 
 
 @contextmanager
-def named(what: object) -> Iterator[None]:
+def prefix_errors(what: object) -> Iterator[None]:
     """Prefixes the message of a UserError with its subject."""
     try:
         yield
@@ -106,8 +108,7 @@ def line(error: object) -> str:
 def printable(text: str, keep: str = '\t\n') -> str:
     r"""Returns the text with control characters as escapes, such as `\x1b`.
 
-    A terminal would obey them, and text from files may come from somebody else. The
-    characters in `keep` stay.
+    A terminal would obey them, and text from files may come from somebody else.
     """
     return _CONTROLS.sub(lambda x: x[0] if x[0] in keep else _escaped(x[0]), text)
 

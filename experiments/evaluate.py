@@ -111,7 +111,6 @@ def _parser() -> flags.Parser:
 
 
 def _check_files(args: Any) -> None:
-    """Raises UserError unless the flags name a source and a reference, or neither."""
     if args.source and not args.reference:
         raise UserError('--source: has no reference. Add --reference=FILE.')
     if args.reference and not args.source:
@@ -126,5 +125,5 @@ def _chosen(args: Any, data: 'Source') -> 'dict[str, Pairs]':
 
     if args.source:
         pairs = text.read_set(args.source, args.reference)
-        return sets.chosen({args.source.name: pairs}, '', '--source')
-    return sets.chosen(data.evaluation(), args.set, '--set')
+        return sets.select({args.source.name: pairs}, '', '--source')
+    return sets.select(data.evaluation(), args.set, '--set')

@@ -54,7 +54,7 @@ def main() -> None:
     with screen.on_stderr('opening the run') as shown:
         run = OpenedRun(args.workdir, args.trust_code, args.step)
         if args.score:
-            pairs = gold_of(run, args.set)[: args.sentences or SCORED]
+            pairs = gold_pairs(run, args.set)[: args.sentences or SCORED]
             shown.begin('scoring')
             scores = score(run, pairs, shown.count)
             found, text, kind = table(scores), csv_text(scores), 'csv'
@@ -64,7 +64,7 @@ def main() -> None:
             pairs = _pairs(run, args.set)[: args.sentences or SHOWN]
             shown.begin('explaining')
             text, kind = explained.html(run, pairs, shown.count), 'html'
-            found = console.counted(len(pairs), 'pair')
+            found = console.count_noun(len(pairs), 'pair')
     file = args.workdir / f'explanations.{args.set}.{kind}'
     storage.write_output(file, text)
     print(found)
@@ -91,23 +91,18 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def gold_of(run: 'OpenedRun', name: str) -> 'list[tuple[Pair, Gold]]':
-    """Returns the pairs of an evaluation set, each with its gold.
-
-    Raises:
-      UserError: The run's data is not of the grammar, or the set is unknown.
-    """
+def gold_pairs(run: 'OpenedRun', name: str) -> 'list[tuple[Pair, Gold]]':
+    """Returns the pairs of an evaluation set, each with its gold."""
     from experiments.data.sources import grammar
 
-    golds = grammar.gold_of(run.data)
+    golds = grammar.read_gold(run.data)
     return list(zip(_pairs(run, name), golds[name], strict=True))
 
 
 def _pairs(run: 'OpenedRun', name: str) -> 'list[Pair]':
-    """Returns the sources of a set with their first references."""
     from experiments.evaluation import sets
 
-    pairs = sets.chosen(run.data.evaluation(), name, '--set')
+    pairs = sets.select(run.data.evaluation(), name, '--set')
     if list(pairs) != [name]:
         raise UserError(f'--set: {name!r} is not one set. Name one.')
     return sets.first_references(pairs[name])
@@ -120,11 +115,7 @@ def score(
 ) -> 'Scores':
     """Scores all methods on pairs, and a baseline that knows only positions.
 
-    Args:
-      on_progress: Called with the number of explained pairs, their total, and 'pairs'.
-
-    Raises:
-      UserError: As `Attributor`.
+    `on_progress` gets the number of explained pairs, their total, and 'pairs'.
     """
     from experiments.evaluation.attributions import Attributor
     from experiments.evaluation.gold_scores import (

@@ -49,11 +49,7 @@ def main() -> None:
 
 
 def listing(folders: Sequence[Path]) -> str:
-    """Returns a table with a row for each run, the most recently changed first.
-
-    Raises:
-      UserError: The folders hold no run.
-    """
+    """Returns a table of the runs, the most recently changed first."""
     paths = [path for folder in folders for path in reading.runs_in(folder)]
     if not paths:
         names = ', '.join(map(str, folders))
@@ -66,7 +62,6 @@ def listing(folders: Sequence[Path]) -> str:
 
 
 def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:
-    """Returns the age in seconds, then the cells, or why the run cannot be read."""
     names = [directory.CONFIG, metrics_log.NAME, directory.RESULT]
     files = [path / name for name in names]
     moved = [file.stat().st_mtime for file in files if file.exists()]
@@ -81,7 +76,6 @@ def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:
 
 
 def _score(run: Run) -> str:
-    """Returns the deciding metric of the last scored set: `test bleu 31.20`."""
     metric = run.metrics[0]
     for name, scores in reversed(run.evaluations.items()):
         if scores.get(metric) is not None:

@@ -1,4 +1,4 @@
-"""The runner's components by config field; `variants` has those of the model."""
+"""The runner's components by config field."""
 
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.spec import Folder

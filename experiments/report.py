@@ -132,7 +132,6 @@ def _recompute(folder: Path) -> None:
 
 
 def _compare(args: Any) -> None:
-    """Prints the runs as a table, or writes a report of them."""
     sweep = None if args.sweep is None else planning.load(args.sweep)
     paths = []
     for path in args.runs:
@@ -158,7 +157,7 @@ def _compare(args: Any) -> None:
         print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
     elif args.csv:
         of_each = [Arm(str(run.path), (run,)) for run in runs]
-        fields = arms.differing(runs, ())
+        fields = arms.differing_fields(runs, ())
         table = overview(of_each, fields)
         console.print_data(tables.as_csv(table).removesuffix('\n'))
     else:
@@ -166,7 +165,6 @@ def _compare(args: Any) -> None:
 
 
 def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Returns the runs, and a line for each directory that was left out."""
     runs = []
     notes = []
     for path in paths:
@@ -184,12 +182,12 @@ def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 def as_table(runs: Sequence[Run]) -> str:
     """Formats the arms as a table, followed by the signatures of the scores."""
-    table = overview(arms.group(runs), arms.differing(runs))
+    table = overview(arms.group(runs), arms.differing_fields(runs))
     return '\n'.join([tables.text(table), *_signatures(runs)])
 
 
 def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
-    """Returns a row for each arm: config fields, and means over its finished runs.
+    """Returns the config fields and the means over finished runs of each arm.
 
     If no run of an arm has finished, the means cover what its runs have so far.
     """
@@ -213,7 +211,6 @@ def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
 
 
 def _statuses(arm: Arm) -> str:
-    """Returns the statuses of runs: 'finished', or '2 finished, 1 diverged'."""
     counts = Counter(run.status for run in arm.runs)
     if len(counts) == 1:
         return arm.runs[0].status
@@ -221,13 +218,11 @@ def _statuses(arm: Arm) -> str:
 
 
 def _mean(values: Sequence[float | None]) -> Any:
-    """Returns the spread over seeds, or the plain value if all are equal."""
     there = {value for value in values if value is not None}
     return there.pop() if len(there) == 1 else analysis.spread(values)
 
 
 def _signatures(runs: Sequence[Run]) -> list[str]:
-    """Returns the signatures of the deciding metric, and warns if they differ."""
     metric = runs[0].metrics[0]
     of_sets = [scored for run in runs for scored in run.evaluations.values()]
     found = {scored.get(f'{metric}_signature', '') for scored in of_sets}

@@ -58,7 +58,6 @@ def main() -> None:
 
 
 def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
-    """Prints what would run and its costs; writes nothing."""
     from experiments import describe
     from experiments.config import check, user_modules
     from experiments.conversion import hub
@@ -130,7 +129,6 @@ def _standard_output() -> contextlib.AbstractContextManager[TextIO]:
 
 
 def _last_line(path: Path, screen: Screen) -> str:
-    """Returns the message of a run that a signal ends: where it will resume."""
     screen.close()
     step = _newest_step(path)
     if screen.phase == 'evaluating':  # evaluation follows a complete save

@@ -59,7 +59,6 @@ def main() -> None:
 
 
 def _read_pairs() -> list[tuple[str, str]]:
-    """Reads all of standard input, to report invalid lines before scoring."""
     pairs = []
     for window in console.line_windows(sys.stdin.fileno()):
         for line in window:

@@ -50,9 +50,6 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path whose file or folder then replaces `path` atomically.
 
     If the block raises, nothing changes. A folder cannot replace a nonempty folder.
-
-    Raises:
-      UserError: The disk is full, or the path is not writable.
     """
     temporary = path.with_name(f'.{path.name}.{uuid.uuid4().hex}.tmp')
     folders = path.absolute().parents
@@ -114,7 +111,7 @@ def write(path: Path, data: str | bytes) -> None:
 
 
 def write_output(path: Path, data: str | bytes) -> None:
-    """Writes a file that the user named; through a link, and into a device or pipe."""
+    """Writes a file, link, device or pipe that the user named."""
     if path.is_symlink() or (exists(path) and not path.is_file()):
         with as_user_error('write', path):
             path.write_bytes(data.encode() if isinstance(data, str) else data)
@@ -123,11 +120,7 @@ def write_output(path: Path, data: str | bytes) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Appends data to a file. It survives a kill, but not a power cut: see `sync`.
-
-    Raises:
-      UserError: The disk is full, or the file is not writable or a link.
-    """
+    """Appends data to a file. It survives a kill, but not a power cut: see `sync`."""
     refuse_link(path)
     with as_user_error('write', path), open(path, 'ab', opener=_open_no_link) as file:
         file.write(data)
@@ -145,6 +138,7 @@ def json_text(value: Any) -> str:
 
 
 def json_sha256(value: Any) -> str:
+    """Returns the SHA-256 of a value's JSON."""
     return hashlib.sha256(json_text(value).encode()).hexdigest()
 
 
@@ -154,6 +148,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path) -> bytes:
+    """Reads a regular file."""
     with open_regular(path) as file:
         return file.read()
 
@@ -168,7 +163,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the value of a JSON file; raises UserError if it cannot be read."""
+    """Returns the value of a JSON file."""
     with as_user_error('read', path):
         data = read_bytes(path)
     try:
@@ -209,11 +204,7 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a file with their line feeds, one at a time.
-
-    Raises:
-      UserError: The file cannot be read, or a line is longer than `LONGEST_LINE`.
-    """
+    """Yields the lines of a file, with line feeds."""
     with as_user_error('read', path), open_regular(path) as file:
         for number, line in enumerate(bounded_lines(file), 1):
             if len(line) > LONGEST_LINE:
@@ -228,17 +219,19 @@ def bounded_lines(file: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
     with as_user_error('read', path), open_regular(path) as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def write_sums(sums: Path, paths: Iterable[Path]) -> None:
+    """Writes the checksums of files."""
     lines = [f'{sha256(path)}  {path.name}\n' for path in sorted(paths)]
     write(sums, ''.join(lines))
 
 
 def read_sums(sums: Path) -> dict[str, str]:
-    """Returns name → checksum. Skips damaged lines; {} if `sums` is missing."""
+    """Returns checksums by name, without damaged lines; {} if `sums` is missing."""
     found = filter(None, map(_SUM.fullmatch, _sum_lines(sums)))
     return {match[2]: match[1] for match in found}
 
@@ -251,7 +244,7 @@ def _sum_lines(sums: Path) -> list[str]:
 
 
 def damage(sums: Path) -> str:
-    """Returns what is wrong with the files listed in `sums`, or '' if all are intact.
+    """Returns what is wrong with the files listed in `sums`, or ''.
 
     Raises UserError if a file exists but cannot be read now.
     """
@@ -274,7 +267,7 @@ def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
     """
     if not damage(folder / SUMS):
         return
-    with locked(folder.with_name(f'.{folder.name}.lock'), wait=True):
+    with lock(folder.with_name(f'.{folder.name}.lock'), wait=True):
         wrong = damage(folder / SUMS)
         if not wrong:
             return  # another process made it while this one waited
@@ -288,13 +281,11 @@ def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
 
 
 @contextlib.contextmanager
-def locked(file: Path, wait: bool = False) -> Iterator[None]:
-    """Holds the lock of a file, which is created if missing and never removed.
+def lock(file: Path, wait: bool = False) -> Iterator[None]:
+    """Holds the lock of a file, which is never removed.
 
     The lock ends with the process. It has no effect on file systems without locks.
-
-    Raises:
-      InUse: Another process holds the lock, and `wait` is False.
+    Raises InUse if another process holds it, unless `wait` is True.
     """
     with as_user_error('write', file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -315,6 +306,7 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
 
 
 def is_free(file: Path) -> bool:
+    """Returns whether no process holds the lock of a file."""
     if not file.exists():
         return True
     with as_user_error('read', file):
@@ -371,19 +363,21 @@ def run_title(path: Path) -> str:
 
 
 def is_file_name(name: str) -> bool:
+    """Returns whether a name can be that of a file."""
     return name not in ('', '.', '..') and not set('/\\\0').intersection(name)
 
 
 def obstacle(path: Path) -> str:
-    """Returns why a path and its parents cannot be written, or '' if they can."""
+    """Returns why `path`, called "it", and its parents cannot be written, or ''."""
     nearest = path.absolute()
     while not exists(nearest):
         nearest = nearest.parent
+    name = 'it' if nearest == path.absolute() else nearest
     effective = os.access in os.supports_effective_ids
     if not nearest.is_dir():
-        return f'{nearest} is not a directory'
+        return f'{name} is not a directory'
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=effective):
-        return f'there is no permission to write in {nearest}'
+        return f'there is no permission to write in {name}'
     return ''
 
 
@@ -396,7 +390,7 @@ def remove(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flushes a file, or a folder and its content, to survive a power cut."""
+    """Flushes a file or a folder, to survive a power cut."""
     if os.name != 'posix':
         return  # Windows cannot sync folders
     for entry in [*path.rglob('*'), path]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from experiments.command_line import console, flags, stopping
 from experiments.command_line.stopping import Stopped
-from experiments.errors import UserError, named, note
+from experiments.errors import UserError, note, prefix_errors
 from experiments.runs import directory, reading
 from experiments.sweeps import planning, progress, workers
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -82,7 +82,6 @@ def _check_worker(worker: Sequence[int] | None) -> None:
 
 
 def _check_runs(sweep: Sweep) -> None:
-    """Raises UserError for invalid configs and for directories in other use."""
     import jax
 
     from experiments.config import check, components
@@ -92,17 +91,12 @@ def _check_runs(sweep: Sweep) -> None:
     for run in runs:
         directory.check_directory(run.path, run.config.to_dict())
     for run in {(run.arm, run.value): run for run in runs}.values():
-        with named(f'arm {run.arm!r}'):
+        with prefix_errors(f'arm {run.arm!r}'):
             check.check_overrides(run.config, run.asked)
             components.build(run.config)
 
 
 def _idle_factors(sweep: Sweep) -> list[str]:
-    """Returns a line for each arm in which a crossed factor has no effect.
-
-    Raises:
-      UserError: A factor has no effect in any arm.
-    """
     from experiments.config import check
 
     first = {run.arm: run for run in reversed(sweep.all_runs)}
@@ -122,10 +116,6 @@ def _idle_factors(sweep: Sweep) -> list[str]:
 
 
 def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
-    """Raises UserError for unreadable evaluation sets or an unknown set in `measure`.
-
-    A dry run skips data sets that would be downloaded.
-    """
     from experiments.data import sources
     from experiments.evaluation import sets
 
@@ -134,11 +124,11 @@ def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
         scored = run.config.evaluation.sets
         by_data.setdefault((run.config.data, scored, run.measure), run)
     for (data, scored, measure), run in by_data.items():
-        with named(f'arm {run.arm!r}'):
+        with prefix_errors(f'arm {run.arm!r}'):
             source = sources.load(data)
             if is_dry_run and source.may_download:
                 continue
-            found = sets.chosen(source.evaluation(), scored, 'evaluation.sets')
+            found = sets.select(source.evaluation(), scored, 'evaluation.sets')
             if measure.set not in found:
                 raise UserError(
                     f'measure={str(measure)!r}: unknown set {measure.set!r}. '
@@ -147,7 +137,6 @@ def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
 
 
 def _power(sweep: Sweep) -> str:
-    """Returns the minimum detectable difference, from the spread of finished runs."""
     from experiments.reports import analysis
 
     scores = planning.scores(sweep.runs)
@@ -183,7 +172,7 @@ def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
 
 
 def _make_here(sweep: Sweep, config: str, number: int) -> None:
-    """Starts workers for all runs on this machine; exits with status 1 if a run fails.
+    """Starts workers on this machine; exits with status 1 if a run fails.
 
     Forwards a stop to the workers, and ends this process when all have saved.
     """
@@ -196,7 +185,7 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
     if said:
         in_all = progress.number_of_runs(sweep)
         print(f'{len(said)} of {in_all} runs have already ended', flush=True)
-    with stopping.asked() as stop:
+    with stopping.delay_stop() as stop:
         is_open = True
         while is_open and not stop():
             sweep = _use_workers(sweep, said, config, number, stop)
@@ -224,7 +213,6 @@ def _use_workers(
 
 
 def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
-    """Waits for runs of other processes, such as workers of a killed sweep, if any."""
     was_running = False
     while not stop():
         if reading.RUNNING not in {planning.outcome(x).status for x in sweep.all_runs}:

@@ -141,15 +141,16 @@ def _parser() -> flags.Parser:
 
 
 def _check_html(path: Path) -> None:
-    reason = storage.obstacle(path.parent)
     if path.is_dir():
-        reason = 'it is a directory'
+        raise UserError(f'--html={path}: is a directory. Pass a file.')
+    reason = storage.obstacle(path.parent)
     if reason:
-        raise UserError(f'--html={path}: cannot be written, {reason}. Pass another.')
+        raise UserError(
+            f'--html={path}: its folder cannot be written, {reason}. Pass another.'
+        )
 
 
 def _model_of(runs: 'Sequence[OpenedRun]') -> tuple[Any, Any]:
-    """Returns the model of a run or an ensemble, and its averaged variables."""
     from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
     models = [run.model for run in runs]
@@ -177,7 +178,6 @@ def _check_n_best(n_best: int, most: int) -> None:
 
 
 def _show(hypotheses: 'Sequence[Hypothesis]', n_best: int, scores: bool) -> None:
-    """Prints exactly `n_best` lines, so that each input has the same number."""
     missing = n_best - len(hypotheses)
     padding = [('', float('-inf'))] * missing
     for text, score in [*hypotheses[:n_best], *padding]:
@@ -187,7 +187,6 @@ def _show(hypotheses: 'Sequence[Hypothesis]', n_best: int, scores: bool) -> None
 def _write_page(
     path: Path, run: 'OpenedRun', sentences: Sequence[str], strategy: 'Strategy'
 ) -> None:
-    """Writes the page; leaves out sentences that are too long."""
     from experiments.browser import page
     from experiments.evaluation.explainer import Explainer
 

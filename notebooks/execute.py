@@ -105,7 +105,7 @@ def _without_paths(text: str, root: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or '').partition('\n')[0])
     # Python 3.11 also checks omitted names, [], against the choices.
     parser.add_argument('names', nargs='*', choices=[*NAMES, []], metavar='name')
     names = parser.parse_args().names or NAMES

@@ -1,4 +1,4 @@
-"""Parses the collective operations of a compiled program from its HLO text."""
+"""The collective operations of a compiled program."""
 
 import math
 import re
@@ -33,7 +33,6 @@ class Collective(NamedTuple):
     """One collective operation.
 
     Attributes:
-      kind: One of `KINDS`.
       in_loop: Whether a loop runs it, directly or through a called computation.
       bytes: Size of its results on one device.
     """
@@ -75,7 +74,6 @@ def _lines_by_computation(text: str) -> dict[str, list[str]]:
 
 
 def _in_loops(lines: dict[str, list[str]]) -> set[str]:
-    """Returns the computations that loops run, directly or through calls."""
     calls: dict[str, set[str]] = {}
     waiting = []
     for computation, body in lines.items():

@@ -41,12 +41,10 @@ def make(path, bleu=None, outputs=(), rows=(), result=None, environment=None, **
     """Creates a run, which has finished if `bleu` is given.
 
     Args:
-      path: Its directory.
       bleu: BLEU of the set `test`.
       outputs: Its translations of `SOURCES`.
       rows: (step, kind, values) of its metrics.
       result: More entries of its result.
-      environment: Its `environment.json`.
       config: Fields with __ for the dot, such as model__num_heads=8.
     """
     fields = {name.replace('__', '.'): value for name, value in config.items()}

@@ -1,9 +1,8 @@
 """Injects mistakes into a copy of the code, one at a time; each must fail its tests.
 
-    python -m tests.mistakes [--only=NAME …] [--list] [--unchanged]
+python -m tests.mistakes [--only=NAME …] [--list] [--unchanged]
 
-`mistakes.toml` lists the replacements and the tests that must fail. Run it by hand
-before and after you rewrite tests.
+`mistakes.toml` lists them. Run this before and after you rewrite tests.
 """
 
 import argparse

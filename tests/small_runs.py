@@ -1,9 +1,7 @@
 """A run that trains in seconds: its text, its config and its launcher.
 
-    python small_runs.py -m experiments.run …
-
-runs a short version of a page's command, with few steps of a small model. Commands that
-need missing data or devices are described or get `--dry_run`.
+python small_runs.py -m experiments.run … runs a short version of a page's command.
+Commands that need missing data or devices are described or get `--dry_run`.
 """
 
 import os
@@ -61,7 +59,6 @@ def train_tokenizer(data: Source, vocab_size: int, cache: Path) -> Tokenizer:
 
 
 def write_text(folder: Path, **sets: int) -> Path:
-    """Writes parallel text to a folder: training pairs and evaluation sets."""
     pairs = list(Grammar(pairs=_TRAIN + 10).train())
     begin = 0
     for stem, size in {'train': _TRAIN, **sets}.items():

@@ -21,7 +21,7 @@ def on_files(files: Files, config: Any) -> Files:
         if name == 'index':
             continue
         path = ROOT / f'notebooks/{name}.ipynb'
-        text, pictures = converted(json.loads(path.read_text('utf-8')), name)
+        text, pictures = convert(json.loads(path.read_text('utf-8')), name)
         uri = f'notebooks/{name}.md'
         files.append(File.generated(config, uri, content=text))
         for picture, data in pictures.items():
@@ -30,7 +30,7 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def converted(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]:
+def convert(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]:
     """Returns a notebook's Markdown, and its pictures by name."""
     parts: list[str] = []
     pictures: dict[str, bytes] = {}

@@ -48,12 +48,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     here = Path(page.file.abs_src_path or ROOT / page.file.src_uri)
-    markdown = rewritten(markdown, here, page.file.src_uri, config.repo_url, files)
+    markdown = rewrite_links(markdown, here, page.file.src_uri, config.repo_url, files)
 
     def include(found: re.Match) -> str:
         text = section((ROOT / 'README.md').read_text('utf-8'), found[1])
         source = ROOT / 'README.md'
-        return rewritten(text, source, page.file.src_uri, config.repo_url, files)
+        return rewrite_links(text, source, page.file.src_uri, config.repo_url, files)
 
     def figure(found: re.Match) -> str:
         name = f'notebooks/{found[1].replace(" ", "_")}.'
@@ -119,7 +119,9 @@ def command_help(module: str) -> str:
     return f'```text\n{text}\n```'
 
 
-def rewritten(markdown: str, here: Path, uri: str, repo_url: str, files: Files) -> str:
+def rewrite_links(
+    markdown: str, here: Path, uri: str, repo_url: str, files: Files
+) -> str:
     """Returns the Markdown of the file `here`, with links as seen from page `uri`."""
 
     def link(found: re.Match) -> str:

@@ -1,1 +1,1 @@
-"""The demo in a browser: a page, and a local server for it."""
+"""The demo in a browser."""

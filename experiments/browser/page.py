@@ -1,4 +1,4 @@
-"""The page that shows how translations are computed, live or from a file."""
+"""The page that shows how translations are computed."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The server of the page: for browsers of this machine, and for its own page only.
+"""The server of the page, for browsers of this machine.
 
 Other pages in the same browser can send requests to it. A request must therefore name
 this machine as its host (against DNS rebinding), come from the page itself, and be
@@ -71,9 +71,6 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
       hosts: The allowed host names of requests.
-
-    Raises:
-      UserError: The port can't be used.
     """
 
     daemon_threads = True
@@ -98,7 +95,7 @@ class Server(ThreadingHTTPServer):
         self.serve_forever()
 
     def answer(self, asked: bytes) -> dict[str, Any]:
-        """Returns the answer to a question in JSON; raises Refused if it is invalid."""
+        """Returns the answer to a question in JSON, or raises Refused."""
         question = _read_question(asked, len(self._runs))
         if time.monotonic() - self._times[0] < 1:
             raise Refused(
@@ -136,7 +133,6 @@ class _Handler(BaseHTTPRequestHandler):
             timer.cancel()
 
     def _end_request(self) -> None:
-        """Stops reading the request; the part that was read is answered."""
         with contextlib.suppress(OSError):  # the connection has ended
             self.connection.shutdown(socket.SHUT_RD)
 

@@ -1,1 +1,1 @@
-"""Checkpoints of a run: written atomically, verified when read, averaged."""
+"""Checkpoints of a run."""

@@ -1,6 +1,6 @@
-"""The parameters that adapters leave fixed. A run saves them once, in `base/`.
+"""The parameters that adapters leave fixed, saved once in `base/` of a run.
 
-Its checkpoints hold only the others, so they have the size of the adapters.
+Checkpoints hold only the others, so they have the size of the adapters.
 """
 
 from pathlib import Path
@@ -32,11 +32,7 @@ def join(path: Path, params: Any, abstract: Any, held: frozenset[str]) -> Any:
 
     Args:
       path: The run's directory.
-      params: The parameters of a checkpoint.
       abstract: Shapes, dtypes and shardings of all parameters.
-
-    Raises:
-      UserError: They are missing or damaged.
     """
     if not held:
         return params

@@ -1,8 +1,8 @@
 """Checkpoints by Orbax's manager: written atomically, verified when read.
 
-A checkpoint is a folder that is renamed to its step only when it is complete on disk.
-It holds `state`, the arrays, and `metadata`, JSON with a digest of each array, because
-Orbax restores flipped bits without an error.
+A folder is renamed to its step only when it is complete on disk. It holds `state`, the
+arrays, and `metadata`, JSON with a digest of each array, because Orbax restores flipped
+bits without an error.
 """
 
 import contextlib
@@ -46,20 +46,24 @@ _PARSE_STATUSES = (
 
 
 class Damaged(ValueError):
-    """A checkpoint differs from what was written."""
+    """A checkpoint that differs from what was written."""
 
 
 class Gone(Exception):
-    """A checkpoint was removed by its run while it was being read."""
+    """A checkpoint that its run removed while it was being read."""
 
 
 class Restored(NamedTuple):
+    """A restored checkpoint."""
+
     step: int
     state: Any
     metadata: dict[str, Any]
 
 
 class Mean(NamedTuple):
+    """The mean of checkpoints."""
+
     variables: Any
     steps: list[int]
     left_out: list[int]  # steps of damaged checkpoints
@@ -77,8 +81,8 @@ class Checkpoints:
     best. Checkpoints that are saved only because of a stop are not scheduled.
 
     Args:
-      is_due: Step → whether an uninterrupted run saves a checkpoint.
-      scores: Step → score, higher is better. It may grow at any time.
+      is_due: Returns whether an uninterrupted run saves a checkpoint after a step.
+      scores: Scores by step, higher is better. It may grow at any time.
     """
 
     def __init__(
@@ -139,14 +143,13 @@ class Checkpoints:
             storage.sync(folder)
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
-        """Starts to save a tree of arrays. When it returns, they may be donated.
+        """Starts to save arrays, which may then be donated.
+
+        Raises UserError if this checkpoint, or the one before it, cannot be written.
 
         Args:
           step: Later than all saved steps.
           metadata: A JSON serializable dict.
-
-        Raises:
-          UserError: This checkpoint, or the one before it, cannot be written.
         """
         self.wait()
         content = {
@@ -164,13 +167,14 @@ class Checkpoints:
                 raise ValueError(f'step {step} is not after the newest checkpoint')
 
     def wait(self) -> None:
-        """Waits until the checkpoint is complete; UserError if it cannot be written."""
+        """Waits until the last checkpoint is complete."""
         if self._manager is not None:
             with self._failures_told():
                 self._manager.wait_until_finished()
             storage.remove(self.directory / _REMOVED)
 
     def close(self) -> None:
+        """Waits for the last checkpoint and frees the manager."""
         try:
             self.wait()
         finally:
@@ -189,7 +193,7 @@ class Checkpoints:
             ) from error
 
     def steps(self) -> list[int]:
-        """Returns the steps of all complete checkpoints; UserError if unreadable."""
+        """Returns the steps of all complete checkpoints."""
         if not storage.exists(self.directory):
             return []
         with storage.as_user_error('read', self.directory):
@@ -264,14 +268,13 @@ class Checkpoints:
     ) -> Mean:
         """Returns the mean of the variables that were saved at several steps.
 
-        Other parts, such as optimizer state, are not read or verified. Damaged
+        Other arrays, such as optimizer state, are not read or verified. Damaged
         checkpoints cause a warning, and are skipped.
 
         Args:
           abstract: Shapes, dtypes and target shardings of the mean.
 
         Raises:
-          UserError: All are damaged, one cannot be read now, or is from another model.
           Gone: A checkpoint was removed before it could be read.
         """
         good: list[int] = []
@@ -329,7 +332,7 @@ class Checkpoints:
 
 
 def average(trees: Iterable[Any]) -> Any:
-    """Returns the mean of trees of floating-point arrays; None without trees.
+    """Returns the mean of trees of floating-point arrays, if there are any.
 
     Sums in float64 on the arrays' devices, with one tree in memory at a time. The
     result has the dtypes and shardings of the leaves.

@@ -5,10 +5,9 @@ The bits of an array's elements are words w₀, w₁, … in row-major order. Th
     Σᵢ mix(wᵢ + mix(i))  mod 2³²,
 
 where `mix` is a bijection of 32-bit integers in which each output bit depends on each
-input bit (lowbias32; Wellons 2018, "Prospecting for Hash Functions"). Integer addition
-is associative, so the digest doesn't depend on the sharding. It detects any change of
-one element, and others with probability 1 − 2⁻³². A weighted sum, Σᵢ (2i + 1) wᵢ, would
-not detect that x and −x are swapped.
+input bit (lowbias32; Wellons 2018, "Prospecting for Hash Functions"). It doesn't depend
+on the sharding, since integer addition is associative. It detects any change of one
+element, and others with probability 1 − 2⁻³².
 """
 
 import math
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 
 
 def leaves_by_path(tree: Any) -> dict[str, Any]:
-    """Returns path → leaf of a tree: `{'params/norm/bias': …}`."""
+    """Returns the leaves of a tree by path: `{'params/norm/bias': …}`."""
     leaves = {}
     for path, leaf in jax.tree.leaves_with_path(tree):
         leaves[jax.tree_util.keystr(path, simple=True, separator='/')] = leaf
@@ -27,13 +26,13 @@ def leaves_by_path(tree: Any) -> dict[str, Any]:
 
 
 def array_kinds(tree: Any) -> dict[str, str]:
-    """Returns path → dtype and shape: `{'params/norm/bias': 'float32[512]'}`."""
+    """Returns dtype and shape by path: `{'params/norm/bias': 'float32[512]'}`."""
     leaves = leaves_by_path(tree)
     return {path: f'{x.dtype}{list(x.shape)}' for path, x in leaves.items()}
 
 
 def array_facts(tree: Any) -> dict[str, str]:
-    """Returns path → dtype, shape and digest of each array: `'float32[512] 1a2b3c4d'`.
+    """Returns dtype, shape and digest by path: `'float32[512] 1a2b3c4d'`.
 
     All processes that share the arrays must call it.
     """

@@ -1,1 +1,1 @@
-"""The command line: flags, messages, progress and signals."""
+"""The command line."""

@@ -38,7 +38,6 @@ def run(name: str) -> NoReturn:
 
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Prints a traceback with control characters, such as of a file, as escapes."""
     from experiments.errors import printable  # late, as all slow imports
 
     lines = traceback.format_exception(kind, error, trace)

@@ -1,4 +1,4 @@
-"""Output of facts, numbers and tables, and lines from standard input."""
+"""Output of facts, numbers and tables, and input lines."""
 
 import os
 import sys
@@ -57,10 +57,10 @@ def table(
         'right' if any(map(is_number, column)) else 'left'
         for column in zip(*rows, strict=True)
     ]
-    return tabulated(names, cells, sides)
+    return format_table(names, cells, sides)
 
 
-def tabulated(
+def format_table(
     names: Sequence[str],
     cells: Sequence[Sequence[str]],
     sides: Sequence[str],
@@ -83,6 +83,7 @@ def tabulated(
 
 
 def cell(value: Any) -> str:
+    """Formats a value for a table."""
     if value is None:
         return '-'
     if isinstance(value, float):
@@ -102,10 +103,12 @@ def _of_float(value: float) -> str:
 
 
 def score(value: Any) -> str:
+    """Formats a score with two decimals."""
     return f'{value:.2f}' if is_number(value) else cell(value)
 
 
 def gigabytes(size: float) -> str:
+    """Formats a number of bytes."""
     return f'{size / 1e9:.2f} GB'
 
 
@@ -113,12 +116,13 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Returns a number with its noun: `1 arm`, `2 arms`."""
     return f'{number:,} {noun}' if number == 1 else f'{number:,} {noun}s'
 
 
 def say_next(command: str) -> None:
+    """Prints the command to run next."""
     if sys.stdout.isatty():
         print('next:', command)
 
@@ -164,7 +168,6 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
 def _decoded(
     lines: Sequence[bytes], before: int, is_whole: bool = False
 ) -> Iterator[list[str]]:
-    """Yields the decoded lines as one list, up to a line that isn't UTF-8."""
     texts = []
     for line in lines:
         try:

@@ -1,4 +1,4 @@
-"""The command line: a config file, overrides `--config.a.b=value`, one-line errors."""
+"""Flags, and overrides of a config file: `--config.a.b=value`."""
 
 import argparse
 import contextlib
@@ -21,7 +21,13 @@ from experiments import registries, storage
 from experiments.command_line import console, stopping
 from experiments.config import load, schema, user_modules
 from experiments.config.load import flatten
-from experiments.errors import UserError, component_error, line, named, printable
+from experiments.errors import (
+    UserError,
+    component_error,
+    line,
+    prefix_errors,
+    printable,
+)
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import DTYPES
 from flaxformer_lite.validation import did_you_mean, quote
@@ -102,7 +108,6 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(argv, namespace)
 
     def _complete(self) -> NoReturn:
-        """Prints the completions that a shell asks for, and ends the process."""
         import argcomplete
 
         self._completes = True  # argcomplete parses the words before
@@ -150,7 +155,7 @@ def main(run: Callable[[], None]) -> None:
 
 
 class _Output(io.TextIOWrapper):
-    """Standard output that raises UserError if it can't be written: the disk is full.
+    """Standard output that raises UserError if it can't be written.
 
     After an error it discards its output, so that the flush at exit succeeds.
     """
@@ -186,6 +191,7 @@ class _Output(io.TextIOWrapper):
 
 
 def add_trust_code(parser: Parser) -> None:
+    """Adds the flag `--trust_code`."""
     parser.add_argument(
         '--trust_code',
         action='store_true',
@@ -195,6 +201,7 @@ def add_trust_code(parser: Parser) -> None:
 
 
 def add_step(parser: Parser) -> None:
+    """Adds the flag `--step`."""
     parser.add_argument(
         '--step',
         type=whole_number,
@@ -213,6 +220,7 @@ def add_dtype(parser: Parser) -> None:
 
 
 def whole_number(text: str, least: int = 0) -> int:
+    """Parses a whole number of at least `least`."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(
             f'{text!r} must be a whole number from {least}'
@@ -228,11 +236,7 @@ def _use_utf8() -> None:
 
 
 def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, ConfigFlags]:
-    """Parses the parser's own flags, and `--config` with its overrides.
-
-    Raises:
-      UserError: Unknown flag or field, invalid value, or missing config.
-    """
+    """Parses the parser's own flags, and `--config` with its overrides."""
     parser.add_argument('--config', required=True, help=CONFIG_HELP)
     parser.overrides = [f'--config.{field}' for field in schema.fields()]
     add_trust_code(parser)
@@ -250,27 +254,22 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Confi
 
 def _trust(field: str, run: str) -> None:
     if run:
-        with named(field):
+        with prefix_errors(field):
             user_modules.use(Path(run).expanduser(), trust_code=True)
 
 
 def settings(
     path: str, overrides: Mapping[str, Any], trust_code: bool = False
 ) -> ConfigFlags:
-    """Returns the settings of a config file with overrides, as in `load.override`.
-
-    Args:
-      path: As on the command line.
-      trust_code: As in `user_modules.use`.
-    """
+    """Returns the settings of a config file with overrides, as in `load.override`."""
     file = find(path)
     config = _load(file)
+    before = flatten(config.to_dict())
     if file.suffix == '.json':
         user_modules.use(file.parent, trust_code=trust_code)
         if 'evaluation.metrics' not in overrides:
-            stored = config.evaluation.metrics
+            stored = before['evaluation.metrics']
             user_modules.check_commands(stored, file.parent, trust_code)
-    before = flatten(config.to_dict())
     load.override(config, overrides)
     found = load.from_dict(config.to_dict())
     changed = {k: v for k, v in found.values().items() if v != before[k]}
@@ -282,7 +281,6 @@ def _name(file: Path) -> str:
 
 
 def _help(argv: Sequence[str]) -> str:
-    """Returns the epilog of `--help`: all fields of the config, and all components."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--config', nargs='?')
     known, _ = parser.parse_known_args(argv)
@@ -322,6 +320,7 @@ def _row(name: str, value: str) -> str:
 
 
 def available(folder: Path = FOLDERS[-1]) -> list[str]:
+    """Returns the names of the config files in a folder."""
     return sorted(file.stem for file in folder.glob('[a-z]*.py'))
 
 
@@ -329,12 +328,6 @@ def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
     """Returns the file of a path with or without `.py`.
 
     For `config.json`, `config.json.py` is not tried: it would be run.
-
-    Args:
-      folders: Searched after the working directory.
-
-    Raises:
-      UserError: The file doesn't exist.
     """
     paths = [path] if path.endswith('.json') else [path, f'{path}.py']
     for folder in (Path(), *folders):
@@ -349,11 +342,9 @@ def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
 
 
 def evaluate(file: Path) -> Any:
-    """Returns the result of get_config() in a file; None if it isn't defined.
+    """Returns the result of get_config() in a file, if it is defined.
 
-    Raises:
-      UserError: The file fails or exits; names the last of its lines in the traceback.
-      KeyboardInterrupt: Ctrl-C was pressed.
+    A UserError names the last of the file's lines in the traceback.
     """
     try:
         return runpy.run_path(str(file)).get('get_config', lambda: None)()
@@ -375,17 +366,13 @@ def _load(file: Path) -> config_dict.ConfigDict:
         config = evaluate(file)
     if not isinstance(config, config_dict.ConfigDict):
         raise UserError(f'{file}: define get_config(), which returns a ConfigDict.')
-    with named(file):
+    with prefix_errors(file):
         load.fill(config)
     return config.lock()
 
 
 def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
-    """Parses `['--config.a.b=value', …]` to `{'a.b': value}`, by the fields' types.
-
-    Raises:
-      UserError: A field is unknown, or its text isn't of its type.
-    """
+    """Parses `['--config.a.b=value', …]` to `{'a.b': value}`, by the fields' types."""
     load.check_names(m[1] for m in map(OVERRIDE.match, texts) if m)
     config = config_dict.ConfigDict()
     load.fill(config)

@@ -38,13 +38,13 @@ def on_stderr(phase: str) -> Iterator['Screen']:
     with contextlib.closing(Screen(sys.stderr, is_log=False)) as screen:
         stopping.set_exit_message(screen.close)
         screen.begin(phase)
-        with errors_noted(screen):
+        with note_errors(screen):
             yield screen
 
 
 @contextlib.contextmanager
-def errors_noted(screen: 'Screen', of: str = '') -> Iterator[None]:
-    """Adds the phase to an error's traceback, such as that of a user's component."""
+def note_errors(screen: 'Screen', of: str = '') -> Iterator[None]:
+    """Adds the phase to an error's traceback."""
     try:
         yield
     except UserError:
@@ -61,9 +61,6 @@ class Screen:
       out: Defaults to standard output.
       clock: Returns seconds.
       is_log: Whether a stream that isn't a terminal gets the phases as lines.
-
-    Attributes:
-      phase: Such as 'compiling'.
     """
 
     def __init__(
@@ -108,10 +105,7 @@ class Screen:
             self.say(f'{phase} …')
 
     def count(self, done: int, total: int | None, unit: str) -> None:
-        """Shows the progress of the phase and the time left, on a terminal only.
-
-        An unknown `total` is None.
-        """
+        """Shows progress and the time left, on a terminal only."""
         number = f'{done:,}/{total:,}' if total else f'{done:,}'
         details = printable(f'{number} {unit}')
         if not done:  # estimate the time left from this unit alone

@@ -1,9 +1,9 @@
-"""Graceful stops: SIGTERM and Ctrl-C end a command soon, and no progress is lost.
+"""Graceful stops by SIGTERM and Ctrl-C, without loss of progress.
 
 Python runs signal handlers in the main thread between bytecode instructions, and so not
 while that thread compiles or waits for a device. A separate thread therefore reads the
 signals' numbers from a socket that the interpreter writes to. It normally ends the
-process, as a kill would. In a block of `asked`, with unsaved training steps, the
+process, as a kill would. In a block of `delay_stop`, with unsaved training steps, the
 training loop stops instead.
 
 SIGHUP, as from a closed ssh session, counts as SIGTERM. Under `nohup` it stays ignored.
@@ -37,7 +37,7 @@ class Stopped(Exception):
 
 
 def watch() -> None:
-    """Makes SIGTERM and Ctrl-C end the process, or request a stop (`asked`)."""
+    """Makes SIGTERM and Ctrl-C end the process, or request a stop (`delay_stop`)."""
     global _sockets
     if _sockets is not None:
         return
@@ -63,17 +63,15 @@ def is_watching() -> bool:
 def set_exit_message(line: Callable[[], str | None]) -> None:
     """Sets the last action and line of a process that a signal ends.
 
-    Args:
-      line: Called in another thread while the main thread continues. Without a text,
-        and by default, `stopped` is printed on stderr, since standard output may be a
-        command's result.
+    `line` is called in another thread while the main thread continues. Without a text,
+    `stopped` is printed, on stderr, since standard output may be a command's result.
     """
     global _line
     _line = line
 
 
 @contextlib.contextmanager
-def asked() -> Iterator[Callable[[], bool]]:
+def delay_stop() -> Iterator[Callable[[], bool]]:
     """Delays the end by a signal until the block ends; a second Ctrl-C doesn't wait.
 
     Yields:
@@ -92,8 +90,8 @@ def asked() -> Iterator[Callable[[], bool]]:
 
 
 @contextlib.contextmanager
-def at_once() -> Iterator[None]:
-    """Lets a signal end the process within a block of `asked`, while all is saved."""
+def allow_stop() -> Iterator[None]:
+    """Lets a signal end the process within `delay_stop`, while all is saved."""
     global _someone_asks
     before = _someone_asks
     _someone_asks = False

@@ -1,1 +1,1 @@
-"""Config schema, loading and validation."""
+"""Schema, loading and validation of configs."""

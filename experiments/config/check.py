@@ -1,4 +1,4 @@
-"""Checks of a config that keep no component."""
+"""Further checks of a config."""
 
 from collections.abc import Iterable
 
@@ -38,11 +38,8 @@ def check_backend(config: ExperimentConfig) -> None:
 def check_contracts(config: ExperimentConfig) -> None:
     """Tests user-defined components against the quick contracts.
 
-    `train.check_parts=False` disables this. Components of the model are tested in a
-    small model with all components of the config.
-
-    Raises:
-      UserError: A contract is broken; includes the smallest example.
+    `train.check_parts=False` disables this. Model components are tested together in a
+    small model.
     """
     if not config.train.check_parts:
         return
@@ -89,7 +86,7 @@ def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
 
 
 def unused_fields(config: ExperimentConfig) -> dict[str, str]:
-    """Returns the fields that have no effect → the reason."""
+    """Returns the reason why a field has no effect, by field."""
     unused = {}
     with user_errors():
         names = variants.unused_fields(config.model)

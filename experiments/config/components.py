@@ -1,4 +1,4 @@
-"""Builds the components that a config names, once, before any work begins."""
+"""The components that a config names, each built once."""
 
 from typing import NamedTuple
 
@@ -24,13 +24,12 @@ from flaxformer_lite.training.loss import as_loss
 
 
 class Components(NamedTuple):
-    """The components of a config, before data, a teacher and the steps are known.
+    """The components of a config.
 
     Attributes:
       tokenizer: Untrained.
-      filters: By spec.
-      objective: Without a tokenizer; None is translation.
-      hooks: By spec.
+      filters, hooks: By spec.
+      objective: Without a tokenizer. Translation has None.
       metrics: By name, without a language.
       best_metric: Selects the best checkpoints.
       model: Without `train.remat`.
@@ -61,9 +60,6 @@ def build(
     Args:
       vocab_size: Defaults to the largest that the config's tokenizer can have. Sources
         then get the size of their own tokenizer, if they have one.
-
-    Raises:
-      UserError: A component is invalid, or fields contradict each other.
     """
     with user_errors('data: '):
         # Check only the name: importing the module of a source can be slow.

@@ -1,8 +1,4 @@
-"""Loads config files and stored configs as an `ExperimentConfig`.
-
-A config file returns a `ConfigDict`. `fill` adds the fields that it omits, so every
-field can be overridden on the command line.
-"""
+"""Loads config files and stored configs as an `ExperimentConfig`."""
 
 import contextlib
 import dataclasses
@@ -23,7 +19,7 @@ from experiments.config.schema import (
     part_fields,
     sections,
 )
-from experiments.errors import UserError, named, user_errors
+from experiments.errors import UserError, prefix_errors, user_errors
 from flaxformer_lite import validation
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Dataclass
@@ -39,11 +35,7 @@ _OLDEST = 13  # of release 0.3, the oldest whose runs can be read
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-    """Returns `{'model.d_ff': 8}` for `{'model': {'d_ff': 8}}`.
-
-    Raises:
-      UserError: A key isn't text, or the mappings nest too deep.
-    """
+    """Returns `{'model.d_ff': 8}` for `{'model': {'d_ff': 8}}`."""
     if prefix.count('.') > _DEEPEST:  # a mapping may contain itself
         raise UserError(f'{prefix[:40]}…: nests deeper than {_DEEPEST} levels')
     flat = {}
@@ -61,13 +53,10 @@ def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 
 def fill(config: ConfigDict) -> None:
-    """Adds missing fields with their defaults, and sets the type of each field.
+    """Adds the missing fields, so that each can be overridden, and sets field types.
 
     The type determines how overrides are parsed. An int becomes a float in a float
     field, and None becomes a placeholder.
-
-    Raises:
-      UserError: The schema does not have a field.
     """
     check_names(flatten(config.to_dict()))
     with config.unlocked(), config.ignore_type():
@@ -114,11 +103,8 @@ def plain(value: Any, kind: Any = None) -> Any:
 def override(config: ConfigDict, values: Mapping[str, Any]) -> None:
     """Sets fields of a config that `fill` has completed: `{'model.num_heads': 8}`.
 
-    The name `optimizer.schedule.peak` sets an argument of the component that the field
-    names, after all fields.
-
-    Raises:
-      UserError: A field is unknown, or its value is invalid.
+    `optimizer.schedule.peak` sets an argument of the component that the field names,
+    after all fields.
     """
     found, arguments = {}, {}
     for name, value in values.items():
@@ -141,7 +127,6 @@ def override(config: ConfigDict, values: Mapping[str, Any]) -> None:
 
 
 def _is_argument(name: str) -> bool:
-    """Returns whether a name is that of an argument of a component."""
     return name not in fields() and name.rpartition('.')[0] in part_fields()
 
 
@@ -153,7 +138,7 @@ def from_config_dict(config: ConfigDict) -> ExperimentConfig:
 
 
 def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
-    """Returns the typed config of a nested dictionary; fields must not be missing."""
+    """Returns the typed config of a nested dictionary with all fields."""
     values = flatten(config)
     check_names(values)
     for name in fields():
@@ -177,7 +162,7 @@ def _of_class(kind: Any, values: Mapping[str, Any], prefix: str = '') -> Any:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raises UserError if a field is not in the schema; suggests a similar one."""
+    """Raises UserError for an unknown field; suggests a similar one."""
     for name in names:
         if name in fields():
             continue
@@ -190,16 +175,12 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a nested config as `config.json` stores it, with its version."""
     return {VERSION_FIELD: VERSION, **config}
 
 
 def read_stored(file: Path) -> dict[str, Any]:
-    """Returns the stored config of a run, nested, in the current version's fields.
-
-    Raises:
-      UserError: The file is not a config, its version is unsupported, or a value is
-        invalid.
-    """
+    """Returns the stored config of a run, nested, in the current version's fields."""
     config = storage.read_json(file)
     if not isinstance(config, dict) or not config:
         raise UserError(f'{file} is not the config of a run')
@@ -210,7 +191,7 @@ def read_stored(file: Path) -> dict[str, Any]:
             f'code reads versions {_OLDEST} to {VERSION}; use the commit that '
             'environment.json names.'
         )
-    with named(file), user_errors():
+    with prefix_errors(file), user_errors():
         _check_keys(config)
         _check_sections(config)
         if version < VERSION:
@@ -220,7 +201,7 @@ def read_stored(file: Path) -> dict[str, Any]:
 
 
 def _check_keys(nested: Mapping[str, Any]) -> None:
-    """Raises UserError if a key has a dot: it could hide the value of a field."""
+    """Raises UserError for a key with a dot, which could hide the value of a field."""
     for key, value in nested.items():
         if '.' in key:
             raise UserError(

@@ -33,12 +33,14 @@ SeedOrEmpty = Annotated[int | None, Range(at_least=0, below=2**32)]
 
 
 def check_value(name: str, annotation: Any, value: Any) -> None:
-    """Raises UserError if a field or a flag has a value that is not allowed."""
+    """Raises UserError for an invalid value of a field or a flag."""
     with user_errors():
         validation.check(name, annotation, value)
 
 
 class ConfigSection(model_schema.Section):
+    """Base class of the sections."""
+
     def __post_init__(self):
         with user_errors():
             super().__post_init__()
@@ -46,6 +48,8 @@ class ConfigSection(model_schema.Section):
 
 @dataclasses.dataclass(frozen=True)
 class BatchConfig(ConfigSection):
+    """Size and kind of training batches."""
+
     NAME = 'batch'
 
     tokens: Annotated[
@@ -203,6 +207,8 @@ class EvaluationConfig(ConfigSection):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig(ConfigSection):
+    """When to save checkpoints, and how many to keep."""
+
     NAME = 'checkpoint'
 
     every: Annotated[Size, 'steps between checkpoints'] = 1_500
@@ -265,11 +271,13 @@ class ExperimentConfig(ConfigSection):
         return {name: self.get(name) for name in fields()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every field, nested, as `config.json` stores them."""
+        """Returns every field, nested."""
         return dataclasses.asdict(self)
 
 
 class Field(NamedTuple):
+    """A field of the config."""
+
     kind: Any  # its annotation, for checking values
     default: Any
     help: str  # its meaning in one line
@@ -277,7 +285,7 @@ class Field(NamedTuple):
 
 @functools.cache
 def fields() -> dict[str, Field]:
-    """Returns all fields by name, such as `train.steps`."""
+    """Returns all fields by name."""
     found = {}
     for section, kind in {'': ExperimentConfig, **sections()}.items():
         for field in dataclasses.fields(kind):
@@ -296,7 +304,7 @@ def part_fields() -> list[str]:
 
 
 def sections(kind: Any = ExperimentConfig, prefix: str = '') -> dict[str, Any]:
-    """Returns name → class of the sections: `model`, `model.decoder`, ...."""
+    """Returns the classes of the sections by name: `model`, `model.decoder`, ...."""
     found = {}
     for field in dataclasses.fields(kind):
         if dataclasses.is_dataclass(field.type):
@@ -324,6 +332,7 @@ def allowed(kind: Any) -> str:
 
 
 def display(value: Any) -> str:
+    """Formats a value for a message or a table."""
     return '(empty)' if value in (None, '') else str(value)
 
 
@@ -341,6 +350,6 @@ def without_seeds(config: ExperimentConfig) -> ExperimentConfig:
 def takes_best(config: ExperimentConfig) -> bool:
     """Returns whether the final scores average the best checkpoints, not the last.
 
-    Early stopping (`train.patience`) implies this, whatever `evaluation.average_of` is.
+    Early stopping (`train.patience`) implies this.
     """
     return config.evaluation.average_of == 'best' or config.train.patience > 0

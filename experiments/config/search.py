@@ -1,4 +1,4 @@
-"""Decoding of a config: strategy, processors and sizes."""
+"""Decoding of a config."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,13 +21,13 @@ _UTILITY = 'chrf'  # the default of `mbr`
 
 
 class Decoding(NamedTuple):
-    """Decoding of a run or a command.
+    """Strategy, processors and sizes of decoding.
 
     Attributes:
       strategy: The search; for `mbr`, its sampler.
       extra_length, batch_tokens: As in the config.
-      samples: The number of samples per sentence that `mbr` sets; else None.
-      utility: The metric by which `mbr` ranks the samples; else None.
+      samples: Number of samples per sentence. Set by `mbr` only.
+      utility: The metric by which `mbr` ranks the samples.
     """
 
     strategy: Strategy
@@ -43,7 +43,7 @@ class Decoding(NamedTuple):
 
 
 def make(evaluation: EvaluationConfig) -> Decoding:
-    """Builds the components of decoding; raises UserError for invalid ones."""
+    """Builds the components of decoding."""
     with user_errors('evaluation.decode: '):
         strategy = as_strategy(evaluation.decode)
     with user_errors('evaluation.processors: '):

@@ -1,4 +1,4 @@
-"""Generates the table of all fields for the documentation.
+"""Generates the documentation's table of all fields.
 
 python -m experiments.config.table >docs/reference/configs.md
 """

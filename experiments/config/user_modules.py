@@ -1,8 +1,7 @@
-"""User modules that a config names: copied to the run, and imported again later.
+"""User modules that a config names, copied to the run.
 
-The run's directory holds copies of the files in `parts/`. A shared run may hold
-anyone's code and may name any module, so its modules are imported only if they are the
-user's own, or with the user's consent.
+A shared run may hold anyone's code and may name any module. Its modules are imported
+only if they are the user's own, or with the user's consent.
 """
 
 import contextlib
@@ -56,7 +55,7 @@ def _modules_in(part: Any) -> set[str]:
 
 
 def save(path: Path, fields: Mapping[str, Any]) -> None:
-    """Copies the imported files of user modules that a flat config names to the run.
+    """Copies the files of user modules that a flat config names to `parts/` of the run.
 
     If files have changed since the run began, the earlier copies are kept as well.
     """
@@ -96,14 +95,9 @@ def use(
 
     Args:
       path: The directory, in which there may be no run yet.
-      tell: Called with a message about used copies and changed files.
       accept_changed: Continues if files have changed since the run began.
       trust_code: The user consents.
       is_own: The user has given the same config, and so named its modules.
-
-    Raises:
-      UserError: Code is needed and not trusted, or a file has changed and that is not
-        accepted.
     """
     file = path / load.CONFIG
     if not storage.exists(file):
@@ -163,10 +157,9 @@ def check_commands(metrics: spec.Spec, path: Path, trust_code: bool) -> None:
 
 
 def _check_origin(module: str, run: Path, fix: str) -> None:
-    """Raises UserError if a module may have come with the run.
+    """Raises UserError if a module may have come with the run, as explained in `use`.
 
-    Such a module lies in the run's directory, in a folder without `__init__.py`, or in
-    a package that holds the run. `fix` says how to use it nevertheless.
+    `fix` says how to use it nevertheless.
     """
     for place in _places(module):
         if isinstance(place.loader, _CopyFinder):
@@ -223,10 +216,9 @@ def _use_copies(
 
 
 class _CopyFinder(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
-    """Imports modules from the copies of a run, and nothing else from its directory.
+    """Imports only the copies of modules from a run's directory.
 
-    It compiles the given sources. A compiled file in the directory could hold other
-    code than the source that the user has read.
+    It compiles the sources, since a compiled file could hold other code.
     """
 
     def __init__(self, folder: Path, sources: Mapping[str, bytes]):
@@ -271,7 +263,6 @@ def _contents(file: Path) -> bytes:
 
 
 def _package_of(file: str) -> str:
-    """Returns `'my_parts'` for `my_parts.py` and for `my_parts/near.py`."""
     return PurePath(file).parts[0].split('.')[0]
 
 

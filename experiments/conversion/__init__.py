@@ -1,1 +1,1 @@
-"""Published checkpoints as runs, and runs in the formats of other programs."""
+"""Conversion from and to the formats of other programs."""

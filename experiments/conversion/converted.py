@@ -1,4 +1,4 @@
-"""A published checkpoint as the directory of a run, written atomically."""
+"""Published checkpoints as runs."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,10 @@ from experiments.config.schema import (
     EvaluationConfig,
     ExperimentConfig,
 )
-from experiments.data.tokenizers.huggingface import HuggingfaceTokenizer, of_checkpoint
+from experiments.data.tokenizers.huggingface import (
+    HuggingfaceTokenizer,
+    from_checkpoint,
+)
 from experiments.errors import UserError, user_errors
 from experiments.runs import directory, environment, trained_run
 from flaxformer_lite.pretrained import folder
@@ -23,6 +26,8 @@ STEP = 0  # of its checkpoint, which has no training steps here
 
 
 class Conversion(NamedTuple):
+    """A published checkpoint, read but for its arrays."""
+
     folder: Path
     model_type: str
     config: ExperimentConfig
@@ -37,9 +42,6 @@ def read_checkpoint(
     Args:
       data: The run's `data`.
       source, target: For families that write languages as tokens.
-
-    Raises:
-      UserError: The checkpoint can't be converted; names the file or the field.
     """
     with user_errors():
         theirs = folder.read_config(path)
@@ -52,16 +54,12 @@ def read_checkpoint(
         checkpoint=CheckpointConfig(keep=1),
     )
     components.build(config, vocab_size, special_tokens)
-    tokenizer = of_checkpoint(path, vocab_size, special_tokens, source, target)
+    tokenizer = from_checkpoint(path, vocab_size, special_tokens, source, target)
     return Conversion(path, str(theirs['model_type']), config, tokenizer)
 
 
 def write_run(conversion: Conversion, path: Path) -> Any:
-    """Writes the directory of the run, and returns its variables.
-
-    Raises:
-      UserError: It exists or can't be written, or the arrays don't match the config.
-    """
+    """Writes the directory of the run, atomically, and returns its variables."""
     if storage.exists(path):
         raise UserError(f'{path} already exists. Choose another --workdir.')
     stored = conversion.config.to_dict()

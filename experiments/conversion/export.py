@@ -1,4 +1,4 @@
-"""Exports a run to a new folder in the format of another program."""
+"""Export of runs."""
 
 import dataclasses
 from pathlib import Path
@@ -34,10 +34,6 @@ def export(
     Args:
       to: 'ctranslate2' or 'huggingface'.
       quantization: 'int8' or 'float32' matrices, for ctranslate2.
-
-    Raises:
-      UserError: The folder exists, a package is missing, or the format doesn't support
-        a field's value.
     """
     if storage.exists(out):
         raise UserError(f'--out={out} already exists. Choose a new folder.')
@@ -68,7 +64,6 @@ def export(
 
 
 def _merged(run: OpenedRun) -> Trained:
-    """Returns the run's model with its adapters merged into its matrices."""
     config, model = run.config, run.model
     if config.model.dense is None:
         return Trained(config, run.tokenizer, model, run.variables)

@@ -12,7 +12,7 @@ from experiments import storage
 from experiments.command_line import flags
 from experiments.config.schema import ExperimentConfig
 from experiments.conversion import converted
-from experiments.errors import UserError, named, reason
+from experiments.errors import UserError, prefix_errors, reason
 from experiments.runs import directory, reading
 from experiments.runs.reading import Run
 from experiments.runtime import compilation
@@ -88,9 +88,9 @@ def as_run(name: str) -> Path:
         compilation.use_cache() / f'hub-{owner}--{rest.partition("@")[0]}-{found.name}'
     )
 
-    with storage.locked(kept.with_name(f'.{kept.name}.lock'), wait=True):
+    with storage.lock(kept.with_name(f'.{kept.name}.lock'), wait=True):
         if not storage.exists(kept):
-            with named(f'init_from={name}'):
+            with prefix_errors(f'init_from={name}'):
                 made = converted.read_checkpoint(found, str(ExperimentConfig().data))
             converted.write_run(made, kept)
     return kept

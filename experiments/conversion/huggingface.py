@@ -1,7 +1,7 @@
 """Writes a folder for Transformers: config, weights and tokenizer of a family.
 
-The family's tables (`flaxformer_lite/families`) are applied in reverse, after `rewrite`
-has brought the model into the family's form.
+`rewrite` brings the model into the family's form. The family's tables
+(`flaxformer_lite/families`) are then applied in reverse.
 """
 
 import shutil
@@ -43,17 +43,15 @@ _WHITE = r'[\s\x1c-\x1f]+'
 
 
 class FamilyModel(NamedTuple):
+    """A model in the form of a family."""
+
     family: type[Family]
     described: Described
     variables: Any
 
 
 def write(trained: Trained, folder: Path) -> None:
-    """Writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open.
-
-    Raises:
-      UserError: No family computes this model; names a field.
-    """
+    """Writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open."""
     tokenizer = _byte_pair_encoding(trained)
     config, arrays = _in_own_family(trained)
     config |= {'bos_token_id': BOS, 'forced_eos_token_id': EOS, 'dtype': 'float32'}
@@ -65,9 +63,6 @@ def write_published(trained: Trained, folder: Path) -> None:
     """Writes a run with a published tokenizer in the format of its checkpoint.
 
     If only the tokenizer was published, the model gets the family that computes it.
-
-    Raises:
-      UserError: The family doesn't support this model; names the field.
     """
     tokenizer = trained.tokenizer
     assert isinstance(tokenizer, HuggingfaceTokenizer)
@@ -151,8 +146,7 @@ def tables_of_positions(config: Mapping[str, Any]) -> dict[str, jax.Array]:
 def find_family(trained: Trained) -> FamilyModel:
     """Returns the model in the form of the first family that supports it.
 
-    Raises:
-      UserError: No family does; names an unsupported field of each.
+    The error for no such family names an unsupported field of each.
     """
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     refused = []
@@ -183,7 +177,7 @@ def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyMo
 def _check_logits(trained: Trained, found: FamilyModel) -> None:
     """Raises UserError if a family's logits differ, on random sentences.
 
-    Layer normalization in PyTorch has another ε, which matters if variances are small.
+    PyTorch's layer normalization has another ε, which matters if variances are small.
     """
     source = draw_tokens(trained.model, 16)
     inputs = draw_tokens(trained.model, 15)
@@ -253,10 +247,6 @@ def _byte_pair_encoding(trained: Trained) -> SentencePiece:
 
 
 def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
-    """Writes the SentencePiece model as `tokenizer.json` for Transformers.
-
-    Both merge the pair of tokens whose union has the best score, leftmost first.
-    """
     # Imported here, since an extra installs it.
     import tokenizers
     from tokenizers import decoders, models, normalizers, processors

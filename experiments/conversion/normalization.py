@@ -1,4 +1,4 @@
-"""A SentencePiece model that includes a run's normalization of text."""
+"""SentencePiece models that normalize text as a run does."""
 
 import io
 import itertools
@@ -17,9 +17,8 @@ from experiments.data.tokenizers.base import normalize
 def self_normalizing(model: bytes) -> bytes:
     """Returns a run's serialized model with the run's normalization inside.
 
-    SentencePiece replaces the longest match of a rule, and doesn't sort combining
-    marks. A few marks that no character combines with their letter can therefore keep
-    an order that isn't NFC.
+    SentencePiece doesn't sort combining marks. A few marks that no character combines
+    with their letter can therefore keep an order that isn't NFC.
     """
     found = _parse(model)
     found.normalizer_spec.name = 'nfc'
@@ -63,7 +62,6 @@ def _spellings(character: str) -> set[str]:
 
 
 def _compile(rules: dict[str, str]) -> bytes:
-    """Returns rules in SentencePiece's binary form, which only its trainer writes."""
     trained = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / 'rules.tsv'

@@ -1,8 +1,4 @@
-"""Equivalent forms of a model that families of Transformers support.
-
-A zero bias can be added, features of the residual stream can be permuted, and a
-constant factor can be absorbed by a matrix.
-"""
+"""Equivalent forms of a model that families of Transformers support."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -30,9 +26,11 @@ class Expressed(NamedTuple):
     variables: Any
 
     def with_fields(self, **fields: Any) -> 'Expressed':
+        """Returns the model with changed fields of its config."""
         return self._replace(config=self.config.with_values(fields))
 
     def with_arrays(self, change: Callable[[list[str], Any], Any]) -> 'Expressed':
+        """Returns the model with each array changed by its path."""
 
         def change_leaf(path, x):
             return change([key.key for key in path], x)
@@ -42,11 +40,7 @@ class Expressed(NamedTuple):
 
 
 def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
-    """Returns a trained model without its training-only settings.
-
-    Raises:
-      UserError: Its layers differ from each other; names the field.
-    """
+    """Returns a trained model without its training-only settings."""
     for field in variants.fields():
         text = config.get(field)
         if text and spec.entries(text) != [text]:
@@ -62,7 +56,7 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
 
 
 def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
-    """Brings a model with separate layers close to the form of a family's table."""
+    """Brings a model close to the form of a family's table."""
     for bias in ('attention_bias', 'output_bias'):
         if fields.get(bias) is True:
             model = model.with_fields(**{bias: True})  # zeros, by `with_biases`
@@ -97,6 +91,7 @@ def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
 
 
 def with_biases(model: Expressed, vocab_size: int) -> Expressed:
+    """Adds biases of zeros, which change nothing."""
     built = build.model(model.config, vocab_size)
     shapes = jax.eval_shape(lambda: init_variables(built, jax.random.key(0)))
     given = dict(jax.tree.leaves_with_path(model.variables))
@@ -153,7 +148,6 @@ def _with_offset(model: Expressed, length: int) -> Expressed:
 
 
 def _without_scale_of_embeddings(model: Expressed) -> Expressed:
-    """Moves the factor √d_model into the embeddings, and divides tied logits by it."""
     config = model.config
     if config.tie != 'all' or config.scale_logits or not config.scale_embeddings:
         return model

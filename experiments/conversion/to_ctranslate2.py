@@ -1,4 +1,4 @@
-"""A model of CTranslate2, by its own description of a Transformer.
+"""Export to CTranslate2.
 
 `ctranslate2.specs.transformer_spec` names the arrays and writes the file. Its matrices
 are outputs × inputs. It concatenates those of queries, keys and values along outputs.
@@ -62,9 +62,6 @@ def write(trained: Trained, folder: Path, quantization: str | None = None) -> No
     Args:
       folder: Exists and is empty.
       quantization: 'int8' or 'float32' matrices. Defaults to the latter.
-
-    Raises:
-      UserError: A field's value isn't supported, or the written model has other scores.
     """
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     own = own.with_fields(dtype='float32')
@@ -258,7 +255,6 @@ def _fill_attention(theirs: Any, attention: Any, params: Params) -> None:
 
 
 def _fill_linear(theirs: Any, *parts: Params) -> None:
-    """Concatenates our inputs × outputs matrices along outputs, and their biases."""
     weights = []
     biases = []
     for part in parts:

@@ -1,1 +1,1 @@
-"""Training costs of a config, computed from shapes alone."""
+"""Training costs of a config."""

@@ -1,6 +1,6 @@
-"""FLOPs of the matrix products of a program, read from its jaxpr.
+"""FLOPs of a program's matrix products, read from its jaxpr.
 
-The compiler's analysis counts a loop's body once, whatever the number of iterations.
+The compiler's analysis counts a loop's body only once.
 """
 
 import math
@@ -20,8 +20,8 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
     with versions per platform the cheapest, since others pad their operands.
 
     Raises:
-      ValueError: A `while` loop contains products; its number of iterations depends on
-        data.
+      ValueError: A `while` loop, which may have any number of iterations, contains
+        products.
     """
     total = Counter()
     filled = set()  # arrays filled with one number

@@ -1,4 +1,4 @@
-"""Training costs of a config, from shapes alone: nothing is compiled or computed."""
+"""Training costs from shapes: nothing is compiled or computed."""
 
 import math
 import re
@@ -46,22 +46,20 @@ PARTS = [
 
 
 def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
-    """Computes the costs of the model and of a training step, over all devices.
+    """Computes the costs of a training step, over all devices.
 
     Returns:
-      parameters, trained: Number by part, and in total; without `train.freeze`.
+      parameters, trained: Number by part, and in total. `trained` excludes those of
+        `train.freeze`.
       flops_per_token: FLOPs of the matrix products of a training step, by part and in
         total. A token is a target position with its source position, including padding.
-        A forward pass takes a third. Rematerialized operations count once.
+        A forward pass takes a third.
       recomputed: Additional FLOPs per token that `train.remat` recomputes.
       bytes: Bytes of the parameters, their gradients and the optimizer's state.
       device: The bytes on one device of the mesh, and the number of devices. If
         `mesh.data` is empty, it counts as 1.
       batch: Rows, their length, and tokens, which are target positions.
       flops: FLOPs of a batch, and of the `train.steps` of training.
-
-    Raises:
-      UserError: A field is invalid.
     """
     made = components.build(config)
     rows, length = batch_shape(config)
@@ -111,7 +109,6 @@ def flops_per_token(
       variables: The model's variables, or their shapes.
       loss: Defaults to the default loss, as for a loss with a teacher.
       frozen: Paths of the parameters that are not trained.
-      source_features: The size of vector sources, or None if sources are ids.
 
     Raises:
       ValueError: A `while` loop contains products.
@@ -137,6 +134,7 @@ def _bytes(arrays: dict[str, Any], mesh: AbstractMesh) -> dict[str, int]:
 
 
 def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
+    """Returns the rows of a batch, and their length."""
     length = config.batch.max_length
     parts = config.train.accumulate
     multiple = config.batch.rows_multiple * parts
@@ -205,7 +203,6 @@ def _by_part(counts: dict[str, int], share: int = 1) -> dict[str, int]:
 
 
 def _part(path: str) -> str:
-    """Maps `encoder/layer_0/self_attention/…` to `encoder self-attention`."""
     words = re.findall('[a-z]+(?:_[a-z]+)*', path)
     tops = [word.split('_')[0] for word in words]
     for stack in STACKS:

@@ -1,4 +1,4 @@
-"""Batches of a few static shapes, which depend only on (seed, epoch, window)."""
+"""Training batches of a few static shapes."""
 
 import dataclasses
 import math
@@ -19,6 +19,8 @@ _CHUNK = 1 << 18  # pairs to count at once
 
 
 class Position(NamedTuple):
+    """The position of a batch in the data."""
+
     epoch: int = 0
     window: int = 0
     index: int = 0
@@ -33,19 +35,15 @@ class _Plan(NamedTuple):
 class Batches:
     """Training batches; each epoch has each pair within the length limit once.
 
-    Each epoch is shuffled and split into windows, planned one at a time to save memory.
-    With buckets, each row has one pair, padded to one of a few lengths. With packing,
-    rows of one length hold several pairs. The last batch of a shape in a window may
-    have empty rows.
-
-    Batches do not depend on `devices`, so a run can resume on another number of them.
-    Sampled ids and examples of an objective depend only on seed, epoch and pair.
+    The batches depend only on the seed, so a run can resume on another number of
+    `devices`. Each epoch is shuffled, and planned in windows to save memory. With
+    buckets, each row has one pair, padded to one of a few lengths. With packing, rows
+    of one length hold several pairs.
 
     Args:
-      tokens, max_length, packed, rows_multiple: The fields of `batch`.
       seed: Non-negative seed of the order.
       accumulate: Number of equal parts of the rows.
-      devices: Number of devices that share the rows. Empty rows are added if necessary.
+      devices: Number of devices that share the rows.
       window: Maximum number of pairs planned at once.
       tokenizer: If it `samples`, each epoch gets new ids.
       objective: Makes examples from one side. Defaults to the pairs.
@@ -53,7 +51,7 @@ class Batches:
     Attributes:
       dropped: Number of pairs longer than `max_length`.
       longest: Tokens of the longest remaining side.
-      planned_shapes, shapes: (rows, length) without and with added rows.
+      planned_shapes, shapes: (rows, length) without and with rows added for devices.
       padding_share, target_tokens_per_batch: Means over the first window.
       batches_per_epoch: Extrapolated from the first window.
 
@@ -129,7 +127,7 @@ class Batches:
         """Yields batches endlessly, each with the position of the next.
 
         Args:
-          own_rows: Number of rows → indices of the rows to return.
+          own_rows: Maps the number of rows to the indices of the rows to return.
         """
         while True:
             epoch, window, index = position

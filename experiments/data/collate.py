@@ -1,4 +1,4 @@
-"""Collates pairs of a corpus into the arrays of a batch."""
+"""Collation of pairs into the arrays of a batch."""
 
 from typing import Any
 
@@ -70,11 +70,7 @@ def collate_side(
     end: int | None,
     padding: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns tokens, segments and positions of one side, as in `pairs_batch`.
-
-    Args:
-      end: The end token; None appends none.
-    """
+    """Returns tokens, segments and positions of one side; `end` is appended, if any."""
     features = side.tokens.shape[1:]
     dtype = np.float32 if features else np.int32
     blank = 0 if features else padding

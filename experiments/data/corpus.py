@@ -37,6 +37,7 @@ class RaggedArray:
     def from_rows(
         cls, rows: Sequence[Any], dtype: np.typing.DTypeLike = 'uint32'
     ) -> 'RaggedArray':
+        """Concatenates rows."""
         tokens = np.fromiter(itertools.chain.from_iterable(rows), dtype)
         offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return cls(tokens, offsets)
@@ -53,6 +54,7 @@ class RaggedArray:
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     def lengths(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Returns the lengths of rows."""
         return self.offsets[1:][rows] - self.offsets[:-1][rows]
 
 
@@ -61,8 +63,8 @@ class Corpus:
     """Pairs as ids, without BOS and EOS.
 
     Attributes:
-      skipped: Number of pairs left out because a side was blank.
-      left_out: Reason → number of pairs that the source left out.
+      skipped: Number of pairs with a blank side, left out.
+      left_out: Number of pairs that the source left out, by reason.
       digest: Digest of the files; '' in memory.
     """
 
@@ -92,10 +94,8 @@ def resample(
 ) -> Corpus:
     """Returns selected pairs in memory, with newly sampled ids.
 
-    Args:
-      pairs: [n], indices into the corpus.
-      seeds: [n, 2], for both sides.
-      most: Maximum length, including EOS. Longer pairs keep their ids.
+    Pairs longer than `most`, with EOS, keep their ids. `seeds` are [n, 2], for both
+    sides.
     """
     sides = []
     both = zip((corpus.source, corpus.target), tokenizer.sides, seeds.T, strict=True)
@@ -114,6 +114,7 @@ def resample(
 def examples(
     corpus: Corpus, pairs: np.ndarray, objective: Objective, seeds: np.ndarray
 ) -> Corpus:
+    """Returns an objective's examples from selected pairs."""
     side: RaggedArray = getattr(corpus, objective.side)
     generators = map(np.random.default_rng, seeds.tolist())
     rows = [side[pair].tolist() for pair in pairs.tolist()]
@@ -145,11 +146,8 @@ def prepare(
 ) -> Corpus:
     """Returns the tokenized training pairs, without those with a blank side.
 
-    Streams them into files under `cache`, unless it has those of the same text and
+    Streams them into files under `cache`, or reuses those of the same text and
     tokenizer. `progress` gets the number of pairs so far.
-
-    Raises:
-      UserError: No pair has text on both sides, or the disk is full.
     """
     key = hex_digest(f'{data.digest()} {tokenizer.digest}')
     folder = cache / f'corpus-{key[:32]}'

@@ -17,8 +17,8 @@ _LEAST_LENGTH = 16  # in batches with lengths of powers of two
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     """Applies a pseudo-random permutation of range(size) to indices, int64 [n].
 
-    A Feistel network over the next power of four is applied again to results outside
-    range(size). Parts are independent, so memory does not limit the corpus.
+    A Feistel network over the next power of four, with SplitMix64's finalizer, repeated
+    for results outside range(size). It needs no memory for the other indices.
     """
     bits = (size - 1).bit_length()
     half = max(1, (bits + 1) // 2)
@@ -40,7 +40,6 @@ def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
-    """Makes every bit depend on every bit (the finalizer of SplitMix64)."""
     bits = (bits ^ (bits >> 30)) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> 27)) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> 31)
@@ -67,7 +66,7 @@ def bucket_lengths(
     Each window ends with partial batches, so a small corpus gets fewer lengths.
 
     Args:
-      counts: [length], the number of pairs of each length.
+      counts: Number of pairs of each length, [length].
       most: Upper limit of the lengths.
     """
     pairs_up_to = np.cumsum(counts) / windows
@@ -90,7 +89,7 @@ def bucket_lengths(
 
 
 def packed_length(longest: int, most: int = 1 << 31) -> int:
-    """Returns the length of a packed row: enough for the longest pair, or `most`."""
+    """Returns the length of a packed row, at most `most`."""
     return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
 
 
@@ -99,7 +98,7 @@ def _round_up(length: int, most: int) -> int:
 
 
 def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
-    """Returns the row of each pair, [n]: the first open row that fits it, or a new one.
+    """Returns the row of each pair, [n]: the first that fits it, or a new one.
 
     Args:
       lengths: [n, 2], the lengths of both sides, each in 1..size.
@@ -132,7 +131,7 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
 
 
 def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Packs pairs into batches of one shape (rows, length) by `first_fit`.
+    """Packs pairs by `first_fit` into batches of one shape, (rows, length).
 
     Yields:
       The indices of a batch's pairs, and the row of each, ascending.

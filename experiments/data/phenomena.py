@@ -1,4 +1,4 @@
-"""Grammatical phenomena in generated sentences, read from their syntax trees."""
+"""Grammatical phenomena of generated sentences, from their syntax trees."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -37,6 +37,7 @@ class PlacedClause(NamedTuple):
 
 
 def clauses(tree: Sentence) -> Iterator[PlacedClause]:
+    """Yields all clauses of a sentence."""
     for clause in tree.clauses:
         yield from _within(clause, 'main', tree.mood)
 
@@ -134,7 +135,7 @@ PHENOMENA: dict[str, Callable[[PlacedClause], bool]] = {
 
 
 def rows(data: str, name: str, pairs: Sequence[Pair]) -> dict[str, list[int]]:
-    """Returns phenomenon → indices of a set's sentences that contain it.
+    """Returns the indices of a set's sentences with each phenomenon.
 
     Returns {} unless the pairs are those of the current grammar.
     """

@@ -1,4 +1,4 @@
-"""Prefetching of items in a thread."""
+"""Prefetching in a thread."""
 
 from collections import deque
 from collections.abc import Generator, Iterable
@@ -9,10 +9,7 @@ T = TypeVar('T')
 
 
 def prefetch(items: Iterable[T], ahead: int = 8) -> Generator[T, None, None]:
-    """Yields the same items, made ahead of time by a thread, and the same exceptions.
-
-    Grain's prefetching would need a dataset type with its own state.
-    """
+    """Yields the same items and exceptions; a thread makes them ahead of time."""
     iterator = iter(items)
     end: Any = object()
     with ThreadPoolExecutor(1, thread_name_prefix='prefetch') as thread:

@@ -36,7 +36,7 @@ class Attributor:
     """Explains each word of given targets by all methods.
 
     Attention is that of each layer, and the mean over layers. The other maps but
-    rollout explain the log-probability of a word, given the words before it. They hold
+    rollout explain the log-probability of a word, given the words before it, by
     absolute values.
 
     Raises:
@@ -55,7 +55,7 @@ class Attributor:
         self._attribute = jax.jit(_attributed, static_argnames='model')
 
     def __call__(self, pair: Pair) -> dict[str, Maps]:
-        """Returns the maps of a pair by method, between its words.
+        """Returns the maps of a pair between its words, by method.
 
         Words are split at spaces. Pieces without a letter belong to no word.
         """
@@ -104,7 +104,6 @@ def word_of_piece(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
 
 
 def _attended(model, variables, batch: Batch) -> dict[str, Any]:
-    """Returns attention maps by name: target by source, and target by target."""
     weights = introspection.record(
         model, variables, batch, missing_ok=True, names=()
     ).weights
@@ -120,7 +119,6 @@ def _attended(model, variables, batch: Batch) -> dict[str, Any]:
 
 
 def _attributed(model, variables, batch: Batch, is_counted_WT) -> dict[str, Any]:
-    """Returns attributions of the log-probability of each word to the tokens."""
     words = len(is_counted_WT)
     rows = jax.tree.map(lambda x_1T: x_1T.repeat(words, 0), batch)
     metric = explanations.label_log_p({**rows, 'target_segments': is_counted_WT})

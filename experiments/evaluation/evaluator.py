@@ -1,4 +1,4 @@
-"""Scores a model on whole sets: its loss, and its translations."""
+"""Loss and translations of a model on whole sets."""
 
 import functools
 import itertools
@@ -33,6 +33,8 @@ _EXAMPLES = 3  # number of shown translations per set
 
 
 class Evaluation(NamedTuple):
+    """The scores and the translations of a set."""
+
     scores: Scores
     outputs: list[str]
 
@@ -41,16 +43,11 @@ class Evaluator:
     """Scores parameters of one model on named sets.
 
     Args:
-      decoding: Also has the size of batches.
       path: The run's directory, where translations are saved; None disables saving.
       direction: Name of a set → codes of source and target language.
       objective: Makes the examples of the loss; None is translation.
-      programs: Shares compiled programs with other evaluators.
       on_progress: Called with the number of translated sentences, their total, and a
         description: 'sentences of val'.
-
-    Raises:
-      UserError: As `Translator`.
     """
 
     def __init__(
@@ -116,7 +113,7 @@ class Evaluator:
         return self._evaluated[key]
 
     def _evaluate(self, variables: Any, name: str, pairs: Pairs) -> Evaluation:
-        sources, references = sets.lines_of(pairs)
+        sources, references = sets.to_lines(pairs)
 
         def on_progress(done: int) -> None:
             self._on_progress(done, len(sources), f'sentences of {name}')
@@ -131,7 +128,7 @@ class Evaluator:
             'target': target,
             'sentences': len(pairs),
             **self.loss(variables, pairs),
-            **scores.of_translations(metrics, outputs, references, sources),
+            **scores.score_translations(metrics, outputs, references, sources),
         }
         return Evaluation(found, outputs)
 
@@ -164,14 +161,13 @@ def _loss_sums(model: Model, devices: DeviceMesh) -> Program:
 def _write_translations(
     file: Path, name: str, pairs: Pairs, outputs: Sequence[str]
 ) -> None:
-    """Writes a set's translations, with its sources and references in separate files.
+    """Writes translations, sources and references as sacreBLEU and COMET read them.
 
-    sacreBLEU reads these files: `sacrebleu val.reference.txt -i …`. A second
-    or later reference that a sentence lacks is a blank line, which the command of
-    sacreBLEU treats as an empty reference. That changes TER.
+    A missing reference is a blank line, which sacreBLEU's command treats as an empty
+    reference: that changes TER.
     """
     storage.refuse_link(file.parent)
-    sources, references = sets.lines_of(pairs)
+    sources, references = sets.to_lines(pairs)
     by_number = list(itertools.zip_longest(*references, fillvalue=''))
     paths = pair_paths(file.parent, name, len(by_number))
     columns = [sources, *by_number, outputs]
@@ -181,6 +177,7 @@ def _write_translations(
 
 
 def examples(pairs: Pairs, outputs: Sequence[str]) -> str:
+    """Formats a few sentences with their translations."""
     every = max(1, len(pairs) // _EXAMPLES)
     lines = []
     for i in range(0, len(pairs), every)[:_EXAMPLES]:

@@ -1,4 +1,4 @@
-"""Explains a translation: search, alternatives, attention of each head."""
+"""Explanations of a translation: search, alternatives, attention of each head."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -67,7 +67,7 @@ class Explainer:
         self._searches: dict[Any, compilation.Program] = {}
 
     def example(self) -> str:
-        """Returns the run's first scored source, or '' if none is saved."""
+        """Returns the run's first scored source, if any is saved."""
         folder = self.run.path / 'translations'
         for file in sorted(folder.glob('*.source.txt')):
             with storage.as_user_error('read', file):
@@ -220,7 +220,6 @@ class Explainer:
     def _attention(
         self, weights: Any, read: list[str], target: list[str], length: int
     ) -> dict[str, Any]:
-        """Returns the weights without padding, with the pieces of queries and keys."""
         pieces = {'encoder': read, 'decoder': target[:-1]}
         written = {'encoder': read, 'decoder': target[1:]}
         places = {stack: np.arange(len(of)) for stack, of in pieces.items()}

@@ -1,7 +1,6 @@
 """Scores of explanations against gold: which words an explanation should point at.
 
-An explanation is a map from target words to source words, or to earlier target words.
-The gold of `parallel_grammar` says which words translate a target word, and which words
+The gold of `parallel_grammar` says which words translate a target word, and which
 decide its form.
 """
 
@@ -47,10 +46,6 @@ def precision_at_k(values_N: np.ndarray, relevant_N: np.ndarray, k: int = 1) -> 
     """Returns the share of relevant items among the k with the highest values.
 
     Returns its expectation if items with equal values compete for the last ranks.
-
-    Args:
-      values_N: A value for each item.
-      relevant_N: Bool.
     """
     threshold = np.sort(values_N)[-k]
     above_N = values_N > threshold
@@ -63,10 +58,9 @@ def precision_at_k(values_N: np.ndarray, relevant_N: np.ndarray, k: int = 1) -> 
 def average_precision(values_N: np.ndarray, relevant_N: np.ndarray) -> float:
     """Returns the area under the precision-recall curve, as a sum of steps.
 
-    It is Σ_n (R_n − R_{n−1}) P_n over the distinct values, in descending order, with
-    recall R and precision P of the items that have at least this value. This is
-    `sklearn.metrics.average_precision_score`. Without ties, it is the mean precision at
-    the ranks of the relevant items.
+    It is Σ_n (R_n − R_{n−1}) P_n over the distinct values, in descending order. R and P
+    are recall and precision of the items with at least this value. This is
+    `sklearn.metrics.average_precision_score`.
 
     Raises:
       ValueError: No item is relevant.
@@ -85,8 +79,8 @@ def average_precision(values_N: np.ndarray, relevant_N: np.ndarray) -> float:
 def chance_average_precision(items: int, relevant: int) -> float:
     """Returns the expectation of `average_precision` in a random order.
 
-    An item at rank k is relevant with probability R / N. Of the k − 1 items before it,
-    (k − 1)(R − 1) / (N − 1) are expected to be relevant.
+    An item at rank k is relevant with probability R / N, and then expects
+    (k − 1)(R − 1) / (N − 1) relevant ones before it.
     """
     if items == 1:
         return 1.0
@@ -102,7 +96,7 @@ def pool(values_TS: np.ndarray, rows: Sequence[int], columns: Sequence[int]):
       rows, columns: The word of each piece, from 0; -1 for a piece of no word.
 
     Returns:
-      A map from target words to source words. A word without pieces has zeros.
+      A map between words. A word without pieces has zeros.
     """
     of_rows = _membership(rows)
     of_columns = _membership(columns)
@@ -111,7 +105,6 @@ def pool(values_TS: np.ndarray, rows: Sequence[int], columns: Sequence[int]):
 
 
 def _membership(words: Sequence[int]) -> np.ndarray:
-    """Returns 1 for each piece and its word, [pieces, words]."""
     return np.equal.outer(words, np.arange(max(words, default=-1) + 1)).astype(float)
 
 
@@ -123,8 +116,8 @@ class Maps(NamedTuple):
 
     Attributes:
       source: Weights of source words, [target words, source words].
-      target: Weights of target words; only those of earlier words count. Methods that
-        explain by source words alone have None.
+      target: Weights of earlier target words. Methods that explain by source words
+        alone have None.
     """
 
     source: np.ndarray
@@ -147,7 +140,7 @@ class Measured(NamedTuple):
     """The key of a score.
 
     Attributes:
-      side: source or target, the side of the words to find.
+      side: The side of the words to find, source or target.
       phenomenon: `ALIGNMENT`, or one of `parallel_grammar.gold.PHENOMENA`.
       metric: `aer`, `p@1` or `ap`.
     """
@@ -170,8 +163,7 @@ def sentence_counts(gold: Gold, maps: Maps) -> dict[Measured, Counts]:
 
     For the alignment, each target word with a sure translation ranks all source words.
     For a decision, it ranks the words that could decide: source words that don't
-    translate it, or earlier target words. Cases in which all of these decide are left
-    out, because any map is right.
+    translate it, or earlier target words. Leaves out cases in which any map is right.
     """
     found: dict[Measured, Counts] = {}
     for side, phenomenon, values_N, relevant_N in _rankings(gold, maps):
@@ -192,7 +184,7 @@ def _add(found, key: Measured, value: float, weight: float, chance: float) -> No
 
 
 def _alignment_counts(gold: Gold, maps: Maps) -> Counts:
-    """Returns the counts of the error rate: each target word chooses a source word."""
+    """Returns the counts of links: each target word chooses a source word."""
     chosen = maps.source.argmax(1)
     links = {(int(i), j) for j, i in enumerate(chosen)}
     size = len(links) + len(gold.sure)
@@ -224,7 +216,6 @@ def _rankings(
 
 
 def _table(gold: Gold, links: Links) -> np.ndarray:
-    """Returns whether words are linked, bool [target words, source words]."""
     table_TS = np.zeros((len(gold.target), len(gold.source)), bool)
     for source, target in links:
         table_TS[target, source] = True
@@ -238,7 +229,6 @@ class Score(NamedTuple):
     """A score of a set.
 
     Attributes:
-      value: The score.
       low, high: Its 95% confidence interval over sentences.
       chance: The expectation for random maps.
       count: Number of cases; of links, for the error rate.

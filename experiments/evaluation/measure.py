@@ -36,7 +36,6 @@ class Measure:
 
         Raises:
           ValueError: The set has no name, or the config has no such score.
-          UserError: The metric doesn't exist.
         """
         by_name = metrics.by_name(spec)
         known = (*by_name, *OF_MODELS)
@@ -52,7 +51,7 @@ class Measure:
         return dataclasses.replace(self, higher_is_better=metric.higher_is_better)
 
     def metric(self, names: Sequence[str]) -> str:
-        """Returns the metric among a run's; for a loss, the first, which decides."""
+        """Returns the name of a run's metric; for a loss, the first."""
         return self.score if self.is_of_translations else names[0]
 
     @property
@@ -61,6 +60,7 @@ class Measure:
         return self.score not in OF_MODELS
 
     def rank(self, score: float) -> float:
+        """Returns the score, negated if lower is better."""
         return score if self.higher_is_better else -score
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The Python interface to a trained run: `experiments.open_run`."""
+"""The Python interface to a trained run."""
 
 import copy
 import functools
@@ -63,7 +63,7 @@ class OpenedRun:
 
     @functools.cached_property
     def mean(self) -> Mean:
-        """The mean of the checkpoints; raises UserError as `trained_run.average`."""
+        """The mean of the checkpoints."""
         # Under a user's jit, load concrete arrays instead of tracing.
         with jax.ensure_compile_time_eval():
             return trained_run.average(
@@ -77,13 +77,13 @@ class OpenedRun:
 
     @functools.cached_property
     def data(self) -> Source:
-        """The data source of the run; raises UserError if a file is missing."""
+        """The data source of the run."""
         return sources.load(self.config.data)
 
     @property
     def evaluation_sets(self) -> dict[str, Pairs]:
-        """Name of a set → its pairs; raises UserError as `sets.chosen`."""
-        return sets.chosen(self.data.evaluation(), '', 'data')
+        """The pairs of each evaluation set."""
+        return sets.select(self.data.evaluation(), '', 'data')
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """Translates lines as the config asks; blank lines stay blank.
@@ -99,7 +99,7 @@ class OpenedRun:
         return [best_first[0].text for best_first in hypotheses]
 
     def score(self, pairs: Sequence[Pair]) -> list[list[ScoredToken]]:
-        """Returns the scored tokens of each target; UserError as `Scorer.batches`."""
+        """Returns the scored tokens of each target."""
         return list(self._scorer(self.variables, pairs, self._interventions))
 
     # These keep their compiled programs.
@@ -149,7 +149,7 @@ class OpenedRun:
     def record(
         self, pairs: Sequence[Pair], names: Sequence[str] | None = None
     ) -> Record:
-        """Records the internal values of the model for pairs, with a pair per row.
+        """Records the model's internal values, with a pair per row.
 
         Attention that does not store its weights has no entry.
 
@@ -176,11 +176,11 @@ class OpenedRun:
             without.translate(['My box.'])
 
         Its `translate`, `score` and `record` apply the functions. It shares parameters
-        and compiled programs with this run, which stays as it is.
+        and compiled programs with this run, which stays unchanged.
 
         Args:
           interventions: Functions by name, as in `flaxformer_lite.intervene`. They
-            replace functions of the same name in this run, and the others stay.
+            replace this run's functions of the same name.
         """
         other = copy.copy(self)
         mine = self._interventions or {}
@@ -191,7 +191,6 @@ class OpenedRun:
 
 
 def _check_pairs(pairs: Sequence[Pair]) -> None:
-    """Raises UserError unless there is a list of pairs."""
     check_list('pairs', pairs)
     for pair in pairs:
         check_list('pairs', pair)

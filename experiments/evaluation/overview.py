@@ -1,4 +1,4 @@
-"""Exports a data source as plain text, or summarizes it."""
+"""Data sources as plain text and summaries."""
 
 import itertools
 from collections.abc import Iterable
@@ -17,12 +17,7 @@ _EVERY = 997  # stride of the examples from training pairs
 def write(source: Source, folder: Path) -> None:
     """Writes the sets as files that `text(path=folder)` reads, one example per line.
 
-    The files are `train.en`, `train.de`, `val.en` and so on. Further references are in
-    `val.de.1`, …, with blank lines if a sentence has no such reference. Empty sets are
-    left out, with a warning, because `text` refuses them.
-
-    Raises:
-      UserError: The folder exists, or the name of a set or language has a slash.
+    Warns of empty sets and leaves them out, because `text` refuses them.
     """
     if storage.exists(folder):
         raise UserError(f'--write={folder}: already exists. Pass a new directory.')
@@ -79,7 +74,6 @@ def text(source: Source) -> str:
 
 
 def _row(name: str, pairs: Iterable, trained: int | None) -> list:
-    """Returns mean and maximum words of the sources and first references of a set."""
     count = 0
     words = [0, 0]
     most = [0, 0]

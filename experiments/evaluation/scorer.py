@@ -1,4 +1,4 @@
-"""Scores given targets with a model, token by token, in batches."""
+"""Scores of given targets, token by token."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -14,13 +14,10 @@ Scores = dict[str, Any]  # scores and signatures of a set, by name
 def installed_metrics(
     made: Mapping[str, Metric], language: str, *others: str
 ) -> list[Metric]:
-    """Returns metrics for a target language, after checking that they can run.
+    """Returns metrics for a target language; UserError if a package is missing.
 
     Args:
       others: Further languages, of single sets.
-
-    Raises:
-      UserError: A package must be installed.
     """
     for code in {language, *others}:
         for metric in made.values():
@@ -35,7 +32,7 @@ def in_language(metric: Metric, language: str, references: References) -> Metric
     return metric if is_same else other
 
 
-def of_translations(
+def score_translations(
     scored_by: Sequence[Metric],
     outputs: Sequence[str],
     references: References,
@@ -67,7 +64,7 @@ def summary(name: str, step: int, result: Scores) -> str:
 
 
 def table(results: dict[str, Scores]) -> str:
-    """Formats a row of scores for each set, followed by the signatures of metrics."""
+    """Formats the scores of sets, and the signatures of metrics."""
     signatures = {}
     for result in results.values():
         for name in metric_names(result):

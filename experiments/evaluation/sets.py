@@ -1,4 +1,4 @@
-"""Selection of evaluation sets, and their lines."""
+"""Evaluation sets, and their lines."""
 
 from collections.abc import Container, Sequence
 
@@ -10,13 +10,8 @@ from experiments.errors import UserError
 Pairs = Sequence[tuple[str, tuple[str, ...]]]  # a source and its references
 
 
-def chosen(sets: Sets, names: str, field: str) -> dict[str, Pairs]:
-    """Returns the sets with the given comma-separated names, or all sets.
-
-    Raises:
-      UserError: For `field`: a set is unknown or empty, its name contains a slash, or a
-        pair has a blank side.
-    """
+def select(sets: Sets, names: str, field: str) -> dict[str, Pairs]:
+    """Returns the sets with the given comma-separated names, or all sets."""
     found = {}
     for name in split_names(names, sets) or sets:
         if name not in sets:
@@ -50,7 +45,6 @@ def split_names(listed: str, sets: Container[str]) -> list[str]:
 
 
 def _check_not_blank(what: str, pairs: Pairs) -> None:
-    """Skipping blank lines would change the set that is scored."""
     blank = [
         i
         for i, (source, references) in enumerate(pairs, 1)
@@ -64,12 +58,13 @@ def _check_not_blank(what: str, pairs: Pairs) -> None:
         )
 
 
-def lines_of(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Returns the sources and the references of a set, each text on one line."""
+def to_lines(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Returns sources and references, each text on one line."""
     sources = [on_one_line(source) for source, _ in pairs]
     references = [tuple(map(on_one_line, known)) for _, known in pairs]
     return sources, references
 
 
 def first_references(pairs: Pairs) -> list[Pair]:
+    """Returns each source with its first reference."""
     return [(source, references[0]) for source, references in pairs]

@@ -1,4 +1,4 @@
-"""Translates any number of sentences, in batches of similar length."""
+"""Translation in batches of similar length."""
 
 import collections
 import functools
@@ -41,6 +41,8 @@ _MOST_THREADS = 4  # decoding in parallel
 
 
 class Hypothesis(NamedTuple):
+    """A translation with its score."""
+
     text: str
     score: float  # log-probability in nats; beam search divides it by a penalty
 
@@ -49,7 +51,6 @@ class Translator:
     """Translates text; memory does not grow with the text.
 
     Args:
-      decoding: Also has the number of tokens in a batch per device.
       seed: Seed of sampling.
       n_best: Number of hypotheses that a search must finish, or of samples, unless the
         strategy sets another.
@@ -102,7 +103,7 @@ class Translator:
         on_progress: Progress = lambda done: None,
         interventions: Interventions | None = None,
     ) -> Iterator[list[Hypothesis]]:
-        """Yields the hypotheses of each text, best first; a blank one for blank text.
+        """Yields the hypotheses of each text, best first.
 
         Args:
           first: Index of the first text. It determines what sampling draws.
@@ -136,7 +137,6 @@ class Translator:
         first: int,
         on_progress: Progress,
     ) -> list[list[Hypothesis]]:
-        """Translates texts with `_decode` for the variables."""
         side, _ = self._tokenizer.sides
         dtype = side.dtype if side.reads_vectors else 'uint32'
         sentences = RaggedArray.from_rows(rows, dtype)
@@ -255,11 +255,8 @@ def mean_utilities(
 ) -> dict[str, float]:
     """Returns 1/S Σ u(y, y_s) for each distinct text y; higher is better.
 
-    Minimum Bayes risk decoding selects the highest (Eikema and Aziz 2020, §5).
-
-    Args:
-      texts: S samples of a sentence. Each nonblank one is also a reference.
-      utility: The sentence-level metric u.
+    Minimum Bayes risk decoding selects the highest (Eikema and Aziz 2020, §5). Each
+    nonblank sample y_s is also a reference. `utility` is the sentence-level metric u.
     """
     counts = collections.Counter(texts)
     references = [text for text in counts if text.strip()]
@@ -304,8 +301,7 @@ def _search(
 def _count_threads() -> int:
     """Returns the number of batches to decode in parallel.
 
-    A decoding step is small and leaves most CPU cores idle. Several devices are already
-    busy with one batch.
+    A decoding step leaves most CPU cores idle, but several devices are already busy.
     """
     if jax.default_backend() == 'cpu' and jax.device_count() == 1:
         return min(os.cpu_count() or 1, _MOST_THREADS)
@@ -313,11 +309,9 @@ def _count_threads() -> int:
 
 
 def check_longest(lengths: Sequence[int], most: int | None, first: int = 0) -> None:
-    """Raises UserError for the first line with too many tokens for memory.
+    """Raises UserError for the first line with more than `most` tokens.
 
-    Args:
-      lengths: The tokens of each line, including EOS.
-      first: The number of lines before these.
+    `first` is the number of lines before these.
     """
     fitting = count_fitting(lengths, most)
     if fitting < len(lengths):

@@ -1,4 +1,4 @@
-"""Hooks that a run calls while it trains: one file per hook."""
+"""Hooks that a run calls while it trains, one per module."""
 
 import importlib.util
 import json
@@ -41,6 +41,7 @@ class Hooks:
         self._open: dict[str, Hook] = {}  # started and not ended
 
     def start(self, run: RunInfo) -> None:
+        """Calls `start` of each hook."""
         for name, hook in self._made.items():
             _call({name: hook}, lambda hook: hook.start(run))
             self._open[name] = hook
@@ -58,9 +59,11 @@ class Hooks:
         _call(self._open, add)
 
     def checkpoint(self, step: int) -> None:
+        """Calls `checkpoint` of each hook."""
         _call(self._open, lambda hook: hook.checkpoint(step))
 
     def end(self, result: Mapping[str, Any] | None) -> None:
+        """Calls `end` of each hook."""
         started, self._open = self._open, {}
         _call(started, lambda hook: hook.end(result))
 

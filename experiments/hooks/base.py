@@ -1,4 +1,4 @@
-"""The base class of all hooks."""
+"""The base class of hooks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,7 +49,7 @@ class Hook(Checked):
     def checkpoint(self, step: int) -> None:
         """Called when `checkpoints/<step>` is complete, and may be read or copied.
 
-        A resumed run calls it again for the checkpoint that it resumes from.
+        Called again in a run that resumes from it.
         """
 
     def end(self, result: Row | None) -> None:

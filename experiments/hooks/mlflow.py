@@ -1,4 +1,4 @@
-"""MLflow (mlflow.org), through its package."""
+"""MLflow."""
 
 import dataclasses
 import importlib

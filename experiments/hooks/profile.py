@@ -1,4 +1,4 @@
-"""A trace of some steps, in `profile/` of the run's directory."""
+"""Traces of some steps."""
 
 import contextlib
 import dataclasses

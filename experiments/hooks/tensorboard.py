@@ -1,4 +1,4 @@
-"""The rows as TensorBoard events: protocol buffers in TFRecords, written here.
+"""TensorBoard events: protocol buffers in TFRecords.
 
 Packages that write events import TensorFlow or PyTorch, which takes seconds at the
 start of every run.
@@ -42,11 +42,12 @@ def _events(row: Row) -> bytes:
 
 
 def version(time: float) -> bytes:
+    """Returns the record that begins a file."""
     return _record(_double(1, time) + _bytes(3, b'brain.Event:2'))
 
 
 def scalar(time: float, step: int, name: str, value: float) -> bytes:
-    """Returns the record of one value. `time` is in seconds since 1970."""
+    """Returns the record of one value; `time` is in seconds since 1970."""
     if abs(value) > LARGEST:
         value = math.copysign(math.inf, value)
     tag = _bytes(1, name.encode())

@@ -1,4 +1,4 @@
-"""Weights & Biases (wandb.ai), through its package."""
+"""Weights & Biases."""
 
 import dataclasses
 import importlib

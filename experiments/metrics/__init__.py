@@ -1,4 +1,4 @@
-"""Metrics of translations: one file per metric, chosen by a spec string."""
+"""Metrics of translations, one per module."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,6 @@ def by_name(text: Spec) -> dict[str, str]:
 
     Several metrics of one kind are named by their whole specs, without spaces, such as
     `bleu(tokenize='char')`.
-
-    Raises:
-      UserError: The text isn't a list of specs, or two have the same name.
     """
     with user_errors('evaluation.metrics: '):
         entries = list(map(specs.text, specs.entries(text)))
@@ -38,6 +35,7 @@ def by_name(text: Spec) -> dict[str, str]:
 
 
 def make(text: Spec, language: str = '') -> dict[str, Metric]:
+    """Makes the metrics of a list, by name."""
     with user_errors('evaluation.metrics: '):
         return {
             name: METRICS.make(entry, name=name, language=language)
@@ -46,10 +44,7 @@ def make(text: Spec, language: str = '') -> dict[str, Metric]:
 
 
 def deciding(found: Mapping[str, Metric], best: str) -> Metric:
-    """Returns the metric that selects the best checkpoints: `best`, or else the first.
-
-    Raises UserError if `found`, from `make`, lacks it.
-    """
+    """Returns the metric that selects the best checkpoints: `best`, or the first."""
     name = best or next(iter(found))
     if name not in found:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The common base of the metrics of sacreBLEU."""
+"""The base class of sacreBLEU's metrics."""
 
 import dataclasses
 import functools

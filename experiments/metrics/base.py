@@ -1,4 +1,4 @@
-"""The base class of all metrics."""
+"""The base class of metrics."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ class Metric(Checked):
 
     Sets, subsets, sentences and significance tests share statistics. A metric defines
     `statistics`, and `score_of` unless the statistics are a numerator and a
-    denominator.
+    denominator. The caller sets the attributes.
 
     Attributes:
-      name: Its name in results. The caller sets it.
-      language: Code of the target language, or ''. The caller sets it.
+      name: Its name in results.
+      language: Code of the target language, or ''.
     """
 
     name: str = ''
@@ -53,7 +53,7 @@ class Metric(Checked):
         return 100 * numerator / denominator
 
     def score(self, outputs: Texts, references: References, sources: Texts) -> float:
-        """Returns the score of all sentences together; arguments as in `statistics`."""
+        """Returns the score of all sentences together."""
         _check_lists(outputs, references, sources)
         rows = self.statistics(outputs, references, sources)
         return self.score_of([sum(column) for column in zip(*rows, strict=True)])
@@ -61,7 +61,7 @@ class Metric(Checked):
     def sentence_scores(
         self, outputs: Texts, references: References, sources: Texts
     ) -> list[float]:
-        """Returns the score of each sentence; arguments as in `statistics`."""
+        """Returns the score of each sentence."""
         _check_lists(outputs, references, sources)
         return list(map(self.score_of, self.statistics(outputs, references, sources)))
 
@@ -75,11 +75,13 @@ class Metric(Checked):
         return '|'.join(words)
 
     def arguments(self) -> dict[str, Any]:
+        """The arguments of the spec."""
         given = dataclasses.fields(Metric)
         own = dataclasses.fields(self)[len(given) :]
         return {field.name: getattr(self, field.name) for field in own}
 
     def rank(self, score: float) -> float:
+        """Returns the score, negated if lower is better."""
         return score if self.higher_is_better else -score
 
 

@@ -1,4 +1,4 @@
-"""BLEU (Papineni et al. 2002), as sacreBLEU computes it (Post 2018)."""
+"""BLEU as sacreBLEU computes it."""
 
 import dataclasses
 import re
@@ -64,6 +64,7 @@ class Bleu(SacreBleu):
 
     @property
     def tokenizer(self) -> str:
+        """SacreBLEU's tokenizer for the target language."""
         if self.tokenize != 'language':
             return self.tokenize
         code = re.split('[-_]', self.language.lower())[0]  # of zh-CN and zho_Hans

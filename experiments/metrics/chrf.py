@@ -1,4 +1,4 @@
-"""chrF (Popović 2015) and chrF++ (Popović 2017), as sacreBLEU computes them."""
+"""chrF and chrF++ as sacreBLEU computes them."""
 
 import dataclasses
 from typing import Annotated, ClassVar

@@ -1,4 +1,4 @@
-"""Mean edit distance (Levenshtein 1966) per sentence."""
+"""Mean edit distance."""
 
 import dataclasses
 

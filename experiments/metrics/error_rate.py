@@ -1,4 +1,4 @@
-"""Word and character error rate: edit distance (Levenshtein 1966) by length."""
+"""Word and character error rate."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class ErrorRate(Metric):
     1966) that yield the nearest reference, or the longest of equally near ones.
 
     Attributes:
-      unit: Word or character error rate. Characters include one space between words.
+      unit: Word or character. Characters include one space between words.
     """
 
     higher_is_better: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""The share of translations that equal a reference, word by word."""
+"""Exact match."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""TER, translation edit rate (Snover et al. 2006), as sacreBLEU computes it."""
+"""Translation edit rate as sacreBLEU computes it."""
 
 import dataclasses
 from typing import ClassVar

@@ -1,1 +1,1 @@
-"""Optimizers of the config's section `optimizer`, built with optax."""
+"""Optimizers, built with optax."""

@@ -25,7 +25,7 @@ class Ema(NamedTuple):
     """The state of an optimizer from `with_ema`.
 
     Attributes:
-      count: int32. Number of updates.
+      count: Number of updates, int32.
       average: Average of the trained parameters, at first their initial values.
     """
 
@@ -41,13 +41,12 @@ def with_ema(
 
         averageₜ = Σᵢ dᵗ⁻ⁱ θᵢ / Σᵢ dᵗ⁻ⁱ,  i = 1 … t
 
-    This is eₜ / (1 − dᵗ) with eₜ = d eₜ₋₁ + (1 − d) θₜ and e₀ = 0. Like Adam's
-    bias-corrected means, its weights sum to 1 at every step. The initial values θ₀ have
-    no weight.
+    This is eₜ / (1 − dᵗ) with eₜ = d eₜ₋₁ + (1 − d) θₜ and e₀ = 0. The initial values
+    θ₀ have no weight.
 
     Args:
       optimizer: Last of a chain, whose updates are added to the parameters.
-      decay: d, in (0, 1).
+      decay: The decay d, in (0, 1).
     """
 
     def init(params):
@@ -82,11 +81,7 @@ def variables(state: TrainState) -> Any:
 
 
 def to_save(state: TrainState, held: frozenset[str] = frozenset()) -> Any:
-    """Returns the tree of arrays that a checkpoint of this state holds.
-
-    Args:
-      held: Paths of parameters that are saved elsewhere.
-    """
+    """Returns the arrays that a checkpoint holds, without the parameters in `held`."""
     if _averaging(state) is None:
         return _without(state, held)
     found = variables(state)
@@ -101,6 +96,7 @@ def to_restore(abstract: TrainState, held: frozenset[str] = frozenset()) -> Any:
 
 
 def restored(tree: Any) -> TrainState:
+    """Returns the training state in a restored tree."""
     return tree if isinstance(tree, TrainState) else tree[_TRAINING]
 
 

@@ -23,10 +23,6 @@ def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
     Adapters (`model.dense`) leave all other parameters fixed. The pattern of
     `train.freeze` is searched in paths with separate layers, such as
     'encoder/layer_0/feed_forward/up/kernel', also if the model scans its layers.
-
-    Raises:
-      UserError: The pattern matches no path or all of them, or some layers of a stacked
-        parameter.
     """
     held = frozenset()
     if model.dense.trained_parameters:
@@ -70,7 +66,6 @@ def _of_stacked(
 
 
 def _params(model: Model) -> Any:
-    """Returns the model's parameters, as shapes, with a vocabulary of size 1."""
     # Their paths don't depend on the vocabulary size, so all sizes share a trace.
     key = jax.eval_shape(jax.random.key, 0)
     with user_errors():

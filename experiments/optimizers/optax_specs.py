@@ -43,12 +43,6 @@ def resolve(name: str, arguments: dict[str, Any]) -> Component:
 
     A dotted name is a function or class of a user's module. It is called with
     `learning_rate`, and with `mask` if it accepts that.
-
-    Args:
-      name, arguments: From `split`. Omitted arguments have the function's defaults.
-
-    Raises:
-      UserError: The optimizer or an argument doesn't exist, or optax rejects a value.
     """
     of_optax = makers()
     if '.' not in name.removeprefix(CONTRIB) and name not in of_optax:
@@ -97,9 +91,8 @@ def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
 def decays(params: Any) -> Any:
     """Returns True for parameters with weight decay: `DECAYING`.
 
-    These have many entries, can overfit, and have the least effect at 0. Biases and
-    norm scales set the level of one feature, and position tables encode positions.
-    Attention parameters may start as the identity, and would attend to nothing at 0.
+    These have many entries, can overfit, and have the least effect at 0. Attention
+    parameters may start as the identity, and would attend to nothing at 0.
     """
     return jax.tree_util.tree_map_with_path(
         lambda path, w: path[-1].key in DECAYING, params
@@ -138,7 +131,6 @@ _GIVEN = {
 
 
 def _try(update: Any) -> None:
-    """Traces an update of a matrix and a bias, which raises any errors."""
     matrix = jax.ShapeDtypeStruct((2, 2), jnp.float32)
     vector = jax.ShapeDtypeStruct((2,), jnp.float32)
     params = {'kernel': matrix, 'bias': vector}

@@ -79,11 +79,7 @@ def make(config: ExperimentConfig) -> Optimizer:
 
     `adam` is Kingma and Ba's (2015). `adamw` also subtracts learning rate ·
     weight_decay · w from each weight w selected by `optax_specs.decays` (Loshchilov and
-    Hutter 2019). Both use the fields of `optimizer`. Any other is optax's own, by its
-    spec.
-
-    Raises:
-      UserError: They are invalid, or don't fit each other.
+    Hutter 2019). Both use the fields of `optimizer`; any other is optax's own.
     """
     settings = config.optimizer
     name, arguments = _named(settings)
@@ -174,7 +170,7 @@ def separately(
     """Wraps an optimizer to treat the layers of stacked parameters separately.
 
     `adafactor`, `lamb` and `contrib.muon` compute updates from whole matrices. The
-    program grows with the number of layers. `periods` are the model's `layer_periods`.
+    program grows with the number of layers.
     """
 
     def init(params):

@@ -26,7 +26,7 @@ Pair = tuple[str, str]
 
 
 class Spread(NamedTuple):
-    """Mean and sample standard deviation over seeds; `sd` is None for one value."""
+    """Mean and sample standard deviation over seeds."""
 
     mean: float
     sd: float | None
@@ -34,7 +34,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
-    """Returns the spread of values that aren't None; None without any."""
+    """Returns the spread of values that aren't None, if there are any."""
     there = [value for value in values if value is not None]
     if not there:
         return None
@@ -68,6 +68,7 @@ class Contrast(NamedTuple):
 
     @property
     def significant(self) -> bool:
+        """True if the difference is significant at 5%."""
         return self.p is not None and self.p < LEVEL
 
     @property
@@ -99,7 +100,7 @@ def compare(
       margin: Smallest difference that matters.
       looks: How often the intervals may decide to add seeds. Each look has an equal
         share of the error rate, so all intervals hold simultaneously.
-      data: Arm → its data set, if they differ. Each data set has its own seed effects,
+      data: The data set of each arm, if they differ. Each has its own seed effects,
         errors, and share of the error rate (Bonferroni).
 
     Raises:
@@ -128,7 +129,7 @@ def compare(
 def families(
     pairs: Sequence[Pair], data: Mapping[str, str]
 ) -> dict[frozenset[str | None], list[Pair]]:
-    """Groups pairs by the data of their arms; each group has its own error."""
+    """Groups pairs by the data of their arms."""
     by_data = collections.defaultdict(list)
     for pair in pairs:
         by_data[frozenset(map(data.get, pair))].append(pair)
@@ -180,7 +181,6 @@ def _family(
 
 
 def _differences(pairs: Sequence[Pair], arms: Sequence[str]) -> np.ndarray:
-    """Returns the matrix [pairs, arms]."""
     above = [arms.index(arm) for arm, _ in pairs]
     below = [arms.index(base) for _, base in pairs]
     identity = np.eye(len(arms))
@@ -207,10 +207,7 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
     If no arm differs, the exchanges are equally likely for any distribution of the
     errors (Fisher 1935). p is the share of exchanges whose largest |t| over all pairs
     reaches the pair's (Westfall and Young 1993). Their number limits p: to 0.25 with
-    two arms and three seeds.
-
-    Returns:
-      A p for each pair; all None without two shared seeds or differences in scores.
+    two arms and three seeds. Every p is None without two shared seeds or differences.
     """
     values_SA = _of_shared_seeds(scores)
     if len(values_SA) < 2 or not np.ptp(values_SA, axis=1).any():
@@ -220,7 +217,7 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
     differences_PA = _differences(pairs, sorted(scores))
 
     def sizes(means_XA):
-        """Returns each pair's |t| up to a factor; the rest of the variance is error."""
+        """Returns each pair's |t| up to a factor."""
         left_X = variance - (means_XA**2).sum(1)
         least = 1e-12 * variance
         chance_X = np.sqrt(np.maximum(left_X, least))
@@ -236,7 +233,7 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
 
 
 def _of_shared_seeds(scores: Scores) -> np.ndarray:
-    """Returns [seeds, arms]; arms sorted by name."""
+    """Returns the scores of shared seeds, [seeds, arms], with arms sorted by name."""
     of_arms = [scores[arm] for arm in sorted(scores)]
     shared = [seed for seed in of_arms[0] if all(seed in x for x in of_arms)]
     rows = [[of_arm[seed] for of_arm in of_arms] for seed in shared]
@@ -244,7 +241,6 @@ def _of_shared_seeds(scores: Scores) -> np.ndarray:
 
 
 def _exchanged_means(values_SA: np.ndarray) -> np.ndarray:
-    """Returns [exchanges, arms]: means over seeds."""
     random = np.random.default_rng(0)
     sums_XA = np.zeros((_EXCHANGES, values_SA.shape[1]))
     for values_A in values_SA:
@@ -277,8 +273,8 @@ def _fit(scores: Scores) -> tuple[np.ndarray, np.ndarray, float, int]:
 def _design(arms: Sequence[str], seeds: Sequence[Any]) -> np.ndarray:
     """Returns a column for each arm, then each seed but the first.
 
-    Leaves the seeds out if some arms share no seed with the rest, or no degree of
-    freedom is left.
+    Leaves out seeds if some arms share none with the rest, or no degree of freedom is
+    left.
     """
     of_arms = _indicators(arms)
     of_seeds = _indicators(seeds)
@@ -299,7 +295,6 @@ def _columns(scores: Scores) -> tuple[Any, Any, np.ndarray]:
 
 
 def _indicators(values: Sequence[Any]) -> np.ndarray:
-    """Returns one column for each distinct value."""
     kinds = dict.fromkeys(values)
     rows = [[value == kind for kind in kinds] for value in values]
     return np.array(rows, float)
@@ -365,13 +360,12 @@ def minimum_detectable(
 ) -> float | None:
     """Returns the difference that a planned design detects with a power of 80%.
 
+    Returns None if the pilot gives no estimate, or no degrees of freedom are left.
+
     Args:
       pilot: Scores of earlier runs, which estimate the error variance.
       seeds: Number of seeds of each arm.
       looks: As in `compare`.
-
-    Returns:
-      None if the pilot gives no estimate, or no degrees of freedom are left.
     """
     freedom = (len(arms) - 1) * (seeds - 1)
     if freedom == 0 or not pilot:
@@ -419,7 +413,7 @@ def over_sentences(
       score: Computes a score from the sum over sentences, [statistics].
       family: Number of differences tested together (Bonferroni).
       contrast: The same difference, with an error estimated from all arms. Defaults to
-        the error over the seeds of the two systems.
+        the error over the two systems' seeds.
     """
     from scipy import stats
 
@@ -461,7 +455,7 @@ def over_sentences(
 
 
 class Effect(NamedTuple):
-    """The main effect of a factor, or the interaction of several `factors`.
+    """The main effect of a factor, or the interaction of several.
 
     Attributes:
       freedom: Degrees of freedom of the effect and of the errors.
@@ -474,14 +468,14 @@ class Effect(NamedTuple):
 
 
 def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Effect]:
-    """Tests each factor and each interaction, blocked by seed; may find none estimable.
+    """Tests each factor and each interaction that can be estimated, blocked by seed.
 
     Computes an analysis of variance of type II (Yates 1934): an effect is what it
     explains beyond all effects that don't contain it.
 
     Args:
       scores: `scores[arm][seed]`; runs may be missing.
-      levels: Arm → factor → its level.
+      levels: Level of each factor, `levels[arm][factor]`.
     """
     from scipy import stats
 
@@ -521,6 +515,8 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
 
 
 class Improvement(NamedTuple):
+    """The probability of improvement, with its interval."""
+
     chance: float
     low: float
     high: float
@@ -560,8 +556,8 @@ def improvement(
 def expected_best(scores: Sequence[float], best: Any = max) -> list[float]:
     """Computes the expected best score of 1, 2, … trials.
 
-    Trials are drawn from the scores with replacement (Dodge et al. 2019). If a lower
-    score is better, `best` is `min`.
+    Trials are drawn from the scores with replacement (Dodge et al. 2019). `best` is
+    `min` if a lower score is better.
     """
     ranked = sorted(scores, reverse=best is min)
     number = len(ranked)

@@ -25,6 +25,8 @@ _LONGEST_NAME = 60
 
 
 class Arm(NamedTuple):
+    """Runs that differ in their seeds only."""
+
     name: str
     runs: tuple[Run, ...]
 
@@ -38,7 +40,7 @@ class Arm(NamedTuple):
         return list(by_seeds.values())
 
     def by_seeds(self, measure: Measure) -> dict[Any, float]:
-        """Returns the scores of finished runs, by all seeds of a run."""
+        """Returns the scores of finished runs by their seeds."""
         scores = {}
         for run in self.scored:
             of_set = run.evaluations.get(measure.set, {})
@@ -57,10 +59,9 @@ class Arm(NamedTuple):
 
 
 class Study(NamedTuple):
-    """The input of a report.
+    """The input of a report; `measure` is the deciding score.
 
     Attributes:
-      measure: The deciding score.
       sweep: The sweep of the runs. With `NO_SWEEP`, compares the runs as they are.
       trust_code: Allows metrics to run the commands that configs of the runs name.
     """
@@ -81,13 +82,13 @@ class Study(NamedTuple):
 
     @property
     def bases(self) -> dict[str, str]:
-        """Arm → the arm to compare it with: the base, or its match on the same data."""
+        """The arm to compare each arm with: the base on the same data."""
         of_all = dict.fromkeys([arm.name for arm in self.arms], self.base.name)
         return of_all | self.sweep.bases(self.base.name)
 
     @property
     def by_data(self) -> 'list[Study]':
-        """A study of each data set if data are a factor of the sweep, else this one."""
+        """A study of each data set that the sweep compares, or this one."""
         bases = self.bases
         groups = collections.defaultdict(list)
         for arm in self.arms:
@@ -109,7 +110,7 @@ class Study(NamedTuple):
         return [arm for part in self.by_data for arm in sorted(part.arms, key=place)]
 
     def scores(self) -> dict[str, dict[Any, float]]:
-        """Returns scores by arm and seeds, for ranked arms that have any."""
+        """Returns the scores of ranked arms, by arm and seeds."""
         scores = {arm.name: arm.by_seeds(self.measure) for arm in self.ranked()}
         return {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
 
@@ -118,13 +119,8 @@ def _metrics_of(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
-def metric_of(run: Run, measure: Measure, trust_code: bool = False) -> Metric:
-    """Returns the metric that scored a run's set; for a loss, the deciding metric.
-
-    Raises:
-      UserError: The run lacks it, a package is missing, or its module or command may
-        have come with the run, and `trust_code` is false.
-    """
+def find_metric(run: Run, measure: Measure, trust_code: bool = False) -> Metric:
+    """Returns the metric of a score; for a loss, the deciding metric."""
     user_modules.check_origin(run.metrics_spec, run.path)
     user_modules.check_commands(run.metrics_spec, run.path, trust_code)
     name = measure.metric(run.metrics)
@@ -137,7 +133,10 @@ def metric_of(run: Run, measure: Measure, trust_code: bool = False) -> Metric:
     return found[name]
 
 
-def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str]:
+def differing_fields(
+    runs: Sequence[Run], without: Collection[str] = SEEDS
+) -> list[str]:
+    """Returns the fields in which runs differ."""
     names = dict.fromkeys(field for run in runs for field in run.config)
     differ = []
     for field in names:
@@ -149,7 +148,7 @@ def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str
 
 def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
     """Groups runs into arms, in the order of their first runs."""
-    fields = differing(runs)
+    fields = differing_fields(runs)
     groups = collections.defaultdict(list)
     for run in runs:
         values = [run.config.get(field) for field in fields]
@@ -161,7 +160,7 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
     """Names each arm by its differing fields, or by its directory if that is too long.
 
-    `num_heads=4, residual=pre_norm` has the last word of each field, if these differ.
+    Uses the last word of each field, `num_heads=4`, if these differ.
     """
     words = [field.rpartition('.')[2] for field in fields]
     if len(set(words)) < len(words):
@@ -201,9 +200,6 @@ def study(
       base: The name of an arm. Defaults to the sweep's, or else the first arm.
       measure: Defaults to the sweep's, or else the deciding metric on `test` or the
         first set.
-
-    Raises:
-      UserError: The arm or measure doesn't exist, or no run belongs to the sweep.
     """
     sweep = sweep or NO_SWEEP
     arms = _arms_of_sweep(sweep, runs) if sweep.arms else group(runs)
@@ -218,7 +214,6 @@ def study(
 
 
 def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:
-    """Returns all arms of a sweep, also without runs; matches runs by their titles."""
     found = {run_title(run.path.resolve()): run for run in runs}
     arms = []
     for name in sweep.arms:

@@ -5,7 +5,7 @@ import collections
 from scipy import stats
 
 from experiments.command_line import console
-from experiments.reports.arms import Study, differing
+from experiments.reports.arms import Study, differing_fields
 from experiments.reports.tables import Table
 from experiments.runs.reading import Run
 from experiments.storage import run_title
@@ -30,6 +30,7 @@ _COSTS = {
 
 
 def facts(study: Study) -> Table:
+    """Returns the table of conditions, equal or different between arms."""
     rows = []
     if study.sweep.arms:
         declared = f'{study.sweep.name}.py, SHA-256 {study.sweep.digest[:16]}'
@@ -48,7 +49,6 @@ def facts(study: Study) -> Table:
 
 
 def _facts(run: Run, study: Study) -> dict[str, str]:
-    """Returns the conditions of a run as text, with the same names for all runs."""
     measure = study.measure
     scored = run.evaluations.get(measure.set, {})
     metric = measure.metric(run.metrics)
@@ -117,14 +117,13 @@ def _in_no_mean(study: Study) -> list[str]:
 def _beyond_the_question(study: Study) -> list[str]:
     """Lists fields in which arms differ besides the question's.
 
-    A sweep's question is the fields that its arms set. Without a sweep, it is every
-    field except `CONDITIONS`.
+    These are all that a sweep's arms don't set, or `CONDITIONS` without a sweep.
     """
     base = study.base
     lines = []
     for arm in study.arms:
         beyond = []
-        for field in differing([*base.runs, *arm.runs]):
+        for field in differing_fields([*base.runs, *arm.runs]):
             if study.sweep.arms:
                 is_asked = field in study.sweep.fields
             else:
@@ -157,7 +156,6 @@ def _unequal_results(study: Study) -> list[str]:
 
 
 def _unequal_cost(study: Study) -> list[str]:
-    """If a sweep declares contrasts, only the arms of each contrast must be equal."""
     by_name = {arm.name: arm for arm in study.arms}
     compared: list[tuple[str, ...]] = [tuple(by_name)]
     if study.sweep.contrasts:
@@ -183,7 +181,6 @@ def _unequal_cost(study: Study) -> list[str]:
 
 
 def _unequal_spread(study: Study) -> list[str]:
-    """Warns if the arms' spreads over seeds differ, by Bartlett's test (1937)."""
     values = [list(arm.by_seeds(study.measure).values()) for arm in study.arms]
     several = [of_arm for of_arm in values if len(of_arm) > 1]
     spread = [of_arm for of_arm in several if len(set(of_arm)) > 1]

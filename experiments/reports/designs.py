@@ -1,4 +1,4 @@
-"""Tables and figures of a sweep's design: its factors and its tuning."""
+"""Tables and figures of a sweep's factors and tuning."""
 
 import collections
 from collections.abc import Sequence
@@ -123,7 +123,7 @@ def tried(study: Study) -> list[Tried]:
 
 
 def doubts(study: Study) -> list[str]:
-    """Warns of missing trials and of best values at the edge of the search range."""
+    """Warns of missing trials, and of best values at the edge of their range."""
     lines = []
     for arm, scores, value in tried(study):
         tune, _ = _tuning(study)
@@ -185,7 +185,6 @@ def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
 
 
 def _tuning(study: Study) -> tuple[Tuning, Measure]:
-    """Returns a study's tuning and the measure that chooses its values."""
     tune = study.sweep.tune
     assert tune is not None
     return tune, study.sweep.trials[0].measure

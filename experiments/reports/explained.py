@@ -31,9 +31,6 @@ def html(
 
     Args:
       on_progress: Called with the number of explained pairs, their total, and 'pairs'.
-
-    Raises:
-      UserError: As `Attributor`.
     """
     sections = []
     for section in _sections(run, pairs):
@@ -61,7 +58,6 @@ def _sections(run: OpenedRun, pairs: Sequence[Pair]) -> Iterator[ReportSection]:
 
 
 def _likeliest(model, variables, batch) -> tuple[jax.Array, jax.Array]:
-    """Returns the likeliest token after each layer and its probability, LT."""
     p_LTV = jax.nn.softmax(explanations.logit_lens(model, variables, batch)[:, 0])
     return jnp.argmax(p_LTV, -1), jnp.max(p_LTV, -1)
 

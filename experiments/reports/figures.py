@@ -1,7 +1,4 @@
-"""Figures of a report as Vega-Altair charts, for its page and for papers.
-
-Texts are passed to charts as data, never as markup.
-"""
+"""Figures of a report as Vega-Altair charts."""
 
 import collections
 import json
@@ -73,12 +70,14 @@ _LABELS = {
 
 
 def axis_title(score: str, of_set: str = '') -> str:
-    """Returns the label of a score with its unit, such as 'Exact match (%) on test'."""
+    """Returns the label of a score: 'Exact match (%) on test'."""
     label = _LABELS.get(score, score.replace('_', ' '))
     return f'{label} on {of_set}' if of_set else label
 
 
 class Figure(NamedTuple):
+    """A chart with the name of its files and its title."""
+
     name: str
     title: str
     chart: alt.TopLevelMixin
@@ -101,6 +100,7 @@ def _printable(spec: Any) -> Any:
 
 
 def files(figure: Figure) -> dict[str, bytes]:
+    """Returns the figure's files by extension."""
     # Descriptions of thousands of cells would make files large.
     config = {**THEME, 'aria': False, 'padding': _PADDING}
     svg = vl_convert.vegalite_to_svg(figure.spec(), config=config)
@@ -127,7 +127,7 @@ def line_chart(
     y_label: str,
     logarithmic: bool = False,
 ) -> alt.TopLevelMixin:
-    """Draws at least one line, with bands; a `logarithmic` x must be positive.
+    """Draws lines with bands; a `logarithmic` x must be positive.
 
     The lines share `_MOST_POINTS` evenly spaced points and keep their last ones.
     """
@@ -162,7 +162,6 @@ def line_chart(
 
 
 def _line(name: str, points: Sequence[Point], most: int) -> dict[str, Any]:
-    """Returns a line as compact data, since a page may have thousands of points."""
     stride = -(-len(points) // most)
     shown = points[::-stride][::-1]
     line: dict[str, Any] = {'line': name, 'alone': len(shown) == 1}
@@ -198,7 +197,6 @@ def curves(study: Study, against: str = 'step') -> list[Figure]:
 
 
 def _curve(study: Study, kind: str, x: str, y: str) -> dict[str, list[Point]]:
-    """Returns a line with a band for each arm, and one for each unfinished run."""
     lines = {}
     for arm in study.arms:
         lines[arm.name] = arm.scored
@@ -222,7 +220,6 @@ def _curve(study: Study, kind: str, x: str, y: str) -> dict[str, list[Point]]:
 
 
 def _rows(run: Run, kind: str, x: str, y: str) -> dict[int, dict[str, Any]]:
-    """Returns the rows of a kind that have both x and y, by step."""
     rows = run.rows
     if kind == 'eval':
         rows = run.dev_rows()
@@ -243,8 +240,8 @@ def forest(
 
     Args:
       score: The compared score with its unit, such as 'Exact match (%) on test'.
-      names: Arm → the name to show, such as its name without the data set.
-      data: Arm → its data set, under whose name its row is.
+      names: The name to show for an arm, such as its name without the data set.
+      data: The data set of each arm, under whose name its row is.
     """
     shown = [contrast for contrast in contrasts if contrast.low is not None]
     if not shown:
@@ -287,10 +284,11 @@ def _forest(
     headings: Sequence[int],
     title: Sequence[str],
 ) -> alt.TopLevelMixin:
-    """Draws the rows of a forest plot; `labels` include the headings of groups."""
     is_heading = f'indexof({list(headings)}, datum.value) >= 0'
     bold = alt.condition(is_heading, alt.value('bold'), alt.value('normal'))
-    y_axis = alt.Axis(labelExpr=text_of(labels), labelLimit=260, labelFontWeight=bold)
+    y_axis = alt.Axis(
+        labelExpr=label_expression(labels), labelLimit=260, labelFontWeight=bold
+    )
     rows = alt.Scale(domain=list(range(len(labels))))
     verdicts = alt.Scale(
         domain=['significant', 'not significant'], range=[COLOURS[0], COLOURS[-1]]
@@ -317,7 +315,7 @@ def _forest(
     )
 
 
-def text_of(names: Sequence[str]) -> str:
+def label_expression(names: Sequence[str]) -> str:
     """Returns a Vega expression for the name of an index.
 
     Names are JSON strings in it, so they can't run as code.
@@ -360,8 +358,8 @@ def score_by_cost(study: Study) -> Figure | None:
 def scores_over_sizes(study: Study) -> Figure | None:
     """Draws scores against parameters, to show whether an answer holds at other sizes.
 
-    A line is fitted to runs that differ in size only, linear in the logarithm of the
-    number of parameters. Returns None without two sizes.
+    Fits a line to runs that differ only in size, linear in the logarithm of the number
+    of parameters. Returns None without two sizes.
     """
     factor = _factor_of_sizes(study.sweep)
     if factor is None:
@@ -398,7 +396,6 @@ def _by_arm(values: list[dict[str, Any]], x: alt.X, study: Study) -> alt.Chart:
 
 
 def _factor_of_sizes(sweep: Sweep) -> str | None:
-    """Returns the factor that varies only the model's size, if any."""
     for factor, levels in sweep.factors.items():
         fields = set(chain(*levels.values()))
         if fields and fields <= SIZES:

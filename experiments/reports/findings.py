@@ -1,4 +1,4 @@
-"""The answer of a report, and its tables of scores, costs and published numbers."""
+"""The answer of a report, and its tables."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -10,8 +10,8 @@ from experiments.evaluation.measure import Measure
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
-from experiments.reports.arms import Arm, Study, metric_of
-from experiments.reports.tables import Table, cells_of, format_cell, permuted
+from experiments.reports.arms import Arm, Study, find_metric
+from experiments.reports.tables import Table, contrast_cells, format_cell, permutation_p
 from experiments.runs import reading
 from experiments.runs.reading import Translations
 
@@ -34,10 +34,7 @@ ONE_SEED = f'{NO_TEST}: only one seed'
 
 
 def from_base(study: Study) -> dict[str, Contrast]:
-    """Returns arm → its difference from the base of its data, for arms with scores.
-
-    The order is by data set, the best arm first.
-    """
+    """Returns each scored arm's difference from its base, in the order of `ranked`."""
     scores = study.scores()
     bases = study.bases
     pairs = analysis.pairs_with(bases, scores)
@@ -46,7 +43,7 @@ def from_base(study: Study) -> dict[str, Contrast]:
     return {contrast.arm: contrast for contrast in found}
 
 
-def declared(study: Study) -> list[Contrast]:
+def declared_contrasts(study: Study) -> list[Contrast]:
     """Computes the contrasts that the sweep declares, if both arms have scores."""
     sweep = study.sweep
     scores = study.scores()
@@ -100,12 +97,7 @@ def contrast_verdict(study: Study, contrast: Contrast) -> str:
 def answer_table(
     study: Study, contrasts: Mapping[str, Contrast], asked: Sequence[Contrast]
 ) -> Table:
-    """Returns the table `answer`: declared contrasts, or else all arms and the base.
-
-    Args:
-      contrasts: The result of `from_base`.
-      asked: The result of `declared`.
-    """
+    """Returns the table `answer`: declared contrasts, or else all arms and the base."""
     if asked:
         table = _differences(study, asked)
     else:
@@ -126,9 +118,9 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
     columns = ('arm', 'base', 'seeds', *decimals, 'p', 'permutation p', 'verdict')
     rows = []
     for x in asked:
-        effect, interval, p = cells_of(x)
+        effect, interval, p = contrast_cells(x)
         said = contrast_verdict(study, x)
-        test = (effect, interval, x.detectable, p, permuted(x), said)
+        test = (effect, interval, x.detectable, p, permutation_p(x), said)
         rows.append((x.arm, x.base, x.seeds, *test))
     note = (
         'Differences are adjusted for seeds, which the arms share. Confidence '
@@ -155,7 +147,7 @@ def undeclared(study: Study, contrasts: Mapping[str, Contrast]) -> dict[str, Con
 
 
 def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None:
-    """Returns the differences from the base that a sweep does not declare, if any."""
+    """Returns the differences from the base that a sweep does not declare."""
     others = undeclared(study, contrasts)
     if not others:
         return None
@@ -172,7 +164,7 @@ def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None
 
 
 def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
-    """Returns one row per arm, the best first, with its test against the base."""
+    """Returns each arm with its test against the base, the best first."""
     decimals = (str(study.measure), 'difference', '95% CI')
     columns = ['arm', 'seeds', *decimals, 'p', 'permutation p', 'verdict']
     parts = study.by_data
@@ -183,7 +175,7 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
             contrast = contrasts.get(arm.name)
             test = (None, None, None, None)
             if contrast is not None:
-                test = (*cells_of(contrast), permuted(contrast))
+                test = (*contrast_cells(contrast), permutation_p(contrast))
             seeds = len(arm.by_seeds(study.measure))
             mean = arm.spread(study.measure)
             said = verdict(part, arm, contrast)
@@ -225,7 +217,7 @@ def sentence_tests(
         found = _paired_translations(study, base, arm)
         if found:
             pairs[contrast] = found
-            metric = metric_of(base.scored[0], study.measure, study.trust_code)
+            metric = find_metric(base.scored[0], study.measure, study.trust_code)
     tests = {}
     for contrast, found in pairs.items():
         # The contrast's error applies only if all of its seeds are paired.
@@ -244,7 +236,7 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
     rows = []
     for contrast, (seeds, test) in tests.items():
         share = None if test.share is None else f'{test.share:.0%}'
-        row = [contrast.arm, seeds, *cells_of(test), share]
+        row = [contrast.arm, seeds, *contrast_cells(test), share]
         if len(bases) > 1:
             row.append(contrast.base)
         rows.append(row)
@@ -265,7 +257,6 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
 
 
 def _paired_translations(study: Study, base: Arm, arm: Arm) -> list[Paired]:
-    """Returns translations by seed, if they are of identical sentences."""
     name = study.measure.set
     bases = {run.seeds: run for run in base.scored}
     pairs: list[Paired] = []
@@ -319,9 +310,8 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
 
 
 def _sentence(study: Study, contrast: Contrast) -> str:
-    """A compared with B: better (difference 9.95, 95% CI 9.32 to 10.58)."""
     form = console.score if study.measure.is_of_translations else console.cell
-    effect, interval, _ = cells_of(contrast)
+    effect, interval, _ = contrast_cells(contrast)
     word = contrast_verdict(study, contrast)
     facts = f'difference {format_cell(effect, form)}'
     if interval is not None:
@@ -344,10 +334,7 @@ def costs(study: Study) -> Table:
 
 
 def runs(study: Study) -> Table:
-    """Returns the deciding score of each run, from which `--recompute` gets the answer.
-
-    If data are a factor, `data` is its level: arms of one level share their errors.
-    """
+    """Returns the deciding score of each run; `--recompute` gets the answer from it."""
     factor = study.sweep.factor_of_data
     rows = []
     for arm in study.arms:

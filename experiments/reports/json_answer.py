@@ -22,7 +22,7 @@ def as_dict(study: Study, notes: Sequence[str] = ()) -> Entries:
     """
     sweep = study.sweep
     from_base = findings.from_base(study)
-    declared = findings.declared(study)
+    declared = findings.declared_contrasts(study)
     verdicts = findings.verdicts(study, from_base)
     if declared:
         verdicts |= {x: findings.contrast_verdict(study, x) for x in declared}

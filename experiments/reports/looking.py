@@ -19,7 +19,7 @@ import altair as alt
 import numpy as np
 
 from experiments.evaluation.opened_run import OpenedRun
-from experiments.reports.figures import text_of
+from experiments.reports.figures import label_expression
 
 CROSS = 'decoder cross'
 # In the order in which a text passes through the model.
@@ -73,7 +73,7 @@ def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
 
 
 def attention(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLevelMixin]:
-    """Draws `attended` for all layers and heads: name in `KINDS` → chart."""
+    """Draws `attended` for all layers and heads, by kind of attention (`KINDS`)."""
     seen = attended(run, source, target)
     charts = {}
     for kind, title in KINDS.items():
@@ -83,11 +83,11 @@ def attention(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
 
 
 def alignment(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLevelMixin]:
-    """Draws source × translation: the mean weights over heads, for each layer.
+    """Draws the mean weights over heads, from translation to source.
 
     Returns:
-      'mean of all layers', if there are several, and 'layer 0', … → the chart. Empty
-      without cross-attention that stores its weights.
+      The charts 'mean of all layers', if there are several, 'layer 0', …. Empty without
+      cross-attention that stores its weights.
     """
     seen = attended(run, source, target).get(CROSS)
     if seen is None:
@@ -126,7 +126,7 @@ def head_scores(scores: Mapping[str, np.ndarray], title: str) -> alt.TopLevelMix
     """Draws a score of each head, such as its importance, as a heatmap.
 
     Args:
-      scores: Name of an attention → its scores, [layers, heads].
+      scores: Scores of each attention, [layers, heads].
       title: The score with its unit, for the colour legend.
     """
     values = []
@@ -165,7 +165,6 @@ def weights_map(
 def _cells(
     weights_TS: np.ndarray, queries: Sequence[str], keys: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Returns each weight with its position, so that equal names stay apart."""
     cells = []
     for (i, j), weight in np.ndenumerate(weights_TS):
         cell = {'query': i, 'key': j, 'from': queries[i], 'to': keys[j]}
@@ -182,8 +181,8 @@ def _chart(cells: list[dict[str, Any]]) -> alt.Chart:
 
 
 def _large(chart: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt.Chart:
-    rows = alt.Axis(labelExpr=text_of(queries))
-    columns = alt.Axis(labelExpr=text_of(keys), labelAngle=-60)
+    rows = alt.Axis(labelExpr=label_expression(queries))
+    columns = alt.Axis(labelExpr=label_expression(keys), labelAngle=-60)
     named = chart.encode(
         x=alt.X('key:O', title='key', axis=columns),
         y=alt.Y('query:O', title='query', axis=rows),

@@ -1,4 +1,4 @@
-"""Reports: sections of text, tables and figures, as a page and as files."""
+"""Reports as a page and as files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,9 +46,6 @@ def write(
     Args:
       notes: Further warnings, such as runs that can't be read.
       against: The x-axis of curves, one of `figures.AXES`.
-
-    Raises:
-      UserError: A file can't be written, or translations can't be read.
     """
     sections = _some(
         _answer(study, notes),
@@ -68,7 +65,7 @@ def write(
             for form, data in figures.files(figure).items():
                 files[f'figures/{figure.name}.{form}'] = data
     files['tables/runs.csv'] = tables.as_csv(findings.runs(study))
-    number = console.counted(len(study.arms), 'arm')
+    number = console.count_noun(len(study.arms), 'arm')
     title = study.sweep.question or f'{number} by {study.measure}'
     files['report.md'] = markdown(title, sections)
     files['index.html'] = html(title, sections)
@@ -82,7 +79,7 @@ def _some(*found: Any) -> list[Any]:
 
 def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
     contrasts = findings.from_base(study)
-    declared = findings.declared(study)
+    declared = findings.declared_contrasts(study)
     drawn = declared or list(contrasts.values())
     of_arms = [findings.arms(study), findings.exploratory(study, contrasts)]
     return ReportSection(
@@ -148,14 +145,14 @@ def _curves(study: Study, against: str) -> ReportSection | None:
 
 
 def _translations(study: Study) -> list[ReportSection]:
-    translated = texts.translated(study)
+    translated = texts.find_translations(study)
     if translated is None:
         return []
     text = (
         f'Sentences of {translated.name} that the arms translate differently, with '
         "each arm's first seed."
     )
-    sentences = texts.differing(translated)
+    sentences = texts.differing_sentences(translated)
     found = [ReportSection('Translations', [text], sentences=sentences)]
     by_group = texts.by_group(translated)
     if by_group is not None:

@@ -1,6 +1,6 @@
 """External scores: a file with the columns arm, seed and score.
 
-A report stores the scores of its own runs in the same format, as `tables/runs.csv`.
+A report stores its own in the same format, as `tables/runs.csv`.
 """
 
 import csv
@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.errors import UserError, user_errors
 from experiments.reports.analysis import Contrast, compare, pairs_with
-from experiments.reports.tables import Table, cells_of, permuted
+from experiments.reports.tables import Table, contrast_cells, permutation_p
 from experiments.storage import as_user_error
 
 COLUMNS = ('arm', 'seed', 'score')
@@ -21,7 +21,7 @@ Scores = dict[str, dict[str, float]]
 
 
 def read_scores(path: Path) -> Scores:
-    """Reads the scores of a CSV file by arm and seed, ignoring other columns.
+    """Reads the scores of a CSV file by arm and seed.
 
     Raises:
       UserError: The file can't be read, lacks a column or a second arm, or has an
@@ -63,33 +63,26 @@ def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def compare_scores(path: Path, base: str) -> Table:
-    """Compares the arms of a file with the base, or with each other without one.
-
-    Raises:
-      UserError: As `read_scores`, or the arm doesn't exist, or a score isn't finite.
-    """
+    """Compares the arms of a file with the base, or all pairs."""
     scores = read_scores(path)
     with user_errors('--scores: '):
         return as_table(compare(scores, base or None))
 
 
 def as_table(contrasts: Sequence[Contrast]) -> Table:
+    """Returns the table of contrasts."""
     names = ('arm', 'base', 'seeds', 'difference', '95% CI', 'p', 'permutation p')
     rows = []
     for x in contrasts:
-        rows.append((x.arm, x.base, x.seeds, *cells_of(x), permuted(x)))
+        rows.append((x.arm, x.base, x.seeds, *contrast_cells(x), permutation_p(x)))
     return Table('contrasts', 'Contrasts', names, rows)
 
 
 def recompute(folder: Path) -> tuple[Table, list[str]]:
     """Recomputes the answer of a report from its own scores.
 
-    Returns:
-      The differences, and the arms whose row in `answer.csv` disagrees in the first
-      three digits.
-
-    Raises:
-      UserError: A table is missing or isn't a report's.
+    Returns the differences, and the arms whose row in `answer.csv` disagrees in the
+    first three digits.
     """
     runs = folder / 'tables/runs.csv'
     found = read_scores(runs)

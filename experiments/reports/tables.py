@@ -1,4 +1,4 @@
-"""Tables of a report, as text, Markdown, CSV and LaTeX."""
+"""Tables of a report in several formats."""
 
 import csv
 import html
@@ -25,14 +25,16 @@ Form = Callable[[Any], str]
 
 
 class PValue(float):
-    pass
+    """A p-value, shown with its own precision."""
 
 
 class Difference(float):
-    pass
+    """A number shown with its sign."""
 
 
 class Interval(NamedTuple):
+    """A confidence interval."""
+
     low: float
     high: float
 
@@ -50,7 +52,7 @@ class Table(NamedTuple):
     Attributes:
       name: The name of its files.
       scores: Names of columns whose numbers have two decimals.
-      aside: Why a page collapses the table; empty for a table that is shown.
+      aside: Why a page collapses the table, if it does.
     """
 
     name: str
@@ -104,7 +106,6 @@ def format_cell(value: Any, form: Form = console.cell) -> str:
 
 
 def _spread(value: Spread, form: Form) -> str:
-    """Formats the mean, and a nonzero deviation with two digits."""
     mean = form(value.mean)
     sd = value.sd
     if not sd:
@@ -115,7 +116,7 @@ def _spread(value: Spread, form: Form) -> str:
     return f'{mean} ± {form(sd)}'
 
 
-def cells_of(
+def contrast_cells(
     contrast: Contrast | OverSentences,
 ) -> tuple[Difference, Interval | None, PValue | None]:
     """Returns the difference, its interval and its p, for tables."""
@@ -126,19 +127,19 @@ def cells_of(
     return effect, Interval(low, high), PValue(p)
 
 
-def permuted(contrast: Contrast) -> PValue | None:
+def permutation_p(contrast: Contrast) -> PValue | None:
     return None if contrast.permuted is None else PValue(contrast.permuted)
 
 
 def text(table: Table) -> str:
-    return console.tabulated(table.names(), table.cells(), table.sides())
+    return console.format_table(table.names(), table.cells(), table.sides())
 
 
 def markdown(table: Table) -> str:
-    """Formats a table in GitHub's Markdown, with all values escaped."""
+    """Formats a table in GitHub's Markdown, escaped."""
     rows = [list(map(escape_markdown, row)) for row in table.cells()]
     names = list(map(escape_markdown, table.names()))
-    return console.tabulated(names, rows, table.sides(), 'pipe')
+    return console.format_table(names, rows, table.sides(), 'pipe')
 
 
 def escape_markdown(value: str) -> str:
@@ -147,10 +148,10 @@ def escape_markdown(value: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """Formats a table for a paper, with booktabs and the usual capitals of metrics."""
+    """Formats a table for a paper, with booktabs."""
     sides = table.sides()
     names = [_METRICS.sub(lambda x: _CAPITALS[x[0]], name) for name in table.names()]
-    body = console.tabulated(names, table.cells(), sides, 'latex_booktabs')
+    body = console.format_table(names, table.cells(), sides, 'latex_booktabs')
     return f'{_PREAMBLE}{body.translate(str.maketrans(_LATEX))}\n'
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from experiments.errors import UserError
 from experiments.metrics.base import Metric
 from experiments.reports.analysis import spread
-from experiments.reports.arms import Study, metric_of
+from experiments.reports.arms import Study, find_metric
 from experiments.reports.tables import Table
 from experiments.runs import reading
 
@@ -18,7 +18,7 @@ _SHOWN = 15  # sentences
 
 
 class Sentence(NamedTuple):
-    """A sentence with the translations of all arms, by arm name."""
+    """A sentence with its translations by arm."""
 
     source: str
     reference: str
@@ -30,7 +30,7 @@ class Translated(NamedTuple):
 
     Attributes:
       data: The source of its sentences.
-      outputs: Arm → each seed's translations.
+      outputs: Each arm's translations, by seed.
     """
 
     name: str
@@ -41,12 +41,8 @@ class Translated(NamedTuple):
     metric: Metric
 
 
-def translated(study: Study) -> Translated | None:
-    """Returns the deciding set, without arms that translated other sentences.
-
-    Raises:
-      UserError: Translations can't be read.
-    """
+def find_translations(study: Study) -> Translated | None:
+    """Returns the deciding set, without arms that translated other sentences."""
     name = study.measure.set
     first: Translated | None = None
     for arm in study.arms:
@@ -57,14 +53,14 @@ def translated(study: Study) -> Translated | None:
             sources, references, outputs = found
             if first is None:
                 data = str(run.config.get('data'))
-                metric = metric_of(run, study.measure, study.trust_code)
+                metric = find_metric(run, study.measure, study.trust_code)
                 first = Translated(name, data, sources, references, {}, metric)
             if (sources, references) == (first.sources, first.references):
                 first.outputs.setdefault(arm.name, []).append(outputs)
     return first
 
 
-def differing(found: Translated) -> list[Sentence]:
+def differing_sentences(found: Translated) -> list[Sentence]:
     """Returns at most `_SHOWN` differing sentences, spread over the set, or else any.
 
     Their translations are those of each arm's first seed.
@@ -118,7 +114,6 @@ def _by_length(found: Translated) -> dict[str, list[int]]:
 
 
 def _by_phenomenon(found: Translated) -> dict[str, list[int]]:
-    """Groups sentences by phenomenon; empty for data that aren't from the grammar."""
     if found.data.partition('(')[0] != 'grammar':
         return {}
     from experiments.data import phenomena

@@ -1,1 +1,1 @@
-"""The files of a run: its config, logs and result, and the model it trained."""
+"""The files of a run, and the model it trained."""

@@ -1,4 +1,4 @@
-"""A run's directory: its name, its config and its lock."""
+"""A run's directory: name, config and lock."""
 
 import hashlib
 import json
@@ -37,8 +37,8 @@ def run_name(config_name: str, overrides: Config) -> str:
     """Returns the name of the run's directory, such as `wmt_small,model.num_heads=8`.
 
     The order of the settings doesn't matter, and different settings never share a name.
-    A hash of the whole name ends names that are cut, or whose characters a file system
-    might not distinguish, such as capitals.
+    A hash ends names that are cut, or whose characters a file system might not
+    distinguish, such as capitals.
     """
     settings = [f'{k}={_as_text(v)}' for k, v in sorted(overrides.items())]
     name = ','.join([config_name, *settings])
@@ -123,7 +123,7 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
     Raises:
       UserError: As `check_directory`, or another process uses the directory.
     """
-    with storage.locked(path / LOCK):
+    with storage.lock(path / LOCK):
         state = check_directory(path, config)
         if state != HAS_ENDED:
             # A killed process of this run may have left incomplete files.
@@ -135,11 +135,7 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Returns the nested config of a run, converted to the current version.
-
-    Raises:
-      UserError: The directory isn't a run's, or its version can't be read.
-    """
+    """Returns the nested config of a run, converted to the current version."""
     file = path / CONFIG
     if not storage.exists(file):
         raise UserError(
@@ -149,6 +145,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def is_converted(config: Config) -> bool:
+    """Returns whether a run is a converted checkpoint."""
     flat = flatten(config)
     parsed = map(spec.parse, spec.entries(flat.get('tokenizer', 'sentencepiece')))
     keeps_files = any(name == 'huggingface' and not x.get('path') for name, x in parsed)
@@ -161,7 +158,6 @@ def _is_raised_limit(field: str, there: Config, here: Config) -> bool:
 
 
 def _different_fields(there: Config, here: Config) -> list[str]:
-    """Returns the fields of two flat configs that must match but differ."""
     return [
         field
         for field in sorted(there.keys() | here.keys())

@@ -1,4 +1,4 @@
-"""The schema of the JSON files of a run, checked on reading."""
+"""The schema of a run's JSON files."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from flaxformer_lite.validation import quote
 
 
 class EntryType(NamedTuple):
-    """A kind of value that an entry may have; `words` describes it in messages."""
+    """A kind of value; `words` describes it in messages."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -119,7 +119,6 @@ def check(
 
 
 def _of_metrics(values: Mapping[str, Any]) -> Schema:
-    """Returns the schema of the scores of metrics, each with a signature."""
     found = {}
     for name in values:
         if name.endswith(_SIGNATURE):

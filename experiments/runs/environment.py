@@ -1,4 +1,4 @@
-"""The environment of a run: versions, devices and commit, in `environment.json`."""
+"""The environment of a run, in `environment.json`."""
 
 import contextlib
 import platform
@@ -66,9 +66,6 @@ def save(path: Path, devices: Sequence[str]) -> None:
     """Writes `environment.json` in a run's directory.
 
     If a run resumes in another environment, `earlier` keeps the previous ones.
-
-    Raises:
-      UserError: The file can't be written, or the existing file is damaged.
     """
     now = describe(devices)
     before = reading.read_environment(path)

@@ -19,13 +19,15 @@ FAILED = 'failed'
 
 
 class Diverged(UserError):
+    """A loss or gradient is not finite."""
+
     def __init__(self, step: int, message: str):
         super().__init__(message)
         self.step = step
 
 
 @contextmanager
-def recorded(path: Path) -> Iterator[None]:
+def record_errors(path: Path) -> Iterator[None]:
     """Records an error of the block in the run's directory, except a stop.
 
     Records nothing if the run already has its result: the error is then not its own.
@@ -69,11 +71,7 @@ def _entry(message: str) -> dict[str, Any]:
 
 
 def read_failure(path: Path) -> dict[str, Any] | None:
-    """Returns the recorded failure, or None if no error ended training.
-
-    Raises:
-      UserError: The file is damaged.
-    """
+    """Returns the recorded failure, if an error ended training."""
     file = path / NAME
     if not storage.exists(file):
         return None

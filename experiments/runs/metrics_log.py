@@ -25,13 +25,9 @@ class MetricsLog:
     that no row is duplicated.
 
     Args:
-      path: The run's directory. None, as in every process but the first, writes
-        nothing.
+      path: The run's directory. None writes nothing, as in all processes but the first.
       step: The checkpoint's step; 0 for a new run.
       complete: Called with each row before it is written; may add to it.
-
-    Raises:
-      UserError: A file can't be written, in all methods.
     """
 
     def __init__(
@@ -51,8 +47,8 @@ class MetricsLog:
     def write(self, step: int, kind: str, **values: Any) -> None:
         """Adds a row `{"step": …, "kind": "train", "eval", …, "time": …, **values}`.
 
-        Values are Python or NumPy numbers, text or None. JSON can't represent a number
-        that isn't finite, which becomes null.
+        Values are Python or NumPy numbers, text or None. A number that isn't finite
+        becomes null.
         """
         if self._file is None:
             return
@@ -72,17 +68,14 @@ class MetricsLog:
         return {'count': self._count, 'sha256': self._sum.hexdigest()}
 
     def flush(self) -> None:
+        """Writes the added rows to the file."""
         if self._file is not None:
             with storage.as_user_error('write', self._file):
                 storage.sync(self._file)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Returns the rows of a run, without a last line that a kill cut short.
-
-    Raises:
-      UserError: The file cannot be read, or a line isn't a row.
-    """
+    """Returns the rows of a run, without a last line that a kill cut short."""
     return list(iterate_rows(path))
 
 
@@ -102,11 +95,7 @@ def _kept(rows: Iterable[Row], step: int) -> list[Row]:
 
 
 def is_changed(path: Path, step: int, seal: Mapping[str, Any]) -> bool:
-    """Returns whether rows were changed, cut or duplicated since a checkpoint.
-
-    Args:
-      seal: The result of `MetricsLog.seal` in the checkpoint.
-    """
+    """Returns whether rows differ from those of a checkpoint with the given `seal`."""
     rows = _kept(read_rows(path), step)
     sealed, later = rows[: seal['count']], rows[seal['count'] :]
     lines = ''.join(map(_line, sealed)).encode()
@@ -129,7 +118,7 @@ def set_aside(path: Path) -> int:
 
 
 def dev_scores(path: Path, metric: Metric) -> dict[int, float]:
-    """Returns step → dev set score, higher is better."""
+    """Returns the dev set scores by step, higher is better."""
     return {
         row['step']: metric.rank(row[metric.name])
         for row in read_rows(path)

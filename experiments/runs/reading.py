@@ -1,6 +1,6 @@
 """Run status and results, read from a run's directory. Never writes.
 
-A damaged file raises a UserError: `FILE: field: problem`, on one line.
+A damaged file raises a UserError: `FILE: field: problem`.
 """
 
 import dataclasses
@@ -50,6 +50,8 @@ class RunStatus(NamedTuple):
 
 
 class Translations(NamedTuple):
+    """The lines of a set: sources, references and translations."""
+
     sources: list[str]
     references: list[tuple[str, ...]]
     outputs: list[str]
@@ -61,7 +63,6 @@ class Run:
 
     Attributes:
       config: Its fields, flat.
-      message: The error that ended it, if any.
       result: Its `result.json`, or what its metrics give so far, with all scored sets.
     """
 
@@ -95,7 +96,7 @@ class Run:
 
     @property
     def tokens(self) -> float | None:
-        """Number of target tokens in training; None until the run has finished."""
+        """Number of target tokens in training, if the run has finished."""
         result = self.result
         return _product(result.get('tokens_per_second'), result.get('train_seconds'))
 
@@ -106,6 +107,7 @@ class Run:
 
     @property
     def training_flops(self) -> float | None:
+        """FLOPs of the training, if known."""
         return _product(self.batch_flops, self.result['step'])
 
     @property
@@ -126,7 +128,7 @@ class Run:
         return self.config.get('evaluation.metrics', default)
 
     def dev_rows(self) -> list[Entries]:
-        """Returns the rows of the dev set, which is the first set to be evaluated."""
+        """Returns the rows of the dev set."""
         rows = [row for row in self.rows if row['kind'] == 'eval']
         return [row for row in rows if row.get('set') == rows[0].get('set')]
 
@@ -136,11 +138,12 @@ def _product(*factors: Any) -> float | None:
 
 
 def metric_names(scores: Mapping[str, Any]) -> list[str]:
+    """Returns the names of metrics among scores."""
     return [name for name in scores if f'{name}_signature' in scores]
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Returns the folder itself if it is a run, else the runs in it and its sweeps."""
+    """Returns a folder that is a run, or else the runs in it and its sweeps."""
     if os.path.exists(folder / directory.CONFIG):
         return [folder]
     found: list[Path] = []
@@ -154,9 +157,6 @@ def read_run(path: Path, keep_rows: bool = True) -> Run:
     """Reads the run in a directory, finished or not.
 
     Without `keep_rows`, `rows` is empty, which saves memory.
-
-    Raises:
-      UserError: The directory isn't a run's, or a file in it is damaged.
     """
     config = _read_config(path)
     rows = metrics_log.read_rows(path) if keep_rows else []
@@ -176,11 +176,7 @@ def read_run(path: Path, keep_rows: bool = True) -> Run:
 
 
 def run_status(path: Path) -> RunStatus:
-    """Returns the status of a run, whose directory need not exist.
-
-    Raises:
-      UserError: Its result or its failure is damaged.
-    """
+    """Returns the status of a run, whose directory need not exist."""
     if storage.exists(path / directory.RESULT):
         read_result(path)
         return RunStatus(FINISHED)
@@ -194,7 +190,7 @@ def run_status(path: Path) -> RunStatus:
 
 
 def read_result(path: Path) -> Entries:
-    """Returns the result of a run; raises UserError if it is missing or damaged."""
+    """Returns the result of a run; UserError if it is missing."""
     file = path / directory.RESULT
     result = storage.read_json(file)
     optional = entries.RESULT_OPTIONAL
@@ -212,7 +208,7 @@ def read_result(path: Path) -> Entries:
 
 
 def seals(path: Path, result: Entries) -> Entries:
-    """Returns the last entries of a result: digests of its files and of itself."""
+    """Returns digests of a result and of its files."""
     steps = result['averaged_steps']
     files = [path / metrics_log.NAME]
     for name in result['evaluations']:
@@ -223,6 +219,7 @@ def seals(path: Path, result: Entries) -> Entries:
 
 
 def changed_file(file: Path) -> str:
+    """Returns a warning that a file has changed since the run ended."""
     return f'{file}: was edited or damaged after the run wrote it'
 
 
@@ -238,7 +235,7 @@ def _warn_once(message: str) -> None:
 
 
 def read_environment(path: Path) -> Entries:
-    """Returns `environment.json`; empty if missing, UserError if damaged."""
+    """Returns `environment.json`, or {} if it is missing."""
     file = path / ENVIRONMENT
     if not storage.exists(file):
         return {}
@@ -249,7 +246,7 @@ def read_environment(path: Path) -> Entries:
 
 def _read_config(path: Path) -> Entries:
     config = flatten(directory.read_config(path))
-    with errors.named(path / directory.CONFIG):
+    with errors.prefix_errors(path / directory.CONFIG):
         metrics.by_name(config.get('evaluation.metrics', 'bleu'))
     return config
 
@@ -266,7 +263,6 @@ def _result_so_far(rows: Iterable[Entries]) -> Entries:
 
 
 def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
-    """Returns saved scores by set, also those added by `experiments.evaluate`."""
     outputs = outputs_path(path, '*', max(steps), len(steps))
     pattern = outputs.with_suffix('.json')
     found = {}
@@ -279,7 +275,7 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
 
 
 def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
-    """Returns the path of a set's translations. Their scores have the suffix `.json`.
+    """Returns the path of a set's translations; their scores have the suffix `.json`.
 
     They come from the mean of `mean_of` checkpoints up to `step`.
     """
@@ -288,11 +284,7 @@ def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
 
 
 def read_translations(run: Run, name: str) -> Translations | None:
-    """Returns the final translations of a set; None if they don't exist.
-
-    Raises:
-      UserError: A file can't be read, or the files differ in their number of lines.
-    """
+    """Returns the final translations of a set, if they exist."""
     steps = run.result.get('averaged_steps')
     if not steps:
         return None
@@ -319,7 +311,6 @@ def pair_paths(folder: Path, name: str, references: int) -> list[Path]:
 
 
 def _read_columns(files: Sequence[Path]) -> list[list[str]]:
-    """Returns the lines of parallel files; [] if a file is missing."""
     if not all(map(storage.exists, files)):
         return []
     columns = []
@@ -328,7 +319,7 @@ def _read_columns(files: Sequence[Path]) -> list[list[str]]:
             columns.append(storage.read_bytes(file).decode().split('\n')[:-1])
         if len(columns[-1]) != len(columns[0]):
             raise UserError(
-                f'{file}: has {console.counted(len(columns[-1]), "line")}, but the '
+                f'{file}: has {console.count_noun(len(columns[-1]), "line")}, but the '
                 f'sources have {len(columns[0])}. {_SCORE_AGAIN}'
             )
     return columns

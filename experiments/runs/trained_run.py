@@ -1,4 +1,4 @@
-"""A trained run, opened from its directory: config, tokenizer, model, checkpoints."""
+"""Opens a trained run from its directory."""
 
 import dataclasses
 import hashlib
@@ -14,7 +14,7 @@ from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.config.search import Decoding
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError, named, user_errors, warn
+from experiments.errors import UserError, prefix_errors, user_errors, warn
 from experiments.runs import directory
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
@@ -31,6 +31,8 @@ _ATTEMPTS = 20
 
 
 class TrainedRun(NamedTuple):
+    """A run's config, tokenizer, model, checkpoints and decoding."""
+
     config: ExperimentConfig
     tokenizer: Tokenizer
     model: Model
@@ -51,7 +53,7 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
     """
     stored = directory.read_config(path)
     user_modules.use(path, trust_code=trust_code)
-    with named(path / directory.CONFIG):
+    with prefix_errors(path / directory.CONFIG):
         config = load.from_dict(stored)
         if dtype:
             model_config = dataclasses.replace(config.model, dtype=dtype)
@@ -63,7 +65,7 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
             f'{path} has no complete checkpoint yet. Let the run train longer.'
         )
     vocabulary = open_tokenizer(path, config)
-    with named(path), user_errors():
+    with prefix_errors(path), user_errors():
         model = build.model(
             config.model, vocabulary.vocab_size, vocabulary.special_tokens
         )
@@ -74,7 +76,7 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
 
 
 def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
-    """Returns the tokenizer of a run; UserError if it is missing or damaged."""
+    """Returns the tokenizer of a run."""
     return tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
 
 
@@ -92,9 +94,6 @@ def average(
       warn: Called with a message for each damaged checkpoint, which is left out.
       devices: Where the parameters go. Defaults to replicas on all devices.
       step: Selects one checkpoint instead.
-
-    Raises:
-      UserError: No checkpoint is good, they can't be read, or `step` has none.
     """
     path = checkpoints.directory.parent
     abstract = mesh.abstract_variables(model, devices)
@@ -120,6 +119,7 @@ def average(
 
 
 def check_step(checkpoints: Checkpoints, step: int) -> None:
+    """Raises UserError if a run has no checkpoint of a step."""
     kept = checkpoints.steps()
     if step not in kept:
         raise UserError(
@@ -129,7 +129,6 @@ def check_step(checkpoints: Checkpoints, step: int) -> None:
 
 
 def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
-    """Returns the dev scores by step if the config averages the best checkpoints."""
     if not takes_best(config):
         return {}
     from experiments import metrics  # needed for the best ones only
@@ -146,6 +145,7 @@ def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
+    """Returns the steps of the checkpoints that a config averages."""
     number = config.evaluation.average
 
     def steps():

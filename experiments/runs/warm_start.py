@@ -19,7 +19,7 @@ from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError, named, user_errors
+from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.runs import trained_run
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import mesh, processes
@@ -51,13 +51,10 @@ class WarmStart(NamedTuple):
 def source(
     config: ExperimentConfig, path: Path, find: Callable[[str], Path]
 ) -> TrainedRun | None:
-    """Returns the source of the run in `path`, or None if it needs none.
+    """Returns the source of the run in `path`, if it needs one.
 
     Args:
       find: Returns the directory of `init_from`.
-
-    Raises:
-      UserError: The source doesn't exist, or has no finished checkpoint.
     """
     if not config.init_from:
         return None
@@ -65,7 +62,7 @@ def source(
     # The first checkpoint holds the parameters from the source.
     if processes.from_first(checkpoints.steps):
         return None
-    with named('init_from'):
+    with prefix_errors('init_from'):
         return trained_run.open_trained(find(config.init_from))
 
 
@@ -83,8 +80,7 @@ def vocabulary(
 
     Args:
       run: The source, if the run has not started.
-      untrained: The tokenizer of the config.
-      train: Trains it on the run's own text.
+      train: Trains `untrained` on the run's own text.
     """
     if not config.init_from:
         return train()
@@ -102,7 +98,7 @@ def _inherited(run: TrainedRun, untrained: Tokenizer) -> Tokenizer | None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Returns the recorded origin of the parameters of a run that has started."""
+    """Returns the recorded origin of a run's parameters."""
     return storage.read_json(path / NAME)
 
 
@@ -113,15 +109,10 @@ def load(
     vocabulary: Tokenizer,
     devices: DeviceMesh,
 ) -> WarmStart | None:
-    """Returns the initial variables on the devices; None without a source.
-
-    Raises:
-      UserError: Variables don't match, listed by name, or the checkpoints can't be
-        read.
-    """
+    """Returns the initial variables on the devices; None without a source."""
     if run is None:
         return None
-    with named('init_from'):
+    with prefix_errors('init_from'):
         with user_errors():
             theirs = _resized(run.model, model)
         here, there = _kinds(model), _kinds(theirs)
@@ -192,7 +183,6 @@ def _fitting_paths(
 
 
 def _name(path: str) -> str:
-    """Returns a path without its collection: `params/encoder/…` → `encoder/…`."""
     return path.partition('/')[2]
 
 
@@ -207,12 +197,10 @@ def _listed(paths: Collection[str]) -> str:
 
 
 def _kinds(model: Model) -> dict[str, str]:
-    """Returns dtype and shape of each variable, by its path with separate layers."""
     return digest.array_kinds(mesh.abstract_variables(model.with_separate_layers()))
 
 
 def _by_ids(model: Model) -> set[str]:
-    """Returns the paths of variables with one row per token id."""
     kinds = _kinds(model)
     larger = _kinds(_resized(model, model, more=1))
     return {path for path in kinds if larger[path] != kinds[path]}
@@ -258,6 +246,7 @@ class Kept(NamedTuple):
 
     @classmethod
     def of(cls, path: str, here: Tokenizer, there: Tokenizer) -> 'Kept':
+        """Matches the tokens of two tokenizers for the parameter at `path`."""
         side = 0 if path.endswith(_OF_SOURCE) else 1
         sides = (here.sides[side], there.sides[side])
         new, old = (own.pieces(list(range(own.vocab_size))) for own in sides)
@@ -270,7 +259,6 @@ class Kept(NamedTuple):
 
 
 def _resized(model: Model, other: Model, more: int = 0) -> Model:
-    """Returns a model with the vocabulary sizes of another, plus `more`."""
     source = other.source_vocab_size
     return model.clone(
         vocab_size=other.vocab_size + more,
@@ -285,7 +273,6 @@ def _taken_over(
     old: Arrays,
     kept: dict[str, Kept],
 ) -> Arrays:
-    """Returns parameters by path: new ones from `seed`, with rows `kept` from `old`."""
     abstract = freezing.paths(mesh.abstract_variables(model, devices))
 
     def take(key, old):

@@ -1,1 +1,1 @@
-"""The process and its devices: sharding, compilation and its cache, memory."""
+"""The process and its devices."""

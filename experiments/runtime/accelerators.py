@@ -12,7 +12,7 @@ _CUDA_13_DRIVER = 580  # the oldest driver for CUDA 13
 
 
 def check() -> None:
-    """Checks JAX's CUDA plugins, and warns if JAX does not use this machine's GPU."""
+    """Checks JAX's CUDA plugins, and warns of an unused GPU."""
     check_plugins()
     problem = unused_gpu()
     if problem:
@@ -38,7 +38,7 @@ def check_plugins() -> None:
 
 
 def unused_gpu() -> str | None:
-    """Returns why JAX does not use this machine's NVIDIA GPU, with a fix, if so.
+    """Returns why JAX does not use this machine's NVIDIA GPU, with a fix.
 
     Returns None also if `JAX_PLATFORMS` is set. Call `check_plugins` first.
     """

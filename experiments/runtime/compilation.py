@@ -1,4 +1,4 @@
-"""Compilation with XLA options, and the persistent compilation cache."""
+"""Compilation, and its persistent cache."""
 
 import contextlib
 import functools
@@ -34,9 +34,6 @@ def use_cache() -> Path:
 
     The folder is `$FLAXFORMER_LITE_CACHE`, or is in the user's cache directory. Only
     the owner may write to it, because programs in it are executed.
-
-    Raises:
-      UserError: The folder isn't usable, or is writable by others.
     """
     mend = 'set FLAXFORMER_LITE_CACHE to a writable folder'
     try:
@@ -62,7 +59,7 @@ def use_cache() -> Path:
 
 
 def _others_who_write(folder: Path) -> str:
-    """Returns who besides this user and root can write to a folder; '' for nobody.
+    """Returns who besides this user and root can write to a folder.
 
     Parents, such as /tmp, may be writable by all if their sticky bit is set.
     """
@@ -84,12 +81,12 @@ def _cache_folder() -> Path:
     return Path(caches) / 'flaxformer_lite'
 
 
-def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.Compiled:
+def compile_program(
+    function: Any, *arguments: Any, once: bool = False
+) -> jax.stages.Compiled:
     """Compiles a jitted function for the shapes of its arguments, in their mesh.
 
-    Args:
-      *arguments: Arrays, or abstract arrays with shardings.
-      once: Whether the program will run only once.
+    `once` tells that the program will run only once.
     """
     with _mesh_in_context(arguments):
         lowered = function.lower(*arguments)
@@ -112,7 +109,7 @@ class Program:
         program = self._programs.setdefault((tree, shapes), own)
         if program is own:
             try:
-                own.set_result(compiled(self._function, *arguments))
+                own.set_result(compile_program(self._function, *arguments))
             except BaseException as error:
                 own.set_exception(error)
         return program.result()(*arguments)
@@ -120,8 +117,6 @@ class Program:
 
 class ProgramCache:
     """Compiled programs, shared by runs that differ only in their seeds.
-
-    A sweep's worker passes one cache to all its runs. The programs are freed with it.
 
     Args:
       size: Maximum number of results; the least recently used ones are dropped.

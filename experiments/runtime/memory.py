@@ -1,4 +1,4 @@
-"""Memory of the process: huge pages, malloc settings, and peak usage.
+"""Memory of the process: huge pages, malloc, and peak usage.
 
 Commands import this first, so JAX is imported only where memory is measured.
 """
@@ -24,8 +24,8 @@ def use_huge_pages() -> None:
     """Restarts this command once, with huge pages enabled in `GLIBC_TUNABLES`.
 
     With pages of 4 KB, the kernel spends a fifth of a small model's training time on
-    clearing memory; with 2 MB, almost none. glibc reads the setting only at startup. It
-    matters only if the kernel gives huge pages on request (`madvise`).
+    clearing memory. glibc reads the setting only at startup. It matters only if the
+    kernel gives huge pages on request (`madvise`).
     """
     settings = os.environ.get('GLIBC_TUNABLES', '')
     with contextlib.suppress(OSError):
@@ -44,9 +44,8 @@ def release_freed() -> None:
 def keep_freed() -> None:
     """Lets malloc keep freed memory, for a process that from now on only decodes.
 
-    Requesting hundreds of megabytes per second from the system costs up to a quarter of
-    the time. Arenas of threads always return free memory, so new threads share the
-    first arena.
+    Requesting hundreds of megabytes per second costs up to a quarter of the time.
+    Arenas of threads always return free memory, so new threads share the first arena.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         libc = ctypes.CDLL(None)
@@ -69,6 +68,7 @@ class Peak:
             Path('/proc/self/clear_refs').write_text('5', encoding='ascii')
 
     def bytes(self) -> int | None:
+        """Returns the peak in bytes, if it is known."""
         now = _peak_of_devices()
         if now is None:
             return _peak_of_process()

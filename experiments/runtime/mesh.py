@@ -1,4 +1,4 @@
-"""Device mesh and placement of arrays, with `flaxformer_lite.sharding`."""
+"""Device mesh and placement of arrays."""
 
 import dataclasses
 import functools
@@ -27,13 +27,15 @@ class DeviceMesh:
 
     @property
     def row_shards(self) -> int:
+        """The number of shards of a batch's rows."""
         return math.prod(self.mesh.shape[axis] for axis in ROW_AXES)
 
     def rows(self) -> NamedSharding:
-        """Returns the sharding of a batch along its rows, the first axis."""
+        """Returns the sharding of a batch along its rows."""
         return NamedSharding(self.mesh, PartitionSpec(ROW_AXES))
 
     def everywhere(self) -> NamedSharding:
+        """Returns the sharding that replicates an array."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     def state(self, tree: Any) -> Any:
@@ -48,7 +50,7 @@ class DeviceMesh:
         return np.flatnonzero(is_own)
 
     def put_rows(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Puts a batch on the devices, given this process's `own_rows` of it."""
+        """Puts this process's `own_rows` of a batch on the devices."""
         return jax.make_array_from_process_local_data(self.rows(), batch)
 
     def readable_rows(self) -> NamedSharding:
@@ -57,6 +59,7 @@ class DeviceMesh:
         return rows if rows.is_fully_addressable else self.everywhere()
 
     def key(self, seed: int) -> jax.Array:
+        """Returns a random key on all devices."""
         # Created on the devices: a process cannot put data on those of other processes.
         return jax.jit(jax.random.key, out_shardings=self.everywhere())(seed)
 
@@ -71,9 +74,6 @@ def make_mesh(data: int | None = None, fsdp: int = 1, tensor: int = 1) -> Device
 
     Args:
       data: Size of the axis `data`. Defaults to the remaining devices.
-
-    Raises:
-      UserError: The product of the sizes is not the number of devices.
     """
     count = jax.device_count()
     sizes = (data or count // (fsdp * tensor), fsdp, tensor)
@@ -160,7 +160,8 @@ def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> Non
             )
 
 
-def placed(tree: Any, shardings: Any) -> Any:
+def attach_shardings(tree: Any, shardings: Any) -> Any:
+    """Returns abstract arrays with shardings."""
 
     def place(x, sharding):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
@@ -169,7 +170,8 @@ def placed(tree: Any, shardings: Any) -> Any:
 
 
 def abstract_key(devices: DeviceMesh) -> Any:
-    return placed(jax.eval_shape(jax.random.key, 0), devices.everywhere())
+    """Returns the shape, dtype and sharding of a random key."""
+    return attach_shardings(jax.eval_shape(jax.random.key, 0), devices.everywhere())
 
 
 # (model, key, given) → variables. Tracing is slow, and a run uses the trace several
@@ -181,4 +183,4 @@ def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
     """Returns shapes, dtypes and shardings of the model's variables."""
     devices = devices or make_mesh()
     abstract = first_variables.eval_shape(model, abstract_key(devices), {})
-    return placed(abstract, devices.state(abstract))
+    return attach_shardings(abstract, devices.state(abstract))

@@ -1,8 +1,7 @@
-"""The processes that train one run together, and their communication.
+"""The processes that train one run together.
 
-All run the same code; only the first one writes and prints. If one fails or dies, all
-end: JAX detects missing heartbeats and aborts the others. A single process imports
-nothing.
+All run the same code; only the first one writes and prints. If one dies, JAX detects
+missing heartbeats and aborts the others. A single process imports nothing.
 """
 
 import argparse
@@ -30,6 +29,7 @@ _calls: Counter[str] = Counter()
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `initialize`."""
     flags = parser.add_argument_group(
         'several processes', 'found by itself under Slurm, Open MPI and on TPU pods'
     )
@@ -42,9 +42,6 @@ def initialize(args: argparse.Namespace) -> None:
     """Connects the processes that flags or a cluster define.
 
     Call this before making JAX's first array.
-
-    Raises:
-      UserError: A flag is missing or invalid, or not all processes started in time.
     """
     global _client, _count, _index
     coordinator, count, index, own_devices = _flags(args) or _cluster()
@@ -117,6 +114,7 @@ def is_first() -> bool:
 
 
 def barrier(name: str) -> None:
+    """Waits for all processes."""
     if _count > 1:
         _client.wait_at_barrier(_next_key(name), _FOREVER)
 
@@ -169,7 +167,7 @@ def stops_at(step: int) -> bool:
 
 @contextlib.contextmanager
 def errors_end_all(*orderly: type[Exception]) -> Iterator[None]:
-    """Prints an error of one of several processes, and ends the process at once.
+    """Prints an error of one of several processes, and ends it at once.
 
     An orderly exit would deadlock: it waits for the others, which wait for this one.
 
@@ -190,6 +188,7 @@ def errors_end_all(*orderly: type[Exception]) -> Iterator[None]:
 
 
 def leave() -> None:
+    """Disconnects this process."""
     if _count > 1:
         import jax
 
@@ -197,6 +196,5 @@ def leave() -> None:
 
 
 def _next_key(name: str) -> str:
-    """Returns a key that is the same for the same call in all processes."""
     _calls[name] += 1
     return f'{_PREFIX}/{name}.{_calls[name]}'

@@ -1,1 +1,1 @@
-"""Sweeps: sets of runs that answer a question, and their worker processes."""
+"""Sweeps: sets of runs that answer a question."""

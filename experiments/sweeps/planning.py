@@ -1,8 +1,8 @@
-"""The runs of a sweep: those in its file, and those that depend on results.
+"""The runs of a sweep: fixed ones, and those that depend on results.
 
 Results decide the tuned value of an arm (`tune`), and whether seeds are added
-(`seeds='until(…)'`). This state isn't stored. The same file and results give the same
-runs, so an interrupted sweep can resume.
+(`seeds='until(…)'`). The same file and results give the same runs, so an interrupted
+sweep can resume.
 """
 
 import collections
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from experiments import metrics, storage
 from experiments.command_line import console, flags
 from experiments.config.schema import ExperimentConfig
-from experiments.errors import UserError, named, user_errors
+from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.evaluation import sets
 from experiments.metrics.base import OF_MODELS
 from experiments.runs import directory, reading
@@ -39,11 +39,7 @@ def load(path: str | Path) -> Sweep:
 
 
 def plan(sweep: Sweep) -> Sweep:
-    """Returns the sweep with its trials, and with the runs that results allow so far.
-
-    Raises:
-      UserError: An arm's field or value is invalid, or two arms are the same run.
-    """
+    """Returns the sweep with its trials, and the runs that results allow so far."""
     with user_errors(f'sweep {sweep.name}: '):
         trials = _trials(sweep)
         _check_runs(sweep, trials)
@@ -78,7 +74,7 @@ class Tried(NamedTuple):
     """The values that an arm tried.
 
     Attributes:
-      scores: Value → scores of its trials, in the file's order; only complete ones.
+      scores: Scores of complete trials by value.
       chosen: The value with the best mean; None until all trials have ended.
     """
 
@@ -88,6 +84,7 @@ class Tried(NamedTuple):
 
 
 def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
+    """Returns the values that each arm tried."""
     found = []
     for arm in sweep.arms:
         of_arm = [run for run in trials if run.arm == arm]
@@ -106,7 +103,6 @@ def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
 def _reported(
     sweep: Sweep, values: Values, is_tuned: bool
 ) -> tuple[list[PlannedRun], str]:
-    """Returns the runs of arms with known values, and why no more will follow."""
     if sweep.until is None:
         runs = _runs_of_seeds(sweep, values, sweep.seeds)
         return runs, 'all seeds' if is_tuned else ''
@@ -157,7 +153,7 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
 
 
 def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
-    """Returns arm → seed → score of the finished runs."""
+    """Returns the scores of finished runs by arm and seed."""
     found = collections.defaultdict(dict)
     for run in runs:
         number = score(run)
@@ -175,6 +171,7 @@ def outcome(run: PlannedRun) -> RunStatus:
 
 
 def has_ended(run: PlannedRun) -> bool:
+    """Returns whether a run has ended, with or without a result."""
     ends = (reading.FINISHED, reading.DIVERGED, reading.FAILED)
     return outcome(run).status in ends
 
@@ -187,13 +184,12 @@ def result(run: PlannedRun) -> dict[str, Any]:
 
 
 def score(run: PlannedRun) -> float | None:
-    """Returns the deciding score of a run, None unless it has finished."""
+    """Returns the deciding score of a run, if it has finished."""
     evaluations = result(run).get('evaluations', {})
     return evaluations.get(run.measure.set, {}).get(run.measure.score)
 
 
 def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
-    """Raises ValueError or UserError for equal runs, or a score that a run lacks."""
     taken: dict[ExperimentConfig | Path, PlannedRun] = {}
     for run in runs:
         for of_one in (run.config, run.path):
@@ -226,9 +222,8 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
 def _planned_run(
     sweep: Sweep, arm: str, seed: int, value: Any, only: Mapping[str, Any] = {}
 ) -> PlannedRun:
-    """Returns a run; `only` are overrides besides those of its arm."""
     overrides = {**sweep.overrides, **sweep.arms[arm], SEED: seed, **only}
-    with named(f'sweep {sweep.name}, arm {arm!r}'):
+    with prefix_errors(f'sweep {sweep.name}, arm {arm!r}'):
         if sweep.tune is not None:
             overrides[sweep.tune.field] = value
         if sweep.equal != 'steps':
@@ -243,7 +238,7 @@ def _planned_run(
 
 
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
-    """Returns the steps that give the arm the base's total of tokens or FLOPs."""
+    """Returns the steps that give an arm the base's tokens or FLOPs."""
     config = flags.settings(sweep.config, overrides).config
     of_base = sweep.overrides | sweep.arms[sweep.base]
     base = flags.settings(sweep.config, of_base).config

@@ -15,13 +15,14 @@ _SIMILAR = 4.0  # factor between the FLOPs of steps
 
 
 def heading(sweep: Sweep) -> str:
+    """Formats the question, the arms and their seeds."""
     arms, seeds = len(sweep.arms), len(sweep.seeds)
     most = 'at most ' if sweep.until else ''
-    product = f'{console.counted(arms, "arm")} × {console.counted(seeds, "seed")}'
+    product = f'{console.count_noun(arms, "arm")} × {console.count_noun(seeds, "seed")}'
     runs = f'{most}{arms * seeds} ({product})'
     if sweep.tune is not None:
         trials = len(sweep.trials) // arms
-        tried = console.counted(trials, 'trial')
+        tried = console.count_noun(trials, 'trial')
         runs = f'{runs}, after {tried} of {sweep.tune.field} per arm'
     return console.facts(
         {
@@ -36,7 +37,7 @@ def heading(sweep: Sweep) -> str:
 
 
 def plan(sweep: Sweep) -> str:
-    """Returns a table of the runs with costs, and the total cost of unfinished runs.
+    """Formats the runs with their costs, and the total of unfinished runs.
 
     The time of a run is its arm's mean. The total includes runs after tuning.
     """
@@ -74,7 +75,8 @@ def plan(sweep: Sweep) -> str:
     lines = [console.table(names, rows), total_cost(left, spent)]
     later = number_of_runs(sweep) - len(sweep.all_runs)
     if sweep.tune is not None and later > 0:
-        lines.append(f'{console.counted(later, "run")} more with the tuned values')
+        runs = console.count_noun(later, 'run')
+        lines.append(f'{runs} with the tuned values will follow')
     return '\n'.join(lines)
 
 
@@ -86,7 +88,7 @@ def number_of_runs(sweep: Sweep) -> int:
 
 
 class Work(NamedTuple):
-    """The cost of a run; None if unknown."""
+    """The cost of a run, as far as it is known."""
 
     flops: float | None  # of the training
     batch: float | None  # FLOPs of a step
@@ -100,7 +102,7 @@ class Work(NamedTuple):
 
 
 def total_cost(left: Sequence[Work], spent: Sequence[Work]) -> str:
-    """Formats the cost of the runs left: FLOPs, and hours if similar ones ended."""
+    """Formats the cost of the runs left: FLOPs, and hours if known."""
     total = sum(work.flops or 0.0 for work in left)
     text = f'cost: {console.cell(float(total))} FLOPs'
     hours = 0.0
@@ -116,9 +118,9 @@ def total_cost(left: Sequence[Work], spent: Sequence[Work]) -> str:
 
 
 def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
-    """Prints a line for each run that has ended, except those in `said`.
+    """Prints a line for each run that has ended and is not in `said`; adds it there.
 
-    Adds them to `said`. Returns the sweep with the runs that the new results add.
+    Returns the sweep with the runs that the new results add.
     """
     new = [run for run in sweep.all_runs if run.path not in said]
     ended = list(filter(planning.has_ended, new))

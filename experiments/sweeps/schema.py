@@ -12,7 +12,7 @@ import numpy as np
 from experiments.command_line import flags
 from experiments.config.load import flatten, plain
 from experiments.config.schema import ExperimentConfig
-from experiments.errors import UserError, named, user_errors
+from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.evaluation.measure import Measure
 from flaxformer_lite import validation
 from flaxformer_lite.config.spec import Component, parse
@@ -36,12 +36,10 @@ class PlannedRun(NamedTuple):
     """A run of a sweep, the same as `experiments.run` makes with its overrides.
 
     Attributes:
-      seed: The run's `train.seed`.
       overrides: Differences from the config file.
       path: `runs/<sweep>/<arm>/seed=1`, or, with tuning,
         `runs/<sweep>/<arm>/<value>/seed=1`.
-      config: The config with the overrides.
-      value: The tuned value; None without tuning.
+      value: The tuned value, if any.
       crossed: Fields of crossed factors, which may have no effect in an arm.
     """
 
@@ -73,14 +71,13 @@ class PlannedRun(NamedTuple):
 class Tuning:
     """Trials of each arm, with seeds that aren't reported.
 
-    An arm is reported with the value that has the best mean over its trials. All arms
-    try the same values.
+    An arm is reported with the value that has the best mean over its trials.
 
     Attributes:
       field: A field, as in the arms.
       values: In the order in which the report draws them.
-      budget: Number of values an arm tries; 0 for all. Fewer are drawn at random
-        (random search, Bergstra and Bengio 2012).
+      budget: Number of values that every arm tries; 0 for all. Fewer are drawn at
+        random (random search, Bergstra and Bengio 2012).
       seeds: Must differ from the sweep's.
       set: The set whose score chooses the value; never the reported set.
     """
@@ -93,6 +90,7 @@ class Tuning:
 
     @property
     def tried(self) -> list[Any]:
+        """The values that every arm tries."""
         number = len(self.values)
         budget = min(self.budget or number, number)
         random = np.random.default_rng(0)
@@ -105,8 +103,8 @@ class Until:
     """`until(half_width=1.0, most=12)`: adds seeds until the intervals are narrow.
 
     The widest interval is checked after every `first` seeds. Each look gets an equal
-    share of the error rate (Bonferroni). All intervals together then cover in 95 of 100
-    sweeps, no matter which look is the last.
+    share of the error rate (Bonferroni), so all intervals cover together, no matter
+    which look is the last.
 
     Attributes:
       half_width: That of the widest interval of a declared difference.
@@ -129,10 +127,10 @@ class Sweep:
       config: The config file that all arms start from.
       base: The arm that the others are compared with.
       measure: The deciding score; a sweep file gives it as 'test bleu'.
-      arms: Name → field → value. The name of a field may end in an argument of its
-        component: 'optimizer.schedule.peak'.
-      factors: Name → level → its overrides. Every combination of levels is an arm.
-      levels: Arm → factor → its level.
+      arms: Overrides of each arm by field, or by a component's argument:
+        'optimizer.schedule.peak'.
+      factors: Overrides of each level by factor. Every combination of levels is an arm.
+      levels: Level of each factor by arm.
       until: When to stop adding seeds; None runs all. A sweep file gives it as `seeds`.
       equal: What the arms have in common besides the data. 'steps' keeps the steps of
         each arm. 'tokens' and 'flops' set them so that each arm gets the base's total.
@@ -140,7 +138,7 @@ class Sweep:
         each arm against the base.
       margin: Smallest difference that matters; 0 for none.
       target: A dev set score. The report shows what each arm took to reach it.
-      published: Arm → what the source reports for it: {'bleu': 25.8}.
+      published: The scores that the source reports, by arm: {'bleu': 25.8}.
       differs: How the runs differ from the published ones.
       digest: SHA-256 of the file, which shows later changes.
       trials: The tuning runs, arm by arm.
@@ -204,13 +202,14 @@ class Sweep:
 
     @property
     def factor_of_data(self) -> str | None:
+        """The factor that sets the data, if any."""
         for factor, levels in self.factors.items():
             if all('data' in overrides for overrides in levels.values()):
                 return factor
         return None
 
     def bases(self, base: str) -> dict[str, str]:
-        """Returns arm → the arm to compare it with: the base on the same data."""
+        """Returns the base of each arm, on the same data."""
         data = self.factor_of_data
         if data is None:
             return dict.fromkeys(self.arms, base)
@@ -223,7 +222,7 @@ class Sweep:
         return {arm: by_data[levels[data]] for arm, levels in self.levels.items()}
 
     def without_factor(self, factor: str) -> dict[str, str]:
-        """Returns arm → its name without its level of a factor."""
+        """Returns the name of each arm without its level of a factor."""
         names = {}
         for arm, levels in self.levels.items():
             others = [levels[name] for name in levels if name != factor]
@@ -235,11 +234,7 @@ NOT_OF_THE_FILE = ('name', 'levels', 'until', 'digest', 'trials', 'runs', 'ended
 
 
 def load(path: str | Path) -> Sweep:
-    """Loads a sweep file from the current folder, the project or its sweeps.
-
-    Raises:
-      UserError: The file doesn't exist, fails, or isn't a valid sweep.
-    """
+    """Loads a sweep file."""
     file = flags.find(str(path), (flags.PROJECT, FOLDER))
     values = flags.evaluate(file)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -273,7 +268,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
         values |= _factors(values)
     for field in ('arms', 'published'):
         values[field] = _flat(field, values.get(field, {}))
-    with named('overrides'):
+    with prefix_errors('overrides'):
         values['overrides'] = flatten(values.get('overrides', {}))
     return Sweep(**values)
 
@@ -287,7 +282,6 @@ def _until(seeds: str) -> Until:
 
 
 def _with_tuples(values: Fields) -> Fields:
-    """Returns a copy with sequences as tuples of plain values."""
     values = dict(values)
     for name, value in values.items():
         if isinstance(value, list | tuple | range):
@@ -330,7 +324,7 @@ def _flat(field: str, by_name: Fields) -> Fields:
     for name, overrides in by_name.items():
         _check_name(field, name)
         validation.check(f'{field}[{name!r}]', dict, overrides)
-        with named(f'{field}[{name!r}]'):
+        with prefix_errors(f'{field}[{name!r}]'):
             found[name] = flatten(overrides)
     return found
 
@@ -344,7 +338,6 @@ def _check_name(field: str, name: Any) -> None:
 
 
 def _check_arms(sweep: Sweep) -> None:
-    """Raises UserError for unknown arms, or overrides of fields that the sweep sets."""
     for name in ('arms', 'seeds'):
         if not getattr(sweep, name):
             raise UserError(f'{name}: missing. Set it.')
@@ -372,7 +365,6 @@ def _check_arms(sweep: Sweep) -> None:
 
 
 def _check_tuning(sweep: Sweep) -> None:
-    """Raises UserError for invalid tuning values, or reported seeds or sets."""
     tune = sweep.tune
     if tune is None:
         return

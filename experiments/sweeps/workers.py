@@ -33,7 +33,7 @@ _STARTED_HERE = 'FLAXFORMER_LITE_STARTED_HERE'
 
 
 def make_all(sweep: Sweep, index: int, workers: int) -> None:
-    """Makes the runs of a sweep, and those that their results add, as `make_runs`."""
+    """Makes the runs of a sweep, and those that their results add."""
     from experiments.runtime.compilation import ProgramCache
 
     programs = ProgramCache()
@@ -59,8 +59,7 @@ def make_runs(
 ) -> None:
     """Makes the open runs in turn, also after a run fails.
 
-    Args:
-      index: The worker's number, from 0. Each worker starts at a different run.
+    Each worker, numbered by `index`, starts at a different run.
 
     Raises:
       Stopped: A stop was requested; the run that was training is saved.
@@ -94,7 +93,7 @@ def _make_run(run: PlannedRun, programs: 'ProgramCache | None') -> None:
 
 
 def forget_failures(sweep: Sweep) -> None:
-    """Lets failed runs be retried, but not diverged ones, which would diverge again."""
+    """Lets failed runs be retried; diverged ones would diverge again."""
     for run in sweep.all_runs:
         if planning.outcome(run).status == reading.FAILED:
             storage.remove(run.path / failure.NAME)
@@ -105,8 +104,7 @@ def start_here(
 ) -> list['subprocess.Popen[bytes]']:
     """Starts workers on this machine, with their output in a folder.
 
-    Returns:
-      Their processes. They stop when these objects or this process are gone.
+    They stop when the returned objects or this process are gone.
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, '-m', 'experiments.sweep', f'--config={config}']
@@ -127,7 +125,7 @@ def start_here(
 
 
 def stop_with_parent() -> None:
-    """Stops a worker of `start_here`, as by SIGTERM, once its parent has died."""
+    """Stops a worker once its parent has died."""
     if _STARTED_HERE in os.environ:
         threading.Thread(target=_wait_for_end_of_input, daemon=True).start()
 
@@ -138,7 +136,7 @@ def _wait_for_end_of_input() -> None:
 
 
 def _use_share_of_cores(process: int, index: int, workers: int) -> None:
-    """Restricts a process to its share of the cores, before it starts threads."""
+    """Restricts a process to its share of the cores."""
     if not hasattr(os, 'sched_setaffinity'):
         return
     cores = sorted(os.sched_getaffinity(0))

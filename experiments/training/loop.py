@@ -1,4 +1,4 @@
-"""Training of a run: setup, training loop, final scores."""
+"""The training loop and the final scores."""
 
 import contextlib
 import functools
@@ -13,7 +13,7 @@ from experiments import hooks, storage
 from experiments.checkpoints import base
 from experiments.checkpoints.checkpoints import Checkpoints, Restored
 from experiments.command_line import stopping
-from experiments.command_line.screen import Screen, errors_noted
+from experiments.command_line.screen import Screen, note_errors
 from experiments.command_line.stopping import Stopped
 from experiments.config import check, user_modules
 from experiments.config.schema import ExperimentConfig, seed
@@ -185,7 +185,6 @@ class Trainer:
 
     @functools.cached_property
     def _held(self) -> frozenset[str]:
-        """Paths of the parameters that are saved in `base/`, not in checkpoints."""
         _, abstract = self.setup.programs.first_state
         return adapters.frozen_paths(self.setup.model, abstract.params)
 
@@ -199,7 +198,7 @@ class Trainer:
             shape = setup.batches.shapes[0]
             taught = self._teacher_variables
             compiling = pool.submit(setup.programs.step, shape, taught)
-            first = compilation.compiled(make, *arguments, once=True)
+            first = compilation.compile_program(make, *arguments, once=True)
             state = first(*arguments)
             compiling.result()
         taken.clear()  # frees memory
@@ -219,7 +218,7 @@ class Trainer:
     def _check_rows(self, step: int, seal: dict[str, Any] | None) -> None:
         """Warns if the metric rows differ from those of the checkpoint.
 
-        `seal` is their digest, or None in checkpoints of earlier versions.
+        `seal` is None in checkpoints of earlier versions.
         """
         if not seal or not processes.is_first():
             return
@@ -251,14 +250,12 @@ class Trainer:
         return self.setup.devices.key(seed(self.config, name))
 
     def _batches(self) -> Generator[tuple[Batch, Position], None, None]:
-        """Yields each remaining batch with the position of the next one."""
         devices = self.setup.devices
         batches = self.setup.batches.iterate(self.progress.position, devices.own_rows)
         for batch, after in batches:
             yield devices.put_rows(batch), after
 
     def _program(self, shape: tuple[int, ...]) -> Callable[..., Any]:
-        """Returns the compiled step. Compilation does not count as training time."""
         if shape not in self._programs:
             self._flush_metrics()
             self._compile(shape)
@@ -276,7 +273,6 @@ class Trainer:
         return teacher and teacher.variables
 
     def _flush_metrics(self) -> None:
-        """Waits for all steps so far; reports or raises on non-finite ones."""
         for step, position in self.progress.settle():
             where = f'step {step:,} (epoch {position.epoch}, batch {position.index})'
             if self.config.train.on_nonfinite == 'stop':
@@ -311,22 +307,20 @@ class Trainer:
         self._unreported_step = self.step
 
     def _wait_for_checkpoint(self) -> None:
-        """Waits until the last checkpoint is complete, and tells the hooks."""
         self._checkpoints.wait()
         if self._unreported_step is not None:
             self._hooks.checkpoint(self._unreported_step)
             self._unreported_step = None
 
     def _evaluate(self, state: TrainState) -> None:
-        """Scores the dev set; logs and shows the scores and example translations.
+        """Scores the dev set, after the last checkpoint is complete.
 
-        The last checkpoint is complete first, so a signal can end the process without
-        losing progress.
+        A signal can then end the process without losing progress.
         """
         self._wait_for_checkpoint()
         name, pairs = self.setup.dev
         self.screen.begin('evaluating', quiet=True)
-        with stopping.at_once():
+        with stopping.allow_stop():
             variables = eval_params.variables(state)
             found, outputs = self.setup.evaluator(variables, name, pairs, self.step)
         so_far = self.progress.so_far()
@@ -338,7 +332,6 @@ class Trainer:
         self.screen.say(evaluator.examples(pairs, outputs))
 
     def _score(self, trained: dict[str, Any]) -> None:
-        """Scores the final sets, and writes the result, which includes `trained`."""
         setup = self.setup
         mean = trained_run.average(
             self.config, self._checkpoints, setup.model, self.screen.say, setup.devices
@@ -377,7 +370,7 @@ def _stop_asked() -> Iterator[Callable[[int], bool]]:
     if processes.count() > 1:
         yield processes.stops_at
         return
-    with stopping.asked() as is_asked:
+    with stopping.delay_stop() as is_asked:
         yield lambda step: is_asked()
 
 
@@ -390,7 +383,7 @@ def run(
     trust_code: bool = False,
     programs: ProgramCache | None = None,
 ) -> None:
-    """Trains and scores a run, or shows its result if it has ended.
+    """Trains and scores a run, or shows its result.
 
     Args:
       path: The run's directory. An unfinished run in it is resumed.
@@ -403,7 +396,7 @@ def run(
         of training are also recorded in `failure.json`.
       Stopped: Training was interrupted; the state is saved.
     """
-    with errors_noted(screen, f', of {path}'), contextlib.ExitStack() as opened:
+    with note_errors(screen, f', of {path}'), contextlib.ExitStack() as opened:
         fields = config.to_dict()
         here = environment.describe([])
         code = {**here['packages'], 'the commit': here['git']}
@@ -431,12 +424,11 @@ def run(
         opened.enter_context(contextlib.closing(trainer))
         opened.enter_context(processes.errors_end_all(Stopped))
         if processes.is_first():
-            opened.enter_context(failure.recorded(path))
+            opened.enter_context(failure.record_errors(path))
         trainer.run()
 
 
 def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
-    """Shows the result of an ended run, and restores a damaged tokenizer."""
     if not processes.is_first():
         return
     with directory.open_run(path, config.to_dict()):
@@ -447,7 +439,6 @@ def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
 
 
 def _check_may_go_on(setup: RunSetup) -> None:
-    """Raises UserError if more steps would change the learning rates of past steps."""
     if schedules.depends_on(setup.programs.schedule, 'steps'):
         schedule, train = setup.config.optimizer.schedule, setup.config.train
         raise UserError(

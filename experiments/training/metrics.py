@@ -35,7 +35,6 @@ class Progress:
       position: That of the next batch.
       seconds: Time spent on training steps, without compilation, evaluation and saving.
       tokens: Target tokens trained on.
-      window: Sums over the steps since the last row.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Progress:
         }
 
     def start_clock(self) -> None:
-        """Starts the clock of training time, which the next `settle` reads."""
+        """Starts the clock that the next `settle` reads."""
         self._since = time.perf_counter()
 
     def add(self, step: int, after: Position, metrics: Metrics) -> None:
@@ -79,9 +78,8 @@ class Progress:
     def settle(self) -> list[tuple[int, Position]]:
         """Waits for the dispatched steps and adds their metrics to the sums.
 
-        Returns:
-          The steps whose update was not finite, with the position of their batch. The
-          sums exclude them.
+        Returns the steps whose update was not finite, with the position of their batch.
+        The sums exclude them.
         """
         values: Any = jax.device_get([started.metrics for started in self._started])
         seconds = time.perf_counter() - self._since
@@ -99,10 +97,11 @@ class Progress:
         return not_finite
 
     def so_far(self) -> dict[str, float]:
+        """Returns the time and the tokens of all steps so far."""
         return {'tokens': self.tokens, 'seconds': self.seconds}
 
     def row(self) -> dict[str, float]:
-        """Returns means over the steps since the last row, and resets the sums.
+        """Returns means since the last row, and resets the sums.
 
         Loss, perplexity and accuracy are means over target tokens; NaN without tokens.
         """

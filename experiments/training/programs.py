@@ -1,4 +1,4 @@
-"""The compiled programs of training: initialization, and a step per shape."""
+"""The compiled programs of training."""
 
 import dataclasses
 import functools
@@ -28,9 +28,7 @@ class ProgramKey:
       config: The config without its seeds. It names `loss` and `optimizer`, which
         aren't compared.
       steps: Number of training steps, which some schedules use.
-      frozen: Paths of the parameters that are not trained.
       source_features: The size of vector sources, or None if sources are ids.
-      teacher: The model of `train.teacher`, or None.
     """
 
     config: ExperimentConfig
@@ -60,6 +58,7 @@ class TrainingPrograms:
 
     @functools.cached_property
     def flops_per_token(self) -> int | None:
+        """FLOPs of a training step per token, if they can be counted."""
         kind = self._kind
         try:
             return ledger.flops_per_token(
@@ -92,7 +91,7 @@ class TrainingPrograms:
         # The shardings depend only on the shapes.
         shardings = devices.state(state)
         jitted = jax.jit(make, out_shardings=shardings)
-        return jitted, mesh.placed(state, shardings)
+        return jitted, mesh.attach_shardings(state, shardings)
 
     def step(
         self, shape: tuple[int, ...], teacher_variables: Any = None
@@ -132,8 +131,10 @@ class TrainingPrograms:
             return step(state, batch, key)
 
         _, state = self.first_state
-        batch = mesh.placed(abstract_batch(shape, kind.source_features), devices.rows())
+        batch = mesh.attach_shardings(
+            abstract_batch(shape, kind.source_features), devices.rows()
+        )
         out_shardings = (devices.state(state), devices.everywhere())
         jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
         key = mesh.abstract_key(devices)
-        return compilation.compiled(jitted, state, batch, key, teacher_variables)
+        return compilation.compile_program(jitted, state, batch, key, teacher_variables)

@@ -15,6 +15,7 @@ def count_parameters(params: Any) -> int:
 
 
 def summary(path: Path, result: dict[str, Any]) -> str:
+    """Formats the final scores and the cost of a run."""
     lines = []
     if result.get('stopped_early') and result.get('averaged_steps'):
         best = ', '.join(map(str, result['averaged_steps']))

@@ -1,7 +1,7 @@
 """Makes everything that training needs from a config."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,12 +10,13 @@ import jax
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
 from experiments.config import check, components
+from experiments.config.components import Components
 from experiments.config.schema import ExperimentConfig, seed, without_seeds
 from experiments.conversion import hub
 from experiments.data import corpus, filters, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
-from experiments.data.objectives.base import Objective
+from experiments.data.sources.base import Source
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import user_errors
 from experiments.evaluation import scores, sets, translator
@@ -42,9 +43,7 @@ class RunSetup(NamedTuple):
     Attributes:
       languages: Codes of source and target language.
       dev: Name and pairs of the dev set.
-      sets: Name → pairs of the sets that are scored at the end.
-      best_metric: Selects the best checkpoints.
-      hooks: By spec.
+      sets: The sets that are scored at the end.
       warm_start: Parameters from `init_from`; always None in a resumed run.
     """
 
@@ -74,7 +73,7 @@ def prepare(
 ) -> RunSetup:
     """Makes everything that training needs, with shared `programs` if given.
 
-    Writes only caches. Raises UserError if a field, a file or the text is invalid.
+    Writes only caches.
     """
     accelerators.check()
     cache = compilation.use_cache()
@@ -87,60 +86,26 @@ def prepare(
     screen.begin('checking components', quiet=True)
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
-    data = filters.filtered(sources.load(config.data), made.filters)
+    data = filters.apply(sources.load(config.data), made.filters)
     targets = [target for _, target in data.directions()]
     metrics = scores.installed_metrics(made.metrics, data.target, *targets)
-    available = data.evaluation()
-    final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
-    dev = sets.chosen(available, next(iter(available)), 'data')
+    dev, final = _evaluation_sets(config, data)
     screen.begin('making the tokenizer', quiet=True)
-
-    def show_read(pairs):
-        screen.count(pairs, None, 'pairs')
-
-    train = functools.partial(tokenizers.train, made.tokenizer, data, cache, show_read)
+    show_pairs = functools.partial(screen.count, total=None, unit='pairs')
+    train = functools.partial(tokenizers.train, made.tokenizer, data, cache, show_pairs)
     vocabulary = warm_start.vocabulary(config, path, origin, made.tokenizer, train)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
     vocabulary.check_directions(data.directions(), data.tags)
     teacher = open_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
-    # On a short text, the tokenizer can have fewer pieces than the config asks for.
-    model = _traced(made.model, vocabulary, devices)
-    objective = made.objective and made.objective.with_tokenizer(vocabulary)
+    made = _with_tokenizer(made, vocabulary, devices)
     programs = programs or ProgramCache()
-    evaluator = Evaluator(
-        model,
-        vocabulary,
-        made.decoding,
-        metrics,
-        path,
-        data.direction,
-        devices,
-        objective,
-        programs,
-        on_progress=screen.count,
-    )
-    taken = warm_start.load(config, origin, model, vocabulary, devices)
-
-    def show_progress(pairs):
-        screen.begin('tokenising')
-        show_read(pairs)
-
-    pairs = corpus.prepare(data, vocabulary, cache, show_progress)
-    batches = _batches(config, pairs, vocabulary, devices, objective)
-    _check_positions(model, batches, vocabulary, dev | final)
+    evaluator = _evaluator(made, path, data, metrics, devices, programs, screen)
+    taken = warm_start.load(config, origin, made.model, vocabulary, devices)
+    pairs = _tokenize(data, vocabulary, cache, screen)
+    batches = _batches(config, made, pairs, devices)
+    _check_positions(made.model, batches, vocabulary, dev | final)
     steps = count_steps(config, batches)
-    kind = ProgramKey(
-        without_seeds(config),
-        model,
-        made.loss,
-        made.optimizer,
-        steps,
-        devices,
-        made.frozen,
-        vocabulary.source_features,
-        teacher and teacher.model,
-    )
     return RunSetup(
         config=config,
         languages=(data.source, data.target),
@@ -150,9 +115,9 @@ def prepare(
         pairs=pairs,
         batches=batches,
         devices=devices,
-        model=model,
+        model=made.model,
         steps=steps,
-        programs=programs.get(TrainingPrograms, kind),
+        programs=_programs(config, made, steps, devices, teacher, programs),
         evaluator=evaluator,
         best_metric=made.best_metric,
         hooks=made.hooks,
@@ -168,6 +133,7 @@ def count_steps(config: ExperimentConfig, batches: Batches) -> int:
 
 
 def describe(setup: RunSetup, path: Path) -> str:
+    """Formats the facts of a run before it trains."""
     batches = setup.batches
     left_out = [f'{batches.dropped:,} too long', f'{setup.pairs.skipped:,} blank']
     for reason, count in setup.pairs.left_out.items():
@@ -212,26 +178,66 @@ def describe(setup: RunSetup, path: Path) -> str:
     )
 
 
-def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
-    """Returns the model for a vocabulary, after a trace that finds errors."""
-    tokens = vocabulary.special_tokens
+def _evaluation_sets(
+    config: ExperimentConfig, data: Source
+) -> tuple[dict[str, Pairs], dict[str, Pairs]]:
+    available = data.evaluation()
+    final = sets.select(available, config.evaluation.sets, 'evaluation.sets')
+    dev = sets.select(available, next(iter(available)), 'data')
+    return dev, final
+
+
+def _with_tokenizer(
+    made: Components, vocabulary: Tokenizer, devices: DeviceMesh
+) -> Components:
+    # On a short text, the tokenizer can have fewer pieces than the config asks for.
     with user_errors():
-        model = model.clone(
+        model = made.model.clone(
             vocab_size=vocabulary.vocab_size,
             source_vocab_size=vocabulary.source_vocab_size,
-            special_tokens=tokens,
+            special_tokens=vocabulary.special_tokens,
         )
         variables = mesh.abstract_variables(model, devices)
     mesh.check_divides(devices.mesh, variables)
-    return model
+    objective = made.objective and made.objective.with_tokenizer(vocabulary)
+    return made._replace(tokenizer=vocabulary, model=model, objective=objective)
+
+
+def _evaluator(
+    made: Components,
+    path: Path,
+    data: Source,
+    metrics: Sequence[Metric],
+    devices: DeviceMesh,
+    programs: ProgramCache,
+    screen: Screen,
+) -> Evaluator:
+    return Evaluator(
+        made.model,
+        made.tokenizer,
+        made.decoding,
+        metrics,
+        path,
+        data.direction,
+        devices,
+        made.objective,
+        programs,
+        on_progress=screen.count,
+    )
+
+
+def _tokenize(
+    data: Source, vocabulary: Tokenizer, cache: Path, screen: Screen
+) -> Corpus:
+    def show_progress(pairs):
+        screen.begin('tokenising')
+        screen.count(pairs, None, 'pairs')
+
+    return corpus.prepare(data, vocabulary, cache, show_progress)
 
 
 def _batches(
-    config: ExperimentConfig,
-    pairs: Corpus,
-    vocabulary: Tokenizer,
-    devices: DeviceMesh,
-    objective: Objective | None,
+    config: ExperimentConfig, made: Components, pairs: Corpus, devices: DeviceMesh
 ) -> Batches:
     return Batches(
         pairs,
@@ -242,9 +248,31 @@ def _batches(
         rows_multiple=config.batch.rows_multiple,
         accumulate=config.train.accumulate,
         devices=devices.row_shards,
-        tokenizer=vocabulary,
-        objective=objective,
+        tokenizer=made.tokenizer,
+        objective=made.objective,
     )
+
+
+def _programs(
+    config: ExperimentConfig,
+    made: Components,
+    steps: int,
+    devices: DeviceMesh,
+    teacher: OpenedRun | None,
+    programs: ProgramCache,
+) -> TrainingPrograms:
+    key = ProgramKey(
+        without_seeds(config),
+        made.model,
+        made.loss,
+        made.optimizer,
+        steps,
+        devices,
+        made.frozen,
+        made.tokenizer.source_features,
+        teacher and teacher.model,
+    )
+    return programs.get(TrainingPrograms, key)
 
 
 def _check_positions(

@@ -8,10 +8,9 @@ from experiments.evaluation.opened_run import OpenedRun
 
 
 def open_teacher(path: str, vocabulary: Tokenizer | None = None) -> OpenedRun | None:
-    """Opens the teacher run in a directory; returns None for an empty path.
+    """Opens the teacher run in a directory, unless the path is empty.
 
-    Raises:
-      UserError: The run cannot be read, or its tokenizer differs from `vocabulary`.
+    Raises UserError if its tokenizer differs from `vocabulary`.
     """
     if not path:
         return None

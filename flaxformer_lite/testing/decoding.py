@@ -13,7 +13,11 @@ from flaxformer_lite.generation import DecodingOptions, decode_rows
 from flaxformer_lite.scoring import log_probs
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 from flaxformer_lite.testing import models, rows
-from flaxformer_lite.testing.finding import Finding, equal, without
+from flaxformer_lite.testing.finding import (
+    Finding,
+    from_counterexamples,
+    from_differences,
+)
 from flaxformer_lite.testing.parts import small_model
 from flaxformer_lite.training.batch import make_batch
 
@@ -45,15 +49,17 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
         found, alone = jax.device_get((found, alone))
         expected = _teacher_forced(model, variables, found, sources)
         return [
-            without('every sentence has a result', _without_result(found)),
-            without('results are tokens, an end token and padding', _unfinished(found)),
-            without('results are sorted by score', _unordered(found)),
-            equal(
+            from_counterexamples('every sentence has a result', _without_result(found)),
+            from_counterexamples(
+                'results are tokens, an end token and padding', _unfinished(found)
+            ),
+            from_counterexamples('results are sorted by score', _unordered(found)),
+            from_differences(
                 'scores equal teacher forcing',
                 ROUNDING,
                 _misjudged(strategy, found, expected),
             ),
-            without('other rows have no effect', _changed(found, alone)),
+            from_counterexamples('other rows have no effect', _changed(found, alone)),
         ]
 
 
@@ -152,11 +158,13 @@ def processor_findings(processor: Processor) -> list[Finding]:
     of_later = _differing(found, other)
     of_others = _differing(found, turned)
     return [
-        without('logits keep their shape, in float32', _other_shape(found)),
-        without('some token stays possible', _nothing_left(found)),
-        without('no probability exceeds 1', _above_one(found, logits_BNV)),
-        without('later tokens have no effect', of_later),
-        without('other hypotheses have no effect', of_others),
+        from_counterexamples(
+            'logits keep their shape, in float32', _other_shape(found)
+        ),
+        from_counterexamples('some token stays possible', _nothing_left(found)),
+        from_counterexamples('no probability exceeds 1', _above_one(found, logits_BNV)),
+        from_counterexamples('later tokens have no effect', of_later),
+        from_counterexamples('other hypotheses have no effect', of_others),
     ]
 
 

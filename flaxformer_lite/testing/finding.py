@@ -35,18 +35,18 @@ def require(findings: Sequence[Finding], of: str) -> Sequence[Finding]:
     return findings
 
 
-def told(contract: str, holds: bool, otherwise: str) -> Finding:
+def from_condition(contract: str, holds: bool, otherwise: str) -> Finding:
     """Returns a finding with the detail `otherwise` if the contract is broken."""
     return Finding(contract, holds, '' if holds else otherwise)
 
 
-def without(contract: str, examples: Iterable[str]) -> Finding:
+def from_counterexamples(contract: str, examples: Iterable[str]) -> Finding:
     """Returns a finding that the first counterexample, if any, breaks."""
     example = next(iter(examples), '')
     return Finding(contract, not example, example)
 
 
-def equal(
+def from_differences(
     contract: str, atol: float, differences: Iterable[tuple[float, str]]
 ) -> Finding:
     """Returns a finding that a difference above the tolerance `atol` breaks.

@@ -16,7 +16,7 @@ from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import ROW_AXES, state_shardings
 from flaxformer_lite.testing import models, rows
-from flaxformer_lite.testing.finding import Finding, equal
+from flaxformer_lite.testing.finding import Finding, from_differences
 from flaxformer_lite.testing.models import Examined
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
@@ -142,4 +142,4 @@ def _same_parameters(found: Any, expected: Any) -> Finding:
         (float(abs(found[path] - x).max()), f'the update of {path} changes by {{}}')
         for path, x in expected.items()
     ]
-    return equal(ON_DEVICES, 1e-5, differences)
+    return from_differences(ON_DEVICES, 1e-5, differences)

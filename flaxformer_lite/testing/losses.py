@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.testing import models, rows
-from flaxformer_lite.testing.finding import Finding, equal, told
+from flaxformer_lite.testing.finding import Finding, from_condition, from_differences
 from flaxformer_lite.testing.parts import small_model
 from flaxformer_lite.training.batch import Batch
 from flaxformer_lite.training.loss import as_loss, loss_and_grads
@@ -46,9 +46,13 @@ def loss_findings(
     learns = any(x.any() for x in jax.tree.leaves(gradients))
     costs_nothing = not any(x.any() for x in jax.tree.leaves(run(_pad_batch([]))))
     return [
-        told('the loss and its gradients are finite', finite, 'NaN or infinity'),
-        told('gradients are not all zero', learns, 'all are 0'),
-        told('padding alone has zero loss', costs_nothing, 'the loss is not 0'),
+        from_condition(
+            'the loss and its gradients are finite', finite, 'NaN or infinity'
+        ),
+        from_condition('gradients are not all zero', learns, 'all are 0'),
+        from_condition(
+            'padding alone has zero loss', costs_nothing, 'the loss is not 0'
+        ),
         _same('padding has no effect', run(rows.batch_of(pairs)), whole),
         _same('losses of rows sum to the loss of the batch', together, whole),
         _same('the order of rows has no effect', run(_pad_batch(pairs[::-1])), whole),
@@ -90,4 +94,4 @@ def _same(contract: str, found: Any, expected: Any) -> Finding:
         (of_loss, 'the loss has a relative change of {}'),
         (relative, 'gradients change by {} relative to the largest'),
     ]
-    return equal(contract, ROUNDING, differences)
+    return from_differences(contract, ROUNDING, differences)

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.testing import rows
-from flaxformer_lite.testing.finding import Finding, equal
+from flaxformer_lite.testing.finding import Finding, from_differences
 from flaxformer_lite.training.batch import Batch, source_and_inputs
 from flaxformer_lite.training.train_step import init_variables
 
@@ -159,7 +159,7 @@ def same(
         (at_once, 'logits change by {}'),
         (by_token, 'logits of cached decoding change by {}'),
     ]
-    logits = equal(contract, tolerance(expected, dtype), differences)
+    logits = from_differences(contract, tolerance(expected, dtype), differences)
     if not logits.holds:
         return logits
     largest = max(float(abs(x).max()) for x in gradients.values())
@@ -168,7 +168,7 @@ def same(
         (_largest(others[path], x), f'the gradient of {path} changes by {{}}')
         for path, x in gradients.items()
     ]
-    return equal(contract, share * largest, differences)
+    return from_differences(contract, share * largest, differences)
 
 
 def _finite(found: Examined) -> Finding:
@@ -199,7 +199,7 @@ def _future(found: Examined, atol: float) -> Finding:
                 )
                 yield differences[token][position], example
 
-    return equal('logits do not depend on later tokens', atol, examples())
+    return from_differences('logits do not depend on later tokens', atol, examples())
 
 
 def _present(found: Examined) -> Finding:
@@ -227,7 +227,7 @@ def _padding(found: Examined, atol: float) -> Finding:
             one, other = found.logits[0, [plain, noisy], : rows.LENGTH]
             yield from _by_position(other, one, 'with other tokens in padding')
 
-    return equal('padding has no effect', atol, examples())
+    return from_differences('padding has no effect', atol, examples())
 
 
 def _packing(found: Examined, atol: float) -> Finding:
@@ -241,7 +241,7 @@ def _packing(found: Examined, atol: float) -> Finding:
                 packed, alone, f'if packed as number {row} of a row'
             )
 
-    return equal('packing has no effect', atol, examples())
+    return from_differences('packing has no effect', atol, examples())
 
 
 def _other_rows(found: Examined, atol: float) -> Finding:
@@ -250,7 +250,7 @@ def _other_rows(found: Examined, atol: float) -> Finding:
             one, other = found.logits[:, row, : len(labels)]
             yield from _by_position(one, other, 'with other rows in the batch')
 
-    return equal('other rows have no effect', atol, examples())
+    return from_differences('other rows have no effect', atol, examples())
 
 
 def _token_by_token(found: Examined, atol: float) -> Finding:
@@ -261,7 +261,7 @@ def _token_by_token(found: Examined, atol: float) -> Finding:
             difference = _largest(found.steps_TBNV[i, j, k], at_once[row, i])
             yield difference, f'logits at position {i} differ by {{}}'
 
-    return equal('cached decoding equals teacher forcing', atol, examples())
+    return from_differences('cached decoding equals teacher forcing', atol, examples())
 
 
 def _parameters(found: Examined) -> Finding:

@@ -9,7 +9,11 @@ import jax.numpy as jnp
 import optax
 
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.testing.finding import Finding, told, without
+from flaxformer_lite.testing.finding import (
+    Finding,
+    from_condition,
+    from_counterexamples,
+)
 from flaxformer_lite.training import schedules
 
 D_MODEL, STEPS = 64, 1000
@@ -39,8 +43,8 @@ def schedule_findings(
         if not abs(x - y) <= rounding:
             differs.append(f'{example} traced and {y:g} untraced')
     return [
-        without('rates are finite and not negative', wrong),
-        without('tracing gives the same rates', differs),
+        from_counterexamples('rates are finite and not negative', wrong),
+        from_counterexamples('tracing gives the same rates', differs),
     ]
 
 
@@ -62,10 +66,16 @@ def optimizer_findings(
     both = _with_key_data((state, updates)), _with_key_data(again)
     same = jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), *both))
     return [
-        told('updates have the tree of the parameters', like, 'the trees differ'),
-        told('updates are finite', finite, 'NaN or infinity with zero gradients'),
-        told('the state is a fixed tree of arrays', arrays and kept, 'it changes'),
-        told('updates are deterministic', bool(same), 'they differ'),
+        from_condition(
+            'updates have the tree of the parameters', like, 'the trees differ'
+        ),
+        from_condition(
+            'updates are finite', finite, 'NaN or infinity with zero gradients'
+        ),
+        from_condition(
+            'the state is a fixed tree of arrays', arrays and kept, 'it changes'
+        ),
+        from_condition('updates are deterministic', bool(same), 'they differ'),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Tests of low-rank adapters: values, gradients, merging and what trains."""
+"""Tests of low-rank adapters."""
 
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,4 @@
-"""Tests of blocks: a guide's example against NumPy, and broken ones.
-
-test_transformer covers `sequential` and `parallel`.
-"""
+"""Tests of blocks."""
 
 import functools
 import importlib

@@ -1,4 +1,4 @@
-"""Tests of configs to modules: classes, parameter counts and rejected configs."""
+"""Tests of configs to modules."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Tests of data parallelism: results equal one device's, with few collectives."""
+"""Tests of data parallelism."""
 
 import contextlib
 import functools
@@ -38,7 +38,7 @@ def on_devices(function, whole, divided):
     arguments = [jax.device_put(x, mesh.make_mesh().everywhere()) for x in whole]
     arguments += [jax.device_put(x, mesh.make_mesh().rows()) for x in divided]
     jitted = jax.jit(function, out_shardings=mesh.make_mesh().everywhere())
-    program = compilation.compiled(jitted, *arguments)
+    program = compilation.compile_program(jitted, *arguments)
     return jax.device_get(program(*arguments)), program
 
 
@@ -136,10 +136,13 @@ def train_step(accumulate=1, **overrides):
 
 def exchanged(step, state):
     everywhere = mesh.make_mesh().everywhere()
-    state, key = mesh.placed(state, everywhere), mesh.placed(KEY, everywhere)
-    batch = mesh.placed(rows_of_pairs(), mesh.make_mesh().rows())
+    state, key = (
+        mesh.attach_shardings(state, everywhere),
+        mesh.attach_shardings(KEY, everywhere),
+    )
+    batch = mesh.attach_shardings(rows_of_pairs(), mesh.make_mesh().rows())
     jitted = jax.jit(step, donate_argnums=0, out_shardings=everywhere)
-    program = compilation.compiled(jitted, state, batch, key)
+    program = compilation.compile_program(jitted, state, batch, key)
     return program, sum(4 * x.size for x in jax.tree.leaves(state.params))
 
 

@@ -1,4 +1,4 @@
-"""Tests of linear maps and products: values, initial values and gradients."""
+"""Tests of linear maps and products."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Tests of initializers: their spread, against the papers' formulas."""
+"""Tests of initializers."""
 
 import jax
 import numpy as np

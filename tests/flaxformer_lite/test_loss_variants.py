@@ -285,7 +285,7 @@ def stepped(text, accumulate=1, devices=None):
         everywhere = devices.everywhere()
         places = everywhere, devices.rows(), everywhere, everywhere
         arguments = tuple(map(jax.device_put, arguments, places))
-    state, metrics = compilation.compiled(jax.jit(step), *arguments)(*arguments)
+    state, metrics = compilation.compile_program(jax.jit(step), *arguments)(*arguments)
     return jax.device_get((metrics.sums, tiny.first_gradient(state)))
 
 

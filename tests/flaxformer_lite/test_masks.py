@@ -1,4 +1,4 @@
-"""Tests of masks: by segment, by position, and never to padding."""
+"""Tests of masks."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Tests of sharded parameters: results equal one device's, with few collectives."""
+"""Tests of sharded parameters."""
 
 import functools
 import re
@@ -51,7 +51,7 @@ def on_mesh(sizes, function, state, *others, batch=None):
     arguments += [jax.device_put(x, devices.everywhere()) for x in others]
     if batch is not None:
         arguments.append(jax.device_put(batch, devices.rows()))
-    program = compilation.compiled(jax.jit(function), *arguments)
+    program = compilation.compile_program(jax.jit(function), *arguments)
     return program(*arguments), program
 
 

@@ -1,7 +1,4 @@
-"""Tests of patterns over layers: `'[a, b]'` gives layer i entry i mod 2.
-
-test_scan_layers compares loops with separate layers; test_build covers errors.
-"""
+"""Tests of patterns over layers."""
 
 import jax
 import jax.numpy as jnp

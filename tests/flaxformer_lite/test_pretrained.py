@@ -1,9 +1,4 @@
-"""Tests of Transformers checkpoints: equal outputs, and exact export.
-
-goldens/make_families.py created the small random checkpoints in goldens/families/ and
-the expected values. If Transformers is installed, it computes more of them.
-test_pretrained_refused covers rejected checkpoints.
-"""
+"""Tests of Transformers checkpoints."""
 
 import itertools
 import shutil

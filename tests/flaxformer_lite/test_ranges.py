@@ -1,4 +1,4 @@
-"""Tests of ranges: how they judge numbers, and that every argument has one."""
+"""Tests of ranges."""
 
 import inspect
 from typing import Annotated, Any, get_args, get_origin

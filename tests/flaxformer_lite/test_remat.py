@@ -1,4 +1,4 @@
-"""Tests of gradient checkpointing: the same results in less memory."""
+"""Tests of gradient checkpointing."""
 
 import jax
 import jax.numpy as jnp

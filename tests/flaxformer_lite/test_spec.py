@@ -1,4 +1,4 @@
-"""Tests of spec strings: their grammar, and how they find a class."""
+"""Tests of spec strings."""
 
 import re
 import textwrap

@@ -1,4 +1,4 @@
-"""Tests of training steps: the new state, its inputs and its invariants."""
+"""Tests of training steps."""
 
 import functools
 

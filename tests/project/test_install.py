@@ -1,7 +1,4 @@
-"""Tests of the first cell of the notebooks: what it installs and prints.
-
-Slow tests run it on the packages of Colab's runtimes (`tests/images`).
-"""
+"""Tests of the first cell of the notebooks; slow tests use Colab's packages."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Tests of the installed package: the library alone, with jax, flax and optax."""
+"""Tests of the installed package."""
 
 import os
 import re

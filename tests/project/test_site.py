@@ -1,4 +1,4 @@
-"""Tests of the site's hooks: formulas, notebooks and relative links."""
+"""Tests of the site's hooks."""
 
 import base64
 import importlib.util
@@ -46,7 +46,7 @@ def test_a_notebook_becomes_its_text_its_code_and_its_output():
             {'cell_type': 'code', 'source': '', 'outputs': []},
         ]
     }
-    text, pictures = hook('notebook').converted(notebook, 'name')
+    text, pictures = hook('notebook').convert(notebook, 'name')
     assert text == (
         '# Title\n$x$\n\n[Run](c)\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n'
         '![What the code above draws](name_1.png)\n'

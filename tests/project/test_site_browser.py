@@ -1,4 +1,4 @@
-"""Tests of the built site in a browser: desktop in light mode, phone in dark mode."""
+"""Tests of the built site in a browser."""
 
 import subprocess
 import sys

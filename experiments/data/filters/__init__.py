@@ -1,9 +1,9 @@
-"""Filters of training pairs, one per module, selected by the field `filters`."""
+"""Filters of training pairs, one per module."""
 
 import copy
 from collections.abc import Mapping
 
-from experiments.data.digest import code_of, hex_digest
+from experiments.data.digest import hex_digest, read_code
 from experiments.data.filters.base import Filter
 from experiments.data.sources.base import Source
 from experiments.errors import UserError, user_errors
@@ -13,20 +13,21 @@ from flaxformer_lite.config.spec import Spec
 
 
 def make(spec: Spec | None) -> dict[str, Filter]:
+    """Makes the filters of a list, by spec."""
     if not spec:
         return {}
     with user_errors('filters: '):
         return {specs.text(x): FILTERS.make(x) for x in specs.entries(spec)}
 
 
-def filtered(whole: Source, filters: Mapping[str, Filter]) -> Source:
+def apply(whole: Source, filters: Mapping[str, Filter]) -> Source:
     return Filtered(whole, filters) if filters else whole
 
 
 class Filtered(Source):
     """A source without the training pairs that filters reject.
 
-    In `left_out`, a pair counts for the first filter that rejects it.
+    `left_out` counts a pair for the first filter that rejects it.
     """
 
     def __init__(self, whole: Source, filters: Mapping[str, Filter]):
@@ -63,5 +64,5 @@ class Filtered(Source):
     def digest(self):
         parts = []
         for part in self._filters.values():
-            parts += [repr(part), code_of(type(part))]
+            parts += [repr(part), read_code(type(part))]
         return hex_digest(self._whole.digest(), *parts)

@@ -4,11 +4,11 @@ from flaxformer_lite.validation import Checked
 
 
 class Filter(Checked):
-    """Base class of filters: a dataclass with the arguments of the spec.
+    """Base class of filters: a dataclass, which may keep state.
 
-    Each pass over the pairs gets a copy, so a filter may keep state.
+    Each pass over the pairs gets a copy.
     """
 
     def keeps(self, source: str, target: str) -> bool:
-        """Returns whether to keep a pair; called once per pair, in order."""
+        """Returns whether to keep a pair. Called once per pair, in order."""
         raise NotImplementedError

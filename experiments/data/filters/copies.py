@@ -9,7 +9,7 @@ from experiments.data.filters.base import Filter
 class Copies(Filter):
     """Removes pairs whose target equals the source, apart from white space.
 
-    Such pairs teach the model to copy (Khayrallah and Koehn, Noise in NMT, 2018).
+    Such pairs teach copying (Khayrallah and Koehn, Noise in NMT, 2018).
     """
 
     def keeps(self, source, target):

@@ -10,7 +10,7 @@ from experiments.data.filters.base import Filter
 class Duplicates(Filter):
     """Removes pairs that are identical to an earlier pair on both sides.
 
-    Takes about 100 bytes of memory per pair, for a hash.
+    Takes about 100 bytes of memory per pair.
     """
 
     _seen: set[bytes] = dataclasses.field(default_factory=set, init=False, repr=False)

@@ -1,4 +1,4 @@
-"""Filter of pairs with very different lengths, as in Moses' `clean-corpus-n`."""
+"""Filter of pairs with very different lengths."""
 
 import dataclasses
 from typing import Annotated
@@ -11,7 +11,8 @@ from flaxformer_lite.validation import Choices, Range
 class LengthRatio(Filter):
     """Removes pairs whose longer side is more than `most` times as long as the shorter.
 
-    Moses' `clean-corpus-n` does so by words. Keeps pairs with a blank side.
+    With `unit='words'`, the same as Moses' `clean-corpus-n`. Keeps pairs with a blank
+    side.
     """
 
     most: Annotated[float, Range(at_least=1)] = 3.0

@@ -16,7 +16,7 @@ from flaxformer_lite.validation import Checked, Choices
 class Objective(Checked):
     """Base class of objectives, which make examples from one side of the pairs.
 
-    A subclass is a frozen dataclass with the arguments of the spec.
+    A subclass is a frozen dataclass.
 
     Attributes:
       pieces: The piece of each id; `with_tokenizer` sets it.
@@ -59,9 +59,8 @@ class Objective(Checked):
     def example(
         self, row: list[int], rng: np.random.Generator
     ) -> tuple[list[int], list[int]]:
-        """Returns source and target ids, at most n each, without EOS.
+        """Returns source and target ids, at most n each, for the n ≥ 1 ids of `row`.
 
-        Args:
-          row: The n ≥ 1 ids of a text, without EOS.
+        All are without EOS.
         """
         raise NotImplementedError

@@ -35,7 +35,7 @@ def same_content(path: Path, other: Path) -> bool:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a text file, plain or `.gz`, as NFC without line feeds.
+    """Yields the lines of a text file, plain or `.gz`, as NFC.
 
     Other separators may be part of a sentence.
     """

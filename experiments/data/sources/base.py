@@ -10,7 +10,7 @@ from itertools import islice
 from random import Random
 from typing import Any, TypeVar
 
-from experiments.data.digest import code_of, hex_digest
+from experiments.data.digest import hex_digest, read_code
 from experiments.errors import UserError
 from flaxformer_lite.validation import Checked
 
@@ -21,14 +21,14 @@ Sets = Mapping[str, Sequence[tuple[str, str | tuple[str, ...]]]]
 
 
 class Source:
-    """Base class of data sources.
+    """Base class of data sources. Only methods read text.
 
-    The arguments of the spec are those of the class, which rejects invalid ones with
-    ValueError or UserError. Only methods read text. Text is NFC, without line breaks.
+    An invalid argument of the spec raises ValueError or UserError. Text is NFC, without
+    line breaks.
 
     Attributes:
       source, target: Codes of the languages, such as `'en'`.
-      left_out: Reason → number of pairs that the last pass of `train` left out.
+      left_out: Number of pairs that the last pass of `train` left out, by reason.
       may_download: Whether reading may download a data set.
       tags: Which languages a tag before each source names, as in `mix`.
     """
@@ -60,7 +60,7 @@ class Source:
         raise NotImplementedError
 
     def trains_on(self, other: 'Source') -> str:
-        """Names what evaluation data of `other` this source trains on; '' for none.
+        """Names the evaluation data of `other` that this source trains on; '' for none.
 
         Compares splits or files, not sentences.
         """
@@ -68,6 +68,7 @@ class Source:
 
 
 def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Returns one or several references as a tuple."""
     return (known,) if isinstance(known, str) else known
 
 
@@ -100,6 +101,7 @@ def cell_text(value: Any, where: str) -> str:
 
 
 def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """Yields pairs without repeated sources or targets."""
     seen = set()
     for source, target in pairs:
         if source not in seen:
@@ -115,12 +117,13 @@ def pick(rng: Random, items: Sequence[T]) -> T:
     return items[int(rng.random() * len(items))]
 
 
-def taken(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
-    """Takes the first items of each stream; sets may share a stream."""
+def take_first(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
+    """Takes the first `sizes` items of each stream, which sets may share."""
     return {name: list(islice(stream, sizes[name])) for name, stream in streams.items()}
 
 
 def check_apart(sources: Sequence[Source]) -> None:
+    """Raises UserError if sources read text that others are evaluated on."""
     for source, other in itertools.product(sources, repeat=2):
         shared = source.trains_on(other)
         if shared:
@@ -128,6 +131,7 @@ def check_apart(sources: Sequence[Source]) -> None:
 
 
 def check_sides(source: str, target: str) -> None:
+    """Raises UserError if the languages are equal or can't name files."""
     if source == target:
         raise ValueError(f'source and target are both {source!r}. Name two.')
 
@@ -136,11 +140,11 @@ class OfRule(Source, Checked):
     """A dataclass whose pairs are determined by arguments and code."""
 
     def digest(self):
-        return hex_digest(repr(self), code_of(type(self)))
+        return hex_digest(repr(self), read_code(type(self)))
 
 
 class OfSplits(Source):
-    """A data set with splits: one for training and one as the dev set.
+    """A data set with a training split and a dev split.
 
     Splits that overlap with neither are evaluation sets under their own names.
     """

@@ -13,8 +13,8 @@ from experiments.errors import UserError
 class Cmudict(OfRule):
     """`h e l l o` → `HH AH0 L OW1`: letters to phonemes, as words.
 
-    Each pronunciation gives a training pair, or a reference in an evaluation set. `val`
-    and `test` have a twentieth of the words each, selected by a hash of the word.
+    Each pronunciation is a training pair, or a reference in an evaluation set. `val`
+    and `test` have a twentieth of the words each, selected by a hash.
 
     Attributes:
       stress: Whether vowels have a stress digit, as in `OW1`.

@@ -1,4 +1,4 @@
-"""English-German sentences from a built-in grammar and lexicon, set by a seed."""
+"""English-German sentences from a built-in grammar."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfRule, Pair, Source, taken
+from experiments.data.sources.base import OfRule, Pair, Source, take_first
 from experiments.errors import UserError
 from flaxformer_lite.validation import Range
 from parallel_grammar import (
@@ -58,13 +58,14 @@ class Grammar(OfRule):
         return sets
 
     def trees(self) -> dict[str, list[Sentence]]:
+        """Returns the syntax trees of each evaluation set."""
         sets = {}
         for name, drawn in self._evaluation.items():
             sets[name] = [tree for tree, _ in drawn]
         return sets
 
     def gold(self) -> dict[str, list[Gold]]:
-        """Returns set → the alignment and the decisions of each pair."""
+        """Returns the alignment and the decisions of each pair, by set."""
         sets = {}
         for name, trees in self.trees().items():
             sets[name] = [annotate(tree) for tree in trees]
@@ -92,7 +93,7 @@ class Grammar(OfRule):
             'long': self._distinct(1, long_sentence, _MORE_WORDS),
             'compositional': self._distinct(2, sentence, _WORDS, held_out=True),
         }
-        return taken(streams, SIZES)
+        return take_first(streams, SIZES)
 
     def _distinct(
         self,
@@ -114,12 +115,8 @@ class Grammar(OfRule):
                 yield tree, pair
 
 
-def gold_of(source: Source) -> dict[str, list[Gold]]:
-    """Returns set → the gold of each pair.
-
-    Raises:
-      UserError: The source is not `grammar`.
-    """
+def read_gold(source: Source) -> dict[str, list[Gold]]:
+    """Returns the gold of each pair by set; UserError unless `source` is `grammar`."""
     if not isinstance(source, Grammar):
         name = type(source).__name__
         raise UserError(f'data: {name} has no gold. Use grammar.')

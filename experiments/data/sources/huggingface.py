@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub, read with the package `datasets`."""
+"""Data sets of the Hugging Face Hub."""
 
 import dataclasses
 import functools
@@ -20,12 +20,12 @@ class HuggingfaceSource(OfSplits):
     """`huggingface(path="wmt14", name="de-en", source="en", target="de")`.
 
     Reads the columns `source` and `target`, or these languages of a column
-    `translation`. Null is blank text.
+    `translation`, with the package `datasets`. Null is blank text.
 
     Attributes:
       path: Name of the set on the Hub, or a folder.
       name: Configuration of the set. `''` if there is only one.
-      split: Training split: `'train'`, `'train[:99%]'`.
+      split: Training split, such as `'train[:99%]'`.
       dev: Split of the dev set.
       revision: Revision on the Hub, such as a commit. `''` for the newest.
 

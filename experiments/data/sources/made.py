@@ -1,4 +1,4 @@
-"""Synthetic tasks: models train on lengths up to a bound and are tested beyond it.
+"""Synthetic tasks with sources longer than in training.
 
 Delétang et al. (2023, "Neural Networks and the Chomsky Hierarchy"); Kazemnejad et al.
 (2023, "The Impact of Positional Encoding on Length Generalization in Transformers").
@@ -11,7 +11,7 @@ from itertools import filterfalse, islice
 from random import Random
 from typing import Annotated, ClassVar
 
-from experiments.data.sources.base import OfRule, Pair, distinct, pick, taken
+from experiments.data.sources.base import OfRule, Pair, distinct, pick, take_first
 from flaxformer_lite.validation import Choices, Range
 
 SIZES = {'val': 200, 'test': 500, 'longer': 500}
@@ -82,7 +82,6 @@ def _listops(length: int, rng: Random) -> Pair:
 
 
 def _expression(length: int, rng: Random) -> tuple[list[str], int]:
-    """Returns an expression of `length` words, and its value."""
     if length < 3:
         value = pick(rng, range(10))
         return [str(value)] * length, value
@@ -117,7 +116,7 @@ _TASKS: dict[str, Callable[[int, Random], Pair]] = {
 
 @dataclass(frozen=True)
 class Made(OfRule):
-    """Pairs of words from a synthetic task, with lengths up to a bound and beyond.
+    """Pairs of words from a synthetic task.
 
     | task | source | target |
     |---|---|---|
@@ -129,9 +128,9 @@ class Made(OfRule):
     | `dyck` | `( [ ] (` | `) )`, the closing brackets |
     | `listops` | `[MAX 2 [SM 5 6 ] ]` | `2`; SM is the sum modulo 10 |
 
-    Source lengths, in words, are uniform. Evaluation sets: `val` and `test` have the
-    lengths of training, `longer` up to twice the maximum. Their sources are never in
-    the training set.
+    Source lengths, in words, are uniform. `val` and `test` have the lengths of
+    training, `longer` up to twice the maximum. Their sources are never in the training
+    set.
 
     Attributes:
       longest: Maximum words of a training source. The minimum is 4.
@@ -153,7 +152,7 @@ class Made(OfRule):
         within = distinct(filter(_is_held_out, pairs))
         beyond = self._drawn(2 * self.seed, self.longest + 1, 2 * self.longest)
         streams = {'val': within, 'test': within, 'longer': distinct(beyond)}
-        return taken(streams, SIZES)
+        return take_first(streams, SIZES)
 
     def _drawn(self, seed: int, shortest: int, longest: int) -> Iterator[Pair]:
         rng = Random(seed)

@@ -1,4 +1,4 @@
-"""Mixtures of sources: `mix(sources=["text(…)", "table(…)"], temperature=5)`."""
+"""Mixtures of sources."""
 
 import dataclasses
 import functools
@@ -26,9 +26,8 @@ class Mix(Source, Checked):
     Massively Multilingual NMT in the Wild, 2019: T = 5). If cᵢ is fractional, evenly
     spaced pairs occur once more than others.
 
-    `'val'` joins the dev sets of all sources. Each of their sets is also scored
-    separately, as `en-de.test`, or `1.en-de.test` for the second source with the same
-    languages.
+    `'val'` joins the dev sets of all sources. Each source's sets are also scored, as
+    `en-de.test`, or `1.en-de.test` for the second source with the same languages.
 
     Attributes:
       temperature: The sampling temperature T. 1 disables upsampling.

@@ -1,4 +1,4 @@
-"""Target words that depend on several source words: `needles(count=2)`."""
+"""Target words that depend on several source words."""
 
 import itertools
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Annotated, ClassVar
 
-from experiments.data.sources.base import OfRule, Pair, distinct, pick, taken
+from experiments.data.sources.base import OfRule, Pair, distinct, pick, take_first
 from flaxformer_lite.validation import Range
 
 SIZES = {'val': 200, 'test': 500}
@@ -18,7 +18,7 @@ MOST_PAIRS = 1_000_000
 
 @dataclass(frozen=True)
 class Needles(OfRule):
-    """Pairs in which target word j is computed from `count` words of the source.
+    """Pairs whose target words each depend on `count` source words.
 
     With count=2, the target `35 02` needs four needles in the source, in any order and
     among fillers: `bym uh axn uc ayp bxk`. A needle has three letters: the position of
@@ -46,7 +46,7 @@ class Needles(OfRule):
         return itertools.islice(self._distinct(), skipped, skipped + self.pairs)
 
     def evaluation(self):
-        return taken(dict.fromkeys(SIZES, self._distinct()), SIZES)
+        return take_first(dict.fromkeys(SIZES, self._distinct()), SIZES)
 
     def _distinct(self) -> Iterator[Pair]:
         rng = Random(self.seed)

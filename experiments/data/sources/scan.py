@@ -1,7 +1,6 @@
-"""SCAN, commands and their actions.
+"""SCAN (Lake and Baroni 2018, "Generalization without Systematicity").
 
-Lake and Baroni (2018, "Generalization without Systematicity"): the grammar of their
-figure 6, the meanings of figure 7, and the splits of their experiments 1 to 3.
+The grammar of figure 6, the meanings of figure 7, and the splits of experiments 1 to 3.
 """
 
 import itertools
@@ -21,13 +20,16 @@ _VAL = 500  # pairs of the test set for the dev set
 class Scan(OfRule):
     """`jump around left twice` → `I_TURN_LEFT I_JUMP …`: all 20,910 commands, split.
 
-    `simple` is a random split, four to one. `length` trains on up to `cutoff` actions.
-    `addprim_jump` trains on commands without `jump`, and on `jump` alone, repeated
-    until it is a tenth of the training set. It tests on all others. `addprim_turn_left`
-    does so with `turn left`. All but `simple` equal the official files.
+    | split | training set |
+    |---|---|
+    | `simple` | four fifths at random |
+    | `length` | up to `cutoff` actions |
+    | `addprim_jump` | `jump` only alone, repeated to a tenth of the set |
+    | `addprim_turn_left` | the same with `turn left` |
 
-    `val` is 500 commands of `test`, selected by a hash. SCAN has no third set, so
-    selecting by `val` means selecting by test data.
+    `test` is the rest. All splits but `simple` equal the official files. SCAN has no
+    third set: `val` is 500 commands of `test`, so selecting by `val` means selecting by
+    test data.
 
     Attributes:
       cutoff: Newman et al. (2020, "The EOS Decision and Length Extrapolation") also use
@@ -77,6 +79,7 @@ class Scan(OfRule):
 
 
 def commands() -> Iterator[Pair]:
+    """Yields each command of the grammar with its actions."""
     simple = list(_repeated(_verbs()))
     yield from simple
     for (first, one), (second, other) in itertools.product(simple, repeat=2):
@@ -101,7 +104,6 @@ def _verbs() -> Iterator[Pair]:
 
 
 def _repeated(verbs: Iterator[Pair]) -> Iterator[Pair]:
-    """Yields S of the grammar: once, twice or thrice."""
     for verb, actions in verbs:
         yield verb, actions
         twice = f'{actions} {actions}'

@@ -1,7 +1,4 @@
-"""CoNLL-SIGMORPHON 2017, task 1 (Cotterell et al. 2017): from a lemma to a form.
-
-The files are in github.com/sigmorphon/conll2017.
-"""
+"""CoNLL-SIGMORPHON 2017, task 1 (Cotterell et al. 2017)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments import storage
-from experiments.data.digest import code_of, hex_digest
+from experiments.data.digest import hex_digest, read_code
 from experiments.data.sources._files import lines
 from experiments.data.sources.base import Pair, Source
 from experiments.errors import UserError
@@ -20,10 +17,10 @@ SPACE = '▁'  # replaces a space in a lemma or form
 
 @dataclass(frozen=True)
 class Sigmorphon(Source, Checked):
-    """`<V> <PST> <2> s i n g e n` → `s a n g s t`: features, then letters, as words.
+    """`<V> <PST> <2> s i n g e n` → `s a n g s t`: features and lemma to a form.
 
-    Files have the format of the task, plain or `.gz`: `val` is `<language>-dev`, and
-    `test` is `<language>-uncovered-test`.
+    Files have the format of github.com/sigmorphon/conll2017, plain or `.gz`. `val` is
+    `<language>-dev`, and `test` is `<language>-uncovered-test`.
 
     Attributes:
       path: A folder with the language's files, such as a clone of the repository; `~`
@@ -49,7 +46,7 @@ class Sigmorphon(Source, Checked):
 
     def digest(self):
         file = self._file(f'train-{self.size}')
-        return hex_digest(code_of(Sigmorphon), storage.sha256(file))
+        return hex_digest(read_code(Sigmorphon), storage.sha256(file))
 
     def _file(self, name: str) -> Path:
         folder = Path(self.path).expanduser()
@@ -75,9 +72,10 @@ class Sigmorphon(Source, Checked):
                 )
             lemma, form, features = cells
             words = [f'<{feature}>' for feature in features.split(';')]
-            words.append(spaced(lemma))
-            yield ' '.join(words), spaced(form)
+            words.append(space_letters(lemma))
+            yield ' '.join(words), space_letters(form)
 
 
-def spaced(text: str) -> str:
+def space_letters(text: str) -> str:
+    """Returns the letters as words."""
     return ' '.join(text.replace(' ', SPACE))

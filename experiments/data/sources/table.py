@@ -1,4 +1,4 @@
-"""Columns of tables: `table(train="a.tsv", val="b.tsv", source="en", target="de")`."""
+"""Columns of tables."""
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +23,8 @@ class TableSource(Source):
     """`table(train="a.tsv", val="b.tsv", source="word", target="sounds")`.
 
     `.tsv` and `.csv` have column names in the first line; quotation marks are special
-    only in CSV. `.jsonl` has an object per line. Files are UTF-8, plain or `.gz`. Text
-    is normalized to NFC, and line ends within a cell become spaces.
+    only in CSV. `.jsonl` has an object per line. Files are UTF-8, plain or `.gz`. Line
+    ends within a cell become spaces.
 
     Args:
       train, val: The training file and that of the dev set; `~` is the home directory.

@@ -1,4 +1,4 @@
-"""Parallel text in files, plain or compressed."""
+"""Parallel text in files."""
 
 import dataclasses
 import re
@@ -21,10 +21,10 @@ from experiments.errors import UserError
 class Text(Source):
     """`text(path="corpus", source="en", target="de")`: parallel lines of two files.
 
-    Files are named `<set>.<language>`, plain or `.gz`, in UTF-8. Text is normalized to
-    NFC. `train` is the training set, and `val` the dev set. Every other set with both
-    languages is an additional evaluation set. Additional references of a set are in
-    `val.de.1`, `val.de.2` or any other numbers.
+    Files are named `<set>.<language>`, plain or `.gz`, in UTF-8. `train` is the
+    training set, and `val` the dev set. Every other set with both languages is an
+    additional evaluation set. Additional references of a set are in `val.de.1`,
+    `val.de.2` or any other numbers.
 
     Attributes:
       path: The folder; `~` is the home directory.
@@ -131,7 +131,7 @@ def read_set(
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Reads an evaluation set: each source with its references.
 
-    Blank lines in any but the first file of references give none.
+    In all but the first file of references, a blank line means no reference.
 
     Raises:
       UserError: A file is missing, empty or not UTF-8, or the numbers of lines differ.

@@ -1,4 +1,4 @@
-"""A translation data set of TensorFlow Datasets, streamed without TensorFlow."""
+"""TensorFlow Datasets, without TensorFlow."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ class Tfds(OfSplits):
     """`tfds(name="wmt14_translate/de-en", source="en", target="de")`.
 
     Downloads and prepares a set as ArrayRecord, or reads a prepared folder of
-    ArrayRecord or TFRecord, without TensorFlow.
+    ArrayRecord or TFRecord. Needs no TensorFlow.
 
     Attributes:
       name: The data set and its configuration, as in TFDS.
@@ -167,10 +167,9 @@ class Tfds(OfSplits):
 
 @contextlib.contextmanager
 def _own_features(tfds: Any) -> Iterator[None]:
-    """Makes TFDS reject feature classes that aren't its own, before it imports them.
+    """Makes TFDS reject feature classes of others.
 
-    TFDS imports the module of each class that `features.json` names, wherever the file
-    came from.
+    TFDS would import the module of each class that `features.json` names.
     """
 
     def cls_from_name(cls: Any, name: str) -> Any:
@@ -195,7 +194,7 @@ def _own_features(tfds: Any) -> Iterator[None]:
 def _check_network(builder: Any) -> None:
     """Raises OSError if none of the set's hosts responds; TFDS would retry for minutes.
 
-    Existing downloads may suffice, so they skip the check.
+    Skips the check if there are downloads, which may suffice.
     """
     downloads = Path(builder.data_dir_root) / 'downloads'
     if any(path.is_file() for path in downloads.rglob('*')):
@@ -223,7 +222,6 @@ def _array_records(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
 
 
 def _tfrecords(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
-    """Reads TFRecord files with Grain, because TFDS needs TensorFlow for them."""
     import grain
 
     for part in builder.info.splits[split].file_instructions:

@@ -1,4 +1,4 @@
-"""Tokenizers, one per module, selected by a spec string."""
+"""Tokenizers, one per module."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -24,11 +24,7 @@ _SIZE = 8  # bytes of the integer that stores the length of the first of two mod
 
 
 def make(spec: Spec) -> Tokenizer:
-    """Makes the untrained tokenizer of a spec, or one per side.
-
-    Raises:
-      UserError: The spec, its name or one of its arguments is invalid.
-    """
+    """Makes the untrained tokenizer of a spec, or one per side."""
     with user_errors('tokenizer: '):
         entries = specs.entries(spec)
         made = [TOKENIZERS.make(entry, model=b'') for entry in entries]
@@ -56,7 +52,7 @@ def train(
     cache: Path,
     progress: Progress = lambda done: None,
 ) -> Tokenizer:
-    """Trains a tokenizer, or opens it from `cache` for the same text and arguments.
+    """Trains a tokenizer, or opens the same one from `cache`.
 
     If there are more than a million pairs, training uses evenly spaced ones. `progress`
     gets the number of pairs read so far.
@@ -76,11 +72,7 @@ def train(
 
 
 def open_saved(spec: Spec, path: Path) -> Tokenizer:
-    """Opens the trained tokenizer of a run.
-
-    Raises:
-      UserError: The file is missing or damaged.
-    """
+    """Opens the trained tokenizer of a run."""
     wrong = damage(path)
     if wrong:
         raise UserError(
@@ -94,16 +86,13 @@ def open_saved(spec: Spec, path: Path) -> Tokenizer:
 
 
 def damage(path: Path) -> str:
+    """Returns what is wrong with a saved tokenizer, or ''."""
     sums = sums_file(path)
     return storage.damage(sums) if storage.exists(sums) else ''
 
 
 def check_same(model: bytes, path: Path) -> None:
-    """Checks that a tokenizer equals the saved one, if any; warns if that is damaged.
-
-    Raises:
-      UserError: The tokenizer differs, because the training text has changed.
-    """
+    """Raises UserError if a tokenizer differs from the saved one; warns of damage."""
     saved = storage.read_sums(sums_file(path)).get(path.name)
     if saved not in (None, hex_digest(model)):
         raise UserError(
@@ -118,7 +107,7 @@ def check_same(model: bytes, path: Path) -> None:
 def _sample(
     pairs: Iterable['Pair'], limit: int, progress: Progress = lambda done: None
 ) -> 'list[Pair]':
-    """Returns every pair, or every 2nd, 4th, …, so that at most `limit` remain."""
+    """Returns every pair, or every 2nd, 4th, …: at most `limit`."""
     sample = []
     stride = 1
     for i, pair in enumerate(pairs):

@@ -1,4 +1,4 @@
-"""Tokenizers with the most frequent units of a text as pieces."""
+"""Base class of tokenizers that count units."""
 
 import collections
 import dataclasses
@@ -21,7 +21,7 @@ SPECIAL = ('<pad>', '</s>', '<s>', '<unk>')  # in the order of their ids
 
 @dataclasses.dataclass(frozen=True)
 class Counted(Tokenizer):
-    """Base class of tokenizers that count units.
+    """A tokenizer with the most frequent units of a text as pieces.
 
     `split` returns the units of a text, and `joined` inverts it.
 
@@ -35,9 +35,11 @@ class Counted(Tokenizer):
     model: bytes = dataclasses.field(default=b'', repr=False)
 
     def split(self, text: str) -> list[str]:
+        """Returns the units of a text."""
         raise NotImplementedError
 
     def joined(self, units: list[str]) -> str:
+        """Inverts `split`."""
         raise NotImplementedError
 
     def train(self, texts):

@@ -1,4 +1,4 @@
-"""Vectors instead of a source's text: `[arrays(path="frames.npz"), characters]`."""
+"""Vectors instead of a source's text."""
 
 import contextlib
 import dataclasses
@@ -21,10 +21,9 @@ from flaxformer_lite import validation
 class Arrays(Tokenizer):
     """A tokenizer whose sources name arrays: `[arrays(path="frames.npz"), characters]`.
 
-    The file is written by `numpy.savez(path, **{name: array, …})`. Arrays are numeric
-    (length, features), with the same number of features. The model multiplies them by
-    its embedding matrix. Vectors whose squares sum to about 1 have the scale of a
-    token.
+    `numpy.savez(path, **{name: array, …})` writes the file. Arrays are numeric (length,
+    features), with the same number of features. The model multiplies them by its
+    embedding matrix. Vectors whose squares sum to about 1 have the scale of a token.
 
     Attributes:
       path: The `.npz` file; `~` is the home directory.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments import storage
-from experiments.data.digest import code_of, hex_digest
+from experiments.data.digest import hex_digest, read_code
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from flaxformer_lite.validation import Checked
 
@@ -21,8 +21,8 @@ class Tokenizer(Checked):
     """Base class of tokenizers of both languages: a frozen dataclass.
 
     The spec gives all arguments except `model`, and makes an untrained tokenizer;
-    `opened` returns a trained one. For text of known pieces, `decode` inverts `encode`
-    up to `normalize`.
+    `opened` returns a trained one. For known pieces, `decode` inverts `encode` up to
+    `normalize`.
 
     Attributes:
       vocab_size: Number of ids; before training, its maximum.
@@ -42,6 +42,7 @@ class Tokenizer(Checked):
 
     @property
     def sides(self) -> 'tuple[Tokenizer, Tokenizer]':
+        """The tokenizers of sources and of targets."""
         return self, self
 
     @property
@@ -51,6 +52,7 @@ class Tokenizer(Checked):
 
     @property
     def source_features(self) -> int | None:
+        """The number of features if sources are vectors, else None."""
         return self.source_vocab_size if self.reads_vectors else None
 
     @property
@@ -62,7 +64,7 @@ class Tokenizer(Checked):
     def digest(self) -> str:
         """A hex digest of everything that affects ids, including the code."""
         kinds = [kind for kind in type(self).__mro__ if issubclass(kind, Tokenizer)]
-        return hex_digest(repr(self), self.model, *map(code_of, kinds))
+        return hex_digest(repr(self), self.model, *map(read_code, kinds))
 
     def largest_vocab_size(self) -> int:
         """Returns the maximum of `vocab_size`; overrides may read files."""
@@ -83,8 +85,7 @@ class Tokenizer(Checked):
     def train(self, texts: Iterable[str]) -> bytes:
         """Learns from streamed texts of both sides, and returns the `model`.
 
-        Raises:
-          UserError: Training on these texts is impossible.
+        Raises UserError if that is impossible.
         """
         raise NotImplementedError
 
@@ -98,12 +99,12 @@ class Tokenizer(Checked):
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Returns the ids of each source, without `source_eos`; none for blank text.
 
-        Raises:
-          UserError: `texts` is a single string.
+        Raises UserError if `texts` is a single string.
         """
         raise NotImplementedError
 
     def with_end(self, row: Any) -> Any:
+        """Appends `source_eos`, if any, to a row."""
         return row if self.source_eos is None else [*row, self.source_eos]
 
     @property
@@ -141,14 +142,15 @@ class Tokenizer(Checked):
         """
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """Returns the text of each row up to EOS; skips padding and start tokens."""
+        """Returns the text of each row up to EOS, without padding and start tokens."""
         raise NotImplementedError
 
     def pieces(self, ids: list[int]) -> list[str]:
+        """Returns the piece of each id."""
         raise NotImplementedError
 
     def save(self, path: Path) -> None:
-        """Writes the model file atomically, and its checksum to a separate file."""
+        """Writes the model file and the file of its checksum, both atomically."""
         storage.write(path, self.model)
         storage.write_sums(sums_file(path), [path])
 
@@ -158,11 +160,12 @@ class Tokenizer(Checked):
 
 
 def sums_file(path: Path) -> Path:
+    """Returns the path of a saved tokenizer's checksums."""
     return path.with_name(f'{path.name}.sha256')
 
 
 def normalize(text: str) -> str:
-    """Returns NFC text, with each run of white space replaced by one space."""
+    """Returns NFC text, with each run of white space as one space."""
     return ' '.join(unicodedata.normalize('NFC', text).split())
 
 

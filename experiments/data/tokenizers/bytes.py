@@ -1,4 +1,4 @@
-"""UTF-8 bytes (Xue et al., ByT5, 2022): no training, no unknown text."""
+"""UTF-8 bytes (Xue et al., ByT5, 2022)."""
 
 import dataclasses
 from typing import ClassVar
@@ -14,7 +14,7 @@ _PIECES[_FIRST + ord(' ') : _FIRST + 127] = ['▁', *map(chr, range(ord('!'), 12
 
 @dataclasses.dataclass(frozen=True)
 class Bytes(Tokenizer):
-    """Byte b of the NFC text in UTF-8 has the id b + 4 (Xue et al., ByT5, 2022)."""
+    """Byte b of the NFC text in UTF-8 has the id b + 4. Needs no training."""
 
     vocab_size: ClassVar[int] = _FIRST + 256
     model: bytes = dataclasses.field(default=b'', repr=False)

@@ -1,4 +1,4 @@
-"""Unicode characters: `characters(min_count=2)`."""
+"""Unicode characters as pieces."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from experiments.data.tokenizers._counted import Counted
 
 @dataclasses.dataclass(frozen=True)
 class Characters(Counted):
-    """Each character of the NFC text is a piece; unseen characters are unknown."""
+    """`characters(min_count=2)`: each character of the NFC text is a piece."""
 
     def split(self, text):
         return list(text)

@@ -1,4 +1,4 @@
-"""Published tokenizers, opened by Transformers: `huggingface(path="opus-mt-en-de")`."""
+"""Published tokenizers, opened by Transformers."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ _RESTORE = 'Restore it from a copy, or convert the checkpoint again.'
 class HuggingfaceTokenizer(Tokenizer):
     """A published tokenizer: `huggingface(path="opus-mt-en-de")`.
 
-    A run that `experiments.convert` made keeps the files, and needs no path. If the
+    A run from `experiments.convert` keeps the files, and needs no path. If the
     tokenizer writes languages as tokens, a source may begin with a tag for its pair,
     `<eng_Latn2swh_Latn>`, or `<2swh_Latn>` for the default source language.
 
@@ -85,7 +85,7 @@ class HuggingfaceTokenizer(Tokenizer):
         special = SpecialTokens(padding, bos, eos)
         vocab_size = self.vocab_size or max(len(theirs), bos + 1)
         sides = (self.source, self.target)
-        made = of_checkpoint(
+        made = from_checkpoint(
             self._folder, vocab_size, special, *sides, new=self.languages
         )
         return made.model
@@ -96,7 +96,7 @@ class HuggingfaceTokenizer(Tokenizer):
         if self.vocab_size != other.vocab_size:
             return None
         source, target = other.default_languages
-        return of_checkpoint(
+        return from_checkpoint(
             other._folder,
             other.vocab_size,
             other.config_tokens,
@@ -128,6 +128,7 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def default_languages(self) -> list[str]:
+        """The source and the target language."""
         return self._fields['languages']
 
     @property
@@ -196,7 +197,7 @@ class HuggingfaceTokenizer(Tokenizer):
     def special_tokens(self) -> SpecialTokens:
         """The special tokens of the model.
 
-        If targets end with a language token, that token is the start token.
+        The start token is the language token if targets end with one.
         """
         _, behind = self.around_target
         if behind and behind[-1] != self.config_tokens.eos:
@@ -307,7 +308,7 @@ class HuggingfaceTokenizer(Tokenizer):
         return [piece or f'<{i}>' for i, piece in zip(ids, pieces, strict=True)]
 
     def save(self, path):
-        """Copies the files to a folder next to the path, which gets their checksums."""
+        """Copies the files next to the path, which gets their checksums."""
         folder = path.with_name(_FOLDER)
         if folder != self._folder:
             for name, file in self.files.items():
@@ -332,7 +333,7 @@ class HuggingfaceTokenizer(Tokenizer):
         return found
 
 
-def of_checkpoint(
+def from_checkpoint(
     folder: Path,
     vocab_size: int,
     special_tokens: SpecialTokens,
@@ -343,13 +344,8 @@ def of_checkpoint(
     """Makes the tokenizer of a checkpoint.
 
     Args:
-      vocab_size, special_tokens: Those of its config.
       source, target: For checkpoints that write languages as tokens.
       new: Languages to add, as `HuggingfaceTokenizer.languages`.
-
-    Raises:
-      UserError: A package, file or language is missing, a file is damaged, or the
-        tokenizer does not fit the model.
     """
     theirs = _open(folder)
     known = _language_tokens(theirs)
@@ -401,7 +397,7 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Silences warnings, also those that Transformers logs while it is imported."""
+    """Silences warnings, also those that Transformers logs on import."""
     disabled = logging.root.manager.disable
     logging.disable(max(disabled, logging.WARNING))
     try:

@@ -65,8 +65,7 @@ class SentencePiece(Tokenizer):
       vocab_size: Number of ids, including four special ones. A short text may give
         fewer.
       model_type: `'bpe'` repeatedly merges the most frequent pair of pieces.
-        `'unigram'` removes the pieces that contribute least to the likelihood of the
-        text.
+        `'unigram'` removes the pieces that contribute least to the likelihood.
       character_coverage: Share of the text whose characters are pieces.
       byte_fallback: Uses 256 of the ids as bytes, to write unknown characters.
       user_defined_symbols: Words of one piece each, such as `['<2de>', '<2fr>']`.
@@ -129,6 +128,7 @@ class SentencePiece(Tokenizer):
 
     @property
     def symbols(self) -> list[str]:
+        """All user-defined symbols, with the sentinels."""
         sentinels = [f'<extra_id_{i}>' for i in range(self.sentinels)]
         return [*self.user_defined_symbols, *sentinels]
 
@@ -239,7 +239,7 @@ def bpe_dropout(
 
     Provilkov et al. 2020, algorithm 1: each step applies the remaining merge that was
     learned first. The number of merges before the first skip is geometrically
-    distributed, so a single draw suffices for most words.
+    distributed, so most words need a single draw.
 
     Args:
       pieces: The pieces of the word without sampling.
@@ -275,12 +275,12 @@ def unigram_sample(
 ) -> list[str]:
     """Draws a segmentation x of a word with probability P(x)^α / Σ P^α.
 
-    Kudo 2018, equation 7, over all segmentations: sums forward, then draws pieces
-    backward from the last one.
+    Kudo 2018, equation 7: sums forward over all segmentations, then draws pieces
+    backward.
 
     Args:
       scores: Log-probability of each piece.
-      alpha: α. The smaller, the more uniform the distribution.
+      alpha: The smaller, the more uniform the distribution.
     """
     word = ''.join(pieces)
     totals = [0.0]  # log Σ P^α over all segmentations of the prefix

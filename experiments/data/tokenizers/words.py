@@ -1,4 +1,4 @@
-"""Words between spaces: `words(min_count=2)`, for text that is tokenized already."""
+"""Words of tokenized text as pieces."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from experiments.data.tokenizers._counted import Counted
 
 @dataclasses.dataclass(frozen=True)
 class Words(Counted):
-    """Each word is a piece: text between spaces, including punctuation."""
+    """`words(min_count=2)`: text between spaces is a piece, with its punctuation."""
 
     def split(self, text):
         return text.split()

@@ -1,4 +1,4 @@
-"""Tests that all input is either used or rejected in one line that names it."""
+"""Tests that all input is either used or rejected in one line."""
 
 import functools
 import os
@@ -35,10 +35,7 @@ TEXTS = [
 
 
 def answer(overrides, described):
-    """Returns the error for a config with these overrides, or '' if it is valid.
-
-    Any other exception fails the test and shows the input.
-    """
+    """Returns the error for a config with these overrides, or '' if it is valid."""
     arguments = [f'--config.{field}={value}' for field, value in overrides.items()]
     try:
         parser = flags.Parser('test')

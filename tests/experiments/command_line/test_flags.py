@@ -1,4 +1,4 @@
-"""Tests of the command line: configs, overrides, `--help` and errors."""
+"""Tests of the command line."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""Tests of input lines: one by one from a slow pipe, many at once from a file."""
+"""Tests of input lines."""
 
 import os
 import subprocess

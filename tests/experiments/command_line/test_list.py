@@ -1,4 +1,4 @@
-"""Tests of the list of runs: progress, scores and last activity."""
+"""Tests of the list of runs."""
 
 import itertools
 import os
@@ -21,7 +21,6 @@ def age(path, seconds):
 
 @pytest.fixture
 def runs(tmp_path):
-    """Creates a run that finished a day ago, an interrupted one and a diverged one."""
     rows = [(7, 'eval', {'set': 'val', 'bleu': 1.5, 'loss': 9.0})]
     age(make(tmp_path / 'runs/done', 30.0), 90_000)
     age(make(tmp_path / 'runs/stopped', rows=rows), 125)
@@ -40,7 +39,7 @@ def test_what_moved_last_stands_first(runs):
         ['1:01:40', 'diverged', '0', '20', '-', f'{runs}/burnt'],
         ['1', 'd', 'finished', '20', '20', 'test', 'bleu', '30.00', f'{runs}/done'],
     ]
-    with storage.locked(runs / 'stopped' / directory.LOCK):
+    with storage.lock(runs / 'stopped' / directory.LOCK):
         assert rows_of(runs / 'stopped')[0][1] == 'running'
 
 

@@ -1,4 +1,4 @@
-"""Tests of a run's output: lines in a file, a live line on a terminal."""
+"""Tests of a run's output."""
 
 import io
 import os

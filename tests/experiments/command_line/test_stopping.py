@@ -59,7 +59,7 @@ def test_a_process_ends_whatever_it_does_and_says_a_line(work, number):
 IMPORTED = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
 
 ASKED = """
-with stopping.asked() as is_asked:
+with stopping.delay_stop() as is_asked:
     print('ready', flush=True)
     while not is_asked():
         time.sleep(0.01)
@@ -131,14 +131,14 @@ def test_a_second_ctrl_c_ends_who_still_saves():
 
 
 def test_while_all_is_saved_nobody_is_asked():
-    code = 'with stopping.asked(), stopping.at_once(): compile_for_long()'
+    code = 'with stopping.delay_stop(), stopping.allow_stop(): compile_for_long()'
     assert stopped(code, signal.SIGTERM) == (143, 'nothing was lost\n')
 
 
 def test_an_error_in_the_loop_gives_signals_back_to_the_watcher():
     code = """
 try:
-    with stopping.asked():
+    with stopping.delay_stop():
         raise ValueError
 except ValueError:
     wait()

@@ -1,4 +1,4 @@
-"""Tests of user modules: stored with a run, found again, compared with their source."""
+"""Tests of user modules."""
 
 import importlib
 import importlib.util
@@ -152,7 +152,6 @@ def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
 
 
 def make_run(path, attention, **files):
-    """Writes a run's config and its modules in `parts/`."""
     config = ExperimentConfig().to_dict()
     config['model']['attention'] = attention
     storage.write_json(path / 'config.json', load.to_store(config))

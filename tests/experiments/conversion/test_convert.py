@@ -1,7 +1,6 @@
 """Tests of converted checkpoints against tokens and texts of Transformers.
 
-The expected values are stored in goldens/families/ and goldens/tokenizers/.
-test_published_tokenizers covers tokenization alone.
+The expected values are in goldens/families/ and goldens/tokenizers/.
 """
 
 import dataclasses
@@ -37,8 +36,6 @@ MOST_TELLING = ('marian', 'mbart')
 
 
 class Runs:
-    """Run directories by name of the checkpoint, each converted once."""
-
     def __init__(self, make_folder):
         self._make_folder = make_folder
         self._folder = make_folder('runs')
@@ -89,7 +86,7 @@ def test_a_tag_decides_the_languages_of_one_translation(runs):
     golden = published_tokenizers.golden_of(name)
     theirs = trained.tokenizer
     sizes = theirs.vocab_size, theirs.config_tokens
-    other = huggingface.of_checkpoint(theirs._folder, *sizes, 'is', 'ja')
+    other = huggingface.from_checkpoint(theirs._folder, *sizes, 'is', 'ja')
     decoding = search.make(
         dataclasses.replace(
             trained.config.evaluation,

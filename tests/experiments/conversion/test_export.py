@@ -1,4 +1,4 @@
-"""Tests of `experiments.convert --to`: a complete folder or none."""
+"""Tests of `experiments.convert --to`."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Tests of export to CTranslate2.
-
-If CTranslate2 is installed, slow tests compare its tokens and scores with ours.
-"""
+"""Tests of export to CTranslate2; with that package, slow tests compare results."""
 
 import jax
 import jax.numpy as jnp

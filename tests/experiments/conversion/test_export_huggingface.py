@@ -1,7 +1,4 @@
-"""Tests of export to Transformers and back, exact to the bit.
-
-If Transformers is installed, slow tests open the folder with it.
-"""
+"""Tests of export to Transformers and back; with it, slow tests open the folder."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Tests of vector sources read from files: stored, batched and trained on."""
+"""Tests of vector sources read from files."""
 
 import zipfile
 

@@ -1,4 +1,4 @@
-"""Tests of batches: each pair once, few shapes, exact resumption."""
+"""Tests of batches."""
 
 import functools
 import itertools
@@ -23,7 +23,7 @@ BOS, EOS = 2, 1
 
 
 def make_corpus(pairs=300, longest=40, seed=0):
-    """Returns pairs that start with a number of their own, so that no two are equal."""
+    """Returns pairs that start with a number of their own."""
     rng = np.random.default_rng(seed)
     sides = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Tests of filters: excluded training pairs and their logged counts."""
+"""Tests of filters."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Tests of single-text objectives: T5's spans and BART's noise."""
+"""Tests of single-text objectives."""
 
 import collections
 import itertools

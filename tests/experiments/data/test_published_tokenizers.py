@@ -1,7 +1,4 @@
-"""Tests of published tokenizers against the tokens of Transformers.
-
-The tokenizers in goldens/tokenizers/ were trained on a few words.
-"""
+"""Tests of published tokenizers against the tokens of Transformers."""
 
 import functools
 import json
@@ -23,7 +20,7 @@ every_golden = pytest.mark.parametrize('name', NAMES)
 
 def open_checkpoint(path, *languages):
     described = load.describe_pretrained(path)
-    return huggingface.of_checkpoint(
+    return huggingface.from_checkpoint(
         path, described.vocab_size, described.special_tokens, *languages
     )
 
@@ -236,7 +233,7 @@ def test_data_of_several_directions_needs_tags_of_known_languages(read):
 def added(tmp_path, name, new, source, target):
     path = checkpoint(name, tmp_path / name)
     described = load.describe_pretrained(path)
-    return huggingface.of_checkpoint(
+    return huggingface.from_checkpoint(
         path, described.vocab_size, described.special_tokens, source, target, new
     )
 
@@ -349,7 +346,7 @@ def test_without_a_package_it_is_named_and_nothing_else_is_said(tmp_path):
         '    filters = list(warnings.filters)\n'
         '    return dict(os.environ), filters, logging.root.manager.disable\n'
         'before = state()\n'
-        'found = huggingface.of_checkpoint(Path(sys.argv[1]), 17, special)\n'
+        'found = huggingface.from_checkpoint(Path(sys.argv[1]), 17, special)\n'
         'found.encode(["ab " * 9000])\n'
         'assert state() == before\n'
         'assert logging.getLogger("transformers").isEnabledFor(logging.WARNING)\n'

@@ -1,4 +1,4 @@
-"""Tests of the source `grammar`: its evaluation sets, and that it is reproducible."""
+"""Tests of the source `grammar`."""
 
 import hashlib
 import re

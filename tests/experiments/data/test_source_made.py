@@ -1,4 +1,4 @@
-"""Tests of the source `made`: each task's rule, and the lengths of training pairs."""
+"""Tests of the source `made`."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Tests of mixed sources: sampling rates, tags and evaluation sets."""
+"""Tests of mixed sources."""
 
 import collections
 import shutil

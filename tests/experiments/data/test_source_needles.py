@@ -1,4 +1,4 @@
-"""Tests of the source `needles`: each target word depends on given source words."""
+"""Tests of the source `needles`."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Tests of the source `table`: each file format and its errors."""
+"""Tests of the source `table`."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Tests of the tokenizer: round trips, caches and files."""
+"""Tests of the tokenizer."""
 
 import hashlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Tests of tokenizers: their contract, and each against its definition."""
+"""Tests of tokenizers."""
 
 import ast
 import collections

@@ -52,7 +52,7 @@ def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
         jax.device_put(variables, mesh.make_mesh().everywhere()),
         jax.device_put(source_BS, mesh.make_mesh().rows()),
     )
-    program = compilation.compiled(jax.jit(search), *placed)
+    program = compilation.compile_program(jax.jit(search), *placed)
     assert not collectives(program)
     found = program(*placed)
     assert found.scores_BN.sharding.is_equivalent_to(mesh.make_mesh().rows(), 2)
@@ -72,7 +72,9 @@ def test_the_program_of_translations_exchanges_nothing():
     whole = jax.device_put(whole, mesh.make_mesh().everywhere())
     arrays = tiny.padded(sources()), limit_B, numbers_B
     rows = jax.device_put(arrays, mesh.make_mesh().rows())
-    assert not collectives(compilation.compiled(program._function, *whole, *rows))
+    assert not collectives(
+        compilation.compile_program(program._function, *whole, *rows)
+    )
 
 
 def test_a_sample_does_not_depend_on_the_window(monkeypatch):

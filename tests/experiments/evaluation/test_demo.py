@@ -1,4 +1,4 @@
-"""Tests of the demo: its server, its command, and its page in a browser."""
+"""Tests of the demo."""
 
 import contextlib
 import html

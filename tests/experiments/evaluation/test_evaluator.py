@@ -1,4 +1,4 @@
-"""Tests of evaluation sets: their names, scores and log lines."""
+"""Tests of evaluation sets."""
 
 from types import SimpleNamespace
 
@@ -91,19 +91,19 @@ def test_a_table_shows_scores_with_two_decimals(evaluator):
 
 def test_sets_are_chosen_by_their_names():
     available = {'val': [('a', 'b')], 'none': []}
-    assert sets.chosen(available, 'val, val', '--set') == {'val': [('a', ('b',))]}
+    assert sets.select(available, 'val, val', '--set') == {'val': [('a', ('b',))]}
     commas = {'val': [('a', 'b')], 'news,2020': [('c', 'd')], 'news': [('e', 'f')]}
-    assert list(sets.chosen(commas, 'news, news,2020', '--set')) == [
+    assert list(sets.select(commas, 'news, news,2020', '--set')) == [
         'news',
         'news,2020',
     ]
-    assert list(sets.chosen(commas, 'news,2020,val', '--set')) == ['news,2020', 'val']
+    assert list(sets.select(commas, 'news,2020,val', '--set')) == ['news,2020', 'val']
     for names, words in (
         ('none', "--set: the set 'none' has no sentences"),
         ('no', "--set: unknown set 'no'. Choose one of val, none"),
     ):
         with pytest.raises(UserError, match=words):
-            sets.chosen(available, names, '--set')
+            sets.select(available, names, '--set')
 
 
 @pytest.mark.parametrize('blank', [(' ', 'y'), ('x', ''), ('x', ('y', '')), ('x', ())])
@@ -112,7 +112,7 @@ def test_a_set_with_a_blank_side_is_refused(blank):
         "set 'val' has a blank source or reference in 2 of 4 lines, first in line 3."
     )
     with pytest.raises(UserError, match=words):
-        sets.chosen({'val': [*PAIRS, blank, blank]}, '', 'data')
+        sets.select({'val': [*PAIRS, blank, blank]}, '', 'data')
 
 
 CHINESE = [
@@ -151,4 +151,4 @@ def test_several_references_are_files_that_are_read_again(evaluator, tmp_path):
 def test_a_set_whose_file_would_be_elsewhere_is_refused(name):
     pairs = [('Tom sleeps.', 'Tom schläft.')]
     with pytest.raises(UserError, match='evaluation.sets: .* is not a file name'):
-        sets.chosen({name: pairs}, '', 'evaluation.sets')
+        sets.select({name: pairs}, '', 'evaluation.sets')

@@ -56,7 +56,7 @@ def test_scores_are_printed_and_saved(tmp_path, monkeypatch, capsys):
 def test_other_data_has_no_gold():
     run: Any = SimpleNamespace(data=object())
     with pytest.raises(UserError, match='has no gold. Use grammar.'):
-        explain.gold_of(run, 'test')
+        explain.gold_pairs(run, 'test')
 
 
 def test_describe_prints_the_gold_of_each_pair(monkeypatch, capsys):

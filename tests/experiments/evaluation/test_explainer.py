@@ -38,8 +38,6 @@ PIECES = '_/^?abcdefghijklmnopqrstuvwxyz'  # padding, end, start, and letters
 
 
 class Letters(Tokenizer):
-    """A tokenizer whose tokens, special ones included, are letters."""
-
     special_tokens = SpecialTokens()
     source_eos = special_tokens.eos
 

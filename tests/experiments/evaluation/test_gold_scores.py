@@ -1,4 +1,4 @@
-"""Tests of the scores of explanations: definitions by hand, and controls."""
+"""Tests of the scores of explanations."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""Tests of metrics: their contract, and each against its formula."""
+"""Tests of metrics."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Tests of frozen parameters: unchanged, without gradients or optimizer state."""
+"""Tests of frozen parameters."""
 
 import functools
 import operator

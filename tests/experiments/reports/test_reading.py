@@ -22,7 +22,7 @@ def test_each_state_of_a_run_is_known(tmp_path):
     fail(make(tmp_path / 'diverged'), 'diverged')
     fail(make(tmp_path / 'failed'), 'failed', message='the disk is full')
     make(tmp_path / 'running')
-    with storage.locked(tmp_path / 'running' / '.lock'):
+    with storage.lock(tmp_path / 'running' / '.lock'):
         for status in ('finished', 'stopped', 'diverged', 'failed', 'running'):
             assert reading.run_status(tmp_path / status).status == status
             assert reading.read_run(tmp_path / status).status == status

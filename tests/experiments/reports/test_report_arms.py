@@ -195,7 +195,7 @@ def test_declared_differences_are_the_answer(tmp_path):
         sweep(tmp_path), contrasts=(('many', 'few'), ('most', 'few')), margin=20.0
     )
     found = study(paths, asked)
-    (contrast,) = findings.declared(found)  # no run of 'most' is there
+    (contrast,) = findings.declared_contrasts(found)  # no run of 'most' is there
     (sentence,) = findings.answer(found, [contrast])
     low, high = (f'{x:.2f}' for x in (contrast.low, contrast.high))
     assert sentence == (
@@ -203,7 +203,9 @@ def test_declared_differences_are_the_answer(tmp_path):
     )
     # Nearer, and with less to see it by.
     paths = heads(tmp_path / 'near', {4: (30.0, 32.0), 8: (30.0, 33.0)})
-    (contrast,) = findings.declared(study(paths, with_folder(asked, tmp_path / 'near')))
+    (contrast,) = findings.declared_contrasts(
+        study(paths, with_folder(asked, tmp_path / 'near'))
+    )
     (sentence,) = findings.answer(found, [contrast])
     assert contrast.equivalent is True
     assert sentence.startswith('many compared with few: equivalent (')
@@ -224,7 +226,7 @@ def test_declared_differences_are_in_the_table_of_the_answer(tmp_path):
     translate(paths[-1], ['Katze', 'Hund', 'Vögel'])
     asked = dataclasses.replace(sweep(tmp_path), contrasts=(('most', 'many'),))
     found = study(paths, asked)
-    declared = findings.declared(found)
+    declared = findings.declared_contrasts(found)
     contrasts = findings.from_base(found)
     table = findings.answer_table(found, contrasts, declared)
     (contrast,) = declared
@@ -249,7 +251,7 @@ def test_declared_differences_are_in_the_table_of_the_answer(tmp_path):
     )
     assert findings.exploratory(study(paths, all_of_them), contrasts) is None
     missing = study(paths[:2], asked)
-    table = findings.answer_table(missing, {}, findings.declared(missing))
+    table = findings.answer_table(missing, {}, findings.declared_contrasts(missing))
     assert table.note.endswith('The declared contrasts have no scores yet.')
 
 

@@ -1,4 +1,4 @@
-"""Tests of a report in a browser: it draws, sorts, folds and fits a phone."""
+"""Tests of a report in a browser."""
 
 import pytest
 from test_report_page import HOSTILE, runs

@@ -53,7 +53,7 @@ def test_sentences_alone_are_the_jackknife_of_the_corpus_score(name):
 
 
 def mean_of_words(total):
-    """Returns the share of correct words, a score that is not a mean over sentences."""
+    """Returns the share of correct words."""
     right, words = total
     return right / words
 

@@ -27,7 +27,7 @@ def test_arms_of_other_sentences_are_left_out(tmp_path):
     seed = make(tmp_path / 'b', 30.0, outputs=['x', *REFERENCES[1:]], train__seed=1)
     other = make(tmp_path / 'c', 30.0, model__num_heads=8)
     translate(other, ['y'] * 3, sources=['other'] * 3)
-    found = texts.translated(study(one, seed, other))
+    found = texts.find_translations(study(one, seed, other))
     assert {arm: len(seeds) for arm, seeds in found.outputs.items()} == {
         'num_heads=4': 2
     }
@@ -40,11 +40,11 @@ def test_a_metric_that_came_with_a_run_is_not_imported(tmp_path, monkeypatch):
     run = read(make(Path('near'), 30.0, outputs=REFERENCES, **here))
     Path('near/mine.py').write_text('raise AssertionError')
     with pytest.raises(UserError, match='module near.mine may have come with the run'):
-        arms.metric_of(run, arms.Measure('test', 'bleu'))
+        arms.find_metric(run, arms.Measure('test', 'bleu'))
     assert 'near.mine' not in sys.modules
     measure = arms.Measure('test', 'bleu')
     other = read(make(Path('b'), 30.0, model__attention='near.mine.X'))
-    assert arms.metric_of(other, measure).name == 'bleu'
+    assert arms.find_metric(other, measure).name == 'bleu'
 
 
 def test_a_report_runs_the_command_of_a_metric_only_with_trust(tmp_path):
@@ -52,18 +52,18 @@ def test_a_report_runs_the_command_of_a_metric_only_with_trust(tmp_path):
     run = read(make(tmp_path / 'a', 30.0, evaluation__metrics=f'[bleu, {metric}]'))
     measure = arms.Measure('test', 'bleu')
     with pytest.raises(UserError, match="runs the command 'no-such-program'. Read it"):
-        arms.metric_of(run, measure)
-    assert arms.metric_of(run, measure, trust_code=True).name == 'bleu'
+        arms.find_metric(run, measure)
+    assert arms.find_metric(run, measure, trust_code=True).name == 'bleu'
 
 
 def test_sentences_that_divide_the_arms_are_shown(tmp_path):
     one = make(tmp_path / 'a', 30.0, outputs=REFERENCES)
     outputs = [REFERENCES[0], 'ganz falsch', REFERENCES[2] + ' x']
     other = make(tmp_path / 'b', 30.0, outputs=outputs, model__num_heads=8)
-    differing = texts.differing(texts.translated(study(one, other)))
+    differing = texts.differing_sentences(texts.find_translations(study(one, other)))
     assert [s.reference for s in differing] == [REFERENCES[1], REFERENCES[2]]
     assert differing[0].translations['num_heads=4'] == REFERENCES[1]
-    alone = texts.differing(texts.translated(study(one)))
+    alone = texts.differing_sentences(texts.find_translations(study(one)))
     assert [sentence.reference for sentence in alone] == REFERENCES
 
 

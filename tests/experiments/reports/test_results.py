@@ -58,7 +58,7 @@ def declared(folder):
         scores=lambda: found,
         measure=sweep.measure,
     )
-    return findings.answer(study, findings.declared(study))
+    return findings.answer(study, findings.declared_contrasts(study))
 
 
 # Three at each commit, all of them each night.

@@ -1,4 +1,4 @@
-"""Tests of a run's directory: config, name, lock, environment and failures."""
+"""Tests of a run's directory."""
 
 import json
 import os
@@ -119,10 +119,14 @@ def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
 
 def test_a_protected_directory_is_refused_before_anything_is_done(nobody):
     nobody.chmod(0o500)
-    message = f'no permission to write in {nobody}. Choose another'
     for place in (nobody, nobody / 'run', nobody / 'runs' / 'a'):
-        with pytest.raises(UserError, match=message):
+        name = 'it' if place == nobody else nobody
+        with pytest.raises(UserError) as error:
             directory.check_directory(place, CONFIG)
+        assert str(error.value) == (
+            f'{place}: cannot be written, there is no permission to write in {name}. '
+            'Choose another --workdir.'
+        )
     nobody.chmod(0)
     with pytest.raises(UserError, match='cannot read .*: Permission denied'):
         directory.check_directory(nobody / 'run', CONFIG)
@@ -211,10 +215,10 @@ NOT_FINITE = 'loss or gradient not finite at step 1,234 (epoch 0, batch 7): lowe
     ],
 )
 def test_an_error_is_recorded_and_raised(tmp_path, error, entry):
-    with pytest.raises(type(error)), failure.recorded(tmp_path):
+    with pytest.raises(type(error)), failure.record_errors(tmp_path):
         raise error
     assert failure.read_failure(tmp_path) == entry
-    with failure.recorded(tmp_path):  # a run that goes on has not failed
+    with failure.record_errors(tmp_path):  # a run that goes on has not failed
         assert failure.read_failure(tmp_path) is None
     assert failure.read_failure(tmp_path) is None
 
@@ -228,21 +232,21 @@ def test_a_run_that_fails_on_a_full_disk_has_failed(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         with pytest.raises(UserError, match='File too large'):
-            with failure.recorded(tmp_path):
+            with failure.record_errors(tmp_path):
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
                 storage.write(tmp_path / 'checkpoint', 'x')
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     unwritten = 'failure.json could not be written'
     assert reading.run_status(tmp_path) == (reading.FAILED, unwritten)
-    with failure.recorded(tmp_path):
+    with failure.record_errors(tmp_path):
         assert reading.run_status(tmp_path).status == reading.STOPPED
     assert not list(tmp_path.glob('*failure*'))
 
 
 @pytest.mark.parametrize('stop', [Stopped('saved'), KeyboardInterrupt()])
 def test_a_stop_is_no_failure(tmp_path, stop):
-    with pytest.raises(type(stop)), failure.recorded(tmp_path):
+    with pytest.raises(type(stop)), failure.record_errors(tmp_path):
         raise stop
     assert list(tmp_path.iterdir()) == []
 

@@ -240,7 +240,7 @@ def test_a_lock_that_is_a_link_or_no_file_is_refused(tmp_path):
     kept.write_text('mine')
     lock = tmp_path / '.lock'
     lock.symlink_to(kept)
-    for use in (storage.is_free, lambda file: storage.locked(file).__enter__()):
+    for use in (storage.is_free, lambda file: storage.lock(file).__enter__()):
         with pytest.raises(UserError, match='lock is a link. Remove it'):
             use(lock)
     (tmp_path / '.cache.lock').symlink_to(kept)
@@ -253,22 +253,22 @@ def test_a_lock_that_is_a_link_or_no_file_is_refused(tmp_path):
     lock.unlink()
     os.mkfifo(lock)
     with pytest.raises(UserError, match='cannot write .*lock: '):
-        with storage.locked(lock):
+        with storage.lock(lock):
             pass
 
 
 def test_one_process_at_a_time_has_a_lock(tmp_path):
     file = tmp_path / 'run' / '.lock'
     assert storage.is_free(file)
-    with storage.locked(file):
+    with storage.lock(file):
         assert not storage.is_free(file)
         message = f'run is in use by process {os.getpid()} on .*--workdir'
         with pytest.raises(storage.InUse, match=message):
-            with storage.locked(file):
+            with storage.lock(file):
                 pass
     assert storage.is_free(file)
     code = 'import sys; from experiments import storage; from pathlib import Path\n'
-    code += 'with storage.locked(Path(sys.argv[1])): print(flush=True); input()'
+    code += 'with storage.lock(Path(sys.argv[1])): print(flush=True); input()'
     command = [sys.executable, '-c', code, str(file)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -276,8 +276,8 @@ def test_one_process_at_a_time_has_a_lock(tmp_path):
         other.stdout.readline()
         assert not storage.is_free(file)
         other.kill()  # the system takes its lock away
-    with storage.locked(file, wait=True), contextlib.suppress(ValueError):
+    with storage.lock(file, wait=True), contextlib.suppress(ValueError):
         raise ValueError
     with pytest.raises(UserError, match='cannot write .*inner'):
-        with storage.locked(file / 'inner'):
+        with storage.lock(file / 'inner'):
             pass

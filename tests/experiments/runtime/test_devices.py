@@ -1,4 +1,4 @@
-"""Tests of the compilation cache: its location, warnings and invalidation."""
+"""Tests of the compilation cache."""
 
 import errno
 import json
@@ -122,7 +122,7 @@ import jax, numpy
 from experiments.runtime import compilation
 compilation.use_cache()
 x = jax.numpy.ones(3)
-print(compilation.compiled(jax.jit(lambda x: 2.5 * x + 1), x)(x))
+print(compilation.compile_program(jax.jit(lambda x: 2.5 * x + 1), x)(x))
 """
 
 
@@ -159,7 +159,7 @@ def test_what_is_divided_among_devices_is_traced_with_their_mesh_in_context():
         return 2 * x
 
     for x in (jax.device_put(np.ones(8), mesh.make_mesh().rows()), jnp.ones(8)):
-        compilation.compiled(jax.jit(double), x)
+        compilation.compile_program(jax.jit(double), x)
     assert contexts[0] == mesh.make_mesh().mesh.abstract_mesh and contexts[1].empty
 
 

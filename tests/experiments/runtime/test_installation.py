@@ -1,4 +1,4 @@
-"""Tests of messages for broken installations: an old JAX, a GPU without its plugin."""
+"""Tests of messages for broken installations."""
 
 import os
 import subprocess

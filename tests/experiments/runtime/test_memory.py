@@ -1,4 +1,4 @@
-"""Tests of memory: its peak, huge pages and freed arrays."""
+"""Tests of memory."""
 
 import mmap
 import os

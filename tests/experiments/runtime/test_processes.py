@@ -1,7 +1,4 @@
-"""Tests of training with several processes, and of failures that end all of them.
-
-Two processes with two simulated devices each communicate by gloo.
-"""
+"""Tests of training with several processes, with two simulated devices each."""
 
 import argparse
 import json
@@ -111,7 +108,6 @@ WAITS = """
 
 
 def begin_each(text, number=2):
-    """Starts processes that run some code once they are connected."""
     command = [sys.executable, '-c', START + text]
     return [start(command, *flags) for flags in places(number)]
 
@@ -149,7 +145,6 @@ def test_a_death_ends_all_within_two_minutes(dies, ending):
 
 
 def places(number):
-    """Returns the flags of each process; none for a single one."""
     if number == 1:
         return [[]]
     with socket.socket() as free:

@@ -104,13 +104,13 @@ def test_an_opened_run_compiles_once(monkeypatch):
     run.decoding = search.make(run.config.evaluation)
     run.mean = type('Mean', (), {'variables': tiny.all_variables(model)})
     compiled = []
-    compile_program = compilation.compiled
+    compile_program = compilation.compile_program
 
     def count(*arguments, **options):
         compiled.append(arguments)
         return compile_program(*arguments, **options)
 
-    monkeypatch.setattr(compilation, 'compiled', count)
+    monkeypatch.setattr(compilation, 'compile_program', count)
     for _ in range(2):
         assert len(run.translate(['3 4'])) == len(run.score([('3 4', '5')])) == 1
     assert len(compiled) == 2

@@ -48,7 +48,6 @@ def fail(path, failure):
 
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
-    """Returns a sweep of six small runs that have not started."""
     monkeypatch.chdir(tmp_path)
     sizes = {'model.d_model': 16, 'model.num_heads': 2, 'model.num_layers': 1}
     sizes |= {'train.steps': 100}
@@ -60,7 +59,7 @@ def planned(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made(monkeypatch, planned):
-    """Returns the arms of the runs that a stub of the training code has created."""
+    """Returns the arms of the runs that a stub has created."""
     arms = {run.path: run.arm for run in planned.runs}
     made = []
 
@@ -85,7 +84,7 @@ def test_what_has_ended_or_is_in_use_is_left_alone(planned, made):
     finish(a)
     fail(b, DIVERGED)
     fail(c, FAILED)
-    with storage.locked(d / '.lock'):
+    with storage.lock(d / '.lock'):
         workers.make_runs(planned.runs, 0, 1)
     assert ''.join(made) == 'ef'
     workers.forget_failures(planned)  # as the next call of the command does
@@ -190,7 +189,7 @@ def test_runs_of_others_are_waited_for(planned, monkeypatch, capsys):
     path.mkdir(parents=True)
     with contextlib.ExitStack() as others:
         assert not sweep._wait_for_others(planned, lambda: False)
-        others.enter_context(storage.locked(path / '.lock'))
+        others.enter_context(storage.lock(path / '.lock'))
         monkeypatch.setattr(time, 'sleep', lambda seconds: others.close())
         assert sweep._wait_for_others(planned, lambda: False)
     assert capsys.readouterr().out == 'waiting for runs of other processes\n'
@@ -420,7 +419,7 @@ def test_seeds_of_one_worker_share_their_programs(folder, monkeypatch):
         folder, overrides=fields, arms=arms, seeds=[1, 2], measure='val loss'
     )
     compiled, by_run, make = [], [], loop.run
-    compile_program = compilation.compiled
+    compile_program = compilation.compile_program
 
     def count(function, *arguments, once=False):
         if not once:
@@ -432,7 +431,7 @@ def test_seeds_of_one_worker_share_their_programs(folder, monkeypatch):
         make(*arguments, **options)
         by_run.append(len(compiled))
 
-    monkeypatch.setattr(compilation, 'compiled', count)
+    monkeypatch.setattr(compilation, 'compile_program', count)
     monkeypatch.setattr(loop, 'run', run)
     workers.make_all(planning.load(file), 0, 1)
     first, second = by_run

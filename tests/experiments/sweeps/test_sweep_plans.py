@@ -34,7 +34,6 @@ def planned(folder, **changes):
 
 
 def finish(run, number):
-    """Gives a run a result with this deciding score."""
     name, kind = run.measure.set, run.measure.score
     scores = dict(direction='en-de', sentences=4, bleu_signature='', chrf_signature='')
     scores |= dict.fromkeys(('loss', 'perplexity', 'accuracy', 'bleu', 'chrf'), 1.0)
@@ -88,7 +87,7 @@ def test_a_tuned_sweep_is_priced_and_counted_with_what_follows(folder, capsys):
     cost, more = progress.plan(sweep).splitlines()[-2:]
     total = sum(flops.values()) * (3 + 2)
     assert cost == f'cost: {console.cell(total)} FLOPs'
-    assert more == '4 runs more with the tuned values'
+    assert more == '4 runs with the tuned values will follow'
     said = set()
     for run in sweep.trials:
         finish(run, by_value(run))

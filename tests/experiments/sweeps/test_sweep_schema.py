@@ -1,4 +1,4 @@
-"""Tests of sweep files: their fields, their runs and their errors."""
+"""Tests of sweep files."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Tests of how runs end: by interruption, by dev score or by steps."""
+"""Tests of how runs end."""
 
 import json
 import math

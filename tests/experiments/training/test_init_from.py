@@ -1,4 +1,4 @@
-"""Tests of warm starts: what a run loads from another, and what it rejects."""
+"""Tests of warm starts."""
 
 import hashlib
 import io
@@ -57,7 +57,6 @@ def settings(text, **changes):
 
 
 def make_source(path, text, steps=(1, 2), **changes):
-    """Creates a run without training, with random parameters at each step."""
     config = settings(text, evaluation__average=2, checkpoint__keep=2, **changes)
     words = tokenizers.train(
         tokenizers.make(config.tokenizer),
@@ -81,7 +80,6 @@ def source(text, tmp_path_factory):
 
 
 def mean_of(path, steps=(1, 2)):
-    """Returns the mean of a run's checkpoints in float64, by path."""
     run = trained_run.open_trained(path)
     abstract = abstract_variables(run.model)
     trees = []
@@ -121,10 +119,7 @@ def last_params(path):
 
 
 def check_resumes_without(copy, tmp_path, argv, monkeypatch):
-    """Kills a run before its first step, deletes its source and resumes it.
-
-    It must end as the run in `whole` did.
-    """
+    """Kills a run before its first step, deletes its source and resumes it."""
     with monkeypatch.context() as patch:
 
         def kill(self, *_):

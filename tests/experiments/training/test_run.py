@@ -42,8 +42,8 @@ from experiments.costs.ledger import ledger
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
-from experiments.evaluation.scores import of_translations
-from experiments.evaluation.sets import lines_of
+from experiments.evaluation.scores import score_translations
+from experiments.evaluation.sets import to_lines
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import directory, metrics_log, trained_run
 
@@ -154,7 +154,7 @@ def test_scores_are_what_sacrebleus_command_says(whole, text, tmp_path):
     (tmp_path / 'cut.txt').write_text('\n'.join(outputs) + '\n', encoding='utf-8')
     scored_by = metrics.make('[bleu, chrf]').values()
     texts = [(text,) for text in references]
-    scores = of_translations(scored_by, outputs, texts, outputs)
+    scores = score_translations(scored_by, outputs, texts, outputs)
     assert 0 < scores['bleu'] < 100
     compare_with_sacrebleu(folder, tmp_path / 'cut.txt', scores)
 
@@ -189,7 +189,7 @@ def test_the_final_scores_are_the_last_metrics(whole):
 
 def test_a_line_end_within_a_sentence_becomes_a_space():
     pairs = [('a\nb', ('c\r\nd', 'i')), ('e\u2028f', ('g\x85h',))]
-    assert lines_of(pairs) == (['a b', 'e f'], [('c d', 'i'), ('g h',)])
+    assert to_lines(pairs) == (['a b', 'e f'], [('c d', 'i'), ('g h',)])
 
 
 def test_the_same_command_again_shows_the_result(whole, text, monkeypatch, capsys):
@@ -202,7 +202,6 @@ def test_the_same_command_again_shows_the_result(whole, text, monkeypatch, capsy
 
 
 def killed_after(text, workdir, step, number, **settings):
-    """Starts a run and sends it a signal after it has logged a step."""
     process = start(text, workdir, **settings)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
@@ -271,7 +270,7 @@ def stopped_in(where, number, text, workdir):
     [
         ('experiments.training.setup:sources:load', 'loading data'),
         ('experiments.training.setup:tokenizers:train', 'making the tokenizer'),
-        ('experiments.training.programs:compilation:compiled', 'compiling'),
+        ('experiments.training.programs:compilation:compile_program', 'compiling'),
     ],
 )
 def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
@@ -530,7 +529,7 @@ def test_what_is_no_pair_is_told_of_with_its_line_before_the_run_is_opened(
 def test_an_opened_run_does_what_the_commands_do(whole, text, monkeypatch, capsys):
     workdir, _ = whole
     opened = experiments.open_run(workdir)
-    sources, references = lines_of(opened.evaluation_sets['news'])
+    sources, references = to_lines(opened.evaluation_sets['news'])
     expected = translated(monkeypatch, capsys, workdir, '\n'.join(sources))
     assert opened.translate(sources) == expected
     (tokens,) = opened.score([(sources[0], references[0][0])])

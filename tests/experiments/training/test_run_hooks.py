@@ -1,4 +1,4 @@
-"""Tests of the hooks of a run: their calls, timing and files."""
+"""Tests of the hooks of a run."""
 
 import http.server
 import importlib

@@ -1,4 +1,4 @@
-"""Tests of runs with other losses: their reports and their teachers."""
+"""Tests of runs with other losses."""
 
 import io
 
