@@ -78,7 +78,7 @@ def photograph_run(workdir: Path, chromium: Path) -> None:
         command.append(f'--html={file}')
         subprocess.run(command, input=f'{TEXT}\n', text=True, check=True)
         browser = started.chromium.launch(executable_path=chromium, args=FLAGS)
-        tab = browser.new_page(viewport={'width': WIDTHS[0], 'height': 1400})
+        tab = browser.new_page(viewport={'width': WIDTHS[0], 'height': 2000})
         tab.goto(file.as_uri())
         tab.get_by_role('button', name='zuzumachen').first.click()
         end = tab.get_by_role('heading', name='Search').bounding_box()
