@@ -2,7 +2,7 @@
 
 | method | function |
 |---|---|
-| logit lens | `logit_lens` |
+| logit lens, tuned lens | `logit_lens`, `fit_tuned_lens` |
 | direct logit attribution | `logit_attribution` |
 | gradient × input | `gradient_times_input` |
 | integrated gradients | `integrated_gradients` |
@@ -14,17 +14,20 @@
 Gradients and patching explain a metric: a function of the logits BTV that returns a
 number per row, B. `label_log_p` and `logit_difference` return such functions.
 
-The functions don't compile anything. Compile them with `jax.jit` and a static `model`.
-Dropout is off. Rows may be packed.
+Only `fit_tuned_lens` compiles its own step. Compile the other functions with `jax.jit`
+and a static `model`. Dropout is off. Rows may be packed.
 """
 
+from flaxformer_lite.explanations.lens import Translators as Translators
+from flaxformer_lite.explanations.lens import fit_tuned_lens as fit_tuned_lens
+from flaxformer_lite.explanations.lens import lens_kl as lens_kl
+from flaxformer_lite.explanations.lens import logit_lens as logit_lens
 from flaxformer_lite.explanations.logit_attribution import (
     LogitAttribution as LogitAttribution,
 )
 from flaxformer_lite.explanations.logit_attribution import (
     logit_attribution as logit_attribution,
 )
-from flaxformer_lite.explanations.logit_lens import logit_lens as logit_lens
 from flaxformer_lite.explanations.metrics import Metric as Metric
 from flaxformer_lite.explanations.metrics import label_log_p as label_log_p
 from flaxformer_lite.explanations.metrics import logit_difference as logit_difference
