@@ -44,7 +44,7 @@ def _open(args: Any) -> 'list[Explainer]':
         memory.keep_freed()
         compilation.use_cache()
         runs = [
-            Explainer(OpenedRun(path, args.trust_code, args.step))
+            Explainer(OpenedRun(path, args.trust_code, args.step, args.dtype))
             for path in args.workdir
         ]
         shown.begin('compiling')
@@ -69,5 +69,6 @@ def _parser() -> flags.Parser:
         help='port of the local server; 0 picks a free one',
     )
     flags.add_step(parser)
+    flags.add_dtype(parser)
     flags.add_trust_code(parser)
     return parser

@@ -4,7 +4,7 @@ python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
 python -m experiments.evaluate --workdir=runs/wmt_small --source=in.en --reference=in.de
 
 The scores of sets are saved with their translations and appear in reports. Scores of
-files, or with another --decode than the run's, are only printed.
+files, or with --dtype or another --decode than the run's, are only printed.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -41,7 +41,7 @@ def main() -> None:
     memory.keep_freed()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
-        run = OpenedRun(args.workdir, args.trust_code, args.step)
+        run = OpenedRun(args.workdir, args.trust_code, args.step, args.dtype)
         source = run.data
         chosen = _chosen(args, source)
         usual = run.config.evaluation
@@ -50,7 +50,8 @@ def main() -> None:
             decode=args.decode or usual.decode,
             metrics=args.metrics or usual.metrics,
         )
-        saves = not args.source and evaluation.decode == usual.decode
+        same_decode = evaluation.decode == usual.decode
+        saves = same_decode and not args.source and not args.dtype
         objective = objectives.make(run.config.objective)
         evaluator = Evaluator(
             run.model,
@@ -68,8 +69,10 @@ def main() -> None:
     steps = ', '.join(map(str, mean.steps))
     print(f'{args.workdir}, average of checkpoints {steps}')
     print(scores.table(found))
-    if evaluation.decode != usual.decode:
+    if not same_decode:
         print(f'not saved: --decode differs from the run, {usual.decode}')
+    if args.dtype:
+        print("not saved: --dtype replaces the run's")
 
 
 def _parser() -> flags.Parser:
@@ -97,6 +100,7 @@ def _parser() -> flags.Parser:
     )
     parser.add_argument('--decode', default='', help=flags.DECODE_HELP)
     flags.add_step(parser)
+    flags.add_dtype(parser)
     flags.add_trust_code(parser)
     return parser
 

@@ -54,7 +54,9 @@ def main() -> None:
     accelerators.check()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
-        runs = [OpenedRun(x, args.trust_code, args.step) for x in args.workdir]
+        runs = [
+            OpenedRun(x, args.trust_code, args.step, args.dtype) for x in args.workdir
+        ]
         _check_tokenizers(runs)
         usual = runs[0].config.evaluation
         settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
@@ -133,6 +135,7 @@ def _parser() -> flags.Parser:
     )
     parser.add_argument('--seed', type=int, default=0, help='seed of sampling')
     flags.add_step(parser)
+    flags.add_dtype(parser)
     flags.add_trust_code(parser)
     return parser
 

@@ -69,18 +69,19 @@ class Cache(struct.PyTreeNode):
     """The key/value cache of one attention layer.
 
     Attributes:
-      prefix: Keys and values of the shared prefix of all hypotheses; empty in an
-        encoder-decoder.
-      generated: Keys and values of the generated tokens, in the slots of `BeamState`.
+      slots: Keys and values of the prefix that all hypotheses share, then those of the
+        generated tokens, in the slots of `BeamState`.
+      prefix_length: Slots of the prefix; 0 in an encoder-decoder.
     """
 
-    prefix: KeyValues
-    generated: KeyValues
+    slots: KeyValues
+    prefix_length: int = struct.field(pytree_node=False)
 
     @classmethod
     def starting_with(cls, prefix: KeyValues) -> Self:
-        prefix = jax.tree.map(_as_kept, prefix)
-        return cls(prefix, jax.tree.map(lambda x: x[..., :0], prefix))
+        """Returns the cache of a prefix, without slots for generated tokens."""
+        slots = jax.tree.map(_as_kept, prefix)
+        return cls(slots, slots.positions_BS.shape[-1])
 
     def append(self, new: KeyValues, beam: BeamState) -> tuple[Self, KeyValues]:
         """Writes the N new tokens to the slots of their step.
@@ -88,31 +89,26 @@ class Cache(struct.PyTreeNode):
         Returns:
           The new cache, and all of its keys and values: the prefix, then the slots.
         """
-        slot = beam.step * beam.num_hypotheses
+        slot = self.prefix_length + beam.step * beam.num_hypotheses
 
         def write(old, value):
             value = value.astype(old.dtype)
             return jax.lax.dynamic_update_slice_in_dim(old, value, slot, axis=-1)
 
-        def after_prefix(prefix, generated):
-            if prefix.shape[-1] == 0:
-                return generated
-            return jnp.concatenate([prefix, generated], -1)
-
-        generated = jax.tree.map(write, self.generated, new)
-        everything = jax.tree.map(after_prefix, self.prefix, generated)
-        return self.replace(generated=generated), everything
+        slots = jax.tree.map(write, self.slots, new)
+        return self.replace(slots=slots), slots
 
     def allocate(self, hypotheses: int, tokens: int) -> Self:
         """Adds empty slots for up to `tokens` tokens per hypothesis."""
+        total = self.prefix_length + hypotheses * tokens
 
         def extend(x):
             *others, slots = x.shape
             padding = [(0, 0)] * len(others)
-            padding.append((0, hypotheses * tokens - slots))
+            padding.append((0, total - slots))
             return jnp.pad(x, padding)
 
-        return self.replace(generated=jax.tree.map(extend, self.generated))
+        return self.replace(slots=jax.tree.map(extend, self.slots))
 
 
 # As in `ops/choose.py`: part of JAX's cache key, so a change retraces functions.

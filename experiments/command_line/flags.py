@@ -23,6 +23,7 @@ from experiments.config import load, schema, user_modules
 from experiments.config.load import flatten
 from experiments.errors import UserError, component_error, line, named, printable
 from flaxformer_lite.config import variants
+from flaxformer_lite.config.schema import DTYPES
 from flaxformer_lite.validation import did_you_mean, quote
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -198,6 +199,15 @@ def add_step(parser: Parser) -> None:
         type=whole_number,
         help='use the checkpoint of this step; default: the average that the config '
         'asks for',
+    )
+
+
+def add_dtype(parser: Parser) -> None:
+    parser.add_argument(
+        '--dtype',
+        default='',
+        choices=DTYPES.words,
+        help="dtype of matrix products, such as bfloat16; default: the run's",
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from experiments.checkpoints.checkpoints import Mean
+from experiments.config import schema
 from experiments.data import sources
 from experiments.data.sources.base import Pair, Source
 from experiments.errors import check_list
@@ -32,6 +33,7 @@ class OpenedRun:
       trust_code: Allows running code from that directory, if the run needs modules that
         cannot be imported otherwise.
       step: Selects one checkpoint. Defaults to the average that the config asks for.
+      dtype: Replaces `model.dtype`, such as 'bfloat16'. Parameters stay float32.
 
     Attributes:
       trained: Its config, tokenizer, model, checkpoints and decoding.
@@ -43,11 +45,17 @@ class OpenedRun:
     _interventions: Interventions | None = None
 
     def __init__(
-        self, path: Path | str, trust_code: bool = False, step: int | None = None
+        self,
+        path: Path | str,
+        trust_code: bool = False,
+        step: int | None = None,
+        dtype: str = '',
     ):
+        if dtype:
+            schema.check_value('dtype', schema.fields()['model.dtype'].kind, dtype)
         accelerators.check()
         self.path = Path(path)
-        self.trained = trained_run.open_trained(self.path, trust_code)
+        self.trained = trained_run.open_trained(self.path, trust_code, dtype)
         self.config, self.tokenizer, self.model, _, self.decoding = self.trained
         self._step = step
         if step is not None:

@@ -1,5 +1,6 @@
 """A trained run, opened from its directory: config, tokenizer, model, checkpoints."""
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,8 +38,11 @@ class TrainedRun(NamedTuple):
     decoding: Decoding
 
 
-def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
+def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> TrainedRun:
     """Opens the run in a directory for reading; the run may still be training.
+
+    Args:
+      dtype: Replaces `model.dtype`, that of the operands of matrix products.
 
     Raises:
       UserError: The directory isn't a run's, has no finished checkpoint yet or can't be
@@ -49,6 +53,9 @@ def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
     user_modules.use(path, trust_code=trust_code)
     with named(path / directory.CONFIG):
         config = load.from_dict(stored)
+        if dtype:
+            model_config = dataclasses.replace(config.model, dtype=dtype)
+            config = dataclasses.replace(config, model=model_config)
         decoding = search.make(config.evaluation)
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
     if not checkpoints.steps():

@@ -113,7 +113,8 @@ class Attention(Checked, nn.Module):
     def scores(self, q_BTHK: jax.Array, kv: KeyValues) -> jax.Array:
         """Returns the score of each query-key pair, float32 BHTS."""
         scale = q_BTHK.shape[-1] ** -0.5
-        return dot_products(q_BTHK * scale, kv.key_BGKS)
+        # The float32 products are scaled: a scaled query would be rounded twice.
+        return scale * dot_products(q_BTHK, kv.key_BGKS)
 
     def weights(self, scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
         """Returns the weight of each key, float32 BHTS; 0 where the mask is False."""
@@ -262,8 +263,7 @@ class ScaledDotProduct(Attention):
 
     def scores(self, q_BTHK, kv):
         scale = self.scale_of(q_BTHK.shape[-1])
-        scores_BHTS = dot_products(q_BTHK * scale, kv.key_BGKS)
-        return self.cap_scores(scores_BHTS)
+        return self.cap_scores(scale * dot_products(q_BTHK, kv.key_BGKS))
 
     @nn.nowrap
     def scale_of(self, d_k: int) -> float:

@@ -46,13 +46,12 @@ class BlockwiseAttention(ScaledDotProduct):
         relative_positions=None,
     ):
         refuse_positions('blockwise', relative_positions)
-        batch, length, num_heads, d_k = q_BTHK.shape
-        scale = self.scale_of(d_k)
+        batch, length, num_heads, _ = q_BTHK.shape
 
         key_blocks = split_into_blocks(kv.key_BGKS, 3, self.block)
         value_BHUS = append_one(kv.value_BGUS)
         value_blocks = split_into_blocks(value_BHUS, 3, self.block)
-        query_blocks = split_into_blocks(q_BTHK * scale, 1, self.block)
+        query_blocks = split_into_blocks(q_BTHK, 1, self.block)
         pairs = length, kv.positions_BS.shape[1]
         mask_blocks = self._split_pairs(mask_BHTS, pairs)
         bias_blocks = None
@@ -71,7 +70,8 @@ class BlockwiseAttention(ScaledDotProduct):
 
     @nn.nowrap
     def _block_scores(self, q_BTHK, key_BHKS, bias_BHTS):
-        scores_BHTS = self.cap_scores(dot_products(q_BTHK, key_BHKS))
+        scale = self.scale_of(q_BTHK.shape[-1])
+        scores_BHTS = self.cap_scores(scale * dot_products(q_BTHK, key_BHKS))
         if bias_BHTS is not None:
             scores_BHTS += bias_BHTS
         return scores_BHTS / self.temperature

@@ -17,6 +17,8 @@ from flaxformer_lite.validation import Choices, Range, Rate
 # Axes of x_BTD along which dropout masks are shared.
 DROPOUT_AXES = {'elements': (), 'tokens': (-1,)}
 
+DTYPES = Choices('float32', 'bfloat16', 'float16')
+
 # Larger values are typos. Each layer takes 0.1 seconds to trace.
 WIDTH = Range(at_least=1, at_most=2**24)
 DEPTH = Range(at_least=1, at_most=1000)
@@ -162,7 +164,7 @@ class ModelConfig(Section):
     ] = None
     dtype: Annotated[
         str,
-        Choices('float32', 'bfloat16', 'float16'),
+        DTYPES,
         'dtype of matmul operands; sums are float32',
     ] = 'float32'
 

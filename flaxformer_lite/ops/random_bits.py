@@ -1,5 +1,8 @@
 """Random 32-bit words for dropout masks."""
 
+import math
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -46,15 +49,32 @@ def tuned(key: jax.Array, shape: tuple[int, ...], of_rows: bool = False) -> jax.
     threefry takes a third of a training step on CPU. Words don't depend on backend or
     sharding. It suits dropout, not cryptography.
     """
+    sizes = list(shape)
+    coordinates = [
+        jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in range(len(shape))
+    ]
+    if of_rows:
+        sizes[0] = all_rows(shape[0])
+        coordinates[0] += jnp.uint32(first_row(shape[0]))
+    return words_at(key, sizes, coordinates)
+
+
+def words_at(
+    key: jax.Array, sizes: Sequence[int], coordinates: Sequence[jax.Array]
+) -> jax.Array:
+    """Returns the words of some elements of an array, given their uint32 coordinates.
+
+    32 bits number the elements of a block. Each block has its own second key.
+    """
     first, second = jax.random.bits(key, (2,), jnp.uint32)
-    index = jnp.zeros(shape, jnp.uint32)
-    for axis, size in enumerate(shape):
-        along_axis = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-        if of_rows and axis == 0:
-            along_axis += jnp.uint32(first_row(size))
-        index = index * jnp.uint32(size) + along_axis
+    block = index = jnp.uint32(0)
+    for axis, (size, along_axis) in enumerate(zip(sizes, coordinates, strict=True)):
+        if math.prod(sizes[axis:]) > 2**32:
+            block = block * jnp.uint32(size) + along_axis
+        else:
+            index = index * jnp.uint32(size) + along_axis
     words = _mix(index ^ first)
-    return _mix(words ^ second)
+    return _mix(words ^ second ^ _mix(block))
 
 
 def _mix(x: jax.Array) -> jax.Array:

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxformer_lite.ops.sum_by_index import sum_by_index
 from flaxformer_lite.positions.base import Positions, distances
 from flaxformer_lite.validation import Range
 
@@ -43,7 +43,7 @@ class ShawPositions(Positions):
 
     def values(self, weights_BHTS, query_positions_BT, key_positions_BS):
         index_BTS = self._index(query_positions_BT, key_positions_BS)
-        one_hot_BTSR = jax.nn.one_hot(index_BTS, len(self.value_RU))
         weights_BHTS = weights_BHTS.astype(jnp.float32)
-        by_distance_BTHR = jnp.einsum('bhts,btsr->bthr', weights_BHTS, one_hot_BTSR)
-        return jnp.einsum('bthr,ru->bthu', by_distance_BTHR, self.value_RU)
+        number = len(self.value_RU)
+        by_distance_BHTR = sum_by_index(weights_BHTS, index_BTS, number)
+        return jnp.einsum('bhtr,ru->bthu', by_distance_BHTR, self.value_RU)

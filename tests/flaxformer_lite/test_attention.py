@@ -91,6 +91,22 @@ def test_is_its_formula_where_no_two_sizes_agree():
     np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize('name', ['softmax', 'blockwise'])
+def test_scores_are_scaled_in_float32_for_bfloat16_operands(name):
+    # Scaled by 1/√3 and rounded to bfloat16, the queries would differ by 0.5.
+    q, key = np.array([128.0, 127.5, 0.0]), np.eye(3)[:2]
+    y = attend(
+        q[None, None, None],
+        key[None, :, None],
+        np.eye(2)[None, :, None],
+        np.ones((1, 1, 1, 2), bool),
+        attention=variants.make('attention', name),
+        dtype=jnp.bfloat16,
+    )
+    first = 1 / (1 + np.exp(-0.5 / np.sqrt(3)))
+    np.testing.assert_allclose(y[0, 0, 0], [first, 1 - first], rtol=2**-8)
+
+
 def test_a_mask_takes_scores_away_rather_than_making_them_zero():
     # Scores (5, 0, 0) times a mask of (1, 0, 0) would give (.987, .007, .007).
     y = one_head([[5.0]], [[1.0], [0.0], [0.0]], np.eye(3), [[True, False, False]])

@@ -24,6 +24,7 @@ from flaxformer_lite.ops import (
     rms,
     rows,
     softmax_statistics,
+    sum_by_index,
     top_k,
 )
 
@@ -218,6 +219,16 @@ def test_tuned_random_bits_is_the_reference(version):
         assert np.abs(agree - 0.5).max() < bound * np.sqrt(len(words) / len(one))
 
 
+def test_rows_of_more_than_32_bits_of_elements_share_no_words():
+    """Two rows hold 2³² elements, so the third would repeat a wrapped index."""
+    corner = np.indices((4, 8, 8), np.uint32).reshape(3, -1)
+    key = jax.random.key(3)
+    words = random_bits.words_at(key, (4, 1 << 16, 1 << 15), list(corner))
+    assert len(np.unique(words)) == words.size == 256
+    first = random_bits.words_at(key, (1 << 16, 1 << 15), list(corner[1:, :64]))
+    np.testing.assert_array_equal(words[:64], first)
+
+
 def ties(vocab, seed):
     """Returns rows with many ties, far apart, and zeros of both signs."""
     rng = np.random.default_rng(seed)
@@ -248,6 +259,26 @@ def test_tuned_rows_is_the_reference(shape):
     expected = np.float32(np.float64(x_ND).sum(0))
     for version in (rows.reference, rows.on_cpu):
         assert_equal(jax.jit(version)(x_ND), expected, TOLERANCE[F32])
+
+
+def test_tuned_sum_by_index_is_the_reference():
+    weights_BHTS, direction = random(2, 3, 4, 7), random(2, 3, 4, 5, seed=1)
+    index_BTS = np.random.default_rng(2).integers(5, size=(2, 4, 7))
+
+    expected = np.zeros((2, 3, 4, 5))
+    gradient = np.zeros((2, 3, 4, 7))
+    for b, h, t, s in np.ndindex(2, 3, 4, 7):
+        expected[b, h, t, index_BTS[b, t, s]] += weights_BHTS[b, h, t, s]
+        gradient[b, h, t, s] = direction[b, h, t, index_BTS[b, t, s]]
+    for version in (sum_by_index.reference, sum_by_index.on_cpu):
+        found = value_and_gradients(
+            lambda weights, version=version: version(weights, index_BTS, 5),
+            direction,
+            weights_BHTS,
+        )
+        assert_equal(
+            found, (np.float32(expected), (np.float32(gradient),)), TOLERANCE[F32]
+        )
 
 
 def test_tuned_fused_attention_is_the_reference():

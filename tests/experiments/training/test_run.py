@@ -41,6 +41,7 @@ from experiments.config import load
 from experiments.costs.ledger import ledger
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
+from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.scores import of_translations
 from experiments.evaluation.sets import lines_of
 from experiments.evaluation.translator import Hypothesis, Translator
@@ -638,6 +639,20 @@ def test_scores_by_another_search_leave_the_run_s_own(whole, monkeypatch, capsys
         in capsys.readouterr().out
     )
     assert {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()} == before
+
+
+def test_scores_in_another_dtype_leave_the_run_s_own(whole, monkeypatch, capsys):
+    workdir, _ = whole
+    before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+    flags = [f'--workdir={workdir}', '--set=news', '--dtype=bfloat16']
+    command(monkeypatch, evaluate, *flags)
+    assert "not saved: --dtype replaces the run's" in capsys.readouterr().out
+    assert {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()} == before
+    run = OpenedRun(workdir, dtype='bfloat16')
+    assert run.model.dense.dtype == jax.numpy.bfloat16
+    assert {x.dtype for x in jax.tree.leaves(run.variables)} == {jax.numpy.dtype('float32')}
+    with pytest.raises(UserError, match='dtype must be one of float32, bfloat16'):
+        OpenedRun(workdir, dtype='int8')
 
 
 def test_two_files_are_scored_as_a_set_is_and_nothing_is_written(
