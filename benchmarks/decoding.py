@@ -3,8 +3,8 @@
     python -m benchmarks.decoding --workdir=runs/… --set=test_2016_flickr --beams=4
 
 Each side translates text to text, sorted by length, with the fastest of its batch
-sizes. Before timing, Marian must compute our logits: `--workdir` is a run with
-model.residual=post_norm, the architecture of Marian.
+sizes. Needs a run with model.residual=post_norm, so that Marian computes the same
+logits.
 """
 
 import argparse

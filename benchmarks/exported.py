@@ -3,8 +3,8 @@
     python -m benchmarks.exported --workdir=runs/wmt_small
 
 Translates text to text, greedily or with `--beams=4`, with as many parallel batches as
-cores. On a shared machine, CPU seconds of all threads are the most reliable times.
-Needs the extra `ctranslate2`.
+cores. CPU seconds are the most reliable times on a shared machine. Needs the extra
+`ctranslate2`.
 """
 
 import argparse

@@ -3,10 +3,9 @@
     python -m benchmarks.families
     python -m benchmarks.families --families=bart,marian --works=greedy --rounds=1
 
-Writes a model of T5-small's size with random weights, and compares the logits of both
-sides before timing. The sides then take turns on one batch, with the same number of
-threads and with glibc settings that keep freed memory. Searches decode a fixed number
-of tokens, before any target ends.
+Compares the logits of both sides on a model of T5-small's size with random weights. The
+sides then take turns on one batch, with the same number of threads. Searches decode a
+fixed number of tokens, before any target ends.
 """
 
 import argparse

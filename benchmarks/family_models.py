@@ -2,8 +2,8 @@
 
     python -m benchmarks.family_models FAMILY FOLDER
 
-Writes a checkpoint with random weights, a batch, and its results in Transformers. Exits
-with an error unless the results here are the same.
+Writes a checkpoint with random weights, a batch, and its results. Exits with an error
+unless the results here are the same.
 """
 
 import sys
@@ -184,7 +184,7 @@ def compare(folder: Path) -> None:
 
 
 def encode(model: Any, variables: Any, source_BS: Any) -> Any:
-    """Runs the encoder only; `prefill` also projects the decoder's keys and values."""
+    """Runs only the encoder, unlike `prefill`."""
     from flaxformer_lite.masks import AttentionContext, TokenBatch
 
     def of_tokens(model, tokens_BS):

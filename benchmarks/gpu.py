@@ -5,8 +5,8 @@
 
 `steps` times training steps of `wmt_big_bf16` on packed rows of random tokens.
 `attention` times one layer's attention forward and backward. Times are from the host's
-clock over queued calls. `of products` is the rate of matrix products relative to a
-large bfloat16 product on this GPU.
+clock over queued calls. `of products` is the rate relative to a large bfloat16 product
+on this GPU.
 """
 
 import argparse

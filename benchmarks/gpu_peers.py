@@ -4,10 +4,9 @@
     python -m benchmarks.gpu_peers --sides=ours,marian --sizes=wmt_base_bf16
 
 Every side trains in bfloat16 with 24,576 target tokens per step, a vocabulary of
-37,000, label smoothing and Adam. `ours` has packed rows of eight pairs of 32 tokens.
-The peers get one pair per row, without padding: `marian` is Transformers' Marian, `nn`
-is `torch.nn.Transformer` with tied embeddings. Each side compiles in its own process.
-Then the sides take turns on the GPU.
+37,000, label smoothing and Adam. `ours` has packed rows of eight pairs of 32 tokens,
+and the peers one pair per row. `marian` is Transformers' Marian, `nn` is
+`torch.nn.Transformer` with tied embeddings.
 """
 
 import argparse

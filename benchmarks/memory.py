@@ -2,9 +2,8 @@
 
     python -m benchmarks.memory
 
-Each config is `configs/wmt_small.py` with some other fields, on `grammar`. It runs in
-its own process, which compiles its programs and trains for three steps without
-evaluation.
+Each config, a changed `configs/wmt_small.py` on `grammar`, trains for three steps in
+its own process.
 """
 
 import argparse

@@ -4,10 +4,9 @@
     python -m benchmarks.mesh_memory --chip=v5e --devices 32 256
     python -m benchmarks.mesh_memory --chip=v5e --mesh 1 8 1 --layers=2 --collectives
 
-Compiles a training step (Adam, bfloat16, dropout) for any number of devices: simulated
-CPU devices, or a TPU v5e with the package `libtpu`. The figures are XLA's: a device's
-share of state and batch, and a step's additional memory. `--collectives` prints the
-FLOPs and the communication between devices; a loop's body counts once.
+Compiles a training step (Adam, bfloat16, dropout) for simulated CPU devices, or a TPU
+v5e with the package `libtpu`. The figures are XLA's. `--collectives` prints the FLOPs
+and the communication between devices, counting a loop's body once.
 """
 
 import argparse

@@ -1,11 +1,9 @@
 """Time, memory and price of training on N chips.
 
-The formulas are those of docs/explanation/scale.md.
-
     python -m benchmarks.scale
 
-It compiles and runs no model. Memory, FLOPs and bytes are compared with the tables of
-benchmarks/README.md, which are XLA's figures for compiled steps.
+The formulas are those of docs/explanation/scale.md. They are compared with XLA's
+figures for compiled steps in benchmarks/README.md.
 """
 
 import dataclasses

@@ -3,8 +3,8 @@
     python -m benchmarks.start --config=configs/wmt_small.py
     python -m benchmarks.start --whole --config=configs/wmt_small.py
 
-Measures with empty (cold) and full (warm) caches of the tokenizer, the tokenised text
-and compiled programs. Other flags are passed to experiments.run.
+Measures with empty (cold) and full (warm) caches. Other flags are passed to
+experiments.run.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     python -m benchmarks.training --data='text(path="…", source="en", target="de")'
         --d_model=256
 
-Both train the same sizes on the same text with Adam, dropout and label smoothing, with
-about 4,096 target tokens per batch. Our side packs rows during training. Marian can't
-pack: it gets pairs of similar length, in tensors made in advance.
+Both train the same sizes with Adam, dropout and label smoothing, with about 4,096
+target tokens per batch. Our side packs rows. Marian can't; it gets pairs of similar
+length.
 """
 
 import argparse

@@ -26,7 +26,7 @@ Results = dict[str, list[dict[str, Any]]]
 def take(module: str, sides: Iterable[Side], rounds: int) -> Results:
     """Runs the sides' processes in rounds, so that all meet similar machine load.
 
-    This process should stay small: a child's peak memory starts at its parent's.
+    A child's peak memory starts at its parent's, so keep this process small.
     """
     sides = list(sides)
     results: Results = {side.name: [] for side in sides}

@@ -1,7 +1,4 @@
-"""Letters to phonemes, with the dictionary of Carnegie Mellon University.
-
-python -m experiments.run --config=configs/g2p.py
-"""
+"""Letters to phonemes, with the dictionary of Carnegie Mellon University."""
 
 from ml_collections import ConfigDict
 

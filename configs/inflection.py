@@ -1,7 +1,6 @@
 """Inflection: from a lemma and features to an inflected form (Cotterell et al. 2017).
 
-git clone https://github.com/sigmorphon/conll2017
-python -m experiments.run --config=configs/inflection.py
+Needs the data: `git clone https://github.com/sigmorphon/conll2017`.
 """
 
 from ml_collections import ConfigDict

@@ -1,8 +1,6 @@
 """SCAN: from commands to actions (Lake and Baroni 2018).
 
-    python -m experiments.run --config=configs/scan.py
-
-The model has the size of Csordás et al. (2021), with fewer steps and smaller batches.
+The size is that of Csordás et al. (2021), with fewer steps and smaller batches.
 """
 
 from ml_collections import ConfigDict

@@ -1,13 +1,8 @@
 """The paper's base model (Table 3, first row), WMT14 English-German.
 
-    python -m experiments.run --config=configs/wmt_base.py
-
 The paper: 100,000 steps, 12 hours on 8 P100; newstest2013 BLEU 25.8, newstest2014 27.3
 (compound-split tokenised). The other rows of Table 3 need one or two overrides, such as
-`--config.model.num_heads=4`.
-
-This file sets what the paper states. You can set any other field too: `--help` and
-docs/reference/configs.md list them all, with defaults and meanings.
+`--config.model.num_heads=4`. docs/reference/configs.md lists all fields.
 """
 
 from ml_collections import ConfigDict

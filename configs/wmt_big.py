@@ -1,7 +1,5 @@
 """The paper's big model (Table 3, last row), WMT14 English-German.
 
-    python -m experiments.run --config=configs/wmt_big.py
-
 The paper: 300,000 steps, 3.5 days on 8 P100; newstest2013 BLEU 26.4, newstest2014 28.4
 (compound-split tokenised).
 """

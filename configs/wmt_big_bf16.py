@@ -1,9 +1,4 @@
-"""`wmt_big` for GPUs and TPUs: bfloat16 operands, and rows for eight devices.
-
-    python -m experiments.run --config=configs/wmt_big_bf16.py
-
-Other settings are those of `wmt_big`; `wmt_base_bf16` lists what stays float32.
-"""
+"""`wmt_big` for GPUs and TPUs: bfloat16 operands, and rows for eight devices."""
 
 from ml_collections import ConfigDict
 

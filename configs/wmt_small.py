@@ -1,7 +1,5 @@
 """A small Transformer that trains in minutes on two CPU cores, on embedded text.
 
-    python -m experiments.run --config=configs/wmt_small.py
-
 On 2 cores of an AMD EPYC: 3:47 minutes, BLEU 93.7 on `test`.
 """
 

@@ -1,7 +1,5 @@
 """A Transformer that trains in half a minute on two CPU cores, for sweeps.
 
-    python -m experiments.run --config=configs/wmt_tiny.py
-
 It is `wmt_small` at half the width and half the depth, in half the steps.
 """
 

@@ -20,8 +20,6 @@ from flaxformer_lite.training import freezing
 def frozen_paths(model: Model, params: Any) -> frozenset[str]:
     """Returns the paths of the parameters that the model's adapters leave fixed.
 
-    Without adapters, no parameter is fixed.
-
     Args:
       params: Parameters of the model, or their shapes.
     """
@@ -35,18 +33,18 @@ def frozen_paths(model: Model, params: Any) -> frozenset[str]:
 def merge(model: Model, variables: Any) -> Any:
     """Returns the variables of the model without adapters that computes the same.
 
-    Results are equal up to rounding. Layers may be stacked.
+    Layers may be stacked.
 
     Args:
       variables: {'params': …} of the model, float32.
     """
-    return variables | {'params': _merged(model, variables['params'])}
+    return variables | {'params': _merge_layers(model, variables['params'])}
 
 
-def _merged(model: Model, params: Any) -> Any:
+def _merge_layers(model: Model, params: Any) -> Any:
     if 'kernel' in params:
         return model.dense.merge(params)
     return {
-        name: _merged(model, inner) if isinstance(inner, dict) else inner
+        name: _merge_layers(model, inner) if isinstance(inner, dict) else inner
         for name, inner in params.items()
     }

@@ -15,18 +15,6 @@ class EntityEncoder(nn.Module):
     Attributes:
       embedding: Projects features to d_model.
       encoder: A stack without positions.
-
-    Examples:
-      >>> from flaxformer_lite import build
-      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
-      >>> encoder = build.entity_encoder(sizes)
-
-      >>> features_BTF, present_BT = jnp.ones((1, 2, 3)), jnp.array([[True, False]])
-      >>> arguments = jax.random.key(0), features_BTF, present_BT
-
-      >>> y_BTD, _ = jax.eval_shape(encoder.init_with_output, *arguments)
-      >>> y_BTD.shape
-      (1, 2, 8)
     """
 
     embedding: Dense

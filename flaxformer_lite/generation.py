@@ -44,7 +44,7 @@ def as_strategy(strategy: Spec) -> Strategy:
     """Returns the strategy of a spec such as `'beam(beams=8)'`, a class or an object.
 
     Raises:
-      ValueError: the strategy is unknown, or an argument is unknown or invalid.
+      ValueError: The strategy is unknown, or an argument is unknown or invalid.
     """
     return STRATEGIES.make(strategy)
 
@@ -53,11 +53,10 @@ def as_processors(processors: Spec | None) -> tuple[Processor, ...]:
     """Returns the processors of a list of specs, in order.
 
     Args:
-      processors: such as `'[no_repeat_ngram(size=3), min_length(length=5)]'`, or one
-        spec without brackets. Empty or None returns no processors.
+      processors: Specs as in `generate`. Empty or None returns no processors.
 
     Raises:
-      ValueError: as `as_strategy`.
+      ValueError: As `as_strategy`.
     """
     return tuple(map(PROCESSORS.make, spec.entries(processors) if processors else ()))
 
@@ -83,28 +82,25 @@ def generate(
     number of rows. On a mesh, each device decodes its own rows (see `sharding`).
 
     Args:
-      variables: variables for `model.apply`: {'params': …}.
-      source: lists of tokens, or a padded array (rows, length), with end tokens if the
-        model was trained with them. For vector inputs, lists of arrays (length,
-        features), or one array (rows, length, features); an all-zero vector is padding.
-        An empty row has no target.
-      strategy: a spec from `decoding/strategies`, such as 'beam(beams=8, alpha=1.0)' or
-        'sample(top_p=0.9)', a class or an object.
-      max_length: maximum target length, including the end token. Defaults to the source
+      variables: {'params': …}.
+      source: Lists of tokens, or a padded array (rows, length), with end tokens if the
+        model was trained with them. Vectors: lists of arrays (length, features), or one
+        array (rows, length, features); an all-zero vector is padding. An empty row has
+        no target.
+      strategy: A spec such as 'beam(beams=8)' or 'sample(top_p=0.9)', a class or an
+        object.
+      max_length: Maximum target length, including the end token. Defaults to the source
         length + 50. Learned positions limit it.
-      bos, eos: default to the model's.
-      forced_first: first token of every target, such as the target language of M2M100.
-        Its probability is 1.
-      processors: specs from `decoding/processors`, such as '[no_repeat_ngram(size=3),
-        min_length(length=5)]'.
-      n_best: the beam search stops when this many results per row are final.
-      key: PRNG key for sampling strategies. A row's samples depend only on the key and
-        the row index.
-      interventions: functions that change activations, as in `intervene`. A hypothesis
-        has its own values. Other arrays of the same shapes don't recompile.
+      bos, eos: Default to the model's.
+      forced_first: First token of every target, such as the target language of M2M100.
+      processors: Specs such as '[no_repeat_ngram(size=3), min_length(length=5)]'.
+      n_best: The beam search stops when this many results per row are final.
+      key: PRNG key for sampling. A row's samples depend only on the key and the row
+        index.
+      interventions: As in `intervene`. Other arrays of the same shapes don't recompile.
 
     Raises:
-      ValueError: an argument is invalid, or a source is too long.
+      ValueError: An argument is invalid, or a source is too long.
     """
     check_variables(variables)
     special_tokens = _special_tokens(model, bos, eos)
@@ -205,7 +201,7 @@ def decode_rows(
     Args:
       source_BS: int32, with end tokens and padding; or vectors, float32 BSF.
       max_len_B: int32, maximum length of each target; 0 for an empty row.
-      numbers_B: int32 row index. A row's samples depend only on it and the key.
+      numbers_B: int32 row index, which determines a row's samples.
       interventions: None, or a pytree of functions, as in `intervene`.
     """
     keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers_B)

@@ -12,8 +12,7 @@ from flax.linen.module import _global_interceptor_stack
 class InterceptorKey:
     """A cache key of an interceptor, which it does not keep alive.
 
-    Keys are equal while the same interceptor is alive. Bound methods are the same if
-    they have the same function and object.
+    Keys are equal while the same interceptor is alive.
     """
 
     def __init__(self, interceptor: Callable[..., Any]):

@@ -29,16 +29,15 @@ class Record(NamedTuple):
     """Values that a forward pass computed, by layer; float32 unless stated otherwise.
 
     Attributes:
-      weights: attention weights, BHTS, one entry per layer that has the attention. Keys
+      weights: Attention weights, BHTS, one entry per layer that has the attention. Keys
         are 'encoder', 'decoder' or 'decoder cross'.
-      heads: each head's output before the output projection, BTHU, with the same keys.
-      norms: norm of the residual stream before the first layer and after each layer,
+      heads: Each head's output before the output projection, BTHU, with the same keys.
+      norms: Norm of the residual stream before the first layer and after each layer,
         BT, by stack.
       positions: int32 BT, by stack.
       valid: bool BT, False for padding, by stack.
-      values: activations by name, as in `interventions`. `patch` can replace them. They
-        also have the names of earlier versions, such as decoder/layer_1/before,
-        …/residual_2, …/cross_attention and …/cross_attention/head_3.
+      values: Activations by name, as in `interventions`, also under the names of
+        earlier versions. `patch` can replace them.
     """
 
     weights: dict[str, tuple[jax.Array, ...]]
@@ -60,18 +59,16 @@ def record(
     """Records the internal values of a forward pass without dropout.
 
     Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
-      missing_ok: if True, `weights` omits attentions that don't materialize their
+      variables: {'params': …}.
+      batch: Result of `make_batch`.
+      missing_ok: If True, `weights` omits attentions that don't materialize their
         weights instead of raising an error.
-      names: names of `Record.values` to keep, as in `intervene`. Defaults to all.
-      interventions: functions that change activations, as in `intervene`. The record
-        has the changed values. In the context of `intervene`, it has the outputs of
-        modules before they change.
+      names: Names of `Record.values` to keep, as in `intervene`. Defaults to all.
+      interventions: As in `intervene`. The record has the changed values; in the
+        context of `intervene`, those before the change.
 
     Raises:
-      ValueError: an attention doesn't materialize its weights (use `softmax`, which has
+      ValueError: An attention doesn't materialize its weights (use `softmax`, which has
         the same parameters), an intervention matches no activation, or `variables`
         lacks the 'params' level.
     """
@@ -118,23 +115,19 @@ def patch(
 ) -> jax.Array:
     """Returns the logits of a batch with some internal values replaced.
 
-    Values from another input give activation patching: which values of a clean run
-    restore the result of a corrupted run (Vig et al. 2020; Meng et al. 2022;
-    Heimersheim and Nanda 2024)? Zeros or means give ablation.
-
-    `jax.jit` compiles once per set of names, since a name selects the operation that is
-    replaced.
+    Values from another input give activation patching (Vig et al. 2020; Meng et al.
+    2022); zeros or means give ablation. `jax.jit` compiles once per set of names.
 
     Args:
-      model, variables, batch: as `record`.
-      values: replacements, with the names and shapes of `Record.values`. Use
+      model, variables, batch: As in `record`.
+      values: Replacements, with the names and shapes of `Record.values`. Use
         `make_batch(…, length=)` to give both inputs the same length.
 
     Returns:
       The logits of `model.apply`, float32 BTV.
 
     Raises:
-      ValueError: a value is unknown or has the wrong shape, or `variables` lacks the
+      ValueError: A value is unknown or has the wrong shape, or `variables` lacks the
         'params' level.
     """
     model, variables = with_separate_layers(model, variables)
@@ -183,10 +176,7 @@ def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None
 
 
 def _split_merged(found: Record, name: str) -> None:
-    """Splits off the source part of merged attention weights.
-
-    The weights over source and target together sum to 1.
-    """
+    """Splits off the source part of merged attention weights."""
     weights = found.weights[name]
     of_source = found.positions['encoder'].shape[1]
     found.weights[f'{name} cross'] = tuple(x[..., :of_source] for x in weights)
@@ -233,16 +223,15 @@ def attention_stats(
     """Computes statistics of each head, (layers, heads), and layer, (layers,).
 
     Args:
-      model, variables, batch, missing_ok: as `record`.
-      loss: the loss of the gradients; as `loss_sums`.
+      model, variables, batch, missing_ok: As in `record`.
+      loss: Loss of the gradients, as in `loss_sums`.
 
     Returns:
       For each attention, named as in `Record.weights`, means over non-padding queries:
         entropy: of the weights, in nats.
         largest: the largest weight.
         distance: Σ w |key's position − query's position|, in tokens.
-        diagonal, previous: the weight of the query's own position and of the preceding
-          one.
+        diagonal, previous: the weight of the query's own position and the one before.
         padding: the weight of padding. It must be 0.
       For each stack:
         gradient_norm: norm of the gradient of the mean loss per token with respect to a
@@ -250,7 +239,7 @@ def attention_stats(
         norm: mean norm of the residual stream after a layer.
 
     Raises:
-      ValueError: as `record`.
+      ValueError: As `record`.
     """
     model, variables = with_separate_layers(model, variables)
     found = record(model, variables, batch, missing_ok, names=())
@@ -321,16 +310,12 @@ def ablation_masks(model: Model) -> dict[str, Any]:
 
     `masks['encoder']['layer_0']['self_attention']['heads']` scales the output of each
     head. Setting `masks['encoder']['layer_drop_0']['keep']` to 0 skips the layer.
-
-    A model that scans its layers stacks the masks:
+    Scanned layers stack the masks:
     `masks['encoder']['layers']['self_attention']['heads'][0]` and
-    `masks['encoder']['layer_drop']['keep'][0]`. For patterns of layers, see
-    `layers.scanned_stack.stack_layers`.
+    `masks['encoder']['layer_drop']['keep'][0]`.
 
-    Masks are arrays, so changing one doesn't recompile. To rank heads by importance,
-    take the mean over examples of the absolute gradient of each example's loss (Michel
-    et al. 2019). The gradient of the mean loss is about 0 near an optimum and doesn't
-    rank them.
+    To rank heads by importance, take the mean over examples of the absolute gradient of
+    each example's loss (Michel et al. 2019).
     """
     masks = {name: _stack_masks(stack) for name, stack in model.stacks().items()}
     if model.scans_layers:

@@ -32,8 +32,7 @@ except AttributeError:
 def with_sharding_constraint(x: jax.Array, spec: jax.P) -> jax.Array:
     """`jax.lax.with_sharding_constraint`, as a hint to XLA.
 
-    Before 0.8.0, JAX can't check a spec that leaves an axis of the mesh whole inside a
-    `shard_map` over another axis. The hint is then omitted.
+    Omitted where JAX before 0.8.0 can't check it: inside a `shard_map` over other axes.
     """
     try:
         return jax.lax.with_sharding_constraint(x, spec)

@@ -1,8 +1,8 @@
 """Keys and values of attention, and the key/value cache for decoding.
 
 A cache is immutable and append-only. At step i, the keys and values of a sentence's N
-hypotheses go to slots i·N … i·N + N − 1. A visibility mask selects the slots of each
-hypothesis, so reordering beams moves no keys or values.
+hypotheses go to slots i·N … i·N + N − 1. A mask selects the slots of each hypothesis,
+so reordering beams moves nothing.
 """
 
 import contextlib
@@ -24,9 +24,8 @@ NO_POSITION = -(2**30)
 class KeyValues(struct.PyTreeNode):
     """Keys and values in the compute dtype, with int32 positions.
 
-    The length is the last axis, so that both matrix products of attention read
-    contiguous memory. On CPU this makes a decoding step several times faster. A cache
-    may hold bfloat16 values as float32 (see `float32_slots`).
+    The length is the last axis, so that the products of attention read contiguous
+    memory.
 
     Attributes:
       features_BHS: Result of the attention's `key_features`, by default None.
@@ -48,7 +47,7 @@ class BeamState(struct.PyTreeNode):
     Attributes:
       step: int32 scalar, the position of the current tokens.
       parent_BN: int32, the previous hypothesis that each hypothesis continues.
-      visible_BNS: bool, the slots that each hypothesis attends to, including its own.
+      visible_BNS: bool, the slots that each hypothesis sees, including its own.
     """
 
     step: jax.Array
@@ -80,14 +79,14 @@ class Cache(struct.PyTreeNode):
     @classmethod
     def starting_with(cls, prefix: KeyValues) -> Self:
         """Returns the cache of a prefix, without slots for generated tokens."""
-        slots = jax.tree.map(_as_kept, prefix)
+        slots = jax.tree.map(_to_stored_dtype, prefix)
         return cls(slots, slots.positions_BS.shape[-1])
 
     def append(self, new: KeyValues, beam: BeamState) -> tuple[Self, KeyValues]:
         """Writes the N new tokens to the slots of their step.
 
         Returns:
-          The new cache, and all of its keys and values: the prefix, then the slots.
+          The new cache, and all of its keys and values, the prefix first.
         """
         slot = self.prefix_length + beam.step * beam.num_hypotheses
 
@@ -118,14 +117,13 @@ _are_float32 = jax.make_user_context(False)
 def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
     """Context in which new caches hold bfloat16 values as float32 (same values).
 
-    On CPU, XLA can't update bfloat16 in place: converting all slots costs more time
-    than bfloat16 products save. Open the context during tracing, because a traced
-    function doesn't know its platform.
+    On CPU, XLA can't update bfloat16 in place. Open the context during tracing, because
+    a traced function doesn't know its platform.
     """
     return _are_float32(are)
 
 
-def _as_kept(x: jax.Array) -> jax.Array:
+def _to_stored_dtype(x: jax.Array) -> jax.Array:
     if x.dtype == jnp.bfloat16 and _are_float32.value:
         return x.astype(jnp.float32)
     return x

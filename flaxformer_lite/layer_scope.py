@@ -1,7 +1,4 @@
-"""Facts about the running layer that its stack knows, and values of other layers.
-
-Most components need none of them, so they appear in no signature.
-"""
+"""Facts about the running layer that its stack knows, and values of other layers."""
 
 import contextlib
 import contextvars
@@ -18,8 +15,8 @@ class Published(struct.PyTreeNode):
 
     Attributes:
       value: Array with the batch in axis 0.
-      exists: bool scalar, False before a layer has published it. Only in a scan, whose
-        carry must have the same arrays in each iteration; otherwise None.
+      exists: bool scalar, False before a layer has published it. None outside of a
+        scan.
     """
 
     value: jax.Array
@@ -45,10 +42,9 @@ _scope: contextvars.ContextVar[LayerScope | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def running_layer(scope: LayerScope) -> Iterator[dict[str, Published]]:
-    """Context of `layer_index`, `published` and `publish`.
+    """Context of `layer_index`, `published` and `publish`, around each layer's call.
 
-    A stack opens the context around each layer's call, so arrays belong to the trace
-    that reads them. The context's value holds what later layers find published.
+    Its value holds what later layers find published.
     """
     own = scope.replace(published=dict(scope.published))
     token = _scope.set(own)
@@ -91,7 +87,7 @@ def published(name: str, default: jax.Array) -> tuple[jax.Array, jax.Array | boo
 def publish(name: str, value: jax.Array) -> None:
     """Hands a value to later layers of the stack, which find it by `published`.
 
-    It replaces a value of the same name. Outside of a stack, this does nothing.
+    Outside of a stack, this does nothing.
 
     Args:
       name: A key of the block's `publishes`.
@@ -123,8 +119,8 @@ _outputs: contextvars.ContextVar[list[jax.Array] | None] = contextvars.ContextVa
 def layer_outputs() -> Iterator[list[jax.Array]]:
     """Context in which the next call of a stack appends its layers' outputs to a list.
 
-    The list first gets the input of the first layer, BTD, and all entries are
-    normalized as the stack's output is. A model can hand them to another stack.
+    The list starts with the input of the first layer, BTD. All entries are normalized
+    as the stack's output is.
     """
     outputs: list[jax.Array] = []
     token = _outputs.set(outputs)

@@ -22,12 +22,6 @@ class TokenBatch(NamedTuple):
 
     Examples:
       >>> batch = TokenBatch.from_tokens(jnp.array([[5, 6, 7, 0]]))
-      >>> print(batch.causal_mask()[0, 0].astype(int))
-      [[1 0 0 0]
-       [1 1 0 0]
-       [1 1 1 0]
-       [0 0 0 0]]
-
       >>> packed = batch._replace(segments_BT=jnp.array([[1, 1, 2, 2]]))
       >>> print(packed.segment_mask(packed)[0, 0].astype(int))
       [[1 1 0 0]
@@ -46,8 +40,8 @@ class TokenBatch(NamedTuple):
     ) -> 'TokenBatch':
         """Creates a batch with one sentence per row.
 
-        A token equal to `padding` or an all-zero vector is padding. It gets position 0,
-        which every model has. A `TokenBatch` is returned unchanged.
+        A token equal to `padding` or an all-zero vector is padding. It gets position 0.
+        A `TokenBatch` is returned unchanged.
 
         Examples:
           >>> batch = TokenBatch.from_tokens(jnp.array([[0, 5, 6, 0]]))
@@ -134,7 +128,7 @@ class AttentionContext(NamedTuple):
     """Masks and positions that attention needs in addition to its inputs.
 
     Attributes:
-      cross_mask_BHTS: Mask of cross-attention; None without a source.
+
       valid_BT: False for padding, or None without padding.
       key_positions_BS: int32 positions of the keys. Defaults to those of the queries.
       bias_BHTS: Positional bias of the self-attention scores, or None.
@@ -179,11 +173,7 @@ _valid: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def padding_known(valid_BT: jax.Array | None) -> Iterator[None]:
-    """Context in which `padding_mask` returns `valid_BT`.
-
-    Only batch normalization and mixture of experts need the mask. A stack opens the
-    context around each layer's call, so the array belongs to the trace that reads it.
-    """
+    """Context in which `padding_mask` returns `valid_BT`, around each layer's call."""
     token = _valid.set(valid_BT)
     try:
         yield

@@ -1,7 +1,4 @@
-"""Options for rematerialization (gradient checkpointing; Chen et al. 2016).
-
-This module only names the options, so a config can be read without JAX.
-"""
+"""Options for rematerialization (gradient checkpointing; Chen et al. 2016)."""
 
 from typing import Annotated
 

@@ -37,16 +37,15 @@ def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenSco
     never materialized.
 
     Args:
-      variables: Variables for `model.apply`: {'params': …}.
-      batch: The arrays of `training.batch.BATCH_ARRAYS`; rows may be packed.
+      variables: {'params': …}.
+      batch: Result of `make_batch`; rows may be packed.
 
     Raises:
       ValueError: `variables` lacks the 'params' level, or the batch lacks an array.
 
     Examples:
       >>> import flaxformer_lite, functools
-      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
-      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+      >>> model = flaxformer_lite.build.model({'num_layers': 1}, vocab_size=10)
 
       >>> batch = flaxformer_lite.make_batch([[5, 1]], [[8, 1]], model=model, length=4)
 

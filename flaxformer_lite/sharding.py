@@ -16,15 +16,13 @@ Set the mesh around the call; functions find it when they are traced:
         state, metrics = step(state, batch, key)
 
 Shard the rows of the batch over `data` and `fsdp`, and the state by `state_shardings`.
-Results equal those of one device up to rounding. Gradients are summed over `data` once
-per step.
+Results equal those of one device up to rounding.
 
-Rules apply to the letters of axes (see `shapes`), for activations and parameters alike.
-A dimension stays whole if the mesh axis doesn't divide it evenly.
+Rules apply to the letters of axes (see `shapes`). A dimension stays whole if the mesh
+axis doesn't divide it evenly.
 
 Sources: Rajbhandari et al. 2020 ("ZeRO") for `fsdp`; Shoeybi et al. 2019
-("Megatron-LM") for `tensor`; Xu et al. 2021 ("GSPMD") for how XLA propagates these
-shardings.
+("Megatron-LM") for `tensor`.
 """
 
 import math
@@ -80,8 +78,7 @@ def place(x: jax.Array, letters: str) -> jax.Array:
 def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
     """Gathers a parameter over `fsdp` before a matrix product.
 
-    XLA might gather the larger activations instead. Cast the parameter to the compute
-    dtype first; bfloat16 halves the communication.
+    Cast the parameter to the compute dtype first; bfloat16 halves the communication.
 
     Args:
       path: The end of its path, such as ('query', 'kernel').
@@ -99,10 +96,10 @@ def state_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
 
     Optimizer moments are sharded like their parameters. Arrays without a rule are
     sharded over `fsdp` along their largest dimension, if they have at least two. A
-    leading dimension, of runs or layers, stays whole.
+    leading axis of runs or layers stays whole.
 
     Args:
-      tree: Of arrays, or of shapes and dtypes.
+      tree: Arrays, or their shapes and dtypes.
 
     Examples:
       >>> mesh = jax.sharding.AbstractMesh((2, 2), ('fsdp', 'tensor'))
@@ -156,10 +153,7 @@ def _spec(
 
 
 def _sizes() -> dict[str, int]:
-    """Returns axis → size, for axes larger than 1 of the context mesh.
-
-    It excludes axes that an enclosing `by_device` divides by.
-    """
+    """Returns axis → size, for axes larger than 1 of the context mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     found = {}
     for axis, axis_type in zip(mesh.axis_names, mesh.axis_types, strict=True):
@@ -197,7 +191,7 @@ def by_device(
     """Returns a function that each device runs on its own shard.
 
     Devices communicate only where the function does over `axes`, so their loops may run
-    for different numbers of steps. XLA still partitions it over the other axes.
+    for different numbers of steps.
 
     Args:
       in_specs: `rows_spec` or `WHOLE` for each argument.
@@ -255,9 +249,8 @@ def is_divided_by_data(rows: int) -> bool:
 def sum_over_data(function: Callable) -> Callable:
     """Returns a function that sums `function` over the devices' rows along `data`.
 
-    It sums once, at the end. XLA alone would sum each gradient in every loop iteration
-    and for every use of a parameter. It still does so over `fsdp`, where no device has
-    memory for whole gradients.
+    It sums once, at the end, where XLA would sum each gradient in every loop iteration.
+    It still does so over `fsdp`.
 
     Args:
       function: (whole, divided) → a tree of sums over the rows, the first axis of

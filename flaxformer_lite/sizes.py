@@ -11,7 +11,6 @@ class Sizes:
     """Sizes of one stack and its attention. Default to the paper's base model.
 
     Attributes:
-      num_heads: Query heads.
       num_kv_heads: Divides `num_heads`.
       d_k: Width of a head's queries and keys.
       d_v: Width of a head's values.
@@ -19,10 +18,6 @@ class Sizes:
       role: 'encoder' or 'decoder' of an encoder-decoder, or a single stack.
         'prefix_only' is a decoder that sees the whole source.
       encoder_layers, decoder_layers: Depths. 0 without such a stack.
-
-    Examples:
-      >>> Sizes(role='decoder').causal, Sizes(encoder_layers=2).num_layers
-      (True, 2)
     """
 
     d_model: int = 512

@@ -12,25 +12,10 @@ Token = Annotated[int, Range(at_least=0)]
 class SpecialTokens(Checked):
     """Ids of the special tokens. Default to those of this project's tokenizers.
 
-    Two ids may be equal: the start token is padding in T5 and Marian, and the end token
-    in BART and M2M100.
-
-    Attributes:
-      padding: Fills rows. Decoding never chooses it.
-      bos: Precedes each target.
-      eos: Ends each target.
+    The start token may be padding, as in T5 and Marian, or the end token, as in BART.
 
     Raises:
       ValueError: An id is negative, or the end token is padding.
-
-    Examples:
-      >>> SpecialTokens(bos=0)
-      SpecialTokens(padding=0, bos=0, eos=1)
-
-      >>> SpecialTokens(eos=0)
-      Traceback (most recent call last):
-        ...
-      ValueError: eos=0 must differ from padding
     """
 
     padding: Token = 0

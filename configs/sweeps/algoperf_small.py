@@ -1,7 +1,4 @@
-"""The arms of `algoperf`, small enough for two CPU cores.
-
-python -m experiments.sweep --config=configs/sweeps/algoperf_small.py --workers=2
-"""
+"""The arms of `algoperf`, small enough for two CPU cores."""
 
 from configs.sweeps import algoperf
 

@@ -1,8 +1,6 @@
-"""`claims_tuned`, of commands and of inflection in the place of a grammar.
+"""The arms of `claims_tuned` on commands and on inflection.
 
-    python -m experiments.sweep --config=configs/sweeps/claims_tasks.py --workers=2
-
-It needs a clone of the data, `git clone https://github.com/sigmorphon/conll2017`.
+Needs the data: `git clone https://github.com/sigmorphon/conll2017`.
 """
 
 from configs.sweeps import claims_tuned

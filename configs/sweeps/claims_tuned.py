@@ -1,15 +1,12 @@
 """Common explanations of the Transformer, tested at two sizes and tuned rates.
 
-    python -m experiments.sweep --config=configs/sweeps/claims_tuned.py --workers=2
-
-- Scores that are not divided by √d_k push the softmax to where its gradient vanishes,
-  the more the larger d_k is (§3.2.1), at the d_k of the model and at 128.
+- Without division by √d_k, the gradient of the softmax vanishes for large d_k (§3.2.1).
 - Learned and fixed positions are equal (§3.5; Table 3, row E).
 - A decoder knows the order of its tokens without positions, an encoder does not.
 - Tied embeddings cost nothing (§3.4).
 
-`claims_tasks.py` has tasks other than translation. `needles.py` tests whether one head
-blurs where several words matter at once.
+`claims_tasks` has other tasks. `needles` tests whether one head blurs where several
+words matter at once.
 """
 
 PARTS = {

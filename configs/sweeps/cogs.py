@@ -1,11 +1,9 @@
 """COGS: embeddings scaled up, positions scaled down or relative (Csordás et al.).
 
-    python -m experiments.sweep --config=configs/sweeps/cogs.py --dry_run
-
-Needs the folder `cogs/` of docs/how_to/published_tasks.md. Size and training follow
-https://github.com/RobertCsordas/transformer_generalization (`main.py`, profile
+Needs a GPU and the folder `cogs/` of docs/how_to/published_tasks.md. Size and training
+follow https://github.com/RobertCsordas/transformer_generalization (`main.py`, profile
 `cogs_trafo_small`; `sweeps/cogs_trafo.yaml`). 8,192 target positions are about 128
-pairs there. Needs a GPU; results/published.md has the results of a small model.
+pairs there. results/published.md has the results of a small model.
 """
 
 ARMS = {

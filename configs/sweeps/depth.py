@@ -1,7 +1,4 @@
-"""A deep encoder with a shallow decoder, with as many layers or more.
-
-python -m experiments.sweep --config=configs/sweeps/depth.py --workers=2
-"""
+"""A deep encoder with a shallow decoder, with as many layers or more."""
 
 # Layers of the encoder and of the decoder.
 DEPTHS = ((3, 3), (1, 5), (2, 4), (4, 2), (5, 1), (8, 1))

@@ -1,9 +1,4 @@
-"""Letters to phonemes at the published depths.
-
-    python -m experiments.sweep --config=configs/sweeps/g2p.py --dry_run
-
-`g2p_small` is for two cores.
-"""
+"""Letters to phonemes at the published depths. `g2p_small` is for two cores."""
 
 # Published error rates are of phonemes without stress.
 DATA = 'cmudict(stress=False)'

@@ -1,7 +1,4 @@
-"""Letters to phonemes by depth, small enough for two CPU cores.
-
-python -m experiments.sweep --config=configs/sweeps/g2p_small.py --workers=2
-"""
+"""Letters to phonemes by depth, small enough for two CPU cores."""
 
 from configs.sweeps import g2p
 

@@ -1,9 +1,7 @@
 """Batches and models for inflection, at the published sizes.
 
-    python -m experiments.sweep --config=configs/sweeps/inflection.py --dry_run
-
-Needs a clone of the data, `git clone https://github.com/sigmorphon/conll2017`.
-`inflection_small` is for two cores.
+Needs the data: `git clone https://github.com/sigmorphon/conll2017`. `inflection_small`
+is for two cores.
 """
 
 from configs.sweeps import inflection_small

@@ -1,8 +1,6 @@
 """Batches and models for inflection, small enough for two CPU cores.
 
-    python -m experiments.sweep --config=configs/sweeps/inflection_small.py --workers=2
-
-It needs a clone of the data, `git clone https://github.com/sigmorphon/conll2017`.
+Needs the data: `git clone https://github.com/sigmorphon/conll2017`.
 """
 
 MODELS = {

@@ -1,10 +1,7 @@
 """Batches and models for inflection, as many letters each, on three languages.
 
-    python -m experiments.sweep --config=configs/sweeps/inflection_tokens.py --workers=2
-
-In `inflection_small` arms have as many steps each, so that small batches see less of
-the data. It needs a clone of the data, `git clone
-https://github.com/sigmorphon/conll2017`.
+The arms of `inflection_small` have as many steps each, so that small batches see less
+of the data. Needs the data: `git clone https://github.com/sigmorphon/conll2017`.
 """
 
 from configs.sweeps import inflection_small

@@ -1,7 +1,5 @@
 """Positions on inputs twice as long as in training, on generated tasks.
 
-    python -m experiments.sweep --config=configs/sweeps/made_positions.py --workers=2
-
 Training has sources of 4 to 20 words, the set `longer` of 21 to 40.
 """
 

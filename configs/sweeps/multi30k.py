@@ -1,10 +1,6 @@
-"""Multi30k, English to German: what a tiny Transformer reaches, on four test sets.
+"""Multi30k, English to German: twice the 30 million tokens, alone and with R-Drop.
 
-The arms test twice the 30 million tokens, alone and with R-Drop.
-
-    python -m experiments.sweep --config=configs/sweeps/multi30k.py --workers=2
-
-It needs the folder `multi30k/` of results/README.md, with all four test sets.
+Needs the folder `multi30k/` of results/README.md, with all four test sets.
 """
 
 SETS = ('test_2016_flickr', 'test_2017_flickr', 'test_2017_mscoco', 'test_2018_flickr')

@@ -1,11 +1,8 @@
 """Multi30k, English to German: setting (2) of results/README.md with twice the tokens.
 
 Like the published tiny Transformer, it is post-norm without BPE-dropout. Batches have
-as many tokens as two GPUs see there. Compare its one arm with those of `multi30k.py`.
-
-    python -m experiments.sweep --config=configs/sweeps/multi30k_postnorm.py --workers=2
-
-It needs the folder `multi30k/` of results/README.md, with all four test sets.
+as many tokens as two GPUs see there. Compare with the arms of `multi30k`, which needs
+the same data.
 """
 
 SETS = ('test_2016_flickr', 'test_2017_flickr', 'test_2017_mscoco', 'test_2018_flickr')

@@ -1,10 +1,7 @@
 """One head averages: does it blur where several words of the source matter at once?
 
-    python -m experiments.sweep --config=configs/sweeps/needles.py --workers=2
-
-Each word of the target is made from one or from two words of the source. One layer of
-either stack reads them with one, two or four heads of the same total width; several
-layers of one head would do what several heads do.
+Each word of the target is made from one or two words of the source. One layer of either
+stack reads them with one, two or four heads of the same total width.
 """
 
 

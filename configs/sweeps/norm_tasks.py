@@ -1,9 +1,7 @@
 """Post- and pre-norm with and without warm-up, on two tasks other than translation.
 
-    python -m experiments.sweep --config=configs/sweeps/norm_tasks.py --workers=2
-
-Each arm at its own best rate, as in `norm_tuned`. It needs a clone of the data, `git
-clone https://github.com/sigmorphon/conll2017`.
+Each arm has its own best rate. Needs the data: `git clone
+https://github.com/sigmorphon/conll2017`.
 """
 
 from configs.sweeps import claims_tasks, norm_tuned

@@ -1,8 +1,6 @@
 """Post- and pre-norm, depth and warm-up, each arm at its own best rate.
 
-    python -m experiments.sweep --config=configs/sweeps/norm_tuned.py --workers=2
-
-With two workers on two cores it takes about half an hour.
+Takes about half an hour with two workers on two cores.
 """
 
 RATES = [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]

@@ -1,9 +1,6 @@
 """Every position variant, on longer sentences, at two sizes and tuned rates.
 
-    python -m experiments.sweep --config=configs/sweeps/positions_tuned.py --workers=2
-
-Training sentences have at most 20 words, those of the set `long` 21 to 40. `test` is
-scored too. Each variant has its own best rate, at two widths.
+Training sentences have at most 20 words, those of the set `long` 21 to 40.
 """
 
 from configs.sweeps.claims_tuned import SIZES

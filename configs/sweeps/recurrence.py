@@ -1,7 +1,5 @@
 """Recurrence against attention at equal parameters, each model at its own rate.
 
-    python -m experiments.sweep --config=configs/sweeps/recurrence.py --workers=2
-
 The report's scores by grammatical phenomenon show long-distance agreement. Sentences of
 `long` are longer than any in training.
 """

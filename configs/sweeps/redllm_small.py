@@ -1,10 +1,7 @@
 """An encoder-decoder and decoders alone, with the recipe of modern language models.
 
-    python -m experiments.sweep --config=configs/sweeps/redllm_small.py --workers=2
-
 RedLLM, with 3 + 3 layers, and DecLLM, with 7, have equally many parameters (0.02%
-apart). DecLLM takes 1.9 times the FLOPs per step, because all of its layers read source
-and target.
+apart). DecLLM takes 1.9 times the FLOPs per step.
 """
 
 # Shared by all arms. The architecture is that of Zhang et al. 2025; 171 is 8/3 of 64.

@@ -1,11 +1,8 @@
 """Positions on SCAN: more actions than in training, as in Csordás et al.
 
-    python -m experiments.sweep --config=configs/sweeps/scan_length.py --dry_run
-
-Training has at most 26 actions, `test` 27 to 48. Size and training follow
-https://github.com/RobertCsordas/transformer_generalization (`main.py`, profile
-`trafo_scan`; `sweeps/scan_trafo_length_cutoff.yaml`). 4,096 target positions are about
-256 pairs there. `scan_length_small` is for two cores.
+Training has at most 26 actions, `test` 27 to 48. Size and training follow the
+repository of `cogs` (profile `trafo_scan`; `sweeps/scan_trafo_length_cutoff.yaml`).
+4,096 target positions are about 256 pairs there. `scan_length_small` is for two cores.
 """
 
 ARMS = {

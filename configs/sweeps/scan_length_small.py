@@ -1,7 +1,4 @@
-"""The arms of `scan_length`, in 2,000 steps of half as many pairs, on two CPU cores.
-
-python -m experiments.sweep --config=configs/sweeps/scan_length_small.py --workers=2
-"""
+"""The arms of `scan_length`, in 2,000 steps of half as many pairs, on two CPU cores."""
 
 from configs.sweeps import scan_length
 

@@ -1,7 +1,4 @@
-"""The splits of SCAN that a small Transformer solves, and those that it doesn't.
-
-python -m experiments.sweep --config=configs/sweeps/scan_splits.py --workers=2
-"""
+"""The splits of SCAN that a small Transformer solves, and those that it doesn't."""
 
 from configs.sweeps import scan_length_small
 

@@ -1,7 +1,5 @@
 """The rows of `table3_small` on Multi30k: human-written text instead of a grammar.
 
-    python -m experiments.sweep --config=configs/sweeps/table3_multi30k.py --workers=2
-
 Needs the folder `multi30k/` with train, val and test_2016_flickr in `.en` and `.de`.
 Takes about four hours with two workers on two cores.
 """

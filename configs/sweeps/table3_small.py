@@ -1,10 +1,7 @@
 """The rows of the paper's Table 3, an eighth as wide and half as deep, on two cores.
 
-    python -m experiments.sweep --config=configs/sweeps/table3_small.py --workers=2
-
-Widths, d_k, d_v and d_ff are an eighth of the paper's, layers a half, heads the same
-number. Residuals are pre-norm: post-norm needs more steps than there are here. Each row
-has its own best rate.
+The number of heads is the paper's. Residuals are pre-norm: post-norm needs more steps.
+Each row has its own best rate.
 """
 
 from configs.sweeps import table3

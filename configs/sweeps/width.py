@@ -1,6 +1,4 @@
-"""One learning rate for every width: Xavier's first values beside μP's.
-
-    python -m experiments.sweep --config=configs/sweeps/width.py --workers=2
+"""One learning rate for every width: Xavier's first values compared with μP's.
 
 At the base width both are the same model, which runs once per rate.
 """

@@ -12,10 +12,8 @@ from flaxformer_lite.validation import Range
 class AdditiveAttention(Attention):
     """Additive attention: softmax(vᵀ tanh(W q + U k)).
 
-    Time and memory per query-key pair grow with the width of the hidden layer.
-
     Attributes:
-      width: Width of the hidden layer. 0 uses d_k.
+      width: Width of the hidden layer. 0 uses d_k. Time and memory grow with it.
     """
 
     per_head = True

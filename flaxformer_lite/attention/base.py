@@ -1,4 +1,4 @@
-"""Base classes of attention: scores, weights over keys, weighted sums of values."""
+"""Base classes of attention."""
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -62,19 +62,17 @@ class Attention(Checked, nn.Module):
     """Attention: Σ_s w_s v_s with w = softmax(q · k_s / √d_k + bias).
 
     Variants override `scores`, `weights` or `__call__`. Queries that may attend to no
-    key get zeros. `transform_heads` changes the heads before the output projection.
+    key get zeros.
 
     Query and key heads match one to one: grouped-query attention folds groups into the
-    query axis. Variants that mix heads or have per-head parameters set `per_head`,
-    which repeats keys and values instead.
+    query axis. Variants that mix heads or have parameters per head set `per_head`, to
+    repeat keys and values instead.
 
     Examples:
       >>> from flaxformer_lite.attention.softmax import SoftmaxAttention
-      >>> scores_BHTS = jnp.zeros((1, 1, 2, 3))
-      >>> mask_BHTS = jnp.tri(2, 3, dtype=bool)[None, None]
-      >>> attention = SoftmaxAttention()
+      >>> arrays = jnp.zeros((1, 1, 2, 3)), jnp.tri(2, 3, dtype=bool)[None, None]
 
-      >>> print(attention.apply({}, scores_BHTS, mask_BHTS, method='weights')[0, 0])
+      >>> print(SoftmaxAttention().apply({}, *arrays, method='weights')[0, 0])
       [[1.  0.  0. ]
        [0.5 0.5 0. ]]
     """
@@ -101,12 +99,12 @@ class Attention(Checked, nn.Module):
     ) -> jax.Array | None:
         """Returns what scores need of a token besides its key, float32 B…S, or None.
 
-        `KeyValues.features_BHS` holds it, also in the cache.
+        `KeyValues.features_BHS` and the cache hold it.
 
         Args:
           x_BSD: Token vectors, from which the keys are projected.
           sizes: Sizes of the attention.
-          dense: As for `transform_heads`.
+          dense: As in `transform_heads`.
         """
         return None
 
@@ -132,7 +130,7 @@ class Attention(Checked, nn.Module):
     ) -> jax.Array:
         """Returns the factor of each value, float32 BHTS, given `__call__`'s arguments.
 
-        These are the `weights` of the scores with positions. They are recorded.
+        `introspection` records them.
         """
         scores_BHTS = self.scores(q_BTHK, kv)
         if relative_positions is not None:
@@ -162,11 +160,11 @@ class Attention(Checked, nn.Module):
           positions_BT: int32 positions of the queries.
           mask_BHTS: bool, True = may attend.
           bias_BHTS: Added to the scores.
-          relative_positions: A module of `positions/` that adds query-dependent terms
-            to the scores and weight-dependent terms to the output.
+          relative_positions: A module of `positions/` that adds terms to the scores and
+            the output.
 
         Raises:
-          ValueError: This attention has no scores to which it could add them.
+          ValueError: This attention has no scores to add them to.
         """
         weights_BHTS = self.key_weights(
             q_BTHK,
@@ -188,11 +186,11 @@ class Attention(Checked, nn.Module):
     ) -> jax.Array:
         """Returns the input of the output projection; by default the heads unchanged.
 
-        Recorded heads, head dropout and ablation masks apply to the result.
+        Head dropout, recording and ablation masks apply to the result.
 
         Args:
           y_BTHU: Output of each query head, float32.
-          x_BTD: Input of the sublayer, from which the queries are projected.
+          x_BTD: Input of the sublayer.
           dense: Template of a projection with the model's dtype and initializer. Copy
             it with your own `features` and `name`.
         """
@@ -217,9 +215,9 @@ class ScaledDotProduct(Attention):
       cap: Soft cap: scores s become cap · tanh(s / cap) (Gemma Team 2024). 0 disables
         it.
       dropout: Dropout rate of the weights. The paper uses none.
-      query_key_norm: Whether to RMS-normalize queries and keys per head, with gain γ =
-        c + w (Gemma Team 2025).
-      query_key_offset: The constant c. w is learned, and γ starts at 1.
+      query_key_norm: Whether to RMS-normalize queries and keys per head, with gain c +
+        w (Gemma Team 2025).
+      query_key_offset: c. The gain starts at 1; w is learned.
       unsupported: Attributes that a variant fixes at their defaults. For `temperature`,
         only 0 is unsupported.
 
@@ -292,8 +290,6 @@ class ScaledDotProduct(Attention):
 
 
 class _HeadNorm(nn.Module):
-    """x / √(E x² + 10⁻⁶) ⊙ (c + w) over the features of a head, in float32."""
-
     offset: float
 
     @nn.compact

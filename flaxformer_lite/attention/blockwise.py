@@ -24,9 +24,9 @@ LOWEST = -1e30
 class BlockwiseAttention(ScaledDotProduct):
     """Softmax attention in linear memory: softmax((Q Kᵀ scale + bias) / T) V.
 
-    The weights are never materialized. An online softmax rescales the running sums to
-    the highest score so far. The backward pass recomputes each block of queries. The
-    mask still takes one byte per query-key pair, and a bias takes four.
+    An online softmax replaces the matrix of weights, and the backward pass recomputes
+    each block of queries. The mask still takes one byte per query-key pair, and a bias
+    takes four.
 
     Attributes:
       block: Maximum number of queries, and of keys, per block.

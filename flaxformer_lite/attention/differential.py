@@ -23,13 +23,10 @@ class DifferentialAttention(ScaledDotProduct):
     """The difference of two softmax maps: (A₁ − λ A₂) [V₁, V₂], then a norm.
 
     Heads i and i + h / 2 form a pair with the maps A₁ and A₂ and the values V₁ and V₂.
-    Parameters and products are those of `softmax`, except for λ and the norm.
 
     λ = exp(λ_q1 · λ_k1) − exp(λ_q2 · λ_k2) + λ_init, with vectors of d_k features that
-    all pairs of a layer share. λ_init grows with depth (`initial_lambda`). The output
-    of a pair is (1 − λ_init) · RMSNorm over its 2 d_v features.
-
-    Recorded weights are those of the single maps.
+    all pairs of a layer share. `initial_lambda` gives λ_init. The output of a pair is
+    (1 − λ_init) · RMSNorm over its 2 d_v features.
 
     Raises:
       ValueError: The number of heads is odd.
@@ -68,8 +65,6 @@ class DifferentialAttention(ScaledDotProduct):
 
 
 class _PairNorm(nn.Module):
-    """x / √(E x² + 10⁻⁵) ⊙ γ over the 2 d_v features of each pair of heads."""
-
     @nn.compact
     def __call__(self, y_BTHU):
         batch, length, num_heads, d_v = y_BTHU.shape

@@ -10,13 +10,12 @@ from flaxformer_lite.ops.fused_attention import fused_attention
 class FlashAttention(ScaledDotProduct):
     """Fused softmax attention on NVIDIA GPUs: softmax((Q Kᵀ scale + bias) / T) V.
 
-    You can trace it on any machine, but lower it only for NVIDIA GPUs. `blockwise`
-    computes the same function on any hardware.
+    `blockwise` computes the same function on any hardware.
 
     Raises:
       ValueError: The dtype is not bfloat16. `d_k` is not a multiple of 8, differs from
-        d_v, or is unsupported by this GPU's cuDNN. Relative positions are given.
-        Lowering targets another platform.
+        d_v, or is unsupported by this GPU's cuDNN. Relative positions are given. The
+        program is lowered for another platform.
     """
 
     unsupported = ('temperature', 'cap', 'dropout')

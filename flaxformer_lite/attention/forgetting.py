@@ -11,11 +11,8 @@ class ForgettingAttention(ScaledDotProduct):
     """Softmax attention whose scores decay with forget gates: score_ij + Σ_l log f_l.
 
     The sum runs over the tokens l after key j, up to query i. Each token has one gate
-    per head, f_l = σ(x_l · w + b), with b initialized to 0. The gates also replace
-    positions, so the paper's models use none.
-
-    The cache keeps log f of each token. Every query sums it over the keys that its mask
-    shows, so padding, packing and beams need no special case.
+    per head, f_l = σ(x_l · w + b), with b initialized to 0. The cache keeps log f. The
+    paper's models use no positions besides the gates.
     """
 
     per_head = True

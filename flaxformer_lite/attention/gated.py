@@ -12,17 +12,15 @@ from flaxformer_lite.validation import Choices
 class GatedAttention(ScaledDotProduct):
     """Softmax attention whose heads are gated by the input: y ⊙ σ(x W_g).
 
-    x is the vector from which the query is projected, and y the output of all heads. A
-    gate near 0 lets a query read nothing, although its weights sum to 1. This is the
-    paper's gate G1, after the weighted sum and before W^O.
+    x is the vector from which the query is projected, and y the output of all heads.
+    This is the paper's gate G1.
 
     To gate another attention, such as `flash`, derive from both classes:
 
         class GatedFlash(GatedAttention, FlashAttention): ...
 
     Attributes:
-      gates: 'elements' for one gate per feature of each head, or 'heads' for one per
-        head.
+      gates: 'elements' for one gate per feature of each head, 'heads' for one per head.
     """
 
     gates: Annotated[str, Choices('elements', 'heads')] = 'elements'

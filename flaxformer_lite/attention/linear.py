@@ -22,9 +22,8 @@ LOWEST = -1e30
 def scaled_feature(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
     """Computes φ(x) = elu(x) + 1 (equation 7) as exp(m) φ' and returns (φ', m).
 
-    Far below 0, φ(x) = exp(x) would underflow. Factoring out the largest value along
-    `axis` keeps the ratios. If m < 0, φ' is at most 1. Gradients treat m as a constant,
-    because it cancels in the attention.
+    Factoring out the largest value along `axis` avoids underflow far below 0. Gradients
+    treat m as a constant, because it cancels in the attention.
     """
     x = x.astype(jnp.float32)
     largest = jnp.minimum(x.max(axis, keepdims=True), 0.0)
@@ -71,8 +70,8 @@ class _RunningSums(struct.PyTreeNode):
 class LinearAttention(Attention):
     """Linear attention: φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k) over the visible keys.
 
-    Decoding carries the sums from token to token. Training computes softmax(log φ(q) ·
-    φ(k)) for all pairs, which is equivalent and supports the masks of packing.
+    Decoding carries the sums from token to token. Training computes the equivalent
+    softmax(log φ(q) · φ(k)) for all pairs, which supports packed rows.
     """
 
     def scores(self, q_BTHK, kv):

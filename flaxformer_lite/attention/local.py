@@ -12,7 +12,7 @@ class LocalAttention(ScaledDotProduct):
 
     Attributes:
       window: Keys must be fewer than `window` positions away.
-      window_after: The same limit for keys after the query. Defaults to `window`.
+      window_after: The limit for keys after the query. Defaults to `window`.
     """
 
     by_distance = True

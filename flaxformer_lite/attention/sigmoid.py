@@ -9,8 +9,7 @@ from flaxformer_lite.attention.base import Attention
 class SigmoidAttention(Attention):
     """Sigmoid attention: σ(q · k / √d_k − log n), with n the number of visible keys.
 
-    Keys do not compete. The bias −log n makes the weights of a query sum to about 1 at
-    initialization, like those of a softmax.
+    The bias −log n makes the weights of a query sum to about 1 at initialization.
     """
 
     def weights(self, scores_BHTS, mask_BHTS):

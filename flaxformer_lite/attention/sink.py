@@ -11,10 +11,9 @@ from flaxformer_lite.ops.masked_softmax import masked_softmax
 class SinkAttention(ScaledDotProduct):
     """Softmax attention whose weights may sum to less than 1.
 
-    w_s = exp(score_s) / (exp(b_h) + Σ exp(score)), where b_h is a logit of the head h.
-    A head that has nothing to attend to can put its weight on the sink, which has no
-    value. gpt-oss (OpenAI 2025) learns one b_h per head. With b_h = 0 this is "softmax
-    off by one" (Miller 2023).
+    w_s = exp(score_s) / (exp(b_h) + Σ exp(score)), where b_h is a logit of head h.
+    gpt-oss (OpenAI 2025) learns b_h. With b_h = 0 this is "softmax off by one" (Miller
+    2023).
 
     Attributes:
       learned: Whether b_h is a parameter, initialized to 0. If False, it stays 0.

@@ -28,19 +28,14 @@ def model(
     """Builds the model of a `model` config. Source and target share a vocabulary.
 
     Args:
-      vocab_size, special_tokens: the tokenizer's, so they aren't part of the config.
+      vocab_size, special_tokens: The tokenizer's.
 
     Raises:
-      ValueError: a value is invalid; the message names the field.
+      ValueError: A value is invalid; names the field.
 
     Examples:
       >>> model({'num_layers': 2, 'positions': 'learned'}, vocab_size=8000).max_length
       1024
-
-      >>> model({'num_layers': 0}, vocab_size=8000)
-      Traceback (most recent call last):
-        ...
-      ValueError: model.num_layers must be at least 1 and at most 1000, not 0
     """
     config = ModelConfig.of(config)
     variants.check(config)
@@ -57,7 +52,7 @@ def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
     """Builds the set encoder of a `model` config, without positions.
 
     Raises:
-      ValueError: as `model`.
+      ValueError: As `model`.
     """
     config = ModelConfig.of(config).with_values({'positions': 'none'})
     variants.check(config)
@@ -120,7 +115,6 @@ class Parts:
         )
 
     def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:
-        """Returns the shortest period of layer templates."""
         layers = self._of_layers[: sizes.num_layers]
         blocks = tuple(Parts(layer)._block(role, sizes) for layer in layers)
         return blocks[: period_of(blocks)]

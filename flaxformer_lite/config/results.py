@@ -87,6 +87,7 @@ def _error(title: str, wrong: str, returned: Any) -> ResultError:
 
 
 def check_type(title: str, value: Any, kind: type) -> None:
+    """Raises ResultError if a value doesn't fit a type."""
     if not isinstance(value, kind):
         raise _error(title, _named(value), kind)
 

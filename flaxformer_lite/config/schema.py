@@ -1,8 +1,4 @@
-"""The fields of a `model` config: type, default, range and help of each.
-
-Validation, error messages, `--help` and the documentation use these annotations:
-`Annotated[type, Range or Choices, help]`.
-"""
+"""The fields of a `model` config, annotated with type, range or choices, and help."""
 
 import dataclasses
 import operator
@@ -176,7 +172,7 @@ class ModelConfig(Section):
         """Returns a validated config from a mapping; omitted fields get defaults.
 
         Raises:
-          ValueError: a field is unknown, or a value is invalid; names the field.
+          ValueError: A field is unknown, or a value is invalid; names the field.
         """
         if isinstance(config, ModelConfig):
             return config
@@ -212,13 +208,9 @@ class ModelConfig(Section):
     def fields_of(self, name: str, role: str) -> list[str]:
         """Returns the fields that a stack reads for a value; the last one decides.
 
-        The decoder of an encoder-decoder uses its own value, or else the encoder's.
-        Cross-attention uses its own, or else the sizes of the decoder and the attention
-        of the encoder. `build.Parts` makes an exception for an attention that is
-        `by_distance`.
-
         Args:
-          name: a field without a section.
+          name: A field without a section, which the decoder and cross-attention may
+            override.
           role: 'encoder', 'decoder', 'cross', or the role of a single stack.
         """
         sections = {'decoder': ['decoder'], 'cross': ['cross', 'decoder']}.get(role, [])

@@ -1,14 +1,12 @@
 """Spec strings such as `'local(window=64)'`: a component and its arguments.
 
-Each kind of component has a folder. A component is a file `<folder>/<name>.py` that
-defines one public class; you don't need to register it. To use a class of your own, add
-its module: `'my_parts.Local(window=64)'`. In Python you can also pass a class or an
-object of it. All imports by name happen in this module.
+A component is a file `<folder>/<name>.py` that defines one public class; you don't need
+to register it. Name a class of your own with its module, or pass the class or an object
+in Python.
 
     LOSSES = Folder('flaxformer_lite.losses', 'Loss')
     loss = LOSSES.make('smoothed(rate=0.1)')       # from losses/smoothed.py
     loss = LOSSES.make('my_parts.Focal(gamma=2)')  # from my_parts.py, or a package
-    loss = LOSSES.make(Focal(gamma=2))             # Focal is a Python class
 """
 
 import ast
@@ -36,6 +34,8 @@ class ModuleError(ImportError):
 
 @runtime_checkable
 class Dataclass(Protocol):
+    """Any dataclass, for annotations."""
+
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
@@ -79,7 +79,7 @@ class Folder:
         """Checks, without imports, that a name without a module has a file.
 
         Raises:
-          ValueError: the spec is malformed, or the name is unknown.
+          ValueError: The spec is malformed, or the name is unknown.
         """
         name, _ = parse(spec)
         if '.' in name or name in self.names():
@@ -94,7 +94,7 @@ class Folder:
         """Resolves a spec; nothing is built.
 
         Raises:
-          ValueError: the spec is malformed, or the class doesn't exist or isn't of this
+          ValueError: The spec is malformed, or the class doesn't exist or isn't of this
             kind.
         """
         self.check_name(spec)
@@ -119,7 +119,7 @@ class Folder:
         """Builds the object that a spec names; `given` are arguments that it can't set.
 
         Raises:
-          ValueError: as `find` and `Component.make`.
+          ValueError: As `find` and `Component.make`.
         """
         return self.find(spec).make(**given)
 
@@ -150,8 +150,8 @@ class Component:
         """Checks the user's arguments; those in `given` are not the user's to set.
 
         Raises:
-          ValueError: an argument is unknown, missing or invalid; names it and the
-            allowed values, and an example `name(…)` of the docstring, if any.
+          ValueError: An argument is unknown, missing or invalid; names it, the allowed
+            values, and an example from the docstring, if any.
         """
         takes = {x: kind for x, kind in self.parameters.items() if x not in given}
         for argument, value in self.arguments.items():
@@ -175,7 +175,7 @@ class Component:
         """Builds the object.
 
         Raises:
-          ValueError: as `check`, or the class raises it.
+          ValueError: As `check`, or the class raises it.
         """
         self.check(given)
         try:
@@ -192,7 +192,7 @@ def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
     their defaults.
 
     Raises:
-      ValueError: the text isn't a name, optionally with literal keyword arguments.
+      ValueError: The text isn't a name, optionally with literal keyword arguments.
     """
     if not isinstance(spec, str):
         cls = _class_of(spec)
@@ -236,8 +236,8 @@ def text(spec: Spec) -> str:
     """Returns a spec as a string from which the component can be rebuilt.
 
     Raises:
-      ValueError: the class can't be imported by name, as when defined in a notebook or
-        a function, or an attribute of an object isn't a literal.
+      ValueError: The class can't be imported by name, or an attribute of an object
+        isn't a literal.
     """
     if isinstance(spec, str):
         return spec
@@ -264,7 +264,7 @@ def replace(spec: Spec, /, **arguments: Any) -> str:
         replace('cosine(peak=1e-3)', peak=0.5)  # 'cosine(peak=0.5)'
 
     Raises:
-      ValueError: the spec is malformed.
+      ValueError: The spec is malformed.
     """
     name, given = parse(spec)
     return _text_of(name, given | arguments)
@@ -279,7 +279,7 @@ def entries(spec: Spec) -> list[Spec]:
     """Splits `'[local(window=64), softmax]'` into `['local(window=64)', 'softmax']`.
 
     Raises:
-      ValueError: the brackets are empty or malformed.
+      ValueError: The brackets are empty or malformed.
     """
     if not isinstance(spec, str) or not spec.lstrip().startswith('['):
         return [spec]
@@ -293,23 +293,20 @@ def entries(spec: Spec) -> list[Spec]:
 
 
 def _entries(spec: str) -> list[str]:
-    node = _parsed(spec)
+    node = _parse_expression(spec)
     if not isinstance(node, ast.List) or not node.elts:
         raise ValueError('no list')
     return [ast.unparse(entry) for entry in node.elts]
 
 
-def _parsed(text: str) -> ast.expr:
+def _parse_expression(text: str) -> ast.expr:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # about style, such as an unknown escape
         return ast.parse(text.strip(), mode='eval').body
 
 
 def _correction(spec: str) -> str:
-    """Returns how to correct a malformed spec, or `''` if unknown.
-
-    Shells remove quotes, and a backslash in a Windows path starts an escape.
-    """
+    """Returns how to correct a malformed spec, or `''` if unknown."""
     hints = []
     corrected = spec.strip()
     if '\\' in spec:
@@ -338,14 +335,14 @@ def _quoted(match: re.Match[str]) -> str:
 
 def _as_literal(word: str) -> str:
     try:
-        ast.literal_eval(_parsed(word))
+        ast.literal_eval(_parse_expression(word))
     except _UNREADABLE:
         return f'"{word}"'
     return word
 
 
 def _read(spec: str) -> tuple[str, dict[str, Any]]:
-    node = _parsed(spec)
+    node = _parse_expression(spec)
     if '\\' in spec:
         _check_escapes(node)
     if not isinstance(node, ast.Call):
@@ -395,7 +392,7 @@ def _attributes(spec: type | Dataclass) -> dict[str, Any]:
 def is_of_part(error: BaseException) -> bool:
     """Returns whether a user's component raised an error while it ran.
 
-    Errors while it is built concern a config field and don't count.
+    Errors while it is built don't count.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [frame.f_globals.get('__name__', '') for frame in frames]
@@ -426,8 +423,8 @@ def imported(name: str) -> Any:
     """Returns the class or function of a dotted name.
 
     Raises:
-      ValueError: the module doesn't exist, lacks the callable, or is a program.
-      ModuleError: the module raises an error, which is the cause.
+      ValueError: The module doesn't exist, lacks the callable, or is a program.
+      ModuleError: The module raises an error, which is the cause.
     """
     module_name, _, class_name = name.rpartition('.')
     package, _, _ = name.partition('.')

@@ -52,19 +52,21 @@ GIVEN = {
 
 def folder(field: str) -> Folder:
     """Returns the folder of a field: that of `'norm'` for `'decoder.norm'`."""
-    return FOLDERS[_plain(field)]
+    return FOLDERS[_without_section(field)]
 
 
 def fields() -> list[str]:
-    return [name for name in schema.fields() if _plain(name) in FOLDERS]
+    """Returns the config fields that name a component."""
+    return [name for name in schema.fields() if _without_section(name) in FOLDERS]
 
 
-def _plain(field: str) -> str:
+def _without_section(field: str) -> str:
     """Returns the field without its section: `'decoder.norm'` → `'norm'`."""
     return field.rpartition('.')[2]
 
 
 def names(field: str) -> list[str]:
+    """Returns the names of a field's components."""
     return folder(field).names()
 
 
@@ -80,11 +82,10 @@ def arguments(kind: str, name: str) -> dict[str, Any]:
 def of_layers(config: ModelConfig) -> list[ModelConfig]:
     """Returns the config of each layer of a period, in which no field is a pattern.
 
-    Layer i uses entry i mod 2 of a pattern `'[a, b]'`. The period is the least common
-    multiple of the patterns' lengths, at most the depth.
+    Layer i uses entry i mod 2 of a pattern `'[a, b]'`.
 
     Raises:
-      ValueError: a pattern is malformed, or its field applies to all layers.
+      ValueError: A pattern is malformed, or its field applies to all layers.
     """
     patterns = {}
     for field in fields():
@@ -119,6 +120,7 @@ def find(config: ModelConfig, field: str) -> Any:
 
 
 def make(field: str, text: Spec, **given: Any) -> Any:
+    """Builds the component of a field."""
     with naming(field):
         return folder(field).make(text, **given)
 
@@ -147,7 +149,7 @@ def _used_fields(config: ModelConfig) -> set[str]:
             # The norm of embeddings is used with any residual connection.
             used_anyway = {'norm'} if config.norm_embeddings else set()
             unused |= set(residual.unused_fields) - used_anyway
-        for name in {_plain(field) for field in schema.fields()} - unused:
+        for name in {_without_section(field) for field in schema.fields()} - unused:
             used.update(config.fields_of(name, role))
     return used - set(architecture.unused_fields)
 

@@ -1,15 +1,12 @@
 """Decoding strategies, one file each, independent of models.
 
 A decoding step is a function `(token_BN, state, beam) → (logits_BNV, state)`. It maps
-the token at position `beam.step` of each of a sentence's N hypotheses to the logits of
-the next token. `state` is an opaque tree of arrays whose first axis is the sentences.
-Its method `allocate(hypotheses, tokens)` reserves space for that many tokens.
+the tokens at position `beam.step` of N hypotheses per sentence to the logits of the
+next tokens. The state is a tree of arrays whose first axis is the sentences. Its method
+`allocate(hypotheses, tokens)` reserves space.
 
-A search drops finished sentences from the batch and loops until the last one finishes.
-On a mesh, run one search per device with `sharding.map_rows`.
-
-Padding and the start token are never chosen, unless one of them is also the end token.
-Scores are nevertheless log-probabilities over all tokens.
+Results never contain padding or the start token, unless one is also the end token.
+Scores are log-probabilities over all tokens.
 """
 
 # ruff: noqa: F401 (for type checkers)

@@ -21,8 +21,6 @@ def filter_logits(
 
     Examples:
       >>> logits_BV = jnp.log(jnp.array([[0.5, 0.3, 0.15, 0.05]]))
-      >>> jnp.isfinite(filter_logits(logits_BV, top_k=3)).tolist()
-      [[True, True, True, False]]
 
       >>> jnp.isfinite(filter_logits(logits_BV, top_p=0.7)).tolist()
       [[True, True, False, False]]

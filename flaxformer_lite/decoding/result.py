@@ -14,7 +14,7 @@ class DecodeResult(NamedTuple):
     Attributes:
       tokens_BNL: int32. Padding follows the end token.
       scores_BN: float32 log-probability in nats. Beam search divides it by the length
-        penalty. A missing hypothesis has −inf.
+        penalty. −inf if missing.
       exists_BN: bool. False if fewer than N hypotheses are possible, the row is
         padding, or the logits are NaN.
     """
@@ -52,6 +52,7 @@ class DecodeResult(NamedTuple):
 
 
 def concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
+    """Joins the hypotheses of two results."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1), one, other)
 
 
@@ -81,4 +82,5 @@ def _gather(hypotheses: DecodeResult, index_BM: jax.Array) -> DecodeResult:
 def write_rows(
     result: DecodeResult, row_B: jax.Array, rows: DecodeResult
 ) -> DecodeResult:
+    """Writes rows of a result at the given indices of another."""
     return jax.tree.map(lambda x, some: x.at[row_B].set(some), result, rows)

@@ -21,7 +21,7 @@ from flaxformer_lite.kv_cache import BeamState, gather_beams
 
 # The cache's initial capacity in tokens, and its growth factor. Most translations are
 # short and don't pay for the capacity that the longest may need.
-FIRST_ROOM = 32
+FIRST_CAPACITY = 32
 GROWTH = 4
 # When at most these fractions of the sentences are unfinished, the others leave the
 # batch. A third fraction doesn't speed up decoding and makes the program 25% larger.
@@ -36,10 +36,10 @@ class DecodeInputs(NamedTuple):
     Attributes:
       decode_step: The model's step, as `flaxformer_lite.decoding` defines it.
       state: Initial decoding state, without space for generated tokens.
-      max_len_B: int32, maximum length of each result, including the end token, at most
-        `length`. 0 for padding rows. At its limit, a sentence gets the end token.
+      max_len_B: int32, maximum length of each result, including the end token; 0 for
+        padding rows. At its limit, a sentence gets the end token.
       length: Static maximum length of all results.
-      padding: Fills results after the end token.
+
       keys_B: PRNG key per row, for strategies that sample. Rows sample independently.
     """
 
@@ -78,7 +78,7 @@ class SearchTrace(NamedTuple):
     Attributes:
       steps: int32 scalar, number of steps taken.
       live: Unfinished hypotheses after each step, scored by log-probability, with a
-        leading axis of `length` steps. Steps not taken are zeros.
+        leading axis of `length` steps. Zeros after the last step.
       finished: Best finished hypotheses after each step, scored as in the result.
     """
 
@@ -90,8 +90,8 @@ class SearchTrace(NamedTuple):
     def hypotheses(self, eos: int, row: int = 0) -> dict[tuple[int, ...], float]:
         """Returns every hypothesis kept at any step of a sentence: tokens → score.
 
-        They form the search tree, whose root is (). Scores are log-probabilities; those
-        of hypotheses that end in `eos` are as in the result.
+        They form the search tree, whose root is (). Scores are log-probabilities, or as
+        in the result for hypotheses that end in `eos`.
         """
         found: dict[tuple[int, ...], float] = {(): 0.0}
         for step in range(int(self.steps)):
@@ -133,9 +133,9 @@ class Search:
 
         # All sentences, with increasing capacity, until few are unfinished.
         stops = [*smaller, 0]
-        for room in _rooms(self.inputs.length):
-            state = self._allocate(state, room)
-            state = self._run(state, room, stops[0])
+        for capacity in _capacities(self.inputs.length):
+            state = self._allocate(state, capacity)
+            state = self._run(state, capacity, stops[0])
         result = state.finished
         # Only the unfinished sentences, in ever smaller batches.
         for rows, stop in itertools.pairwise(stops):
@@ -158,8 +158,8 @@ class Search:
             (state.live, state.finished),
         )
 
-        def goes_on(room, carried):
-            return self._goes_on(carried[0], room, 0)
+        def should_continue(capacity, carried):
+            return self._should_continue(carried[0], capacity, 0)
 
         def advance(carried):
             state, seen = carried
@@ -171,10 +171,10 @@ class Search:
             )
             return after, seen
 
-        for room in _rooms(steps):
-            state = self._allocate(state, room)
-            has_room = functools.partial(goes_on, room)
-            state, seen = jax.lax.while_loop(has_room, advance, (state, seen))
+        for capacity in _capacities(steps):
+            state = self._allocate(state, capacity)
+            has_capacity = functools.partial(should_continue, capacity)
+            state, seen = jax.lax.while_loop(has_capacity, advance, (state, seen))
         result = state.finished
         if self.groups > 1:
             result = best(self.beams, result)
@@ -211,36 +211,38 @@ class Search:
             model=inputs.state,
         )
 
-    def _allocate(self, state: SearchState, room: int) -> SearchState:
+    def _allocate(self, state: SearchState, capacity: int) -> SearchState:
         slots = state.beam.visible_BNS.shape[2]
-        padding = [(0, 0), (0, 0), (0, room * self.beams - slots)]
+        padding = [(0, 0), (0, 0), (0, capacity * self.beams - slots)]
         visible_BNS = jnp.pad(state.beam.visible_BNS, padding)
         return state._replace(
             beam=state.beam.replace(visible_BNS=visible_BNS),
-            model=state.model.allocate(self.beams, room),
+            model=state.model.allocate(self.beams, capacity),
         )
 
-    def _run(self, state: SearchState, room: int, stop: int) -> SearchState:
+    def _run(self, state: SearchState, capacity: int, stop: int) -> SearchState:
         """Steps until at most `stop` sentences are unfinished or the cache is full."""
 
-        def goes_on(state):
-            return self._goes_on(state, room, stop)
+        def should_continue(state):
+            return self._should_continue(state, capacity, stop)
 
-        return jax.lax.while_loop(goes_on, self._advance, state)
+        return jax.lax.while_loop(should_continue, self._advance, state)
 
-    def _goes_on(self, state: SearchState, room: int, stop: int) -> jax.Array:
-        has_room = state.beam.step < room
-        return has_room & (self._is_unfinished(state).sum() > stop)
+    def _should_continue(
+        self, state: SearchState, capacity: int, stop: int
+    ) -> jax.Array:
+        has_capacity = state.beam.step < capacity
+        return has_capacity & (self._is_unfinished(state).sum() > stop)
 
     def _keep_unfinished(self, state: SearchState, rows: int) -> SearchState:
         stay_B = jnp.argsort(~self._is_unfinished(state))[:rows]
 
-        def of_those(x):
+        def select(x):
             if x.ndim == 0:
                 return x
             return x[stay_B]
 
-        return jax.tree.map(of_those, state)
+        return jax.tree.map(select, state)
 
     def _is_unfinished(self, state: SearchState) -> jax.Array:
         """Returns whether a live hypothesis can enter its group's best, bool B."""
@@ -264,7 +266,7 @@ class Search:
         return is_open_B
 
     def _advance(self, state: SearchState) -> SearchState:
-        beam, model, logits_BNV = self._feed(state)
+        beam, model, logits_BNV = self._run_model(state)
         candidates, parent_BM = self._candidates(state, logits_BNV)
         length = beam.step + 1
         ended_BM = candidates.tokens_BNL[:, :, beam.step] == self.inputs.eos
@@ -307,8 +309,7 @@ class Search:
 
         return jax.tree.map(joined, arrays)
 
-    def _feed(self, state: SearchState) -> tuple[BeamState, Any, jax.Array]:
-        """Returns the next step, the model's new state and logits BNV."""
+    def _run_model(self, state: SearchState) -> tuple[BeamState, Any, jax.Array]:
         beam = state.beam
         batch, beams = beam.parent_BN.shape
         visible_BNS = beam.visible_BNS
@@ -334,7 +335,7 @@ class Search:
         allowed_B1V = allowed_BV[:, None]
         log_z_BN = jax.nn.logsumexp(logits_BNV, -1)
         offset_BN = live.scores_BN - log_z_BN
-        logits_BNV = self._processed(state, logits_BNV)
+        logits_BNV = self._process_logits(state, logits_BNV)
         total_BNV = logits_BNV + offset_BN[..., None]
         if self.inputs.processors:
             # `_is_unfinished` requires log-probabilities that never rise.
@@ -356,7 +357,7 @@ class Search:
         tokens_BML = tokens_BML.at[:, :, state.beam.step].set(token_BM)
         return DecodeResult(tokens_BML, scores_BM, exists_BM), parent_BM
 
-    def _processed(self, state: SearchState, logits_BNV: jax.Array) -> jax.Array:
+    def _process_logits(self, state: SearchState, logits_BNV: jax.Array) -> jax.Array:
         """Applies the processors, except to sentences at their limit."""
         if not self.inputs.processors:
             return logits_BNV
@@ -379,13 +380,13 @@ class Search:
         return jnp.where(is_last_B1, is_end, is_text | is_end)
 
 
-def _rooms(length: int) -> list[int]:
-    rooms = []
-    room = FIRST_ROOM
-    while room < length:
-        rooms.append(room)
-        room *= GROWTH
-    return [*rooms, length]
+def _capacities(length: int) -> list[int]:
+    capacities = []
+    capacity = FIRST_CAPACITY
+    while capacity < length:
+        capacities.append(capacity)
+        capacity *= GROWTH
+    return [*capacities, length]
 
 
 def length_penalty(length: jax.Array | int, alpha: float) -> jax.Array | float:

@@ -50,21 +50,18 @@ def logit_lens(
 ) -> jax.Array:
     """Returns the logits that the decoder's stream would give after each layer.
 
-    The stream x_l after l layers passes through the stack's final norm, if there is
-    one, and the output embedding: logits_l = W norm(x_l) + b.
+    logits_l = W norm(x_l) + b, with the stream x_l after l layers and the stack's final
+    norm, if there is one.
 
     Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
       translators: from `fit_tuned_lens`, for a tuned lens.
 
     Returns:
-      float32 LBTV, with one entry more than the decoder has layers. Entry 0 is the
-      stream before the first layer. The last entry is the logits of the model.
+      float32 LBTV. Entry 0 is the stream before the first layer, and the last entry the
+      logits of the model.
 
     Raises:
-      ValueError: the model has no layers, or `variables` lacks the 'params' level.
+      ValueError: The model has no layers, or `variables` lacks the 'params' level.
     """
     model, variables = prepare(model, variables)
     stream_LBTD = _streams(model, variables, batch)
@@ -83,12 +80,11 @@ def fit_tuned_lens(
     of the lens after l layers. It compiles a step for each shape of a batch.
 
     Args:
-      model, variables: as `logit_lens`. The variables don't change.
       batches: a batch per step. Several hundred steps are typical.
       optimizer: defaults to `optax.adam(1e-3)`.
 
     Raises:
-      ValueError: as `logit_lens`.
+      ValueError: As `logit_lens`.
     """
     model, variables = prepare(model, variables)
     optimizer = optimizer or optax.adam(1e-3)

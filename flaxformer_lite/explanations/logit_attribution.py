@@ -1,8 +1,4 @@
-"""Direct logit attribution.
-
-Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits": the residual
-stream is the sum of the sublayers' outputs, so a logit is a sum of their terms.
-"""
+"""Direct logit attribution (Elhage et al. 2021, "A Mathematical Framework …")."""
 
 from typing import Any, NamedTuple
 
@@ -26,14 +22,13 @@ class LogitAttribution(NamedTuple):
     `logit_BT` = `embed_BT` + the sum of `sublayers` over names and layers + `rest_BT`.
 
     Attributes:
-      logit_BT: the logit, before `logit_cap`; or the difference of two logits.
-      embed_BT: the term of the embedding with its position.
-      sublayers: terms of the sublayers' outputs, LBT, by the names 'attn_out',
+      logit_BT: The logit, before `logit_cap`; or the difference of two logits.
+      embed_BT: Term of the embedding with its position.
+      sublayers: Terms of the sublayers' outputs, LBT, by the names 'attn_out',
         'cross_attn_out' and 'mlp_out'.
-      heads: terms of the heads, LBTH, by the names 'self_attention' and
-        'cross_attention'. Over heads, they sum to the sublayer's term without the
-        bias of its output projection.
-      rest_BT: the biases' term.
+      heads: Terms of the heads, LBTH, by the names 'self_attention' and
+        'cross_attention'. They sum to the sublayer's term without its output bias.
+      rest_BT: Term of the biases.
     """
 
     logit_BT: jax.Array
@@ -53,19 +48,16 @@ def logit_attribution(
     """Splits a logit into the direct terms of the decoder's heads and sublayers.
 
     A term is what an output adds to the logit through the residual stream, without its
-    effect on later sublayers. Norms on the way are linear maps: their statistics are
-    those of the actual stream. Post-norm needs this in each sublayer, pre-norm only at
-    the end.
+    effect on later sublayers. Norms on the way are linear maps with the statistics of
+    the actual stream.
 
     Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
-      tokens_BT: the token of each position whose logit is split. Defaults to the label.
-      others_BT: if given, splits the logit of `tokens_BT` minus that of `others_BT`.
+
+      tokens_BT: Token of each position whose logit is split. Defaults to the label.
+      others_BT: If given, splits the logit of `tokens_BT` minus that of `others_BT`.
 
     Raises:
-      ValueError: the model has no layers, or `variables` lacks the 'params' level.
+      ValueError: The model has no layers, or `variables` lacks the 'params' level.
     """
     model, variables = prepare(model, variables)
     tokens_BT = batch['labels'] if tokens_BT is None else tokens_BT
@@ -112,7 +104,6 @@ def logit_attribution(
 
 
 def _attentions(model):
-    """Returns the attentions of decoder layers, with the names of their outputs."""
     block = decoder_of(model).block
     return {
         name: output

@@ -17,9 +17,9 @@ def label_log_p(batch: Batch, at_B: ArrayLike | None = None) -> Any:
     """Returns a metric: the log-probability of each row's labels, in nats.
 
     Args:
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
-      at_B: the index of the only label to count in each row. Defaults to all labels
-        except padding.
+
+      at_B: Index of the only label to count in each row. Defaults to all labels except
+        padding.
 
     Returns:
       A `Metric` that `jax.jit` accepts as an argument.
@@ -38,11 +38,11 @@ def _label_log_p(labels_BT, counts_BT, logits_BTV):
 
 
 def logit_difference(at_B: ArrayLike, token_B: ArrayLike, other_B: ArrayLike) -> Any:
-    """Returns a metric: how much higher the logit of a token is than that of another.
+    """Returns a metric: the logit of a token minus that of another.
 
     Args:
-      at_B: index of the position in each row that predicts the token.
-      token_B, other_B: the two tokens.
+      at_B: Index of the position in each row that predicts the token.
+      token_B, other_B: The two tokens.
 
     Returns:
       A `Metric` that `jax.jit` accepts as an argument.

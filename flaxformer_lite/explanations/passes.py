@@ -25,7 +25,7 @@ def prepare(model: Model, variables: Any) -> tuple[Model, Any]:
     """Returns an equivalent model whose layers run one by one, and its variables.
 
     Raises:
-      ValueError: the model has no stacks of layers, or `variables` lacks the 'params'
+      ValueError: The model has no stacks of layers, or `variables` lacks the 'params'
         level.
     """
     if not model.stacks():
@@ -60,10 +60,10 @@ def activations(
     """Returns the logits of a prepared model, and the named activations.
 
     Args:
-      names: names as in `intervene`.
+      names: As in `intervene`.
 
     Raises:
-      ValueError: a name matches no activation.
+      ValueError: A name matches no activation.
     """
     found = {}
 

@@ -1,7 +1,4 @@
-"""Activation patching over all heads, layers or tokens, and its linear estimate.
-
-Heimersheim and Nanda 2024, "How to use and interpret activation patching".
-"""
+"""Activation patching over heads, layers or tokens, and its linear estimate."""
 
 import math
 from collections.abc import Sequence
@@ -23,12 +20,7 @@ from flaxformer_lite.training.batch import Batch
 
 
 class _Patch(NamedTuple):
-    """A part of an activation to replace; int32 vectors over patches.
-
-    Attributes:
-      name: index of the activation.
-      indices: index along each of the chosen axes.
-    """
+    """A part of an activation to replace; int32 vectors over patches."""
 
     name: jax.Array
     indices: jax.Array
@@ -46,30 +38,23 @@ def activation_patching(
 ) -> dict[str, jax.Array]:
     """Returns how each clean activation changes the metric of the corrupted batch.
 
-    All patches run in one compiled loop: each replaces a head, a token or a whole
-    activation of the corrupted run by that of the clean run.
-
-        activation_patching(
-            model, variables, clean, corrupted, metric, ['decoder/layer_*/*/z'], 'H'
-        )
+    Each patch replaces a head, a token or a whole activation of the corrupted run by
+    that of the clean run (Heimersheim and Nanda 2024). All run in one compiled loop.
 
     Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      clean, corrupted: batches of the same shapes (`make_batch(…, length=)`).
-      metric: a function of the logits BTV that returns B.
-      names: names of activations, as in `intervene`.
-      axes: letters of the axes along which parts are patched one by one: 'H' for heads,
-        'T' for tokens, 'TH' for each head at each token, '' for whole activations. All
-        `names` must have them.
-      batch_size: number of patches that run at once. It only affects speed and memory.
+      clean, corrupted: Batches of the same shapes (`make_batch(…, length=)`).
+      metric: Function of the logits BTV that returns B.
+      names: Activations, as in `intervene`, such as ['decoder/layer_*/*/z'].
+      axes: Axes along which parts are patched one by one: 'H' for heads, 'T' for
+        tokens, 'TH' for each head at each token, '' for whole activations. All `names`
+        must have them.
+      batch_size: Number of patches that run at once. Only affects speed and memory.
 
     Returns:
       metric(patched) − metric(corrupted), float32, by name, of the axes 'B' + `axes`.
-      `jax.jit` sorts the names.
 
     Raises:
-      ValueError: a name or an axis is unknown, the shapes differ, the model has no
+      ValueError: A name or an axis is unknown, the shapes differ, the model has no
         layers, or `variables` lacks the 'params' level.
     """
     model, variables = prepare(model, variables)
@@ -104,10 +89,9 @@ def attribution_patching(
 ) -> dict[str, jax.Array]:
     """Estimates `activation_patching` with one gradient (Nanda 2023).
 
-    The first-order estimate of a patch is Σ (clean − corrupted) ∂metric/∂activation, at
-    the activation of the corrupted run. It is exact if the metric is linear in it.
-
-    Args and results: as `activation_patching`.
+    The estimate of a patch is Σ (clean − corrupted) ∂metric/∂activation, at the
+    activation of the corrupted run. It is exact if the metric is linear in it.
+    Arguments and results are those of `activation_patching`.
     """
     model, variables = prepare(model, variables)
     new, old, _ = _both(model, variables, clean, corrupted, metric, names, axes)
@@ -126,7 +110,6 @@ def attribution_patching(
 
 
 def _both(model, variables, clean, corrupted, metric, names, axes):
-    """Returns the activations of both batches, and the metric of the corrupted one."""
     _, new = activations(model, variables, clean, names)
     logits_BTV, old = activations(model, variables, corrupted, names)
     for name, x in new.items():
@@ -149,7 +132,6 @@ def _sizes(activation: Activation, axes: str) -> tuple[int, ...]:
 
 
 def _patches(grids) -> _Patch:
-    """Returns a patch for each index of each activation's grid."""
     indices = [
         jnp.indices(sizes, jnp.int32).reshape(len(sizes), math.prod(sizes)).T
         for sizes in grids.values()
@@ -159,7 +141,6 @@ def _patches(grids) -> _Patch:
 
 
 def _chosen(patch: _Patch, number: int, activation: Activation, axes: str) -> jax.Array:
-    """Returns a mask of a patch's part, bool, which broadcasts to the activation."""
     chosen = jnp.reshape(patch.name == number, (1,) * activation.value.ndim)
     for i, letter in enumerate(axes):
         axis = activation.axes.index(letter)

@@ -8,12 +8,7 @@ import optax
 
 
 class Probe(NamedTuple):
-    """A linear classifier of activations, float32.
-
-    Attributes:
-      weights_DC: a weight per feature and class.
-      bias_C: a bias per class.
-    """
+    """A linear classifier of activations, float32."""
 
     weights_DC: jax.Array
     bias_C: jax.Array
@@ -32,19 +27,18 @@ def fit_probe(
 ) -> Probe:
     """Fits a multinomial logistic regression to activations.
 
-    It minimizes Σ_n −log p(label_n) + ½ l2 ‖W‖² by L-BFGS. The bias has no penalty.
-    Standardize features of very different sizes, since the penalty is the same for all.
+    It minimizes Σ_n −log p(label_n) + ½ l2 ‖W‖² by L-BFGS. Standardize features of very
+    different sizes.
 
     Args:
-      x_ND: activations of N tokens or sentences, such as
+      x_ND: Activations of N tokens or sentences, such as
         `record(…).values['encoder/layer_1/resid_post'][valid]`.
-      labels_N: int32, class of each.
-      num_classes: number of classes.
-      l2: strength of the penalty. Without one, separable classes have no minimum.
-      max_steps: largest number of steps. It stops earlier once the gradient is small.
+      labels_N: int32 classes.
+      l2: Strength of the penalty. If 0, separable classes have no minimum.
+      max_steps: Maximum number of steps. It stops earlier once the gradient is small.
 
     Raises:
-      ValueError: the numbers of rows differ.
+      ValueError: The numbers of rows differ.
     """
     if len(x_ND) != len(labels_N):
         raise ValueError(

@@ -17,36 +17,28 @@ def attention_rollout(
 ) -> dict[str, jax.Array]:
     """Returns how much of each token reaches each position through attention.
 
-    "Quantifying Attention Flow in Transformers" (§3): with the mean weights A_l of the
-    heads of layer l, the rollout is R_l = (½ A_l + ½ I) R_{l−1}, and R_0 = I. In a
-    decoder, cross-attention C_l adds the source: Q ← ½ Q + ½ C_l R_encoder, and halves
-    the shares of the target tokens. Over both, shares sum to 1.
-
-    Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
+    With the mean weights A_l of the heads of layer l, the rollout is R_l = (½ A_l + ½
+    I) R_{l−1}, and R_0 = I (§3). In a decoder, cross-attention C_l adds the source, Q ←
+    ½ Q + ½ C_l R_encoder, and halves the shares of the target tokens. Over both, shares
+    sum to 1.
 
     Returns:
-      Shares after each layer, float32, by the names of `Record.weights`:
-        encoder: LBTS, of source token s in source position t.
-        decoder: LBTS, of the token s that the decoder reads in target position t.
-        decoder cross: LBTS, of source token s in target position t.
-      A decoder-only model has 'decoder', over source and target. Positions of padding
-      have no meaning.
+      Shares after each layer, float32 LBTS, of token s in position t, by the names of
+      `Record.weights`: 'encoder', 'decoder' and 'decoder cross'. A decoder-only model
+      has 'decoder', over source and target. Positions of padding have no meaning.
 
     Raises:
-      ValueError: as `record`, or the model has no layers.
+      ValueError: As `record`, or the model has no layers.
     """
     model, variables = prepare(model, variables)
     weights = record(model, variables, batch, names=()).weights
     means = {name: [x.mean(1) for x in layers] for name, layers in weights.items()}
     found = {}
     if 'encoder' in means:
-        found['encoder'] = _of_self_attention(means['encoder'])
+        found['encoder'] = _self_attention_rollout(means['encoder'])
     if 'decoder cross' not in means:
-        return {**found, 'decoder': _of_self_attention(means['decoder'])}
-    decoder, cross = _of_decoder(
+        return {**found, 'decoder': _self_attention_rollout(means['decoder'])}
+    decoder, cross = _decoder_rollout(
         means['decoder'],
         means['decoder cross'],
         found['encoder'][-1],
@@ -55,7 +47,7 @@ def attention_rollout(
     return {**found, 'decoder': decoder, 'decoder cross': cross}
 
 
-def _of_self_attention(layers: Sequence[jax.Array]) -> jax.Array:
+def _self_attention_rollout(layers: Sequence[jax.Array]) -> jax.Array:
     share_BTS = _identity(layers[0])
     shares = []
     for mean_BTS in layers:
@@ -64,7 +56,7 @@ def _of_self_attention(layers: Sequence[jax.Array]) -> jax.Array:
     return jnp.stack(shares)
 
 
-def _of_decoder(self_attention, cross_attention, encoded_BSS, merged):
+def _decoder_rollout(self_attention, cross_attention, encoded_BSS, merged):
     own_BTT = _identity(self_attention[0])
     source_BTS = jnp.zeros_like(cross_attention[0])
     shares = []

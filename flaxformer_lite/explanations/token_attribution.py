@@ -18,8 +18,8 @@ class TokenAttribution(NamedTuple):
     """Attributions of a metric to the embeddings of tokens, float32.
 
     Attributes:
-      source_BS: of each source token.
-      target_BT: of each token that the decoder reads; the first is the start token.
+      source_BS: Source tokens.
+      target_BT: Tokens that the decoder reads; the first is the start token.
     """
 
     source_BS: jax.Array
@@ -31,17 +31,14 @@ def gradient_times_input(
 ) -> TokenAttribution:
     """Returns gradient × input: Σ_d x_d ∂f/∂x_d for each embedding x.
 
-    Shrikumar et al. 2017, "Learning Important Features Through Propagating Activation
-    Differences".
+    Source: Shrikumar et al. 2017, "Learning Important Features …".
 
     Args:
-      model: the model.
-      variables: variables for `model.apply`: {'params': …}.
-      batch: the arrays of `training.batch.BATCH_ARRAYS`.
+
       metric: f, a function of the logits BTV that returns B.
 
     Raises:
-      ValueError: the model has no layers, or `variables` lacks the 'params' level.
+      ValueError: The model has no layers, or `variables` lacks the 'params' level.
     """
     model, variables = prepare(model, variables)
     inputs = _embeddings(model, variables, batch)
@@ -59,20 +56,19 @@ def integrated_gradients(
 ) -> TokenAttribution:
     """Returns integrated gradients (Sundararajan et al. 2017, equation 1).
 
-    The attribution of an embedding x is Σ_d (x_d − x'_d) times the mean of
-    ∂f/∂x_d(x' + α (x − x')) over α from 0 to 1, by the midpoint rule. The attributions
-    of a row sum to f(x) − f(x').
+    The attribution of an embedding x is Σ_d (x_d − x'_d) times the mean of ∂f/∂x_d(x' +
+    α (x − x')) over α from 0 to 1, by the midpoint rule. The attributions of a row sum
+    to f(x) − f(x').
 
     Args:
-      model, variables, batch, metric: as `gradient_times_input`.
-      steps: number of gradients.
-      baseline: a batch of the same shape whose embeddings are x'. Defaults to zeros.
-        Masks and positions are those of `batch`. Models
-        without absolute positions need a batch, such as one of unknown tokens. Their
-        norms make them insensitive to the scale of x, except next to zero.
+
+      steps: Number of gradients.
+      baseline: Batch of the same shape whose embeddings are x'. Defaults to zeros.
+        Models without absolute positions need a batch, such as one of unknown tokens,
+        because norms hide the scale of x.
 
     Raises:
-      ValueError: as `gradient_times_input`, `steps` is below 1, or `baseline` has
+      ValueError: As `gradient_times_input`, `steps` is below 1, or `baseline` has
         another shape.
     """
     if steps < 1:
@@ -111,8 +107,6 @@ def _check_shapes(inputs, start):
 
 
 def _slopes(model, variables, batch, metric, embeddings):
-    """Returns the gradient of the metric with respect to each row's embeddings."""
-
     def total(embeddings):
         given = {name: set_to(x) for name, x in embeddings.items()}
         return metric(logits_with(model, variables, batch, given)).sum()

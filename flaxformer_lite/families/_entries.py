@@ -67,8 +67,7 @@ class Spec:
 
         Args:
           entry: The spec with its fixed arguments, or a choice of specs.
-          arguments: Argument of the variant → name of their field. Values of 0 are
-            omitted.
+          arguments: Argument → name of their field. Values of 0 are omitted.
         """
         self.entry = entry
         self.arguments = arguments
@@ -108,7 +107,7 @@ class Pattern:
         Args:
           name: Name of their list.
           kinds: Word in the list → its spec.
-          depth: Name of their number of layers, which must be written before the list.
+          depth: Their field for the number of layers, written before the list.
         """
         self.name = name
         self.kinds = kinds

@@ -18,10 +18,7 @@ _ACTIVATIONS = {
 
 
 def switches(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns table entries of legacy fields, from when these families were one class.
-
-    Each family supports one value of them; configs with another value are rejected.
-    """
+    """Returns table entries of legacy fields, each with its only supported value."""
     is_pre_norm = fields['residual'] == 'pre_norm'
     return {
         'tie_word_embeddings': True,

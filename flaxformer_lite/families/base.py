@@ -1,8 +1,4 @@
-"""Base class of families: two tables, each used in both directions.
-
-One table maps fields of the family's `config.json` to fields of a `model` config; the
-other maps its arrays to our parameters. `pretrained/` interprets them.
-"""
+"""Base class of families: tables of fields and arrays, used in both directions."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -32,13 +28,12 @@ class Family:
       fields: Our field → an entry for theirs, or a constant value.
       defaults: Values of fields that config.json omits.
       expected: Their fields → the only supported value, if present.
-      arrays: Our parameter's path → the name of their array. `{stack}` is encoder or
-        decoder. An entry for a module covers its arrays.
+      arrays: Our parameter's or module's path → the name of theirs. `{stack}` is
+        encoder or decoder.
       aliases: Our path → alternative names of the array in files.
       computed: Arrays of files to ignore.
       zeros: Paths of our parameters that are 0 if files lack them.
-      rotates_halves: Whether rotary positions pair features i and i + d_k / 2 instead
-        of 2i and 2i + 1. If so, the columns of queries and keys are permuted.
+      rotates_halves: Whether rotary positions pair features i and i + d_k / 2.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()

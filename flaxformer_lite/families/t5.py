@@ -17,9 +17,7 @@ _PLACES = {'encoder': 1, 'decoder': 2}
 class T5(Family):
     """Pre-norm with RMSNorm, relative position biases only, and unscaled scores.
 
-    The original version divides hidden states by √d_model before the logits.
-    Transformers also applies dropout to the output of each stack; this implementation
-    doesn't.
+    Unlike in Transformers, the output of a stack has no dropout.
     """
 
     model_types = ('t5',)

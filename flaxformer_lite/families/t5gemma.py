@@ -63,9 +63,8 @@ def norms(stack: str, *sublayers: str) -> dict[str, str]:
 class T5Gemma(Family):
     """Two Gemma 2 stacks: pre- and post-norms, RoPE, soft caps, GEGLU, local attention.
 
-    Tables write a stack's fields as `encoder.hidden_size`. The maximum distance of a
-    key is `sliding_window` in the encoder and one less in the decoder. Transformers
-    also applies dropout to the output of each stack; this implementation doesn't.
+    The maximum distance of a key is `sliding_window` in the encoder and one less in the
+    decoder. Unlike in Transformers, the output of a stack has no dropout.
     """
 
     model_types = ('t5gemma',)
@@ -175,7 +174,9 @@ class T5Gemma(Family):
                 if k.startswith(prefix)
             }
             fields['vocab_size'] = described.vocab_size
-            fields['query_pre_attn_scalar'] = _scalar_of(fields.pop('scale'))
+            fields['query_pre_attn_scalar'] = _query_pre_attn_scalar(
+                fields.pop('scale')
+            )
             theirs[stack] = cls.write_stack(stack, fields)
         return theirs
 
@@ -210,6 +211,7 @@ def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_numbers(stack: str, fields: Mapping[str, Any]) -> None:
+    """Raises ValueError if sizes of a stack are missing or invalid."""
     for name, kind in _NUMBERS.items():
         validation.check(f'{stack}.{name}', kind, fields[name])
 
@@ -220,7 +222,7 @@ def kinds_given(
     """Returns the kind of each layer: from the config, or by repeating `turns`.
 
     Raises:
-      ValueError: The number of kinds differs from the number of layers.
+      ValueError: The number of kinds isn't the number of layers.
     """
     kinds = fields.get('layer_types')
     layers = fields['num_hidden_layers']
@@ -234,7 +236,7 @@ def kinds_given(
     return kinds
 
 
-def _scalar_of(scale: float) -> float:
+def _query_pre_attn_scalar(scale: float) -> float:
     """Returns scale^−2, as an integer if it was one."""
     scalar = scale**-2
     whole = round(scalar)

@@ -122,7 +122,9 @@ class T5Gemma2(T5Gemma):
         after = fields.pop('window_after', 1)
         if window is not None:
             fields['sliding_window'] = window + after - 1
-        fields['rope_parameters'] = {kind: _rope_of(fields, kind) for kind in _THETA}
+        fields['rope_parameters'] = {
+            kind: _rope_fields(fields, kind) for kind in _THETA
+        }
         if stack == 'encoder':
             return {'text_config': fields}
         return fields
@@ -146,7 +148,7 @@ def _rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _rope_of(fields: dict[str, Any], kind: str) -> dict[str, Any]:
+def _rope_fields(fields: dict[str, Any], kind: str) -> dict[str, Any]:
     theta = fields.pop(f'{kind}.rope_theta', _THETA[kind])
     factor = fields.pop(f'{kind}.factor', None)
     if factor is None:

@@ -1,4 +1,4 @@
-"""Base classes of feed-forward networks: up, activation, down (paper §3.3)."""
+"""Base classes of feed-forward networks (paper §3.3)."""
 
 from typing import Annotated, Any
 
@@ -50,10 +50,7 @@ class FeedForward(Checked, nn.Module):
 
 
 class Gated(FeedForward):
-    """Dropout(f(x W) ⊙ x V) W₂, by default without biases (Shazeer 2020).
-
-    With three matrices instead of two, 2/3 of d_ff gives the same number of parameters.
-    """
+    """Dropout(f(x W) ⊙ x V) W₂, by default without biases (Shazeer 2020)."""
 
     bias: bool = False
 

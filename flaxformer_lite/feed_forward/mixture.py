@@ -15,17 +15,17 @@ from flaxformer_lite.validation import NotNegative, Size
 class MixtureOfExperts(FeedForward):
     """Σ_e p_e FFN_e(x) over the `top` likeliest of E experts, with p = softmax(x W).
 
-    With several chosen experts, their weights p are divided by their sum. Training adds
-    `balance` · E Σ_e f_e P_e to the loss per token (Fedus et al. 2022, equation 4),
-    where f_e is the share of choices routed to expert e and P_e the mean of p_e.
-    Metrics report this sum, without `balance`, and the share of dropped choices.
+    The weights of several chosen experts are divided by their sum. Training adds
+    `balance` · E Σ_e f_e P_e to the loss per token (Fedus et al. 2022, equation 4). f_e
+    is the share of choices routed to expert e, and P_e the mean of p_e. Metrics report
+    the sum and the share of dropped choices.
 
     Attributes:
       experts: E.
       top: Number of experts per token.
       capacity: Maximum load of an expert in training, relative to an even share of
         choices. Excess choices are dropped, second choices first. 0 disables the limit.
-        Evaluation has no limit, so that sentences stay independent.
+        Evaluation has no limit.
 
     Raises:
       ValueError: `top` exceeds `experts`.
@@ -126,7 +126,6 @@ def _one_hot(expert_KN, experts):
 
 
 def _slots(expert_KN, experts):
-    """Returns the index of each choice within its expert, first choices first."""
     chosen_PE = _one_hot(expert_KN, experts)
     before_PE = jnp.cumsum(chosen_PE, 0) - 1
     return (before_PE * chosen_PE).sum(-1).reshape(expert_KN.shape)

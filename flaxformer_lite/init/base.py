@@ -20,9 +20,11 @@ class Init(Checked):
 
     @property
     def logit_scale(self) -> float:
+        """Factor of the logits."""
         return 1.0
 
     def lr_multiplier(self, path: tuple[str, ...]) -> float:
+        """Returns the learning-rate multiplier of a parameter, given its path."""
         return 1.0
 
     def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:

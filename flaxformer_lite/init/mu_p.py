@@ -27,18 +27,13 @@ class MuPInit(Init):
 
     Attributes:
       base: The d_model for which the learning rate was tuned.
-
-    Examples:
-      >>> from flaxformer_lite.sizes import Sizes
-      >>> init = MuPInit(sizes=Sizes(d_model=512), base=128)
-      >>> init.width_ratio, init.logit_scale
-      (4.0, 0.5)
     """
 
     base: Size = 128
 
     @property
     def width_ratio(self) -> float:
+        """m, the ratio of d_model to `base`."""
         return self.sizes.d_model / self.base
 
     @property

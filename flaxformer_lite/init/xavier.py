@@ -7,14 +7,7 @@ from flaxformer_lite.init.base import Init, uniform_with_variance
 
 @dataclasses.dataclass(frozen=True)
 class XavierInit(Init):
-    """Uniform with variance 2 / (fan_in + fan_out); all heads count as one matrix.
-
-    Examples:
-      >>> import jax
-      >>> matrix = XavierInit().matrix(jax.random.key(0), 256, 256, name='up')
-      >>> print(matrix.shape, f'{matrix.std():.2f}')
-      (256, 256) 0.06
-    """
+    """Uniform with variance 2 / (fan_in + fan_out); all heads count as one matrix."""
 
     def matrix(self, key, fan_in, fan_out, name):
         variance = 2 / (fan_in + fan_out)

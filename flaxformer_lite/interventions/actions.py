@@ -58,11 +58,11 @@ def set_to(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> 
         intervene({'decoder/layer_*/self_attention/z': set_to(0.0, heads=[3])})
 
     Args:
-      x: a number, an array of the trailing axes, or one of all axes, as recorded with
+      x: A number, an array of the trailing axes, or one of all axes, as recorded with
         teacher forcing. While decoding, a whole array gives each step its token.
-      heads: numbers of the heads to change. Defaults to all.
-      tokens: positions of the tokens to change. Defaults to all.
-      steps: decoding steps to change. Defaults to all.
+      heads: Heads to change. Defaults to all.
+      tokens: Positions of the tokens to change. Defaults to all.
+      steps: Decoding steps to change. Defaults to all.
     """
     return jax.tree_util.Partial(
         _set_to, jnp.asarray(x), _Chosen.of(heads, tokens, steps)
@@ -70,18 +70,12 @@ def set_to(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> 
 
 
 def add(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> Any:
-    """Returns an intervention that adds `x`, such as a steering vector.
-
-    Args: as `set_to`.
-    """
+    """Returns an intervention that adds `x`, such as a steering vector, as `set_to`."""
     return jax.tree_util.Partial(_add, jnp.asarray(x), _Chosen.of(heads, tokens, steps))
 
 
 def scale(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> Any:
-    """Returns an intervention that multiplies by `x`.
-
-    Args: as `set_to`.
-    """
+    """Returns an intervention that multiplies by `x`, with arguments as `set_to`."""
     return jax.tree_util.Partial(
         _scale, jnp.asarray(x), _Chosen.of(heads, tokens, steps)
     )
@@ -97,9 +91,9 @@ def mean_ablate(
     """Returns an intervention that replaces an activation by its mean over tokens.
 
     Args:
-      value: a recorded activation whose first axes are rows and tokens.
+      value: A recorded activation whose first axes are rows and tokens.
       valid_BT: bool, False for padding, as in `Record.valid`. Defaults to all True.
-      heads, tokens, steps: as `set_to`.
+      heads, tokens, steps: As in `set_to`.
     """
     if valid_BT is None:
         valid_BT = jnp.ones(value.shape[:2], bool)
@@ -114,8 +108,8 @@ def from_record(
     """Returns an intervention that takes the values of another run: patching.
 
     Args:
-      other: a `Record` of the same number of rows, or of one row.
-      heads, tokens, steps: as `set_to`.
+      other: A `Record` of the same number of rows, or of one row.
+      heads, tokens, steps: As in `set_to`.
     """
     chosen = _Chosen.of(heads, tokens, steps)
     return jax.tree_util.Partial(_from_record, dict(other.values), chosen)
@@ -161,7 +155,6 @@ def _like(x, value, where):
 
 
 def _is_step(where):
-    """Returns whether the axis T holds hypotheses."""
     return where.mask_BT is None and where.step_BT is not None
 
 

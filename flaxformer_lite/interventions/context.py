@@ -21,20 +21,19 @@ def intervene(
         with intervene({'decoder/layer_1/mlp_out': add(0.1 * direction_D)}):
             logits = model.apply(variables, source, inputs)
 
-    `record`, `patch`, `log_probs` and `loss_sums` also work in it. `generate` takes
-    `interventions` as an argument. Inside a function that you compile with `jax.jit`,
-    open the context in the function and pass the interventions as an argument. Other
-    values then reuse the program. A function of your own has its arrays as arguments if
-    it is `jax.tree_util.Partial(function, *arrays)`.
+    It also affects `record`, `patch`, `log_probs` and `loss_sums`. `generate` takes
+    `interventions` as an argument. With `jax.jit`, open the context in the function and
+    pass the interventions as an argument, to reuse the program for other values. A
+    function of your own must then be `jax.tree_util.Partial(function, *arrays)`.
 
     Args:
-      interventions: functions (value, where) → value, by name. '*' matches any part
-        of a name between slashes, as in 'decoder/layer_*/self_attention/z'. If several
-        names match, their functions apply in alphabetical order of the names.
-      row_B: index of each row in the batch, if a call has only some of the rows.
+      interventions: Functions (value, where) → value, by name. '*' matches any part of
+        a name between slashes, as in 'decoder/layer_*/self_attention/z'. Several
+        matching functions apply in alphabetical order of their names.
+      row_B: Index of each row in the batch, if a call has only some of the rows.
 
     Raises:
-      ValueError: a model was called in the context, and a name matched no activation.
+      ValueError: A model was called in the context, and a name matched no activation.
     """
     intervened = Intervened(interventions, Places(row_B))
     with intervened.active():
@@ -43,12 +42,7 @@ def intervene(
 
 
 class Intervened:
-    """Applies interventions and remembers which names matched an activation.
-
-    Args:
-      interventions: functions by name, as in `intervene`.
-      places: tracks the forward pass.
-    """
+    """Applies interventions and remembers which names matched an activation."""
 
     def __init__(self, interventions: Interventions, places: Places):
         self._interventions = interventions
@@ -61,7 +55,6 @@ class Intervened:
         return nn.intercept_methods(self._hooks.intercept)
 
     def continued(self, places: Places) -> Self:
-        """Returns the same interventions for a later part of the computation."""
         other = type(self)(self._interventions, places)
         other._seen |= self._seen
         other._used |= self._used

@@ -15,8 +15,8 @@ class InterventionState(NamedTuple):
     """Decoding state of a model with interventions.
 
     Attributes:
-      model: the model's state.
-      row_B: index of each row in the batch.
+      model: The model's state.
+      row_B: Index of each row in the batch.
     """
 
     model: Any

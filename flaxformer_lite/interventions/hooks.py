@@ -30,8 +30,7 @@ class Hooks:
 
     Args:
       wants: (name, is_alias) → whether to take this activation.
-      take: returns the value to use instead.
-      places: tracks the forward pass.
+      take: Returns the value to use instead.
     """
 
     def __init__(

@@ -13,10 +13,10 @@ class Where(NamedTuple):
     While decoding, the axis T holds the N hypotheses of a sentence instead of tokens.
 
     Attributes:
-      name: the activation's name.
-      axes: a letter per axis: B rows, T tokens, H heads, S keys, and others.
-      step_BT: int32, the decoding step that reads the token, with or without a cache;
-        -1 for source tokens. None in an encoder.
+
+      axes: A letter per axis: B rows, T tokens, H heads, S keys, and others.
+      step_BT: int32, the decoding step that reads the token; -1 for source tokens. None
+        in an encoder.
       positions_BT: int32, position of each token. None if unknown.
       mask_BT: bool, False for padding. None if unknown, as while decoding.
       index_BT: int32, index of the token in its row with teacher forcing.
@@ -48,7 +48,7 @@ Interventions = Mapping[str, Intervention]
 def matches(key: str, name: str, is_alias: bool = False) -> bool:
     """Returns whether an activation has the name `key`, in which '*' is any part.
 
-    Aliases, the names of earlier versions, match only themselves.
+    Aliases match only themselves.
     """
     if is_alias:
         return key == name

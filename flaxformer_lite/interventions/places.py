@@ -16,11 +16,11 @@ class Places:
     """The place that a forward pass has reached, without a name.
 
     Args:
-      row_B: index of each row in the batch. Defaults to the rows of the pass.
-      source_length: number of tokens before the target in a decoder-only model.
+      row_B: Index of each row in the batch. Defaults to the rows of the pass.
+      source_length: Number of tokens before the target in a decoder-only model.
 
     Attributes:
-      current: the place inside of a stack, otherwise None.
+      current: The place inside of a stack, otherwise None.
     """
 
     def __init__(self, row_B: jax.Array | None = None, source_length: int = 0):
@@ -71,7 +71,7 @@ class Places:
         self, name: str, x_BTD: jax.Array, context: AttentionContext, beam: Any
     ) -> Iterator[None]:
         """Context in which a stack runs."""
-        self.current = self._of_stack(name, x_BTD, context, beam)
+        self.current = self._stack_place(name, x_BTD, context, beam)
         if name == 'encoder':
             self._source_mask_BS = context.valid_BT
         try:
@@ -79,7 +79,7 @@ class Places:
         finally:
             self.current = None
 
-    def _of_stack(self, name, x_BTD, context, beam) -> Where:
+    def _stack_place(self, name, x_BTD, context, beam) -> Where:
         where = self.of_rows(x_BTD, context.positions_BT, context.valid_BT)
         if name == 'encoder':
             return where

@@ -15,34 +15,19 @@ class MultiHeadAttention(nn.Module):
     """Multi-head attention: Concat(head_1, …, head_h) W^O.
 
     head_i = Attention(x W_i^Q, y W_i^K, y W_i^V). `project_kv` computes keys and
-    values, in cross-attention once per sentence. A cache holds them during decoding.
-    To change the heads before W^O, override `Attention.transform_heads`.
+    values, in cross-attention once per sentence.
 
     Attributes:
       sizes: d_model, num_heads, num_kv_heads, d_k and d_v apply. Fewer key-value heads
         give grouped-query attention (Ainslie et al. 2023); one gives multi-query
         attention (Shazeer 2019).
-      core_attention: A module of `attention/`.
-      positions: A module of `positions/`, used for `rotate`, `layer_bias`, `scores` and
-        `values`.
+      core_attention: A module of `attention/`. Its `transform_heads` changes the heads
+        before W^O.
+      positions: A module of `positions/`.
       dense: Template of the matrices; its dtype is also that of stored keys and values.
-      head_dropout: Dropout of whole heads.
+
       projections: False omits all four matrices and slices the input into heads.
       bias: Whether matrices have biases. The paper uses none.
-
-    Examples:
-      >>> import functools
-      >>> from flaxformer_lite.attention.softmax import SoftmaxAttention
-      >>> from flaxformer_lite.positions.none import NoPositions
-
-      >>> sizes = Sizes(d_model=8, num_heads=4, num_kv_heads=2, d_k=5, d_v=3)
-      >>> heads = MultiHeadAttention(sizes, SoftmaxAttention(), NoPositions())
-
-      >>> project = functools.partial(heads.init_with_output, method='project_kv')
-      >>> kv, _ = jax.eval_shape(project, jax.random.key(0), jnp.ones((1, 7, 8)), None)
-
-      >>> kv.key_BGKS.shape, kv.value_BGUS.shape
-      ((1, 2, 5, 7), (1, 2, 3, 7))
     """
 
     sizes: Sizes
@@ -131,8 +116,8 @@ class MultiHeadAttention(nn.Module):
     def _attend(self, q_BTHK, kv, context):
         """Applies the core attention, with as many query heads as key heads.
 
-        Queries that share a key head are folded into the query axis. If core attention
-        or positions have per-head parameters, keys and values are repeated instead.
+        Folds queries that share a key head into the query axis. If core attention or
+        positions are `per_head`, it repeats keys and values instead.
         """
         bias_BHTS = self._bias(kv, context)
         group_size = self.sizes.num_heads // self.sizes.num_kv_heads
@@ -180,7 +165,6 @@ def _unfold_groups(y_BTHU, group_size):
 
 
 def _fold_pairs(x_BHTS, group_size):
-    """Reshapes a mask or a bias to match `_fold_groups`."""
     if x_BHTS is None or group_size == 1:
         return x_BHTS
     if x_BHTS.shape[1] > 1:

@@ -12,12 +12,7 @@ CellState = jax.Array | tuple[jax.Array, jax.Array]
 
 
 class Cell(nn.Module):
-    """Recurrent cell that computes the products of all gates at once.
-
-    Attributes:
-      d_model: Width of the state.
-      dense: Template of the matrices.
-    """
+    """Recurrent cell that computes the products of all gates at once."""
 
     d_model: int
     dense: Dense
@@ -87,14 +82,6 @@ class GRU(Cell):
 
     n = tanh(W x + r ⊙ (U h + b)). The reset gate r acts after the product U h, as in
     cuDNN.
-
-    Examples:
-      >>> cell = GRU(d_model=3, dense=Dense())
-      >>> arguments = jax.random.key(0), jnp.zeros((1, 3)), jnp.ones((1, 2))
-      >>> (state, output), _ = jax.eval_shape(cell.init_with_output, *arguments)
-
-      >>> state.shape, output.shape
-      ((1, 3), (1, 3))
     """
 
     @nn.nowrap

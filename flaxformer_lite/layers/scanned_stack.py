@@ -1,8 +1,4 @@
-"""Stack that scans over its layers, so that program size does not grow with depth.
-
-If the layers follow a pattern, each iteration runs one period of it. Parameters are
-those of `Stack` with a leading layer axis (see `stack_layers`).
-"""
+"""Stack that scans over its layers, so that program size does not grow with depth."""
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -33,8 +29,6 @@ _STACKED = {'layer': 'layers', 'layer_drop': 'layer_drop'}
 
 
 class _Turn(nn.Module):
-    """One period of different layers, run in one iteration of the scan."""
-
     blocks: tuple[Block, ...]
 
     def setup(self):
@@ -48,12 +42,11 @@ def _layers(turn: nn.Module) -> list[Any]:
 
 
 class ScannedStack(Stack):
-    """A `Stack` that runs its blocks with `nn.scan`.
+    """A `Stack` that runs its blocks with `nn.scan`, one period of them per iteration.
 
-    Tuples of caches, or of keys and values, have one entry per layer of a period
-    instead of per layer. Axis 1, after the batch, stacks the iterations. Most stacks
-    have a period of one, so each layer is one iteration. Dropout draws different but
-    equally independent numbers.
+    Parameters have a leading layer axis (see `stack_layers`). Tuples of caches, or of
+    keys and values, have one entry per layer of a period, with the iterations in axis
+    1, after the batch.
     """
 
     in_a_loop: ClassVar[bool] = True
@@ -87,7 +80,7 @@ class ScannedStack(Stack):
                 for layer, x_BSD in zip(_layers(turn), each, strict=True)
             )
 
-        return self._of_each(project, axis)(self.layers, each, positions_BS)
+        return self._map_turns(project, axis)(self.layers, each, positions_BS)
 
     def init_cache(self, prefix, valid_BS):
         def init_cache(turn, prefix, valid_BS):
@@ -96,26 +89,25 @@ class ScannedStack(Stack):
                 for layer, kept in zip(_layers(turn), prefix, strict=True)
             )
 
-        caches = self._of_each(init_cache, 1)(self.layers, prefix, valid_BS)
+        caches = self._map_turns(init_cache, 1)(self.layers, prefix, valid_BS)
         return tuple(map(LayersCache, caches))
 
-    def _kept(self, x_BTD, positions_BT):
+    def _keep_layers(self, x_BTD, positions_BT):
         def project(turn, x_BTD, positions_BT):
             return tuple(layer.keep(x_BTD, positions_BT) for layer in _layers(turn))
 
-        return self._of_each(project, None)(self.layers, x_BTD, positions_BT)
+        return self._map_turns(project, None)(self.layers, x_BTD, positions_BT)
 
     @nn.nowrap
-    def _of_each(self, function: Callable, axis: int | None) -> Callable:
+    def _map_turns(self, function: Callable, axis: int | None) -> Callable:
         """Maps `function(turn, x, y)` over all iterations; results have them in axis 1.
 
-        `axis` is that of the iterations in x, or None to pass all the same x. All get
-        the same y.
+        `axis` is that of the iterations in x, or None to pass the same x.
         """
         in_axes: Any = (axis, None)
         variable_axes = dict(_OF_A_LAYER)
         if self.shared:
-            function = self._of_one_turn(function)
+            function = self._read_shared_turn(function)
             variable_axes['params'] = None
         return nn.vmap(
             function,
@@ -129,7 +121,7 @@ class ScannedStack(Stack):
         )
 
     @nn.nowrap
-    def _of_one_turn(self, function: Callable) -> Callable:
+    def _read_shared_turn(self, function: Callable) -> Callable:
         """Makes a function of one iteration read the parameters shared by all.
 
         They are stored with an iteration axis of length 1, as in other stacks.
@@ -174,7 +166,7 @@ class ScannedStack(Stack):
         in_axes: Any = (0, 1, 1, 0, nn.broadcast, nn.broadcast)
         variable_axes = dict(_OF_A_LAYER)
         if self.shared:
-            step = self._of_one_turn(step)
+            step = self._read_shared_turn(step)
             del variable_axes['params']
         scan = nn.scan(
             step,
@@ -192,7 +184,7 @@ class ScannedStack(Stack):
         # The number of the first layer of each turn.
         first = jnp.arange(0, self.num_layers, len(self.blocks))
         others = encoder_kv, old, keep, context, beam
-        carry = x_BTD, self._unpublished(*x_BTD.shape[:2])
+        carry = x_BTD, self._initial_published(*x_BTD.shape[:2])
         (y_BTD, _), (new, streams) = scan(self.layers, carry, first, *others)
         if outputs is not None:
             assert streams is not None
@@ -201,8 +193,7 @@ class ScannedStack(Stack):
         return y_BTD, new if caches is None else tuple(map(LayersCache, new))
 
     @nn.nowrap
-    def _unpublished(self, batch: int, length: int) -> dict[str, Published]:
-        """Returns what layers publish as it is before the first layer."""
+    def _initial_published(self, batch: int, length: int) -> dict[str, Published]:
         shapes = {}
         for block in self.blocks:
             shapes |= block.publishes(batch, length)
@@ -232,8 +223,8 @@ def stack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> An
     """Converts variables of separate layers to those of a model that scans them.
 
     `encoder/layer_0/…`, `encoder/layer_1/…`, … become `encoder/layers/…`, with the
-    layers in the first axis. With a period of 2, layers 0, 2, … become
-    `encoder/layers/layer_0/…` and layers 1, 3, … become `encoder/layers/layer_1/…`.
+    layers in the first axis. With a period of 2, even layers become
+    `encoder/layers/layer_0/…` and odd ones `encoder/layers/layer_1/…`.
 
     Args:
       periods: Layers per iteration of each stack, as in `Model.layer_periods`. Defaults
@@ -281,8 +272,8 @@ def unstack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> 
     """Inverts `stack_layers`; returns variables without stacked layers unchanged.
 
     Args:
-      periods: As in `stack_layers`. Inferred by default, which requires variables of
-        every layer of a period.
+      periods: As in `stack_layers`. The default infers them, which requires variables
+        of every layer of a period.
 
     Examples:
       >>> stacked = {'params': {'encoder': {'layers': {'bias': jnp.zeros((2, 3))}}}}
@@ -326,17 +317,17 @@ def _by_place_in_turn(layers: Mapping[str, Any]) -> dict[int, Any]:
 
 def periods_of(variables: Any) -> dict[str, int]:
     periods: dict[str, int] = {}
-    for stack, layers in _stacked_in(variables, ''):
+    for stack, layers in _find_stacked(variables, ''):
         period = 1 + max(_by_place_in_turn(layers))
         periods[stack] = max(periods.get(stack, 1), period)
     return periods
 
 
-def _stacked_in(tree: Any, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _find_stacked(tree: Any, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not isinstance(tree, Mapping):
         return
     for key, value in tree.items():
         if key == 'layers':
             yield name, value
         else:
-            yield from _stacked_in(value, key)
+            yield from _find_stacked(value, key)

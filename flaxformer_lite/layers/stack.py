@@ -22,12 +22,12 @@ from flaxformer_lite.validation import Checked
 _Method = TypeVar('_Method', bound=Callable[..., Any])
 
 
-def _of_depths(method: _Method) -> _Method:
+def _with_tied_params(method: _Method) -> _Method:
     """Makes a method of a stack see parameters for every layer, even if shared."""
 
     def run(self, *arguments):
         if self.shared:
-            run = self._with_parameters(method, self.of_all_layers, self._of_a_period)
+            run = self._with_parameters(method, self.of_all_layers, self._period_params)
             return run(self, *arguments)
         return method(self, *arguments)
 
@@ -40,8 +40,8 @@ class Stack(Checked, nn.Module):
 
     Attributes:
       blocks: Templates of the layers of one period. Layer i is a copy of template i mod
-        n. Most stacks have one.
-      positions: A module of `positions/`, for `embed` and `bias`.
+        n.
+      positions: A module of `positions/`.
       embedding_norm: Norm of the sum of embeddings and positions.
       dropout: Dropout after `embedding_norm` (§5.4).
       layer_drop_rate: Probability of skipping a layer in training.
@@ -49,8 +49,7 @@ class Stack(Checked, nn.Module):
         or a policy in `jax.checkpoint_policies`. Results are unchanged.
       shared: Whether layers with the same template share parameters (Dehghani et al.
         2019, "Universal Transformers"; Lan et al. 2020, "ALBERT"; Takase and Kiyono
-        2021, "cycle"). Only the first period has parameters. Caches, running statistics
-        and other state stay per layer.
+        2021, "cycle"). Running statistics stay per layer.
 
     Raises:
       ValueError: `remat` is unknown.
@@ -130,11 +129,11 @@ class Stack(Checked, nn.Module):
         return params | layers
 
     @nn.nowrap
-    def _of_a_period(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _period_params(self, params: dict[str, Any]) -> dict[str, Any]:
         others = {f'layer_{i}' for i in range(len(self.blocks), self.num_layers)}
         return {name: tree for name, tree in params.items() if name not in others}
 
-    @_of_depths
+    @_with_tied_params
     def cross_kv(
         self,
         encoded_BSD: jax.Array | tuple[jax.Array, ...],
@@ -153,7 +152,7 @@ class Stack(Checked, nn.Module):
             for layer, x_BSD in zip(self.layer, encoded_BSD, strict=True)
         )
 
-    @_of_depths
+    @_with_tied_params
     def init_cache(
         self, prefix: tuple[KeyValues, ...], valid_BS: jax.Array
     ) -> tuple[CacheState, ...]:
@@ -165,11 +164,11 @@ class Stack(Checked, nn.Module):
     def empty_cache(self, batch: int) -> tuple[CacheState, ...]:
         x_B0D = jnp.zeros((batch, 0, self.d_model))
         positions_B0 = jnp.zeros((batch, 0), jnp.int32)
-        nothing = self._kept(x_B0D, positions_B0)
+        nothing = self._keep_layers(x_B0D, positions_B0)
         return self.init_cache(nothing, jnp.zeros((batch, 0), bool))
 
-    @_of_depths
-    def _kept(self, x_BTD, positions_BT):
+    @_with_tied_params
+    def _keep_layers(self, x_BTD, positions_BT):
         return tuple(layer.keep(x_BTD, positions_BT) for layer in self.layer)
 
     def __call__(
@@ -185,13 +184,13 @@ class Stack(Checked, nn.Module):
         Args:
           context: Positions and masks. The stack adds the positional bias.
           encoder_kv: Result of `cross_kv`, in a decoder.
-          caches: Result of `init_cache` or the previous call. T is then the number of
-            hypotheses, and each token extends one of them.
+          caches: Result of `init_cache` or the previous call. Each of the T tokens then
+            extends one hypothesis.
           beam: Step and visible slots; required with `caches`.
 
         Returns:
-          The output, float32 BTD, and one cache per layer, or without caches, the keys
-          and values of each layer.
+          The output, float32 BTD, and each layer's cache, or its keys and values
+          without caches.
         """
         x_BTD = self.positions.embed(x_BTD, context.positions_BT)
         with padding_known(context.valid_BT):
@@ -208,13 +207,13 @@ class Stack(Checked, nn.Module):
                 outputs[:] = [*others, x_BTD]
         return x_BTD, caches
 
-    @_of_depths
+    @_with_tied_params
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
         trains = caches is None
         run_layer = self._run_layer(trains)
         is_plain = run_layer is _call and self._is_unobserved()
         if is_plain and isinstance(x_BTD, Tracer):
-            run_layer = _traced_once()
+            run_layer = _cache_traces()
         new_caches = []
         published = {}
         streams = [x_BTD]
@@ -271,7 +270,6 @@ class Stack(Checked, nn.Module):
         return context._replace(bias_BHTS=bias_BHTS)
 
     def _sow_stream(self, context, x_BTD):
-        """Sows token positions, validity and vector norms for `introspection`."""
         if self.is_mutable_collection('intermediates'):
             self.put_variable('intermediates', 'positions', context.positions_BT)
             self.put_variable('intermediates', 'valid', context.valid_BT)
@@ -286,11 +284,11 @@ def _call(layer, scope, x_BTD, context, *arguments):
     return y_BTD, cache, published
 
 
-def _traced_once() -> Callable:
+def _cache_traces() -> Callable:
     """Returns a `_call` that traces layers with equal shapes only once.
 
-    This halves the tracing time of a search. A trace serves one call of one stack,
-    because it captures context such as `ops.choose.use_reference`.
+    A trace serves one call of one stack, because it captures context such as
+    `ops.choose.use_reference`.
     """
 
     @functools.partial(jax.jit, static_argnums=0)

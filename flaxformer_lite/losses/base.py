@@ -26,24 +26,14 @@ from flaxformer_lite.validation import Checked
 class Loss(Checked):
     """Sum of token losses over the non-padding labels of a batch.
 
-    To add a loss, override `token_losses`, `targets` if it needs more than logits and
-    labels, and `__call__` if it needs a different forward pass. Annotated attributes
-    are arguments; losses with equal arguments are equal.
+    Override `token_losses`, `targets` to use more than logits and labels, or `__call__`
+    for a different forward pass. Annotated attributes are arguments; losses with equal
+    arguments are equal.
 
     Attributes:
-      arrays: Attributes that hold arrays or other losses, the children of the loss as a
-        pytree. They make it an argument of a compiled step.
+      arrays: Attributes that hold arrays or other losses: its children as a pytree.
       passes: P, number of forward passes per batch, each with its own dropout. If P >
         1, `token_losses` and `token_metrics` receive the logits of all passes, BTPV.
-
-    Examples:
-      >>> from flaxformer_lite.training.loss import as_loss
-      >>> as_loss('focal(gamma=1.0)') == as_loss('focal(gamma=1.0)')
-      True
-
-      >>> logits_BTV = jnp.array([[[0.0, 9.0]]])
-      >>> as_loss('cross_entropy').token_losses(logits_BTV, jnp.array([[1]])).shape
-      (1, 1)
     """
 
     arrays: ClassVar[tuple[str, ...]] = ()
@@ -90,8 +80,8 @@ class Loss(Checked):
           model, variables, batch, key: As in `training.forward.forward`.
 
         Returns:
-          The sums, which add up over the parts of a batch, and the collections that the
-          model wrote.
+          The sums, additive over parts of a batch, and the collections that the model
+          wrote.
         """
         repeated = batch
         if self.passes > 1:
@@ -114,7 +104,7 @@ class Loss(Checked):
     def formula(self, padding: int) -> Formula:
         """Returns functions for the sums over labels and their gradient.
 
-        Override it to give the gradient by the logits in closed form.
+        Override it for a gradient in closed form.
         """
 
         def sums(logits_NV: jax.Array, targets: tuple[jax.Array, ...]) -> LossSums:
@@ -186,8 +176,8 @@ def smoothed_cross_entropy(
 class Sum(Loss):
     """Sum of losses that also reports each loss by its class name.
 
-    Losses that need only logits and labels share a forward pass. If several losses
-    report the same metric, the loss's position in the sum is appended: `focal_1`.
+    Losses that need only logits and labels share a forward pass. A metric that several
+    losses report gets the loss's position in the sum: `focal_1`.
     """
 
     arrays = ('losses',)

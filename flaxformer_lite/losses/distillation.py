@@ -16,9 +16,8 @@ class Distillation(Loss):
     (1 − α) CE(label) − α Σ_v q(v) log p(v), with q from the teacher without dropout.
     The second sum, without α, is reported as `distillation_teacher`.
 
-    The teacher's log-probabilities take 4 B T V bytes per microbatch (see
-    `accumulate`). In a compiled step, the teacher's variables are constants unless you
-    pass the loss as an argument:
+    The teacher's log-probabilities take 4 B T V bytes per microbatch. In a compiled
+    step, its variables are constants unless you pass the loss as an argument:
 
         def step(state, batch, key, loss):
             return make_train_step(model, optimizer, loss=loss)(state, batch, key)
@@ -26,7 +25,7 @@ class Distillation(Loss):
     Attributes:
       teacher: A model with the same vocabulary, or an `Ensemble`.
       weight: α.
-      label_smoothing: ε of the cross-entropy with the labels.
+      label_smoothing: Smoothing of the cross-entropy.
 
     Raises:
       ValueError: The teacher is missing.

@@ -11,14 +11,6 @@ class Focal(Loss):
 
     Attributes:
       gamma: γ; 0 gives the cross-entropy.
-
-    Examples:
-      >>> logits_BTV = jnp.log(jnp.array([[[0.9, 0.1]], [[0.5, 0.5]]]))
-      >>> for gamma in (0.0, 2.0):
-      ...     loss_BT = Focal(gamma).token_losses(logits_BTV, jnp.zeros((2, 1), int))
-      ...     print(*(f'{loss:.3f}' for loss in loss_BT[:, 0]))
-      0.105 0.693
-      0.001 0.173
     """
 
     gamma: NotNegative = 2.0

@@ -10,9 +10,8 @@ from flaxformer_lite.validation import NotNegative, Rate
 class RDrop(Loss):
     """CE(p₁) + CE(p₂) + α / 2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)), of two passes.
 
-    Each label counts once, so the loss per token is about twice the cross-entropy. The
-    two divergences sum to Σ_v (p₁ − p₂) (log p₁ − log p₂); their mean is reported as
-    `r_drop_kl`.
+    The loss per token is about twice the cross-entropy. The mean of the two divergences
+    is reported as `r_drop_kl`.
 
     Attributes:
       weight: α.

@@ -52,35 +52,22 @@ class Model(Checked, nn.Module):
     Variants override `decode_hidden`, `prefill` and `step_hidden`.
 
     Sources may be vectors of `source_vocab_size` features instead of tokens, such as
-    frames of speech. They weight the rows of the source embedding, so a one-hot vector
-    is a token.
+    frames of speech. They weight the rows of the source embedding.
 
     Attributes:
-      d_model: Width of target embeddings and of final hidden states.
+
       vocab_size: Target vocabulary size, and the source's unless it has its own.
       source_vocab_size: Size of a separate source vocabulary, or None. Requires a `tie`
         that doesn't share source and target embeddings.
-      tie: Embeddings that share a matrix (paper §3.4): 'all' (source, target and
-        pre-softmax), 'decoder' (target and pre-softmax), 'source_target' or 'none'.
+      tie: Embeddings that share a matrix (§3.4): 'all' (source, target, output),
+        'decoder' (target, output), 'source_target' or 'none'.
       scale_embeddings: Whether to multiply embeddings by √width (§3.4).
       scale_logits: Whether to divide logits by √d_model before the bias, as in T5.
       logit_cap: Soft cap m, or None: logits z become m tanh(z / m) (Gemma Team 2024).
-      dense: Template of the matrices. Residual stream and logits are always float32.
+      dense: Template of the matrices.
       unused_fields: `model` config fields that this architecture ignores.
       own_arguments: Attributes that a spec may set, as in recurrent(cell='lstm').
-      has_decoder_beside_encoder: Whether the section `decoder` applies.
-
-    Examples:
-      >>> import flaxformer_lite
-      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
-      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
-
-      >>> pair = jnp.array([[5, 6, 1]]), jnp.array([[2, 8]])
-      >>> found = jax.eval_shape(model.init_with_output, jax.random.key(0), *pair)
-      >>> logits_BTV, variables = found
-
-      >>> logits_BTV.shape, sorted(variables['params'])
-      ((1, 2, 10), ['decoder', 'embedding', 'encoder'])
+      has_decoder_beside_encoder: Whether the config section `decoder` applies.
     """
 
     unused_fields: ClassVar[tuple[str, ...]] = ()
@@ -160,7 +147,7 @@ class Model(Checked, nn.Module):
         """Returns the same model with a rematerialization policy of `Stack.remat`.
 
         Raises:
-          ValueError: `remat` is unknown, or the model has no blocks to rematerialize.
+          ValueError: `remat` is unknown, or the model has no blocks.
         """
         if not self.stacks():
             if remat == NONE:
@@ -257,10 +244,7 @@ class Model(Checked, nn.Module):
     def step_hidden(
         self, x_BND: jax.Array, state: DecodeState, beam: BeamState
     ) -> tuple[jax.Array, tuple[CacheState, ...]]:
-        """Maps the embedded next token per hypothesis to hidden states and new caches.
-
-        The hypotheses of a sentence are queries of one row, which read its source once.
-        """
+        """Maps the embedded token of each hypothesis to a hidden state and caches."""
         raise NotImplementedError
 
     def logit_factors(
@@ -268,8 +252,7 @@ class Model(Checked, nn.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """Returns the factors of logits: hidden states BTD, output matrix VD, bias V.
 
-        All are float32; the bias may be None. Losses apply `logit_cap` to their
-        product.
+        All are float32; the bias may be None. They exclude `logit_cap`.
         """
         padding = self.special_tokens.padding
         source = TokenBatch.from_tokens(source, padding)
@@ -281,9 +264,9 @@ class Model(Checked, nn.Module):
         """Returns teacher-forced logits, float32 BTV; row t predicts the next token.
 
         Args:
-          source: Tokens or vectors.
-          inputs: Target tokens, shifted right. Each row of an array starts with the
-            start token, even if it is padding.
+
+          inputs: Target tokens, shifted right. Each row starts with the start token,
+            even if it is padding.
         """
         hidden_BTD, _, _ = self.logit_factors(source, inputs)
         return self._logits(hidden_BTD)

@@ -12,17 +12,12 @@ from flaxformer_lite.sizes import Role
 
 
 class _Prompt(NamedTuple):
-    """Source data for decoding, besides keys and values in the caches."""
-
     valid_BS: jax.Array
     positions_BS: jax.Array
 
 
 class DecoderOnly(Model, kw_only=True):
-    """Decoder-only model: source and target form one text; only the target has a loss.
-
-    If all sources are padding, it is a plain language model.
-    """
+    """Decoder-only model: source and target form one text; the loss is the target's."""
 
     unused_fields = ('continuous_positions', 'merged_attention')
     role: ClassVar[Role] = 'decoder_only'

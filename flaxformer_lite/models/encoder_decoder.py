@@ -15,13 +15,7 @@ from flaxformer_lite.validation import Choices
 
 
 class _Encoded(NamedTuple):
-    """Source data for decoding.
-
-    Attributes:
-      kv: Keys and values per decoder layer. None if the caches start with them.
-      mask_B11S: bool, False for padding.
-      start_B1: int32 position of the first target token.
-    """
+    """Source data for decoding; `kv` is None if the caches start with them."""
 
     kv: tuple[KeyValues, ...] | None
     mask_B11S: jax.Array
@@ -37,9 +31,8 @@ class EncoderDecoder(Model, kw_only=True):
       merged_attention: Whether decoder self-attention also covers the source (Zhang et
         al. 2025, "T5Gemma 2"). Requires `merged` decoder blocks.
       reads: What each decoder layer reads: 'last', the encoder's output; 'same', the
-        output of the encoder layer of its own number (He et al. 2018); or 'mixture', a
-        learned average over all encoder layers and their input (Bapna et al. 2018,
-        "transparent attention").
+        output of the encoder layer of the same number (He et al. 2018); 'mixture', a
+        learned average over encoder layers and their input (Bapna et al. 2018).
 
     Raises:
       ValueError: `reads` is 'same' and the depths differ.

@@ -19,11 +19,7 @@ from flaxformer_lite.validation import Choices, Size
 
 
 class _Encoded(NamedTuple):
-    """Source data for decoding.
-
-    Attributes:
-      kv: States at each source token, as keys and values of a single head.
-    """
+    """Source data for decoding, with keys and values of a single head."""
 
     kv: KeyValues
     mask_B1S: jax.Array
@@ -42,7 +38,6 @@ class Recurrent(Model, kw_only=True):
     Attributes:
       cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
       encoder_layers: Number of bidirectional layers.
-      core_attention: A module of `attention/` that reads the source.
       dropout: Dropout of embeddings and layer outputs.
     """
 
@@ -218,12 +213,7 @@ class _Decoder(nn.Module):
 
 
 def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
-    """Scans a layer over tokens; each sentence starts from its own initial state.
-
-    Args:
-      layer: (state, *arrays at a token, *shared) → (state, output).
-      first_states: Initial state of a sentence that starts at each token, BT….
-    """
+    """Scans a layer over tokens; each sentence starts from its own initial state."""
 
     def step(layer, state, at_token):
         begins_B, is_token_B, first_state, arrays = at_token

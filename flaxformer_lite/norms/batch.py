@@ -12,7 +12,7 @@ class BatchNorm(Norm):
     """(x − μ) / √(σ² + ε) · γ + β, with μ and σ² per feature over non-padding tokens.
 
     Training uses batch statistics, so sentences affect each other, and updates running
-    averages in the collection `batch_stats`. Evaluation and decoding use the averages.
+    averages in `batch_stats`. Evaluation and decoding use the averages.
 
     Attributes:
       momentum: Weight of the old running averages in an update.

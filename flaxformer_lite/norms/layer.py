@@ -8,14 +8,7 @@ from flaxformer_lite.validation import Epsilon
 
 
 class LayerNorm(Norm):
-    """(x − E x) / √(Var x + ε) ⊙ γ + β over features, the variance biased, in float32.
-
-    Examples:
-      >>> import jax
-      >>> x_BTD = jax.numpy.array([[[1.0, 3.0]]])
-      >>> print(LayerNorm().init_with_output(jax.random.key(0), x_BTD)[0].round(3))
-      [[[-1.  1.]]]
-    """
+    """(x − E x) / √(Var x + ε) ⊙ γ + β over features, the variance biased."""
 
     divides_in: ClassVar[str | None] = 'normalize'
     centers: ClassVar[bool] = True

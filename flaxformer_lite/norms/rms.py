@@ -14,14 +14,6 @@ class RMSNorm(Norm):
 
     Attributes:
       offset: c, a constant: 1 in Gemma, 0 elsewhere. w is learned; c + w starts at 1.
-
-    Examples:
-      >>> import jax, numpy as np
-      >>> x_BTD = jax.numpy.array([[[3.0, 4.0]]])
-      >>> y_BTD, _ = RMSNorm().init_with_output(jax.random.key(0), x_BTD)
-
-      >>> print(np.asarray(y_BTD).round(2))
-      [[[0.85 1.13]]]
     """
 
     biased = False

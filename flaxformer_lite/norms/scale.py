@@ -15,14 +15,6 @@ class ScaleNorm(Norm):
 
     Attributes:
       epsilon: Added to ‖x‖² inside the root.
-
-    Examples:
-      >>> import numpy as np
-      >>> x_BTD = jnp.array([[[3.0, 4.0]]])
-      >>> y_BTD, _ = ScaleNorm().init_with_output(jax.random.key(0), x_BTD)
-
-      >>> print(np.asarray(y_BTD).round(2))
-      [[[0.85 1.13]]]
     """
 
     divides_in: ClassVar[str | None] = '__call__'

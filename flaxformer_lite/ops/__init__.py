@@ -1,9 +1,8 @@
 """Operations tuned for speed or memory, each with the formula that it computes.
 
 Each file defines `reference`, the formula, then the tuned version and why it is faster.
-The public function selects one of them through `choose`: the tuned version by default,
-and `reference` within `with flaxformer_lite.ops.use_reference():` and on platforms
-without a tuned version.
+The public function runs the tuned version by default. It runs `reference` within
+`use_reference` and on platforms without a tuned version.
 
 Most tuned versions define custom gradients, which exclude forward mode. Within
 `use_reference`, `jax.jvp`, Hessian-vector products and `jax.hessian` work:
@@ -11,8 +10,7 @@ Most tuned versions define custom gradients, which exclude forward mode. Within
     with flaxformer_lite.ops.use_reference():
         product = jax.jvp(jax.grad(loss), (params,), (vector,))[1]
 
-Results agree up to rounding; dropout draws other random bits. The references are slower
-and need more memory, for example for all logits of a batch.
+Results agree up to rounding; dropout draws other random bits.
 """
 
 from flaxformer_lite.ops.choose import use_reference

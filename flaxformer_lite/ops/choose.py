@@ -15,8 +15,7 @@ _reference = jax.make_user_context(False)
 def use_reference() -> contextlib.AbstractContextManager[Any]:
     """Returns a context manager in which operations of `ops/` use plain formulas.
 
-    It takes effect during tracing. Calls of a `jax.jit` function must also be within
-    it, and are traced again if the setting changed.
+    It takes effect during tracing, so call a `jax.jit` function within it, too.
 
     Examples:
       >>> import jax.numpy as jnp

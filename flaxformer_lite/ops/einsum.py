@@ -15,10 +15,8 @@ def einsum(
 
     Args:
       subscripts: Such as 'bthk,bhks->bhts'. Each letter occurs in two of the terms.
-      x, y: Operands of one dtype, which their gradients have too; either may be
-        float32.
-      exact: Whether the gradient of x uses the unrounded incoming gradient, with two
-        products instead of one.
+      x, y: Operands of one dtype; either may be float32. Gradients have their dtypes.
+      exact: Whether the gradient of x uses the unrounded incoming gradient.
 
     Examples:
       >>> q_BTHK, key_BHKS = jnp.ones((1, 2, 4, 8)), jnp.ones((1, 4, 8, 3))
@@ -35,6 +33,7 @@ def einsum(
 
 
 def reference(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Returns the float32 sum."""
     return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.float32)
 
 
@@ -42,10 +41,9 @@ def reference(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
 def tuned(
     subscripts: str, x: jax.Array, y: jax.Array, exact: bool = False
 ) -> jax.Array:
-    """Computes both gradients as products in the operands' dtype.
+    """Computes both gradients as products in the operands' dtype, as `matmul.tuned`.
 
-    The incoming gradient is rounded, as in `matmul.tuned`. With `exact`, the remainder
-    of the rounding is also multiplied.
+    With `exact`, a second product adds the remainder of the rounding.
     """
     return reference(subscripts, x, y)
 

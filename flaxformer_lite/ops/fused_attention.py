@@ -29,7 +29,7 @@ def tuned(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale):
     return jax.lax.platform_dependent(
         *arrays,
         cuda=functools.partial(_cudnn, scale=scale),
-        default=functools.partial(_not_lowered, scale=scale),
+        default=functools.partial(_reference_without_lowering, scale=scale),
     )
 
 
@@ -41,14 +41,13 @@ def _cudnn(*arrays, scale):
     except RuntimeError as error:
         # JAX looks for cuDNN and a GPU while tracing, but plans are made without them.
         # Shapes and FLOPs are the same.
-        return _not_lowered(*arrays, scale=scale, reason=str(error))
+        return _reference_without_lowering(*arrays, scale=scale, reason=str(error))
 
 
-def _not_lowered(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale, reason=''):
-    """Applies the reference, which can be traced, but not lowered.
-
-    Rematerialization stores its arguments as residuals, as for cuDNN.
-    """
+def _reference_without_lowering(
+    q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale, reason=''
+):
+    """Applies the reference, which can be traced, but not lowered."""
     attend = jax.checkpoint(functools.partial(reference, scale=scale))
     mask_BHTS = _gpu_only.bind(mask_BHTS, reason=reason)
     return attend(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS)
@@ -85,8 +84,8 @@ def fused_attention(
     """Computes `reference` with cuDNN.
 
     Raises:
-      ValueError: This GPU's cuDNN does not support the shapes, or lowering targets
-        another platform.
+      ValueError: This GPU's cuDNN does not support the shapes, or the program is
+        lowered for another platform.
     """
     attend = choose(
         functools.partial(reference, scale=scale), functools.partial(tuned, scale=scale)

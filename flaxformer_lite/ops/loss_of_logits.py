@@ -1,7 +1,4 @@
-"""Loss of logits and its gradient in float32, without materializing all logits.
-
-The cross-entropy has a closed form (paper §5.4; Szegedy et al. 2016).
-"""
+"""Loss of logits and its gradient in float32, without materializing all logits."""
 
 import functools
 from collections.abc import Callable
@@ -50,7 +47,7 @@ class LossSums(struct.PyTreeNode):
     Attributes:
       loss: Training loss in nats.
       nll: −log p(label) in nats. The exponential of its mean is the perplexity.
-      correct: 1 where no token is likelier than the label.
+      correct: Number of labels with the highest probability, ties included.
     """
 
     loss: jax.Array
@@ -63,8 +60,8 @@ class LossSums(struct.PyTreeNode):
 class Formula(NamedTuple):
     """Loss as a function of float32 logits NV and targets.
 
-    Targets are a tuple of arrays BT…, the labels first. N = B T, or B T P if hidden
-    states have another axis P.
+    Targets are arrays BT…, the labels first. N = B T, or B T P if hidden states have
+    another axis P.
 
     Attributes:
       sums_and_gradient: As `sums`, with the gradient of the loss by the logits.
@@ -137,7 +134,7 @@ def finish_logits(
 ) -> jax.Array:
     """Returns m tanh((z + b) / m) for z = hidden tableᵀ, or z + b without a cap m.
 
-    The cap follows the Gemma Team (2024).
+    Source of the cap: Gemma Team (2024).
 
     Examples:
       >>> logits_NV = jnp.array([[-100.0, 0.0, 100.0]])
@@ -156,8 +153,8 @@ def tuned(hidden_BTD, output, targets, settings: LossOptions) -> LossSums:
     """Computes one chunk of logits at a time, which it never stores.
 
     Each chunk's loss and gradient are computed together, and the backward pass only
-    scales the gradient. XLA removes unused gradients as dead code. Devices that shard
-    the rows process chunks of their own rows and sum once.
+    scales the gradient. Devices that shard the rows process their own rows and sum
+    once.
     """
     return _forward(hidden_BTD, output, targets, settings)[0]
 
@@ -165,7 +162,7 @@ def tuned(hidden_BTD, output, targets, settings: LossOptions) -> LossSums:
 def _forward(hidden_BTD, output, targets, settings):
 
     def in_chunks(size, vocab_multiple):
-        return functools.partial(_in_chunks, size, vocab_multiple, settings)
+        return functools.partial(_sum_chunks, size, vocab_multiple, settings)
 
     elsewhere = in_chunks(CHUNK_ELSEWHERE, VOCAB_MULTIPLE_ELSEWHERE)
     on_cpu = in_chunks(CHUNK_ON_CPU, VOCAB_MULTIPLE_ON_CPU)
@@ -173,21 +170,17 @@ def _forward(hidden_BTD, output, targets, settings):
     table_VD, bias_V = output
     output = table_VD.astype(settings.dtype), bias_V  # before devices gather it
     if is_divided(len(hidden_BTD)):
-        forward = _summed_over_devices(forward)
+        forward = _sum_over_devices(forward)
     sums, gradients = forward(hidden_BTD, output, targets)
-    return sums, _as_dtypes_of((hidden_BTD, (table_VD, bias_V)), gradients)
+    return sums, _cast_like((hidden_BTD, (table_VD, bias_V)), gradients)
 
 
-def _as_dtypes_of(primals, gradients):
+def _cast_like(primals, gradients):
     return jax.tree.map(lambda x, g: g.astype(x.dtype), primals, gradients)
 
 
-def _summed_over_devices(forward):
-    """Sums the function's results for each device's own rows.
-
-    Without this, XLA would sum the table's gradient over devices in each loop
-    iteration.
-    """
+def _sum_over_devices(forward):
+    """Sums the function's results for each device's own rows, only once per step."""
     axes = row_axes()
 
     def of_device(hidden_BTD, output, targets):
@@ -201,7 +194,7 @@ def _summed_over_devices(forward):
     return by_device(of_device, (rows, WHOLE, rows), (WHOLE, (rows, WHOLE)))
 
 
-def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets):
+def _sum_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets):
     """Applies `_forward` to `chunk_size` rows of logits at a time.
 
     The table is padded to a multiple of `vocab_multiple` rows.
@@ -213,7 +206,7 @@ def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets
     table_PD = jnp.pad(table_VD, ((0, padding), (0, 0)))
 
     def add_chunk(carry, chunk):
-        new_sums, hidden_gradient_BCD, new_gradient = _of_chunk(
+        new_sums, hidden_gradient_BCD, new_gradient = _chunk_sums_and_gradients(
             settings, table_PD, bias_V, vocab_size, *chunk
         )
         carry = jax.tree.map(jnp.add, carry, (new_sums, new_gradient))
@@ -232,7 +225,7 @@ def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets
         ),
     )
     shapes = jax.eval_shape(
-        lambda chunks: _of_chunk(
+        lambda chunks: _chunk_sums_and_gradients(
             settings,
             table_PD,
             bias_V,
@@ -250,7 +243,9 @@ def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets
     return sums, (hidden_gradient_BTD[:, :length], output_gradient)
 
 
-def _of_chunk(settings, table_PD, bias_V, vocab_size, hidden_BCD, targets):
+def _chunk_sums_and_gradients(
+    settings, table_PD, bias_V, vocab_size, hidden_BCD, targets
+):
     """Returns a chunk's sums and gradients; `table_PD` is padded with zeros."""
     dtype = settings.dtype
     hidden_ND = hidden_BCD.reshape(-1, hidden_BCD.shape[-1]).astype(dtype)
@@ -272,7 +267,7 @@ def _of_chunk(settings, table_PD, bias_V, vocab_size, hidden_BCD, targets):
 
 def _backward(settings, gradients, cotangent):
     scaled = jax.tree.map(lambda gradient: gradient * cotangent.loss, gradients)
-    hidden_gradient_BTD, output_gradient = _as_dtypes_of(gradients, scaled)
+    hidden_gradient_BTD, output_gradient = _cast_like(gradients, scaled)
     return hidden_gradient_BTD, output_gradient, None
 
 
@@ -281,6 +276,8 @@ tuned.defvjp(_forward, _backward)
 
 def cross_entropy(smoothing: float, padding: int) -> Formula:
     """Returns −Σ_v q(v) log p(v), with q = (1 − ε) · label + ε / V over all V tokens.
+
+    Source: paper §5.4; Szegedy et al. 2016.
 
     Args:
       smoothing: ε, in [0, 1).

@@ -12,9 +12,6 @@ def reference(scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
     Examples:
       >>> print(reference(jnp.zeros(4), jnp.array([True, True, False, False])))
       [0.5 0.5 0.  0. ]
-
-      >>> print(reference(jnp.zeros(2), jnp.array([False, False])))
-      [0. 0.]
     """
     scores_BHTS = jnp.where(mask_BHTS, scores_BHTS, -jnp.inf)
     highest_BHT1 = jax.lax.stop_gradient(scores_BHTS.max(-1, keepdims=True))
@@ -30,7 +27,7 @@ def reference(scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
 def tuned(scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
     """Stores one array for the backward pass instead of three.
 
-    The gradient w ⊙ (g − Σ w g) needs only the weights w.
+    The gradient needs only the weights w: w ⊙ (g − Σ w g).
     """
     return reference(scores_BHTS, mask_BHTS)
 

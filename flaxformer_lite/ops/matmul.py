@@ -21,8 +21,8 @@ def reference(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
 def tuned(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
     """Computes both gradients as products of low-precision operands too.
 
-    The incoming float32 gradient is rounded to the operands' dtype, so all three
-    products of a layer run on the fast bfloat16 units.
+    Rounding the incoming float32 gradient lets all three products of a layer run on the
+    fast bfloat16 units.
     """
     return reference(x_ND, w_DF)
 
@@ -51,10 +51,7 @@ def input_gradient_reference(g_NF: jax.Array, w_DF: jax.Array) -> jax.Array:
 
 
 def input_gradient_on_gpu(g_NF: jax.Array, w_DF: jax.Array) -> jax.Array:
-    """Rounds the float32 sums within the product.
-
-    A float32 result would double the memory traffic and need another pass.
-    """
+    """Rounds the float32 sums within the product, to halve the memory traffic."""
     dtype = g_NF.dtype
     algorithm = _SUMS_IN_FLOAT32.get(dtype)
     return jnp.einsum(
@@ -73,16 +70,15 @@ def weight_gradient_reference(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
 def weight_gradient_on_cpu(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
     """Transposes the narrower operand in memory first.
 
-    XLA's fast CPU kernels need the summed axis last on the left. Its other kernels
-    reach a third of their speed in bfloat16 and two thirds in float32.
+    XLA's fast CPU kernels need the summed axis last on the left.
     """
     if x_ND.shape[1] <= g_NF.shape[1]:
-        return reference(_transposed_in_memory(x_ND), g_NF)
-    product_FD = reference(_transposed_in_memory(g_NF), x_ND)
+        return reference(_transpose_in_memory(x_ND), g_NF)
+    product_FD = reference(_transpose_in_memory(g_NF), x_ND)
     return jax.lax.optimization_barrier(product_FD).T
 
 
-def _transposed_in_memory(x: jax.Array) -> jax.Array:
+def _transpose_in_memory(x: jax.Array) -> jax.Array:
     # Without the barrier, XLA folds the transposition into the product again. XLA
     # chooses the kernel by whether the operand is a transpose; the extra axis hides it.
     return jax.lax.optimization_barrier(x.T[None])[0]

@@ -45,9 +45,9 @@ def reference(
 def tuned(key: jax.Array, shape: tuple[int, ...], of_rows: bool = False) -> jax.Array:
     """Hashes the key and each element's index: other words of the same distribution.
 
-    Two rounds each mix in one word of the key. The hash fuses into its consumer, while
-    threefry takes a third of a training step on CPU. Words don't depend on backend or
-    sharding. It suits dropout, not cryptography.
+    Two rounds each mix in one word of the key. The hash fuses into its consumer, unlike
+    threefry, and doesn't depend on backend or sharding. It suits dropout, not
+    cryptography.
     """
     sizes = list(shape)
     coordinates = [

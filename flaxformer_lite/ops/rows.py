@@ -12,10 +12,7 @@ def reference(x_ND: jax.Array) -> jax.Array:
 
 
 def on_cpu(x_ND: jax.Array) -> jax.Array:
-    """Computes the sum as a product with ones.
-
-    For 512 rows of 32,000 on two cores, this takes 3 ms and XLA's reduction 84 ms.
-    """
+    """Computes the sum as a product with ones, which is faster than XLA's reduction."""
     return jax.lax.dot(jnp.ones(len(x_ND), x_ND.dtype), x_ND)
 
 

@@ -39,8 +39,8 @@ def reference(logits_NV: jax.Array) -> SoftmaxStatistics:
 def in_one_pass(logits_NV: jax.Array) -> SoftmaxStatistics:
     """Computes all three in one reduction, so that a GPU reads the logits once.
 
-    XLA compiles `reference` to three kernels. Partial sums are rescaled at each new
-    maximum (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax").
+    Partial sums are rescaled at each new maximum (Milakov and Gimelshein 2018, "Online
+    normalizer calculation for softmax").
     """
 
     def combine(x, y):

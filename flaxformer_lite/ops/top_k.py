@@ -26,14 +26,15 @@ def top_k_indices(x_BV: jax.Array, k: int) -> jax.Array:
 
 
 def reference(x_BV: jax.Array, k: int) -> jax.Array:
+    """Returns the indices with `jax.lax.top_k`."""
     return jax.lax.top_k(x_BV, k)[1]
 
 
 def tuned(x_BV: jax.Array, k: int, block: int = BLOCK) -> jax.Array:
     """Sorts only part of each row; `jax.lax.top_k` on CPU sorts all of it.
 
-    The k largest values lie in the k blocks with the largest maxima, or after the last
-    whole block.
+    The k largest values lie in the k blocks with the largest maxima, or in the
+    remainder after the last whole block.
     """
     batch, size = x_BV.shape
     blocks = size // block

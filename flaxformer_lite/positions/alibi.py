@@ -11,15 +11,12 @@ class ALiBi(Positions):
     """Linear biases: scores − m_h · |distance|.
 
     The slope m_h of head h is fixed: 2^(−8 i / h) for i = 1 … h if h is a power of two.
-    For other h, the slopes are those of the next lower power of two, then every second
-    one of the next higher. This follows the paper's code.
+    Other h use the slopes of the next lower power of two, then every second one of the
+    next higher, as in the paper's code.
 
     Examples:
       >>> from flaxformer_lite.sizes import Sizes
       >>> positions = ALiBi(sizes=Sizes(num_heads=2))
-      >>> print(positions.slopes())
-      [0.0625, 0.00390625]
-
       >>> positions_BT = jnp.arange(3)[None]
       >>> print(positions.bias(positions_BT, positions_BT)[0, 0] * 16)
       [[-0. -1. -2.]

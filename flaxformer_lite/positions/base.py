@@ -28,8 +28,7 @@ class Positions(Checked, nn.Module):
         """Number of distinct positions, counted from 0; None for no limit.
 
         Classes with a table override this or have an attribute `max_length`. Longer
-        sentences are rejected, because lookups past the end would return NaN or another
-        row.
+        sentences are rejected.
         """
         return getattr(self, 'max_length', None)
 

@@ -12,22 +12,11 @@ from flaxformer_lite.validation import Range, Size
 class LearnedPositions(Positions):
     """Embeddings x + P[pos + offset], P of shape (max_length + offset, d_model).
 
-    Compiled programs cannot raise errors. Positions beyond the table give NaN, never
-    another vector; check lengths before you call the model.
+    Positions beyond the table give NaN, because compiled programs can't raise errors.
 
     Attributes:
       max_length: Maximum number of tokens per sentence.
       offset: Number of unused rows before the row of the first token. BART uses 2.
-
-    Examples:
-      >>> import jax
-      >>> from flaxformer_lite.sizes import Sizes
-      >>> positions = LearnedPositions(sizes=Sizes(d_model=4), max_length=10)
-      >>> given = jnp.zeros((1, 3, 4)), jnp.arange(3)[None]
-
-      >>> variables = positions.init(jax.random.key(0), *given, method='embed')
-      >>> [x.shape for x in jax.tree.leaves(variables)]
-      [(10, 4)]
     """
 
     max_length: Size = 1024

@@ -15,21 +15,11 @@ class RotaryPositions(Positions):
 
     Attributes:
       max_wavelength: λ.
-      scale: Factor by which sentences may be longer for the same range of angles (Chen
-        et al. 2023, "Extending Context Window …").
+      scale: Position interpolation: divides positions (Chen et al. 2023, "Extending
+        Context Window …").
 
     Raises:
       ValueError: d_k is odd.
-
-    Examples:
-      >>> from flaxformer_lite.sizes import Sizes
-      >>> rotate = RotaryPositions(sizes=Sizes(d_k=4)).rotate
-      >>> x_BTHK = jnp.ones((1, 1, 1, 4))
-      >>> for i in (5, 9):
-      ...     q, k = (rotate(x_BTHK, jnp.array([[j]])) for j in (i, i - 2))
-      ...     print(f'{(q * k).sum():.3f}')
-      1.167
-      1.167
     """
 
     max_wavelength: Annotated[float, Range(at_least=1)] = 10000.0

@@ -13,11 +13,8 @@ from flaxformer_lite.validation import Range
 class ShawPositions(Positions):
     """Relative terms: scores + q · a^K_r / √d_k and outputs + Σ_s w_s a^V_r.
 
-    r is the clipped distance. Each attention has its own vectors a, shared by its
-    heads.
-
-    Attributes:
-      max_distance: Distances are clipped to ± this value.
+    r is the distance, clipped to ± `max_distance`. Each attention has its own vectors
+    a, shared by its heads.
     """
 
     adds_scores = True

@@ -13,18 +13,8 @@ class SinusoidalPositions(Sinusoids):
     Attributes:
       interleaved: Whether sines and cosines alternate. False puts all sines first, as
         Marian does.
-      scaled_down: Whether to divide PE by √d_model. This keeps the paper's ratio if
-        embeddings are not multiplied by √d_model (Csordás et al. 2021).
-
-    Examples:
-      >>> import numpy as np
-      >>> from flaxformer_lite.sizes import Sizes
-      >>> positions = SinusoidalPositions(sizes=Sizes(d_model=4))
-
-      >>> y_BTD = positions.embed(jnp.zeros((1, 2, 4)), jnp.arange(2)[None])
-      >>> print(np.asarray(y_BTD).round(2))
-      [[[0.   1.   0.   1.  ]
-        [0.84 0.54 0.01 1.  ]]]
+      scaled_down: Whether to divide PE by √d_model, for embeddings that are not
+        multiplied by it (Csordás et al. 2021).
     """
 
     interleaved: bool = True

@@ -8,8 +8,7 @@ from flaxformer_lite.positions.base import Sinusoids
 class SinusoidalT2TPositions(Sinusoids):
     """Sinusoids: x + [sin(pos · r_0) … sin(pos · r_n), cos(pos · r_0) …].
 
-    r_i = 10000^(−i / n) with n = d_model / 2 − 1. The last wavelength is 2π · 10000;
-    the paper's formula stops below it.
+    r_i = 10000^(−i / n) with n = d_model / 2 − 1. The last wavelength is 2π · 10000.
     """
 
     def embed(self, x_BTD, positions_BT):

@@ -16,12 +16,11 @@ class T5Positions(Positions):
     The layers of a stack share one table. umT5 has one per layer (Chung et al. 2023,
     "UniMax", §4).
 
-    Half of the buckets hold one distance each. The others grow logarithmically up to
-    `max_distance`; keys beyond share the last one. Non-causal stacks use half of the
-    buckets for keys after the query.
+    Half of the buckets hold one distance each. The others grow logarithmically.
+    Non-causal stacks use half of the buckets for keys after the query.
 
     Attributes:
-      buckets: Number of rows of the table.
+
       max_distance: Distance from which keys share the last bucket.
       per_layer: Whether each layer has its own table.
 

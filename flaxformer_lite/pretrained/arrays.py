@@ -1,7 +1,6 @@
 """Conversion between our variables and a family's arrays.
 
-Only names and shapes differ: PyTorch matrices are (outputs, inputs), and their heads
-share one axis.
+PyTorch matrices are (outputs, inputs), and their heads share one axis.
 """
 
 import functools
@@ -46,6 +45,7 @@ class Array(NamedTuple):
 
     @property
     def their_shape(self) -> tuple[int, ...]:
+        """Shape of their array."""
         leaf = self.path[-1]
         if leaf == 'kernel':
             inputs = self._fan_in

@@ -1,6 +1,6 @@
 """Reads a folder saved by Transformers: config.json and safetensors files.
 
-No other module of the library reads files. It never unpickles.
+It never unpickles.
 """
 
 import json

@@ -71,8 +71,6 @@ def from_pretrained(
 ) -> tuple[Model, Any]:
     """Loads the model and variables of a checkpoint saved by Transformers.
 
-    Arrays are read and placed on their devices one at a time, to save host memory.
-
     Args:
       path: A folder with config.json and model.safetensors, or its shards with an
         index.
@@ -145,8 +143,8 @@ def to_pretrained(
 ) -> tuple[dict[str, Any], dict[str, jax.Array]]:
     """Converts a model to its family's config and arrays by name.
 
-    Write the first as config.json and the second as model.safetensors, with
-    `safetensors.flax.save_file` and metadata={'format': 'pt'}.
+    Write them as config.json and model.safetensors, with `safetensors.flax.save_file`
+    and metadata={'format': 'pt'}.
 
     Args:
       described: As from `describe_pretrained`.

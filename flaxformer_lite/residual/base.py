@@ -15,8 +15,8 @@ class Residual(Checked, nn.Module):
     Attributes:
       norm: A module of `norms/`, copied for each use.
       dropout: Dropout of the sublayer output (§5.4).
-      default_init: The `init` of configs that set none.
-      unused_fields: `model` config fields without effect in this variant.
+      default_init: The default of `init`.
+      unused_fields: `model` config fields without effect.
     """
 
     default_init: ClassVar[str] = 'xavier'

@@ -16,14 +16,7 @@ class DeepNorm(Residual):
         return self.norm(self.alpha() * x_BTD + self.dropout(y_BTD))
 
     def alpha(self) -> float:
-        """Weight of the residual stream.
-
-        Examples:
-          >>> from flaxformer_lite.sizes import Sizes
-          >>> sizes = Sizes(role='decoder', decoder_layers=6)
-          >>> round(DeepNorm(norm=None, dropout=None, sizes=sizes).alpha(), 3)
-          2.06
-        """
+        """α, the weight of the residual stream."""
         encoder = self.sizes.encoder_layers
         decoder = self.sizes.decoder_layers
         if self.sizes.role == 'encoder':

@@ -19,9 +19,8 @@ def check(
     """Returns `findings` if no contract is broken.
 
     Raises:
-      BrokenContract: the message has the smallest counterexample of each broken
-        contract.
-      ValueError: as `findings`.
+      BrokenContract: Has the smallest counterexamples.
+      ValueError: As `findings`.
     """
     name = type(part).__name__ if isinstance(part, Model) else parse(part)[0]
     return require(findings(part, kind, quick), name)
@@ -35,14 +34,14 @@ def findings(
     Exceptions that the component raises propagate.
 
     Args:
-      part: a class, an object, a spec, or a model with the default special tokens and a
+      part: A class, an object, a spec, or a model with the default special tokens and a
         vocabulary of at least `rows.VOCAB_SIZE`.
-      kind: the `model` config field of such components, such as 'norm'. Defaults to the
-        kind of the base class.
-      quick: as `model_findings`.
+      kind: Config field of the component, such as 'norm'. Defaults to the kind of the
+        base class.
+      quick: As in `model_findings`.
 
     Raises:
-      ValueError: the component is unknown, or its kind is ambiguous.
+      ValueError: The component is unknown, or its kind is ambiguous.
     """
     if isinstance(part, Model):
         return model_findings(part, quick)
@@ -59,9 +58,9 @@ def model_findings(model: Model, quick: bool = False) -> list[Finding]:
     """Tests the contracts of a whole model.
 
     Args:
-      model: a small model. Scanning is tested only if the model scans its layers.
-      quick: test only that logits are finite and depend only on allowed tokens, in a
-        second or two instead of about twenty.
+      model: A small model. Scanning is tested only if the model scans its layers.
+      quick: Tests only that logits are finite and depend only on allowed tokens, in a
+        tenth of the time.
     """
     separate = model.with_separate_layers()
     variables = models.random_variables(separate)

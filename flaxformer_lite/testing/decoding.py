@@ -58,7 +58,6 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
 
 
 def _teacher_forced(model, variables, found, sources) -> list[float]:
-    """Returns log p of each result, including its end token."""
     results = list(_results(found))
     if not results:
         return []
@@ -69,7 +68,6 @@ def _teacher_forced(model, variables, found, sources) -> list[float]:
 
 
 def _results(found: DecodeResult) -> Iterator[tuple[int, int, list[int], float]]:
-    """Yields existing hypotheses: sentence, rank, tokens, score."""
     for i, hypotheses in enumerate(found.exists_BN.tolist()):
         for j, exists in enumerate(hypotheses):
             if exists:

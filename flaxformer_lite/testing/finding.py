@@ -10,7 +10,7 @@ class Finding:
 
     Attributes:
       holds: None if it could not be tested.
-      detail: the smallest counterexample, or why it was not tested.
+      detail: The smallest counterexample, or why it was not tested.
     """
 
     contract: str
@@ -23,6 +23,7 @@ class BrokenContract(AssertionError):
 
 
 def broken(findings: Iterable[Finding]) -> list[Finding]:
+    """Returns the findings of broken contracts."""
     return [finding for finding in findings if finding.holds is False]
 
 
@@ -51,8 +52,8 @@ def equal(
     """Returns a finding that a difference above the tolerance `atol` breaks.
 
     Args:
-      differences: each with a description, where {} is the number; the smallest example
-        first.
+      differences: With a description of each, where {} is the number; the smallest
+        example first.
     """
     for difference, example in differences:
         if not difference <= atol:  # also true for NaN

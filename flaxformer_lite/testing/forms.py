@@ -110,7 +110,8 @@ def float32_sums(found: set[Product]) -> Finding:
 def same_on_devices(model: Model, variables: Any, sizes: Mapping[str, int]) -> Finding:
     """Tests that a training step with dropout is the same on a mesh.
 
-    `sizes` maps mesh axes, from `sharding.AXES`, to their number of devices.
+    Args:
+      sizes: Numbers of devices by mesh axis of `sharding.AXES`.
     """
     axis_types = (AxisType.Auto,) * len(sizes)
     mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=axis_types)

@@ -25,37 +25,37 @@ def loss_findings(
     """Tests each contract of a loss and its gradients.
 
     Args:
-      loss: a `losses.base.Loss`, its class, or a spec. A `teacher` argument receives
+
+      loss: A `losses.base.Loss`, its class, or a spec. A `teacher` argument receives
         the model.
-      model, variables: default to a small model.
 
     Raises:
-      ValueError: the loss is unknown.
+      ValueError: The loss is unknown.
     """
     if model is None:
         model = small_model(architecture='decoder_only')
         variables = models.random_variables(model)
     made = as_loss(loss, teacher=model, teacher_variables=variables)
-    run = _compiled(made, model, variables)
+    run = _compile_loss(made, model, variables)
     pairs = [[pair] for pair in rows.PAIRS]
-    whole = run(_padded(pairs))
-    each = [run(_padded([pair])) for pair in pairs]
+    whole = run(_pad_batch(pairs))
+    each = [run(_pad_batch([pair])) for pair in pairs]
     together = jax.tree.map(lambda *x: sum(x), *each)
     finite = all((abs(x) < float('inf')).all() for x in jax.tree.leaves(whole))
     _, gradients = whole
     learns = any(x.any() for x in jax.tree.leaves(gradients))
-    costs_nothing = not any(x.any() for x in jax.tree.leaves(run(_padded([]))))
+    costs_nothing = not any(x.any() for x in jax.tree.leaves(run(_pad_batch([]))))
     return [
         told('the loss and its gradients are finite', finite, 'NaN or infinity'),
         told('gradients are not all zero', learns, 'all are 0'),
         told('padding alone has zero loss', costs_nothing, 'the loss is not 0'),
         _same('padding has no effect', run(rows.batch_of(pairs)), whole),
         _same('losses of rows sum to the loss of the batch', together, whole),
-        _same('the order of rows has no effect', run(_padded(pairs[::-1])), whole),
+        _same('the order of rows has no effect', run(_pad_batch(pairs[::-1])), whole),
     ]
 
 
-def _compiled(loss: Any, model: Model, variables: Any) -> Callable[[Batch], Any]:
+def _compile_loss(loss: Any, model: Model, variables: Any) -> Callable[[Batch], Any]:
 
     def learned(batch):
         output, _ = loss_and_grads(model, variables, batch, loss)
@@ -70,7 +70,7 @@ def _compiled(loss: Any, model: Model, variables: Any) -> Callable[[Batch], Any]
     return run
 
 
-def _padded(pairs: list[list[rows.Pair]]) -> Batch:
+def _pad_batch(pairs: list[list[rows.Pair]]) -> Batch:
     batch = rows.batch_of([*pairs, *[[]] * (ROWS - len(pairs))])
     return {
         name: jnp.pad(x, [(0, 0), (0, COLUMNS - x.shape[1])])

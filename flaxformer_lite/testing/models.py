@@ -1,8 +1,4 @@
-"""Contracts of models, independent of their components.
-
-One program computes the logits of both batches of `rows`, the gradients, and the logits
-of the second batch's targets by cached decoding.
-"""
+"""Contracts of models, independent of their components."""
 
 import contextlib
 import functools
@@ -29,9 +25,9 @@ class Examined(NamedTuple):
     """Results of a model on the test rows, as host arrays.
 
     Attributes:
-      logits: of both batches, (2, rows, target length, V).
-      steps_TBNV: logits by cached decoding; None if `quick`.
-      gradients: of all parameters, as a tree; {} if `quick`.
+      logits: Logits of both batches, (2, rows, target length, V).
+      steps_TBNV: Logits by cached decoding; None if `quick`.
+      gradients: Gradients of all parameters, as a tree; {} if `quick`.
     """
 
     logits: Any
@@ -73,7 +69,7 @@ def examine(model: Model, variables: Any, quick: bool = False) -> Examined:
 
     The model needs at least `rows.VOCAB_SIZE` tokens and the default special tokens.
     """
-    program = _logits if quick else _everything
+    program = _logits if quick else _compute_results
     with exact_products():
         found = program(model, variables, rows.both_batches(), rows.steps())
     return Examined(*jax.device_get(found))
@@ -104,7 +100,7 @@ def _logits(model, variables, batches, steps):
 
 
 @functools.partial(jax.jit, static_argnums=0, compiler_options=UNOPTIMISED)
-def _everything(model, variables, batches, steps):
+def _compute_results(model, variables, batches, steps):
     gradient = jax.grad(functools.partial(loss, model, variables), has_aux=True)
     # A loop, so that one compiled body serves both batches.
     gradients, logits = jax.lax.map(
@@ -129,9 +125,8 @@ def findings(
     """Tests each contract for which `found` has results.
 
     Args:
-      dtype: operand dtype of the model's products.
-      all_counts: whether each token and each parameter must have an effect. A ReLU of
-        zero scores without a residual connection has none.
+      dtype: Operand dtype of the model's products.
+      all_counts: Whether each token and each parameter must have an effect.
     """
     sound = [_finite(found), _float32(found)]
     if not sound[0].holds:
@@ -194,7 +189,7 @@ def _float32(found: Examined) -> Finding:
 
 
 def _future(found: Examined, atol: float) -> Finding:
-    differences = _of_changed_tokens(found)
+    differences = _logit_changes(found)
 
     def examples():
         for token in range(rows.LENGTH):
@@ -209,7 +204,7 @@ def _future(found: Examined, atol: float) -> Finding:
 
 def _present(found: Examined) -> Finding:
     contract = 'logits depend on the token at their position'
-    for token, differences in enumerate(_of_changed_tokens(found)):
+    for token, differences in enumerate(_logit_changes(found)):
         if not differences[token] > LEAST_EFFECT:
             return Finding(
                 contract, False, f'logits at {token} do not change with the token'
@@ -217,7 +212,7 @@ def _present(found: Examined) -> Finding:
     return Finding(contract, True)
 
 
-def _of_changed_tokens(found: Examined) -> Any:
+def _logit_changes(found: Examined) -> Any:
     """Returns the change of logits by [changed token][position]."""
     changed = slice(rows.CHANGED, rows.CHANGED + rows.LENGTH)
     logits_NTV = found.logits[0, :, : rows.LENGTH]

@@ -19,7 +19,7 @@ def kind_of(part: Spec) -> str:
     """Returns the `model` config field of a component, by its base class.
 
     Raises:
-      ValueError: no field accepts it, or the name exists in several folders.
+      ValueError: No field accepts it, or the name exists in several folders.
     """
     kinds = []
     refused = []
@@ -44,12 +44,12 @@ def kind_of(part: Spec) -> str:
 def model_with(part: Spec, kind: str) -> Model:
     """Returns a small model with a component, with scanned layers if it has any.
 
-    An attention is tested in all roles of an encoder-decoder that it supports. Other
-    components are tested in a decoder-only model, in half the time. A block is tested
-    in two layers, because values can cross from one to the next.
+    An attention is tested in all roles of an encoder-decoder that it supports, and
+    other components in a decoder-only model. A block is tested in two layers, because
+    values can cross from one to the next.
 
     Raises:
-      ValueError: as `build.model`.
+      ValueError: As `build.model`.
     """
     fields = {kind: part, 'scan_layers': True}
     cls = variants.folder(kind).find(part).cls

@@ -1,9 +1,9 @@
 """Test rows in two batches that cover most contracts of a model at once.
 
-Both batches contain `PAIRS`, one pair per row, among different rows. The first batch
-also has the pairs packed in one row, an empty row, and a target with and without a
-source. Further rows differ from those only in their padding, or in one token each. The
-second batch has every prefix of the hypotheses of a search.
+Both batches contain `PAIRS`, one pair per row. The first batch also has the pairs
+packed in one row, an empty row, and a target with and without a source. Further rows
+differ only in padding or one token. The second batch has every prefix of the hypotheses
+of a search.
 """
 
 import itertools

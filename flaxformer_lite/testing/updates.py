@@ -22,7 +22,7 @@ def schedule_findings(
     """Tests the contracts of a schedule over a training run of `steps` steps.
 
     Raises:
-      ValueError: the schedule is unknown.
+      ValueError: The schedule is unknown.
     """
     rate = schedules.make(schedule, d_model, steps)
     counts = [steps * i // 100 for i in range(101)]
@@ -52,14 +52,14 @@ def optimizer_findings(
         'kernel': jnp.linspace(-1.0, 1.0, 12).reshape(3, 4),
         'bias': jnp.ones(4),
     }
-    state, updates = _after_updates(make(), params)
-    again = _after_updates(make(), params)
+    state, updates = _run_updates(make(), params)
+    again = _run_updates(make(), params)
     like = jax.tree.map(jnp.shape, updates) == jax.tree.map(jnp.shape, params)
     finite = all(jnp.isfinite(x).all() for x in jax.tree.leaves(updates))
     arrays = all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))
     first = jax.eval_shape(make().init, params)
     kept = jax.tree.structure(first) == jax.tree.structure(state)
-    both = _plain((state, updates)), _plain(again)
+    both = _with_key_data((state, updates)), _with_key_data(again)
     same = jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), *both))
     return [
         told('updates have the tree of the parameters', like, 'the trees differ'),
@@ -69,7 +69,7 @@ def optimizer_findings(
     ]
 
 
-def _after_updates(update: optax.GradientTransformation, params: Any) -> Any:
+def _run_updates(update: optax.GradientTransformation, params: Any) -> Any:
     """Returns the state and updates after several gradients; the last are 0."""
     step = jax.jit(update.update)
     state = update.init(params)
@@ -81,12 +81,12 @@ def _after_updates(update: optax.GradientTransformation, params: Any) -> Any:
     return state, updates
 
 
-def _plain(tree: Any) -> Any:
+def _with_key_data(tree: Any) -> Any:
 
-    def of_leaf(x: Any) -> Any:
+    def leaf_data(x: Any) -> Any:
         is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
         if is_key:
             return jax.random.key_data(x)
         return x
 
-    return jax.tree.map(of_leaf, tree)
+    return jax.tree.map(leaf_data, tree)

@@ -20,7 +20,7 @@ def forward(
     Args:
       variables: {'params': …} and running statistics.
       key: PRNG key for dropout. It selects training mode, in which modules write
-        `TRAINING_COLLECTIONS`. Without a key, the model is in evaluation mode.
+        `TRAINING_COLLECTIONS`.
 
     Raises:
       ValueError: `variables` lacks the 'params' level, or the batch lacks an array.

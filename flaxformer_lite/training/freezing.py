@@ -56,4 +56,5 @@ def paths(tree: Any) -> dict[str, Any]:
 
 
 def from_paths(by_path: Mapping[str, Any]) -> Any:
+    """Inverts `paths`."""
     return traverse_util.unflatten_dict(by_path, sep=_SEPARATOR)

@@ -17,16 +17,11 @@ class LossScale(struct.PyTreeNode):
     """Dynamic loss scale that keeps gradients in the range of float16.
 
     An update that is not finite halves the scale; 2,000 finite updates in a row double
-    it. All scales are powers of two, so scaling is exact.
+    it. Scales are powers of two, so scaling is exact.
 
     Attributes:
       scale: float32, at least 1.
       finite_updates: int32, finite updates since the scale last changed.
-
-    Examples:
-      >>> scale = LossScale(jnp.float32(1024), jnp.int32(0))
-      >>> print(scale.adjusted(jnp.array(False)).scale)
-      512.0
     """
 
     scale: jax.Array

@@ -54,9 +54,9 @@ class TrainState(struct.PyTreeNode):
         """Returns the initial state for existing variables.
 
         Args:
-          variables: {'params': …}, for example from `from_pretrained`, and running
-            statistics. Donating the state donates them, too.
-          frozen: Paths of parameters that are not trained and have no optimizer state.
+          variables: {'params': …} and running statistics. Donating the state donates
+            them, too.
+          frozen: Paths of parameters to keep, which have no optimizer state.
           loss_scale: `LossScale.for_model(model)`; required for a float16 model.
         """
         trained, _ = freezing.split(variables['params'], frozen)
@@ -67,7 +67,7 @@ class TrainState(struct.PyTreeNode):
             loss_scale=loss_scale,
             **variables,
         )
-        return _without_sharing(state)
+        return _copy_shared_arrays(state)
 
     @property
     def variables(self) -> Any:
@@ -80,9 +80,7 @@ class Metrics(struct.PyTreeNode):
     """Metrics of one step.
 
     Attributes:
-      gradient_norm: Norm of the gradient of the mean loss per token by the trained
-        parameters, before clipping.
-      aux_metrics: Metrics that modules report, by name.
+      gradient_norm: Norm of the gradient of the mean loss per token, before clipping.
     """
 
     sums: LossSums
@@ -106,8 +104,7 @@ def init_variables(
 
     Examples:
       >>> import flaxformer_lite
-      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
-      >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
+      >>> model = flaxformer_lite.build.model({'num_layers': 1}, vocab_size=10)
 
       >>> shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
       >>> sorted(shapes['params'])
@@ -139,18 +136,15 @@ def init_state(
     """Returns the initial state; `given` as in `init_variables`.
 
     Args:
-      frozen: Paths of parameters that are not trained and have no optimizer state.
+      frozen: As in `TrainState.create`.
     """
     variables = init_variables(model, key, given)
     loss_scale = LossScale.for_model(model)
     return TrainState.create(variables, optimizer, frozen, loss_scale)
 
 
-def _without_sharing(state: TrainState) -> TrainState:
-    """Copies arrays that occur repeatedly, because an array can be donated only once.
-
-    Prodigy, for example, stores the initial parameters.
-    """
+def _copy_shared_arrays(state: TrainState) -> TrainState:
+    """Copies repeated arrays, because an array can be donated only once."""
     seen = set()
 
     def own(x):
@@ -173,21 +167,19 @@ def make_train_step(
 ) -> TrainStep:
     """Returns the training step: (state, batch, dropout key) → (state, metrics).
 
-    The step minimizes the mean loss per token. It skips updates that are not finite, so
-    the state stays valid; `skipped` counts them.
+    The step minimizes the mean loss per token. It skips updates that are not finite.
 
     Args:
       loss: As in `loss_sums`.
-      accumulate: Number of microbatches whose gradients are summed, to save memory. The
-        update is the same, except that norm `batch` and feed-forward `mixture` see one
-        microbatch at a time.
+      accumulate: Number of microbatches whose gradients are summed, to save memory.
+        Only norm `batch` and feed-forward `mixture` depend on it.
       remat: Rematerialization policy, as in `Model.with_remat`.
-      frozen: Paths of parameters that are not trained. Pass the same to `init_state`.
+      frozen: As in `TrainState.create`. Pass the same to `init_state`.
 
     Raises:
-      ValueError: The loss or `remat` is unknown, or the model has no blocks. When the
-        step is traced: the batch lacks an array, `accumulate` doesn't divide its rows,
-        `frozen` names an unknown parameter, or the state of a float16 model has no
+      ValueError: The loss or `remat` is unknown, or the model has no blocks. Tracing
+        the step: the batch lacks an array, `accumulate` doesn't divide its rows,
+        `frozen` names an unknown parameter, or a float16 model's state has no
         `loss_scale`.
 
     Examples:
@@ -209,38 +201,37 @@ def make_train_step(
     model = model.with_remat(remat)
     loss = as_loss(loss)
 
-    def of_batch(whole, batch):
+    def batch_gradients(whole, batch):
         variables, key, loss, loss_scale = whole
 
-        def of_part(variables, batch, key):
+        def part_gradients(variables, batch, key):
             return loss_and_grads(
                 model, variables, batch, loss, key, frozen, loss_scale
             )
 
         if accumulate == 1:
-            return of_part(variables, batch, key)
-        return _sum_over_parts(of_part, accumulate, variables, batch, key)
+            return part_gradients(variables, batch, key)
+        return _sum_over_parts(part_gradients, accumulate, variables, batch, key)
 
     def train_step(state, batch, key):
         check_batch(batch)
         key = jax.random.fold_in(key, state.step)
-        function = of_batch
-        if _sums_over_devices_once(model, accumulate, state.variables, batch, key):
-            function = sum_over_data(of_batch)
-        scale = _scale_of(model, state)
+        function = batch_gradients
+        if _can_sum_over_data(model, accumulate, state.variables, batch, key):
+            function = sum_over_data(batch_gradients)
+        scale = _loss_scale(model, state)
         output, batch_stats = function((state.variables, key, loss, scale), batch)
-        gradients = _without_zero_start(model, output.gradients, state.params)
+        gradients = _keep_start_at_zero(model, output.gradients, state.params)
         output = output._replace(gradients=gradients)
         return _update(optimizer, state, output, batch_stats, frozen)
 
     return train_step
 
 
-def _without_zero_start(model: Model, gradients: Any, params: Any) -> Any:
+def _keep_start_at_zero(model: Model, gradients: Any, params: Any) -> Any:
     """Returns gradients that keep a zero start embedding at zero.
 
-    Marian's start token is padding, whose embedding is zero. CTranslate2 has no weights
-    for it.
+    Marian's start token is padding, and CTranslate2 has no weights for it.
     """
     tokens = model.special_tokens
     if tokens.bos != tokens.padding or 'embedding' not in gradients:
@@ -252,7 +243,7 @@ def _without_zero_start(model: Model, gradients: Any, params: Any) -> Any:
     return {**gradients, 'embedding': gradients_VD}
 
 
-def _scale_of(model: Model, state: TrainState) -> jax.Array | float:
+def _loss_scale(model: Model, state: TrainState) -> jax.Array | float:
     if state.loss_scale is not None:
         return state.loss_scale.scale
     if model.dense.dtype == jnp.float16:
@@ -263,7 +254,7 @@ def _scale_of(model: Model, state: TrainState) -> jax.Array | float:
     return 1.0
 
 
-def _sums_over_devices_once(
+def _can_sum_over_data(
     model: Model, accumulate: int, variables: Any, batch: Batch, key: jax.Array
 ) -> bool:
     rows = len(batch['labels'])
@@ -307,7 +298,7 @@ def _update(
 
 
 def _sum_over_parts(
-    of_part: Callable, count: int, variables: Any, batch: Batch, key: jax.Array
+    part_gradients: Callable, count: int, variables: Any, batch: Batch, key: jax.Array
 ) -> tuple[StepOutput, Any]:
     batches = jax.tree.map(lambda x_BT: _split_rows(x_BT, count), batch)
     keys = jax.random.split(key, count)
@@ -316,12 +307,12 @@ def _sum_over_parts(
     def add_part(carry, part):
         total, batch_stats = carry
         given = variables | {'batch_stats': batch_stats}
-        output, batch_stats = of_part(given, *part)
+        output, batch_stats = part_gradients(given, *part)
         total = jax.tree.map(jnp.add, total, output)
         return (total, batch_stats), None
 
     first_part = jax.tree.map(lambda x: x[0], parts)
-    shapes, _ = jax.eval_shape(of_part, variables, *first_part)
+    shapes, _ = jax.eval_shape(part_gradients, variables, *first_part)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
     start = zeros, variables.get('batch_stats', {})
     (total, batch_stats), _ = jax.lax.scan(add_part, start, parts)
@@ -332,7 +323,7 @@ def _sum_over_parts(
 def _split_rows(x_BT: jax.Array, count: int) -> jax.Array:
     """Splits rows into microbatches: (B, T) → (count, B / count, T).
 
-    Adjacent rows go to different microbatches, so every device has rows of each.
+    Adjacent rows go to different microbatches, so each device has rows of all.
     """
     rows = len(x_BT)
     if rows % count:

@@ -78,7 +78,11 @@ def test_adapters_are_on_the_matrices_that_the_expression_names():
 
 @pytest.mark.parametrize(
     'fields',
-    [{}, dict(scan_layers=True), dict(architecture='recurrent')],
+    [
+        {},
+        pytest.param(dict(scan_layers=True), marks=pytest.mark.slow),
+        pytest.param(dict(architecture='recurrent'), marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_the_merged_model_computes_the_same_logits(fields):

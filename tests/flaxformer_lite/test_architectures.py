@@ -313,7 +313,9 @@ def test_keys_of_a_decoder_layer_are_of_the_encoder_layers_that_it_reads(reads):
         np.testing.assert_allclose(keys, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize('reads', ['same', 'mixture'])
+@pytest.mark.parametrize(
+    'reads', ['same', pytest.param('mixture', marks=pytest.mark.slow)]
+)
 def test_scanned_decoder_layers_read_the_same_encoder_layers(reads):
     # Of a period of two layers.
     fields = dict(

@@ -66,6 +66,7 @@ def test_the_example_convolves_each_sentence_of_a_packed_row(convolution):
         start += length
 
 
+@pytest.mark.slow
 def test_the_example_keeps_the_contracts(convolution, monkeypatch, capsys):
     monkeypatch.setattr(sys, 'argv', ['check', 'my_blocks.Convolution(width=4)'])
     check.main()

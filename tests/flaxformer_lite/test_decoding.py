@@ -569,7 +569,7 @@ def test_room_is_made_as_sentences_grow(monkeypatch):
     toy, limits = Toy(eos_bias=-12.0), [40, 7, 33, 32, 1, 20]
     at_once = search_rows('beam', toy, range(6), limits, length=40)
     searched.clear_cache()  # its key does not have what is set here
-    monkeypatch.setattr(search_loop, 'FIRST_ROOM', 2)
+    monkeypatch.setattr(search_loop, 'FIRST_CAPACITY', 2)
     monkeypatch.setattr(search_loop, 'GROWTH', 2)
     by_and_by = search_rows('beam', toy, range(6), limits, length=40)
     searched.clear_cache()

@@ -349,7 +349,15 @@ def rollout(means):
     return np.stack(found)
 
 
-@pytest.mark.parametrize('axes', ['', 'H', 'T', 'TH'])
+@pytest.mark.parametrize(
+    'axes',
+    [
+        '',
+        'H',
+        pytest.param('T', marks=pytest.mark.slow),
+        pytest.param('TH', marks=pytest.mark.slow),
+    ],
+)
 def test_patching_all_parts_at_once_is_patching_each(axes):
     m = model('paper')
     variables, rows = tiny.all_variables(m), batch()

@@ -6,6 +6,7 @@ import weakref
 
 import jax
 import numpy as np
+import pytest
 from flax import linen as nn
 from flax import traverse_util
 
@@ -92,6 +93,7 @@ def in_every_order(names):
             yield from (other, name)
 
 
+@pytest.mark.slow
 def test_hooks_give_the_same_in_any_order():
     parts = made('decoder_only', d_ff=16)
     alone = {}

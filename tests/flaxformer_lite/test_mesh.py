@@ -190,9 +190,8 @@ def test_parameters_go_by_the_letters_of_their_axes():
         assert found[path].spec == PartitionSpec(*axes), path
 
 
-@pytest.mark.parametrize(
-    'sizes', [pytest.param(FSDP, marks=pytest.mark.slow), BOTH], ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('sizes', [FSDP, BOTH], ids=str)
 def test_evaluation_and_looking_inside_are_as_on_one_device(sizes):
     model = tiny.model(**SIZES)
     variables = tiny.all_variables(model)

@@ -189,6 +189,7 @@ def shortest(y_L, length, reference_L, reference_length):
     return -jnp.float32(length)
 
 
+@pytest.mark.slow
 def test_the_utility_can_be_a_function_of_token_ids():
     long, short = (decoded(MBRDecoding(utility=x))[0] for x in (longest, shortest))
     for one, other in zip(long, short, strict=True):

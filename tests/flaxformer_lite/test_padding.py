@@ -108,9 +108,12 @@ ELSEWHERE = {
         dict(),
         dict(continuous_positions=True, positions='learned(max_length=12)'),
         dict(merged_attention=True, positions='t5'),
-        dict(architecture='decoder_only', positions='rotary'),
         dict(architecture='prefix_lm', positions='shaw'),
-        dict(architecture='recurrent'),
+        pytest.param(
+            dict(architecture='decoder_only', positions='rotary'),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(dict(architecture='recurrent'), marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -146,7 +149,9 @@ class FeedForwardAlone(Block):
         return x_BTD, self.keep(h_BTD, context.positions_BT)
 
 
-@pytest.mark.parametrize('scan_layers', [False, True])
+@pytest.mark.parametrize(
+    'scan_layers', [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_a_block_of_ones_own_counts_no_padding(scan_layers):
     block = 'test_padding.FeedForwardAlone'
     settings = dict(num_layers=2, block=block, scan_layers=scan_layers)

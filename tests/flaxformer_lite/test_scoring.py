@@ -23,7 +23,14 @@ def model(**overrides):
 
 
 @pytest.mark.parametrize(
-    'config', [{}, {'logit_cap': 2.0, 'output_bias': True, 'architecture': 'recurrent'}]
+    'config',
+    [
+        {},
+        pytest.param(
+            {'logit_cap': 2.0, 'output_bias': True, 'architecture': 'recurrent'},
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_they_are_the_formulas_and_their_sum_is_the_loss(config):
     m, batch = model(**config), single()

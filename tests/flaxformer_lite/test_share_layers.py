@@ -110,6 +110,7 @@ def test_as_many_layers_as_there_are_share_nothing():
     assert tiny.model(share_layers=2) == tiny.model()
 
 
+@pytest.mark.slow
 def test_contracts_hold_where_each_layer_decodes_with_a_cache_of_its_own():
     model = tiny.model(**SHARED, scan_layers=True)
     found = models.examine(model, models.random_variables(model))
@@ -140,6 +141,7 @@ def test_running_statistics_are_those_of_each_depth():
     assert jax.tree.structure(written) == jax.tree.structure(others)
 
 
+@pytest.mark.slow
 def test_what_is_inside_is_recorded_by_depth():
     model, variables, _ = expected()
     params = {'params': copies(variables['params'])}

@@ -143,6 +143,7 @@ def test_the_switch_ends_with_its_block_and_after_an_error():
     assert drops_by() == 'tuned'
 
 
+@pytest.mark.slow
 def test_a_hessian_vector_product_is_that_of_differences(params, direction, gradient):
     with use_reference():
 

@@ -13,11 +13,12 @@ VECTORS = [
     np.random.default_rng(row).normal(size=(length, FEATURES)).astype(np.float32)
     for row, length in enumerate([6, 3])
 ]
+OTHERS = 'decoder_only', 'prefix_lm', 'recurrent'
 every_architecture = pytest.mark.parametrize(
     'architecture',
     [
-        *('encoder_decoder', 'decoder_only', 'recurrent'),
-        pytest.param('prefix_lm', marks=pytest.mark.slow),
+        'encoder_decoder',
+        *(pytest.param(x, marks=pytest.mark.slow) for x in OTHERS),
     ],
 )
 

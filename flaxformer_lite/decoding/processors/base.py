@@ -14,10 +14,9 @@ from flaxformer_lite.validation import Checked
 class Processor(Checked):
     """Changes the logits of the next token, given the tokens before it.
 
-    Scores are not renormalized: a change of a logit changes the token's log-probability
-    by the same amount. No logit may exceed log Σ exp(z) of the model's logits z, which
-    is probability 1. A search scores such a token as certain. At a sentence's limit,
-    only the end token is allowed and the search skips processors.
+    Scores are not renormalized: a changed logit changes the token's log-probability by
+    the same amount. No logit may exceed log Σ exp(z) of the model's logits z, which is
+    probability 1.
 
     Annotated attributes are arguments. Use a tuple for a list.
     """

@@ -16,7 +16,7 @@ class Strategy(Checked):
     """A search that keeps N hypotheses per sentence and chooses their continuations.
 
     Override `choose`, or `__call__` for a different loop. Annotated attributes are
-    arguments. Strategies with equal arguments are equal and share a compiled program.
+    arguments. Equal strategies share a compiled program.
 
     Attributes:
       draws: Whether the strategy samples with PRNG keys.
@@ -64,8 +64,7 @@ class Strategy(Checked):
         """Runs the search.
 
         Args:
-          n_best: Number of results that must be final. A longer search might improve
-            the others.
+          n_best: Number of results that must be final; others may not be the best.
 
         Raises:
           ValueError: n_best is not in 1 … N.
@@ -90,4 +89,5 @@ class Strategy(Checked):
 
 
 def flat(x_BNV: jax.Array) -> jax.Array:
+    """Joins the hypothesis and vocabulary axes: (B, N · V)."""
     return x_BNV.reshape(len(x_BNV), -1)

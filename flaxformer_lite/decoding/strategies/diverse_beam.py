@@ -15,14 +15,13 @@ class DiverseBeamSearch(BeamSearch):
     """Groups of beams that avoid the tokens chosen by earlier groups.
 
     At each step the groups choose in turn (algorithm 1, with the Hamming diversity of
-    §4). A continuation is penalized by λ for each of an earlier group's `beams /
-    groups` best that has its token. The penalty affects only the choice of
-    continuations, not the scores, which rank the results of all groups. Two groups may
-    find the same result.
+    §4). A continuation loses λ for each of an earlier group's `beams / groups` best
+    that has its token. The penalty doesn't affect scores, which rank the results of all
+    groups.
 
     Attributes:
       beams: Live hypotheses and results of all groups together.
-      groups: Number of groups.
+
       diversity: λ; 0 makes all groups equal.
 
     Raises:

@@ -20,13 +20,13 @@ class MBRDecoding(Sampling):
     """The sampled translation with the highest mean utility.
 
     The mean utility of y is 1/S Σ_s u(y, y_s) over all samples y_s (Eikema and Aziz
-    2020, §5). Ties go to the first sample.
+    2020, §5).
 
     Attributes:
       temperature, top_k, top_p: As in `sample`.
       samples: S; 1 is equivalent to `sample`.
-      utility: u, a function like `gleu`, the default. A string names a sentence-level
-        text metric of `experiments`, where the default is chrF.
+      utility: u, a function like `gleu`, the default. A string names a text metric of
+        `experiments`, where the default is chrF.
     """
 
     samples: Size = 16
@@ -86,8 +86,8 @@ def gleu(
 ) -> jax.Array:
     """Returns the GLEU of a text, min(precision, recall) of its 1- to 4-grams.
 
-    N-grams of all orders are pooled, and matches clipped to the counts in the reference
-    (Wu et al. 2016, §5.2). An empty text scores 0.
+    Matches are clipped to the counts in the reference (Wu et al. 2016, §5.2). An empty
+    text scores 0.
 
     Args:
       y_L, reference_L: Token ids; those after the length are ignored.

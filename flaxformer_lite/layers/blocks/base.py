@@ -18,15 +18,14 @@ from flaxformer_lite.validation import Checked
 class Block(Checked, nn.Module):
     """Layer of a stack. Variants override `__call__`.
 
-    A block that mixes tokens without `self_attention` overrides `attend_to_self`,
-    `keep` and `init_cache` instead. Modules that it does not call create no parameters.
+    A block without `self_attention` overrides `attend_to_self`, `keep` and `init_cache`
+    instead.
 
     Attributes:
-      self_attention: Attention among the tokens.
+
       feed_forward: A module of `feed_forward/`.
       residual: A module of `residual/`, copied for each sublayer.
-      cross_attention: Attention to the source. Only in decoders of an encoder-decoder,
-        unless it is merged.
+      cross_attention: Attention to the source, in the decoder of an encoder-decoder.
       merged: Whether self-attention also covers the source, with the same matrices and
         softmax (Zhang et al. 2025, "T5Gemma 2").
     """
@@ -69,8 +68,7 @@ class Block(Checked, nn.Module):
         """Returns the initial cache, with `append` and `allocate` methods like `Cache`.
 
         Args:
-          kept: Result of `keep` for the prefix shared by all hypotheses; may cover no
-            tokens.
+          kept: Result of `keep` for the prefix of all hypotheses; may cover no tokens.
           valid_BS: bool, False for padding.
         """
         return self.self_attention.core_attention.init_cache(kept, valid_BS)
@@ -123,7 +121,7 @@ class Block(Checked, nn.Module):
           cache, beam: This layer's cache, step and visible slots. Only while decoding.
 
         Returns:
-          The new residual stream and the new cache. Without a cache, the second value
-          is the result of `keep`.
+          The new residual stream and the new cache; without a cache, the result of
+          `keep`.
         """
         raise NotImplementedError

@@ -6,10 +6,7 @@ from flaxformer_lite.layers.blocks.base import Block
 
 
 class SequentialBlock(Block):
-    """Self-attention, cross-attention in a decoder, then the feed-forward network.
-
-    Figure 1 shows both forms. A causal block without cross-attention is decoder-only.
-    """
+    """Self-attention, cross-attention in a decoder, then the feed-forward network."""
 
     @nn.compact
     def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):

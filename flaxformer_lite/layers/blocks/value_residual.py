@@ -16,16 +16,16 @@ _NAME = 'first_values'
 class ValueResidualBlock(SequentialBlock):
     """Sequential block whose self-attention reads values λ₁ V₁ + λ₂ V.
 
-    V₁ are the values of the same tokens in the first such layer of the stack, which
-    keeps its own. The cache holds the sums. λ₁ = λ₂ = 0.5 is Identity-ResFormer, and
-    λ₁ = 1 with λ₂ = 0 is SVFormer, whose later layers don't use their value projection.
+    V₁ are the values of the same tokens in the stack's first such layer. λ₁ = λ₂ = 0.5
+    is Identity-ResFormer. λ₁ = 1 with λ₂ = 0 is SVFormer, whose later layers don't use
+    their value projection.
 
     Attributes:
       first: λ₁.
       own: λ₂.
       learned: Whether λ₁ and λ₂ are parameters of each layer, initialized to `first`
-        and `own` (Learnable-ResFormer). The first layer's values are then multiplied by
-        λ₁ + λ₂, so that it has the same parameters.
+        and `own` (Learnable-ResFormer). The first layer multiplies its values by λ₁ +
+        λ₂.
     """
 
     first: Annotated[float, Range(at_least=0)] = 0.5

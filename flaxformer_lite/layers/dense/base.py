@@ -19,23 +19,17 @@ from flaxformer_lite.validation import Checked, Size
 class Dense(Checked, nn.Module):
     """Linear layer y = x W + b over the last `input_axes` axes of x.
 
-    Models use one instance as a template for dtype and initializer. Each matrix is a
-    copy with its own `features` (`flax.linen.Module.copy`). To change what every
-    matrix computes, such as a low-rank adapter, override `product`.
+    One instance is the template of a model's matrices, which are copies with their own
+    `features` (`flax.linen.Module.copy`). To change what every matrix computes,
+    override `product`.
 
     Attributes:
       trained_parameters: Names of the only parameters that a run trains, such as those
-        of an adapter. Empty: all parameters.
+        of an adapter. Empty for all parameters.
       features: Output axes, such as (heads, d_k). Together they are one fan-out.
       input_axes: Number of contracted trailing axes.
       bias: Whether to add b, initially 0.
       dtype: Compute dtype. Parameters and results are float32.
-      kernel_init: Initializer of W.
-
-    Examples:
-      >>> variables = Dense(features=(2, 3)).init(jax.random.key(0), jnp.ones((1, 4)))
-      >>> jax.tree.map(jnp.shape, variables['params'])
-      {'bias': (2, 3), 'kernel': (4, 2, 3)}
     """
 
     trained_parameters: ClassVar[tuple[str, ...]] = ()

@@ -17,16 +17,14 @@ from flaxformer_lite.validation import Range, Regex, Size
 class LoRADense(Dense):
     """y = x W + s (x A) B, with s = α / r. Only A and B are trained.
 
-    A is D × r and B is r × F, so a rank r adds r (D + F) parameters. B starts at 0, so
-    the first output is that of W. A starts uniform within ±1/√D, as in the authors'
-    code. Source: Hu et al. 2021, equation 3; Kalajdzievski 2023 for `stabilized`.
+    A is D × r and starts uniform within ±1/√D. B is r × F and starts at 0. Sources: Hu
+    et al. 2021, equation 3; Kalajdzievski 2023 for `stabilized`.
 
     Attributes:
       rank: r.
       alpha: α.
-      on: Regular expression of the paths of the matrices with an adapter, such as
-        'decoder/layer_0/cross_attention/query'.
-      stabilized: Whether s = α / √r, for which higher ranks don't learn more slowly.
+      on: Regular expression of the paths of the matrices with an adapter.
+      stabilized: Whether s = α / √r, so that higher ranks don't learn more slowly.
     """
 
     trained_parameters: ClassVar[tuple[str, ...]] = ('lora_a', 'lora_b')

@@ -34,10 +34,6 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
       >>> rate = make('noam(warmup=400)', d_model=512, steps=1000)
       >>> [f'{rate(count):.1e}' for count in (0, 399, 999)]
       ['5.5e-06', '2.2e-03', '1.4e-03']
-
-      >>> rate = make('cosine(peak=1e-3)', d_model=512, steps=100)
-      >>> [f'{rate(count):.1e}' for count in (0, 9, 99)]
-      ['1.0e-04', '1.0e-03', '3.0e-07']
     """
     name, arguments = spec.parse(text)
     ours = None
@@ -83,6 +79,7 @@ def with_steps(schedule: optax.Schedule, steps: int) -> optax.Schedule:
 
 
 def available() -> list[str]:
+    """Returns the names of all schedules."""
     of_optax = filter(_OPTAX.fullmatch, vars(optax.schedules))
     return [*SCHEDULES.names(), *of_optax]
 

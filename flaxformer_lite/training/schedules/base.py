@@ -13,8 +13,8 @@ from flaxformer_lite.validation import Checked
 class Schedule(Checked):
     """Learning rate as a function of the number of updates; an optax schedule.
 
-    Annotated attributes are arguments. The run provides `d_model`, the width of the
-    model, and `steps`, the total number of steps, to schedules that have them.
+    Annotated attributes are arguments. The run provides `d_model` and `steps`, the
+    total number of steps, to schedules that have them.
     """
 
     def __init_subclass__(cls, **settings: Any):

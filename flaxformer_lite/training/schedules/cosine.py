@@ -1,7 +1,4 @@
-"""Cosine decay (Loshchilov and Hutter 2017).
-
-Suits runs that are too short for the paper's schedule, which ends at a high rate.
-"""
+"""Cosine decay (Loshchilov and Hutter 2017)."""
 
 import jax.numpy as jnp
 
@@ -11,9 +8,6 @@ from flaxformer_lite.validation import Positive, Rate, Size
 
 class CosineSchedule(Schedule):
     """Linear warmup to `peak` in w updates, then cosine decay towards 0.
-
-    Update 1 has the rate peak / w and update w the peak. The rate reaches 0 only after
-    the last update.
 
     Attributes:
       steps: Total number of steps; provided by the run.

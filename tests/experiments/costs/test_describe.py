@@ -164,7 +164,9 @@ def test_flops_of_products_in_every_kind_of_program():
         flops_of(until, a, b)
 
 
-@pytest.mark.parametrize('attention', ['softmax', 'flash'])
+@pytest.mark.parametrize(
+    'attention', [pytest.param('softmax', marks=pytest.mark.slow), 'flash']
+)
 def test_the_command_needs_no_device_and_prints_json(attention):
     command = [sys.executable, '-m', 'experiments.describe', '--json']
     # Neither compiling nor a single array is possible without a platform.

@@ -13,6 +13,7 @@ def _percent(text: str) -> float:
     return abs(float(text.rstrip('%')))
 
 
+@pytest.mark.slow
 def test_memory_is_within_a_fifth_of_what_xla_plans_but_once():
     offs = {tuple(row[:4]): _percent(row[-1]) for row in scale.compiled() if row[-1]}
     assert len(offs) >= 40

@@ -68,6 +68,7 @@ def test_batches_hold_the_arrays_of_the_names(packed, folder):
     assert sorted(found) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('cache')
 def test_a_run_reads_the_names_of_arrays():
     small_runs.train('run', *small_runs.flags(FIELDS))

@@ -99,6 +99,7 @@ def test_each_side_is_sampled_by_its_own(text, tmp_path):
     assert set(both.decode(written)) <= texts
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('cache')
 def test_a_run_of_both_trains_translates_and_is_refused_by_other_formats(
     text, tmp_path, monkeypatch

@@ -59,6 +59,7 @@ def test_a_record_has_the_named_values_of_each_pair(run):
     np.testing.assert_allclose(found[name], seen.values[name], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_intervention_changes_translations_scores_and_records(run):
     rng = np.random.default_rng(1)
     name = 'decoder/ln_final'

@@ -324,6 +324,7 @@ def test_a_difference_is_told_by_the_arms_of_its_own_data():
     assert across == compare(scores, contrasts=[between])[0]
 
 
+@pytest.mark.slow
 def test_intervals_of_several_data_sets_hold_together(monkeypatch):
     monkeypatch.setattr(analysis, '_POINTS', 11)
     random = np.random.default_rng(5)
@@ -341,6 +342,7 @@ def test_intervals_of_several_data_sets_hold_together(monkeypatch):
     assert np.mean(widths) < 10  # with the chance of both tasks in all it would be 58
 
 
+@pytest.mark.slow
 def test_seeds_added_by_the_width_of_intervals_keep_the_error_rate(monkeypatch):
     monkeypatch.setattr(analysis, '_POINTS', 11)
     random = np.random.default_rng(2)

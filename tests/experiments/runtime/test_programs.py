@@ -55,6 +55,7 @@ def test_caches_of_modules_hold_no_models_and_programs():
     assert found == CACHES
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     jax.__version_info__ < (0, 9),
     reason='JAX keeps the static arguments of functions that it has traced',

@@ -193,6 +193,7 @@ def test_its_tokenizer_comes_along_to_other_text(source, tmp_path):
     assert own.warm_start.record['averaged_steps'] == [2]
 
 
+@pytest.mark.slow
 def test_only_adapters_train_and_the_export_merges_them(text, source, tmp_path):
     path = tmp_path / 'run'
     lora = {'model__dense': 'lora(rank=2, on="query|up")', 'train__steps': 3}

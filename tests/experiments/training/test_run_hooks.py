@@ -181,6 +181,7 @@ def test_a_hook_that_raises_keeps_its_traceback(text, here):
     assert json.loads((path / 'failure.json').read_text())['status'] == 'failed'
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_posts_scores_and_logs_its_metric(text, here):
     posted = []
 
