@@ -69,7 +69,7 @@ def draw(workdir: Path, chromium: Path) -> None:
 
 
 def photograph_run(workdir: Path, chromium: Path) -> None:
-    """Takes a screenshot of the page of `translate --html`, down to its search."""
+    """Takes a screenshot of the page of `translate --html`, down to its logit lens."""
     from playwright.sync_api import sync_playwright
 
     command = [sys.executable, '-m', 'experiments.translate', f'--workdir={workdir}']
@@ -81,7 +81,7 @@ def photograph_run(workdir: Path, chromium: Path) -> None:
         tab = browser.new_page(viewport={'width': WIDTHS[0], 'height': 1400})
         tab.goto(file.as_uri())
         tab.get_by_role('button', name='zuzumachen').first.click()
-        end = tab.get_by_role('heading', name='Search').bounding_box()
+        end = tab.get_by_role('heading', name='Logit lens').bounding_box()
         assert end is not None
         tab.screenshot(
             path=PICTURES / 'page.png',

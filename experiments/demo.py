@@ -2,9 +2,10 @@
 
 python -m experiments.demo --workdir=runs/wmt_small
 
-The page shows the search, the alternatives of each token, and the attention of all
-heads. Click a head or layer to switch it off. A second --workdir adds another run for
-comparison. Ctrl-C stops the server.
+The page shows the search, the alternatives of each token, the logit lens, and the
+attention of all heads. Switch off, scale or patch heads and sublayers to see the
+translation change. A second --workdir adds another run for comparison. Ctrl-C stops the
+server.
 """
 
 # PYTHON_ARGCOMPLETE_OK

@@ -207,25 +207,17 @@ def decode_rows(
     keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers_B)
     if interventions is not None:
         model, variables = with_separate_layers(model, variables)
-        decode = functools.partial(_decode_intervened, model, settings)
-        divided = source_BS, max_len_B, keys_B, numbers_B
-        return map_rows(decode, (variables, interventions), divided)
     decode = functools.partial(_decode, model, settings)
-    return map_rows(decode, (variables,), (source_BS, max_len_B, keys_B))
+    divided = source_BS, max_len_B, keys_B, numbers_B
+    return map_rows(decode, (variables, interventions), divided)
 
 
-def _decode(model, settings, variables, source_BS, max_len_B, keys_B):
-    inputs = decode_inputs(model, settings, variables, source_BS, max_len_B, keys_B)
-    return settings.strategy(inputs, settings.n_best)
-
-
-def _decode_intervened(
+def _decode(
     model, settings, variables, interventions, source_BS, max_len_B, keys_B, row_B
 ):
-    decode_step, state = decode_functions(
-        model, variables, interventions, source_BS, row_B
+    inputs = decode_inputs(
+        model, settings, variables, source_BS, max_len_B, keys_B, interventions, row_B
     )
-    inputs = _search_inputs(model, settings, decode_step, state, max_len_B, keys_B)
     return settings.strategy(inputs, settings.n_best)
 
 
@@ -236,14 +228,24 @@ def decode_inputs(
     source_BS: jax.Array,
     max_len_B: jax.Array,
     keys_B: jax.Array | None = None,
+    interventions: Any = None,
+    row_B: jax.Array | None = None,
 ) -> decoding.DecodeInputs:
-    """Returns the search inputs of `decode_rows`; `keys_B` has a PRNG key per row."""
-    decode_step = functools.partial(model.apply, variables, method='decode_step')
-    state = model.apply(variables, source_BS, method='prefill')
-    return _search_inputs(model, settings, decode_step, state, max_len_B, keys_B)
+    """Returns the search inputs of `decode_rows`, for callers that run the search.
 
-
-def _search_inputs(model, settings, decode_step, state, max_len_B, keys_B):
+    Args:
+      keys_B: a PRNG key per row, for sampling strategies.
+      interventions: as `decode_rows`. The model must have separate layers.
+      row_B: int32, index of each row. Defaults to those of `source_BS`.
+    """
+    if interventions is not None:
+        row_B = jnp.arange(len(source_BS)) if row_B is None else row_B
+        decode_step, state = decode_functions(
+            model, variables, interventions, source_BS, row_B
+        )
+    else:
+        decode_step = functools.partial(model.apply, variables, method='decode_step')
+        state = model.apply(variables, source_BS, method='prefill')
     length = settings.length
     if model.max_length is not None:
         length = min(length, model.max_length)

@@ -32,10 +32,11 @@ MOST_SECONDS = 10  # to receive a request
 _MOST_DIGITS = 9  # of a length
 _GONE = (ConnectionError, TimeoutError)
 _JSON = 'application/json'
-_KINDS = [int, str, int, list, int]
+_KINDS = [int, str, int, dict, str, int]
 _FORM = (
-    'invalid request. Send JSON such as {"run": 0, "text": "…", "beams": 4, "off": '
-    f'[], "rank": 0}}, where beams is one of {", ".join(map(str, BEAMS))}.'
+    'invalid request. Send JSON such as {"run": 0, "text": "…", "beams": 4, "edits": '
+    '{}, "other": "", "rank": 0}, where beams is one of '
+    f'{", ".join(map(str, BEAMS))}.'
 )
 _HEADERS = {
     # Blocks external content, and other pages that embed this one.
@@ -55,7 +56,8 @@ class Question(NamedTuple):
     run: int
     text: str
     beams: int
-    off: list
+    edits: dict
+    other: str
     rank: int
 
 
@@ -104,9 +106,10 @@ class Server(ThreadingHTTPServer):
         self._times.append(time.monotonic())
         run = self._runs[question.run]
         strategy = run.strategy(question.beams)
-        off = list(map(str, question.off))
         with self._answering:
-            return run.explain(question.text, strategy, off, question.rank)
+            return run.explain(
+                question.text, strategy, question.edits, question.other, question.rank
+            )
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), _GONE):
@@ -221,10 +224,10 @@ def _read_question(asked: bytes, runs: int) -> Question:
         raise Refused(400, _FORM)
     if question.run not in range(runs):
         raise Refused(400, f'run must be from 0 to {runs - 1}.')
-    if len(question.text) > MOST_CHARACTERS:
+    longest = max(len(question.text), len(question.other))
+    if longest > MOST_CHARACTERS:
         raise Refused(
             400,
-            f'the sentence has {len(question.text)} characters. Shorten it to '
-            f'{MOST_CHARACTERS}.',
+            f'the sentence has {longest} characters. Shorten it to {MOST_CHARACTERS}.',
         )
     return question

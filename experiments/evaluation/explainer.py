@@ -1,24 +1,27 @@
-"""Explanations of a translation: search, alternatives, attention of each head."""
+"""Explains a translation: search, alternatives, attention, logit lens, and edits."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from experiments import storage
 from experiments.data.packing import power_of_two
-from experiments.errors import UserError
+from experiments.errors import UserError, prefix_errors
+from experiments.evaluation import edits as editing
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.translator import check_lengths
 from experiments.runtime import compilation, mesh
-from flaxformer_lite import generation, introspection
+from flaxformer_lite import explanations, generation, introspection
 from flaxformer_lite.decoding import SearchTrace
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
-from flaxformer_lite.layers.scanned_stack import unstack_layers
+from flaxformer_lite.interventions import intervene
+from flaxformer_lite.interventions.hooks import with_separate_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.top_k import top_k_indices
 from flaxformer_lite.training.batch import (
@@ -31,17 +34,18 @@ from flaxformer_lite.training.batch import (
 MOST_TOKENS = 64  # of a source, including EOS
 ALTERNATIVES = 8  # for each token of a translation
 _SMALLEST_ROOM = 32  # tokens
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Explainer:
     """Translates sentences with a run, and explains each translation.
 
-    Each of few padded lengths compiles once. Switching heads or layers off compiles
-    nothing.
+    Each of few padded lengths compiles once. Changing heads, sublayers or layers
+    compiles nothing, except for the first patch.
 
     Attributes:
-      switches: Paths of heads and layers, as in `introspection.ablation_masks`:
-        `decoder/layer_1/cross_attention/heads/3`, `decoder/layer_drop_1/keep/0`.
+      switches: Names of heads, sublayers and layers that can change, as in
+        `edits.Editor`.
 
     Raises:
       UserError: The run's sources are vectors, or it has no readable checkpoint.
@@ -53,17 +57,14 @@ class Explainer:
                 f'{run.path}: the sources are vectors. Only text can be shown.'
             )
         self.run = run
-        # Heads and layers are switched off separately, even if layers are scanned.
-        self._model = run.model.with_separate_layers()
-        self._variables = unstack_layers(run.variables)
-        masks = jax.device_get(introspection.ablation_masks(self._model))
-        self._masks: Any = flatten_dict(masks, sep='/')
-        self.switches = [
-            f'{path}/{i}'
-            for path, mask in self._masks.items()
-            for i in range(mask.size)
-        ]
+        # Layers change separately, even if they are scanned or shared.
+        self._model, self._variables = with_separate_layers(run.model, run.variables)
+        batch = self._batch([], [], _SMALLEST_ROOM)
+        self._editor = editing.Editor(self._model, self._variables, batch)
+        self.switches = self._editor.names
         self._inspect = compilation.Program(jax.jit(self._inspected))
+        recorded = functools.partial(editing.record, self._model)
+        self._record = compilation.Program(jax.jit(recorded))
         self._searches: dict[Any, compilation.Program] = {}
 
     def example(self) -> str:
@@ -84,13 +85,20 @@ class Explainer:
         return generation.as_strategy(f'beam(beams={beams}, alpha={alpha})')
 
     def explain(
-        self, text: str, strategy: Strategy, off: Sequence[str] = (), rank: int = 0
+        self,
+        text: str,
+        strategy: Strategy,
+        edits: Mapping[str, Any] = _NOTHING,
+        other: str = '',
+        rank: int = 0,
     ) -> dict[str, Any]:
         """Translates a sentence and explains one of the translations.
 
         Args:
           strategy: A deterministic search strategy.
-          off: The `switches` to switch off.
+          edits: For names of `switches`, a factor of the activation, or 'patch' to take
+            it from the same tokens of another sentence.
+          other: The sentence to patch from.
           rank: The search result to explain; 0 is the best.
 
         Returns:
@@ -105,14 +113,20 @@ class Explainer:
             attention: As in `introspection.Record`, with the pieces of queries and
               keys, and weights by layer and head in thousandths. A decoder query is the
               piece that it predicts.
+            lens: For the stream before the first decoder layer and after each, the
+              likeliest piece of each token and its probability (`logit_lens`).
 
         Raises:
-          UserError: The text is blank or too long, or a name in `off` is unknown.
+          UserError: A text is blank or too long, or `edits` is invalid.
         """
         source = self._encode(text)
-        variables = self._ablated(off)
+        donor = None
+        if self._editor.needs_donor(edits):
+            with prefix_errors('sentence to patch from'):
+                donor = self._donor(other, strategy)
+        arguments = self._arguments(edits, donor)
         (first,) = self.run.tokenizer.first_tokens([text])
-        trace = self._trace(variables, strategy, source, first)
+        trace = self._trace(arguments, strategy, source, first)
         end = self._model.special_tokens.eos
         hypotheses = trace.hypotheses(end)
         numbers = {ids: i for i, ids in enumerate(hypotheses)}
@@ -126,16 +140,21 @@ class Explainer:
             }
             for ids, score in hypotheses.items()
         ]
-        results = [ids for ids, _ in trace.result.of_row(end, 0)]
-        if not results:
-            raise UserError('the logits are NaN, so there is no translation.')
+        results = self._results(trace)
         target = results[max(0, min(rank, len(results) - 1))]
         return {
             'texts': self.run.tokenizer.decode([list(ids) for ids in results]),
             'nodes': [numbers[ids] for ids in results],
             'tree': tree,
-            **self._look_inside(variables, source, target),
+            **self._look_inside(arguments, source, target),
         }
+
+    def _results(self, trace: SearchTrace) -> list[tuple[int, ...]]:
+        end = self._model.special_tokens.eos
+        results = [ids for ids, _ in trace.result.of_row(end, 0)]
+        if not results:
+            raise UserError('the logits are NaN, so there is no translation.')
+        return results
 
     def _encode(self, text: str) -> list[int]:
         if not text.strip():
@@ -152,19 +171,38 @@ class Explainer:
         check_lengths(self._model, [len(ids)])
         return ids
 
-    def _ablated(self, off: Sequence[str]) -> Any:
-        masks = jax.tree.map(np.copy, self._masks)
-        for name in off:
-            if name not in self.switches:
-                raise UserError(f'off: the model has no head or layer {name!r}.')
-            path, _, index = name.rpartition('/')
-            masks[path].flat[int(index)] = 0
-        placed = _placed(unflatten_dict(masks, sep='/'))
-        return {**self._variables, 'ablation_masks': placed}
+    def _arguments(
+        self, edits: Mapping[str, Any], donor: editing.Donor | None
+    ) -> tuple[Any, Any]:
+        """Returns the variables and the interventions of the compiled programs."""
+        masks, functions = _placed(self._editor.arrays(edits, donor))
+        return {**self._variables, 'ablation_masks': masks}, functions
+
+    def _donor(self, text: str, strategy: Strategy) -> editing.Donor:
+        """Records the activations of a sentence and its translation."""
+        source = self._encode(text)
+        arguments = self._arguments({}, None)
+        (first,) = self.run.tokenizer.first_tokens([text])
+        trace = self._trace(arguments, strategy, source, first)
+        target, *_ = self._results(trace)
+        # A single length, so that all sentences compile once.
+        room = _room(MOST_TOKENS + self.run.decoding.extra_length)
+        batch = self._batch(source, target, room)
+        values = self._record(self._variables, _placed(batch))
+        lengths = {'encoder': len(source), 'decoder': len(target)}
+        return editing.Donor(values, jax.tree.map(np.int32, lengths))
+
+    def _batch(
+        self, source: Sequence[int], target: Sequence[int], length: int
+    ) -> Batch:
+        special = self._model.special_tokens
+        return make_batch(
+            [source], [target], special.bos, special.padding, length=length
+        )
 
     def _trace(
         self,
-        variables: Any,
+        arguments: tuple[Any, Any],
         strategy: Strategy,
         source: Sequence[int],
         first: int | None,
@@ -179,32 +217,39 @@ class Explainer:
         # As in `Translator`, without the EOS of the source.
         max_len_B = np.array([len(source) - 1 + extra], np.int32)
         arrays = _placed((source_BS, max_len_B))
-        return jax.device_get(self._searches[choice](variables, *arrays))
+        return jax.device_get(self._searches[choice](*arguments, *arrays))
 
-    def _inspected(self, variables: Any, batch: Batch) -> Any:
-        seen = introspection.record(
-            self._model, variables, batch, missing_ok=True, names=()
-        )
-        logits_BTV: Any = self._model.apply(variables, *source_and_inputs(batch))
+    def _inspected(self, variables: Any, functions: Any, batch: Batch) -> Any:
+        with intervene(functions):
+            seen = introspection.record(
+                self._model, variables, batch, missing_ok=True, names=()
+            )
+            logits_BTV: Any = self._model.apply(variables, *source_and_inputs(batch))
+            # A recurrent decoder has no layers.
+            lens_LBTV = logits_BTV[None][:0]
+            if self._model.stacks():
+                lens_LBTV = explanations.logit_lens(self._model, variables, batch)
         p_TV = jax.nn.softmax(logits_BTV[0])
         labels_T1 = batch['labels'][0][:, None]
         p_T1 = jnp.take_along_axis(p_TV, labels_T1, 1)
         alternatives = min(ALTERNATIVES, p_TV.shape[1])
         likeliest_TK = top_k_indices(p_TV, alternatives)
         p_TK = jnp.take_along_axis(p_TV, likeliest_TK, 1)
-        return seen.weights, p_T1[:, 0], likeliest_TK, p_TK
+        lens_LTV = jax.nn.softmax(lens_LBTV[:, 0])
+        lens = lens_LTV.argmax(-1), lens_LTV.max(-1)
+        return seen.weights, lens, p_T1[:, 0], likeliest_TK, p_TK
 
     def _look_inside(
-        self, variables: Any, source: Sequence[int], target: Sequence[int]
+        self,
+        arguments: tuple[Any, Any],
+        source: Sequence[int],
+        target: Sequence[int],
     ) -> dict[str, Any]:
         special = self._model.special_tokens
-        longest = max(len(source), len(target))
-        length = _room(longest)
-        batch = make_batch(
-            [source], [target], special.bos, special.padding, length=length
-        )
-        seen = self._inspect(variables, _placed(batch))
-        weights, *found = jax.device_get(seen)
+        length = _room(max(len(source), len(target)))
+        batch = self._batch(source, target, length)
+        seen = self._inspect(*arguments, _placed(batch))
+        weights, lens, *found = jax.device_get(seen)
         of_source, of_target = self.run.tokenizer.sides
         read = of_source.pieces(list(source))
         pieces = of_target.pieces([special.bos, *target])
@@ -214,8 +259,17 @@ class Explainer:
         for piece, p, others, p_K in zip(pieces[1:], *by_token, strict=False):
             likeliest = zip(of_target.pieces(others), p_K, strict=True)
             tokens.append({'piece': piece, 'p': p, 'likeliest': list(likeliest)})
+        layers = [
+            list(zip(of_target.pieces(ids_T), p_T, strict=True))[: len(target)]
+            for ids_T, p_T in zip(*(x_LT.tolist() for x_LT in lens), strict=True)
+        ]
         attention = self._attention(weights, read, pieces, length)
-        return {'source': read, 'tokens': tokens, 'attention': attention}
+        return {
+            'source': read,
+            'tokens': tokens,
+            'attention': attention,
+            'lens': layers,
+        }
 
     def _attention(
         self, weights: Any, read: list[str], target: list[str], length: int
@@ -251,11 +305,16 @@ def _traced_search(
     choice: tuple[Strategy, tuple[Processor, ...]],
     extra_length: int,
 ) -> compilation.Program:
-    def trace(variables, source_BS, max_len_B):
+    def trace(variables, functions, source_BS, max_len_B):
         length = source_BS.shape[1] - 1 + extra_length
         settings = generation.DecodingOptions(*choice, length, model.special_tokens)
         inputs = generation.decode_inputs(
-            model, settings, variables, source_BS, max_len_B
+            model,
+            settings,
+            variables,
+            source_BS,
+            max_len_B,
+            interventions=functions,
         )
         strategy, _ = choice
         return strategy.search(inputs).trace()

@@ -2,7 +2,7 @@
 
 | method | function |
 |---|---|
-| logit lens | `logit_lens` |
+| logit lens, tuned lens | `logit_lens`, `fit_tuned_lens` |
 | direct logit attribution | `logit_attribution` |
 | gradient × input | `gradient_times_input` |
 | integrated gradients | `integrated_gradients` |
@@ -15,16 +15,20 @@ Gradients and patching explain a metric: a function of the logits BTV that retur
 number per row, B. `label_log_p` and `logit_difference` return such functions.
 
 Functions take a model, its variables {'params': …} and batches of `make_batch`, whose
-rows may be packed. Compile them with `jax.jit` and a static `model`. Dropout is off.
+rows may be packed. Compile them with `jax.jit` and a static `model`; only
+`fit_tuned_lens` compiles its own step. Dropout is off.
 """
 
+from flaxformer_lite.explanations.lens import Translators as Translators
+from flaxformer_lite.explanations.lens import fit_tuned_lens as fit_tuned_lens
+from flaxformer_lite.explanations.lens import lens_kl as lens_kl
+from flaxformer_lite.explanations.lens import logit_lens as logit_lens
 from flaxformer_lite.explanations.logit_attribution import (
     LogitAttribution as LogitAttribution,
 )
 from flaxformer_lite.explanations.logit_attribution import (
     logit_attribution as logit_attribution,
 )
-from flaxformer_lite.explanations.logit_lens import logit_lens as logit_lens
 from flaxformer_lite.explanations.metrics import Metric as Metric
 from flaxformer_lite.explanations.metrics import label_log_p as label_log_p
 from flaxformer_lite.explanations.metrics import logit_difference as logit_difference

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import tiny
 from tiny import float64
@@ -76,6 +77,73 @@ def test_an_entry_of_the_lens_is_the_model_without_the_later_layers(name):
     lens_LBTV = explain(explanations.logit_lens, m, batch())
     np.testing.assert_allclose(lens_LBTV[1], expected, atol=1e-5)
     assert np.abs(lens_LBTV[1] - lens_LBTV[0]).max() > 0.1
+
+
+@pytest.mark.parametrize('name', ['paper', 'grouped', 'decoder_only'])
+def test_translators_begin_as_the_logit_lens(name):
+    m = model(name)
+    identity = explanations.Translators.identity(m)
+    tuned = explain(explanations.logit_lens, m, batch(), identity)
+    plain = explain(explanations.logit_lens, m, batch())
+    np.testing.assert_array_equal(tuned, plain)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def test_a_step_of_the_tuned_lens_is_the_gradient_of_the_kl():
+    m, rows = model('paper'), batch()
+    found = explanations.fit_tuned_lens(
+        m, tiny.all_variables(m), [rows], optax.sgd(0.5)
+    )
+    seen = tiny.record(m, tiny.all_variables(m), rows)
+    names = 'layer_0/resid_pre', 'layer_0/resid_post', 'layer_1/resid_post'
+    streams = float64([seen.values[f'decoder/{name}'] for name in names])
+    valid = np.asarray(rows['target_segments']) > 0
+    # The model is post-norm, so its logits are linear in the stream.
+    table_VD = float64(tiny.parameters(m)['embedding'])
+    *early, last = [softmax(x_BTD @ table_VD.T)[valid] for x_BTD in streams]
+    for i, p_NV in enumerate(early):
+        x_ND = streams[i][valid]
+        slope_ND = (p_NV - last) @ table_VD / len(x_ND)
+        weights_DD, bias_D = -0.5 * x_ND.T @ slope_ND, -0.5 * slope_ND.sum(0)
+        np.testing.assert_allclose(found.weights_LDD[i], weights_DD, atol=1e-5)
+        np.testing.assert_allclose(found.bias_LD[i], bias_D, atol=1e-5)
+
+
+def test_the_kl_of_a_lens_is_the_mean_over_target_tokens():
+    rows = batch()
+    lens_LBTV = np.random.default_rng(0).normal(size=(3, *rows['labels'].shape, 7))
+    found = explanations.lens_kl(jnp.float32(lens_LBTV), rows)
+    valid = np.asarray(rows['labels']) != 0
+    *early, last = [softmax(x)[valid] for x in lens_LBTV]
+    expected = [(last * np.log(last / p)).sum(-1).mean() for p in early]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_tuned_lens_is_closer_to_the_model_on_other_sentences():
+    m = model('grouped')
+    rng = np.random.default_rng(0)
+
+    def sentences():
+        return [[*rng.integers(3, tiny.VOCAB, 5).tolist(), 1] for _ in range(32)]
+
+    held_out, *batches = [
+        flaxformer_lite.make_batch(sentences(), sentences()) for _ in range(9)
+    ]
+    variables = tiny.all_variables(m)
+    translators = explanations.fit_tuned_lens(m, variables, batches * 10)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def kl(m, variables, translators):
+        lens = explanations.logit_lens(m, variables, held_out, translators)
+        return explanations.lens_kl(lens, held_out)
+
+    before = kl(m, variables, explanations.Translators.identity(m))
+    after = kl(m, variables, translators)
+    assert (after < 0.9 * before).all(), (before, after)
 
 
 def linear_norm(kind, p, x):

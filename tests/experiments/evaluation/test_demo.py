@@ -28,7 +28,14 @@ from experiments.evaluation.explainer import Explainer
 
 CHROMIUM = Path('/usr/bin/chromium')
 HOSTILE = '</script><b>x</b>'
-QUESTION = {'run': 0, 'text': 'a b', 'beams': 4, 'off': ['x'], 'rank': 1}
+QUESTION = {
+    'run': 0,
+    'text': 'a b',
+    'beams': 4,
+    'edits': {'x': '0.5'},
+    'other': 'c',
+    'rank': 1,
+}
 JSON = {'Content-Type': 'application/json'}
 
 
@@ -67,7 +74,8 @@ def ask(running, body=QUESTION, method='POST', path='/translate', **headers):
 
 
 def test_a_question_is_asked_as_it_is(running):
-    assert ask(running) == (200, {'asked': ['a b', 'beams=4', ['x'], 1]})
+    asked = ['a b', 'beams=4', {'x': '0.5'}, 'c', 1]
+    assert ask(running) == (200, {'asked': asked})
     origin = f'http://{running.hosts[1]}'
     assert ask(running, Host=running.hosts[1], Origin=origin)[0] == 200
 
@@ -111,6 +119,7 @@ def test_other_pages_and_names_that_lead_here_are_refused(running, method, heade
         ({'text': 'a'}, {}, 400, 'invalid request. Send JSON'),
         (QUESTION | {'more': 1}, {}, 400, 'invalid request. Send JSON'),
         (QUESTION | {'text': 5}, {}, 400, 'invalid request. Send JSON'),
+        (QUESTION | {'edits': ['x']}, {}, 400, 'invalid request. Send JSON'),
         (QUESTION | {'run': True}, {}, 400, 'invalid request. Send JSON'),
         (QUESTION | {'beams': 3}, {}, 400, 'beams is one of 1, 2, 4, 8'),
         (QUESTION | {'run': 1}, {}, 400, 'run must be from 0 to 0'),
@@ -121,6 +130,7 @@ def test_other_pages_and_names_that_lead_here_are_refused(running, method, heade
             400,
             'has 401 characters. Shorten it to 400',
         ),
+        (QUESTION | {'other': 'x' * 401}, {}, 400, 'has 401 characters'),
         (b'x' * (server.MOST_BYTES + 1), {}, 413, 'more than 20,000 bytes'),
         (QUESTION, {'Content_Length': '9' * 5_000}, 413, 'more than 20,000 bytes'),
         (b'', {'Content_Length': '9' * 5_000, 'Host': 'x'}, 403, 'invalid host'),
@@ -313,7 +323,7 @@ def test_translate_writes_the_page_of_what_it_prints(
 @pytest.mark.slow
 def test_the_command_answers_as_translate_does(address, trained, monkeypatch):
     def answer(**changes):
-        body = json.dumps(QUESTION | {'off': [], 'rank': 0} | changes).encode()
+        body = json.dumps(QUESTION | {'edits': {}, 'rank': 0} | changes).encode()
         request = urllib.request.Request(f'{address}translate', body, JSON)
         with urllib.request.urlopen(request, timeout=100) as response:
             return json.load(response)
@@ -326,7 +336,7 @@ def test_the_command_answers_as_translate_does(address, trained, monkeypatch):
         )[0]
     )['runs'][1]['switches']
     assert answer(run=1) == whole
-    assert answer(off=switches[:1])['tree'] != whole['tree']
+    assert answer(edits={switches[0]: 0})['tree'] != whole['tree']
 
 
 browser_test = pytest.mark.skipif(
@@ -402,7 +412,7 @@ def test_a_sentence_is_typed_and_a_head_switched_off(tab, address):
     one.get_by_label('Layer 0 of the decoder: on').uncheck()
     whole = one.locator('.whole')
     whole.wait_for()
-    assert texts[0] in whole.inner_text()
+    assert texts[0] == whole.inner_text().strip()
     assert other.inner_text() == before
     # A result of the search that is not the best one.
     results = one.locator('.results button')
@@ -410,6 +420,47 @@ def test_a_sentence_is_typed_and_a_head_switched_off(tab, address):
     one.locator('.results li:nth-child(2) [aria-pressed=true]').wait_for()
     assert one.locator('.tree .shown').count() > 1
     check_width(tab)
+
+
+@pytest.mark.slow
+@browser_test
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+def test_a_head_is_scaled_next_to_the_unchanged_translation(tab, address, scheme):
+    tab.emulate_media(color_scheme=scheme)
+    tab.goto(address)
+    one, _ = tab.locator('.run').all()
+    one.locator('.tokens button').first.wait_for()
+    lens = one.locator('.lens')
+    tokens = one.locator('.tokens b').all_inner_texts()
+    assert lens.locator('thead th').all_inner_texts() == tokens
+    layers = lens.locator('tbody th').all_inner_texts()
+    assert layers == ['embedding', 'layer 0', 'layer 1']
+    translation = one.locator('.translation').inner_text()
+    cells = lens.inner_text()
+    one.get_by_label('Layer', exact=True).select_option('decoder layer 1')
+    one.get_by_label('Component').select_option('feed-forward network')
+    factor, apply = one.get_by_label('Factor'), one.get_by_role('button', name='Apply')
+    for value in '1', '-40':
+        factor.fill(value)
+        factor.press('Enter')
+        one.get_by_text(f'decoder layer 1, feed-forward network: × {value}').wait_for()
+        assert one.locator('.whole').inner_text().strip() == translation
+        assert (lens.inner_text() == cells) == (value == '1')
+    factor.fill('much')
+    apply.click()
+    tab.locator('#status.wrong').wait_for()
+    said = "factor: 'much' is not a number from -1000 to 1000. Enter one, such as 0.5."
+    assert tab.locator('#status').inner_text() == said
+    # The page keeps the last valid change.
+    change = one.get_by_role('button', name='Remove decoder layer 1')
+    assert '× -40' in change.inner_text()
+    for control in one.locator('.controls :visible').all():
+        box = control.bounding_box()
+        assert box['x'] + box['width'] <= tab.viewport_size['width']
+    check_width(tab)
+    change.click()
+    one.locator('.compare').wait_for(state='hidden')
+    assert lens.inner_text() == cells
 
 
 @pytest.mark.slow

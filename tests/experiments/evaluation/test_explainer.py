@@ -1,5 +1,6 @@
 """Tests that the demo's explanation of a translation matches the library."""
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,16 +15,16 @@ from experiments.config import search
 from experiments.config.schema import EvaluationConfig
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
-from experiments.evaluation import explainer
+from experiments.evaluation import edits, explainer
 from experiments.evaluation.explainer import Explainer
+from flaxformer_lite import explanations
 from flaxformer_lite.generation import as_strategy
-from flaxformer_lite.layers.scanned_stack import unstack_layers
+from flaxformer_lite.interventions.hooks import with_separate_layers
 from flaxformer_lite.special_tokens import SpecialTokens
 
 TEXT = 'abcdb'
 EXTRA = 6  # tokens that a translation may be longer
-HEAD = ('decoder', 'layer_1', 'cross_attention', 'heads')
-LAYER = ('encoder', 'layer_drop_0', 'keep')
+HEAD = 'decoder/layer_1/self_attention/z'
 CASES = {
     'transformer': {},
     'scanned': {'scan_layers': True},
@@ -72,8 +73,7 @@ def explainer_of(**config):
 )
 def told(request):
     found = explainer_of(**CASES[request.param])
-    model = found.run.model.with_separate_layers()
-    return model, unstack_layers(found.run.variables), found
+    return *with_separate_layers(found.run.model, found.run.variables), found
 
 
 def source_of(text):
@@ -137,9 +137,18 @@ def test_weights_and_probabilities_are_those_of_the_pair_alone(told):
     @jax.jit
     def recorded(variables, batch):
         seen = flaxformer_lite.record(model, variables, batch, missing_ok=True)
-        return seen.weights, model.apply(variables, batch['source'], batch['inputs'])
+        logits = model.apply(variables, batch['source'], batch['inputs'])
+        lens = (
+            explanations.logit_lens(model, variables, batch) if found.switches else []
+        )
+        return seen.weights, logits, lens
 
-    weights, logits_BTV = recorded(variables, batch)
+    weights, logits_BTV, lens_LBTV = recorded(variables, batch)
+    assert len(answer['lens']) == len(lens_LBTV)
+    for layer, logits in zip(answer['lens'], lens_LBTV, strict=True):
+        p_TV = np.asarray(jax.nn.softmax(logits[0]))
+        assert [piece for piece, _ in layer] == Letters().pieces(p_TV.argmax(-1))
+        np.testing.assert_allclose([p for _, p in layer], p_TV.max(-1), atol=1e-5)
     assert answer['attention'].keys() == weights.keys()
     # A row is named by the piece that is written there, a column by what is read.
     written = [token['piece'] for token in answer['tokens']]
@@ -170,42 +179,145 @@ def test_weights_and_probabilities_are_those_of_the_pair_alone(told):
         )
 
 
-@pytest.mark.parametrize('path', [HEAD, LAYER], ids=['head', 'layer'])
-def test_what_is_switched_off_is_what_the_library_masks(path):
-    found = explainer_of()
-    model, variables = found.run.model, found.run.variables
-    masks = flaxformer_lite.ablation_masks(model)
-    at = masks
-    for name in path[:-1]:
-        at = at[name]
-    at[path[-1]] = at[path[-1]].ravel().at[0].set(0).reshape(at[path[-1]].shape)
-    ablated = variables | {'ablation_masks': masks}
-    source = source_of(TEXT)
-    strategy = found.strategy(4)
-    answer = found.explain(TEXT, strategy, ['/'.join([*path, '0'])])
+def needs_switches(found):
+    if not found.switches:
+        pytest.skip('a recurrent model has no switches')
+
+
+def check_answer(answer, model, variables, interventions=None):
+    """Compares an answer with the library's search and forward pass."""
+    source, target = source_of(TEXT), ids_of(answer)
     wanted = flaxformer_lite.generate(
-        model, ablated, [source], strategy, max_length=len(source) - 1 + EXTRA
+        model,
+        variables,
+        [source],
+        'beam(beams=4, alpha=0.6)',
+        max_length=len(source) - 1 + EXTRA,
+        interventions=interventions,
     ).of_row(1, 0)
     scores = [answer['tree'][node]['score'] for node in answer['nodes']]
     np.testing.assert_allclose(scores, [score for _, score in wanted], atol=1e-4)
-    batch = flaxformer_lite.make_batch([source], [ids_of(answer)])
-    apply = jax.jit(model.apply)
-    p_TV = jax.nn.softmax(apply(ablated, batch['source'], batch['inputs'])[0])
-    whole_TV = jax.nn.softmax(apply(variables, batch['source'], batch['inputs'])[0])
+    batch = flaxformer_lite.make_batch([source], [target])
+
+    @jax.jit
+    def probabilities(variables, interventions):
+        with flaxformer_lite.intervene(interventions or {}):
+            logits = model.apply(variables, batch['source'], batch['inputs'])
+        return jax.nn.softmax(logits[0])
+
+    p_TV = probabilities(variables, interventions)
     p_T = jnp.take_along_axis(p_TV, batch['labels'][0][:, None], 1)[:, 0]
     np.testing.assert_allclose([x['p'] for x in answer['tokens']], p_T, atol=1e-5)
-    assert abs(p_TV - whole_TV).max() > 1e-3
-    # The next question finds all switched on.
-    again = found.explain(TEXT, strategy)
-    assert again['tree'] != answer['tree']
 
 
-def test_every_head_and_layer_has_a_switch():
+@pytest.mark.parametrize('factor', [0, '-2.5'])
+def test_a_scaled_head_is_the_intervention(told, factor):
+    model, variables, found = told
+    needs_switches(found)
+    strategy = found.strategy(4)
+    answer = found.explain(TEXT, strategy, {f'{HEAD}/1': factor})
+    scale = flaxformer_lite.interventions.scale(float(factor), heads=[1])
+    check_answer(answer, model, variables, {HEAD: scale})
+    assert answer['tree'] != found.explain(TEXT, strategy)['tree']
+
+
+def test_a_skipped_layer_is_the_mask(told):
+    model, variables, found = told
+    needs_switches(found)
+    answer = found.explain(TEXT, found.strategy(4), {'decoder/layer_1': 0})
+    masks = flaxformer_lite.ablation_masks(model)
+    masks['decoder']['layer_drop_1']['keep'] = jnp.zeros(())
+    check_answer(answer, model, variables | {'ablation_masks': masks})
+
+
+def test_factors_of_1_change_no_bit_and_compile_nothing(told):
+    *_, found = told
+    strategy = found.strategy(4)
+    whole = found.explain(TEXT, strategy)
+    programs = [found._inspect, found._searches[strategy]]
+    compiled = [len(program._programs) for program in programs]
+    assert found.explain(TEXT, strategy, dict.fromkeys(found.switches, 1)) == whole
+    assert [len(program._programs) for program in programs] == compiled
+    # Also next to the program without interventions.
+    source = source_of(TEXT)
+    variables, functions = found._arguments({}, None)
+    traces = [found._trace((variables, x), strategy, source) for x in (functions, None)]
+    jax.tree.map(np.testing.assert_array_equal, *traces)
+
+
+PATCHED = 'encoder/layer_0/self_attention/z', 'decoder/layer_1/mlp_out'
+
+
+def test_a_patch_takes_the_tokens_of_the_other_sentence():
+    model = tiny.model(dropout=0.0)
+    variables = tiny.all_variables(model)
+    pair = [source_of(TEXT)], [[7, 8, 9, 1]]
+    batch = flaxformer_lite.make_batch(*pair, length=8)
+    # Padded further, as the demo's are.
+    other = flaxformer_lite.make_batch([source_of('cad')], [[5, 1]], length=16)
+    editor = edits.Editor(model, variables, batch)
+    values = jax.jit(edits.record, static_argnums=0)(model, variables, other)
+    donor = edits.Donor(values, {'encoder': np.int32(4), 'decoder': np.int32(2)})
+    chosen = {f'{PATCHED[0]}/1': 'patch', PATCHED[1]: 'patch'}
+    assert editor.needs_donor(chosen)
+    _, functions = editor.arrays(chosen, donor)
+    heads, tokens = jnp.arange(2), jnp.arange(8)
+
+    def replace(name, is_chosen, value, where):
+        return jnp.where(is_chosen, values[name][:, :8], value)
+
+    in_source = (heads == 1)[None, None, :, None] & (tokens < 4)[None, :, None, None]
+    in_target = (tokens < 2)[None, :, None]
+    wanted = {
+        PATCHED[0]: functools.partial(replace, PATCHED[0], in_source),
+        PATCHED[1]: functools.partial(replace, PATCHED[1], in_target),
+    }
+
+    def all_logits():
+        for changes in functions, wanted, {}:
+            with flaxformer_lite.intervene(changes):
+                yield model.apply(variables, batch['source'], batch['inputs'])
+
+    found, wanted, plain = jax.jit(lambda: [*all_logits()])()
+    np.testing.assert_array_equal(found, wanted)
+    assert abs(found - plain).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_a_sentence_patched_from_itself_is_unchanged():
+    found = explainer_of()
+    strategy = found.strategy(1)
+    chosen = dict.fromkeys(found.switches[4:], 'patch')
+    whole = found.explain(TEXT, strategy)
+    assert found.explain(TEXT, strategy, chosen, TEXT) == whole
+    assert found.explain(TEXT, strategy, chosen, 'cad') != whole
+
+
+@pytest.mark.parametrize(
+    ('chosen', 'message'),
+    [
+        ({f'{HEAD}/2': 0}, r"^edits: the model has no '.*/z/2'\. Choose a head"),
+        ({f'{HEAD}/0': 'much'}, r"^factor: 'much' is not a number from -1000 to 1000"),
+        ({f'{HEAD}/0': None}, r"^factor: 'None' is not a number"),
+        ({f'{HEAD}/0': float('nan')}, r"^factor: 'nan' is not a number"),
+        ({f'{HEAD}/0': 10**400}, r"^factor: '1000.* is not a number"),
+        ({'decoder/layer_0': 0.5}, r'^edits: decoder/layer_0 has the factor 0\.5'),
+        ({'decoder/layer_0': 'patch'}, r'^edits: decoder/layer_0 can not be patched'),
+        ({f'{HEAD}/0': 'patch'}, r'^sentence to patch from: the sentence is blank'),
+    ],
+)
+def test_a_change_that_the_model_has_not_is_one_line(told, chosen, message):
+    *_, found = told
+    needs_switches(found)
+    with pytest.raises(UserError, match=message):
+        found.explain(TEXT, found.strategy(4), chosen)
+
+
+def test_every_head_sublayer_and_layer_has_a_name():
     found = explainer_of(decoder__num_layers=1)
-    assert len(found.switches) == (2 + 2 * 2) + (1 + 2 * 2)
+    heads, sublayers, layers = (2 + 2) * 2, 2 * 2 + 3, 2 + 1
+    assert len(found.switches) == heads + sublayers + layers
     assert not explainer_of(architecture='recurrent').switches
-    with pytest.raises(UserError, match="no head or layer 'encoder"):
-        found.explain(TEXT, found.strategy(1), ['encoder/layer_0/x'])
 
 
 def test_what_keeps_no_weights_is_left_out_and_the_rest_is_told():

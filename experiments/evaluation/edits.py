@@ -1,0 +1,160 @@
+"""Changes of a model's heads, sublayers and layers, for the page of a translation."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import unflatten_dict
+
+from experiments.errors import UserError
+from flaxformer_lite import interventions, introspection
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.training.batch import Batch
+
+PATCH = 'patch'
+MOST = 1000  # largest factor
+_HEADS = '*/layer_*/*_attention/z'
+_SUBLAYERS = '*/layer_*/*_out'
+_NAMES = _HEADS, _SUBLAYERS
+
+
+class Donor(NamedTuple):
+    """The activations of another sentence, to patch from.
+
+    Attributes:
+      values: Of a row, by name.
+      lengths: Number of tokens, int32, by stack.
+    """
+
+    values: dict[str, jax.Array]
+    lengths: dict[str, Any]
+
+
+class Editor:
+    """Builds the changes of a model from the user's choices.
+
+    Every choice gives arrays of the same shapes, so it compiles nothing. The first
+    patch compiles once.
+
+    Attributes:
+      names: Names of all that can change. `decoder/layer_1/cross_attention/z/3` is a
+        head, `decoder/layer_1/mlp_out` a sublayer and `decoder/layer_1` a layer.
+
+    Args:
+      model: A model with separate layers.
+      variables, batch: Arrays or their shapes.
+    """
+
+    def __init__(self, model: Model, variables: Any, batch: Batch):
+        def seen(variables, batch):
+            return record(model, variables, batch)
+
+        values = jax.eval_shape(seen, variables, batch)
+        # The number of heads of each attention, and 1 for sublayers.
+        self._parts = {
+            name: value.shape[2] if name.endswith('/z') else 1
+            for name, value in values.items()
+        }
+        self._layers = [
+            f'{name}/layer_{i}'
+            for name, stack in model.stacks().items()
+            for i in range(stack.num_layers)
+        ]
+        self._can_patch = 'encoder' in model.stacks()
+        self.names = [*self._layers]
+        for name, parts in self._parts.items():
+            heads = [f'{name}/{i}' for i in range(parts)]
+            self.names += heads if name.endswith('/z') else [name]
+
+    def needs_donor(self, edits: Mapping[str, Any]) -> bool:
+        """Returns whether some activations come from another sentence.
+
+        Raises:
+          UserError: A name or a value is invalid.
+        """
+        for name, value in edits.items():
+            self._check(name, value)
+        return PATCH in edits.values()
+
+    def _check(self, name: str, value: Any) -> None:
+        if name not in self.names:
+            raise UserError(
+                f'edits: the model has no {name[:100]!r}. Choose a head, sublayer or '
+                'layer that the page lists.'
+            )
+        if value == PATCH:
+            if name in self._layers or not self._can_patch:
+                raise UserError(
+                    f'edits: {name} can not be patched. Choose a head or sublayer of a '
+                    'model with an encoder.'
+                )
+            return
+        factor = as_number(value)
+        if name in self._layers and factor not in (0, 1):
+            raise UserError(f'edits: {name} has the factor {factor:g}. Use 0 or 1.')
+
+    def arrays(
+        self, edits: Mapping[str, Any], donor: Donor | None
+    ) -> tuple[Any, interventions.Interventions]:
+        """Returns the masks of layers, and the interventions.
+
+        Args:
+          edits: A factor or 'patch' by name.
+          donor: What to patch from; None if nothing is patched.
+        """
+        masks = {}
+        for name in self._layers:
+            stack, _, layer = name.rpartition('/layer_')
+            factor = as_number(edits.get(name, 1))
+            masks[f'{stack}/layer_drop_{layer}/keep'] = np.float32(factor)
+        functions = {name: self._function(name, edits, donor) for name in self._parts}
+        return unflatten_dict(masks, sep='/'), functions
+
+    def _function(self, name, edits, donor):
+        parts = self._parts[name]
+        chosen = [edits.get(name, edits.get(f'{name}/{i}', 1)) for i in range(parts)]
+        is_patched = np.array([value == PATCH for value in chosen])
+        factors = [1.0 if value == PATCH else as_number(value) for value in chosen]
+        factor = np.array(factors, np.float32)
+        if name.endswith('/z'):
+            factor, is_patched = factor[:, None], is_patched[:, None]
+        patch = None
+        if donor is not None:
+            stack, _, _ = name.partition('/')
+            patch = is_patched, donor.values[name], donor.lengths[stack]
+        return jax.tree_util.Partial(_edit, factor, patch)
+
+
+def record(model: Model, variables: Any, batch: Batch) -> dict[str, jax.Array]:
+    """Returns the activations that can be patched, by name."""
+    if not model.stacks():
+        return {}
+    seen = introspection.record(model, variables, batch, missing_ok=True, names=_NAMES)
+    return seen.values
+
+
+def as_number(value: Any) -> float:
+    """Returns a factor; raises UserError if it isn't a number of a sensible size."""
+    try:
+        factor = float(value)
+    except (ValueError, TypeError, OverflowError):
+        factor = float('nan')
+    if not abs(factor) <= MOST:
+        raise UserError(
+            f'factor: {str(value)[:40]!r} is not a number from -{MOST} to {MOST}. '
+            'Enter one, such as 0.5.'
+        )
+    return factor
+
+
+def _edit(factor, patch, value, where):
+    if patch is not None:
+        is_patched, other, length = patch
+        exists_BT = where.index_BT < length
+        exists = jnp.expand_dims(exists_BT, range(2, value.ndim))
+        chosen = exists & is_patched[None, None]
+        patched = interventions.set_to(other)(value, where)
+        value = jnp.where(chosen, patched, value)
+    return interventions.scale(factor)(value, where)
