@@ -3,8 +3,7 @@
     python -m benchmarks.exported --workdir=runs/wmt_small
 
 Translates text to text, greedily or with `--beams=4`, with as many parallel batches as
-cores. CPU seconds are the most reliable times on a shared machine. Needs the extra
-`ctranslate2`.
+cores. Needs the extra `ctranslate2`.
 """
 
 import argparse

@@ -1,11 +1,10 @@
 """A checkpoint of Transformers here and there: tokens per second, and peak memory.
 
     python -m benchmarks.families
-    python -m benchmarks.families --families=bart,marian --works=greedy --rounds=1
 
-Compares the logits of both sides on a model of T5-small's size with random weights. The
-sides then take turns on one batch, with the same number of threads. Searches decode a
-fixed number of tokens, before any target ends.
+Compares the logits of both sides on a random model of T5-small's size. The sides then
+take turns on one batch, with equally many threads. Searches decode a fixed number of
+tokens.
 """
 
 import argparse

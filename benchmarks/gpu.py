@@ -4,9 +4,8 @@
     python -m benchmarks.gpu --work=steps --trace=/tmp/trace
 
 `steps` times training steps of `wmt_big_bf16` on packed rows of random tokens.
-`attention` times one layer's attention forward and backward. Times are from the host's
-clock over queued calls. `of products` is the rate relative to a large bfloat16 product
-on this GPU.
+`attention` times one layer's attention forward and backward. `of products` is the rate
+relative to a large bfloat16 product on this GPU.
 """
 
 import argparse

@@ -1,11 +1,10 @@
 """A training step on one GPU, next to the same model in compiled PyTorch.
 
     python -m benchmarks.gpu_peers --out=peers.json
-    python -m benchmarks.gpu_peers --sides=ours,marian --sizes=wmt_base_bf16
 
 Every side trains in bfloat16 with 24,576 target tokens per step, a vocabulary of
-37,000, label smoothing and Adam. `ours` has packed rows of eight pairs of 32 tokens,
-and the peers one pair per row. `marian` is Transformers' Marian, `nn` is
+37,000, label smoothing and Adam. Rows of `ours` pack eight pairs of 32 tokens; those of
+the peers have one pair. `marian` is Transformers' Marian, `nn` is
 `torch.nn.Transformer` with tied embeddings.
 """
 

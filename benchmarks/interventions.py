@@ -2,7 +2,7 @@
 
     python -m benchmarks.interventions --before=PATH
 
-`--before` is a checkout of an earlier commit, to compare calls without interventions.
+`--before` is a checkout of an earlier commit.
 """
 
 import argparse

@@ -1,12 +1,11 @@
 """Memory per device for large models, from compiling their steps without running them.
 
-    python -m benchmarks.mesh_memory --chip=cpu
     python -m benchmarks.mesh_memory --chip=v5e --devices 32 256
     python -m benchmarks.mesh_memory --chip=v5e --mesh 1 8 1 --layers=2 --collectives
 
 Compiles a training step (Adam, bfloat16, dropout) for simulated CPU devices, or a TPU
-v5e with the package `libtpu`. The figures are XLA's. `--collectives` prints the FLOPs
-and the communication between devices, counting a loop's body once.
+v5e with the package `libtpu`. `--collectives` prints the FLOPs and the communication
+between devices, counting a loop's body once.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python -m benchmarks.scale
 
-The formulas are those of docs/explanation/scale.md. They are compared with XLA's
-figures for compiled steps in benchmarks/README.md.
+docs/explanation/scale.md explains the formulas. benchmarks/README.md compares them with
+XLA's figures.
 """
 
 import dataclasses

@@ -1,6 +1,5 @@
 """Time from the command to the end of the first training step, or of the run.
 
-    python -m benchmarks.start --config=configs/wmt_small.py
     python -m benchmarks.start --whole --config=configs/wmt_small.py
 
 Measures with empty (cold) and full (warm) caches. Other flags are passed to

@@ -4,8 +4,7 @@
         --d_model=256
 
 Both train the same sizes with Adam, dropout and label smoothing, with about 4,096
-target tokens per batch. Our side packs rows. Marian can't; it gets pairs of similar
-length.
+target tokens per batch. Our side packs rows; Marian gets pairs of similar length.
 """
 
 import argparse

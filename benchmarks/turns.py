@@ -24,7 +24,7 @@ Results = dict[str, list[dict[str, Any]]]
 
 
 def take(module: str, sides: Iterable[Side], rounds: int) -> Results:
-    """Runs the sides' processes in rounds, so that all meet similar machine load.
+    """Runs the sides' processes in rounds.
 
     A child's peak memory starts at its parent's, so keep this process small.
     """

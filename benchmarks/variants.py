@@ -3,8 +3,7 @@
     python -m benchmarks.variants --data='text(path="…", source="en", target="de")'
         --steps=250
 
-Each variant trains in its own process, on the same batches. A short run says little
-about the final quality.
+Each variant trains in its own process, on the same batches.
 """
 
 import argparse

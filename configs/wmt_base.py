@@ -1,8 +1,7 @@
 """The paper's base model (Table 3, first row), WMT14 English-German.
 
 The paper: 100,000 steps, 12 hours on 8 P100; newstest2013 BLEU 25.8, newstest2014 27.3
-(compound-split tokenised). The other rows of Table 3 need one or two overrides, such as
-`--config.model.num_heads=4`. docs/reference/configs.md lists all fields.
+(compound-split tokenised). docs/reference/configs.md lists all fields.
 """
 
 from ml_collections import ConfigDict

@@ -1,7 +1,6 @@
 """`wmt_base` for GPUs and TPUs: bfloat16 operands, and rows for eight devices.
 
-Parameters, sums, the softmax, norms, logits, the loss and the optimizer stay float32. A
-run keeps its dtype if it is resumed or evaluated on a CPU.
+Parameters, sums, the softmax, norms, logits, the loss and the optimizer stay float32.
 """
 
 from ml_collections import ConfigDict

@@ -1,6 +1,6 @@
 """A Transformer that trains in half a minute on two CPU cores, for sweeps.
 
-It is `wmt_small` at half the width and half the depth, in half the steps.
+It has half the width, depth and steps of `wmt_small`.
 """
 
 from ml_collections import ConfigDict

@@ -1,8 +1,7 @@
 """The four WMT workloads of MLCommons AlgoPerf, with their validation targets.
 
 They need eight GPUs; `algoperf_small` has the same arms for two CPU cores. AlgoPerf's
-"attention temperature" of 4 is a temperature of 1/4 here. Its gated tanh network is
-`feed_forward/gated_tanh.py`.
+"attention temperature" of 4 is a temperature of 1/4 here.
 """
 
 SOURCE = (

@@ -4,9 +4,6 @@
 - Learned and fixed positions are equal (§3.5; Table 3, row E).
 - A decoder knows the order of its tokens without positions, an encoder does not.
 - Tied embeddings cost nothing (§3.4).
-
-`claims_tasks` has other tasks. `needles` tests whether one head blurs where several
-words matter at once.
 """
 
 PARTS = {

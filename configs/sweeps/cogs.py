@@ -3,7 +3,7 @@
 Needs a GPU and the folder `cogs/` of docs/how_to/published_tasks.md. Size and training
 follow https://github.com/RobertCsordas/transformer_generalization (`main.py`, profile
 `cogs_trafo_small`; `sweeps/cogs_trafo.yaml`). 8,192 target positions are about 128
-pairs there. results/published.md has the results of a small model.
+pairs there.
 """
 
 ARMS = {

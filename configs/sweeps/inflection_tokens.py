@@ -1,7 +1,6 @@
 """Batches and models for inflection, as many letters each, on three languages.
 
-The arms of `inflection_small` have as many steps each, so that small batches see less
-of the data. Needs the data: `git clone https://github.com/sigmorphon/conll2017`.
+Needs the data: `git clone https://github.com/sigmorphon/conll2017`.
 """
 
 from configs.sweeps import inflection_small

@@ -1,7 +1,7 @@
 """One head averages: does it blur where several words of the source matter at once?
 
-Each word of the target is made from one or two words of the source. One layer of either
-stack reads them with one, two or four heads of the same total width.
+Each target word is made from one or two source words, which one layer per stack reads
+with one, two or four heads of the same total width.
 """
 
 

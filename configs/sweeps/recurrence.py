@@ -1,7 +1,7 @@
 """Recurrence against attention at equal parameters, each model at its own rate.
 
-The report's scores by grammatical phenomenon show long-distance agreement. Sentences of
-`long` are longer than any in training.
+The scores by grammatical phenomenon show long-distance agreement. Sentences of `long`
+exceed those of training.
 """
 
 # Widths with about as many parameters as the Transformer's 360,192.

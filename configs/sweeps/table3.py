@@ -1,7 +1,6 @@
 """Table 3 of the paper at its scale: the effect of each part of the Transformer.
 
-A run of the base row took 12 hours on 8 P100, `big` 3.5 days. `table3_small` has the
-same rows for two CPU cores.
+`table3_small` has the same rows for two CPU cores.
 """
 
 SOURCE = (

@@ -1,4 +1,4 @@
-"""The rows of `table3_small` on Multi30k: human-written text instead of a grammar.
+"""The rows of `table3_small` on Multi30k.
 
 Needs the folder `multi30k/` with train, val and test_2016_flickr in `.en` and `.de`.
 Takes about four hours with two workers on two cores.

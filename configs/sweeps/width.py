@@ -1,6 +1,6 @@
 """One learning rate for every width: Xavier's first values compared with μP's.
 
-At the base width both are the same model, which runs once per rate.
+At the base width both are the same model.
 """
 
 BASE = 32
