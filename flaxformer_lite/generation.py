@@ -97,7 +97,7 @@ def generate(
       n_best: The beam search stops when this many results per row are final.
       key: PRNG key for sampling. A row's samples depend only on the key and the row
         index.
-      interventions: As in `intervene`. Other arrays of the same shapes don't recompile.
+      interventions: As in `intervene`.
 
     Raises:
       ValueError: An argument is invalid, or a source is too long.
@@ -234,8 +234,8 @@ def decode_inputs(
     """Returns the search inputs of `decode_rows`, for callers that run the search.
 
     Args:
-      keys_B: a PRNG key per row, for sampling strategies.
-      interventions: as `decode_rows`. The model must have separate layers.
+      keys_B: PRNG key per row, for sampling strategies.
+      interventions: As in `decode_rows`. The model must have separate layers.
       row_B: int32, index of each row. Defaults to those of `source_BS`.
     """
     if interventions is not None:

@@ -36,8 +36,7 @@ class Record(NamedTuple):
         BT, by stack.
       positions: int32 BT, by stack.
       valid: bool BT, False for padding, by stack.
-      values: Activations by name, as in `interventions`, also under the names of
-        earlier versions. `patch` can replace them.
+      values: Activations by name, as in `interventions`.
     """
 
     weights: dict[str, tuple[jax.Array, ...]]
@@ -60,9 +59,8 @@ def record(
 
     Args:
       variables: {'params': …}.
-      batch: Result of `make_batch`.
       missing_ok: If True, `weights` omits attentions that don't materialize their
-        weights instead of raising an error.
+        weights.
       names: Names of `Record.values` to keep, as in `intervene`. Defaults to all.
       interventions: As in `intervene`. The record has the changed values; in the
         context of `intervene`, those before the change.
@@ -116,7 +114,7 @@ def patch(
     """Returns the logits of a batch with some internal values replaced.
 
     Values from another input give activation patching (Vig et al. 2020; Meng et al.
-    2022); zeros or means give ablation. `jax.jit` compiles once per set of names.
+    2022); zeros or means give ablation.
 
     Args:
       model, variables, batch: As in `record`.
@@ -313,9 +311,6 @@ def ablation_masks(model: Model) -> dict[str, Any]:
     Scanned layers stack the masks:
     `masks['encoder']['layers']['self_attention']['heads'][0]` and
     `masks['encoder']['layer_drop']['keep'][0]`.
-
-    To rank heads by importance, take the mean over examples of the absolute gradient of
-    each example's loss (Michel et al. 2019).
     """
     masks = {name: _stack_masks(stack) for name, stack in model.stacks().items()}
     if model.scans_layers:

@@ -15,7 +15,7 @@ class Published(struct.PyTreeNode):
 
     Attributes:
       value: Array with the batch in axis 0.
-      exists: bool scalar, False before a layer has published it. None outside of a
+      exists: bool scalar, False before a layer has published it; None outside of a
         scan.
     """
 

@@ -64,9 +64,8 @@ class Attention(Checked, nn.Module):
     Variants override `scores`, `weights` or `__call__`. Queries that may attend to no
     key get zeros.
 
-    Query and key heads match one to one: grouped-query attention folds groups into the
-    query axis. Variants that mix heads or have parameters per head set `per_head`, to
-    repeat keys and values instead.
+    Grouped-query attention folds groups into the query axis. Variants that mix heads or
+    have parameters per head set `per_head`, to repeat keys and values instead.
 
     Examples:
       >>> from flaxformer_lite.attention.softmax import SoftmaxAttention
@@ -103,7 +102,6 @@ class Attention(Checked, nn.Module):
 
         Args:
           x_BSD: Token vectors, from which the keys are projected.
-          sizes: Sizes of the attention.
           dense: As in `transform_heads`.
         """
         return None
@@ -128,10 +126,7 @@ class Attention(Checked, nn.Module):
         bias_BHTS: jax.Array | None = None,
         relative_positions: 'Positions | None' = None,
     ) -> jax.Array:
-        """Returns the factor of each value, float32 BHTS, given `__call__`'s arguments.
-
-        `introspection` records them.
-        """
+        """Returns the factor of each value, float32 BHTS."""
         scores_BHTS = self.scores(q_BTHK, kv)
         if relative_positions is not None:
             scores_BHTS += relative_positions.scores(
@@ -159,9 +154,7 @@ class Attention(Checked, nn.Module):
           q_BTHK: Queries in the compute dtype.
           positions_BT: int32 positions of the queries.
           mask_BHTS: bool, True = may attend.
-          bias_BHTS: Added to the scores.
-          relative_positions: A module of `positions/` that adds terms to the scores and
-            the output.
+          relative_positions: Adds terms to the scores and the output.
 
         Raises:
           ValueError: This attention has no scores to add them to.
@@ -212,9 +205,8 @@ class ScaledDotProduct(Attention):
     Attributes:
       scale: Factor of q · k. True is 1 / √d_k and False is 1.
       temperature: T. 0 puts all weight on the highest-scoring keys, evenly for ties.
-      cap: Soft cap: scores s become cap · tanh(s / cap) (Gemma Team 2024). 0 disables
-        it.
-      dropout: Dropout rate of the weights. The paper uses none.
+      cap: Scores s become cap · tanh(s / cap) (Gemma Team 2024). 0 disables it.
+      dropout: Dropout rate of the weights.
       query_key_norm: Whether to RMS-normalize queries and keys per head, with gain c +
         w (Gemma Team 2025).
       query_key_offset: c. The gain starts at 1; w is learned.

@@ -23,8 +23,6 @@ def unit_vector(x: jax.Array, axis: int) -> jax.Array:
 class CosineAttention(Attention):
     """Cosine attention: softmax(g · q / ‖q‖ · k / ‖k‖), with g learned for each head.
 
-    Scores lie in [−g, g].
-
     Attributes:
       start: Initial value of every g.
     """

@@ -11,8 +11,8 @@ class ForgettingAttention(ScaledDotProduct):
     """Softmax attention whose scores decay with forget gates: score_ij + Σ_l log f_l.
 
     The sum runs over the tokens l after key j, up to query i. Each token has one gate
-    per head, f_l = σ(x_l · w + b), with b initialized to 0. The cache keeps log f. The
-    paper's models use no positions besides the gates.
+    per head, f_l = σ(x_l · w + b), with b initialized to 0. The paper's models use no
+    positions besides the gates.
     """
 
     per_head = True

@@ -13,9 +13,9 @@ class GatedAttention(ScaledDotProduct):
     """Softmax attention whose heads are gated by the input: y ⊙ σ(x W_g).
 
     x is the vector from which the query is projected, and y the output of all heads.
-    This is the paper's gate G1.
+    Source: gate G1.
 
-    To gate another attention, such as `flash`, derive from both classes:
+    To gate another attention, derive from both classes:
 
         class GatedFlash(GatedAttention, FlashAttention): ...
 

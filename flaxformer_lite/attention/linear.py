@@ -34,7 +34,7 @@ def scaled_feature(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
 
 
 class _RunningSums(struct.PyTreeNode):
-    """Decoding state of N hypotheses; its size does not grow with their length.
+    """Decoding state of N hypotheses.
 
     Attributes:
       sum_BNHKU: exp(−m) Σ φ(k) [v, 1]ᵀ.
@@ -71,7 +71,7 @@ class LinearAttention(Attention):
     """Linear attention: φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k) over the visible keys.
 
     Decoding carries the sums from token to token. Training computes the equivalent
-    softmax(log φ(q) · φ(k)) for all pairs, which supports packed rows.
+    softmax(log φ(q) · φ(k)) for all pairs.
     """
 
     def scores(self, q_BTHK, kv):

@@ -7,10 +7,7 @@ from flaxformer_lite.attention.base import Attention
 
 
 class SigmoidAttention(Attention):
-    """Sigmoid attention: σ(q · k / √d_k − log n), with n the number of visible keys.
-
-    The bias −log n makes the weights of a query sum to about 1 at initialization.
-    """
+    """Sigmoid attention: σ(q · k / √d_k − log n), with n the number of visible keys."""
 
     def weights(self, scores_BHTS, mask_BHTS):
         visible_BHT1 = mask_BHTS.sum(-1, keepdims=True)

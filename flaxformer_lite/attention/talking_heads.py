@@ -11,7 +11,7 @@ from flaxformer_lite.ops.masked_softmax import masked_softmax
 class TalkingHeadsAttention(Attention):
     """Talking-heads attention: P' · softmax(P · scores), where P and P' mix heads.
 
-    Both are learned and initialized near the identity, which mixes no heads.
+    Both are learned and initialized near the identity.
     """
 
     per_head = True

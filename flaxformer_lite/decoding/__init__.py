@@ -5,7 +5,7 @@ the tokens at position `beam.step` of N hypotheses per sentence to the logits of
 next tokens. The state is a tree of arrays whose first axis is the sentences. Its method
 `allocate(hypotheses, tokens)` reserves space.
 
-Results never contain padding or the start token, unless one is also the end token.
+Results never contain padding or the start token, unless it is also the end token.
 Scores are log-probabilities over all tokens.
 """
 

@@ -14,7 +14,7 @@ def filter_logits(
 
     Args:
       logits_BV: float32.
-      top_k: k. 0 disables the limit.
+      top_k: k. 0 disables it, as 1 disables `top_p`.
 
     Raises:
       ValueError: Temperature ≤ 0 (use `greedy`), top_k < 0, or top_p not in (0, 1].

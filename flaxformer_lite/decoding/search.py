@@ -40,7 +40,7 @@ class DecodeInputs(NamedTuple):
         padding rows. At its limit, a sentence gets the end token.
       length: Static maximum length of all results.
 
-      keys_B: PRNG key per row, for strategies that sample. Rows sample independently.
+      keys_B: PRNG key per row, for strategies that sample.
     """
 
     decode_step: Callable[[jax.Array, Any, BeamState], tuple[jax.Array, Any]]

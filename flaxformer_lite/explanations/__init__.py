@@ -15,8 +15,7 @@ Gradients and patching explain a metric: a function of the logits BTV that retur
 number per row, B. `label_log_p` and `logit_difference` return such functions.
 
 Functions take a model, its variables {'params': …} and batches of `make_batch`, whose
-rows may be packed. Compile them with `jax.jit` and a static `model`; only
-`fit_tuned_lens` compiles its own step. Dropout is off.
+rows may be packed. Compile them with `jax.jit` and a static `model`. Dropout is off.
 """
 
 from flaxformer_lite.explanations.lens import Translators as Translators

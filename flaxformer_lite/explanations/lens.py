@@ -80,7 +80,7 @@ def fit_tuned_lens(
     of the lens after l layers. It compiles a step for each shape of a batch.
 
     Args:
-      batches: a batch per step. Several hundred steps are typical.
+      batches: a batch per step.
       optimizer: defaults to `optax.adam(1e-3)`.
 
     Raises:
@@ -111,8 +111,8 @@ def lens_kl(lens_LBTV: jax.Array, batch: Batch) -> jax.Array:
     """Returns KL(p ‖ p_l) in nats, the mean over target tokens, float32 L.
 
     Args:
-      lens_LBTV: logits of `logit_lens`. The last entry gives p, and has no result.
-      batch: the batch of these logits. Padding doesn't count.
+      lens_LBTV: Logits of `logit_lens`. The last entry gives p, and has no result.
+      batch: The batch of the logits. Padding doesn't count.
     """
     log_p_LBTV = jax.nn.log_softmax(lens_LBTV)
     final_1BTV = log_p_LBTV[-1:]

@@ -52,12 +52,11 @@ def logit_attribution(
     the actual stream.
 
     Args:
-
       tokens_BT: Token of each position whose logit is split. Defaults to the label.
       others_BT: If given, splits the logit of `tokens_BT` minus that of `others_BT`.
 
     Raises:
-      ValueError: The model has no layers, or `variables` lacks the 'params' level.
+      ValueError: As `logit_lens`.
     """
     model, variables = prepare(model, variables)
     tokens_BT = batch['labels'] if tokens_BT is None else tokens_BT

@@ -17,7 +17,6 @@ def label_log_p(batch: Batch, at_B: ArrayLike | None = None) -> Any:
     """Returns a metric: the log-probability of each row's labels, in nats.
 
     Args:
-
       at_B: Index of the only label to count in each row. Defaults to all labels except
         padding.
 

@@ -39,23 +39,21 @@ def activation_patching(
     """Returns how each clean activation changes the metric of the corrupted batch.
 
     Each patch replaces a head, a token or a whole activation of the corrupted run by
-    that of the clean run (Heimersheim and Nanda 2024). All run in one compiled loop.
+    that of the clean run (Heimersheim and Nanda 2024).
 
     Args:
       clean, corrupted: Batches of the same shapes (`make_batch(…, length=)`).
       metric: Function of the logits BTV that returns B.
       names: Activations, as in `intervene`, such as ['decoder/layer_*/*/z'].
       axes: Axes along which parts are patched one by one: 'H' for heads, 'T' for
-        tokens, 'TH' for each head at each token, '' for whole activations. All `names`
-        must have them.
-      batch_size: Number of patches that run at once. Only affects speed and memory.
+        tokens, 'TH' for each head at each token, '' for whole activations.
+      batch_size: Number of patches that run at once.
 
     Returns:
       metric(patched) − metric(corrupted), float32, by name, of the axes 'B' + `axes`.
 
     Raises:
-      ValueError: A name or an axis is unknown, the shapes differ, the model has no
-        layers, or `variables` lacks the 'params' level.
+      ValueError: As `logit_lens`, a name or an axis is unknown, or the shapes differ.
     """
     model, variables = prepare(model, variables)
     new, _, before_B = _both(model, variables, clean, corrupted, metric, names, axes)

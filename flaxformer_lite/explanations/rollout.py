@@ -24,8 +24,8 @@ def attention_rollout(
 
     Returns:
       Shares after each layer, float32 LBTS, of token s in position t, by the names of
-      `Record.weights`: 'encoder', 'decoder' and 'decoder cross'. A decoder-only model
-      has 'decoder', over source and target. Positions of padding have no meaning.
+      `Record.weights`. A decoder-only model has 'decoder', over source and target.
+      Positions of padding have no meaning.
 
     Raises:
       ValueError: As `record`, or the model has no layers.

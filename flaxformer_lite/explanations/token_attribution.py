@@ -34,11 +34,10 @@ def gradient_times_input(
     Source: Shrikumar et al. 2017, "Learning Important Features …".
 
     Args:
-
       metric: f, a function of the logits BTV that returns B.
 
     Raises:
-      ValueError: The model has no layers, or `variables` lacks the 'params' level.
+      ValueError: As `logit_lens`.
     """
     model, variables = prepare(model, variables)
     inputs = _embeddings(model, variables, batch)
@@ -61,15 +60,13 @@ def integrated_gradients(
     to f(x) − f(x').
 
     Args:
-
       steps: Number of gradients.
       baseline: Batch of the same shape whose embeddings are x'. Defaults to zeros.
         Models without absolute positions need a batch, such as one of unknown tokens,
         because norms hide the scale of x.
 
     Raises:
-      ValueError: As `gradient_times_input`, `steps` is below 1, or `baseline` has
-        another shape.
+      ValueError: As `logit_lens`, `steps` is below 1, or `baseline` has another shape.
     """
     if steps < 1:
         raise ValueError(f'steps: {steps} is below 1. Use 20 or more.')

@@ -60,9 +60,8 @@ def set_to(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> 
     Args:
       x: A number, an array of the trailing axes, or one of all axes, as recorded with
         teacher forcing. While decoding, a whole array gives each step its token.
-      heads: Heads to change. Defaults to all.
-      tokens: Positions of the tokens to change. Defaults to all.
-      steps: Decoding steps to change. Defaults to all.
+      heads, tokens, steps: Heads, positions and decoding steps to change; all by
+        default.
     """
     return jax.tree_util.Partial(
         _set_to, jnp.asarray(x), _Chosen.of(heads, tokens, steps)

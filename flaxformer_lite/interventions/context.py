@@ -28,8 +28,8 @@ def intervene(
 
     Args:
       interventions: Functions (value, where) → value, by name. '*' matches any part of
-        a name between slashes, as in 'decoder/layer_*/self_attention/z'. Several
-        matching functions apply in alphabetical order of their names.
+        a name between slashes. Several matching functions apply in alphabetical order
+        of their names.
       row_B: Index of each row in the batch, if a call has only some of the rows.
 
     Raises:

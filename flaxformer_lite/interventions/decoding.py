@@ -16,7 +16,6 @@ class InterventionState(NamedTuple):
 
     Attributes:
       model: The model's state.
-      row_B: Index of each row in the batch.
     """
 
     model: Any

@@ -13,12 +13,11 @@ class Where(NamedTuple):
     While decoding, the axis T holds the N hypotheses of a sentence instead of tokens.
 
     Attributes:
-
       axes: A letter per axis: B rows, T tokens, H heads, S keys, and others.
-      step_BT: int32, the decoding step that reads the token; -1 for source tokens. None
+      step_BT: int32, the decoding step that reads the token; -1 for source tokens, None
         in an encoder.
-      positions_BT: int32, position of each token. None if unknown.
-      mask_BT: bool, False for padding. None if unknown, as while decoding.
+      positions_BT: int32 position of each token, or None if unknown.
+      mask_BT: bool, False for padding; None while decoding or if unknown.
       index_BT: int32, index of the token in its row with teacher forcing.
       row_B: int32, index of each row in the batch.
     """

@@ -22,8 +22,7 @@ def keep_mask(
 class Dropout(Checked, nn.Module):
     """Dropout: zeroes elements with probability `rate`, divides the others by 1 − rate.
 
-    The first axis of x holds the rows of the batch. Sharding doesn't change their
-    masks.
+    Axis 0 of x is the batch. Sharding doesn't change masks.
 
     Attributes:
       shared_axes: Axes that share a mask: (-1,) drops whole tokens of x_BTD, (1, 3)
@@ -56,8 +55,7 @@ class Dropout(Checked, nn.Module):
 class LayerDrop(Checked, nn.Module):
     """LayerDrop (Fan et al. 2020): replaces the output y of a layer by its input x.
 
-    The whole batch skips the layer with probability `rate`. The collection
-    `ablation_masks` also skips layers.
+    The whole batch skips the layer with probability `rate`.
     """
 
     rate: Rate = 0.0

@@ -21,13 +21,12 @@ class MultiHeadAttention(nn.Module):
       sizes: d_model, num_heads, num_kv_heads, d_k and d_v apply. Fewer key-value heads
         give grouped-query attention (Ainslie et al. 2023); one gives multi-query
         attention (Shazeer 2019).
-      core_attention: A module of `attention/`. Its `transform_heads` changes the heads
-        before W^O.
+      core_attention: A module of `attention/`.
       positions: A module of `positions/`.
       dense: Template of the matrices; its dtype is also that of stored keys and values.
 
       projections: False omits all four matrices and slices the input into heads.
-      bias: Whether matrices have biases. The paper uses none.
+      bias: Whether matrices have biases.
     """
 
     sizes: Sizes
@@ -59,7 +58,6 @@ class MultiHeadAttention(nn.Module):
         """Computes keys and values in the compute dtype.
 
         Args:
-          x_BSD: Token vectors.
           positions_BS: int32; None for keys without positions.
         """
         if self.projections:

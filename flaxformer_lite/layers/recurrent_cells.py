@@ -80,8 +80,7 @@ class _Gate(nn.Module):
 class GRU(Cell):
     """Gated recurrent unit (Cho et al. 2014): h ← (1 − z) n + z h.
 
-    n = tanh(W x + r ⊙ (U h + b)). The reset gate r acts after the product U h, as in
-    cuDNN.
+    n = tanh(W x + r ⊙ (U h + b)). The reset gate r acts after the product U h.
     """
 
     @nn.nowrap

@@ -46,7 +46,7 @@ class Stack(Checked, nn.Module):
       dropout: Dropout after `embedding_norm` (§5.4).
       layer_drop_rate: Probability of skipping a layer in training.
       remat: Rematerialization: 'none', 'blocks' to save only the inputs of each layer,
-        or a policy in `jax.checkpoint_policies`. Results are unchanged.
+        or a policy in `jax.checkpoint_policies`.
       shared: Whether layers with the same template share parameters (Dehghani et al.
         2019, "Universal Transformers"; Lan et al. 2020, "ALBERT"; Takase and Kiyono
         2021, "cycle"). Running statistics stay per layer.
@@ -185,8 +185,7 @@ class Stack(Checked, nn.Module):
         Args:
           context: Positions and masks. The stack adds the positional bias.
           encoder_kv: Result of `cross_kv`, in a decoder.
-          caches: Result of `init_cache` or the previous call. Each of the T tokens then
-            extends one hypothesis.
+          caches: Result of `init_cache` or the previous call.
           beam: Step and visible slots; required with `caches`.
 
         Returns:

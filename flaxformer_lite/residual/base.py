@@ -15,7 +15,6 @@ class Residual(Checked, nn.Module):
     Attributes:
       norm: A module of `norms/`, copied for each use.
       dropout: Dropout of the sublayer output (§5.4).
-      default_init: The default of `init`.
       unused_fields: `model` config fields without effect.
     """
 

@@ -28,8 +28,7 @@ class HyperConnections(PreNorm):
 
     Attributes:
       streams: n.
-      dynamic: Whether weights depend on the token, instead of being start + a and
-        1 + b.
+      dynamic: Whether weights depend on the token; otherwise s = 0.
     """
 
     streams: Size = 4

@@ -19,8 +19,8 @@ class ManifoldHyperConnections(HyperConnections):
     p, q and R are each start + b + α RMSNorm(vec(H)) φ, over all features of H. b and φ
     are initialized to 0, and α to 0.01. H_post starts at 1, and H_res near the
     identity. In layer k, H_pre starts at 0.88 for stream k mod n and 0.12 for others.
-    These starts are ours: the streams begin equal, so the first output is that of
-    pre-norm. RMSNorm has no gain. Source: equations 7 to 9.
+    With these starts of ours, the first output is that of pre-norm. RMSNorm has no
+    gain. Source: equations 7 to 9.
 
     Attributes:
       iterations: Normalizations of columns, then rows, to get H_res.
@@ -51,8 +51,8 @@ class ManifoldHyperConnections(HyperConnections):
 def sinkhorn_knopp(logits: jax.Array, iterations: int) -> jax.Array:
     """Returns exp(logits) after its columns and then its rows are normalized, repeated.
 
-    Rows of the last two axes sum to 1, and columns nearly so. The computation is that
-    of logarithms, so no entry underflows.
+    Rows of the last two axes sum to 1, and columns nearly so. It works in logarithms,
+    so no entry underflows.
 
     Examples:
       >>> print(sinkhorn_knopp(jnp.log(jnp.array([[2.0, 1.0], [1.0, 2.0]])), 1))

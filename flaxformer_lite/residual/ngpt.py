@@ -9,15 +9,15 @@ from flaxformer_lite.validation import Positive
 class NGPTResidual(Residual):
     """Norm(x + α ⊙ (Norm(Dropout(f(x))) − x)), with α learned for each feature.
 
-    Another norm applies to the stack's input, so with the paper's norm,
-    `rms(learned=False)`, all streams lie on a sphere. Its radius is √d_model, where the
-    paper has 1 and multiplies the inputs of SwiGLU by √d_model instead.
+    The stack's input is normalized too. With the paper's norm, `rms(learned=False)`,
+    streams have the norm √d_model; the paper has 1 and multiplies the inputs of SwiGLU
+    by √d_model.
 
-    The parameter is s = α / (`step` √d_model), initialized to 1 / √d_model. At the same
-    learning rate, α learns faster in wider models. Source: equations 10 and 11.
+    The parameter is s = α / (`step` √d_model), initialized to 1 / √d_model. Source:
+    equations 10 and 11.
 
     Attributes:
-      step: Initial α. The paper has 0.05, about the inverse of the number of layers.
+      step: Initial α. The paper has 0.05.
     """
 
     step: Positive = 0.05

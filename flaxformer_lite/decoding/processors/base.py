@@ -15,8 +15,7 @@ class Processor(Checked):
     """Changes the logits of the next token, given the tokens before it.
 
     Scores are not renormalized: a changed logit changes the token's log-probability by
-    the same amount. No logit may exceed log Σ exp(z) of the model's logits z, which is
-    probability 1.
+    the same amount. No logit may exceed log Σ exp(z) of the model's logits z.
 
     Annotated attributes are arguments. Use a tuple for a list.
     """

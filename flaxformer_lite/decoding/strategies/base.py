@@ -16,7 +16,7 @@ class Strategy(Checked):
     """A search that keeps N hypotheses per sentence and chooses their continuations.
 
     Override `choose`, or `__call__` for a different loop. Annotated attributes are
-    arguments. Equal strategies share a compiled program.
+    arguments.
 
     Attributes:
       draws: Whether the strategy samples with PRNG keys.

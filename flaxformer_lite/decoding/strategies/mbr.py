@@ -25,8 +25,8 @@ class MBRDecoding(Sampling):
     Attributes:
       temperature, top_k, top_p: As in `sample`.
       samples: S; 1 is equivalent to `sample`.
-      utility: u, a function like `gleu`, the default. A string names a text metric of
-        `experiments`, where the default is chrF.
+      utility: u, a function like the default `gleu`. A string names a text metric of
+        `experiments`, whose default is chrF.
     """
 
     samples: Size = 16

@@ -14,9 +14,7 @@ class Sampling(Strategy):
     """Samples each token from the logits that `filter_logits` returns.
 
     Attributes:
-      temperature: Divides the logits.
-      top_k: Number of most likely tokens. 0 disables the limit.
-      top_p: p of the nucleus, after top k. 1 disables it.
+      temperature, top_k, top_p: As in `filter_logits`.
     """
 
     draws = True

@@ -22,7 +22,6 @@ class Block(Checked, nn.Module):
     instead.
 
     Attributes:
-
       feed_forward: A module of `feed_forward/`.
       residual: A module of `residual/`, copied for each sublayer.
       cross_attention: Attention to the source, in the decoder of an encoder-decoder.
@@ -116,7 +115,6 @@ class Block(Checked, nn.Module):
 
         Args:
           x_BTD: Residual stream, float32.
-          context: Positions and masks.
           encoder_kv: The source's keys and values for this layer.
           cache, beam: This layer's cache, step and visible slots. Only while decoding.
 

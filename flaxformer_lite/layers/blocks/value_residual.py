@@ -17,8 +17,7 @@ class ValueResidualBlock(SequentialBlock):
     """Sequential block whose self-attention reads values λ₁ V₁ + λ₂ V.
 
     V₁ are the values of the same tokens in the stack's first such layer. λ₁ = λ₂ = 0.5
-    is Identity-ResFormer. λ₁ = 1 with λ₂ = 0 is SVFormer, whose later layers don't use
-    their value projection.
+    is Identity-ResFormer. λ₁ = 1 with λ₂ = 0 is SVFormer.
 
     Attributes:
       first: λ₁.

@@ -24,7 +24,7 @@ class LoRADense(Dense):
       rank: r.
       alpha: α.
       on: Regular expression of the paths of the matrices with an adapter.
-      stabilized: Whether s = α / √r, so that higher ranks don't learn more slowly.
+      stabilized: Whether s = α / √r.
     """
 
     trained_parameters: ClassVar[tuple[str, ...]] = ('lora_a', 'lora_b')
