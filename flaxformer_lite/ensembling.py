@@ -26,8 +26,7 @@ class EnsembleState(NamedTuple):
 class Ensemble(nn.Module):
     """A model that averages the probabilities of several models.
 
-    The logits are log p(y_t | y_<t, x), with p = 1/M Σ_m p_m. `generate` and
-    `log_probs` accept an ensemble like a `Model`.
+    The logits are log p(y_t | y_<t, x), with p = 1/M Σ_m p_m.
 
     Attributes:
       models: Each must be a separate object.

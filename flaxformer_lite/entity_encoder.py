@@ -10,12 +10,7 @@ from flaxformer_lite.masks import AttentionContext
 
 
 class EntityEncoder(nn.Module):
-    """Permutation-equivariant encoder of a set of entities that attend to each other.
-
-    Attributes:
-      embedding: Projects features to d_model.
-      encoder: A stack without positions.
-    """
+    """Permutation-equivariant encoder of entities that attend to each other."""
 
     embedding: Dense
     encoder: Stack

@@ -117,8 +117,7 @@ _are_float32 = jax.make_user_context(False)
 def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
     """Context in which new caches hold bfloat16 values as float32 (same values).
 
-    On CPU, XLA can't update bfloat16 in place. Open the context during tracing, because
-    a traced function doesn't know its platform.
+    On CPU, XLA can't update bfloat16 in place. Open the context during tracing.
     """
     return _are_float32(are)
 

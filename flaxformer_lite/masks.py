@@ -60,8 +60,6 @@ class TokenBatch(NamedTuple):
     ) -> 'TokenBatch':
         """Like `from_tokens`, but the first token of a row is never padding.
 
-        T5 and Marian use the padding token as the start token.
-
         Examples:
           >>> TokenBatch.from_inputs(jnp.array([[0, 5, 6, 0]])).segments_BT.tolist()
           [[1, 1, 1, 0]]
@@ -128,7 +126,6 @@ class AttentionContext(NamedTuple):
     """Masks and positions that attention needs in addition to its inputs.
 
     Attributes:
-
       valid_BT: False for padding, or None without padding.
       key_positions_BS: int32 positions of the keys. Defaults to those of the queries.
       bias_BHTS: Positional bias of the self-attention scores, or None.

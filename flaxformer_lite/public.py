@@ -1,7 +1,4 @@
-"""The public names of `flaxformer_lite`; see the package's docstring.
-
-`import X as X` marks a name as re-exported for type checkers.
-"""
+"""The public names of `flaxformer_lite`."""
 
 from flaxformer_lite import decoding as decoding
 from flaxformer_lite import explanations as explanations

@@ -38,7 +38,7 @@ def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenSco
 
     Args:
       variables: {'params': …}.
-      batch: Result of `make_batch`; rows may be packed.
+      batch: Rows may be packed.
 
     Raises:
       ValueError: `variables` lacks the 'params' level, or the batch lacks an array.

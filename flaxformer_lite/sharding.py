@@ -78,7 +78,7 @@ def place(x: jax.Array, letters: str) -> jax.Array:
 def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
     """Gathers a parameter over `fsdp` before a matrix product.
 
-    Cast the parameter to the compute dtype first; bfloat16 halves the communication.
+    Cast the parameter to the compute dtype first.
 
     Args:
       path: The end of its path, such as ('query', 'kernel').
@@ -249,8 +249,8 @@ def is_divided_by_data(rows: int) -> bool:
 def sum_over_data(function: Callable) -> Callable:
     """Returns a function that sums `function` over the devices' rows along `data`.
 
-    It sums once, at the end, where XLA would sum each gradient in every loop iteration.
-    It still does so over `fsdp`.
+    It sums once, at the end; XLA would sum in every loop iteration, as it does over
+    `fsdp`.
 
     Args:
       function: (whole, divided) → a tree of sums over the rows, the first axis of

@@ -12,8 +12,6 @@ class Sizes:
 
     Attributes:
       num_kv_heads: Divides `num_heads`.
-      d_k: Width of a head's queries and keys.
-      d_v: Width of a head's values.
       d_k_derived: Whether d_k grows with d_model, as d_model / num_heads.
       role: 'encoder' or 'decoder' of an encoder-decoder, or a single stack.
         'prefix_only' is a decoder that sees the whole source.

@@ -245,9 +245,6 @@ def types_of(annotation: Any) -> tuple[Any, ...]:
     Examples:
       >>> types_of(Annotated[int | None, Range(at_least=1)])
       (<class 'int'>, <class 'NoneType'>)
-
-      >>> types_of(typing.Optional[int])
-      (<class 'int'>, <class 'NoneType'>)
     """
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]

@@ -1,9 +1,6 @@
 """Checks of what a user's own component returns, by the annotations of its base class.
 
-class Rows(Source):  # whose `evaluation` is annotated with `-> Sets`
-    def evaluation(self): ...  # without a return
-
-my_parts.Rows.evaluation: returned None. Return Mapping[str, …].
+Errors read `my_parts.Rows.evaluation: returned None. Return Mapping[str, …].`
 """
 
 import collections.abc

@@ -1,4 +1,4 @@
-"""The fields of a `model` config, annotated with type, range or choices, and help."""
+"""The fields of a `model` config."""
 
 import dataclasses
 import operator

@@ -1,8 +1,7 @@
 """Spec strings such as `'local(window=64)'`: a component and its arguments.
 
-A component is a file `<folder>/<name>.py` that defines one public class; you don't need
-to register it. Name a class of your own with its module, or pass the class or an object
-in Python.
+A component is a file `<folder>/<name>.py` that defines one public class. Name a class
+of your own with its module, or pass the class or an object in Python.
 
     LOSSES = Folder('flaxformer_lite.losses', 'Loss')
     loss = LOSSES.make('smoothed(rate=0.1)')       # from losses/smoothed.py

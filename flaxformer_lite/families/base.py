@@ -1,4 +1,4 @@
-"""Base class of families: tables of fields and arrays, used in both directions."""
+"""Base class of families."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, NamedTuple

@@ -17,7 +17,7 @@ class FeedForward(Checked, nn.Module):
     Attributes:
       d_ff: Inner width. 0 uses that of the stack.
       bias: Whether to add b₁ and b₂.
-      dropout: Dropout rate of the input of W₂. The paper uses none.
+      dropout: Dropout rate of the input of W₂.
     """
 
     sizes: Sizes = Sizes()

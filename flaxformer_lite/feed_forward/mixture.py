@@ -25,7 +25,6 @@ class MixtureOfExperts(FeedForward):
       top: Number of experts per token.
       capacity: Maximum load of an expert in training, relative to an even share of
         choices. Excess choices are dropped, second choices first. 0 disables the limit.
-        Evaluation has no limit.
 
     Raises:
       ValueError: `top` exceeds `experts`.

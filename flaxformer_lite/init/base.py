@@ -11,10 +11,7 @@ from flaxformer_lite.validation import Checked
 
 @dataclasses.dataclass(frozen=True)
 class Init(Checked):
-    """Initializer with embeddings from N(0, 1 / d_model). Variants define matrices.
-
-    Models multiply these embeddings by √d_model (§3.4).
-    """
+    """Initializer with embeddings from N(0, 1 / d_model). Variants define matrices."""
 
     sizes: Sizes = Sizes()
 

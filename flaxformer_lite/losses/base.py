@@ -27,8 +27,7 @@ class Loss(Checked):
     """Sum of token losses over the non-padding labels of a batch.
 
     Override `token_losses`, `targets` to use more than logits and labels, or `__call__`
-    for a different forward pass. Annotated attributes are arguments; losses with equal
-    arguments are equal.
+    for a different forward pass. Annotated attributes are arguments.
 
     Attributes:
       arrays: Attributes that hold arrays or other losses: its children as a pytree.

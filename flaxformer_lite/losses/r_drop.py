@@ -10,8 +10,7 @@ from flaxformer_lite.validation import NotNegative, Rate
 class RDrop(Loss):
     """CE(p₁) + CE(p₂) + α / 2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)), of two passes.
 
-    The loss per token is about twice the cross-entropy. The mean of the two divergences
-    is reported as `r_drop_kl`.
+    The mean of the two divergences is reported as `r_drop_kl`.
 
     Attributes:
       weight: α.

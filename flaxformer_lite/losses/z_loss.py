@@ -8,7 +8,7 @@ from flaxformer_lite.validation import NotNegative
 
 
 class ZLoss(Loss):
-    """w log² Z, with Z = Σ_v exp(z_v); keeps log Z near 0.
+    """w log² Z, with Z = Σ_v exp(z_v).
 
     Attributes:
       weight: w.

@@ -34,7 +34,6 @@ class DecodeState(NamedTuple):
 
     Attributes:
       encoder_state: Source data shared by all hypotheses of a sentence.
-      caches: One per layer.
     """
 
     encoder_state: Any
@@ -55,7 +54,6 @@ class Model(Checked, nn.Module):
     frames of speech. They weight the rows of the source embedding.
 
     Attributes:
-
       vocab_size: Target vocabulary size, and the source's unless it has its own.
       source_vocab_size: Size of a separate source vocabulary, or None. Requires a `tie`
         that doesn't share source and target embeddings.
@@ -264,9 +262,7 @@ class Model(Checked, nn.Module):
         """Returns teacher-forced logits, float32 BTV; row t predicts the next token.
 
         Args:
-
-          inputs: Target tokens, shifted right. Each row starts with the start token,
-            even if it is padding.
+          inputs: Target tokens, shifted right. Each row starts with the start token.
         """
         hidden_BTD, _, _ = self.logit_factors(source, inputs)
         return self._logits(hidden_BTD)

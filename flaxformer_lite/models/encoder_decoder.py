@@ -15,7 +15,7 @@ from flaxformer_lite.validation import Choices
 
 
 class _Encoded(NamedTuple):
-    """Source data for decoding; `kv` is None if the caches start with them."""
+    """Source data for decoding, without `kv` if the caches start with them."""
 
     kv: tuple[KeyValues, ...] | None
     mask_B11S: jax.Array

@@ -19,7 +19,7 @@ from flaxformer_lite.validation import Choices, Size
 
 
 class _Encoded(NamedTuple):
-    """Source data for decoding, with keys and values of a single head."""
+    """Source data for decoding, keys and values with one head."""
 
     kv: KeyValues
     mask_B1S: jax.Array
@@ -33,7 +33,7 @@ class _CellStates(struct.PyTreeNode):
 
 
 class Recurrent(Model, kw_only=True):
-    """Recurrent encoder-decoder, the baseline that the Transformer replaced.
+    """Recurrent encoder-decoder.
 
     Attributes:
       cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).

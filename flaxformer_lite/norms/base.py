@@ -1,4 +1,4 @@
-"""Base class of norms, with a learned gain and bias per feature."""
+"""Base class of norms."""
 
 from typing import ClassVar
 

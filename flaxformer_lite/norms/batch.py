@@ -11,8 +11,8 @@ from flaxformer_lite.validation import Epsilon, Rate
 class BatchNorm(Norm):
     """(x − μ) / √(σ² + ε) · γ + β, with μ and σ² per feature over non-padding tokens.
 
-    Training uses batch statistics, so sentences affect each other, and updates running
-    averages in `batch_stats`. Evaluation and decoding use the averages.
+    Training uses batch statistics and updates running averages in `batch_stats`.
+    Evaluation and decoding use the averages.
 
     Attributes:
       momentum: Weight of the old running averages in an update.

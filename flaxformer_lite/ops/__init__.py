@@ -1,14 +1,11 @@
 """Operations tuned for speed or memory, each with the formula that it computes.
 
 Each file defines `reference`, the formula, then the tuned version and why it is faster.
-The public function runs the tuned version by default. It runs `reference` within
-`use_reference` and on platforms without a tuned version.
+The public function runs `reference` within `use_reference` and on platforms without a
+tuned version.
 
 Most tuned versions define custom gradients, which exclude forward mode. Within
-`use_reference`, `jax.jvp`, Hessian-vector products and `jax.hessian` work:
-
-    with flaxformer_lite.ops.use_reference():
-        product = jax.jvp(jax.grad(loss), (params,), (vector,))[1]
+`use_reference`, `jax.jvp`, Hessian-vector products and `jax.hessian` work.
 
 Results agree up to rounding; dropout draws other random bits.
 """

@@ -94,7 +94,7 @@ def loss_of_logits(
       hidden_BTD: Decoder output, float32 BTD or BTPD.
       output: Output matrix VD and bias V or None. Gradients have their dtypes.
       settings: `dtype` is that of product operands; logits and everything after them
-        are float32. Logits z become `cap` · tanh(z / `cap`) unless `cap` is None.
+        are float32. Logits z become `cap` · tanh(z / `cap`), if there is a cap.
         `padding` is the label that does not count.
     """
     chosen = choose(

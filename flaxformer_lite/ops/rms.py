@@ -1,4 +1,4 @@
-"""Division by the root mean square over features, shared by layer norm and RMS norm."""
+"""Division by the root mean square over features."""
 
 import functools
 

@@ -14,8 +14,7 @@ def sum_by_index(
     """Returns Σ_s w_s [index_s = r] for each r < `number`, float32 BHTR.
 
     Args:
-      weights_BHTS: Float32.
-      index_BTS: Integers of at least 0 and below `number`.
+      index_BTS: Integers in [0, `number`).
 
     Examples:
       >>> weights_BHTS = jnp.array([[[[1.0, 2.0, 4.0]]]])
@@ -40,9 +39,8 @@ def reference(weights_BHTS: jax.Array, index_BTS: jax.Array, number: int) -> jax
 def on_cpu(weights_BHTS: jax.Array, index_BTS: jax.Array, number: int) -> jax.Array:
     """Adds each weight to its sum.
 
-    For 8 × 8 × 256 × 256 weights and 33 indices, forward and backward pass take 35 ms
-    of CPU time and 22 MiB, and the reference 150 ms and 82 MiB. GPUs would add in any
-    order, so that runs could not be repeated bit for bit.
+    For 33 indices, it takes a quarter of the reference's time and memory. GPUs would
+    add in any order, which isn't reproducible.
     """
 
     def sum_keys(weights_S, index_S):

@@ -12,7 +12,7 @@ from flaxformer_lite.validation import Range, Size
 class LearnedPositions(Positions):
     """Embeddings x + P[pos + offset], P of shape (max_length + offset, d_model).
 
-    Positions beyond the table give NaN, because compiled programs can't raise errors.
+    Positions beyond the table give NaN.
 
     Attributes:
       max_length: Maximum number of tokens per sentence.

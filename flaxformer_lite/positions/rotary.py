@@ -11,8 +11,6 @@ from flaxformer_lite.validation import Positive, Range
 class RotaryPositions(Positions):
     """Rotation of query and key features 2i, 2i + 1 by pos / scale · λ^(−2i / d_k).
 
-    The dot product of a query and a key then depends only on their distance.
-
     Attributes:
       max_wavelength: λ.
       scale: Position interpolation: divides positions (Chen et al. 2023, "Extending

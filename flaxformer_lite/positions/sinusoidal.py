@@ -11,8 +11,8 @@ class SinusoidalPositions(Sinusoids):
     PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i + 1) = cos(…).
 
     Attributes:
-      interleaved: Whether sines and cosines alternate. False puts all sines first, as
-        Marian does.
+      interleaved: Whether sines and cosines alternate. False puts sines first, as in
+        Marian.
       scaled_down: Whether to divide PE by √d_model, for embeddings that are not
         multiplied by it (Csordás et al. 2021).
     """

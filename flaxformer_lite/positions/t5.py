@@ -13,16 +13,13 @@ from flaxformer_lite.validation import Range, Size
 class T5Positions(Positions):
     """Bucketed relative biases: scores + table[bucket(distance), head].
 
-    The layers of a stack share one table. umT5 has one per layer (Chung et al. 2023,
-    "UniMax", §4).
-
     Half of the buckets hold one distance each. The others grow logarithmically.
     Non-causal stacks use half of the buckets for keys after the query.
 
     Attributes:
-
       max_distance: Distance from which keys share the last bucket.
-      per_layer: Whether each layer has its own table.
+      per_layer: Whether each layer has its own table, as in umT5 (Chung et al. 2023,
+        "UniMax", §4).
 
     Raises:
       ValueError: max_distance is not above half of `buckets`.

@@ -82,7 +82,7 @@ def from_pretrained(
 
     Raises:
       ValueError: The checkpoint is missing, damaged or unsupported, or its arrays don't
-        match the config. Names the file, the field or the array.
+        match the config.
       ModuleNotFoundError: `safetensors` is not installed.
     """
     with ExitStack() as stack:

@@ -59,8 +59,7 @@ def model_findings(model: Model, quick: bool = False) -> list[Finding]:
 
     Args:
       model: A small model. Scanning is tested only if the model scans its layers.
-      quick: Tests only that logits are finite and depend only on allowed tokens, in a
-        tenth of the time.
+      quick: Tests only that logits are finite and depend only on allowed tokens.
     """
     separate = model.with_separate_layers()
     variables = models.random_variables(separate)

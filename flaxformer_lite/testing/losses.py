@@ -1,4 +1,4 @@
-"""Contracts of losses: sums over labels that add up over the parts of a batch."""
+"""Contracts of losses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,9 +25,7 @@ def loss_findings(
     """Tests each contract of a loss and its gradients.
 
     Args:
-
-      loss: A `losses.base.Loss`, its class, or a spec. A `teacher` argument receives
-        the model.
+      loss: A `teacher` argument receives the model.
 
     Raises:
       ValueError: The loss is unknown.

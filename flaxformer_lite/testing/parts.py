@@ -45,8 +45,7 @@ def model_with(part: Spec, kind: str) -> Model:
     """Returns a small model with a component, with scanned layers if it has any.
 
     An attention is tested in all roles of an encoder-decoder that it supports, and
-    other components in a decoder-only model. A block is tested in two layers, because
-    values can cross from one to the next.
+    other components in a decoder-only model. A block is tested in two layers.
 
     Raises:
       ValueError: As `build.model`.

@@ -2,8 +2,8 @@
 
 Both batches contain `PAIRS`, one pair per row. The first batch also has the pairs
 packed in one row, an empty row, and a target with and without a source. Further rows
-differ only in padding or one token. The second batch has every prefix of the hypotheses
-of a search.
+differ in padding or one token. The second batch has the prefixes of a search's
+hypotheses.
 """
 
 import itertools

@@ -1,1 +1,1 @@
-"""Training as pure functions: a state, a batch and a key in, the next state out."""
+"""Training as pure functions."""

@@ -53,11 +53,10 @@ def make_batch(
     Args:
       source, target: Equally many rows of tokens, with end tokens. A source may be
         vectors (length, features).
-      bos: Start token of `inputs`. Defaults to the model's, or 2 without a model.
-      padding: Defaults to the model's padding token, or 0 without a model.
-      model: Provides special tokens and vocabulary sizes, for an error if a token is
-        outside of the vocabulary.
-      length: Length of all rows, to compile a step only once. Defaults to the longest.
+      bos, padding: Start and padding token. Default to the model's; without a model, to
+        2 and 0.
+      model: Provides special tokens, and vocabulary sizes to check tokens.
+      length: Length of all rows. Defaults to the longest.
 
     Returns:
       int32 arrays: (rows, longest source) for the source and (rows, longest target) for
@@ -70,8 +69,6 @@ def make_batch(
 
     Examples:
       >>> batch = make_batch(source=[[5, 6, 1], [7, 1]], target=[[8, 1], [9, 3, 1]])
-      >>> batch['source'].tolist()
-      [[5, 6, 1], [7, 1, 0]]
 
       >>> batch['inputs'].tolist()
       [[2, 8, 0], [2, 9, 3]]
@@ -170,7 +167,6 @@ def pad_rows(
     Args:
       name: Names the sentences in error messages.
       vocab_size: Exclusive upper bound of the tokens. Unchecked if None.
-      length: Defaults to the longest row.
 
     Raises:
       ValueError: A row is too long, or not only tokens of the vocabulary.

@@ -1,4 +1,4 @@
-"""Frozen parameters: splits a tree of parameters in two and joins it again."""
+"""Frozen parameters."""
 
 from collections.abc import Mapping, Set
 from typing import Any

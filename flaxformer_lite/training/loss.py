@@ -92,7 +92,7 @@ def loss_sums(
 
     Examples:
       >>> import flaxformer_lite
-      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> sizes = {'d_model': 8, 'num_layers': 1}
       >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
 
       >>> batch = flaxformer_lite.make_batch([[5, 6, 1]], [[8, 1]], model=model)
@@ -146,10 +146,7 @@ def loss_and_grads(
 def depends_on_other_rows(
     model: Model, variables: Any, batch: Batch, dropout_key: jax.Array
 ) -> bool:
-    """Returns whether a module writes running statistics or an auxiliary loss.
-
-    A row's training output then depends on other rows of the batch.
-    """
+    """Returns whether a module writes running statistics or an auxiliary loss."""
 
     def written(variables, batch, key):
         return forward(model, variables, batch, key)[1]

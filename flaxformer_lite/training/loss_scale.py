@@ -17,7 +17,7 @@ class LossScale(struct.PyTreeNode):
     """Dynamic loss scale that keeps gradients in the range of float16.
 
     An update that is not finite halves the scale; 2,000 finite updates in a row double
-    it. Scales are powers of two, so scaling is exact.
+    it. Scales are powers of two.
 
     Attributes:
       scale: float32, at least 1.

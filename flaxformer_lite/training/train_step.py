@@ -184,7 +184,7 @@ def make_train_step(
 
     Examples:
       >>> import flaxformer_lite
-      >>> sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2, 'd_ff': 16}
+      >>> sizes = {'d_model': 8, 'num_layers': 1}
       >>> model = flaxformer_lite.build.model(sizes, vocab_size=10)
 
       >>> batch = flaxformer_lite.make_batch([[5, 6, 1]], [[8, 9, 1]], model=model)

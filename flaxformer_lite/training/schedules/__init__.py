@@ -21,8 +21,6 @@ _OPTAX = re.compile('[a-z].*_schedule')
 def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
     """Returns a schedule: `'noam(warmup=400)'` or optax's `'linear_schedule(…)'`.
 
-    A spec may also name a class of your own, such as `'my_parts.Triangle(peak=1e-3)'`.
-
     Args:
       steps: Total number of training steps.
 
