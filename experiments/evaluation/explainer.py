@@ -40,15 +40,10 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Explainer:
     """Translates sentences with a run, and explains each translation.
 
-    Each of few padded lengths compiles once. Changing heads, sublayers or layers
-    compiles nothing, except for the first patch.
+    Each of few padded lengths compiles once.
 
     Attributes:
-      switches: Names of heads, sublayers and layers that can change, as in
-        `edits.Editor`.
-
-    Raises:
-      UserError: The run's sources are vectors, or it has no readable checkpoint.
+      switches: The names of `edits.Editor`.
     """
 
     def __init__(self, run: OpenedRun):
@@ -115,9 +110,6 @@ class Explainer:
               piece that it predicts.
             lens: For the stream before the first decoder layer and after each, the
               likeliest piece of each token and its probability (`logit_lens`).
-
-        Raises:
-          UserError: A text is blank or too long, or `edits` is invalid.
         """
         source = self._encode(text)
         donor = None

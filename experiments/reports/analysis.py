@@ -206,8 +206,8 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
 
     If no arm differs, the exchanges are equally likely for any distribution of the
     errors (Fisher 1935). p is the share of exchanges whose largest |t| over all pairs
-    reaches the pair's (Westfall and Young 1993). Their number limits p: to 0.25 with
-    two arms and three seeds. Every p is None without two shared seeds or differences.
+    reaches the pair's (Westfall and Young 1993): at least 0.25 with two arms and three
+    seeds. Returns None for each pair without two shared seeds or differences.
     """
     values_SA = _of_shared_seeds(scores)
     if len(values_SA) < 2 or not np.ptp(values_SA, axis=1).any():
@@ -365,7 +365,6 @@ def minimum_detectable(
     Args:
       pilot: Scores of earlier runs, which estimate the error variance.
       seeds: Number of seeds of each arm.
-      looks: As in `compare`.
     """
     freedom = (len(arms) - 1) * (seeds - 1)
     if freedom == 0 or not pilot:
@@ -405,8 +404,8 @@ def over_sentences(
 
     The variance of the mean difference is that over seeds plus the jackknife's over
     sentences (Tukey 1958), for a score of all sentences together, such as BLEU. The
-    combined t has Satterthwaite's degrees of freedom (1946). Variation of sentences
-    within each seed counts in both, which is conservative.
+    combined t has Satterthwaite's degrees of freedom (1946). It is conservative, since
+    variation of sentences within a seed counts in both.
 
     Args:
       base, system: Statistics of translations, [seeds, sentences, statistics].
@@ -457,8 +456,7 @@ def over_sentences(
 class Effect(NamedTuple):
     """The main effect of a factor, or the interaction of several.
 
-    Attributes:
-      freedom: Degrees of freedom of the effect and of the errors.
+    `freedom` is that of the effect and that of the errors.
     """
 
     factors: tuple[str, ...]
@@ -474,7 +472,6 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
     explains beyond all effects that don't contain it.
 
     Args:
-      scores: `scores[arm][seed]`; runs may be missing.
       levels: Level of each factor, `levels[arm][factor]`.
     """
     from scipy import stats

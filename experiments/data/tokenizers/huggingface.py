@@ -128,7 +128,7 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def default_languages(self) -> list[str]:
-        """The source and the target language."""
+        """Source and target language."""
         return self._fields['languages']
 
     @property
