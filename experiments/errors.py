@@ -106,10 +106,7 @@ def line(error: object) -> str:
 
 
 def printable(text: str, keep: str = '\t\n') -> str:
-    r"""Returns the text with control characters as escapes, such as `\x1b`.
-
-    A terminal would obey them, and text from files may come from somebody else.
-    """
+    r"""Returns the text with control characters as escapes, such as `\x1b`."""
     return _CONTROLS.sub(lambda x: x[0] if x[0] in keep else _escaped(x[0]), text)
 
 

@@ -66,11 +66,10 @@ def format_table(
     sides: Sequence[str],
     form: str = 'simple',
 ) -> str:
-    """Returns a table of texts.
+    """Returns a table of texts, in a format of tabulate.
 
     Args:
       sides: The alignment of each column, 'right' or 'left'.
-      form: The format's name in tabulate.
     """
     import tabulate  # imported here, since most commands need it late or never
 
@@ -141,10 +140,6 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
 
     Only a line feed ends a line; the last line may lack it. Lines are decoded as UTF-8
     in any locale, without byte order marks.
-
-    Raises:
-      UserError: A line isn't UTF-8 or is too long, or the lines end in CR alone.
-        Earlier lines have been yielded.
     """
     if os.isatty(descriptor):
         print('reading from standard input; press Ctrl-D to end', file=sys.stderr)

@@ -155,7 +155,7 @@ def check_commands(metrics: spec.Spec, path: Path, trust_code: bool) -> None:
 
 
 def _check_origin(module: str, run: Path, fix: str) -> None:
-    """Raises UserError if a module may have come with the run, as explained in `use`."""
+    """Raises UserError if a module may have come with the run (see `use`)."""
     for place in _places(module):
         if isinstance(place.loader, _CopyFinder):
             return  # trusted before

@@ -43,7 +43,7 @@ class Evaluator:
     """Scores parameters of one model on named sets.
 
     Args:
-      path: The run's directory, where translations are saved; None disables saving.
+      path: The run's directory, which gets the translations; None disables saving.
       direction: Name of a set → codes of source and target language.
       objective: Makes the examples of the loss; None is translation.
       on_progress: Called with the number of translated sentences, their total, and a

@@ -102,8 +102,8 @@ def decays(params: Any) -> Any:
 def _dimensions(params: Any) -> Any:
     """Returns the axes of dense kernels, which Muon orthogonalises; Adam does the rest.
 
-    By default, optax would leave out attention projections, whose heads have their own
-    axis, and include embeddings.
+    Optax's default omits attention projections, whose heads have their own axis, and
+    includes embeddings.
     """
 
     def of_leaf(path, x):

@@ -43,13 +43,13 @@ def spread(values: Sequence[float | None]) -> Spread | None:
 
 
 class Contrast(NamedTuple):
-    """The difference between an arm and a base, with its test if there is one.
+    """The difference between an arm and a base, with its test, if any.
 
     Attributes:
       effect: The difference, adjusted for missing seeds.
       p: Two-sided, adjusted for this family of contrasts.
-      seeds: Number of seeds that both have.
-      equivalent: Whether the whole interval lies within the margin, if there is one.
+      seeds: Number of shared seeds.
+      equivalent: Whether the whole interval lies within the margin, if any.
       error, freedom: Standard error over seeds, and its degrees of freedom.
       permuted: The p of `permutation_tests`.
     """
@@ -205,9 +205,9 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
     """Computes each pair's p under random exchanges of the arms' scores within seeds.
 
     If no arm differs, the exchanges are equally likely for any distribution of the
-    errors (Fisher 1935). p is the share of exchanges whose largest |t| over all pairs
-    reaches the pair's (Westfall and Young 1993): at least 0.25 with two arms and three
-    seeds. Returns None for each pair without two shared seeds or differences.
+    errors (Fisher 1935). The p-value is the share of exchanges whose largest |t| over
+    all pairs reaches the pair's (Westfall and Young 1993). It is at least 0.25 with two
+    arms and three seeds, and None without two shared seeds or differences.
     """
     values_SA = _of_shared_seeds(scores)
     if len(values_SA) < 2 or not np.ptp(values_SA, axis=1).any():
@@ -456,7 +456,7 @@ def over_sentences(
 class Effect(NamedTuple):
     """The main effect of a factor, or the interaction of several.
 
-    `freedom` is that of the effect and that of the errors.
+    `freedom` holds the degrees of freedom of the effect and of the errors.
     """
 
     factors: tuple[str, ...]

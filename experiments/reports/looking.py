@@ -37,8 +37,7 @@ class Attended(NamedTuple):
     """The attention weights for one sentence.
 
     Attributes:
-      queries, keys: Tokens. A decoder query is the token that it writes; its keys are
-        those that it has read.
+      queries, keys: Tokens: in the decoder, those that it writes and has read.
       layers: The weights of each layer, HTS.
     """
 

@@ -66,10 +66,6 @@ def check_directory(path: Path, config: Config) -> str:
 
     The state is `GOES_FURTHER` if the config has more steps or epochs than the stored
     one.
-
-    Raises:
-      UserError: The directory can't be written to, or belongs to a run of another
-        config, a converted checkpoint or something else.
     """
     there = state(path, config)
     reason = storage.obstacle(path)
@@ -119,9 +115,6 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
     """Locks a run's directory for this process; yields whether the run already existed.
 
     Removes the result if `config` asks for more steps or epochs.
-
-    Raises:
-      UserError: As `check_directory`, or another process uses the directory.
     """
     with storage.lock(path / LOCK):
         state = check_directory(path, config)

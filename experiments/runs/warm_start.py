@@ -53,8 +53,7 @@ def source(
 ) -> TrainedRun | None:
     """Returns the source of the run in `path`, if it needs one.
 
-    Args:
-      find: Returns the directory of `init_from`.
+    `find` returns the directory of `init_from`.
     """
     if not config.init_from:
         return None
@@ -237,7 +236,7 @@ class Kept(NamedTuple):
 
     Attributes:
       here, there: The tokens' ids, int [n] each.
-      rows: The parameter's number of rows here.
+      rows: The parameter's number of rows.
     """
 
     here: np.ndarray

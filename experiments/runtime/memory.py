@@ -23,9 +23,9 @@ _NEVER = 1 << 30  # so large that neither limit is reached
 def use_huge_pages() -> None:
     """Restarts this command once, with huge pages enabled in `GLIBC_TUNABLES`.
 
-    With pages of 4 KB, the kernel spends a fifth of a small model's training time on
-    clearing memory. glibc reads the setting only at startup. It matters only if the
-    kernel gives huge pages on request (`madvise`).
+    With pages of 4 KB, clearing memory takes a fifth of a small model's training time.
+    glibc reads the setting only at startup. It matters only if the kernel gives huge
+    pages on request (`madvise`).
     """
     settings = os.environ.get('GLIBC_TUNABLES', '')
     with contextlib.suppress(OSError):
