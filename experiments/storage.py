@@ -316,7 +316,7 @@ def is_free(file: Path) -> bool:
 def refuse_link(path: Path) -> None:
     """Raises UserError for a link.
 
-    In a directory that others can write to, it could lead to any file of this user.
+    Written by others, it could lead to any file of this user.
     """
     if path.is_symlink():
         raise UserError(

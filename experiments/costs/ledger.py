@@ -111,7 +111,7 @@ def flops_per_token(
       frozen: Paths of the parameters that are not trained.
 
     Raises:
-      ValueError: A `while` loop contains products.
+      ValueError: As `flops.flops`.
     """
     rows, length = batch_shape(config)
     rows //= config.train.accumulate

@@ -133,8 +133,7 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
 def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Packs pairs by `first_fit` into batches of one shape, (rows, length).
 
-    Yields:
-      The indices of a batch's pairs, and the row of each, ascending.
+    Yields the indices of a batch's pairs, and the row of each, ascending.
     """
     rows_a_batch, length = shape
     rows = first_fit(lengths, length)

@@ -99,7 +99,7 @@ class Explainer:
         Returns:
           A JSON serializable dict:
             texts: Results of the search, best first.
-            nodes: Their indices in the tree.
+            nodes: Their indices in `tree`.
             tree: Hypotheses, each with the index of its parent (−1 for the root), its
               last piece, its score (`SearchTrace.hypotheses`), and whether it ended.
             source: Pieces of the sentence.
@@ -108,8 +108,8 @@ class Explainer:
             attention: As in `introspection.Record`, with the pieces of queries and
               keys, and weights by layer and head in thousandths. A decoder query is the
               piece that it predicts.
-            lens: For the stream before the first decoder layer and after each, the
-              likeliest piece of each token and its probability (`logit_lens`).
+            lens: Before the first decoder layer and after each, the likeliest piece of
+              each token and its probability (`logit_lens`).
         """
         source = self._encode(text)
         donor = None

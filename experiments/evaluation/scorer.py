@@ -92,7 +92,7 @@ class Scorer:
         """Yields the tokens of each target, including EOS, in the order of the pairs.
 
         Args:
-          interventions: Functions that change activations, as `as_pytree` returns them.
+          interventions: As `as_pytree` returns them.
 
         Raises:
           UserError: A side exceeds the model's positions, after earlier windows, or

@@ -104,7 +104,7 @@ class Translator:
         Args:
           first: Index of the first text. It determines what sampling draws.
           on_progress: Called from time to time with the number of translated texts.
-          interventions: Functions that change activations, as `as_pytree` returns them.
+          interventions: As `as_pytree` returns them.
 
         Raises:
           UserError: A text exceeds the model's positions, after earlier windows, or

@@ -236,12 +236,12 @@ def forest(
     names: Mapping[str, str] = {},
     data: Mapping[str, str] = {},
 ) -> Figure | None:
-    """Draws differences with their confidence intervals, one per row, if there are any.
+    """Draws differences with their confidence intervals, one per row, if any.
 
     Args:
-      score: The compared score with its unit, such as 'Exact match (%) on test'.
-      names: The name to show for an arm, such as its name without the data set.
-      data: The data set of each arm, under whose name its row is.
+      score: The label of the compared score, from `axis_title`.
+      names: The name to show for an arm.
+      data: The data set of each arm, which groups the rows.
     """
     shown = [contrast for contrast in contrasts if contrast.low is not None]
     if not shown:

@@ -126,7 +126,7 @@ def head_scores(scores: Mapping[str, np.ndarray], title: str) -> alt.TopLevelMix
 
     Args:
       scores: Scores of each attention, [layers, heads].
-      title: The score with its unit, for the colour legend.
+      title: The legend's, with the unit.
     """
     values = []
     for kind, scores_LH in scores.items():

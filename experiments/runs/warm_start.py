@@ -1,7 +1,6 @@
 """Warm start: the parameters and tokenizer that a run gets from `init_from`.
 
-The source is read once, before the first step. The run keeps copies, so it can resume
-without the source.
+The run keeps copies, so it can resume without the source.
 """
 
 import dataclasses
@@ -74,8 +73,8 @@ def vocabulary(
 ) -> Tokenizer:
     """Returns the tokenizer of the run in `path`.
 
-    Defaults to the source's tokenizer, so that ids mean the same, unless the field
-    `tokenizer` asks for another. A run that has started has a copy.
+    Defaults to the source's, so that ids mean the same, unless the field `tokenizer`
+    asks for another. A run that has started has a copy.
 
     Args:
       run: The source, if the run has not started.

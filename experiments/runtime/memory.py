@@ -57,9 +57,8 @@ def keep_freed() -> None:
 class Peak:
     """Peak memory since this object was created, for consecutive runs in one process.
 
-    It is the peak of the devices if they report one (GPUs), else of the process
-    (Linux). A device's peak cannot be reset, so a run with a lower peak than an earlier
-    one has none.
+    It is that of the devices if they report one (GPUs), else of the process (Linux). A
+    device's peak cannot be reset, so a run below an earlier peak has none.
     """
 
     def __init__(self) -> None:

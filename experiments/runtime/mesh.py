@@ -98,8 +98,8 @@ def _make(*sizes: int) -> DeviceMesh:
 def _connect(mesh: jax.sharding.Mesh) -> None:
     """Connects the devices of CPU processes along all axes.
 
-    At their first collective, Gloo fails if a device arrives 30 seconds late, such as
-    after compilation. Connected devices wait without a limit.
+    At their first collective, Gloo fails if a device arrives 30 seconds late. Connected
+    devices wait without a limit.
     """
     divided = [axis for axis in AXES if mesh.shape[axis] > 1]
     groups = [

@@ -100,9 +100,8 @@ class Tuning:
 class Until:
     """`until(half_width=1.0, most=12)`: adds seeds until the intervals are narrow.
 
-    The widest interval is checked after every `first` seeds. Each look gets an equal
-    share of the error rate (Bonferroni), so all intervals cover together, no matter
-    which look is the last.
+    Each look, after every `first` seeds, gets an equal share of the error rate
+    (Bonferroni), so all intervals cover together, no matter which look is the last.
 
     Attributes:
       half_width: That of the widest interval of a declared difference.

@@ -343,9 +343,7 @@ def from_checkpoint(
 ) -> HuggingfaceTokenizer:
     """Makes the tokenizer of a checkpoint.
 
-    Args:
-      source, target: For checkpoints that write languages as tokens.
-      new: Languages to add, as `HuggingfaceTokenizer.languages`.
+    `source`, `target` and `new` are for checkpoints that write languages as tokens.
     """
     theirs = _open(folder)
     known = _language_tokens(theirs)

@@ -100,11 +100,7 @@ class SentencePiece(Tokenizer):
             taken.add(symbol)
 
     def train(self, texts):
-        """Trains a model; equal texts and arguments give equal bytes.
-
-        Raises:
-          UserError: The texts are blank, or have more than `vocab_size` characters.
-        """
+        """Trains a model; equal texts and arguments give equal bytes."""
         # SentencePiece writes explicit settings to the model, even default values.
         options = {
             'byte_fallback': self.byte_fallback,
