@@ -75,9 +75,8 @@ def note(message: str) -> None:
 def component_error(error: BaseException) -> tuple[str, str] | None:
     """Describes an error of a user-defined component; returns None for other errors.
 
-    Returns:
-      A line that names the component, and the traceback of its code, which is empty if
-      the component returned a wrong result.
+    Returns a line that names the component, and the traceback of its code, which is
+    empty for a wrong result.
     """
     if isinstance(error, ResultError):
         return line(error), ''

@@ -49,7 +49,7 @@ def table(
     """Returns a table with a header; numbers align right, None is a dash.
 
     Args:
-      scores: Names of the columns of metrics, such as BLEU, shown with two decimals.
+      scores: Names of columns shown with two decimals.
     """
     forms = [score if name in scores else cell for name in names]
     cells = [[form(x) for form, x in zip(forms, row, strict=True)] for row in rows]

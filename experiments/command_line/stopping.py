@@ -61,10 +61,10 @@ def is_watching() -> bool:
 
 
 def set_exit_message(line: Callable[[], str | None]) -> None:
-    """Sets the last action and line, on stderr, of a process that a signal ends.
+    """Sets the last action and line of a process that a signal ends.
 
-    `line` is called in another thread while the main thread continues. The default line
-    is `stopped`.
+    `line` is called in another thread while the main thread continues. Without a text,
+    prints `stopped` on stderr.
     """
     global _line
     _line = line

@@ -57,7 +57,7 @@ def _modules_in(part: Any) -> set[str]:
 def save(path: Path, fields: Mapping[str, Any]) -> None:
     """Copies the files of user modules that a flat config names to `parts/` of the run.
 
-    If files have changed since the run began, the earlier copies stay.
+    If files have changed since the run began, the earlier copies are kept.
     """
     folder = path / FOLDER
     storage.refuse_link(folder)

@@ -34,8 +34,7 @@ _LOG_IN = 'Log in with `hf auth login`, or set HF_TOKEN.'
 def checkpoint(name: str) -> Path:
     """Returns the folder of a published checkpoint, which it downloads if necessary.
 
-    The files stay in the cache of `huggingface_hub`. With HF_HUB_OFFLINE=1, or without
-    a network, it uses those of an earlier call.
+    The files stay in the cache of `huggingface_hub`, which also serves offline calls.
 
     Args:
       name: A name on the Hub, `google-t5/t5-small`, with an optional revision:

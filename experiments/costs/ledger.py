@@ -106,7 +106,7 @@ def flops_per_token(
     """Computes FLOPs of a training step by part and in total, without a teacher's.
 
     Args:
-      variables: The model's variables, or their shapes.
+      variables: Arrays or their shapes.
       loss: Defaults to the default loss, as for a loss with a teacher.
       frozen: Paths of the parameters that are not trained.
 

@@ -122,7 +122,7 @@ class Batches:
     ) -> Generator[tuple[Batch, Position], None, None]:
         """Yields batches endlessly, each with the position of the next.
 
-        `own_rows` maps the number of rows to the indices of those to return.
+        `own_rows` maps the number of rows to the row indices to return.
         """
         while True:
             epoch, window, index = position

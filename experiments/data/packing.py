@@ -18,7 +18,7 @@ def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     """Applies a pseudo-random permutation of range(size) to indices, int64 [n].
 
     A Feistel network over the next power of four, with SplitMix64's finalizer, repeated
-    for results outside range(size). It needs no memory for the other indices.
+    for results outside range(size).
     """
     bits = (size - 1).bit_length()
     half = max(1, (bits + 1) // 2)

@@ -24,7 +24,6 @@ class Donor(NamedTuple):
     """The activations of another sentence, to patch from.
 
     Attributes:
-      values: Of a row, by name.
       lengths: Number of tokens, int32, by stack.
     """
 

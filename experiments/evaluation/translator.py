@@ -51,7 +51,6 @@ class Translator:
     """Translates text; memory does not grow with the text.
 
     Args:
-      seed: Seed of sampling.
       n_best: Number of hypotheses that a search must finish, or of samples, unless the
         strategy sets another.
       longest: Maximum number of tokens of a text; None disables the limit.

@@ -95,7 +95,7 @@ def compare(
 
     Args:
       scores: `scores[arm][seed]`; runs may be missing.
-      base: The arm that all others are compared with.
+      base: The arm to compare all others with.
       contrasts: Pairs (arm, base) instead of `base`. Without both, compares all pairs.
       margin: Smallest difference that matters.
       looks: How often the intervals may decide to add seeds. Each look has an equal
@@ -528,7 +528,7 @@ def improvement(
     runs of each data set (bootstrap).
 
     Args:
-      base, system: For each data set the scores of the runs, higher is better.
+      base, system: Scores of the runs of each data set; higher is better.
     """
 
     random = np.random.default_rng(0)

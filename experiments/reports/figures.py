@@ -356,10 +356,10 @@ def score_by_cost(study: Study) -> Figure | None:
 
 
 def scores_over_sizes(study: Study) -> Figure | None:
-    """Draws scores against parameters, to show whether an answer holds at other sizes.
+    """Draws scores against the number of parameters.
 
-    Fits a line to runs that differ only in size, linear in the logarithm of the number
-    of parameters. Returns None without two sizes.
+    Fits a line in its logarithm to runs that differ only in size. Returns None without
+    two sizes.
     """
     factor = _factor_of_sizes(study.sweep)
     if factor is None:

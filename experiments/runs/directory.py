@@ -37,8 +37,7 @@ def run_name(config_name: str, overrides: Config) -> str:
     """Returns the name of the run's directory, such as `wmt_small,model.num_heads=8`.
 
     The order of the settings doesn't matter, and different settings never share a name.
-    A hash ends names that are cut, or whose characters a file system might not
-    distinguish, such as capitals.
+    A hash ends names that are cut or have characters that file systems may confuse.
     """
     settings = [f'{k}={_as_text(v)}' for k, v in sorted(overrides.items())]
     name = ','.join([config_name, *settings])

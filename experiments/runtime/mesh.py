@@ -124,7 +124,7 @@ def _connect(mesh: jax.sharding.Mesh) -> None:
 def put(tree: Any, shardings: Any) -> Any:
     """Puts NumPy arrays, equal in every process, on the devices.
 
-    `shardings` is one for all arrays, or a tree with one for each.
+    `shardings` is one for all, or a tree.
     """
     if processes.count() == 1:
         return jax.device_put(tree, shardings)

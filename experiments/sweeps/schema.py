@@ -38,7 +38,6 @@ class PlannedRun(NamedTuple):
     Attributes:
       path: `runs/<sweep>/<arm>/seed=1`, or, with tuning,
         `runs/<sweep>/<arm>/<value>/seed=1`.
-      value: The tuned value, if any.
       crossed: Fields of crossed factors, which may have no effect in an arm.
     """
 
@@ -119,7 +118,6 @@ class Sweep:
     """The contents of a sweep file.
 
     Attributes:
-      name: The file's name without .py.
       source: Origin of the question or the published numbers.
       base: The arm that the others are compared with.
       measure: The deciding score; a sweep file gives it as 'test bleu'.

@@ -52,7 +52,6 @@ class Trainer:
 
     Attributes:
       step: The number of steps so far.
-      progress: Position in the data, and the metrics since the last log row.
       scores: Step → dev score; higher is better.
     """
 

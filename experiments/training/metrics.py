@@ -77,8 +77,8 @@ class Progress:
     def settle(self) -> list[tuple[int, Position]]:
         """Waits for the dispatched steps and adds their metrics to the sums.
 
-        Returns the steps with non-finite updates, and the positions of their batches.
-        The sums exclude them.
+        Returns the steps with non-finite updates, which the sums exclude, and the
+        positions of their batches.
         """
         values: Any = jax.device_get([started.metrics for started in self._started])
         seconds = time.perf_counter() - self._since

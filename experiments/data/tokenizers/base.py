@@ -73,7 +73,7 @@ class Tokenizer(Checked):
     def derived(self, other: 'Tokenizer') -> 'Tokenizer | None':
         """Returns the tokenizer that this one's arguments make of a trained one.
 
-        A run with `init_from` uses it. If it is None, the run trains its own.
+        A run with `init_from` uses it. With None, the run trains its own.
         """
         return None
 

@@ -234,8 +234,7 @@ def bpe_dropout(
     """Segments a word by BPE, skipping each possible merge at random in each step.
 
     Provilkov et al. 2020, algorithm 1: each step applies the remaining merge that was
-    learned first. The number of merges before the first skip is geometrically
-    distributed, so most words need a single draw.
+    learned first.
 
     Args:
       pieces: The pieces of the word without sampling.
@@ -276,7 +275,6 @@ def unigram_sample(
 
     Args:
       scores: Log-probability of each piece.
-      alpha: The smaller, the more uniform the distribution.
     """
     word = ''.join(pieces)
     totals = [0.0]  # log Σ P^α over all segmentations of the prefix
