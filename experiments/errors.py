@@ -75,9 +75,8 @@ def note(message: str) -> None:
 def component_error(error: BaseException) -> tuple[str, str] | None:
     """Describes an error of a user-defined component; returns None for other errors.
 
-    Returns:
-      A line that names the component, and the traceback of its code, which is empty if
-      the component returned a wrong result.
+    Returns a line that names the component, and the traceback of its code, which is
+    empty for a wrong result.
     """
     if isinstance(error, ResultError):
         return line(error), ''
@@ -106,10 +105,7 @@ def line(error: object) -> str:
 
 
 def printable(text: str, keep: str = '\t\n') -> str:
-    r"""Returns the text with control characters as escapes, such as `\x1b`.
-
-    A terminal would obey them, and text from files may come from somebody else.
-    """
+    r"""Returns the text with control characters as escapes, such as `\x1b`."""
     return _CONTROLS.sub(lambda x: x[0] if x[0] in keep else _escaped(x[0]), text)
 
 

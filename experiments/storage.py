@@ -71,8 +71,6 @@ def replacing(path: Path) -> Iterator[Path]:
 def decode_line(line: bytes) -> str:
     """Returns a line of UTF-8 text without its line end and byte order marks.
 
-    Joined files have such marks in the middle, too.
-
     Raises:
       ValueError: The line isn't UTF-8, or is longer than `LONGEST_LINE`. The message
         has no subject.
@@ -175,8 +173,7 @@ def read_json(path: Path) -> Any:
 def parse_json(text: str | bytes, **options: Any) -> Any:
     """Returns the value of a JSON text, with the options of `json.loads`.
 
-    Raises:
-      ValueError: The text isn't JSON, or is nested deeper than `_DEEPEST` levels.
+    Raises ValueError if it is invalid, or nested deeper than `_DEEPEST` levels.
     """
     try:
         value = json.loads(text, **options)
@@ -319,7 +316,7 @@ def is_free(file: Path) -> bool:
 def refuse_link(path: Path) -> None:
     """Raises UserError for a link.
 
-    In a directory that others can write to, it could lead to any file of this user.
+    Written by others, it could lead to any file of this user.
     """
     if path.is_symlink():
         raise UserError(

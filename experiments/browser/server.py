@@ -51,7 +51,7 @@ _HEADERS = {
 
 
 class Question(NamedTuple):
-    """A question of the page: a run, and the arguments of `Explainer.explain`."""
+    """A run, and the arguments of `Explainer.explain`."""
 
     run: int
     text: str
@@ -70,9 +70,6 @@ class Server(ThreadingHTTPServer):
 
     Args:
       port: 0 chooses a free one.
-
-    Attributes:
-      hosts: The allowed host names of requests.
     """
 
     daemon_threads = True

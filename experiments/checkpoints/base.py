@@ -31,7 +31,6 @@ def join(path: Path, params: Any, abstract: Any, held: frozenset[str]) -> Any:
     """Returns the parameters of a checkpoint with those of `base/`.
 
     Args:
-      path: The run's directory.
       abstract: Shapes, dtypes and shardings of all parameters.
     """
     if not held:

@@ -145,7 +145,7 @@ class Checkpoints:
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Starts to save arrays, which may then be donated.
 
-        Raises UserError if this checkpoint, or the one before it, cannot be written.
+        Also raises errors of the previous checkpoint's write.
 
         Args:
           step: Later than all saved steps.
@@ -301,8 +301,7 @@ class Checkpoints:
     def _read(self, step: int, abstract: Any) -> Restored:
         """Reads and verifies the state, or the part of it that `abstract` has.
 
-        Raises Damaged, Gone, or UserError if it can't be read now or is another
-        model's.
+        Raises Damaged, Gone or UserError.
         """
         folder = self.directory / str(step)
         reason = state = content = None

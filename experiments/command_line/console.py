@@ -49,7 +49,7 @@ def table(
     """Returns a table with a header; numbers align right, None is a dash.
 
     Args:
-      scores: Names of the columns of metrics, such as BLEU, shown with two decimals.
+      scores: Names of columns shown with two decimals.
     """
     forms = [score if name in scores else cell for name in names]
     cells = [[form(x) for form, x in zip(forms, row, strict=True)] for row in rows]
@@ -66,11 +66,10 @@ def format_table(
     sides: Sequence[str],
     form: str = 'simple',
 ) -> str:
-    """Returns a table of texts.
+    """Returns a table of texts, in a format of tabulate.
 
     Args:
       sides: The alignment of each column, 'right' or 'left'.
-      form: The format's name in tabulate.
     """
     import tabulate  # imported here, since most commands need it late or never
 
@@ -141,10 +140,6 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
 
     Only a line feed ends a line; the last line may lack it. Lines are decoded as UTF-8
     in any locale, without byte order marks.
-
-    Raises:
-      UserError: A line isn't UTF-8 or is too long, or the lines end in CR alone.
-        Earlier lines have been yielded.
     """
     if os.isatty(descriptor):
         print('reading from standard input; press Ctrl-D to end', file=sys.stderr)

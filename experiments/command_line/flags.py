@@ -48,7 +48,7 @@ class ConfigFlags(NamedTuple):
 
     Attributes:
       name: The config file's name without .py, or the run's for its config.json.
-      overrides: Differences from the file: {'model.num_heads': 8}.
+      overrides: Such as {'model.num_heads': 8}.
     """
 
     config: schema.ExperimentConfig
@@ -405,7 +405,6 @@ def require_packages(
 
     Args:
       what: What needs them, such as a flag.
-      instead: An alternative without them.
     """
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:

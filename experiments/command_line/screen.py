@@ -142,7 +142,7 @@ class Screen:
     def say(self, text: str) -> None:
         """Prints a permanent text above the progress line.
 
-        If the output is gone, such as a closed terminal, the run continues without it.
+        If the output is closed, the run continues without it.
         """
         text = printable(text)
         try:

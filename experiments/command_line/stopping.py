@@ -64,7 +64,7 @@ def set_exit_message(line: Callable[[], str | None]) -> None:
     """Sets the last action and line of a process that a signal ends.
 
     `line` is called in another thread while the main thread continues. Without a text,
-    `stopped` is printed, on stderr, since standard output may be a command's result.
+    prints `stopped` on stderr.
     """
     global _line
     _line = line

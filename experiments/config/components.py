@@ -29,11 +29,11 @@ class Components(NamedTuple):
     Attributes:
       tokenizer: Untrained.
       filters, hooks: By spec.
-      objective: Without a tokenizer. Translation has None.
+      objective: Without a tokenizer; None for translation.
       metrics: By name, without a language.
       best_metric: Selects the best checkpoints.
       model: Without `train.remat`.
-      frozen: Paths of the parameters that `train.freeze` excludes from training.
+      frozen: Paths of the parameters of `train.freeze`.
       loss: With the path of the teacher instead of its model.
     """
 

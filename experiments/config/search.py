@@ -25,7 +25,6 @@ class Decoding(NamedTuple):
 
     Attributes:
       strategy: The search; for `mbr`, its sampler.
-      extra_length, batch_tokens: As in the config.
       samples: Number of samples per sentence. Set by `mbr` only.
       utility: The metric by which `mbr` ranks the samples.
     """

@@ -57,7 +57,7 @@ def _modules_in(part: Any) -> set[str]:
 def save(path: Path, fields: Mapping[str, Any]) -> None:
     """Copies the files of user modules that a flat config names to `parts/` of the run.
 
-    If files have changed since the run began, the earlier copies are kept as well.
+    If files have changed since the run began, the earlier copies are kept.
     """
     folder = path / FOLDER
     storage.refuse_link(folder)
@@ -142,8 +142,6 @@ def check_commands(metrics: spec.Spec, path: Path, trust_code: bool) -> None:
 
     Args:
       metrics: Its `evaluation.metrics`.
-      path: The directory of the run.
-      trust_code: The user consents.
     """
     with contextlib.suppress(ValueError):  # reported when the field is checked
         for entry in spec.entries(metrics):
@@ -157,10 +155,7 @@ def check_commands(metrics: spec.Spec, path: Path, trust_code: bool) -> None:
 
 
 def _check_origin(module: str, run: Path, fix: str) -> None:
-    """Raises UserError if a module may have come with the run, as explained in `use`.
-
-    `fix` says how to use it nevertheless.
-    """
+    """Raises UserError if a module may have come with the run (see `use`)."""
     for place in _places(module):
         if isinstance(place.loader, _CopyFinder):
             return  # trusted before

@@ -40,7 +40,6 @@ def read_checkpoint(
     """Reads a checkpoint's config and tokenizer, but no arrays.
 
     Args:
-      data: The run's `data`.
       source, target: For families that write languages as tokens.
     """
     with user_errors():

@@ -34,16 +34,11 @@ _LOG_IN = 'Log in with `hf auth login`, or set HF_TOKEN.'
 def checkpoint(name: str) -> Path:
     """Returns the folder of a published checkpoint, which it downloads if necessary.
 
-    The files stay in the cache of `huggingface_hub`. With HF_HUB_OFFLINE=1, or without
-    a network, it uses those of an earlier call.
+    The files stay in the cache of `huggingface_hub`, which also serves offline calls.
 
     Args:
       name: A name on the Hub, `google-t5/t5-small`, with an optional revision:
-        `google-t5/t5-small@main`. A local folder of that name comes first.
-
-    Raises:
-      UserError: The name doesn't exist, access to it is restricted, or it has no
-        safetensors or needs code.
+        `google-t5/t5-small@main`. A local folder takes precedence.
     """
     local = Path(name).expanduser()
     if local.is_dir():
@@ -74,9 +69,6 @@ def as_run(name: str) -> Path:
     """Returns the directory of the run `init_from`, which may be a name on the Hub.
 
     The converted checkpoint is cached. A path whose first folder exists is local.
-
-    Raises:
-      UserError: As `checkpoint` and `converted.read_checkpoint`.
     """
     path = Path(name).expanduser()
     first = path.parts[0] if path.parts else ''
@@ -108,10 +100,7 @@ def check_push(name: str) -> None:
 def push(path: Path, name: str, workdir: Path) -> str:
     """Writes a model card to an exported folder, uploads it and returns its address.
 
-    A new repository is private.
-
-    Raises:
-      UserError: The Hub refuses it, or can't be reached. The folder stays.
+    A new repository is private. The folder stays, even after an error.
     """
     card = path / 'README.md'
     storage.write(card, model_card(name, reading.read_run(workdir)))
@@ -127,7 +116,7 @@ def push(path: Path, name: str, workdir: Path) -> str:
 
 
 def model_card(name: str, run: Run) -> str:
-    """Returns the Markdown of a model card, for people and for the Hub's search."""
+    """Returns the Markdown of a model card."""
     scored = run.evaluations
     directions = [x['direction'] for x in scored.values() if 'direction' in x]
     codes = {code for x in directions for code in re.split('[-+]', x)}

@@ -144,10 +144,7 @@ def tables_of_positions(config: Mapping[str, Any]) -> dict[str, jax.Array]:
 
 
 def find_family(trained: Trained) -> FamilyModel:
-    """Returns the model in the form of the first family that supports it.
-
-    The error for no such family names an unsupported field of each.
-    """
+    """Returns the model in the form of the first family that supports it."""
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     refused = []
     for name in load.FAMILIES.names():

@@ -17,8 +17,8 @@ from experiments.data.tokenizers.base import normalize
 def self_normalizing(model: bytes) -> bytes:
     """Returns a run's serialized model with the run's normalization inside.
 
-    SentencePiece doesn't sort combining marks. A few marks that no character combines
-    with their letter can therefore keep an order that isn't NFC.
+    SentencePiece doesn't sort combining marks. A few that no character combines with
+    their letter can keep an order that isn't NFC.
     """
     found = _parse(model)
     found.normalizer_spec.name = 'nfc'

@@ -61,7 +61,7 @@ def write(trained: Trained, folder: Path, quantization: str | None = None) -> No
 
     Args:
       folder: Exists and is empty.
-      quantization: 'int8' or 'float32' matrices. Defaults to the latter.
+      quantization: As for `export.export`. Defaults to 'float32'.
     """
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     own = own.with_fields(dtype='float32')

@@ -1,7 +1,4 @@
-"""FLOPs of a program's matrix products, read from its jaxpr.
-
-The compiler's analysis counts a loop's body only once.
-"""
+"""FLOPs of a program's matrix products, read from its jaxpr."""
 
 import math
 from collections import Counter
@@ -20,8 +17,7 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
     with versions per platform the cheapest, since others pad their operands.
 
     Raises:
-      ValueError: A `while` loop, which may have any number of iterations, contains
-        products.
+      ValueError: A `while` loop contains products.
     """
     total = Counter()
     filled = set()  # arrays filled with one number

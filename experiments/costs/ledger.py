@@ -106,12 +106,12 @@ def flops_per_token(
     """Computes FLOPs of a training step by part and in total, without a teacher's.
 
     Args:
-      variables: The model's variables, or their shapes.
+      variables: Arrays or their shapes.
       loss: Defaults to the default loss, as for a loss with a teacher.
       frozen: Paths of the parameters that are not trained.
 
     Raises:
-      ValueError: A `while` loop contains products.
+      ValueError: As `flops.flops`.
     """
     rows, length = batch_shape(config)
     rows //= config.train.accumulate

@@ -43,7 +43,6 @@ class Batches:
     Args:
       seed: Non-negative seed of the order.
       accumulate: Number of equal parts of the rows.
-      devices: Number of devices that share the rows.
       window: Maximum number of pairs planned at once.
       tokenizer: If it `samples`, each epoch gets new ids.
       objective: Makes examples from one side. Defaults to the pairs.
@@ -54,9 +53,6 @@ class Batches:
       planned_shapes, shapes: (rows, length) without and with rows added for devices.
       padding_share, target_tokens_per_batch: Means over the first window.
       batches_per_epoch: Extrapolated from the first window.
-
-    Raises:
-      UserError: Every pair is longer than `max_length`, or one row exceeds `tokens`.
     """
 
     def __init__(
@@ -126,8 +122,7 @@ class Batches:
     ) -> Generator[tuple[Batch, Position], None, None]:
         """Yields batches endlessly, each with the position of the next.
 
-        Args:
-          own_rows: Maps the number of rows to the indices of the rows to return.
+        `own_rows` maps the number of rows to the row indices to return.
         """
         while True:
             epoch, window, index = position

@@ -17,8 +17,7 @@ def abstract_batch(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes and dtypes of a `pairs_batch` of `shape` (rows, length).
 
-    Args:
-      features: Size of source vectors, or None for ids.
+    `features` is the size of source vectors, or None for ids.
     """
     ids = jax.ShapeDtypeStruct(shape, np.int32)
     batch: dict[str, Any] = {name: ids for name in BATCH_ARRAYS}

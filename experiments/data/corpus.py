@@ -64,7 +64,7 @@ class Corpus:
 
     Attributes:
       skipped: Number of pairs with a blank side, left out.
-      left_out: Number of pairs that the source left out, by reason.
+      left_out: As `Source.left_out`.
       digest: Digest of the files; '' in memory.
     """
 

@@ -18,7 +18,7 @@ def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     """Applies a pseudo-random permutation of range(size) to indices, int64 [n].
 
     A Feistel network over the next power of four, with SplitMix64's finalizer, repeated
-    for results outside range(size). It needs no memory for the other indices.
+    for results outside range(size).
     """
     bits = (size - 1).bit_length()
     half = max(1, (bits + 1) // 2)
@@ -133,8 +133,7 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
 def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Packs pairs by `first_fit` into batches of one shape, (rows, length).
 
-    Yields:
-      The indices of a batch's pairs, and the row of each, ascending.
+    Yields the indices of a batch's pairs, and the row of each, ascending.
     """
     rows_a_batch, length = shape
     rows = first_fit(lengths, length)

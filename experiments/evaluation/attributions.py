@@ -39,9 +39,7 @@ class Attributor:
     rollout explain the log-probability of a word, given the words before it, by
     absolute values.
 
-    Raises:
-      UserError: The run is not an encoder-decoder that reads text, or its attention
-        doesn't store its weights.
+    The run must be an encoder-decoder that reads text and stores attention weights.
     """
 
     def __init__(self, run: OpenedRun):
@@ -57,7 +55,7 @@ class Attributor:
     def __call__(self, pair: Pair) -> dict[str, Maps]:
         """Returns the maps of a pair between its words, by method.
 
-        Words are split at spaces. Pieces without a letter belong to no word.
+        Words are those of `word_of_piece`.
         """
         run = self._run
         batch = run.batch([pair])

@@ -24,7 +24,6 @@ class Donor(NamedTuple):
     """The activations of another sentence, to patch from.
 
     Attributes:
-      values: Of a row, by name.
       lengths: Number of tokens, int32, by stack.
     """
 
@@ -35,11 +34,10 @@ class Donor(NamedTuple):
 class Editor:
     """Builds the changes of a model from the user's choices.
 
-    Every choice gives arrays of the same shapes, so it compiles nothing. The first
-    patch compiles once.
+    Every choice gives arrays of the same shapes, so only the first patch compiles.
 
     Attributes:
-      names: Names of all that can change. `decoder/layer_1/cross_attention/z/3` is a
+      names: Names of all that can change: `decoder/layer_1/cross_attention/z/3` is a
         head, `decoder/layer_1/mlp_out` a sublayer and `decoder/layer_1` a layer.
 
     Args:
@@ -69,11 +67,7 @@ class Editor:
             self.names += heads if name.endswith('/z') else [name]
 
     def needs_donor(self, edits: Mapping[str, Any]) -> bool:
-        """Returns whether some activations come from another sentence.
-
-        Raises:
-          UserError: A name or a value is invalid.
-        """
+        """Returns whether some activations come from another sentence."""
         for name, value in edits.items():
             self._check(name, value)
         return PATCH in edits.values()
@@ -102,7 +96,6 @@ class Editor:
 
         Args:
           edits: A factor or 'patch' by name.
-          donor: What to patch from; None if nothing is patched.
         """
         masks = {}
         for name in self._layers:

@@ -43,7 +43,7 @@ class Evaluator:
     """Scores parameters of one model on named sets.
 
     Args:
-      path: The run's directory, where translations are saved; None disables saving.
+      path: The run's directory, which gets the translations; None disables saving.
       direction: Name of a set → codes of source and target language.
       objective: Makes the examples of the loss; None is translation.
       on_progress: Called with the number of translated sentences, their total, and a
@@ -95,7 +95,7 @@ class Evaluator:
         Results are cached. An unwritable directory only causes a warning.
 
         Args:
-          step: Step of the last of the `mean_of` checkpoints averaged in `variables`.
+          step: The last of the `mean_of` checkpoints averaged in `variables`.
         """
         key = (name, step, mean_of)
         if key not in self._evaluated:
@@ -163,8 +163,7 @@ def _write_translations(
 ) -> None:
     """Writes translations, sources and references as sacreBLEU and COMET read them.
 
-    A missing reference is a blank line, which sacreBLEU's command treats as an empty
-    reference: that changes TER.
+    A missing reference is a blank line.
     """
     storage.refuse_link(file.parent)
     sources, references = sets.to_lines(pairs)

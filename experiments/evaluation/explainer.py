@@ -40,15 +40,10 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Explainer:
     """Translates sentences with a run, and explains each translation.
 
-    Each of few padded lengths compiles once. Changing heads, sublayers or layers
-    compiles nothing, except for the first patch.
+    Each of few padded lengths compiles once.
 
     Attributes:
-      switches: Names of heads, sublayers and layers that can change, as in
-        `edits.Editor`.
-
-    Raises:
-      UserError: The run's sources are vectors, or it has no readable checkpoint.
+      switches: The names of `edits.Editor`.
     """
 
     def __init__(self, run: OpenedRun):
@@ -104,7 +99,7 @@ class Explainer:
         Returns:
           A JSON serializable dict:
             texts: Results of the search, best first.
-            nodes: Their indices in the tree.
+            nodes: Their indices in `tree`.
             tree: Hypotheses, each with the index of its parent (−1 for the root), its
               last piece, its score (`SearchTrace.hypotheses`), and whether it ended.
             source: Pieces of the sentence.
@@ -113,11 +108,8 @@ class Explainer:
             attention: As in `introspection.Record`, with the pieces of queries and
               keys, and weights by layer and head in thousandths. A decoder query is the
               piece that it predicts.
-            lens: For the stream before the first decoder layer and after each, the
-              likeliest piece of each token and its probability (`logit_lens`).
-
-        Raises:
-          UserError: A text is blank or too long, or `edits` is invalid.
+            lens: Before the first decoder layer and after each, the likeliest piece of
+              each token and its probability (`logit_lens`).
         """
         source = self._encode(text)
         donor = None

@@ -116,8 +116,7 @@ class Maps(NamedTuple):
 
     Attributes:
       source: Weights of source words, [target words, source words].
-      target: Weights of earlier target words. Methods that explain by source words
-        alone have None.
+      target: Weights of earlier target words; None if a method has none.
     """
 
     source: np.ndarray

@@ -156,9 +156,6 @@ class OpenedRun:
         Args:
           pairs: As for `batch`.
           names: Names of `Record.values` to keep, as in `intervene`. Defaults to all.
-
-        Raises:
-          UserError, ValueError: As `batch`.
         """
         return self._recorder(
             self.model,

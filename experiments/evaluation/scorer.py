@@ -67,9 +67,6 @@ class Scorer:
 
         Args:
           objective: Makes an example of each pair, seeded by its index.
-
-        Raises:
-          UserError: A side has more tokens than the model has positions.
         """
         tokens = corpus.tokenize(list(pairs), self._tokenizer)
         if objective:
@@ -95,11 +92,11 @@ class Scorer:
         """Yields the tokens of each target, including EOS, in the order of the pairs.
 
         Args:
-          interventions: Functions that change activations, as `as_pytree` returns them.
+          interventions: As `as_pytree` returns them.
 
         Raises:
-          UserError: As `batches`, after earlier windows; or a side has more tokens than
-            `longest`, after earlier pairs.
+          UserError: A side exceeds the model's positions, after earlier windows, or
+            `longest`, after all earlier pairs.
         """
         check_list('pairs', pairs)
         for pair in pairs:

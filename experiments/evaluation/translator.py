@@ -51,15 +51,10 @@ class Translator:
     """Translates text; memory does not grow with the text.
 
     Args:
-      seed: Seed of sampling.
       n_best: Number of hypotheses that a search must finish, or of samples, unless the
         strategy sets another.
       longest: Maximum number of tokens of a text; None disables the limit.
       programs: Shares compiled programs with other translators.
-
-    Raises:
-      UserError: A processor doesn't fit the model, or a utility needs a package that is
-        not installed.
     """
 
     def __init__(
@@ -108,11 +103,11 @@ class Translator:
         Args:
           first: Index of the first text. It determines what sampling draws.
           on_progress: Called from time to time with the number of translated texts.
-          interventions: Functions that change activations, as `as_pytree` returns them.
+          interventions: As `as_pytree` returns them.
 
         Raises:
-          UserError: `texts` is a string. Or a text exceeds the model's positions, after
-            earlier windows, or `longest`, after all earlier texts.
+          UserError: A text exceeds the model's positions, after earlier windows, or
+            `longest`, after all earlier texts.
         """
         check_list('texts', texts)
         for start in range(0, len(texts), WINDOW):
@@ -206,10 +201,7 @@ class Translator:
 
     @functools.cached_property
     def _keys(self) -> list[jax.Array]:
-        """One key per sample of a sentence; the first is that of a single sample.
-
-        The others differ from the keys of all sentences, whose indices are below 2³¹.
-        """
+        """One key per sample of a sentence; the first is that of a single sample."""
         key = self._devices.key(self._seed)
         numbers = range(1, self._samples)
         others = [jax.random.fold_in(key, (1 << 32) - i) for i in numbers]
@@ -231,7 +223,7 @@ class Translator:
     def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
         """Sorts hypotheses by utility or score; merges equal texts that aren't samples.
 
-        Several segmentations can give one text, which gets the best score of them.
+        A text with several segmentations gets the best of their scores.
         """
         utility = self._decoding.utility
         if utility is None:
@@ -311,7 +303,7 @@ def _count_threads() -> int:
 def check_longest(lengths: Sequence[int], most: int | None, first: int = 0) -> None:
     """Raises UserError for the first line with more than `most` tokens.
 
-    `first` is the number of lines before these.
+    `first` is the number of earlier lines.
     """
     fitting = count_fitting(lengths, most)
     if fitting < len(lengths):

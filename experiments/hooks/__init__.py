@@ -31,10 +31,7 @@ def make(text: Spec) -> dict[str, Hook]:
 
 
 class Hooks:
-    """The hooks of a run, called one after another.
-
-    A note on their errors names the hook.
-    """
+    """The hooks of a run, called in order. A note on their errors names the hook."""
 
     def __init__(self, made: Mapping[str, Hook]):
         self._made = made

@@ -1,8 +1,4 @@
-"""TensorBoard events: protocol buffers in TFRecords.
-
-Packages that write events import TensorFlow or PyTorch, which takes seconds at the
-start of every run.
-"""
+"""TensorBoard events: protocol buffers in TFRecords."""
 
 import dataclasses
 import math

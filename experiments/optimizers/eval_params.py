@@ -26,7 +26,7 @@ class Ema(NamedTuple):
 
     Attributes:
       count: Number of updates, int32.
-      average: Average of the trained parameters, at first their initial values.
+      average: At first the initial parameters.
     """
 
     inner: Any
@@ -41,12 +41,11 @@ def with_ema(
 
         averageₜ = Σᵢ dᵗ⁻ⁱ θᵢ / Σᵢ dᵗ⁻ⁱ,  i = 1 … t
 
-    This is eₜ / (1 − dᵗ) with eₜ = d eₜ₋₁ + (1 − d) θₜ and e₀ = 0. The initial values
-    θ₀ have no weight.
+    This is eₜ / (1 − dᵗ) with eₜ = d eₜ₋₁ + (1 − d) θₜ and e₀ = 0.
 
     Args:
       optimizer: Last of a chain, whose updates are added to the parameters.
-      decay: The decay d, in (0, 1).
+      decay: d, in (0, 1).
     """
 
     def init(params):

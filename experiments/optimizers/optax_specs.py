@@ -91,8 +91,7 @@ def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
 def decays(params: Any) -> Any:
     """Returns True for parameters with weight decay: `DECAYING`.
 
-    These have many entries, can overfit, and have the least effect at 0. Attention
-    parameters may start as the identity, and would attend to nothing at 0.
+    These have many entries, can overfit, and have the least effect at 0.
     """
     return jax.tree_util.tree_map_with_path(
         lambda path, w: path[-1].key in DECAYING, params
@@ -102,8 +101,8 @@ def decays(params: Any) -> Any:
 def _dimensions(params: Any) -> Any:
     """Returns the axes of dense kernels, which Muon orthogonalises; Adam does the rest.
 
-    By default, optax would leave out attention projections, whose heads have their own
-    axis, and include embeddings.
+    Optax's default omits attention projections, whose heads have their own axis, and
+    includes embeddings.
     """
 
     def of_leaf(path, x):

@@ -44,7 +44,6 @@ class Optimizer:
     Attributes:
       component: Optax's function or the user's, with its arguments.
       schedule: The learning rate by number of updates, for `LONG` steps.
-      clip, ema: As in the config.
       has_lr_multipliers: Whether parameters have learning rates of their own.
     """
 

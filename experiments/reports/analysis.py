@@ -43,13 +43,13 @@ def spread(values: Sequence[float | None]) -> Spread | None:
 
 
 class Contrast(NamedTuple):
-    """The difference between an arm and a base, with its test if there is one.
+    """The difference between an arm and a base, with its test, if any.
 
     Attributes:
       effect: The difference, adjusted for missing seeds.
       p: Two-sided, adjusted for this family of contrasts.
-      seeds: Number of seeds that both have.
-      equivalent: Whether the whole interval lies within the margin, if there is one.
+      seeds: Number of shared seeds.
+      equivalent: Whether the whole interval lies within the margin, if any.
       error, freedom: Standard error over seeds, and its degrees of freedom.
       permuted: The p of `permutation_tests`.
     """
@@ -95,7 +95,7 @@ def compare(
 
     Args:
       scores: `scores[arm][seed]`; runs may be missing.
-      base: The arm that all others are compared with.
+      base: The arm to compare all others with.
       contrasts: Pairs (arm, base) instead of `base`. Without both, compares all pairs.
       margin: Smallest difference that matters.
       looks: How often the intervals may decide to add seeds. Each look has an equal
@@ -205,9 +205,9 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
     """Computes each pair's p under random exchanges of the arms' scores within seeds.
 
     If no arm differs, the exchanges are equally likely for any distribution of the
-    errors (Fisher 1935). p is the share of exchanges whose largest |t| over all pairs
-    reaches the pair's (Westfall and Young 1993). Their number limits p: to 0.25 with
-    two arms and three seeds. Every p is None without two shared seeds or differences.
+    errors (Fisher 1935). The p-value is the share of exchanges whose largest |t| over
+    all pairs reaches the pair's (Westfall and Young 1993). It is at least 0.25 with two
+    arms and three seeds, and None without two shared seeds or differences.
     """
     values_SA = _of_shared_seeds(scores)
     if len(values_SA) < 2 or not np.ptp(values_SA, axis=1).any():
@@ -365,7 +365,6 @@ def minimum_detectable(
     Args:
       pilot: Scores of earlier runs, which estimate the error variance.
       seeds: Number of seeds of each arm.
-      looks: As in `compare`.
     """
     freedom = (len(arms) - 1) * (seeds - 1)
     if freedom == 0 or not pilot:
@@ -405,8 +404,8 @@ def over_sentences(
 
     The variance of the mean difference is that over seeds plus the jackknife's over
     sentences (Tukey 1958), for a score of all sentences together, such as BLEU. The
-    combined t has Satterthwaite's degrees of freedom (1946). Variation of sentences
-    within each seed counts in both, which is conservative.
+    combined t has Satterthwaite's degrees of freedom (1946). It is conservative, since
+    variation of sentences within a seed counts in both.
 
     Args:
       base, system: Statistics of translations, [seeds, sentences, statistics].
@@ -457,8 +456,7 @@ def over_sentences(
 class Effect(NamedTuple):
     """The main effect of a factor, or the interaction of several.
 
-    Attributes:
-      freedom: Degrees of freedom of the effect and of the errors.
+    `freedom` holds the degrees of freedom of the effect and of the errors.
     """
 
     factors: tuple[str, ...]
@@ -474,7 +472,6 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
     explains beyond all effects that don't contain it.
 
     Args:
-      scores: `scores[arm][seed]`; runs may be missing.
       levels: Level of each factor, `levels[arm][factor]`.
     """
     from scipy import stats
@@ -531,7 +528,7 @@ def improvement(
     runs of each data set (bootstrap).
 
     Args:
-      base, system: For each data set the scores of the runs, higher is better.
+      base, system: Scores of the runs of each data set; higher is better.
     """
 
     random = np.random.default_rng(0)

@@ -177,8 +177,7 @@ def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
 def common_path(runs: Sequence[Run]) -> str:
     """Returns the directory of a run, or the common part of several names.
 
-    `runs/a,train.seed=1` and `runs/a,train.seed=2` have `runs/a` in common, and
-    `runs/a/b/seed=1` and `runs/a/b/seed=2` have `runs/a/b`.
+    It is `runs/a` for `runs/a,train.seed=1` and `runs/a,train.seed=2`.
     """
     paths = [str(run.path) for run in runs]
     common = os.path.commonprefix(paths)

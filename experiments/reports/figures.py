@@ -236,12 +236,12 @@ def forest(
     names: Mapping[str, str] = {},
     data: Mapping[str, str] = {},
 ) -> Figure | None:
-    """Draws differences with their confidence intervals, one per row, if there are any.
+    """Draws differences with their confidence intervals, one per row, if any.
 
     Args:
-      score: The compared score with its unit, such as 'Exact match (%) on test'.
-      names: The name to show for an arm, such as its name without the data set.
-      data: The data set of each arm, under whose name its row is.
+      score: The label of the compared score, from `axis_title`.
+      names: The name to show for an arm.
+      data: The data set of each arm, which groups the rows.
     """
     shown = [contrast for contrast in contrasts if contrast.low is not None]
     if not shown:
@@ -356,10 +356,10 @@ def score_by_cost(study: Study) -> Figure | None:
 
 
 def scores_over_sizes(study: Study) -> Figure | None:
-    """Draws scores against parameters, to show whether an answer holds at other sizes.
+    """Draws scores against the number of parameters.
 
-    Fits a line to runs that differ only in size, linear in the logarithm of the number
-    of parameters. Returns None without two sizes.
+    Fits a line in its logarithm to runs that differ only in size. Returns None without
+    two sizes.
     """
     factor = _factor_of_sizes(study.sweep)
     if factor is None:

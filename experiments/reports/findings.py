@@ -205,8 +205,8 @@ def sentence_tests(
 ) -> dict[Contrast, tuple[int, OverSentences]]:
     """Tests the same differences over seeds and sentences at once.
 
-    Returns the number of seeds and the test of each contrast with paired runs; none
-    without a translation metric. Raises UserError if translations can't be read.
+    Returns the number of seeds and the test of each contrast with paired runs; empty
+    without a translation metric.
     """
     if not study.measure.is_of_translations:
         return {}
@@ -228,7 +228,7 @@ def sentence_tests(
 
 
 def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
-    """Returns the table of `sentence_tests`; None if there are none."""
+    """Returns the table of `sentence_tests`, if any."""
     tests = sentence_tests(study, contrasts)
     if not tests:
         return None

@@ -15,8 +15,6 @@ Entries = dict[str, Any]  # JSON serializable
 def as_dict(study: Study, notes: Sequence[str] = ()) -> Entries:
     """Returns the answer as values for JSON, with the numbers of the text report.
 
-    Raises UserError if translations can't be read.
-
     Args:
       notes: Further warnings, as in `page.write`.
     """

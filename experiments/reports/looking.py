@@ -37,8 +37,7 @@ class Attended(NamedTuple):
     """The attention weights for one sentence.
 
     Attributes:
-      queries, keys: Tokens. A decoder query is the token that it writes; its keys are
-        those that it has read.
+      queries, keys: Tokens: in the decoder, those that it writes and has read.
       layers: The weights of each layer, HTS.
     """
 
@@ -127,7 +126,7 @@ def head_scores(scores: Mapping[str, np.ndarray], title: str) -> alt.TopLevelMix
 
     Args:
       scores: Scores of each attention, [layers, heads].
-      title: The score with its unit, for the colour legend.
+      title: The legend's, with the unit.
     """
     values = []
     for kind, scores_LH in scores.items():

@@ -51,7 +51,7 @@ class Table(NamedTuple):
 
     Attributes:
       name: The name of its files.
-      scores: Names of columns whose numbers have two decimals.
+      scores: As for `console.table`.
       aside: Why a page collapses the table, if it does.
     """
 

@@ -37,8 +37,7 @@ def run_name(config_name: str, overrides: Config) -> str:
     """Returns the name of the run's directory, such as `wmt_small,model.num_heads=8`.
 
     The order of the settings doesn't matter, and different settings never share a name.
-    A hash ends names that are cut, or whose characters a file system might not
-    distinguish, such as capitals.
+    A hash ends names that are cut or have characters that file systems may confuse.
     """
     settings = [f'{k}={_as_text(v)}' for k, v in sorted(overrides.items())]
     name = ','.join([config_name, *settings])
@@ -66,10 +65,6 @@ def check_directory(path: Path, config: Config) -> str:
 
     The state is `GOES_FURTHER` if the config has more steps or epochs than the stored
     one.
-
-    Raises:
-      UserError: The directory can't be written to, or belongs to a run of another
-        config, a converted checkpoint or something else.
     """
     there = state(path, config)
     reason = storage.obstacle(path)
@@ -119,9 +114,6 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
     """Locks a run's directory for this process; yields whether the run already existed.
 
     Removes the result if `config` asks for more steps or epochs.
-
-    Raises:
-      UserError: As `check_directory`, or another process uses the directory.
     """
     with storage.lock(path / LOCK):
         state = check_directory(path, config)

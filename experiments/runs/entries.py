@@ -101,9 +101,6 @@ def check(
     Args:
       fix: How to repair damage, for the message.
       within: Where the object is in the file, such as `evaluations.test`.
-
-    Raises:
-      UserError: It isn't an object, or an entry is missing or of another kind.
     """
     if not OBJECT.holds(values):
         what = within or 'the content'

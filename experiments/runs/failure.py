@@ -30,7 +30,7 @@ class Diverged(UserError):
 def record_errors(path: Path) -> Iterator[None]:
     """Records an error of the block in the run's directory, except a stop.
 
-    Records nothing if the run already has its result: the error is then not its own.
+    Records nothing if the run already has its result.
     """
     reserve = path / _RESERVE
     storage.write_json(reserve, _entry('failure.json could not be written'))

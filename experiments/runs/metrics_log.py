@@ -25,7 +25,7 @@ class MetricsLog:
     that no row is duplicated.
 
     Args:
-      path: The run's directory. None writes nothing, as in all processes but the first.
+      path: The run's directory; None, as in all processes but the first, disables it.
       step: The checkpoint's step; 0 for a new run.
       complete: Called with each row before it is written; may add to it.
     """
@@ -47,8 +47,7 @@ class MetricsLog:
     def write(self, step: int, kind: str, **values: Any) -> None:
         """Adds a row `{"step": …, "kind": "train", "eval", …, "time": …, **values}`.
 
-        Values are Python or NumPy numbers, text or None. A number that isn't finite
-        becomes null.
+        Values are numbers, also NumPy's, text or None. Non-finite numbers become null.
         """
         if self._file is None:
             return

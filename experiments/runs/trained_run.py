@@ -44,12 +44,7 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
     """Opens the run in a directory for reading; the run may still be training.
 
     Args:
-      dtype: Replaces `model.dtype`, that of the operands of matrix products.
-
-    Raises:
-      UserError: The directory isn't a run's, has no finished checkpoint yet or can't be
-        read by this version. Or its model can't be built here, or needs code without
-        `trust_code`.
+      dtype: Replaces `model.dtype`.
     """
     stored = directory.read_config(path)
     user_modules.use(path, trust_code=trust_code)
@@ -93,7 +88,7 @@ def average(
     Args:
       warn: Called with a message for each damaged checkpoint, which is left out.
       devices: Where the parameters go. Defaults to replicas on all devices.
-      step: Selects one checkpoint instead.
+      step: Selects one checkpoint.
     """
     path = checkpoints.directory.parent
     abstract = mesh.abstract_variables(model, devices)

@@ -1,7 +1,6 @@
 """Warm start: the parameters and tokenizer that a run gets from `init_from`.
 
-The source is read once, before the first step. The run keeps copies, so it can resume
-without the source.
+The run keeps copies, so it can resume without the source.
 """
 
 import dataclasses
@@ -53,8 +52,7 @@ def source(
 ) -> TrainedRun | None:
     """Returns the source of the run in `path`, if it needs one.
 
-    Args:
-      find: Returns the directory of `init_from`.
+    `find` returns the directory of `init_from`.
     """
     if not config.init_from:
         return None
@@ -75,8 +73,8 @@ def vocabulary(
 ) -> Tokenizer:
     """Returns the tokenizer of the run in `path`.
 
-    Defaults to the source's tokenizer, so that ids mean the same, unless the field
-    `tokenizer` asks for another. A run that has started has a copy.
+    Defaults to the source's, so that ids mean the same, unless the field `tokenizer`
+    asks for another. A run that has started has a copy.
 
     Args:
       run: The source, if the run has not started.
@@ -237,7 +235,7 @@ class Kept(NamedTuple):
 
     Attributes:
       here, there: The tokens' ids, int [n] each.
-      rows: The parameter's number of rows here.
+      rows: The parameter's number of rows.
     """
 
     here: np.ndarray

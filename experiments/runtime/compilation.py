@@ -84,10 +84,7 @@ def _cache_folder() -> Path:
 def compile_program(
     function: Any, *arguments: Any, once: bool = False
 ) -> jax.stages.Compiled:
-    """Compiles a jitted function for the shapes of its arguments, in their mesh.
-
-    `once` tells that the program will run only once.
-    """
+    """Compiles a jitted function for the shapes of its arguments, in their mesh."""
     with _mesh_in_context(arguments):
         lowered = function.lower(*arguments)
     program = compile_with(lowered, _options(once))

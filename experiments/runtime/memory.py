@@ -23,9 +23,9 @@ _NEVER = 1 << 30  # so large that neither limit is reached
 def use_huge_pages() -> None:
     """Restarts this command once, with huge pages enabled in `GLIBC_TUNABLES`.
 
-    With pages of 4 KB, the kernel spends a fifth of a small model's training time on
-    clearing memory. glibc reads the setting only at startup. It matters only if the
-    kernel gives huge pages on request (`madvise`).
+    With pages of 4 KB, clearing memory takes a fifth of a small model's training time.
+    glibc reads the setting only at startup. It matters only if the kernel gives huge
+    pages on request (`madvise`).
     """
     settings = os.environ.get('GLIBC_TUNABLES', '')
     with contextlib.suppress(OSError):
@@ -57,9 +57,8 @@ def keep_freed() -> None:
 class Peak:
     """Peak memory since this object was created, for consecutive runs in one process.
 
-    It is the peak of the devices if they report one (GPUs), else of the process
-    (Linux). A device's peak cannot be reset, so a run with a lower peak than an earlier
-    one has none.
+    It is that of the devices if they report one (GPUs), else of the process (Linux). A
+    device's peak cannot be reset, so a run below an earlier peak has none.
     """
 
     def __init__(self) -> None:

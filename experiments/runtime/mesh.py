@@ -98,8 +98,8 @@ def _make(*sizes: int) -> DeviceMesh:
 def _connect(mesh: jax.sharding.Mesh) -> None:
     """Connects the devices of CPU processes along all axes.
 
-    At their first collective, Gloo fails if a device arrives 30 seconds late, such as
-    after compilation. Connected devices wait without a limit.
+    At their first collective, Gloo fails if a device arrives 30 seconds late. Connected
+    devices wait without a limit.
     """
     divided = [axis for axis in AXES if mesh.shape[axis] > 1]
     groups = [
@@ -124,7 +124,7 @@ def _connect(mesh: jax.sharding.Mesh) -> None:
 def put(tree: Any, shardings: Any) -> Any:
     """Puts NumPy arrays, equal in every process, on the devices.
 
-    `shardings` is one for all arrays, or a tree with one for each.
+    `shardings` is one for all, or a tree.
     """
     if processes.count() == 1:
         return jax.device_put(tree, shardings)

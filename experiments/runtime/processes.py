@@ -169,10 +169,8 @@ def stops_at(step: int) -> bool:
 def errors_end_all(*orderly: type[Exception]) -> Iterator[None]:
     """Prints an error of one of several processes, and ends it at once.
 
-    An orderly exit would deadlock: it waits for the others, which wait for this one.
-
-    Args:
-      *orderly: Exceptions that all processes raise; they pass through.
+    An orderly exit would deadlock. Exceptions in `orderly`, which all processes raise,
+    pass through.
     """
     try:
         yield

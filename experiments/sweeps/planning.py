@@ -75,7 +75,7 @@ class Tried(NamedTuple):
 
     Attributes:
       scores: Scores of complete trials by value.
-      chosen: The value with the best mean; None until all trials have ended.
+      chosen: The best value; None until all trials have ended.
     """
 
     arm: str

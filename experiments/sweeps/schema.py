@@ -36,10 +36,8 @@ class PlannedRun(NamedTuple):
     """A run of a sweep, the same as `experiments.run` makes with its overrides.
 
     Attributes:
-      overrides: Differences from the config file.
       path: `runs/<sweep>/<arm>/seed=1`, or, with tuning,
         `runs/<sweep>/<arm>/<value>/seed=1`.
-      value: The tuned value, if any.
       crossed: Fields of crossed factors, which may have no effect in an arm.
     """
 
@@ -74,7 +72,6 @@ class Tuning:
     An arm is reported with the value that has the best mean over its trials.
 
     Attributes:
-      field: A field, as in the arms.
       values: In the order in which the report draws them.
       budget: Number of values that every arm tries; 0 for all. Fewer are drawn at
         random (random search, Bergstra and Bengio 2012).
@@ -102,9 +99,8 @@ class Tuning:
 class Until:
     """`until(half_width=1.0, most=12)`: adds seeds until the intervals are narrow.
 
-    The widest interval is checked after every `first` seeds. Each look gets an equal
-    share of the error rate (Bonferroni), so all intervals cover together, no matter
-    which look is the last.
+    Each look, after every `first` seeds, gets an equal share of the error rate
+    (Bonferroni), so all intervals cover together, no matter which look is the last.
 
     Attributes:
       half_width: That of the widest interval of a declared difference.
@@ -122,9 +118,7 @@ class Sweep:
     """The contents of a sweep file.
 
     Attributes:
-      name: The file's name without .py.
       source: Origin of the question or the published numbers.
-      config: The config file that all arms start from.
       base: The arm that the others are compared with.
       measure: The deciding score; a sweep file gives it as 'test bleu'.
       arms: Overrides of each arm by field, or by a component's argument:
@@ -132,17 +126,17 @@ class Sweep:
       factors: Overrides of each level by factor. Every combination of levels is an arm.
       levels: Level of each factor by arm.
       until: When to stop adding seeds; None runs all. A sweep file gives it as `seeds`.
-      equal: What the arms have in common besides the data. 'steps' keeps the steps of
-        each arm. 'tokens' and 'flops' set them so that each arm gets the base's total.
+      equal: The arms' common budget. 'steps' keeps the steps of each arm. 'tokens' and
+        'flops' set them so that each arm gets the base's total.
       contrasts: Pairs (arm, arm) whose differences answer the question. Defaults to
         each arm against the base.
       margin: Smallest difference that matters; 0 for none.
       target: A dev set score. The report shows what each arm took to reach it.
       published: The scores that the source reports, by arm: {'bleu': 25.8}.
       differs: How the runs differ from the published ones.
-      digest: SHA-256 of the file, which shows later changes.
+      digest: SHA-256 of the file.
       trials: The tuning runs, arm by arm.
-      runs: The reported runs, as far as results determine them.
+      runs: The reported runs that results determine so far.
       ended: Why results add no more runs; empty while they may.
     """
 

@@ -59,10 +59,8 @@ def make_runs(
 ) -> None:
     """Makes the open runs in turn, also after a run fails.
 
-    Each worker, numbered by `index`, starts at a different run.
-
-    Raises:
-      Stopped: A stop was requested; the run that was training is saved.
+    Each worker, numbered by `index`, starts at a different run. Raises Stopped once the
+    interrupted run is saved.
     """
     start = len(runs) * index // workers
     for run in (*runs[start:], *runs[:start]):

@@ -52,7 +52,6 @@ class Trainer:
 
     Attributes:
       step: The number of steps so far.
-      progress: Position in the data, and the metrics since the last log row.
       scores: Step → dev score; higher is better.
     """
 
@@ -218,7 +217,7 @@ class Trainer:
     def _check_rows(self, step: int, seal: dict[str, Any] | None) -> None:
         """Warns if the metric rows differ from those of the checkpoint.
 
-        `seal` is None in checkpoints of earlier versions.
+        Checkpoints of earlier versions have no `seal`.
         """
         if not seal or not processes.is_first():
             return
@@ -392,8 +391,8 @@ def run(
       programs: Shares compiled programs with other runs.
 
     Raises:
-      UserError: A field, a file or the text is invalid, or training failed. Failures
-        of training are also recorded in `failure.json`.
+      UserError: Training can't start, or failed. Its failures are also recorded in
+        `failure.json`.
       Stopped: Training was interrupted; the state is saved.
     """
     with note_errors(screen, f', of {path}'), contextlib.ExitStack() as opened:

@@ -32,7 +32,6 @@ class Progress:
 
     Args:
       text: Digest of the training pairs.
-      position: That of the next batch.
       seconds: Time spent on training steps, without compilation, evaluation and saving.
       tokens: Target tokens trained on.
     """
@@ -78,8 +77,8 @@ class Progress:
     def settle(self) -> list[tuple[int, Position]]:
         """Waits for the dispatched steps and adds their metrics to the sums.
 
-        Returns the steps whose update was not finite, with the position of their batch.
-        The sums exclude them.
+        Returns the steps with non-finite updates, which the sums exclude, and the
+        positions of their batches.
         """
         values: Any = jax.device_get([started.metrics for started in self._started])
         seconds = time.perf_counter() - self._since

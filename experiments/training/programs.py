@@ -25,8 +25,7 @@ class ProgramKey:
     """Cache key of compiled programs.
 
     Attributes:
-      config: The config without its seeds. It names `loss` and `optimizer`, which
-        aren't compared.
+      config: Excludes seeds. It names `loss` and `optimizer`, which aren't compared.
       steps: Number of training steps, which some schedules use.
       source_features: The size of vector sources, or None if sources are ids.
     """
@@ -46,8 +45,7 @@ class TrainingPrograms:
     """The compiled programs of training; runs with other seeds can share them.
 
     Attributes:
-      schedule: The learning rate by number of updates.
-      learning_rate: The jitted schedule.
+      schedule: The learning rate by number of updates; `learning_rate` is jitted.
     """
 
     def __init__(self, kind: ProgramKey):

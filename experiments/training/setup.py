@@ -41,8 +41,6 @@ class RunSetup(NamedTuple):
     """Everything that training needs.
 
     Attributes:
-      languages: Codes of source and target language.
-      dev: Name and pairs of the dev set.
       sets: The sets that are scored at the end.
       warm_start: Parameters from `init_from`; always None in a resumed run.
     """

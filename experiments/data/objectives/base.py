@@ -28,11 +28,7 @@ class Objective(Checked):
     side: Annotated[str, Choices('source', 'target')] = 'source'
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
-        """Returns the objective with the pieces of a trained tokenizer.
-
-        Raises:
-          UserError: The tokenizer lacks the necessary pieces, or has separate sides.
-        """
+        """Returns the objective with the pieces of a trained tokenizer."""
         if tokenizer.source_vocab_size is not None:
             raise UserError(
                 'objective: it reconstructs its input, so both sides need the same '

@@ -83,10 +83,7 @@ def plain_text(text: str) -> str:
 
 
 def cell_text(value: Any, where: str) -> str:
-    """Returns the text of a table cell; `''` for None.
-
-    Raises UserError, beginning with `where`, if it is not text.
-    """
+    """Returns the text of a table cell; `''` for None. Errors begin with `where`."""
     if value is None:
         return ''
     if not isinstance(value, str):
@@ -110,10 +107,7 @@ def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
 
 
 def pick(rng: Random, items: Sequence[T]) -> T:
-    """Returns a random item, the same on every platform and Python version.
-
-    Python guarantees the sequence of `Random.random`, but not of `Random.choice`.
-    """
+    """Returns a random item, the same on every platform and Python version."""
     return items[int(rng.random() * len(items))]
 
 

@@ -132,9 +132,6 @@ def read_set(
     """Reads an evaluation set: each source with its references.
 
     In all but the first file of references, a blank line means no reference.
-
-    Raises:
-      UserError: A file is missing, empty or not UTF-8, or the numbers of lines differ.
     """
     first, *others = references
     columns = list(zip(*_pairs(source, first), strict=True))

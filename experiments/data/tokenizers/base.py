@@ -73,7 +73,7 @@ class Tokenizer(Checked):
     def derived(self, other: 'Tokenizer') -> 'Tokenizer | None':
         """Returns the tokenizer that this one's arguments make of a trained one.
 
-        A run with `init_from` uses it. None trains a tokenizer on the run's own text.
+        A run with `init_from` uses it. With None, the run trains its own.
         """
         return None
 
@@ -83,10 +83,7 @@ class Tokenizer(Checked):
         return {}
 
     def train(self, texts: Iterable[str]) -> bytes:
-        """Learns from streamed texts of both sides, and returns the `model`.
-
-        Raises UserError if that is impossible.
-        """
+        """Learns from streamed texts of both sides, and returns the `model`."""
         raise NotImplementedError
 
     def opened(self, model: bytes) -> Self:
@@ -97,10 +94,7 @@ class Tokenizer(Checked):
         return dataclasses.replace(self, model=model)  # pyright: ignore
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Returns the ids of each source, without `source_eos`; none for blank text.
-
-        Raises UserError if `texts` is a single string.
-        """
+        """Returns the ids of each source, without `source_eos`; none for blank text."""
         raise NotImplementedError
 
     def with_end(self, row: Any) -> Any:
@@ -136,9 +130,7 @@ class Tokenizer(Checked):
     ) -> None:
         """Raises UserError if the tokenizer can't write the languages of the data.
 
-        Args:
-          directions: Source and target language of each part of the data.
-          tags: The argument of `mix`.
+        `directions` are those of the parts of the data, and `tags` is `mix`'s argument.
         """
 
     def decode(self, ids: list[list[int]]) -> list[str]:

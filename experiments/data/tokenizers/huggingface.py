@@ -128,7 +128,7 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def default_languages(self) -> list[str]:
-        """The source and the target language."""
+        """Source and target language."""
         return self._fields['languages']
 
     @property
@@ -343,9 +343,7 @@ def from_checkpoint(
 ) -> HuggingfaceTokenizer:
     """Makes the tokenizer of a checkpoint.
 
-    Args:
-      source, target: For checkpoints that write languages as tokens.
-      new: Languages to add, as `HuggingfaceTokenizer.languages`.
+    `source`, `target` and `new` are for checkpoints that write languages as tokens.
     """
     theirs = _open(folder)
     known = _language_tokens(theirs)

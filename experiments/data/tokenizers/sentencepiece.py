@@ -100,11 +100,7 @@ class SentencePiece(Tokenizer):
             taken.add(symbol)
 
     def train(self, texts):
-        """Trains a model; equal texts and arguments give equal bytes.
-
-        Raises:
-          UserError: The texts are blank, or have more than `vocab_size` characters.
-        """
+        """Trains a model; equal texts and arguments give equal bytes."""
         # SentencePiece writes explicit settings to the model, even default values.
         options = {
             'byte_fallback': self.byte_fallback,
@@ -238,8 +234,7 @@ def bpe_dropout(
     """Segments a word by BPE, skipping each possible merge at random in each step.
 
     Provilkov et al. 2020, algorithm 1: each step applies the remaining merge that was
-    learned first. The number of merges before the first skip is geometrically
-    distributed, so most words need a single draw.
+    learned first.
 
     Args:
       pieces: The pieces of the word without sampling.
@@ -280,7 +275,6 @@ def unigram_sample(
 
     Args:
       scores: Log-probability of each piece.
-      alpha: The smaller, the more uniform the distribution.
     """
     word = ''.join(pieces)
     totals = [0.0]  # log Σ P^α over all segmentations of the prefix
