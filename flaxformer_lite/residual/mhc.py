@@ -55,9 +55,9 @@ def sinkhorn_knopp(logits: jax.Array, iterations: int) -> jax.Array:
     so no entry underflows.
 
     Examples:
-      >>> print(sinkhorn_knopp(jnp.log(jnp.array([[2.0, 1.0], [1.0, 2.0]])), 1))
-      [[0.6666667  0.33333334]
-       [0.33333334 0.6666667 ]]
+      >>> mixing = sinkhorn_knopp(jnp.log(jnp.array([[2.0, 1.0], [1.0, 2.0]])), 1)
+      >>> [f'{x:.2f}' for x in mixing[0]]
+      ['0.67', '0.33']
     """
 
     def normalize(_, logits):
