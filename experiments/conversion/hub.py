@@ -10,9 +10,10 @@ from typing import Any
 
 from experiments import storage
 from experiments.command_line import flags
+from experiments.config import load
 from experiments.config.schema import ExperimentConfig
 from experiments.conversion import converted
-from experiments.errors import UserError, prefix_errors, reason
+from experiments.errors import UserError, reason, user_errors
 from experiments.runs import directory, reading
 from experiments.runs.reading import Run
 from experiments.runtime import compilation
@@ -76,14 +77,19 @@ def as_run(name: str) -> Path:
         return path
     found = checkpoint(name)
     owner, _, rest = name.partition('/')
-    kept = (
-        compilation.use_cache() / f'hub-{owner}--{rest.partition("@")[0]}-{found.name}'
-    )
-
+    # A later version may convert it otherwise.
+    made_by = f'{found.name}-{load.VERSION}'
+    kept = compilation.use_cache() / f'hub-{owner}--{rest.partition("@")[0]}-{made_by}'
     with storage.lock(kept.with_name(f'.{kept.name}.lock'), wait=True):
         if not storage.exists(kept):
-            with prefix_errors(f'init_from={name}'):
+            try:
                 made = converted.read_checkpoint(found, str(ExperimentConfig().data))
+            except UserError as error:
+                raise UserError(
+                    f'init_from={name}: {error} Or convert it by itself, with its '
+                    f'languages: python -m experiments.convert --from={name} '
+                    '--source=… --target=… --workdir=…'
+                ) from None
             converted.write_run(made, kept)
     return kept
 
@@ -132,9 +138,12 @@ def model_card(name: str, run: Run) -> str:
     rows = ['| set | direction | score | value |', '|---|---|---|---|']
     for of_set, scores in scored.items():
         for metric in reading.metric_names(scores):
+            if scores[metric] is None:
+                continue
             value = f'{scores[metric]:.2f}'
             signature = f'{metric} ({scores[f"{metric}_signature"]})'
-            rows.append(f'| {of_set} | {scores["direction"]} | {signature} | {value} |')
+            direction = scores.get('direction', '')
+            rows.append(f'| {of_set} | {direction} | {signature} | {value} |')
     config = storage.json_text(storage.read_json(run.path / directory.CONFIG))
     origin = run.config.get('init_from') or 'random parameters'
     use = (
@@ -198,7 +207,9 @@ def _hub_errors(name: str) -> Iterator[None]:
 def _check_safe(name: str, path: Path) -> None:
     if not (path / folder.CONFIG).is_file():
         raise UserError(f'{name} is not a checkpoint: it has no {folder.CONFIG}.')
-    if 'auto_map' in storage.read_json(path / folder.CONFIG):
+    with user_errors():
+        config = folder.read_config(path)
+    if 'auto_map' in config:
         raise UserError(
             f'{name} needs code from its repository (auto_map), which is never run. '
             'Choose a checkpoint of a family that Transformers has.'

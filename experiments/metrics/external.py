@@ -39,7 +39,7 @@ class External(Metric):
     """
 
     command: str
-    timeout: Annotated[float, Range(above=0)] = 3600.0
+    timeout: Annotated[float, Range(above=0, at_most=1e6)] = 3600.0
 
     def __post_init__(self):
         super().__post_init__()

@@ -29,7 +29,7 @@ class Translators(NamedTuple):
     def identity(cls, model: Model) -> Self:
         """Returns zeros, with which the tuned lens is the logit lens."""
         decoder = decoder_of(model)
-        size = decoder.d_model
+        size = decoder.d_model * decoder.block.residual.num_streams
         weights_LDD = jnp.zeros((decoder.num_layers, size, size))
         return cls(weights_LDD, jnp.zeros((decoder.num_layers, size)))
 
@@ -97,7 +97,8 @@ def fit_tuned_lens(
             lens_LBTV = _read(model, variables, stream_LBTD, translators)
             return lens_kl(lens_LBTV, batch).sum()
 
-        updates, state = optimizer.update(jax.grad(loss)(translators), state)
+        gradients = jax.grad(loss)(translators)
+        updates, state = optimizer.update(gradients, state, translators)
         return optax.apply_updates(translators, updates), state
 
     translators: Any = Translators.identity(model)
@@ -122,13 +123,16 @@ def lens_kl(lens_LBTV: jax.Array, batch: Batch) -> jax.Array:
 
 
 def _streams(model, variables, batch):
-    layers = range(decoder_of(model).num_layers)
-    names = ['decoder/layer_0/resid_pre']
-    names += [f'decoder/layer_{i}/resid_post' for i in layers]
+    last = decoder_of(model).num_layers - 1
+    names = [f'decoder/layer_{i}/resid_pre' for i in range(last + 1)]
+    names.append(f'decoder/layer_{last}/resid_post')
     _, found = activations(model, variables, batch, names)
     # A decoder-only model also reads the source.
     length = batch['inputs'].shape[1]
-    return jnp.stack([found[name].value[:, -length:] for name in names])
+    *before, after = [found[name].value[:, -length:] for name in names]
+    masks = variables.get('ablation_masks', {}).get('decoder', {})
+    keep = masks.get(f'layer_drop_{last}', {'keep': 1})['keep']
+    return jnp.stack([*before, jnp.where(keep, after, before[-1])])
 
 
 def _read(model, variables, stream_LBTD, translators):

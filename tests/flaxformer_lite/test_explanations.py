@@ -11,7 +11,7 @@ import tiny
 from tiny import float64
 
 import flaxformer_lite
-from flaxformer_lite import explanations, interventions
+from flaxformer_lite import explanations, interventions, introspection
 from flaxformer_lite.training.batch import source_and_inputs
 
 SOURCES, TARGETS = zip(*tiny.PAIRS, strict=True)
@@ -28,6 +28,7 @@ MODELS = {
     'parallel': {'block': 'parallel', 'residual': 'pre_norm', 'norm': 'identity'},
     'decoder_only': {'architecture': 'decoder_only', 'output_bias': True},
     'merged': {'merged_attention': True, 'positions': 'rotary'},
+    'hyper': {'residual': 'hyper(streams=2)'},
 }
 
 
@@ -79,7 +80,19 @@ def test_an_entry_of_the_lens_is_the_model_without_the_later_layers(name):
     assert np.abs(lens_LBTV[1] - lens_LBTV[0]).max() > 0.1
 
 
-@pytest.mark.parametrize('name', ['paper', 'grouped', 'decoder_only'])
+def test_a_skipped_layer_repeats_its_entry_of_the_lens():
+    m = model('paper')
+    masks = jax.tree.map(np.array, introspection.ablation_masks(m))
+    masks['decoder']['layer_drop_1']['keep'] *= 0
+    variables = {**tiny.all_variables(m), 'ablation_masks': masks}
+    lens = jax.jit(explanations.logit_lens, static_argnums=0)
+    lens_LBTV = lens(m, variables, batch())
+    expected = tiny.apply(m, variables, *source_and_inputs(batch()))
+    np.testing.assert_allclose(lens_LBTV[2], expected, atol=1e-5)
+    np.testing.assert_allclose(lens_LBTV[1], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['paper', 'grouped', 'decoder_only', 'hyper'])
 def test_translators_begin_as_the_logit_lens(name):
     m = model(name)
     identity = explanations.Translators.identity(m)

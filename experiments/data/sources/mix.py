@@ -125,7 +125,7 @@ class Mix(Source, Checked):
         parts = [part.digest() for part in self._parts]
         tagged = [part.target for part in self._parts] if self.tags else []
         if self.tags == 'both':
-            tagged = self.directions()
+            tagged = [part.directions() for part in self._parts]
         return hex_digest(repr((parts, self.temperature, tagged)))
 
     def _tagged(self, part: Source, pair: tuple[str, Any]) -> tuple[str, Any]:

@@ -347,7 +347,7 @@ def from_checkpoint(
     """
     theirs = _open(folder)
     known = _language_tokens(theirs)
-    _check_new(new, known, folder)
+    _check_new(new, known, theirs.get_vocab(), folder)
     for flag, code in {'source': source, 'target': target}.items():
         _check_language(f'{flag}=', code, [*known, *new], folder)
     sums = {}
@@ -436,9 +436,16 @@ def _check_language(
     raise UserError(f'{where}{code} is not a language token of {folder}. {fix}')
 
 
-def _check_new(new: Mapping[str, str], known: Mapping[str, str], folder: Path) -> None:
+def _check_new(
+    new: Mapping[str, str],
+    known: Mapping[str, str],
+    pieces: Collection[str],
+    folder: Path,
+) -> None:
     for code, like in new.items():
         where = f'tokenizer: languages={dict(new)}: '
+        if not (isinstance(code, str) and isinstance(like, str)):
+            raise UserError(f'{where}codes must be texts, as in {{"new": "like"}}.')
         _check_language(where, like, known, folder)
         if known[like] != like:
             raise UserError(
@@ -447,8 +454,15 @@ def _check_new(new: Mapping[str, str], known: Mapping[str, str], folder: Path) -
             )
         if code in known:
             raise UserError(f'{where}{folder} has {code!r}. Leave it out.')
-        if not re.fullmatch('[A-Za-z_]+', code):
-            raise UserError(f'{where}{code!r} must be of letters and underscores.')
+        if not re.fullmatch('[A-Za-z]+(_[A-Za-z]+)*', code):
+            raise UserError(
+                f'{where}{code!r} must be of letters, with underscores between them.'
+            )
+        if code in pieces:
+            raise UserError(
+                f'{where}{code!r} is a piece of the vocabulary of {folder}. Choose '
+                'another code.'
+            )
 
 
 def _check_tokens(found: HuggingfaceTokenizer, folder: Path) -> None:

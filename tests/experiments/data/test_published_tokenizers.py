@@ -262,7 +262,11 @@ def test_a_new_language_is_one_more_token(name, tmp_path):
     [
         ('nllb', {'gsw': 'deu_Latn'}, 'deu_Latn is not a language token of'),
         ('nllb', {'fra_Latn': 'eng_Latn'}, "has 'fra_Latn'. Leave it out."),
-        ('nllb', {'gsw 2': 'eng_Latn'}, 'must be of letters and underscores'),
+        ('nllb', {'gsw 2': 'eng_Latn'}, 'must be of letters, with underscores'),
+        ('nllb', {'_gsw': 'eng_Latn'}, 'must be of letters, with underscores'),
+        ('nllb', {'ab': 'eng_Latn'}, "'ab' is a piece of the vocabulary of"),
+        ('nllb', {'gsw': 3}, 'codes must be texts'),
+        ('nllb', {1: 'eng_Latn'}, 'codes must be texts'),
         ('m2m100', {'gsw': 'en'}, 'Transformers fixes the languages of'),
         ('t5', {'gsw': 'en'}, 'Leave it out.'),
     ],

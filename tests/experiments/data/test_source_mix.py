@@ -111,6 +111,17 @@ def test_a_part_must_not_train_on_the_dev_set_of_another(specs, tmp_path):
                 read()
 
 
+def test_the_digest_follows_the_direction_of_each_part(specs, tmp_path):
+    for file in list((tmp_path / 'de').glob('*.en')):
+        shutil.copy(file, file.with_suffix('.nl'))
+    english = specs[0]
+    dutch = english.replace('source="en"', 'source="nl"')
+    mixed = [english, english, dutch], [english, dutch, dutch]
+    one, other = (load(x, ', tags="both"') for x in mixed)
+    assert one.directions() == other.directions()
+    assert one.digest() != other.digest()
+
+
 def test_the_digest_follows_all_that_it_gives(specs):
     digests = [load(specs).digest()]
     digests.append(load(specs, ', temperature=5').digest())
