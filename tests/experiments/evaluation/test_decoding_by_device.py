@@ -73,7 +73,7 @@ def test_the_program_of_translations_exchanges_nothing():
     arrays = tiny.padded(sources()), limit_B, numbers_B
     rows = jax.device_put(arrays, mesh.make_mesh().rows())
     assert not collectives(
-        compilation.compile_program(program._function, *whole, *rows)
+        compilation.compile_program(program._function, *whole, *rows, None)
     )
 
 

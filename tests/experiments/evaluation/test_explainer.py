@@ -234,7 +234,7 @@ def test_factors_of_1_change_no_bit_and_compile_nothing(told):
     *_, found = told
     strategy = found.strategy(4)
     whole = found.explain(TEXT, strategy)
-    programs = [found._inspect, found._searches[strategy]]
+    programs = [found._inspect, *found._searches.values()]
     compiled = [len(program._programs) for program in programs]
     assert found.explain(TEXT, strategy, dict.fromkeys(found.switches, 1)) == whole
     assert [len(program._programs) for program in programs] == compiled

@@ -57,7 +57,7 @@ def answer(study):
 
 def test_contrasts_are_those_of_the_text_report(study, answer):
     from_base = findings.from_base(study)
-    declared = findings.declared(study)
+    declared = findings.declared_contrasts(study)
     others = {arm: x for arm, x in from_base.items() if arm != 'post_norm, 1'}
     rows = {row[0]: row for row in findings.ranking(study, from_base).rows}
     assert answer['declared'] and len(declared) == 1 and len(others) == 2
