@@ -250,7 +250,8 @@ def test_arrays_are_read_to_where_the_mesh_has_them_and_in_the_dtype():
 NO_DROPOUT = ('dropout', 'dropout_rate', 'attention_dropout', 'activation_dropout')
 
 
-@pytest.mark.parametrize('name', ['bart', pytest.param('t5', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['bart', 't5'])
 def test_variables_in_bfloat16_are_trained(name, tmp_path):
     path = shutil.copytree(GOLDENS / name, tmp_path / name)
     change_config(path, **dict.fromkeys(NO_DROPOUT, 0.0))

@@ -24,8 +24,9 @@ ENSEMBLES = {
     'scanned, recurrent': ['scanned', 'recurrent'],
     'bart, bart': ['bart', 'bart'],
 }
-# Slow tests: most other tests are of the plain model, and one ensemble is enough here.
-SLOW = ('plain', 'bart, bart')
+# Slow tests: most other tests are of the plain model, published ones have their own,
+# and one ensemble is enough here.
+SLOW = ('plain', 'bart', 'bart, bart')
 
 
 def each(*names, slow=SLOW):

@@ -80,6 +80,7 @@ def command(monkeypatch, module, *arguments):
     module.main()
 
 
+@pytest.mark.slow
 def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
     world, monkeypatch, capsys, cache
 ):

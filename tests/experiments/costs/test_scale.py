@@ -21,6 +21,7 @@ def test_memory_is_within_a_fifth_of_what_xla_plans_but_once():
     assert beyond == [('wmt_big', '1 × 8 × 4', '8 × 256', 'blocks')]
 
 
+@pytest.mark.slow
 def test_what_xla_refuses_does_not_fit_by_the_formula():
     refused = [row for row in scale.compiled() if row[5] == '—']
     assert len(refused) == 13

@@ -174,6 +174,7 @@ def test_a_tokenizer_has_sentinels_in_their_order(text, tmp_path):
         assert source.replace(' ', '') == whole.replace(' ', '')
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('cache')
 def test_a_run_begins_with_what_an_objective_taught(text, tmp_path):
     fields = small_runs.FIELDS | {

@@ -241,7 +241,9 @@ def test_factors_of_1_change_no_bit_and_compile_nothing(told):
     # Also next to the program without interventions.
     source = source_of(TEXT)
     variables, functions = found._arguments({}, None)
-    traces = [found._trace((variables, x), strategy, source) for x in (functions, None)]
+    traces = [
+        found._trace((variables, x), strategy, source, None) for x in (functions, None)
+    ]
     jax.tree.map(np.testing.assert_array_equal, *traces)
 
 

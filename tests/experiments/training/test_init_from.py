@@ -214,7 +214,8 @@ def test_only_adapters_train_and_the_export_merges_them(text, source, tmp_path):
     np.testing.assert_allclose(model.apply(variables, *pair), ours, atol=1e-4)
 
 
-@pytest.mark.parametrize('ema', [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('ema', [0.0, 0.5])
 def test_a_killed_run_with_adapters_resumes_without_its_source(
     text, source, tmp_path, monkeypatch, ema
 ):
