@@ -99,6 +99,11 @@ def _in_no_mean(study: Study) -> list[str]:
     for arm in study.arms:
         for run in arm.runs:
             if run in arm.scored:
+                if study.measure.set not in run.evaluations:
+                    lines.append(
+                        f'{run.path}: has no score on {study.measure.set}. Run '
+                        f'experiments.evaluate with --set={study.measure.set}.'
+                    )
                 continue
             if run.finished:
                 lines.append(
@@ -147,7 +152,12 @@ def _unequal_results(study: Study) -> list[str]:
         sentences: f'Runs have different numbers of {sentences}.',
         'commit': 'Runs have different commits: a difference may come from the code.',
     }
-    known = [_facts(run, study) for arm in study.arms for run in arm.scored]
+    known = [
+        _facts(run, study)
+        for arm in study.arms
+        for run in arm.scored
+        if study.measure.set in run.evaluations
+    ]
     return [
         line
         for name, line in consequences.items()

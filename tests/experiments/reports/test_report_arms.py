@@ -144,6 +144,15 @@ def test_more_than_one_difference_is_said(tmp_path, field, value, words):
     assert words in warning
 
 
+def test_a_run_without_the_deciding_score_is_named(tmp_path):
+    paths = [make(tmp_path / name, 30.0) for name in ('a', 'b')]
+    paths.append(make(tmp_path / 'c', 30.0, result={'evaluations': {}}))
+    lines = conditions.warnings(study(paths, measure='test bleu'))
+    (line,) = [line for line in lines if 'no score' in line]
+    assert line.startswith(f'{tmp_path}/c: has no score on test. Run ')
+    assert not [line for line in lines if 'signatures' in line or 'sentences' in line]
+
+
 def test_unequal_code_and_unequal_cost_are_said(tmp_path):
     paths = []
     for name, changed, parameters in (('a', False, 1000), ('b', True, 1500)):
