@@ -145,8 +145,9 @@ def test_more_than_one_difference_is_said(tmp_path, field, value, words):
 
 
 def test_a_run_without_the_deciding_score_is_named(tmp_path):
-    paths = [make(tmp_path / name, 30.0) for name in ('a', 'b')]
-    paths.append(make(tmp_path / 'c', 30.0, result={'evaluations': {}}))
+    paths = [make(tmp_path / 'a', 30.0), make(tmp_path / 'b', 30.0, model__num_heads=8)]
+    unscored = {'evaluations': {}}
+    paths.append(make(tmp_path / 'c', 30.0, result=unscored, model__num_heads=2))
     lines = conditions.warnings(study(paths, measure='test bleu'))
     (line,) = [line for line in lines if 'no score' in line]
     assert line.startswith(f'{tmp_path}/c: has no score on test. Run ')
