@@ -382,11 +382,16 @@ def check_width(tab):
 @browser_test
 def test_a_sentence_is_typed_and_a_head_switched_off(tab, address):
     tab.goto(address)
-    tab.locator('#text').fill('My dog sleeps.')
-    tab.keyboard.press('Enter')
     one, other = tab.locator('.run').all()
     one.locator('.tokens button').first.wait_for()
     other.locator('.tokens button').first.wait_for()
+    examples = [run.locator('.translation').inner_text() for run in (one, other)]
+    tab.locator('#text').fill('My dog sleeps.')
+    tab.keyboard.press('Enter')
+    for run, example in zip((one, other), examples, strict=True):
+        run.locator('.translation').get_by_text(example, exact=True).wait_for(
+            state='detached'
+        )
     texts = [run.locator('.translation').inner_text() for run in (one, other)]
     assert texts[0] == texts[1]
     tokens = one.locator('.tokens button')
@@ -437,7 +442,7 @@ def test_a_head_is_scaled_next_to_the_unchanged_translation(tab, address, scheme
     assert layers == ['embedding', 'layer 0', 'layer 1']
     translation = one.locator('.translation').inner_text()
     cells = lens.inner_text()
-    one.get_by_label('Layer', exact=True).select_option('decoder layer 1')
+    one.get_by_role('combobox', name='Layer').select_option('decoder layer 1')
     one.get_by_label('Component').select_option('feed-forward network')
     factor, apply = one.get_by_label('Factor'), one.get_by_role('button', name='Apply')
     for value in '1', '-40':
