@@ -195,8 +195,6 @@ def _hub_errors(name: str) -> Iterator[None]:
             'not in the cache, and the Hub is not reachable (or HF_HUB_OFFLINE is '
             'set). Connect once, or give a folder.'
         )
-    except UserError:
-        raise
     except Exception as error:  # its versions use several HTTP packages
         said = f'the Hub does not answer as expected: {reason(error)}'
     else:

@@ -21,7 +21,7 @@ _NAMES = _HEADS, _SUBLAYERS
 
 
 class Donor(NamedTuple):
-    """The activations of another sentence, to patch from.
+    """The recorded activations of another sentence, to patch from.
 
     Attributes:
       lengths: Number of tokens, int32, by stack.
@@ -66,13 +66,12 @@ class Editor:
             heads = [f'{name}/{i}' for i in range(parts)]
             self.names += heads if name.endswith('/z') else [name]
 
-    def needs_donor(self, edits: Mapping[str, Any]) -> bool:
-        """Returns whether some activations come from another sentence."""
+    def check(self, edits: Mapping[str, Any]) -> None:
+        """Raises UserError if a name or a value is not possible."""
         for name, value in edits.items():
-            self._check(name, value)
-        return PATCH in edits.values()
+            self._check_edit(name, value)
 
-    def _check(self, name: str, value: Any) -> None:
+    def _check_edit(self, name: str, value: Any) -> None:
         if name not in self.names:
             raise UserError(
                 f'edits: the model has no {name[:100]!r}. Choose a head, sublayer or '
@@ -81,7 +80,7 @@ class Editor:
         if value == PATCH:
             if name in self._layers or not self._can_patch:
                 raise UserError(
-                    f'edits: {name} can not be patched. Choose a head or sublayer of a '
+                    f'edits: {name} cannot be patched. Choose a head or sublayer of a '
                     'model with an encoder.'
                 )
             return

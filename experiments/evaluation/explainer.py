@@ -113,7 +113,8 @@ class Explainer:
         """
         source = self._encode(text)
         donor = None
-        if self._editor.needs_donor(edits):
+        self._editor.check(edits)
+        if editing.PATCH in edits.values():
             with prefix_errors('sentence to patch from'):
                 donor = self._donor(other, strategy)
         arguments = self._arguments(edits, donor)

@@ -54,7 +54,7 @@ def logit_lens(
     norm, if there is one.
 
     Args:
-      translators: from `fit_tuned_lens`, for a tuned lens.
+      translators: Result of `fit_tuned_lens`, for a tuned lens.
 
     Returns:
       float32 LBTV. Entry 0 is the stream before the first layer, and the last entry the
@@ -80,8 +80,8 @@ def fit_tuned_lens(
     of the lens after l layers. It compiles a step for each shape of a batch.
 
     Args:
-      batches: a batch per step.
-      optimizer: defaults to `optax.adam(1e-3)`.
+      batches: One batch per step.
+      optimizer: Defaults to `optax.adam(1e-3)`.
 
     Raises:
       ValueError: As `logit_lens`.
@@ -123,16 +123,24 @@ def lens_kl(lens_LBTV: jax.Array, batch: Batch) -> jax.Array:
 
 
 def _streams(model, variables, batch):
-    last = decoder_of(model).num_layers - 1
-    names = [f'decoder/layer_{i}/resid_pre' for i in range(last + 1)]
-    names.append(f'decoder/layer_{last}/resid_post')
+    """Returns the stream before the first layer and after each, LBTD."""
+    num_layers = decoder_of(model).num_layers
+    names = [f'decoder/layer_{i}/resid_pre' for i in range(num_layers)]
+    names.append(f'decoder/layer_{num_layers - 1}/resid_post')
     _, found = activations(model, variables, batch, names)
     # A decoder-only model also reads the source.
     length = batch['inputs'].shape[1]
     *before, after = [found[name].value[:, -length:] for name in names]
-    masks = variables.get('ablation_masks', {}).get('decoder', {})
-    keep = masks.get(f'layer_drop_{last}', {'keep': 1})['keep']
+    # A skipped layer's output is recorded, but the next layer gets its input.
+    keep = _is_kept(variables, num_layers - 1)
     return jnp.stack([*before, jnp.where(keep, after, before[-1])])
+
+
+def _is_kept(variables, layer):
+    masks = variables.get('ablation_masks', {}).get('decoder', {})
+    if f'layer_drop_{layer}' not in masks:
+        return True
+    return masks[f'layer_drop_{layer}']['keep'] != 0
 
 
 def _read(model, variables, stream_LBTD, translators):

@@ -261,7 +261,7 @@ def test_a_patch_takes_the_tokens_of_the_other_sentence():
     values = jax.jit(edits.record, static_argnums=0)(model, variables, other)
     donor = edits.Donor(values, {'encoder': np.int32(4), 'decoder': np.int32(2)})
     chosen = {f'{PATCHED[0]}/1': 'patch', PATCHED[1]: 'patch'}
-    assert editor.needs_donor(chosen)
+    editor.check(chosen)
     _, functions = editor.arrays(chosen, donor)
     heads, tokens = jnp.arange(2), jnp.arange(8)
 
@@ -304,7 +304,7 @@ def test_a_sentence_patched_from_itself_is_unchanged():
         ({f'{HEAD}/0': float('nan')}, r"^factor: 'nan' is not a number"),
         ({f'{HEAD}/0': 10**400}, r"^factor: '1000.* is not a number"),
         ({'decoder/layer_0': 0.5}, r'^edits: decoder/layer_0 has the factor 0\.5'),
-        ({'decoder/layer_0': 'patch'}, r'^edits: decoder/layer_0 can not be patched'),
+        ({'decoder/layer_0': 'patch'}, r'^edits: decoder/layer_0 cannot be patched'),
         ({f'{HEAD}/0': 'patch'}, r'^sentence to patch from: the sentence is blank'),
     ],
 )
