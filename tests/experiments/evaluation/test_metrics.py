@@ -352,7 +352,7 @@ def test_a_command_that_hangs_is_killed_with_its_own_processes(tmp_path):
     pytest.fail('the child is running')
 
 
-# What the scripts of the page call, where a score is the length of a translation.
+# What two scripts of the page call, where a score is the length of a translation.
 FAKES = {
     'comet.py': """
 from types import SimpleNamespace as Model
@@ -376,7 +376,9 @@ with open(given['output_file'], 'w') as file:
 }
 
 
-@pytest.mark.parametrize(('script', 'scores'), [(0, [1, 2]), (1, [-1, -2])])
+@pytest.mark.parametrize(
+    ('script', 'scores'), [(0, [100, 0]), (1, [1, 2]), (2, [-1, -2])]
+)
 def test_the_scripts_of_the_page_score(tmp_path, monkeypatch, script, scores):
     page = pages.text('docs/how_to/metrics.md')
     code = re.findall('```text\n(.*?)```', page, re.DOTALL)[script]
@@ -385,7 +387,7 @@ def test_the_scripts_of_the_page_score(tmp_path, monkeypatch, script, scores):
     monkeypatch.setenv('PYTHONPATH', str(tmp_path))
     command = shlex.join([sys.executable, str(tmp_path / 'script.py'), 'model'])
     metric = make(f'external(command={command!r})')
-    texts = (['a', 'bc'], [('x',)] * 2, ['s', 't'])
+    texts = (['a', 'bc'], [('a',), ('x',)], ['s', 't'])
     assert metric.sentence_scores(*texts) == pytest.approx(scores)
 
 
