@@ -216,7 +216,7 @@ def _evaluator(
         made.decoding,
         metrics,
         path,
-        data.direction,
+        data,
         devices,
         made.objective,
         programs,
