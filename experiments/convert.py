@@ -27,6 +27,8 @@ from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 
 FORMATS = ('ctranslate2', 'huggingface')
+OF_CHECKPOINTS = ('workdir', 'source', 'target', 'hub', 'to_encoder_decoder')
+CROSS_ATTENTION = ('merged', 'separate')
 
 
 def main() -> None:
@@ -38,9 +40,10 @@ def main() -> None:
                 'to convert a checkpoint, pass --workdir; to export a run, pass --to '
                 'and --out'
             )
-    elif args.out is None or args.workdir or args.source or args.target or args.hub:
+    elif args.out is None or any(getattr(args, name) for name in OF_CHECKPOINTS):
         parser.error(
-            '--to: needs --out, and excludes --workdir, --from, --source and --target'
+            '--to: needs --out, and excludes --workdir, --from, --source, --target and '
+            '--to_encoder_decoder'
         )
     if (args.folder is None) == (args.hub is None):
         parser.error('pass a directory, or the name of a checkpoint as --from')
@@ -80,6 +83,12 @@ def _parser() -> flags.Parser:
             default='',
             help=f'{side} language, for multilingual checkpoints',
         )
+    made.add_argument(
+        '--to_encoder_decoder',
+        choices=CROSS_ATTENTION,
+        help='copy the layers of a decoder-only checkpoint to an encoder and a '
+        'decoder, with cross-attention merged with self-attention or separate',
+    )
     written = parser.add_argument_group('export a run')
     written.add_argument('--to', choices=FORMATS, help='export format')
     written.add_argument('--out', type=Path, help='new directory to write to')
@@ -129,7 +138,7 @@ def _make_run(args: argparse.Namespace) -> str:
     from experiments.training.result import count_parameters
 
     conversion = converted.read_checkpoint(
-        args.folder, args.data, args.source, args.target
+        args.folder, args.data, args.source, args.target, args.to_encoder_decoder
     )
     variables = converted.write_run(conversion, args.workdir)
     facts = {

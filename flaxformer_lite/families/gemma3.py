@@ -29,6 +29,7 @@ class Gemma3(Family):
     model_types = ('gemma3_text',)
     architecture = 'Gemma3ForCausalLM'
     rotates_halves = True
+    adapted = 't5gemma2'
     fields = {
         'architecture': 'decoder_only',
         'd_model': Copy('hidden_size'),

@@ -23,7 +23,8 @@ from published import (
 )
 
 import flaxformer_lite
-from flaxformer_lite.pretrained import arrays, folder, load
+from flaxformer_lite.config import build
+from flaxformer_lite.pretrained import adaptation, arrays, folder, load
 from flaxformer_lite.training.loss import loss_and_grads
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
@@ -241,6 +242,41 @@ def test_published_configs_of_gemma_3_state_kinds_of_layers_in_older_ways(name):
     assert found.positions == f'[{", ".join([near] * (period - 1))}, {far}{scale})]'
     turns = found.attention.count('local('), found.attention.count('softmax(')
     assert turns == (period - 1, 1)
+
+
+def read_whole(folder_name):
+    """Returns golden values with each source as the beginning of its target."""
+    golden = golden_of(folder_name)
+    sides = golden['source'], golden['inputs'], golden['labels']
+    rows = [[*x[x != 0], *y[z != 0]] for x, y, z in zip(*sides, strict=True)]
+    inputs = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for row, text in zip(inputs, rows, strict=True):
+        row[: len(text)] = text
+    ends = [len(text) for text in rows]
+    real = golden['labels'] != 0
+    expected = [x[is_real] for x, is_real in zip(golden['logits'], real, strict=True)]
+    return golden['source'], inputs, ends, expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('cross_attention', adaptation.CROSS_ATTENTION)
+def test_without_a_source_an_adapted_decoder_computes_what_its_base_does(
+    cross_attention,
+):
+    path = GOLDENS / 'gemma3'
+    described = flaxformer_lite.describe_pretrained(path)
+    _, variables = flaxformer_lite.from_pretrained(path)
+    config = adaptation.to_encoder_decoder(described.config, cross_attention)
+    model = build.model(config, *described[1:])
+    variables = adaptation.adapt_variables(config, variables)
+    source, inputs, ends, expected = read_whole('gemma3')
+    apply = jax.jit(model.apply)
+    logits = np.asarray(apply(variables, np.zeros_like(source), inputs))
+    for row, end, theirs in zip(logits, ends, expected, strict=True):
+        ours = row[end - len(theirs) : end]
+        np.testing.assert_allclose(ours, theirs, atol=3e-5 * ROUNDING['gemma3'])
+    moved = abs(apply(variables, source, inputs) - logits).max((1, 2))
+    assert (moved > 0.1).all()
 
 
 def same(tree, other):
