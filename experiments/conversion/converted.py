@@ -29,7 +29,7 @@ class Conversion(NamedTuple):
     """A published checkpoint, read but for its arrays.
 
     Attributes:
-      is_adapted: Whether its layers are copied to both stacks of an encoder-decoder.
+      is_adapted: Whether both stacks get its layers.
     """
 
     folder: Path
@@ -50,8 +50,7 @@ def read_checkpoint(
 
     Args:
       source, target: For families that write languages as tokens.
-      to_encoder_decoder: For decoder-only checkpoints: the cross-attention of
-        `adaptation.to_encoder_decoder`.
+      to_encoder_decoder: The cross-attention for `adaptation`.
     """
     with user_errors():
         theirs = folder.read_config(path)

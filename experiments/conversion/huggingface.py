@@ -116,7 +116,6 @@ def write_published(trained: Trained, folder: Path) -> None:
 
 
 def _written_as(model: Model, model_type: str) -> str:
-    """Returns the family of a model that was initialized from a published one."""
     if model.has_decoder_beside_encoder:
         return load.family_of(model_type).adapted or model_type
     return model_type

@@ -1,8 +1,7 @@
 """Documents: consecutive sentences as one example.
 
-Examples are blocks without overlap (Liu et al. 2020, "mBART"; Sun et al. 2022), so that
-each sentence is translated once. Windows that overlap, as Tiedemann and Scherrer (2017)
-use, would repeat it.
+Examples are blocks (Liu et al. 2020, "mBART"; Sun et al. 2022), so each sentence is
+translated once. Overlapping windows (Tiedemann and Scherrer 2017) would repeat it.
 """
 
 import itertools
@@ -46,9 +45,7 @@ def joined(texts: Sequence[str]) -> str:
 
 
 def separated(text: str, number: int) -> list[str]:
-    """Returns the sentences of a translation, aligned by the separator.
-
-    Missing sentences are blank. Further ones join the last.
+    """Splits a translation into `number` sentences, some of which may be blank.
 
     Examples:
       >>> separated('a <sep> b <sep> c', 2)

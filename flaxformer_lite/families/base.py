@@ -34,8 +34,7 @@ class Family:
       computed: Arrays of files to ignore.
       zeros: Paths of our parameters that are 0 if files lack them.
       rotates_halves: Whether rotary positions pair features i and i + d_k / 2.
-      adapted: For decoder-only families, the `model_type` of encoder-decoders made from
-        them.
+      adapted: The `model_type` of encoder-decoders made from a decoder-only family.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()

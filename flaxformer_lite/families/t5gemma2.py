@@ -33,7 +33,7 @@ _MODULE = {
 
 
 def attention(prefix: str, **windows: str) -> Pattern:
-    """Returns the entry of the attention of a stack, whose fields have a prefix."""
+    """Returns the entry for attention; the prefix is that of their fields."""
     norm = '(query_key_norm=True, query_key_offset=1.0)'
     others = dict(scale=f'{prefix}scale', dropout='attention_dropout')
     kinds = {
@@ -44,7 +44,7 @@ def attention(prefix: str, **windows: str) -> Pattern:
 
 
 def positions(prefix: str) -> Pattern:
-    """Returns the entry of the positions of a stack."""
+    """Returns the entry for positions."""
     kinds = {
         kind: Spec(
             'rotary',
@@ -129,7 +129,7 @@ class T5Gemma2(T5Gemma):
 
 
 def rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns base and scale of each kind of layer, from their rope_parameters."""
+    """Returns each kind's base and scale."""
     found = {}
     for kind, theta in THETA.items():
         rope = {'rope_type': 'default', 'rope_theta': theta}
@@ -148,7 +148,7 @@ def rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rope_parameters(fields: dict[str, Any]) -> dict[str, Any]:
-    """Inverts `rotations`, whose values it removes from the fields."""
+    """Inverts `rotations`; removes its fields."""
     return {kind: _rope_fields(fields, kind) for kind in THETA}
 
 

@@ -1,6 +1,6 @@
 """Encoder-decoders from decoder-only models (Zhang et al. 2025, "T5Gemma").
 
-Both stacks start as copies of the decoder. Without a source, the logits are unchanged.
+Both stacks start as its copies. Without a source, the logits are unchanged.
 """
 
 from typing import Any
@@ -14,14 +14,13 @@ CROSS_ATTENTION = ('merged', 'separate')
 
 
 def to_encoder_decoder(config: ModelConfig, cross_attention: str) -> ModelConfig:
-    """Returns the config of the encoder-decoder of a decoder-only model.
+    """Returns the config of an encoder-decoder with the layers of a decoder-only model.
 
-    A window of w tokens in the encoder has ⌈w / 2⌉ − 1 tokens before the query and
-    ⌊w / 2⌋ after it, as in T5Gemma 2.
+    The encoder's windows are those of `families.t5gemma2`.
 
     Args:
-      cross_attention: 'merged' with self-attention (T5Gemma 2), without parameters of
-        its own; or 'separate' (T5Gemma), initialized from self-attention.
+      cross_attention: 'merged' with self-attention (T5Gemma 2), or 'separate' and
+        initialized from it (T5Gemma).
 
     Raises:
       ValueError: The model isn't decoder-only.
@@ -50,7 +49,6 @@ def to_encoder_decoder(config: ModelConfig, cross_attention: str) -> ModelConfig
 
 
 def _around(attention: spec.Spec) -> str:
-    """Returns the same attention with a window on both sides of the query."""
     name, given = spec.parse(attention)
     if name == 'local':
         window = given['window']
@@ -59,7 +57,6 @@ def _around(attention: spec.Spec) -> str:
 
 
 def _everywhere(attention: spec.Spec) -> str:
-    """Returns the same attention without a window."""
     name, given = spec.parse(attention)
     if name == 'local':
         name = 'softmax'

@@ -32,7 +32,7 @@ class Source:
       left_out: Number of pairs that the last pass of `train` left out, by reason.
       may_download: Whether reading may download a data set.
       tags: Which languages a tag before each source names, as in `mix`.
-      window: Number of sentences of a training example, as in `documents`.
+      window: Sentences per training example.
     """
 
     source: str
@@ -59,7 +59,7 @@ class Source:
         return self.source, self.target
 
     def documents(self, name: str) -> Documents:
-        """Returns the documents of an evaluation set; `()` if it has only sentences."""
+        """Returns the documents of an evaluation set, if known."""
         return ()
 
     def digest(self) -> str:

@@ -35,9 +35,8 @@ class TableSource(Source):
       source, target: Columns. Results use them as languages.
       sets: Additional evaluation sets, such as `{"test": "test.tsv"}`.
       references: Columns with additional references, which may be blank.
-      document: Column that names the document of a row. Rows of one document are
-        consecutive.
-      window: Number of sentences of a document that form one example (`documents`).
+      document: Column of document names. A document's rows must be consecutive.
+      window: Sentences of a document per example.
 
     Raises:
       ValueError: `window` is less than 1, or has no `document`.
