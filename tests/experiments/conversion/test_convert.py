@@ -172,7 +172,8 @@ def test_an_adapted_decoder_is_trained_and_written_as_t5gemma_2(tmp_path, monkey
         'init_from': base,
         'data': data,
         **{'batch.tokens': 256, 'batch.max_length': 40, 'train.steps': 2},
-        'evaluation.every': 0,
+        **{'evaluation.every': 0, 'evaluation.sets': 'val'},
+        **{'evaluation.decode': 'greedy', 'evaluation.extra_length': 3},
     }
     fields = [f'--config.{name}={value}' for name, value in settings.items()]
     start = f'--config={base}/config.json', f'--workdir={path}'
