@@ -29,6 +29,8 @@ FILES = (
     'model-*.safetensors',
 )
 _NAME = re.compile(r'([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?', re.ASCII)
+# Prefix of the cached runs.
+_CONVERTED = 'hub-'
 _LOG_IN = 'Log in with `hf auth login`, or set HF_TOKEN.'
 
 
@@ -79,7 +81,10 @@ def as_run(name: str) -> Path:
     owner, _, rest = name.partition('/')
     # A later version may convert it otherwise.
     made_by = f'{found.name}-{load.VERSION}'
-    kept = compilation.use_cache() / f'hub-{owner}--{rest.partition("@")[0]}-{made_by}'
+    kept = (
+        compilation.use_cache()
+        / f'{_CONVERTED}{owner}--{rest.partition("@")[0]}-{made_by}'
+    )
     with storage.lock(kept.with_name(f'.{kept.name}.lock'), wait=True):
         if not storage.exists(kept):
             try:
@@ -92,6 +97,11 @@ def as_run(name: str) -> Path:
                 ) from None
             converted.write_run(made, kept)
     return kept
+
+
+def is_converted(run: Path | str) -> bool:
+    """Returns whether `as_run` made a run."""
+    return Path(run).name.startswith(_CONVERTED)
 
 
 def check_push(name: str) -> None:
