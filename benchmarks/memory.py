@@ -4,8 +4,7 @@
     python -m benchmarks.memory --adapters
 
 Each config, a changed `configs/wmt_small.py` on `grammar`, trains for three steps in
-its own process. `--adapters` compiles training steps of a model as large as NLLB-200's
-of 600 million parameters, with and without adapters, and runs none.
+its own process. `--adapters` only compiles training steps of NLLB-200 600M's size.
 """
 
 import argparse

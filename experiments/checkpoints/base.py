@@ -41,7 +41,7 @@ def facts(path: Path) -> dict[str, str]:
 
 
 def check(checkpoints: Checkpoints) -> None:
-    """Raises UserError if a run's base is not the one that it trained with.
+    """Raises UserError if a run's base differs from the base of a checkpoint.
 
     Checkpoints of earlier versions don't name their base.
     """

@@ -62,7 +62,7 @@ def write(run: OpenedRun, plain: Trained, folder: Path) -> None:
 def _model_type(run: OpenedRun) -> str:
     """Returns the family of the checkpoint that a run adapts.
 
-    Raises UserError if there is none, or if it isn't the base of the adapters.
+    Raises UserError without such a checkpoint, or if the run changes its parameters.
     """
     tokenizer = run.tokenizer
     if not isinstance(tokenizer, HuggingfaceTokenizer) or CONFIG not in tokenizer.files:

@@ -133,7 +133,7 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def base_languages(self) -> list[str]:
-        """`source` and `target`; a new one is replaced by the one that it is like."""
+        """`source` and `target`, or the languages that initialize them."""
         return [self.languages.get(code, code) for code in (self.source, self.target)]
 
     @property
