@@ -61,7 +61,10 @@ def main() -> None:
     parser.add_argument('--adapters', action='store_true')
     args = parser.parse_args()
     if args.adapters:
-        rows = [[dense or 'all parameters', *compiled(dense)] for dense in DENSE]
+        rows = []
+        for dense in DENSE:
+            rows.append([dense or 'all parameters', *compiled(dense)])
+            print(*rows[-1], file=sys.stderr, flush=True)
         head = ['trained', 'millions', 'state GB', 'step GB', 'sum GB', 'checkpoint MB']
         print(console.table(head, rows))
         return
