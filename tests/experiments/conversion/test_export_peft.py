@@ -19,7 +19,7 @@ from experiments.data.tokenizers.huggingface import HuggingfaceTokenizer
 from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.layers.dense.lora import LoRADense
-from flaxformer_lite.pretrained import load
+from flaxformer_lite.pretrained import arrays, load
 from flaxformer_lite.training import freezing
 
 safetensors_numpy = pytest.importorskip('safetensors.numpy')
@@ -63,16 +63,42 @@ def written(run, folder):
     folder.mkdir()
     to_peft.write(run, export._merged(run), folder)
     settings = json.loads((folder / 'adapter_config.json').read_text('utf-8'))
-    arrays = safetensors_numpy.load_file(folder / 'adapter_model.safetensors')
-    return settings, arrays
+    stored = safetensors_numpy.load_file(folder / 'adapter_model.safetensors')
+    return settings, stored
 
 
+@pytest.mark.parametrize('name', ['query', 'out_proj'])
+def test_a_layer_is_written_in_the_form_of_peft(name):
+    """PEFT computes (W + s B A) x, with rows of the norms m for DoRA."""
+    shape = {'query': (6, 2, 4), 'out_proj': (2, 4, 6)}[name]
+    features = {'query': 8, 'out_proj': 6}[name]
+    draw = np.random.default_rng(0).normal
+    shapes = {
+        'kernel': shape,
+        'lora_a': (48 // features, 3),
+        'lora_b': (3, features),
+        'lora_m': (features,),
+    }
+    layer = {key: draw(size=size).astype(np.float32) for key, size in shapes.items()}
+    dense = LoRADense(rank=3, alpha=6.0, dora=True)
+    kernel = arrays.Array((name, 'kernel'), shape, 'W', (), halves=name == 'query')
+    found = to_peft._in_words_of_peft(dense, kernel, layer)
+    a, b, m = map(np.float64, found.values())
+    w = np.float64(kernel.to_theirs(layer['kernel']))
+    v = w + 2 * b @ a
+    expected = kernel.to_theirs(np.asarray(dense.merge(layer)['kernel']))
+    rows = np.linalg.norm(v, axis=1, keepdims=True)
+    np.testing.assert_allclose(m[:, None] * v / rows, expected, rtol=1e-4, atol=1e-5)
+    assert list(found) == ['lora_A.weight', 'lora_B.weight', 'lora_magnitude_vector']
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('family', 'arguments'),
     [
-        pytest.param('t5', '', marks=pytest.mark.slow),
-        pytest.param('marian', 'stabilized=True', marks=pytest.mark.slow),
-        pytest.param('m2m100', 'dora=True', marks=pytest.mark.slow),
+        ('t5', ''),
+        ('marian', 'stabilized=True'),
+        ('m2m100', 'dora=True'),
         ('t5gemma', 'dora=True'),  # which orders the features of heads differently
     ],
 )
@@ -82,7 +108,7 @@ def test_the_matrices_are_those_that_peft_merges(family, arguments, tmp_path):
         tmp_path,
         f'lora(rank=3, alpha=6.0, on="query|out_proj|up", {arguments})',
     )
-    settings, arrays = written(run, tmp_path / 'out')
+    settings, stored = written(run, tmp_path / 'out')
     assert settings['base_model_name_or_path'] == 'me/tiny'
     assert settings['revision'] == 'v1'
     assert settings['r'] == 3 and settings['lora_alpha'] == 6
@@ -100,11 +126,11 @@ def test_the_matrices_are_those_that_peft_merges(family, arguments, tmp_path):
     assert changed == {f'{module}.weight' for module in modules}
     names = ['lora_A.weight', 'lora_B.weight']
     names += ['lora_magnitude_vector'] * settings['use_dora']
-    assert arrays.keys() == {
+    assert stored.keys() == {
         f'base_model.model.{x}.{y}' for x in modules for y in names
     }
     for module in modules:
-        a, b, *m = (np.float64(arrays[f'base_model.model.{module}.{x}']) for x in names)
+        a, b, *m = (np.float64(stored[f'base_model.model.{module}.{x}']) for x in names)
         whole = base[f'{module}.weight'] + scale * b @ a
         if m:
             whole *= (m[0] / np.linalg.norm(whole, axis=1))[:, None]
