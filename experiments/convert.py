@@ -9,7 +9,8 @@ The other commands accept the new directory like any run: translate, evaluate, r
 and demo. To train from it, pass it to run as --config.init_from. A trained run can be
 exported to these formats:
   huggingface: a folder for Transformers;
-  ctranslate2: a model for CTranslate2.
+  ctranslate2: a model for CTranslate2;
+  peft: the adapters of model.dense alone, for PEFT.
 Unsupported settings are reported before anything is written.
 """
 
@@ -26,7 +27,7 @@ from experiments.command_line import console, flags, screen
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 
-FORMATS = ('ctranslate2', 'huggingface')
+FORMATS = ('ctranslate2', 'huggingface', 'peft')
 OF_CHECKPOINTS = ('workdir', 'source', 'target', 'hub', 'to_encoder_decoder')
 CROSS_ATTENTION = ('merged', 'separate')
 
