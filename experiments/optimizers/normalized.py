@@ -17,7 +17,7 @@ def normalized_adam(
     b2: float = 0.95,
     eps: float = 1e-8,
 ) -> optax.GradientTransformation:
-    """Adam that then divides matrices by their norms along `d_model`.
+    """Adam, after which matrices are divided by their norms along `d_model`.
 
     This is step 2 of §2.6 of the paper for the matrices of attention, `down` and the
     embeddings of inputs. The norms of `gate` and `up`, and of the embeddings that give

@@ -217,7 +217,7 @@ class Stack(Checked, nn.Module):
 
         Args:
           layer: A module of the caller. It finds nothing published.
-          x_BTD: Residual stream before the last layer, as `layer_outputs` has it.
+          x_BTD: Residual stream before the last layer, from `layer_outputs`.
         """
         scope = LayerScope(self.num_layers - 1)
         run_layer = self._run_layer(trains=True)

@@ -73,7 +73,7 @@ class Loss(Checked):
         batch: Batch,
         key: jax.Array | None = None,
     ) -> tuple[LossSums, Any]:
-        """Runs the model on a batch and sums the loss.
+        """Runs the model on a batch and sums the loss over labels and heads.
 
         Args:
           model, variables, batch, key: As in `training.forward.forward`.
@@ -91,15 +91,11 @@ class Loss(Checked):
         targets = self.targets(batch)
         sums = self._sums(model, hidden_BTD, output, targets)
         if later:
-            shifted = [
-                _later(targets, batch, i, model.special_tokens.padding)
-                for i in range(1, 1 + len(later))
-            ]
-            each = [
-                self._sums(model, x_BTD, output, x).loss
-                for x_BTD, x in zip(later, shifted, strict=True)
-            ]
-            total = sum(each)
+            padding = model.special_tokens.padding
+            total = jnp.zeros(())
+            for steps, hidden_BTD in enumerate(later, 1):
+                shifted = _later(targets, batch, steps, padding)
+                total += self._sums(model, hidden_BTD, output, shifted).loss
             others = {**sums.others, 'later_tokens': total}
             sums = sums.replace(loss=sums.loss + total, others=others)
         return sums, written
