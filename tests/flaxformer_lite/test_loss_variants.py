@@ -172,7 +172,7 @@ def later(x_BT, segments_BT, steps):
     'text', ['cross_entropy(label_smoothing=0.2)', 'distillation(weight=0.3)']
 )
 def test_each_head_adds_the_loss_of_a_later_token(text):
-    """Gloeckle et al. (2024), equation 2, in float64."""
+    """Gloeckle et al. (2024), §2, in float64."""
     batch = jax.device_get(rows(0, 1, 2))
     params = jax.tree.map(np.float64, variables()['params'])
     teacher = np.float64(variables(1)['params']['table'])
