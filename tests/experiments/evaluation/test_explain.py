@@ -13,6 +13,7 @@ import small_runs
 from experiments import describe, explain
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
+from experiments.reports import explained
 from parallel_grammar.gold import PHENOMENA
 
 ROOT = Path(__file__).parents[3]
@@ -51,6 +52,28 @@ def test_scores_are_printed_and_saved(tmp_path, monkeypatch, capsys):
         start(explain, monkeypatch, *flags, '--set=news')
     with pytest.raises(UserError, match="--set: 'val,test' is not one set"):
         start(explain, monkeypatch, *flags, '--set=val,test')
+
+
+def test_the_figure_has_the_first_word_of_each_model_and_method():
+    columns = 'low', 'high', 'chance'
+    rows = [
+        {'method': method, 'side': side, 'phenomenon': 'case', 'metric': metric}
+        | {'score': str(score), **dict.fromkeys(columns, '0.5')}
+        for method, side, metric, score in (
+            ('rollout', 'source', 'p@1', 0.75),
+            ('rollout', 'source', 'ap', 0.1),
+            ('rollout', 'target', 'p@1', 0.2),
+            ('occlusion', 'source', 'p@1', 0.25),
+        )
+    ]
+    spec = explained.scores_figure({'small': rows, 'large': rows[:1]}).spec()
+    (values,) = spec['datasets'].values()
+    shown = [(x['model'], x['method'], x['score']) for x in values]
+    assert shown == [
+        ('small', 'rollout', 0.75),
+        ('small', 'occlusion', 0.25),
+        ('large', 'rollout', 0.75),
+    ]
 
 
 def test_other_data_has_no_gold():
