@@ -51,21 +51,22 @@ def explain(function, m, *arguments, **options):
     return jitted(m, tiny.all_variables(m), *arguments, **options)
 
 
-def logits(m, rows, given=None):
-    @jax.jit
-    def run(variables, given):
-        with flaxformer_lite.intervene(given):
-            return m.apply(variables, *source_and_inputs(rows))
+@functools.partial(jax.jit, static_argnums=0)
+def intervened(m, variables, rows, given):
+    with flaxformer_lite.intervene(given):
+        return m.apply(variables, *source_and_inputs(rows))
 
+
+def logits(m, rows, given=None):
     given = interventions.as_pytree(given or {})
-    return run(tiny.all_variables(m), given)
+    return intervened(m, tiny.all_variables(m), rows, given)
 
 
 @pytest.mark.parametrize('name', MODELS)
 def test_the_lens_ends_with_the_logits_of_the_model(name):
     m = model(name)
     lens_LBTV = explain(explanations.logit_lens, m, batch())
-    expected = tiny.apply(m, tiny.all_variables(m), *source_and_inputs(batch()))
+    expected = logits(m, batch())
     assert lens_LBTV.shape == (3, *expected.shape)
     np.testing.assert_allclose(lens_LBTV[-1], expected, atol=1e-5)
 
@@ -219,7 +220,7 @@ def test_terms_of_a_logit_are_outputs_through_norms_with_fixed_statistics(
     np.testing.assert_allclose(found.rest_BT, rest_BT, atol=1e-4)
     logit_BT = sum(terms.values()) + rest_BT
     np.testing.assert_allclose(found.logit_BT, logit_BT, atol=1e-4)
-    all_logits = tiny.apply(m, tiny.all_variables(m), *source_and_inputs(rows))
+    all_logits = logits(m, rows)
     own = np.take_along_axis(np.asarray(all_logits), labels[..., None], -1)[..., 0]
     np.testing.assert_allclose(found.logit_BT, own, atol=1e-4)
 
