@@ -1,6 +1,7 @@
 """Interventions: what they leave unchanged, and decoding against teacher forcing."""
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -91,8 +92,19 @@ def test_identity_interventions_change_no_bit_of_a_forward_pass(name):
     np.testing.assert_array_equal(logits(m, variables, batch(), given), plain)
 
 
-@pytest.mark.parametrize('name', MODELS)
-@pytest.mark.parametrize('strategy', STRATEGIES)
+def searches():
+    """Yields each model with each strategy.
+
+    A search applies interventions in one place, whatever the strategy. So the default
+    tests are each model with a beam and each strategy with the first model.
+    """
+    for name, strategy in itertools.product(MODELS, STRATEGIES):
+        is_default = name == 'paper' or strategy == 'beam(beams=3)'
+        marks = [] if is_default else [pytest.mark.slow]
+        yield pytest.param(name, strategy, marks=marks)
+
+
+@pytest.mark.parametrize(('name', 'strategy'), [*searches()])
 def test_identity_interventions_change_no_bit_of_decoding(name, strategy):
     plain = generate(name, strategy, None)
     found = generate(name, strategy, dict.fromkeys(names_of(name), same))
