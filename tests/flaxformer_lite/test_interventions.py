@@ -34,6 +34,9 @@ MODELS = {
 }
 
 
+UNSCANNED = [name for name in MODELS if name != 'scanned']
+
+
 @functools.cache
 def model(name):
     return tiny.model(**MODELS[name])
@@ -83,7 +86,7 @@ def logits(model, variables, batch, given):
         return model.apply(variables, *source_and_inputs(batch))
 
 
-@pytest.mark.parametrize('name', [name for name in MODELS if name != 'scanned'])
+@pytest.mark.parametrize('name', UNSCANNED)
 def test_identity_interventions_change_no_bit_of_a_forward_pass(name):
     m = model(name)
     variables = tiny.all_variables(m)
@@ -92,19 +95,19 @@ def test_identity_interventions_change_no_bit_of_a_forward_pass(name):
     np.testing.assert_array_equal(logits(m, variables, batch(), given), plain)
 
 
-def searches():
-    """Yields each model with each strategy.
+def searches(models, strategies):
+    """Yields each model with each strategy, most of them as slow tests.
 
     A search applies interventions in one place, whatever the strategy. So the default
     tests are each model with a beam and each strategy with the first model.
     """
-    for name, strategy in itertools.product(MODELS, STRATEGIES):
-        is_default = name == 'paper' or strategy == 'beam(beams=3)'
+    for name, strategy in itertools.product(models, strategies):
+        is_default = name == 'paper' or strategy.startswith('beam')
         marks = [] if is_default else [pytest.mark.slow]
         yield pytest.param(name, strategy, marks=marks)
 
 
-@pytest.mark.parametrize(('name', 'strategy'), [*searches()])
+@pytest.mark.parametrize(('name', 'strategy'), [*searches(MODELS, STRATEGIES)])
 def test_identity_interventions_change_no_bit_of_decoding(name, strategy):
     plain = generate(name, strategy, None)
     found = generate(name, strategy, dict.fromkeys(names_of(name), same))
@@ -142,8 +145,10 @@ def given_for(name):
     }
 
 
-@pytest.mark.parametrize('name', [name for name in MODELS if name != 'scanned'])
-@pytest.mark.parametrize('strategy', ['greedy', 'beam(beams=3, alpha=0)'])
+@pytest.mark.parametrize(
+    ('name', 'strategy'),
+    [*searches(UNSCANNED, ['greedy', 'beam(beams=3, alpha=0)'])],
+)
 def test_decoding_with_an_intervention_is_teacher_forcing_with_it(name, strategy):
     given = interventions.as_pytree(given_for(name))
     found = generate(name, strategy, given)
