@@ -2,7 +2,6 @@
 
 import csv
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,22 +18,15 @@ from parallel_grammar.gold import PHENOMENA
 ROOT = Path(__file__).parents[3]
 
 
-def start(command, monkeypatch, *flags: str) -> None:
-    monkeypatch.setattr(sys, 'argv', [command.__name__, *flags])
-    command.main()
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures('cache')
-def test_scores_are_printed_and_saved(tmp_path, monkeypatch, capsys):
+def test_scores_are_printed_and_saved(tmp_path, command):
     workdir = tmp_path / 'run'
     fields = small_runs.FIELDS | {'data': 'grammar(pairs=200)', 'train.steps': 2}
     fields |= {'evaluation.decode': 'greedy', 'evaluation.sets': 'val'}
     small_runs.train(workdir, *small_runs.flags(fields))
-    capsys.readouterr()
     flags = f'--workdir={workdir}', '--score', '--sentences=3'
-    start(explain, monkeypatch, *flags)
-    out = capsys.readouterr().out
+    out = command(explain, *flags).out
     file = workdir / 'explanations.test.csv'
     assert f'saved as {file}' in out
     rows = list(csv.DictReader(file.read_text('utf-8').splitlines()))
@@ -49,9 +41,9 @@ def test_scores_are_printed_and_saved(tmp_path, monkeypatch, capsys):
     (line,) = (line for line in out.splitlines() if line.startswith('alignment, aer'))
     assert f'{float(aer["score"]):.4g}' in line
     with pytest.raises(UserError, match='--set: unknown set'):
-        start(explain, monkeypatch, *flags, '--set=news')
+        command(explain, *flags, '--set=news')
     with pytest.raises(UserError, match="--set: 'val,test' is not one set"):
-        start(explain, monkeypatch, *flags, '--set=val,test')
+        command(explain, *flags, '--set=val,test')
 
 
 def test_the_figure_has_the_first_word_of_each_model_and_method():
@@ -82,11 +74,11 @@ def test_other_data_has_no_gold():
         explain.gold_pairs(run, 'test')
 
 
-def test_describe_prints_the_gold_of_each_pair(monkeypatch, capsys):
+def test_describe_prints_the_gold_of_each_pair(command):
     config = f'--config={ROOT / "configs/wmt_small.py"}'
     data = '--config.data=grammar(pairs=100)'
-    start(describe, monkeypatch, config, data, '--gold')
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    out = command(describe, config, data, '--gold').out
+    lines = [json.loads(line) for line in out.splitlines()]
     source = Grammar(pairs=100)
     sets = source.evaluation()
     assert [line['set'] for line in lines] == [s for s in sets for _ in sets[s]]

@@ -281,7 +281,8 @@ flags.main(run.main)
 
 
 def test_a_stop_is_saved_and_rows_have_the_rates_of_their_updates(data, tmp_path):
-    overrides = small_runs.flags(SMALL | {'data': data}, train__log_every=1)
+    fields = SMALL | {'data': data, 'train.log_every': 1, 'evaluation.every': 0}
+    overrides = small_runs.flags(fields)
     command = [sys.executable, '-c', STOPS_ITSELF, '--config=configs/wmt_small.py']
     command += [f'--workdir={tmp_path}', *overrides]
     done = subprocess.run(command, cwd=flags.PROJECT, capture_output=True, text=True)
