@@ -3,7 +3,8 @@
     python -m benchmarks.variants --data='text(path="…", source="en", target="de")'
         --steps=250
 
-Each variant trains in its own process, on the same batches.
+Each variant trains in its own process, on the same batches. `--variant` measures the
+model fields of a JSON object alone.
 """
 
 import argparse
@@ -53,7 +54,7 @@ def main() -> None:
     parser.add_argument(
         '--only', default='', help='fields, comma-separated; empty: all'
     )
-    parser.add_argument('--variant', type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument('--variant', type=json.loads, metavar='JSON')
     args = parser.parse_args()
     if args.variant is not None:
         print(json.dumps(work(args)))
@@ -113,7 +114,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(made.model, made.programs.optimizer)
     jitted = jax.jit(step, donate_argnums=0)
-    programs, figures = {}, Progress(text='')
+    programs, figures, flops = {}, Progress(text=''), 0.0
     for batch, after in itertools.islice(
         prefetch(made.batches.iterate(Position())), args.steps
     ):
@@ -127,12 +128,14 @@ def work(args: argparse.Namespace) -> dict[str, float]:
             figures.start_clock()
         state, metrics = programs[shape](state, batch, key)
         figures.add(0, after, metrics)
+        flops += programs[shape].cost_analysis()['flops']
     figures.settle()
     peak = turns.peak_megabytes()
     dev = made.evaluator.loss(state.variables, made.dev[1])
     return {
         'parameters': result.count_parameters(state.params),
         'ms a step': 1000 * figures.seconds / args.steps,
+        'GFLOP a step': flops / 1e9 / args.steps,
         'tokens/s': figures.tokens / figures.seconds,
         'tokens': figures.tokens,
         'peak MB': peak,
