@@ -67,6 +67,8 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
         model = model.clone(source_vocab_size=vocabulary.source_vocab_size)
         check.check_backend(config)
         mesh.abstract_variables(model)
+    if model.dense.trained_parameters:
+        base.check(checkpoints)
     return TrainedRun(config, vocabulary, model, checkpoints, decoding)
 
 
@@ -103,7 +105,7 @@ def average(
                 steps = [step]
             mean = checkpoints.average(steps, abstract | {'params': own}, warn)
             params = mean.variables['params']
-            params = base.join(path, params, abstract['params'], held)
+            params = base.join(checkpoints, params, abstract['params'], held)
             return mean._replace(variables=mean.variables | {'params': params})
         except Gone:
             checkpoints.scores = _dev_scores(path, config)
