@@ -57,10 +57,7 @@ class Optimizer:
     @property
     def peak(self) -> float | None:
         """The schedule's peak if it may be traced."""
-        if (
-            isinstance(self.schedule, CosineSchedule)
-            and self.component.name in BY_FIELDS
-        ):
+        if self.component.name in BY_FIELDS and type(self.schedule) is CosineSchedule:
             return self.schedule.peak
         return None
 
