@@ -16,6 +16,7 @@ from flaxformer_lite.init.base import Init
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import schedules
+from flaxformer_lite.training.schedules.cosine import CosineSchedule
 
 LONG = 1 << 30  # steps, more than in any training
 # Optimizers with the fields b1, b2, eps and weight_decay. Others have arguments in
@@ -53,14 +54,24 @@ class Optimizer:
     ema: float
     has_lr_multipliers: bool
 
+    @property
+    def peak(self) -> float | None:
+        """The schedule's peak if it may be traced."""
+        if self.component.name in BY_FIELDS and type(self.schedule) is CosineSchedule:
+            return self.schedule.peak
+        return None
+
     def build(
-        self, model: Model, steps: int = LONG
+        self, model: Model, steps: int = LONG, peak: jax.Array | None = None
     ) -> tuple[optax.GradientTransformation, optax.Schedule]:
         """Returns the optimizer of a model, and its learning rate by number of updates.
 
-        Some schedules depend on `steps`, the length of the training.
+        Some schedules depend on `steps`, the length of the training. `peak` replaces
+        that of the schedule.
         """
         schedule = schedules.with_steps(self.schedule, steps)
+        if peak is not None:
+            schedule = schedules.with_peak(schedule, peak)
         update = optax_specs.make(self.component, schedule)
         if model.scans_layers and self.component.name not in ENTRYWISE:
             update = separately(update, model.layer_periods)

@@ -1,11 +1,13 @@
 """Makes everything that training needs from a config."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
@@ -35,6 +37,7 @@ from experiments.runtime.mesh import DeviceMesh
 from experiments.training.programs import ProgramKey, TrainingPrograms
 from experiments.training.result import count_parameters
 from experiments.training.teacher import open_teacher
+from flaxformer_lite.config import spec
 from flaxformer_lite.models.base import Model
 
 
@@ -57,6 +60,7 @@ class RunSetup(NamedTuple):
     model: Model
     steps: int
     programs: TrainingPrograms
+    peak: jax.Array | None
     evaluator: Evaluator
     best_metric: Metric
     hooks: dict[str, Hook]
@@ -106,6 +110,7 @@ def prepare(
     batches = _batches(config, made, pairs, devices)
     _check_positions(made.model, batches, vocabulary, dev | final)
     steps = count_steps(config, batches)
+    shared, peak = _programs(config, made, steps, devices, teacher, programs)
     return RunSetup(
         config=config,
         languages=(data.source, data.target),
@@ -117,7 +122,8 @@ def prepare(
         devices=devices,
         model=made.model,
         steps=steps,
-        programs=_programs(config, made, steps, devices, teacher, programs),
+        programs=shared,
+        peak=peak,
         evaluator=evaluator,
         best_metric=made.best_metric,
         hooks=made.hooks,
@@ -267,9 +273,17 @@ def _programs(
     devices: DeviceMesh,
     teacher: OpenedRun | None,
     programs: ProgramCache,
-) -> TrainingPrograms:
+) -> tuple[TrainingPrograms, jax.Array | None]:
+    """Returns the programs, and the peak that they take as an argument."""
+    shared = without_seeds(config)
+    peak = made.optimizer.peak
+    if peak is not None:
+        one = spec.replace(config.optimizer.schedule, peak=1.0)
+        settings = dataclasses.replace(config.optimizer, schedule=one)
+        shared = dataclasses.replace(shared, optimizer=settings)
+        peak = mesh.put(np.float32(peak), devices.everywhere())
     key = ProgramKey(
-        without_seeds(config),
+        shared,
         made.model,
         made.loss,
         made.optimizer,
@@ -279,7 +293,7 @@ def _programs(
         made.tokenizer.source_features,
         teacher and teacher.model,
     )
-    return programs.get(TrainingPrograms, key)
+    return programs.get(TrainingPrograms, key), peak
 
 
 def _check_positions(

@@ -1,5 +1,6 @@
 """Learning-rate schedules: one file each, optax's schedules, and user classes."""
 
+import copy
 import dataclasses
 import math
 import re
@@ -74,6 +75,13 @@ def with_steps(schedule: optax.Schedule, steps: int) -> optax.Schedule:
         return schedule
     own: Any = schedule  # not a function of optax
     return dataclasses.replace(own, steps=steps)
+
+
+def with_peak(schedule: optax.Schedule, peak: jax.Array) -> optax.Schedule:
+    """Returns a schedule with another peak, which may be traced."""
+    other: Any = copy.copy(schedule)
+    object.__setattr__(other, 'peak', peak)  # a tracer has no range to check
+    return other
 
 
 def available() -> list[str]:
