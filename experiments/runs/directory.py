@@ -12,7 +12,7 @@ from experiments import storage
 from experiments.config import load
 from experiments.config.load import flatten
 from experiments.errors import UserError
-from flaxformer_lite.config import spec
+from flaxformer_lite.config.spec import Component
 
 Config = Mapping[str, Any]  # nested, or flat: 'model.num_heads'
 RUNS = Path('runs')  # default parent of run directories
@@ -139,8 +139,11 @@ def read_config(path: Path) -> dict[str, Any]:
 def is_converted(config: Config) -> bool:
     """Returns whether a run is a converted checkpoint."""
     flat = flatten(config)
-    parsed = map(spec.parse, spec.entries(flat.get('tokenizer', 'sentencepiece')))
-    keeps_files = any(name == 'huggingface' and not x.get('path') for name, x in parsed)
+    entries = Component(flat.get('tokenizer', 'sentencepiece')).entries
+    keeps_files = any(
+        entry.name == 'huggingface' and not entry.arguments.get('path')
+        for entry in entries
+    )
     # A run trained here gets such a tokenizer from its init_from only.
     return keeps_files and not flat.get('init_from')
 

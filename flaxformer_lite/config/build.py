@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import DROPOUT_AXES, ModelConfig
 from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.layers.blocks.base import Block
@@ -40,7 +40,7 @@ def model(
     config = ModelConfig.of(config)
     variants.check(config)
     with variants.naming('architecture'):
-        found = variants.folder('architecture').find(config.architecture)
+        found = config.architecture
         architecture = found.cls
         found.check(found.parameters.keys() - set(architecture.own_arguments))
     special_tokens.check_within(vocab_size)
@@ -237,7 +237,7 @@ class Parts:
         sizes = self.config.cross_sizes()
         positions = self._make('positions', 'cross', sizes=sizes)
         named = self.config.cross.positions
-        if not positions.in_attention and spec.parse(named)[0] != 'none':
+        if not positions.in_attention and named.name != 'none':
             raise ValueError(
                 f'model.cross.positions={named!r} has no effect in cross-attention. '
                 'Choose positions that act on queries and keys, such as rotary or '
