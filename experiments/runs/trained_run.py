@@ -59,7 +59,7 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
         raise UserError(
             f'{path} has no complete checkpoint yet. Let the run train longer.'
         )
-    vocabulary = open_tokenizer(path, config)
+    vocabulary = tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
     with prefix_errors(path), user_errors():
         model = build.model(
             config.model, vocabulary.vocab_size, vocabulary.special_tokens
@@ -68,11 +68,6 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
         check.check_backend(config)
         mesh.abstract_variables(model)
     return TrainedRun(config, vocabulary, model, checkpoints, decoding)
-
-
-def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
-    """Returns the tokenizer of a run."""
-    return tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
 
 
 def average(

@@ -78,7 +78,7 @@ def prepare(
     # Report errors of the config before loading the data.
     made = components.build(config)
     optimizer.check_rates(config, made.optimizer)
-    origin = warm_start.source(config, path, hub.as_run)
+    origin = warm_start.source(config, path, made.tokenizer, hub.as_run)
     devices = mesh.make_mesh(**vars(config.mesh))
     check.check_backend(config)
     screen.begin('checking components', quiet=True)
@@ -91,7 +91,7 @@ def prepare(
     screen.begin('making the tokenizer', quiet=True)
     show_pairs = functools.partial(screen.count, total=None, unit='pairs')
     train = functools.partial(tokenizers.train, made.tokenizer, data, cache, show_pairs)
-    vocabulary = warm_start.vocabulary(config, path, origin, made.tokenizer, train)
+    vocabulary = warm_start.vocabulary(config, path, origin, train)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
     vocabulary.check_directions(data.directions(), data.tags)
     teacher = open_teacher(config.train.teacher, vocabulary)
