@@ -80,8 +80,8 @@ def build(
     with user_errors():
         model = model_build.model(config.model, vocab_size, special_tokens)
         model = model.clone(source_vocab_size=source_vocab_size)
-    _check_remat(config, model)
     _check_adapters(config, model)
+    _check_remat(config, model)
     return Components(
         tokenizer=tokenizer,
         filters=of_pairs,

@@ -54,11 +54,12 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
             model_config = dataclasses.replace(config.model, dtype=dtype)
             config = dataclasses.replace(config, model=model_config)
         decoding = search.make(config.evaluation)
-    checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
+    checkpoints = Checkpoints(path / CHECKPOINTS)
     if not checkpoints.steps():
         raise UserError(
             f'{path} has no complete checkpoint yet. Let the run train longer.'
         )
+    checkpoints.scores = _dev_scores(checkpoints, config)
     vocabulary = tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
     with prefix_errors(path), user_errors():
         model = build.model(
@@ -101,7 +102,7 @@ def average(
             params = base.join(path, params, abstract['params'], held)
             return mean._replace(variables=mean.variables | {'params': params})
         except Gone:
-            checkpoints.scores = _dev_scores(path, config)
+            checkpoints.scores = _dev_scores(checkpoints, config)
     raise UserError(
         'checkpoints were deleted before they could be read. Wait for the run to end, '
         'or train with a larger checkpoint.every.'
@@ -118,15 +119,15 @@ def check_step(checkpoints: Checkpoints, step: int) -> None:
         )
 
 
-def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
+def _dev_scores(checkpoints: Checkpoints, config: ExperimentConfig) -> dict[int, float]:
     if not takes_best(config):
         return {}
     from experiments import metrics  # needed for the best ones only
     from experiments.runs import metrics_log, reading
 
-    saved = Checkpoints(path / CHECKPOINTS)
-    for step in saved.steps()[-1:]:
-        seal = saved.metadata(step).get('rows')
+    path = checkpoints.directory.parent
+    for step in checkpoints.steps()[-1:]:
+        seal = checkpoints.metadata(step).get('rows')
         if seal and metrics_log.is_changed(path, step, seal):
             warn(reading.changed_file(path / metrics_log.NAME))
     made = metrics.make(config.evaluation.metrics)
