@@ -181,6 +181,11 @@ def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_stored(file: Path) -> dict[str, Any]:
     """Returns the stored config of a run, nested, in the current version's fields."""
+    if not storage.exists(file):
+        raise UserError(
+            f'{file.parent}: not a run directory, because it has no {CONFIG}. Pass '
+            'another.'
+        )
     config = storage.read_json(file)
     if not isinstance(config, dict) or not config:
         raise UserError(f'{file} is not the config of a run')

@@ -128,12 +128,7 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Returns the nested config of a run, converted to the current version."""
-    file = path / CONFIG
-    if not storage.exists(file):
-        raise UserError(
-            f'{path}: not a run directory, because it has no config.json. Pass another.'
-        )
-    return load.read_stored(file)
+    return load.read_stored(path / CONFIG)
 
 
 def is_converted(config: Config) -> bool:

@@ -282,7 +282,8 @@ def _check_positions(
     """
     if model.max_length is None and not vocabulary.reads_vectors:
         return
-    translator.check_lengths(model, [batches.longest])
+    longest = [batches.longest]
     for pairs in scored.values():
         tokens = corpus.tokenize(sets.first_references(pairs), vocabulary)
-        translator.check_lengths(model, tokens.lengths().flat)
+        longest.append(int(tokens.lengths().max()))
+    translator.check_lengths(model, longest)

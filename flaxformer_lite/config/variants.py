@@ -152,8 +152,7 @@ def _roles(config: ModelConfig) -> list[str]:
 
 
 def check(config: ModelConfig) -> None:
-    """Raises ValueError if sizes don't fit each other."""
-    config = of_layers(config)[0]
+    """Raises ValueError if the sizes of a layer don't fit each other."""
     roles = _roles(config)
     if 'num_heads' not in find(config, 'architecture').unused_fields:
         _check_tie(config, roles)
