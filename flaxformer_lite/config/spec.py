@@ -186,6 +186,9 @@ class Component(str):
     def __deepcopy__(self, memo: Any) -> 'Component':
         return self
 
+    def __getnewargs__(self):
+        return str(self), self.folder
+
     @functools.cached_property
     def _parsed(self) -> tuple[str, dict[str, Any]]:
         return parse(str(self))  # raises ValueError: it is a list
