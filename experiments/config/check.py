@@ -98,7 +98,8 @@ def unused_fields(config: ExperimentConfig) -> dict[str, str]:
             reasons.append(f'model.{field}={value}')
     for name in names:
         unused[f'model.{name}'] = ' and '.join(reasons)
-    name = config.optimizer.name.name
+    with user_errors('optimizer.name: '):
+        name = config.optimizer.name.name
     if name not in optimizer.BY_FIELDS:
         for field in optimizer.ADAMS[:-1]:  # `optimizer.make` reports weight_decay
             reason = f'optimizer.name={name} takes arguments of its own'

@@ -278,8 +278,12 @@ class ExperimentConfig(ConfigSection):
         return {name: self.get(name) for name in fields()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every field, nested."""
-        return dataclasses.asdict(self)
+        """Returns every field, nested, with components as text."""
+        return dataclasses.asdict(self, dict_factory=_with_texts)
+
+
+def _with_texts(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {k: str(v) if isinstance(v, Component) else v for k, v in fields}
 
 
 class Field(NamedTuple):

@@ -133,14 +133,13 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def is_converted(config: Config) -> bool:
     """Returns whether a run is a converted checkpoint."""
-    flat = flatten(config)
-    entries = Component(flat.get('tokenizer', 'sentencepiece')).entries
+    entries = Component(config.get('tokenizer', 'sentencepiece')).entries
     keeps_files = any(
         entry.name == 'huggingface' and not entry.arguments.get('path')
         for entry in entries
     )
     # A run trained here gets such a tokenizer from its init_from only.
-    return keeps_files and not flat.get('init_from')
+    return keeps_files and not config.get('init_from')
 
 
 def _is_raised_limit(field: str, there: Config, here: Config) -> bool:
