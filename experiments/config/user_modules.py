@@ -47,7 +47,8 @@ def _modules_in(part: Any) -> set[str]:
             if module and module.partition('.')[0] not in _NOT_USERS:
                 found.add(module)
             # The utility of `mbr` and the sources of `mix` are also components.
-            for inner in map(entry.arguments.get, ('utility', 'sources')):
+            for argument in ('utility', 'sources'):
+                inner = entry.arguments.get(argument, [])
                 for nested in inner if isinstance(inner, list | tuple) else [inner]:
                     found |= _modules_in(nested)
     return found

@@ -24,15 +24,14 @@ def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
     `train.freeze` is searched in paths with separate layers, such as
     'encoder/layer_0/feed_forward/up/kernel', also if the model scans its layers.
     """
+    held = frozenset()
+    if model.dense.trained_parameters:
+        held = adapters.frozen_paths(model, _params(model))
     pattern = config.train.freeze
-    if not (pattern or model.dense.trained_parameters):
-        return frozenset()
-    stacked, separate = _params(model), _params(model.with_separate_layers())
-    held = adapters.frozen_paths(model, stacked)
     if not pattern:
         return held
-    names = sorted(freezing.paths(separate))
-    found = {path: re.search(pattern, path) is not None for path in names}
+    separate = freezing.paths(_params(model.with_separate_layers()))
+    found = {path: re.search(pattern, path) is not None for path in sorted(separate)}
     where = f'train.freeze={quote(pattern)}'
     if not any(found.values()):
         first, *_, last = found
