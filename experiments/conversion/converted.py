@@ -45,9 +45,12 @@ def read_checkpoint(
     with user_errors():
         theirs = folder.read_config(path)
         model, vocab_size, special_tokens = flaxformer_lite.describe_pretrained(path)
+    specs: Any = {
+        'data': data,
+        'tokenizer': f'huggingface(vocab_size={vocab_size})',
+    }
     config = ExperimentConfig(
-        data=data,
-        tokenizer=f'huggingface(vocab_size={vocab_size})',
+        **specs,
         model=model,
         evaluation=EvaluationConfig(average=1),
         checkpoint=CheckpointConfig(keep=1),
