@@ -1,9 +1,10 @@
 """Peak memory of a training process, next to XLA's figures for its step.
 
     python -m benchmarks.memory
+    python -m benchmarks.memory --adapters
 
 Each config, a changed `configs/wmt_small.py` on `grammar`, trains for three steps in
-its own process.
+its own process. `--adapters` only compiles training steps of NLLB-200 600M's size.
 """
 
 import argparse
@@ -34,6 +35,22 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {'model.feed_forward': 'mixture'},
 )
 STEPS = 3
+# NLLB-200 distilled 600M, and what trains.
+NLLB = {
+    'd_model': 1024,
+    'num_layers': 12,
+    'num_heads': 16,
+    'd_ff': 4096,
+    'attention_bias': True,
+    'positions': 'sinusoidal_t2t(offset=2)',
+    'residual': 'pre_norm',
+    'tie': 'all',
+    'scan_layers': True,
+    'dtype': 'bfloat16',
+}
+VOCABULARY = 256_206
+DENSE = (None, 'lora(rank=8)', 'lora(rank=8, dora=True)', 'lora(rank=8, on="")')
+ROWS, LENGTH = 16, 128
 
 
 def main() -> None:
@@ -41,7 +58,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--changes', type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument('--adapters', action='store_true')
     args = parser.parse_args()
+    if args.adapters:
+        rows = []
+        for dense in DENSE:
+            rows.append([dense or 'all parameters', *compiled(dense)])
+            print(*rows[-1], file=sys.stderr, flush=True)
+        head = ['trained', 'millions', 'state GB', 'step GB', 'sum GB', 'checkpoint MB']
+        print(console.table(head, rows))
+        return
     if args.changes is not None:
         print(json.dumps(work(args.changes)))
         return
@@ -54,6 +80,39 @@ def main() -> None:
             print(*row, file=sys.stderr, flush=True)
     head = ['config', 'arrays MB', 'to work with MB', 'peak MB']
     print(console.table(head, rows))
+
+
+def compiled(dense: str | None) -> list[str]:
+    """Returns XLA's figures of a training step with Adam, which isn't run."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from flaxformer_lite import adapters, build, init_state, make_train_step
+    from flaxformer_lite.training import freezing
+    from flaxformer_lite.training.batch import BATCH_ARRAYS
+
+    model = build.model(NLLB | {'dense': dense}, VOCABULARY)
+    optimizer = optax.adam(1e-4)
+    key = jax.eval_shape(jax.random.key, 0)
+
+    def init(key, frozen=frozenset()):
+        return init_state(model, optimizer, key, frozen=frozen)
+
+    frozen = adapters.frozen_paths(model, jax.eval_shape(init, key).params)
+    state = jax.eval_shape(functools.partial(init, frozen=frozen), key)
+    array = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
+    step = jax.jit(make_train_step(model, optimizer, frozen=frozen), donate_argnums=0)
+    program = step.lower(state, dict.fromkeys(BATCH_ARRAYS, array), key).compile()
+    by_xla: Any = program.memory_analysis()
+    extra = by_xla.output_size_in_bytes - by_xla.alias_size_in_bytes
+    sizes = [by_xla.argument_size_in_bytes, by_xla.temp_size_in_bytes + extra]
+    trained, _ = freezing.split(state.params, frozen)
+    number = sum(x.size for x in jax.tree.leaves(trained))
+    saved = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.opt_state))
+    saved += 4 * number
+    gigabytes = [f'{size / 1e9:.2f}' for size in (*sizes, sum(sizes))]
+    return [f'{number / 1e6:.2f}', *gigabytes, f'{saved / 1e6:.1f}']
 
 
 def measured(changes: dict[str, Any], cache: str) -> dict[str, float]:

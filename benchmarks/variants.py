@@ -2,15 +2,19 @@
 
     python -m benchmarks.variants --data='text(path="…", source="en", target="de")'
         --steps=250
+    python -m benchmarks.variants --only=modern --steps=60 --rounds=3
 
-Each variant trains in its own process, on the same batches.
+Each variant trains in its own process, on the same batches. `modern` are the arms of
+`configs/sweeps/modern.py`. On a GPU, take a larger config, such as `wmt_base_bf16`.
 """
 
 import argparse
 import functools
+import importlib
 import itertools
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,22 +52,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('--data', required=True, help='a data source, like config.data')
+    parser.add_argument('--config', default='wmt_small', help='a file of configs/')
+    parser.add_argument(
+        '--data', default='grammar', help='a data source, like config.data'
+    )
     parser.add_argument('--steps', type=int, default=2000)
     parser.add_argument(
-        '--only', default='', help='fields, comma-separated; empty: all'
+        '--only', default='', help='fields, comma-separated, or modern; empty: all'
     )
+    parser.add_argument('--rounds', type=int, default=1, help='runs of each variant')
     parser.add_argument('--variant', type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.variant is not None:
         print(json.dumps(work(args)))
         return
+    found = {name(v): v for v in variants(args.only)}
+    if args.only == 'modern':
+        found = modern()
     sides = [
-        Side(name(v), (f'--variant={json.dumps(v)}',), HUGE)
-        for v in variants(args.only)
+        Side(title, (f'--variant={json.dumps(v)}',), HUGE) for title, v in found.items()
     ]
-    results = turns.take('benchmarks.variants', sides, 1)
-    print(turns.table(results, 'tokens/s'))
+    results = turns.take('benchmarks.variants', sides, args.rounds)
+    print(turns.table(results, 'tokens/s', 'CPU ms a step'))
 
 
 def name(variant: dict[str, Any]) -> str:
@@ -72,10 +82,23 @@ def name(variant: dict[str, Any]) -> str:
     )
 
 
+def modern() -> dict[str, dict[str, Any]]:
+    """Returns the components of the sweep `modern` by name, and multi-token heads."""
+    from configs.sweeps.modern import PARTS
+
+    found = {
+        part: {field.removeprefix('model.'): value for field, value in fields.items()}
+        for part, fields in PARTS.items()
+    }
+    return found | {'multi-token': {'architecture': 'multi_token'}}
+
+
 def variants(only: str = '') -> list[dict[str, Any]]:
     from flaxformer_lite.config.variants import FOLDERS, names
 
     found: list[dict[str, Any]] = [{}]
+    if only == 'modern':
+        return found
     for field in only.split(',') if only else FOLDERS:
         if '.' not in field:  # they use the same files
             found += [
@@ -85,13 +108,20 @@ def variants(only: str = '') -> list[dict[str, Any]]:
 
 
 def _config(args: argparse.Namespace) -> Any:
-    from configs import wmt_small
+    from configs.sweeps import modern
     from experiments.config import load
 
-    config = wmt_small.get_config()
+    config = importlib.import_module(f'configs.{args.config}').get_config()
+    load.fill(config)
     config.data, config.train.steps = args.data, args.steps
     config.optimizer.schedule = 'cosine(peak=2e-3, warmup=0.15)'
-    config.model.update(args.variant)
+    config.model.residual = 'pre_norm'
+    variant = dict(args.variant)
+    if variant.get('feed_forward') == modern.SWIGLU:
+        # As many parameters as at the sweep's width.
+        inner = round(config.model.d_ff * 2 / 3)
+        variant['feed_forward'] = f'swiglu(d_ff={inner})'
+    config.model.update_from_flattened_dict(variant)
     return load.from_config_dict(config)
 
 
@@ -114,6 +144,8 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     step = make_train_step(made.model, made.programs.optimizer)
     jitted = jax.jit(step, donate_argnums=0)
     programs, figures = {}, Progress(text='')
+    seconds = 0.0  # of the CPU
+    start = time.process_time()
     for batch, after in itertools.islice(
         prefetch(made.batches.iterate(Position())), args.steps
     ):
@@ -123,18 +155,25 @@ def work(args: argparse.Namespace) -> dict[str, float]:
         )
         if shape not in programs:
             figures.settle()
+            began = time.process_time()
             programs[shape] = compilation.compile_program(jitted, state, batch, key)
+            seconds -= time.process_time() - began
             figures.start_clock()
         state, metrics = programs[shape](state, batch, key)
         figures.add(0, after, metrics)
     figures.settle()
+    seconds += time.process_time() - start
     peak = turns.peak_megabytes()
+    by_xla = [program.memory_analysis() for program in programs.values()]
     dev = made.evaluator.loss(state.variables, made.dev[1])
     return {
         'parameters': result.count_parameters(state.params),
         'ms a step': 1000 * figures.seconds / args.steps,
+        'CPU ms a step': 1000 * seconds / args.steps,
         'tokens/s': figures.tokens / figures.seconds,
         'tokens': figures.tokens,
+        'arrays MB': max(x.argument_size_in_bytes for x in by_xla) / 1e6,
+        'to work with MB': max(x.temp_size_in_bytes for x in by_xla) / 1e6,
         'peak MB': peak,
         'dev loss': dev['loss'],
     }

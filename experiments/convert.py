@@ -9,7 +9,8 @@ The other commands accept the new directory like any run: translate, evaluate, r
 and demo. To train from it, pass it to run as --config.init_from. A trained run can be
 exported to these formats:
   huggingface: a folder for Transformers;
-  ctranslate2: a model for CTranslate2.
+  ctranslate2: a model for CTranslate2;
+  peft: the adapters of model.dense alone, for PEFT.
 Unsupported settings are reported before anything is written.
 """
 
@@ -26,7 +27,9 @@ from experiments.command_line import console, flags, screen
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 
-FORMATS = ('ctranslate2', 'huggingface')
+FORMATS = ('ctranslate2', 'huggingface', 'peft')
+OF_CHECKPOINTS = ('workdir', 'source', 'target', 'hub', 'to_encoder_decoder')
+CROSS_ATTENTION = ('merged', 'separate')
 
 
 def main() -> None:
@@ -38,9 +41,10 @@ def main() -> None:
                 'to convert a checkpoint, pass --workdir; to export a run, pass --to '
                 'and --out'
             )
-    elif args.out is None or args.workdir or args.source or args.target or args.hub:
+    elif args.out is None or any(getattr(args, name) for name in OF_CHECKPOINTS):
         parser.error(
-            '--to: needs --out, and excludes --workdir, --from, --source and --target'
+            '--to: needs --out, and excludes --workdir, --from, --source, --target and '
+            '--to_encoder_decoder'
         )
     if (args.folder is None) == (args.hub is None):
         parser.error('pass a directory, or the name of a checkpoint as --from')
@@ -80,6 +84,12 @@ def _parser() -> flags.Parser:
             default='',
             help=f'{side} language, for multilingual checkpoints',
         )
+    made.add_argument(
+        '--to_encoder_decoder',
+        choices=CROSS_ATTENTION,
+        help='copy the layers of a decoder-only checkpoint to an encoder and a '
+        'decoder, with cross-attention merged with self-attention or separate',
+    )
     written = parser.add_argument_group('export a run')
     written.add_argument('--to', choices=FORMATS, help='export format')
     written.add_argument('--out', type=Path, help='new directory to write to')
@@ -129,7 +139,7 @@ def _make_run(args: argparse.Namespace) -> str:
     from experiments.training.result import count_parameters
 
     conversion = converted.read_checkpoint(
-        args.folder, args.data, args.source, args.target
+        args.folder, args.data, args.source, args.target, args.to_encoder_decoder
     )
     variables = converted.write_run(conversion, args.workdir)
     facts = {

@@ -64,7 +64,7 @@ def main() -> None:
                 metrics.make(evaluation.metrics), source.target, *targets
             ),
             args.workdir if saves else None,
-            source.direction,
+            source,
             objective=objective and objective.with_tokenizer(run.tokenizer),
             on_progress=shown.count,
         )

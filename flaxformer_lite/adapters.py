@@ -22,12 +22,22 @@ def frozen_paths(model: Model, params: Any) -> frozenset[str]:
 
     Args:
       params: Parameters of the model, or their shapes.
+
+    Raises:
+      ValueError: The model has no matrix that its adapters are for.
     """
     trained = model.dense.trained_parameters
     if not trained:
         return frozenset()
     paths = freezing.paths(params)
-    return frozenset(path for path in paths if path.rpartition('/')[2] not in trained)
+    held = frozenset(path for path in paths if path.rpartition('/')[2] not in trained)
+    if len(held) == len(paths):
+        first, *_, last = sorted(x[:-7] for x in paths if x.endswith('/kernel'))
+        raise ValueError(
+            'model.dense puts an adapter on no matrix. The matrices are '
+            f'{first}, …, {last}.'
+        )
+    return held
 
 
 def merge(model: Model, variables: Any) -> Any:

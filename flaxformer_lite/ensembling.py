@@ -60,7 +60,8 @@ class Ensemble(nn.Module):
         )
 
     # Attributes that training and introspection read from a model.
-    logit_factors = scans_layers = stacks = with_remat = _needs_one_model
+    logit_factors = factors_of_heads = _needs_one_model
+    scans_layers = stacks = with_remat = _needs_one_model
 
     @nn.nowrap
     def members(self, variables: Any) -> list[tuple[Model, Any]]:

@@ -119,8 +119,8 @@ _outputs: contextvars.ContextVar[list[jax.Array] | None] = contextvars.ContextVa
 def layer_outputs() -> Iterator[list[jax.Array]]:
     """Context in which the next call of a stack appends its layers' outputs to a list.
 
-    The list starts with the input of the first layer, BTD. All entries are normalized
-    as the stack's output is.
+    The list starts with the input of the first layer. Entries are residual streams;
+    `Stack.normalize` makes them outputs of the stack.
     """
     outputs: list[jax.Array] = []
     token = _outputs.set(outputs)

@@ -131,6 +131,8 @@ def _shrunk_run(argv: list[str]) -> list[str]:
     if config.endswith('.json'):  # whose model is one that is there
         of_model = ('model.', 'tokenizer')
         fields = {k: v for k, v in fields.items() if not k.startswith(of_model)}
+    if 'model.dense' in given:
+        fields['model.dense'] = given['model.dense'].replace('rank=8', 'rank=2')
     if 'model.decoder.num_layers' in given:  # two more than the source's, here one
         fields['model.decoder.num_layers'] = 3
         fields['init_ignore'] = given['init_ignore'].replace('[45]', '[12]')

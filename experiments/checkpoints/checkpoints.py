@@ -210,6 +210,11 @@ class Checkpoints:
         """Returns the metadata of a checkpoint, or {} if it cannot be read."""
         return self._content(step).get('metadata', {})
 
+    def digest(self, step: int) -> str | None:
+        """Returns the SHA-256 of a checkpoint's metadata and checksums, if readable."""
+        content = self._content(step)
+        return _seal(content) if content else None
+
     def _content(self, step: int) -> dict[str, Any]:
         try:
             return _read_content(self.directory / str(step))

@@ -20,31 +20,43 @@ from experiments.data.tokenizers.huggingface import (
 )
 from experiments.errors import UserError, user_errors
 from experiments.runs import directory, environment, trained_run
-from flaxformer_lite.pretrained import folder
+from flaxformer_lite.pretrained import adaptation, folder
 
 STEP = 0  # of its checkpoint, which has no training steps here
 
 
 class Conversion(NamedTuple):
-    """A published checkpoint, read but for its arrays."""
+    """A published checkpoint, read but for its arrays.
+
+    Attributes:
+      is_adapted: Whether both stacks get its layers.
+    """
 
     folder: Path
     model_type: str
     config: ExperimentConfig
     tokenizer: HuggingfaceTokenizer
+    is_adapted: bool = False
 
 
 def read_checkpoint(
-    path: Path, data: str, source: str = '', target: str = ''
+    path: Path,
+    data: str,
+    source: str = '',
+    target: str = '',
+    to_encoder_decoder: str | None = None,
 ) -> Conversion:
     """Reads a checkpoint's config and tokenizer, but no arrays.
 
     Args:
       source, target: For families that write languages as tokens.
+      to_encoder_decoder: The cross-attention for `adaptation`.
     """
     with user_errors():
         theirs = folder.read_config(path)
         model, vocab_size, special_tokens = flaxformer_lite.describe_pretrained(path)
+        if to_encoder_decoder:
+            model = adaptation.to_encoder_decoder(model, to_encoder_decoder)
     specs: Any = {
         'data': data,
         'tokenizer': f'huggingface(vocab_size={vocab_size})',
@@ -57,7 +69,8 @@ def read_checkpoint(
     )
     components.build(config, vocab_size, special_tokens)
     tokenizer = from_checkpoint(path, vocab_size, special_tokens, source, target)
-    return Conversion(path, str(theirs['model_type']), config, tokenizer)
+    model_type = str(theirs['model_type'])
+    return Conversion(path, model_type, config, tokenizer, bool(to_encoder_decoder))
 
 
 def write_run(conversion: Conversion, path: Path) -> Any:
@@ -67,6 +80,8 @@ def write_run(conversion: Conversion, path: Path) -> Any:
     stored = conversion.config.to_dict()
     with user_errors():
         _, variables = flaxformer_lite.from_pretrained(conversion.folder)
+    if conversion.is_adapted:
+        variables = adaptation.adapt_variables(conversion.config.model, variables)
     with storage.replacing(path) as draft:
         draft.mkdir()
         conversion.tokenizer.save(draft / trained_run.TOKENIZER)

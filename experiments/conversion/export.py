@@ -5,7 +5,7 @@ from pathlib import Path
 
 from experiments import storage
 from experiments.command_line import flags
-from experiments.conversion import huggingface, to_ctranslate2
+from experiments.conversion import huggingface, to_ctranslate2, to_peft
 from experiments.conversion.trained import Trained
 from experiments.data.tokenizers.huggingface import HuggingfaceTokenizer
 from experiments.data.tokenizers.sentencepiece import SentencePiece
@@ -19,6 +19,7 @@ from flaxformer_lite.config import build
 _NEEDED = {
     'ctranslate2': ('ctranslate2', 'ctranslate2'),
     'huggingface': ('safetensors', 'export'),
+    'peft': ('safetensors', 'export'),
 }
 
 
@@ -32,7 +33,7 @@ def export(
     """Exports a trained run to a new folder `out`, atomically.
 
     Args:
-      to: 'ctranslate2' or 'huggingface'.
+      to: 'ctranslate2', 'huggingface' or 'peft'.
       quantization: 'int8' or 'float32' matrices, for ctranslate2.
     """
     if storage.exists(out):
@@ -47,16 +48,18 @@ def export(
     compilation.use_cache()
     run = OpenedRun(workdir, trust_code)
     trained = _merged(run)
-    if to != 'huggingface' and not isinstance(trained.tokenizer, SentencePiece):
+    if to == 'ctranslate2' and not isinstance(trained.tokenizer, SentencePiece):
         raise UserError(
-            f'--to={to}: tokenizer={trained.config.tokenizer} is not supported. It '
-            'must be a sentencepiece. For a Hugging Face tokenizer, use '
+            f'--to=ctranslate2: tokenizer={trained.config.tokenizer} is not '
+            'supported. It must be a sentencepiece. For a Hugging Face tokenizer, use '
             '--to=huggingface.'
         )
     with storage.replacing(out) as folder:
         folder.mkdir()
         if to == 'ctranslate2':
             to_ctranslate2.write(trained, folder, quantization)
+        elif to == 'peft':
+            to_peft.write(run, trained, folder)
         elif isinstance(trained.tokenizer, HuggingfaceTokenizer):
             huggingface.write_published(trained, folder)
         else:

@@ -29,6 +29,8 @@ FILES = (
     'model-*.safetensors',
 )
 _NAME = re.compile(r'([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?', re.ASCII)
+# Prefix of the cached runs.
+_CONVERTED = 'hub-'
 _LOG_IN = 'Log in with `hf auth login`, or set HF_TOKEN.'
 
 
@@ -66,10 +68,13 @@ def checkpoint(name: str) -> Path:
     return Path(found)
 
 
-def as_run(name: str) -> Path:
+def as_run(name: str, source: str = '', target: str = '') -> Path:
     """Returns the directory of the run `init_from`, which may be a name on the Hub.
 
     The converted checkpoint is cached. A path whose first folder exists is local.
+
+    Args:
+      source, target: For families that write languages as tokens.
     """
     path = Path(name).expanduser()
     first = path.parts[0] if path.parts else ''
@@ -78,20 +83,28 @@ def as_run(name: str) -> Path:
     found = checkpoint(name)
     owner, _, rest = name.partition('/')
     # A later version may convert it otherwise.
-    made_by = f'{found.name}-{load.VERSION}'
-    kept = compilation.use_cache() / f'hub-{owner}--{rest.partition("@")[0]}-{made_by}'
+    made_by = '-'.join([found.name, str(load.VERSION), source, target]).rstrip('-')
+    kept = (
+        compilation.use_cache()
+        / f'{_CONVERTED}{owner}--{rest.partition("@")[0]}-{made_by}'
+    )
     with storage.lock(kept.with_name(f'.{kept.name}.lock'), wait=True):
         if not storage.exists(kept):
             try:
-                made = converted.read_checkpoint(found, str(ExperimentConfig().data))
+                made = converted.read_checkpoint(
+                    found, str(ExperimentConfig().data), source, target
+                )
             except UserError as error:
                 raise UserError(
-                    f'init_from={name}: {error} Or convert it by itself, with its '
-                    f'languages: python -m experiments.convert --from={name} '
-                    '--source=… --target=… --workdir=…'
+                    f'init_from={name}, with the languages of tokenizer: {error}'
                 ) from None
             converted.write_run(made, kept)
     return kept
+
+
+def is_converted(run: Path | str) -> bool:
+    """Returns whether `as_run` made a run."""
+    return Path(run).name.startswith(_CONVERTED)
 
 
 def check_push(name: str) -> None:

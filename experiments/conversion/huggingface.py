@@ -81,7 +81,7 @@ def write_published(trained: Trained, folder: Path) -> None:
         )
         with user_errors('--to=huggingface: '):
             config, arrays = load.to_pretrained(
-                described, trained.variables, theirs['model_type']
+                described, trained.variables, _written_as(model, theirs['model_type'])
             )
         config['bos_token_id'] = theirs.get('bos_token_id')
     else:
@@ -113,6 +113,12 @@ def write_published(trained: Trained, folder: Path) -> None:
         source, target = tokenizer.default_languages
         documents[_TOKENIZER] |= {'src_lang': source, 'tgt_lang': target}
     _save(folder, documents, arrays)
+
+
+def _written_as(model: Model, model_type: str) -> str:
+    if model.has_decoder_beside_encoder:
+        return load.family_of(model_type).adapted or model_type
+    return model_type
 
 
 def _save(
@@ -149,6 +155,10 @@ def find_family(trained: Trained) -> FamilyModel:
     refused = []
     for name in load.FAMILIES.names():
         family = load.FAMILIES.find(name).cls
+        if family.fields.get('architecture', own.config.architecture) != (
+            own.config.architecture
+        ):
+            continue
         try:
             return _in_words_of(family, own, trained.model)
         except ValueError as error:

@@ -12,7 +12,9 @@ import numpy as np
 
 from experiments import storage
 from experiments.config.search import Decoding
+from experiments.data.documents import separated
 from experiments.data.objectives.base import Objective
+from experiments.data.sources.base import Source
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, warn
 from experiments.evaluation import scores, sets
@@ -44,7 +46,7 @@ class Evaluator:
 
     Args:
       path: The run's directory, which gets the translations; None disables saving.
-      direction: Name of a set → codes of source and target language.
+      data: Source of the sets, which knows their languages and documents.
       objective: Makes the examples of the loss; None is translation.
       on_progress: Called with the number of translated sentences, their total, and a
         description: 'sentences of val'.
@@ -57,14 +59,14 @@ class Evaluator:
         decoding: Decoding,
         metrics: Sequence[Metric],
         path: Path | None,
-        direction: Callable[[str], tuple[str, str]],
+        data: Source,
         devices: DeviceMesh | None = None,
         objective: Objective | None = None,
         programs: ProgramCache | None = None,
         on_progress: Callable[[int, int, str], None] = lambda done, total, unit: None,
     ):
         self._path = path
-        self._direction = direction
+        self._data = data
         self._metrics = metrics
         self._on_progress = on_progress
         self._evaluated: dict[tuple[str, int, int], Evaluation] = {}
@@ -113,23 +115,32 @@ class Evaluator:
         return self._evaluated[key]
 
     def _evaluate(self, variables: Any, name: str, pairs: Pairs) -> Evaluation:
-        sources, references = sets.to_lines(pairs)
+        documents = self._data.documents(name)
+        sizes = list(itertools.chain(*documents))
+        examples = sets.joined_blocks(pairs, sizes) if documents else pairs
+        lines, _ = sets.to_lines(examples)
 
         def on_progress(done: int) -> None:
-            self._on_progress(done, len(sources), f'sentences of {name}')
+            self._on_progress(done, len(lines), f'sentences of {name}')
 
-        hypotheses = self._translate(variables, sources, on_progress=on_progress)
+        hypotheses = self._translate(variables, lines, on_progress=on_progress)
         outputs = [best_first[0].text for best_first in hypotheses]
-        direction = self._direction(name)
+        if documents:
+            aligned = map(separated, outputs, sizes)
+            outputs = list(itertools.chain.from_iterable(aligned))
+        sources, references = sets.to_lines(pairs)
+        direction = self._data.direction(name)
         _, target = direction
         metrics = [scores.in_language(x, target, references) for x in self._metrics]
         found = {
             'direction': '-'.join(direction),
             'target': target,
             'sentences': len(pairs),
-            **self.loss(variables, pairs),
+            **self.loss(variables, examples),
             **scores.score_translations(metrics, outputs, references, sources),
         }
+        if documents:
+            found |= scores.score_documents(metrics, outputs, references, documents)
         return Evaluation(found, outputs)
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:

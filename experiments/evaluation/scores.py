@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.command_line import console
+from experiments.data.documents import Documents, grouped
 from experiments.metrics.base import OF_MODELS, Metric, References
+from experiments.metrics.bleu import Bleu
 from experiments.runs.reading import metric_names
 
 Scores = dict[str, Any]  # scores and signatures of a set, by name
@@ -51,6 +53,29 @@ def score_translations(
             lower.append(metric.name)
     result['lower_is_better'] = lower
     return result
+
+
+def score_documents(
+    scored_by: Sequence[Metric],
+    outputs: Sequence[str],
+    references: References,
+    documents: Documents,
+) -> Scores:
+    """Returns d-BLEU (Liu et al. 2020), as `document_bleu` for the metric `bleu`.
+
+    A document is one text, so n-grams may cross sentences.
+    """
+    sizes = list(map(sum, documents))
+    texts = list(map(' '.join, grouped(outputs, sizes)))
+    known = [
+        tuple(map(' '.join, zip(*of_sentences, strict=False)))
+        for of_sentences in grouped(references, sizes)
+    ]
+    metrics = [x for x in scored_by if isinstance(x, Bleu)]
+    named = [dataclasses.replace(x, name=f'document_{x.name}') for x in metrics]
+    found = score_translations(named, texts, known, texts)
+    del found['lower_is_better']
+    return found
 
 
 def summary(name: str, step: int, result: Scores) -> str:

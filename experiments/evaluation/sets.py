@@ -3,6 +3,7 @@
 from collections.abc import Container, Sequence
 
 from experiments import storage
+from experiments.data import documents
 from experiments.data.sources.base import Pair, Sets, as_references
 from experiments.data.tokenizers.base import on_one_line
 from experiments.errors import UserError
@@ -68,3 +69,13 @@ def to_lines(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
 def first_references(pairs: Pairs) -> list[Pair]:
     """Returns each source with its first reference."""
     return [(source, references[0]) for source, references in pairs]
+
+
+def joined_blocks(pairs: Pairs, sizes: Sequence[int]) -> Pairs:
+    """Returns blocks of sentences as examples, with their references by number."""
+    examples = []
+    for block in documents.grouped(pairs, sizes):
+        source = documents.joined([source for source, _ in block])
+        by_number = zip(*(references for _, references in block), strict=False)
+        examples.append((source, tuple(map(documents.joined, by_number))))
+    return examples

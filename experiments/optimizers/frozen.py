@@ -26,7 +26,9 @@ def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
     """
     held = frozenset()
     if model.dense.trained_parameters:
-        held = adapters.frozen_paths(model, _params(model))
+        params = _params(model)
+        with user_errors():
+            held = adapters.frozen_paths(model, params)
     pattern = config.train.freeze
     if not pattern:
         return held

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from experiments.errors import UserError, user_errors
+from experiments.optimizers.normalized import normalized_adam
 from flaxformer_lite import testing
 from flaxformer_lite.config import results
 from flaxformer_lite.config.spec import Component, Spec, imported
@@ -74,8 +75,11 @@ def make(
 
 @functools.cache
 def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Returns optax's functions by the names that `make` takes, `contrib` last."""
-    found = {}
+    """Returns optax's functions by the names that `make` takes, `contrib` last.
+
+    `normalized_adam` is this project's.
+    """
+    found: dict[str, Any] = {'normalized_adam': normalized_adam}
     for prefix, module in (('', optax), (CONTRIB, optax.contrib)):
         for name, function in sorted(vars(module).items()):
             if name.startswith(('_', 'scale_by_')) or not inspect.isfunction(function):

@@ -68,6 +68,8 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
         model = model.clone(source_vocab_size=vocabulary.source_vocab_size)
         check.check_backend(config)
         mesh.abstract_variables(model)
+    if model.dense.trained_parameters:
+        base.check(checkpoints)
     return TrainedRun(config, vocabulary, model, checkpoints, decoding)
 
 
@@ -86,7 +88,6 @@ def average(
       devices: Where the parameters go. Defaults to replicas on all devices.
       step: Selects one checkpoint.
     """
-    path = checkpoints.directory.parent
     abstract = mesh.abstract_variables(model, devices)
     held = adapters.frozen_paths(model, abstract['params'])
     own, _ = freezing.split(abstract['params'], held)
@@ -99,7 +100,7 @@ def average(
                 steps = [step]
             mean = checkpoints.average(steps, abstract | {'params': own}, warn)
             params = mean.variables['params']
-            params = base.join(path, params, abstract['params'], held)
+            params = base.join(checkpoints, params, abstract['params'], held)
             return mean._replace(variables=mean.variables | {'params': params})
         except Gone:
             checkpoints.scores = _dev_scores(checkpoints, config)

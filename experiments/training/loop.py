@@ -171,12 +171,15 @@ class Trainer:
         else:
             self._resume(restored)
             state = eval_params.restored(restored.state)
-            params = base.join(self.path, state.params, abstract.params, self._held)
+            params = base.join(
+                self._checkpoints, state.params, abstract.params, self._held
+            )
             state = state.replace(params=params)
         self.step = int(state.step)
         self._open_log()
         if restored is None and self.setup.warm_start:
-            base.save(self.path, state.params, self._held)
+            origin = self.setup.warm_start.record['run']
+            base.save(self.path, state.params, self._held, origin)
             # Once this checkpoint exists, the source run is no longer needed.
             self._save(state)
         self._wait_for_checkpoint()
@@ -205,6 +208,7 @@ class Trainer:
 
     def _resume(self, restored: Restored) -> None:
         self._check_rows(restored.step, restored.metadata.pop('rows', None))
+        restored.metadata.pop('base', None)
         self.progress = Progress(**restored.metadata)
         if self.progress.text != self.setup.pairs.digest:
             raise UserError(
@@ -302,6 +306,8 @@ class Trainer:
         self._log.flush()
         tree = eval_params.to_save(state, self._held)
         metadata = {**self.progress.metadata(), 'rows': self._log.seal()}
+        if self._held:
+            metadata['base'] = base.facts(self.path)
         self._checkpoints.save(self.step, tree, metadata)
         self._unreported_step = self.step
 

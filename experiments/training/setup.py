@@ -18,6 +18,7 @@ from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
 from experiments.data.sources.base import Source
 from experiments.data.tokenizers.base import Tokenizer
+from experiments.data.tokenizers.huggingface import HuggingfaceTokenizer
 from experiments.errors import user_errors
 from experiments.evaluation import scores, sets, translator
 from experiments.evaluation.evaluator import Evaluator
@@ -78,7 +79,8 @@ def prepare(
     # Report errors of the config before loading the data.
     made = components.build(config)
     optimizer.check_rates(config, made.optimizer)
-    origin = warm_start.source(config, path, made.tokenizer, hub.as_run)
+    find = functools.partial(_converted, made.tokenizer)
+    origin = warm_start.source(config, path, made.tokenizer, find)
     devices = mesh.make_mesh(**vars(config.mesh))
     check.check_backend(config)
     screen.begin('checking components', quiet=True)
@@ -122,6 +124,13 @@ def prepare(
         teacher=teacher,
         warm_start=taken,
     )
+
+
+def _converted(tokenizer: Tokenizer, name: str) -> Path:
+    """Returns the directory of `init_from`, with the config's languages if named."""
+    if isinstance(tokenizer, HuggingfaceTokenizer):
+        return hub.as_run(name, *tokenizer.base_languages)
+    return hub.as_run(name)
 
 
 def count_steps(config: ExperimentConfig, batches: Batches) -> int:
@@ -216,7 +225,7 @@ def _evaluator(
         made.decoding,
         metrics,
         path,
-        data.direction,
+        data,
         devices,
         made.objective,
         programs,

@@ -35,6 +35,7 @@ class Family:
       computed: Arrays of files to ignore.
       zeros: Paths of our parameters that are 0 if files lack them.
       rotates_halves: Whether rotary positions pair features i and i + d_k / 2.
+      adapted: The `model_type` of encoder-decoders made from a decoder-only family.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()
@@ -47,6 +48,7 @@ class Family:
     computed: ClassVar[tuple[str, ...]] = ()
     zeros: ClassVar[tuple[str, ...]] = ()
     rotates_halves: ClassVar[bool] = False
+    adapted: ClassVar[str] = ''
 
     @classmethod
     def arrays_of(cls, config: ModelConfig) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from flaxformer_lite.families._entries import Choice, Copy, Pattern, Spec
 from flaxformer_lite.families.base import Family, in_layers
 from flaxformer_lite.validation import Positive, Range, quote
 
-_NETWORKS = {'gelu_pytorch_tanh': 'geglu(tanh=True)', 'silu': 'swiglu'}
+NETWORKS = {'gelu_pytorch_tanh': 'geglu(tanh=True)', 'silu': 'swiglu'}
 _STACKS = ('encoder', 'decoder')
 _TURNS = ('sliding_attention', 'full_attention')
 _NUMBERS = {
@@ -18,6 +18,16 @@ _NUMBERS = {
     'sliding_window': Annotated[int | None, Range(at_least=1)],
 }
 LAYER = 'model.{stack}.layers.{layer}.'
+# Our path within a layer → rest of their name, in all Gemma models.
+MATRICES = {
+    'self_attention/query': 'self_attn.q_proj',
+    'self_attention/key': 'self_attn.k_proj',
+    'self_attention/value': 'self_attn.v_proj',
+    'self_attention/out_proj': 'self_attn.o_proj',
+    'feed_forward/gate': 'mlp.gate_proj',
+    'feed_forward/up': 'mlp.up_proj',
+    'feed_forward/down': 'mlp.down_proj',
+}
 # Defaults of fields that a stack's config omits.
 _MODULE = {
     'num_hidden_layers': 26,
@@ -48,7 +58,7 @@ def _by_layer(stack: str) -> Pattern:
 
 
 def _network(stack: str) -> Spec:
-    return Spec(Choice(f'{stack}.hidden_activation', _NETWORKS), dropout='dropout_rate')
+    return Spec(Choice(f'{stack}.hidden_activation', NETWORKS), dropout='dropout_rate')
 
 
 def norms(stack: str, *sublayers: str) -> dict[str, str]:
@@ -121,17 +131,11 @@ class T5Gemma(Family):
         **in_layers(
             LAYER,
             {
-                'self_attention/query': 'self_attn.q_proj',
-                'self_attention/key': 'self_attn.k_proj',
-                'self_attention/value': 'self_attn.v_proj',
-                'self_attention/out_proj': 'self_attn.o_proj',
+                **MATRICES,
                 'cross_attention/query': 'cross_attn.q_proj',
                 'cross_attention/key': 'cross_attn.k_proj',
                 'cross_attention/value': 'cross_attn.v_proj',
                 'cross_attention/out_proj': 'cross_attn.o_proj',
-                'feed_forward/gate': 'mlp.gate_proj',
-                'feed_forward/up': 'mlp.up_proj',
-                'feed_forward/down': 'mlp.down_proj',
             },
         ),
         **norms('encoder', 'self_attn', 'feedforward'),
@@ -156,11 +160,11 @@ class T5Gemma(Family):
     def read_stack(cls, stack: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields of a stack's config, and values derived from them."""
         found = {**_MODULE, **fields}
-        check_numbers(stack, found)
+        check_numbers(f'{stack}.', found)
         found |= section(f'{stack}.rope_parameters', found.get('rope_parameters'))
         window = found['sliding_window']
         found['window'] = window and window + (stack == 'encoder')
-        return found | {'layer_types': kinds_given(stack, found, _TURNS)}
+        return found | {'layer_types': kinds_given(f'{stack}.', found, _TURNS)}
 
     @classmethod
     def write(cls, described, names):
@@ -174,9 +178,7 @@ class T5Gemma(Family):
                 if k.startswith(prefix)
             }
             fields['vocab_size'] = described.vocab_size
-            fields['query_pre_attn_scalar'] = _query_pre_attn_scalar(
-                fields.pop('scale')
-            )
+            fields['query_pre_attn_scalar'] = query_pre_attn_scalar(fields.pop('scale'))
             theirs[stack] = cls.write_stack(stack, fields)
         return theirs
 
@@ -210,14 +212,14 @@ def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def check_numbers(stack: str, fields: Mapping[str, Any]) -> None:
+def check_numbers(prefix: str, fields: Mapping[str, Any]) -> None:
     """Raises ValueError if sizes of a stack are missing or invalid."""
     for name, kind in _NUMBERS.items():
-        validation.check(f'{stack}.{name}', kind, fields[name])
+        validation.check(f'{prefix}{name}', kind, fields[name])
 
 
 def kinds_given(
-    stack: str, fields: Mapping[str, Any], turns: Sequence[str]
+    prefix: str, fields: Mapping[str, Any], turns: Sequence[str]
 ) -> list[str]:
     """Returns the kind of each layer: from the config, or by repeating `turns`.
 
@@ -230,13 +232,13 @@ def kinds_given(
         return [turns[i % len(turns)] for i in range(layers)]
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise ValueError(
-            f'{stack}.layer_types must have one kind for each of the {layers} layers, '
+            f'{prefix}layer_types must have one kind for each of the {layers} layers, '
             f'not {quote(kinds)}'
         )
     return kinds
 
 
-def _query_pre_attn_scalar(scale: float) -> float:
+def query_pre_attn_scalar(scale: float) -> float:
     """Returns scale^−2, as an integer if it was one."""
     scalar = scale**-2
     whole = round(scalar)

@@ -17,8 +17,12 @@ from flaxformer_lite.validation import quote
 
 _STACKS = ('encoder', 'decoder')
 # The kinds of layers, and defaults of fields that a config omits.
-_THETA = {'full_attention': 1_000_000.0, 'sliding_attention': 10_000.0}
-_TURNS = (*['sliding_attention'] * 5, 'full_attention')
+THETA = {'full_attention': 1_000_000.0, 'sliding_attention': 10_000.0}
+TURNS = (*['sliding_attention'] * 5, 'full_attention')
+QUERY_KEY_NORMS = {
+    'self_attention/core_attention/query_norm': 'self_attn.q_norm',
+    'self_attention/core_attention/key_norm': 'self_attn.k_norm',
+}
 _MODULE = {
     'num_hidden_layers': 26,
     'query_pre_attn_scalar': 256,
@@ -28,26 +32,28 @@ _MODULE = {
 }
 
 
-def _attention(stack: str, **windows: str) -> Pattern:
+def attention(prefix: str, **windows: str) -> Pattern:
+    """Returns the entry for attention; the prefix is that of their fields."""
     norm = '(query_key_norm=True, query_key_offset=1.0)'
-    others = dict(scale=f'{stack}.scale', dropout='attention_dropout')
+    others = dict(scale=f'{prefix}scale', dropout='attention_dropout')
     kinds = {
         'full_attention': Spec(f'softmax{norm}', **others),
         'sliding_attention': Spec(f'local{norm}', **others, **windows),
     }
-    return Pattern(f'{stack}.layer_types', kinds, f'{stack}.num_hidden_layers')
+    return Pattern(f'{prefix}layer_types', kinds, f'{prefix}num_hidden_layers')
 
 
-def _positions(stack: str) -> Pattern:
+def positions(prefix: str) -> Pattern:
+    """Returns the entry for positions."""
     kinds = {
         kind: Spec(
             'rotary',
-            max_wavelength=f'{stack}.{kind}.rope_theta',
-            scale=f'{stack}.{kind}.factor',
+            max_wavelength=f'{prefix}{kind}.rope_theta',
+            scale=f'{prefix}{kind}.factor',
         )
-        for kind in _THETA
+        for kind in THETA
     }
-    return Pattern(f'{stack}.layer_types', kinds, f'{stack}.num_hidden_layers')
+    return Pattern(f'{prefix}layer_types', kinds, f'{prefix}num_hidden_layers')
 
 
 class T5Gemma2(T5Gemma):
@@ -64,17 +70,17 @@ class T5Gemma2(T5Gemma):
         'd_model': Copy('encoder.hidden_size', 'decoder.hidden_size'),
         'decoder.d_model': Copy('decoder.hidden_size'),
         'merged_attention': True,
-        'attention': _attention(
-            'encoder', window='encoder.window', window_after='encoder.window_after'
+        'attention': attention(
+            'encoder.', window='encoder.window', window_after='encoder.window_after'
         ),
-        'decoder.attention': _attention('decoder', window='decoder.window'),
-        'positions': _positions('encoder'),
-        'decoder.positions': _positions('decoder'),
+        'decoder.attention': attention('decoder.', window='decoder.window'),
+        'positions': positions('encoder.'),
+        'decoder.positions': positions('decoder.'),
         'tie': 'all',
     }
     defaults = {
         **{k: v for k, v in T5Gemma.defaults.items() if 'rope_theta' not in k},
-        **{f'{stack}.{kind}.factor': None for stack in _STACKS for kind in _THETA},
+        **{f'{stack}.{kind}.factor': None for stack in _STACKS for kind in THETA},
     }
     expected = {
         'tie_word_embeddings': True,
@@ -86,13 +92,7 @@ class T5Gemma2(T5Gemma):
     arrays = {
         **T5Gemma.arrays,
         'embedding': 'model.encoder.embed_tokens.weight',
-        **in_layers(
-            LAYER,
-            {
-                'self_attention/core_attention/query_norm': 'self_attn.q_norm',
-                'self_attention/core_attention/key_norm': 'self_attn.k_norm',
-            },
-        ),
+        **in_layers(LAYER, QUERY_KEY_NORMS),
         **norms('decoder', 'self_attn', 'feedforward'),
     }
     aliases = {
@@ -107,14 +107,14 @@ class T5Gemma2(T5Gemma):
     def read_stack(cls, stack, fields):
         text = fields.get('text_config', fields)
         fields = {**_MODULE, **section(f'{stack}.text_config', text)}
-        check_numbers(stack, fields)
+        check_numbers(f'{stack}.', fields)
         name = f'{stack}.rope_parameters'
-        fields |= _rotations(name, section(name, fields.get('rope_parameters')))
+        fields |= rotations(name, section(name, fields.get('rope_parameters')))
         window = fields['sliding_window']
         if window is not None:
             fields['window'] = window if stack == 'decoder' else (window + 1) // 2
             fields['window_after'] = window // 2 + 1
-        return fields | {'layer_types': kinds_given(stack, fields, _TURNS)}
+        return fields | {'layer_types': kinds_given(f'{stack}.', fields, TURNS)}
 
     @classmethod
     def write_stack(cls, stack, fields):
@@ -122,17 +122,16 @@ class T5Gemma2(T5Gemma):
         after = fields.pop('window_after', 1)
         if window is not None:
             fields['sliding_window'] = window + after - 1
-        fields['rope_parameters'] = {
-            kind: _rope_fields(fields, kind) for kind in _THETA
-        }
+        fields['rope_parameters'] = rope_parameters(fields)
         if stack == 'encoder':
             return {'text_config': fields}
         return fields
 
 
-def _rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns each kind's base and scale."""
     found = {}
-    for kind, theta in _THETA.items():
+    for kind, theta in THETA.items():
         rope = {'rope_type': 'default', 'rope_theta': theta}
         rope |= section(f'{name}.{kind}', parameters.get(kind))
         if rope['rope_type'] not in ('default', 'linear'):
@@ -148,8 +147,13 @@ def _rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def rope_parameters(fields: dict[str, Any]) -> dict[str, Any]:
+    """Inverts `rotations`; removes its fields."""
+    return {kind: _rope_fields(fields, kind) for kind in THETA}
+
+
 def _rope_fields(fields: dict[str, Any], kind: str) -> dict[str, Any]:
-    theta = fields.pop(f'{kind}.rope_theta', _THETA[kind])
+    theta = fields.pop(f'{kind}.rope_theta', THETA[kind])
     factor = fields.pop(f'{kind}.factor', None)
     if factor is None:
         return {'rope_type': 'default', 'rope_theta': theta}

@@ -199,13 +199,32 @@ class Stack(Checked, nn.Module):
         context = self._with_bias(context)
         self._sow_stream(context, x_BTD)
         x_BTD, caches = self._run_layers(x_BTD, context, encoder_kv, caches, beam)
+        return self.normalize(x_BTD, context), caches
+
+    def normalize(self, x_BTD: jax.Array, context: AttentionContext) -> jax.Array:
+        """Returns the output of the stack for a residual stream of any layer."""
         with padding_known(context.valid_BT):
-            x_BTD = self.final.final_norm(x_BTD)
-            outputs = requested_outputs()
-            if outputs:
-                others = [self.final.final_norm(y_BTD) for y_BTD in outputs[:-1]]
-                outputs[:] = [*others, x_BTD]
-        return x_BTD, caches
+            return self.final.final_norm(x_BTD)
+
+    def end_with(
+        self,
+        layer: Block,
+        x_BTD: jax.Array,
+        context: AttentionContext,
+        encoder_kv: KeyValues | None,
+    ) -> jax.Array:
+        """Returns the output of the stack if another layer replaced the last.
+
+        Args:
+          layer: A module of the caller. It finds nothing published.
+          x_BTD: Residual stream before the last layer, from `layer_outputs`.
+        """
+        scope = LayerScope(self.num_layers - 1)
+        run_layer = self._run_layer(trains=True)
+        context = self._with_bias(context)
+        arguments = x_BTD, context, encoder_kv, None, None
+        y_BTD, _, _ = run_layer(layer, scope, *arguments)
+        return self.normalize(y_BTD, context)
 
     @_with_tied_params
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):

@@ -73,7 +73,7 @@ class Loss(Checked):
         batch: Batch,
         key: jax.Array | None = None,
     ) -> tuple[LossSums, Any]:
-        """Runs the model on a batch and sums the loss.
+        """Runs the model on a batch and sums the loss over labels and heads.
 
         Args:
           model, variables, batch, key: As in `training.forward.forward`.
@@ -86,8 +86,21 @@ class Loss(Checked):
         if self.passes > 1:
             # Adjacent passes of a row stay on one device if the rows are sharded.
             repeated = {k: jnp.repeat(x, self.passes, 0) for k, x in batch.items()}
-        factors, written = forward(model, variables, repeated, key)
-        hidden_BTD, table_VD, bias_V = factors
+        factors, written = forward(model, variables, repeated, key, 'factors_of_heads')
+        (hidden_BTD, *later), *output = factors
+        targets = self.targets(batch)
+        sums = self._sums(model, hidden_BTD, output, targets)
+        if later:
+            padding = model.special_tokens.padding
+            total = jnp.zeros(())
+            for steps, hidden_BTD in enumerate(later, 1):
+                shifted = _later(targets, batch, steps, padding)
+                total += self._sums(model, hidden_BTD, output, shifted).loss
+            others = {**sums.others, 'later_tokens': total}
+            sums = sums.replace(loss=sums.loss + total, others=others)
+        return sums, written
+
+    def _sums(self, model, hidden_BTD, output, targets):
         if self.passes > 1:
             of_pass = hidden_BTD.reshape(-1, self.passes, *hidden_BTD.shape[1:])
             hidden_BTD = jnp.moveaxis(of_pass, 1, 2)
@@ -95,10 +108,7 @@ class Loss(Checked):
         settings = LossOptions(
             self.formula(padding), model.dense.dtype, model.logit_cap, padding
         )
-        targets = self.targets(batch)
-        output = table_VD, bias_V
-        sums = loss_of_logits(hidden_BTD, output, targets, settings)
-        return sums, written
+        return loss_of_logits(hidden_BTD, tuple(output), targets, settings)
 
     def formula(self, padding: int) -> Formula:
         """Returns functions for the sums over labels and their gradient.
@@ -139,6 +149,24 @@ class Loss(Checked):
             return found, gradient_NV
 
         return Formula(sums, sums_and_gradient)
+
+
+def _later(
+    targets: tuple[jax.Array, ...], batch: Batch, steps: int, padding: int
+) -> tuple[jax.Array, ...]:
+    """Returns the targets of later tokens, the labels first.
+
+    Labels are padding where the sentence has ended.
+    """
+
+    def shift(x_BT):
+        widths = [(0, 0), (0, steps)] + [(0, 0)] * (x_BT.ndim - 2)
+        return jnp.pad(x_BT, widths)[:, steps:]
+
+    segments_BT = batch['target_segments']
+    labels_BT, *more = map(shift, targets)
+    same_BT = shift(segments_BT) == segments_BT
+    return jnp.where(same_BT, labels_BT, padding), *more
 
 
 def label_log_p(logits_BTV: jax.Array, labels_BT: jax.Array) -> jax.Array:
@@ -219,8 +247,9 @@ def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
     count = Counter(name.rpartition('_')[0] for name in metrics)
     shortest = {}
     for name, x in metrics.items():
-        plain, _, _ = name.rpartition('_')
-        shortest[plain if count[plain] == 1 else name] = x
+        plain, _, number = name.rpartition('_')
+        is_unique = number.isdigit() and count[plain] == 1
+        shortest[plain if is_unique else name] = x
     return shortest
 
 

@@ -235,6 +235,15 @@ class Model(Checked, nn.Module):
         """Returns the hidden states of a whole target, float32 BTD, before logits."""
         raise NotImplementedError
 
+    def hidden_of_heads(
+        self, source: TokenBatch, inputs: TokenBatch
+    ) -> tuple[jax.Array, ...]:
+        """Returns `decode_hidden`, and hidden states that predict later tokens.
+
+        Entry i predicts the token after i others. Losses read all entries.
+        """
+        return (self.decode_hidden(source, inputs),)
+
     def prefill(self, source_BS: jax.Array) -> DecodeState:
         """Reads the source once. The caches have no slots for generated tokens yet."""
         raise NotImplementedError
@@ -252,11 +261,20 @@ class Model(Checked, nn.Module):
 
         All are float32; the bias may be None. They exclude `logit_cap`.
         """
+        hidden_BTD = self._scale_logits(self.decode_hidden(*self._rows(source, inputs)))
+        return hidden_BTD, self.output_VD, self.bias_V
+
+    def factors_of_heads(
+        self, source: Tokens, inputs: Tokens
+    ) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array | None]:
+        """Like `logit_factors`, with the hidden states of `hidden_of_heads`."""
+        hidden = self.hidden_of_heads(*self._rows(source, inputs))
+        return tuple(map(self._scale_logits, hidden)), self.output_VD, self.bias_V
+
+    def _rows(self, source, inputs):
         padding = self.special_tokens.padding
         source = TokenBatch.from_tokens(source, padding)
-        inputs = TokenBatch.from_inputs(inputs, padding)
-        hidden_BTD = self._scale_logits(self.decode_hidden(source, inputs))
-        return hidden_BTD, self.output_VD, self.bias_V
+        return source, TokenBatch.from_inputs(inputs, padding)
 
     def __call__(self, source: Tokens, inputs: Tokens) -> jax.Array:
         """Returns teacher-forced logits, float32 BTV; row t predicts the next token.

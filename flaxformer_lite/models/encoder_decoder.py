@@ -1,6 +1,6 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, figure 1)."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -101,7 +101,8 @@ class EncoderDecoder(Model, kw_only=True):
                 limits.append(limit // 2 if shared else limit)
         return min(limits, default=None)
 
-    def _encode(self, source: TokenBatch) -> tuple[KeyValues, ...]:
+    def _encode(self, source: TokenBatch) -> jax.Array | tuple[jax.Array, ...]:
+        """Returns what the decoder's layers read, as `Stack.cross_kv` takes it."""
         x_BSD = self.embed(self.source_VD, source.tokens_BT)
         context = AttentionContext(
             positions_BT=source.positions_BT,
@@ -109,19 +110,24 @@ class EncoderDecoder(Model, kw_only=True):
             valid_BT=source.valid_BT,
         )
         if self.reads == 'last':
+            return self.encoder(x_BSD, context)[0]
+        with layer_outputs() as streams:
             encoded_BSD, _ = self.encoder(x_BSD, context)
-            return self.decoder.cross_kv(encoded_BSD, source.positions_BT)
-        with layer_outputs() as outputs:
-            encoded_BSD, _ = self.encoder(x_BSD, context)
-        # An intervention may have changed the result.
-        outputs[-1] = encoded_BSD
-        sources = tuple(outputs[1:])
+        outputs = [self.encoder.normalize(x_BSD, context) for x_BSD in streams[:-1]]
+        # Not the last stream: an intervention may have changed the result.
+        outputs.append(encoded_BSD)
         if self.reads == 'mixture':
-            sources = self.encoder_mixture(outputs)
-        return self.decoder.cross_kv(sources, source.positions_BT)
+            return self.encoder_mixture(outputs)
+        return tuple(outputs[1:])
 
     def decode_hidden(self, source, inputs):
-        encoder_kv = self._encode(source)
+        encoder_kv = self.decoder.cross_kv(self._encode(source), source.positions_BT)
+        x_BTD, context = self._target(source, inputs)
+        hidden_BTD, _ = self.decoder(x_BTD, context, encoder_kv)
+        return hidden_BTD
+
+    def _target(self, source, inputs):
+        """Returns the decoder's input and its context."""
         if self.continuous_positions:
             inputs = inputs.following(source)
         x_BTD = self.embed(self.target_VD, inputs.tokens_BT)
@@ -131,12 +137,13 @@ class EncoderDecoder(Model, kw_only=True):
             cross_mask_BHTS=inputs.segment_mask(source),
             valid_BT=inputs.valid_BT,
         )
-        hidden_BTD, _ = self.decoder(x_BTD, context, encoder_kv)
-        return hidden_BTD
+        return x_BTD, context
 
     def prefill(self, source_BS):
         source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
-        encoder_kv = self._encode(source)
+        encoder_kv: Any = self.decoder.cross_kv(
+            self._encode(source), source.positions_BT
+        )
         start_B1 = source.valid_BT.sum(-1, keepdims=True)
         if not self.continuous_positions:
             start_B1 = jnp.zeros_like(start_B1)

@@ -1,5 +1,6 @@
 """Learned steps between normalized vectors (Loshchilov et al. 2024, "nGPT")."""
 
+import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.residual.base import Residual
@@ -7,14 +8,14 @@ from flaxformer_lite.validation import Positive
 
 
 class NGPTResidual(Residual):
-    """Norm(x + α ⊙ (Norm(Dropout(f(x))) − x)), with α learned for each feature.
+    """Norm(x + α ⊙ (Norm(Dropout(f(x))) − x)), with a learned α ≥ 0 per feature.
 
     The stack's input is normalized too. With the paper's norm, `rms(learned=False)`,
     streams have the norm √d_model; the paper has 1 and multiplies the inputs of SwiGLU
     by √d_model.
 
-    The parameter is s = α / (`step` √d_model), initialized to 1 / √d_model. Source:
-    equations 10 and 11.
+    The parameter s, initialized to 1 / √d_model, gives α = `step` √d_model |s|. Source:
+    equations 10 and 11; the absolute value, the authors' code.
 
     Attributes:
       step: Initial α. The paper has 0.05.
@@ -33,6 +34,6 @@ class NGPTResidual(Residual):
         d_model = x_BTD.shape[-1]
         init = nn.initializers.constant(d_model**-0.5)
         s_D = self.param('alpha', init, (d_model,))
-        alpha_D = self.step * d_model**0.5 * s_D
+        alpha_D = self.step * d_model**0.5 * jnp.abs(s_D)
         target_BTD = self.norm_after(self.dropout(y_BTD))
         return self.norm(x_BTD + alpha_D[None, None] * (target_BTD - x_BTD))

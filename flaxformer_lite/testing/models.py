@@ -83,11 +83,20 @@ def exact_products() -> contextlib.AbstractContextManager[None]:
 def loss(
     model: Model, variables: Any, params: Any, batch: Batch
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns Σ −log p of all labels of a batch, and its logits."""
+    """Returns Σ −log p of all labels of a batch and all heads, and its logits."""
     given = variables | {'params': params}
     logits_BTV: Any = model.apply(given, *source_and_inputs(batch))
+    each = [logits_BTV]
+    if type(model).hidden_of_heads is not Model.hidden_of_heads:
+        (_, *later), *_ = model.apply(
+            given, *source_and_inputs(batch), method='factors_of_heads'
+        )
+        each += [model.apply(given, x_BTD, method='_logits') for x_BTD in later]
     labels_BT = batch['labels']
-    nll_BT = optax.softmax_cross_entropy_with_integer_labels(logits_BTV, labels_BT)
+    nll_BT = sum(
+        optax.softmax_cross_entropy_with_integer_labels(x_BTV, labels_BT)
+        for x_BTV in each
+    )
     return (nll_BT * (labels_BT != 0)).sum(), logits_BTV
 
 

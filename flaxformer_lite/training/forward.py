@@ -13,14 +13,19 @@ TRAINING_COLLECTIONS = ('batch_stats', 'losses', 'metrics')
 
 
 def forward(
-    model: Model, variables: Any, batch: Batch, key: jax.Array | None = None
-) -> tuple[tuple[jax.Array, jax.Array, jax.Array | None], Any]:
-    """Returns `Model.logit_factors` for a batch, and the collections written.
+    model: Model,
+    variables: Any,
+    batch: Batch,
+    key: jax.Array | None = None,
+    method: str = 'logit_factors',
+) -> tuple[Any, Any]:
+    """Returns a method's results for a batch, and the collections written.
 
     Args:
       variables: {'params': …} and running statistics.
       key: PRNG key for dropout. It selects training mode, in which modules write
         `TRAINING_COLLECTIONS`.
+      method: 'logit_factors' or 'factors_of_heads' of `Model`.
 
     Raises:
       ValueError: `variables` lacks the 'params' level, or the batch lacks an array.
@@ -30,7 +35,7 @@ def forward(
     return model.apply(
         variables,
         *source_and_inputs(batch),
-        method='logit_factors',
+        method=method,
         rngs={'dropout': key} if trains else {},
         mutable=list(TRAINING_COLLECTIONS) if trains else [],
     )

@@ -48,6 +48,38 @@ def test_a_layer_adds_the_scaled_low_rank_product(stabilized, scale):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_dora_trains_the_norms_of_the_columns():
+    x = random(jnp.ones((5, 4)))
+    dense = LoRADense((6,), rank=3, alpha=6.0, on='', dora=True, name='query')
+    p = random(variables(dense, x), 1)
+
+    def columns(matrix):
+        return np.linalg.norm(matrix, axis=0)
+
+    w, bias, a, b, delta = (
+        float64(p['params'][name])
+        for name in ('kernel', 'bias', 'lora_a', 'lora_b', 'lora_m')
+    )
+    v = w + 2 * a @ b
+    magnitude = columns(w) + delta
+    expected = float64(x) @ (magnitude * v / columns(v)) + bias
+    np.testing.assert_allclose(apply(dense, p, x), expected, rtol=1e-5, atol=1e-5)
+
+    # Equation 11: with the norm constant, ∂L/∂V = m / ‖V‖ ∂L/∂W'.
+    def loss(params):
+        return dense.apply({'params': params}, x).sum()
+
+    grads = jax.grad(loss)(p['params'])
+    of_v = (magnitude / columns(v)) * float64(x).sum(0)[:, None]
+    np.testing.assert_allclose(grads['lora_b'], 2 * a.T @ of_v, rtol=1e-4, atol=1e-5)
+    of_m = (float64(x) @ (v / columns(v))).sum(0)
+    np.testing.assert_allclose(grads['lora_m'], of_m, rtol=1e-4, atol=1e-5)
+
+    first = p['params'] | {'lora_b': 0 * p['params']['lora_b'], 'lora_m': jnp.zeros(6)}
+    plain = float64(x) @ w + bias
+    np.testing.assert_allclose(apply(dense, {'params': first}, x), plain, rtol=1e-5)
+
+
 def test_b_starts_at_zero_and_a_uniform_within_the_root_of_the_width():
     dense = LoRADense((50,), rank=40, on='')
     p = jax.jit(dense.init)(jax.random.key(0), jnp.ones((1, 100)))['params']
@@ -77,16 +109,18 @@ def test_adapters_are_on_the_matrices_that_the_expression_names():
 
 
 @pytest.mark.parametrize(
-    'fields',
+    ('dora', 'fields'),
     [
-        {},
-        pytest.param(dict(scan_layers=True), marks=pytest.mark.slow),
-        pytest.param(dict(architecture='recurrent'), marks=pytest.mark.slow),
+        (True, {}),
+        pytest.param(False, {}, marks=pytest.mark.slow),
+        pytest.param(True, dict(scan_layers=True), marks=pytest.mark.slow),
+        pytest.param(False, dict(scan_layers=True), marks=pytest.mark.slow),
+        pytest.param(False, dict(architecture='recurrent'), marks=pytest.mark.slow),
     ],
     ids=str,
 )
-def test_the_merged_model_computes_the_same_logits(fields):
-    model = model_with('lora(rank=2, on="")', **fields)
+def test_the_merged_model_computes_the_same_logits(dora, fields):
+    model = model_with(f'lora(rank=2, on="", dora={dora})', **fields)
     first = jax.eval_shape(model.init, jax.random.key(0), SOURCE, INPUTS)
     p = random(first)
     plain = model_with(None, **fields)
@@ -126,9 +160,14 @@ def test_training_changes_only_the_adapters_and_lowers_the_loss():
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_a_rank_above_that_of_the_matrix_is_an_error():
-    model = model_with('lora(rank=20)')
-    with pytest.raises(
-        ValueError, match=r'^model\.dense: rank=20 exceeds .*value, 6\. Low'
-    ):
-        jax.eval_shape(model.init, jax.random.key(0), SOURCE, INPUTS)
+def test_invalid_adapters_are_refused():
+    for argument, problem in {
+        'rank=20': r'^model\.dense: rank=20 exceeds .*value, 6\. Low',
+        'alpha=0.0': r'alpha.* above 0',
+        'alpha=-1.0': r'alpha.* above 0',
+        'on="nothing"': '^model.dense puts .* no matrix. The .* are decoder/layer_0/cr',
+    }.items():
+        with pytest.raises(ValueError, match=problem):
+            model = model_with(f'lora({argument})')
+            p = jax.eval_shape(model.init, jax.random.key(0), SOURCE, INPUTS)
+            adapters.frozen_paths(model, p['params'])

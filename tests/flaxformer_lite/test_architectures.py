@@ -337,3 +337,41 @@ def test_scanned_decoder_layers_read_the_same_encoder_layers(reads):
 def test_layers_of_stacks_of_unequal_depth_have_no_pairs():
     with pytest.raises(ValueError, match='encoder has 2 and the decoder 3. Set model'):
         tiny.model(architecture='encoder_decoder(reads="same")', decoder__num_layers=3)
+
+
+@pytest.mark.parametrize(
+    'scan_layers', [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_a_head_of_multi_token_is_the_decoder_with_another_last_layer(scan_layers):
+    """Gloeckle et al. (2024), §2: heads share the trunk and the output matrix."""
+    fields: dict[str, Any] = dict(
+        positions='t5', residual='pre_norm', norm='rms', d_model=8, num_layers=2
+    )
+    plain = tiny.model(**fields)
+    fields |= {'architecture': 'multi_token(heads=3)', 'scan_layers': scan_layers}
+    model = tiny.model(**fields)
+    params = dict(tiny.all_variables(model.with_separate_layers())['params'])
+    heads = [params.pop(f'decoder_heads_{i}') for i in range(2)]
+    batch = tiny.batch([tiny.PAIRS[:2], tiny.PAIRS[2:]])
+
+    @jax.jit
+    def hidden(last_layer):
+        decoder = params['decoder'] | {'layer_1': last_layer}
+        variables = {'params': params | {'decoder': decoder}}
+        rows = source_and_inputs(batch)
+        return plain.apply(variables, *rows, method='logit_factors')[0]
+
+    expected = list(map(hidden, [params['decoder']['layer_1'], *heads]))
+    own = {'decoder_heads_0': heads[0], 'decoder_heads_1': heads[1]}
+    variables = {'params': params | own}
+    if scan_layers:
+        variables = stack_layers(variables, model.layer_periods)
+    found, *_ = jax.jit(
+        lambda: model.apply(
+            variables, *source_and_inputs(batch), method='factors_of_heads'
+        )
+    )()
+    valid = np.asarray(batch['target_segments'] > 0)
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x[valid], y[valid], atol=1e-5)
+    assert abs(expected[1] - expected[0])[valid].max() > 0.1

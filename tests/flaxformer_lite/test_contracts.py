@@ -21,6 +21,7 @@ from flaxformer_lite.training.train_step import init_variables
 # Slow tests. These differ from other variants by a function of each number, of each
 # position, or of each pair of positions, which reference tests compare with a formula.
 ALIKE = {
+    'architecture': ('multi_token',),
     'attention': ('additive', 'bilinear', 'cosine', 'relu', 'sigmoid'),
     'feed_forward': ('gated_tanh', 'geglu', 'gelu', 'linear', 'silu', 'squared_relu'),
     'norm': ('dynamic_tanh', 'identity', 'rms', 'scale'),

@@ -32,9 +32,10 @@ class Words:
 
     special_tokens = SpecialTokens()
 
-    def __init__(self, dtype=jnp.float32, noise=1.0):
+    def __init__(self, dtype=jnp.float32, noise=1.0, heads=1):
         self.dense = Dense((), dtype=dtype)
         self.noise = noise
+        self.heads = heads
 
     def with_remat(self, remat):
         return self
@@ -45,9 +46,10 @@ class Words:
         if rngs:
             noise_BTD = jax.random.normal(rngs['dropout'], hidden_BTD.shape)
             hidden_BTD += self.noise * noise_BTD
-        if method != 'logit_factors':
+        if method != 'factors_of_heads':
             return hidden_BTD @ table_VD.T
-        return (hidden_BTD, table_VD, variables['params']['bias']), {}
+        hidden = tuple(hidden_BTD / (1 + i) for i in range(self.heads))
+        return (hidden, table_VD, variables['params']['bias']), {}
 
 
 def variables(seed=0):
@@ -152,6 +154,48 @@ def test_smoothing_spreads_over_the_whole_vocabulary_and_no_entropy_is_taken_off
     log2_p = -jnp.array([[1.0, 2.0, 3.0, 3.0]])
     sums = formula.sums(np.log(2.0) * log2_p, (jnp.array([1]),))
     np.testing.assert_allclose(sums.loss / np.log(2.0), 2.1, rtol=1e-6)
+
+
+def later(x_BT, segments_BT, steps):
+    """Returns each token's successor after `steps` in its sentence, 0 after its end."""
+    found = np.zeros_like(x_BT)
+    for row, segments in enumerate(segments_BT):
+        for segment in set(segments) - {0}:
+            (places,) = np.nonzero(segments == segment)
+            pairs = zip(places, places[steps:], strict=False)
+            for place, successor in pairs:
+                found[row, place] = x_BT[row, successor]
+    return found
+
+
+@pytest.mark.parametrize(
+    'text', ['cross_entropy(label_smoothing=0.2)', 'distillation(weight=0.3)']
+)
+def test_each_head_adds_the_loss_of_a_later_token(text):
+    """Gloeckle et al. (2024), §2, in float64."""
+    batch = jax.device_get(rows(0, 1, 2))
+    params = jax.tree.map(np.float64, variables()['params'])
+    teacher = np.float64(variables(1)['params']['table'])
+
+    def hidden(table):
+        return table[batch['inputs']] + table[batch['source'][:, :1]]
+
+    losses = []
+    for i in range(3):
+        logits = hidden(params['table']) / (1 + i) @ params['table'].T + params['bias']
+        capped = Words.logit_cap * np.tanh(logits / Words.logit_cap)
+        labels, of_teacher = (
+            later(x, batch['target_segments'], i)
+            for x in (batch['labels'], hidden(teacher) @ teacher.T)
+        )
+        losses.append(by_law(text, capped[:, :, None], labels, of_teacher))
+    sums = jax.jit(
+        lambda batch: loss_sums(Words(heads=3), variables(), batch, loss_of(text))
+    )(batch)
+    np.testing.assert_allclose(sums.loss, sum(losses), rtol=1e-5)
+    np.testing.assert_allclose(sums.others['later_tokens'], sum(losses[1:]), rtol=1e-5)
+    plain, _ = learn(text)(batch)
+    close((sums.nll, sums.tokens), (plain.nll, plain.tokens))
 
 
 @pytest.mark.parametrize('metric', ['nll', 'correct', 'tokens'])

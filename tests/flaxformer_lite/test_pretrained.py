@@ -23,7 +23,8 @@ from published import (
 )
 
 import flaxformer_lite
-from flaxformer_lite.pretrained import arrays, folder, load
+from flaxformer_lite.config import build
+from flaxformer_lite.pretrained import adaptation, arrays, folder, load
 from flaxformer_lite.training.loss import loss_and_grads
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
@@ -33,7 +34,7 @@ LIMIT, BEAMS = 9, 3
 # How much more is lost to rounding: a cap is a tanh, which XLA has to 3e-7 only, and a
 # norm behind each sublayer makes it more. Transformers computes norms and softmax in
 # float32 whatever it is told.
-ROUNDING = {'t5gemma': 5, 't5gemma2': 5}
+ROUNDING = {'gemma3': 5, 't5gemma': 5, 't5gemma2': 5}
 every_golden = pytest.mark.parametrize('name', NAMES)
 
 
@@ -198,7 +199,7 @@ def test_back_and_forth_is_the_same_to_the_bit(name):
     assert family_of(path).read(config, theirs) == described
 
 
-@pytest.mark.parametrize('name', ['t5gemma', 't5gemma2'])
+@pytest.mark.parametrize('name', ['gemma3', 't5gemma', 't5gemma2'])
 def test_every_pattern_of_layers_is_written_as_it_was_read(name):
     family = family_of(GOLDENS / name)
     config = folder.read_config(GOLDENS / name)
@@ -207,24 +208,75 @@ def test_every_pattern_of_layers_is_written_as_it_was_read(name):
             ['full_attention', 'sliding_attention'], repeat=depth
         ):
             layers = dict(num_hidden_layers=depth, layer_types=list(kinds))
-            stacks = {
-                'encoder': with_layers(config['encoder'], layers),
-                'decoder': with_layers(config['decoder'], layers),
-            }
-            described = family.read({**config, **stacks}, [])
+            described = family.read(with_layers(config, layers), [])
             written = family.write(described, [])
             assert family.read(written, []) == described
-            assert text_of(written['encoder'])['layer_types'] == list(kinds)
+            assert text_of(written)['layer_types'] == list(kinds)
 
 
-def text_of(stack):
-    return stack.get('text_config', stack)
+def text_of(config):
+    config = config.get('encoder', config)
+    return config.get('text_config', config)
 
 
-def with_layers(stack, layers):
-    if 'text_config' in stack:
-        return {**stack, 'text_config': {**stack['text_config'], **layers}}
-    return {**stack, **layers}
+def with_layers(config, layers):
+    stacks = {'encoder', 'decoder', 'text_config'} & config.keys()
+    if not stacks:
+        return {**config, **layers}
+    return {**config, **{x: with_layers(config[x], layers) for x in stacks}}
+
+
+@pytest.mark.parametrize('name', ['270m', '4b'])
+def test_published_configs_of_gemma_3_state_kinds_of_layers_in_older_ways(name):
+    config = folder.read_config(GOLDENS / 'gemma3')
+    del config['rope_parameters'], config['layer_types']
+    config |= dict(rope_theta=1_000_000.0, rope_local_base_freq=20_000.0)
+    config |= dict(num_hidden_layers=6, rope_scaling=None)
+    period, scale = 6, ''
+    if name == '4b':
+        scaling = {'factor': 8.0, 'rope_type': 'linear'}
+        config |= dict(rope_scaling=scaling, sliding_window_pattern=3)
+        period, scale = 3, ', scale=8.0'
+    found = family_of(GOLDENS / 'gemma3').read(config, []).config
+    near, far = 'rotary(max_wavelength=20000.0)', 'rotary(max_wavelength=1000000.0'
+    assert found.positions == f'[{", ".join([near] * (period - 1))}, {far}{scale})]'
+    turns = found.attention.count('local('), found.attention.count('softmax(')
+    assert turns == (period - 1, 1)
+
+
+def read_whole(folder_name):
+    """Returns golden values with each source as the beginning of its target."""
+    golden = golden_of(folder_name)
+    sides = golden['source'], golden['inputs'], golden['labels']
+    rows = [[*x[x != 0], *y[z != 0]] for x, y, z in zip(*sides, strict=True)]
+    inputs = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for row, text in zip(inputs, rows, strict=True):
+        row[: len(text)] = text
+    ends = [len(text) for text in rows]
+    real = golden['labels'] != 0
+    expected = [x[is_real] for x, is_real in zip(golden['logits'], real, strict=True)]
+    return golden['source'], inputs, ends, expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('cross_attention', adaptation.CROSS_ATTENTION)
+def test_without_a_source_an_adapted_decoder_computes_what_its_base_does(
+    cross_attention,
+):
+    path = GOLDENS / 'gemma3'
+    described = flaxformer_lite.describe_pretrained(path)
+    _, variables = flaxformer_lite.from_pretrained(path)
+    config = adaptation.to_encoder_decoder(described.config, cross_attention)
+    model = build.model(config, *described[1:])
+    variables = adaptation.adapt_variables(config, variables)
+    source, inputs, ends, expected = read_whole('gemma3')
+    apply = jax.jit(model.apply)
+    logits = np.asarray(apply(variables, np.zeros_like(source), inputs))
+    for row, end, theirs in zip(logits, ends, expected, strict=True):
+        ours = row[end - len(theirs) : end]
+        np.testing.assert_allclose(ours, theirs, atol=3e-5 * ROUNDING['gemma3'])
+    moved = abs(apply(variables, source, inputs) - logits).max((1, 2))
+    assert (moved > 0.1).all()
 
 
 def same(tree, other):

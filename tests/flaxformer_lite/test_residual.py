@@ -76,7 +76,7 @@ def made(name, **sizes):
         (
             'ngpt(step=0.5)',
             lambda p: X,
-            lambda p: 10 * (X + 0.5 * 8**0.5 * p['alpha'] * (10 * Y - X)),
+            lambda p: 10 * (X + 0.5 * 8**0.5 * abs(p['alpha']) * (10 * Y - X)),
             lambda p: X,
         ),
         (

@@ -33,11 +33,13 @@ class Case(NamedTuple):
       kind: Prefix of its class names.
       settings: Arguments of its config.
       first: First token of targets, if the family forces one.
+      is_decoder_only: Whether the target continues the source.
     """
 
     kind: str
     settings: dict[str, Any]
     first: int | None = None
+    is_decoder_only: bool = False
 
 
 def bart(kind: str, activation: str, *, first: int | None = None, **tokens) -> Case:
@@ -114,8 +116,8 @@ def t5gemma() -> Case:
     return Case('T5Gemma', dict(vocab_size=VOCAB, decoder_start_token_id=2) | stacks)
 
 
-def t5gemma2() -> Case:
-    rotations = {
+ROPE = dict(
+    rope_parameters={
         'sliding_attention': {'rope_type': 'default', 'rope_theta': 50.0},
         'full_attention': {
             'rope_type': 'linear',
@@ -123,10 +125,19 @@ def t5gemma2() -> Case:
             'factor': 2.0,
         },
     }
+)
+
+
+def gemma3() -> Case:
+    turns = ['sliding_attention', 'full_attention', 'sliding_attention']
+    settings = ENCODER | ROPE | dict(layer_types=turns, sliding_window=3)
+    return Case('Gemma3', settings, is_decoder_only=True)
+
+
+def t5gemma2() -> Case:
     turns = ['sliding_attention', 'full_attention', 'full_attention']
-    rope = dict(rope_parameters=rotations)
     encoder = dict(
-        text_config=ENCODER | rope | dict(layer_types=turns, sliding_window=8),
+        text_config=ENCODER | ROPE | dict(layer_types=turns, sliding_window=8),
         vision_config=dict(
             model_type='siglip_vision_model',
             hidden_size=4,
@@ -139,7 +150,7 @@ def t5gemma2() -> Case:
         mm_tokens_per_image=1,
         eoi_token_index=VOCAB,  # in no text
     )
-    decoder = DECODER | rope | dict(sliding_window=2)
+    decoder = DECODER | ROPE | dict(sliding_window=2)
     stacks = dict(encoder=encoder, decoder=decoder)
     return Case('T5Gemma2', stacks | dict(decoder_start_token_id=2))
 
@@ -157,6 +168,7 @@ FAMILIES = {
     't5_untied': t5('T5', 'gated-gelu', tie_word_embeddings=False),
     'mt5': t5('MT5', 'gated-gelu'),
     'umt5': t5('UMT5', 'gated-gelu', num_layers=3, num_decoder_layers=2),
+    'gemma3': gemma3(),
     't5gemma': t5gemma(),
     't5gemma2': t5gemma2(),
 }
@@ -182,11 +194,12 @@ class EndAtLimit(transformers.LogitsProcessor):
     Transformers' `forced_eos_token_id` gives it a log-probability of 0.
     """
 
-    def __init__(self, end: int):
+    def __init__(self, end: int, limit: int):
         self.end = end
+        self.limit = limit
 
     def __call__(self, input_ids, scores):
-        if input_ids.shape[1] < LIMIT:
+        if input_ids.shape[1] < self.limit:
             return scores
         ends = torch.full_like(scores, -torch.inf)
         ends[:, self.end] = scores[:, self.end]
@@ -197,13 +210,13 @@ def make(name: str) -> None:
     for seed in itertools.count():
         model = random_model(name, seed).double()
         batch = golden_batch(model.config.eos_token_id)
-        texts = decoded(model, batch, FAMILIES[name].first)
+        texts = decoded(model, batch, FAMILIES[name])
         # Weights of which decoding says something.
         if texts['greedy'] != texts['beam'] and len(set(map(tuple, texts['beam']))) > 1:
             break
     folder = Path(__file__).with_name('families') / name
     random_model(name, seed).save_pretrained(folder)
-    golden = computed(model, batch)
+    golden = computed(model, batch, FAMILIES[name].is_decoder_only)
     np.savez_compressed(folder / 'golden.npz', **golden)
     (folder / 'decoded.json').write_text(json.dumps(texts) + '\n', encoding='utf-8')
     print(f'{name}: seed {seed}, loss {golden["loss"]:.6f}, {texts}')
@@ -213,7 +226,10 @@ def random_model(name: str, seed: int):
     case = FAMILIES[name]
     settings = copy.deepcopy(case.settings)
     suffix = 'MTModel' if case.kind == 'Marian' else 'ForConditionalGeneration'
-    config = getattr(transformers, f'{case.kind}Config')(**settings)
+    config_class = f'{case.kind}Config'
+    if case.is_decoder_only:
+        suffix, config_class = 'ForCausalLM', f'{case.kind}TextConfig'
+    config = getattr(transformers, config_class)(**settings)
     torch.manual_seed(seed)
     model = getattr(transformers, case.kind + suffix)(config).eval()
     if settings.get('tie_word_embeddings') is False:
@@ -239,25 +255,30 @@ def randomise(model) -> None:
             buffer.normal_(0.0, 0.4)
 
 
-def decoded(model, batch: Batch, first: int | None) -> dict[str, list]:
+def decoded(model, batch: Batch, case: Case) -> dict[str, list]:
     """Returns the tokens without the end token, and log-probabilities including it."""
-    greedy = generated(model, batch, first, 1)
-    beam = generated(model, batch, first, BEAMS)
-    return {
-        'greedy': texts_of(greedy, model),
-        'beam': texts_of(beam, model),
-        'beam_scores': beam.sequences_scores.tolist(),
-    }
+    greedy, _ = generated(model, batch, case, 1)
+    beam, scores = generated(model, batch, case, BEAMS)
+    return {'greedy': greedy, 'beam': beam, 'beam_scores': scores}
 
 
-def generated(model, batch: Batch, first: int | None, beams: int):
-    pad, end = model.config.pad_token_id, model.config.eos_token_id
-    start = model.config.decoder_start_token_id
-    source = rows(batch.sources, pad)
-    return model.generate(
+def generated(model, batch: Batch, case: Case, beams: int) -> tuple[list, list]:
+    if not case.is_decoder_only:
+        return search(model, batch.sources, 1, case.first, beams)
+    start = model.config.bos_token_id
+    prompts = [[*source, start] for source in batch.sources]
+    found = [search(model, [x], len(x), case.first, beams) for x in prompts]
+    return [texts[0] for texts, _ in found], [x for _, scores in found for x in scores]
+
+
+def search(model, prompts: list[list[int]], given: int, first: int | None, beams: int):
+    """Returns texts and scores; the results begin with `given` tokens of the prompt."""
+    pad, end, start = special_tokens(model.config)
+    source = rows(prompts, pad)
+    out = model.generate(
         input_ids=source,
         attention_mask=source != pad,
-        max_length=LIMIT + 1,
+        max_length=given + LIMIT,
         do_sample=False,
         num_beams=beams,
         length_penalty=0.0,
@@ -266,40 +287,64 @@ def generated(model, batch: Batch, first: int | None, beams: int):
         forced_eos_token_id=None,
         # What is never chosen here.
         bad_words_ids=[[token] for token in {pad, start} - {end}],
-        logits_processor=transformers.LogitsProcessorList([EndAtLimit(end)]),
+        logits_processor=transformers.LogitsProcessorList(
+            [EndAtLimit(end, given + LIMIT - 1)]
+        ),
         return_dict_in_generate=True,
         output_scores=True,
     )
+    found = out.sequences[:, given:].tolist()
+    scores = [] if beams == 1 else out.sequences_scores.tolist()
+    return [row[: row.index(end)] for row in found], scores
 
 
-def texts_of(out, model) -> list[list[int]]:
-    end = model.config.eos_token_id
-    return [row[: row.index(end)] for row in out.sequences[:, 1:].tolist()]
+def special_tokens(config) -> tuple[int, int, int]:
+    start = getattr(config, 'decoder_start_token_id', None)
+    start = config.bos_token_id if start is None else start
+    return config.pad_token_id, config.eos_token_id, start
 
 
-def computed(model, batch: Batch) -> dict[str, np.ndarray]:
-    config = model.config
-    source, labels = (rows(side, config.pad_token_id) for side in batch)
-    real = labels != config.pad_token_id
-    start = torch.full((len(labels), 1), config.decoder_start_token_id)
-    inputs = torch.cat([start, labels[:, :-1]], 1)
-    out = model(
-        input_ids=source,
-        attention_mask=source != config.pad_token_id,
-        decoder_input_ids=inputs,
-        decoder_attention_mask=torch.cat([start == start, real[:, :-1]], 1),
-        labels=labels.masked_fill(~real, IGNORED),
-        use_cache=False,
-    )
-    out.loss.backward()
+def computed(model, batch: Batch, is_decoder_only: bool) -> dict[str, np.ndarray]:
+    pad, _, start = special_tokens(model.config)
+    source, labels = (rows(side, pad) for side in batch)
+    first = torch.full((len(labels), 1), start)
+    inputs = torch.cat([first, labels[:, :-1]], 1)
+    forward = continued if is_decoder_only else translated
+    logits, loss = forward(model, source, inputs, labels, pad)
+    loss.backward()
     golden = dict(source=source, inputs=inputs, labels=labels)
-    golden |= dict(logits=out.logits, loss=out.loss)
+    golden |= dict(logits=logits, loss=loss)
     for parameter, p in model.named_parameters():
         if p.grad is not None:
             # Files of T5Gemma 2 have no `text_model.`
             in_file = parameter.replace('.text_model.', '.')
             golden[f'gradients/{in_file}'] = p.grad
     return {name: stored(x) for name, x in golden.items()}
+
+
+def translated(model, source, inputs, labels, pad: int):
+    real = labels != pad
+    out = model(
+        input_ids=source,
+        attention_mask=source != pad,
+        decoder_input_ids=inputs,
+        decoder_attention_mask=torch.cat([real[:, :1] | True, real[:, :-1]], 1),
+        labels=labels.masked_fill(~real, IGNORED),
+        use_cache=False,
+    )
+    return out.logits, out.loss
+
+
+def continued(model, source, inputs, labels, pad: int):
+    """Runs each row alone, as one text without padding."""
+    real = labels != pad
+    logits = torch.zeros(*labels.shape, VOCAB, dtype=torch.float64)
+    for i, length in enumerate(real.sum(1)):
+        text = torch.cat([source[i][source[i] != pad], inputs[i, :length]])
+        out = model(input_ids=text[None], use_cache=False)
+        logits[i, :length] = out.logits[0, -length:]
+    loss = torch.nn.functional.cross_entropy(logits[real], labels[real])
+    return logits, loss
 
 
 def rows(sentences: list[list[int]], pad: int) -> torch.Tensor:

@@ -38,6 +38,8 @@ class Filtered(Source):
         self.tags = whole.tags
         self.directions = whole.directions
         self.direction = whole.direction
+        self.documents = whole.documents
+        self.window = whole.window
 
     def train(self):
         filters = copy.deepcopy(self._filters)  # a filter keeps state in a pass

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from experiments.data.digest import hex_digest, read_code
+from experiments.data.documents import Documents
 from experiments.errors import UserError
 from flaxformer_lite.validation import Checked
 
@@ -31,12 +32,14 @@ class Source:
       left_out: Number of pairs that the last pass of `train` left out, by reason.
       may_download: Whether reading may download a data set.
       tags: Which languages a tag before each source names, as in `mix`.
+      window: Sentences per training example.
     """
 
     source: str
     target: str
     may_download: bool = False
     tags: bool | str = False
+    window: int = 1
     left_out: Mapping[str, int] = types.MappingProxyType({})
 
     def train(self) -> Iterator[Pair]:
@@ -54,6 +57,10 @@ class Source:
     def direction(self, name: str) -> tuple[str, str]:
         """Returns the languages of an evaluation set, which joins those of several."""
         return self.source, self.target
+
+    def documents(self, name: str) -> Documents:
+        """Returns the documents of an evaluation set, if known."""
+        return ()
 
     def digest(self) -> str:
         """Returns a hex digest of the training pairs, without reading all of them."""

@@ -47,6 +47,11 @@ class Mix(Source, Checked):
             raise ValueError('sources=[] is empty. Give at least one source.')
         if self.tags not in (True, False, 'both'):
             raise ValueError(f"tags must be True, False or 'both', not {self.tags!r}")
+        if any(part.window > 1 for part in self._parts):
+            raise ValueError(
+                'a source has a window of sentences, which mix does not support. Leave '
+                'its window out.'
+            )
         inside = [x for x in self._parts if isinstance(x, Mix)]
         if self.tags and any(x.tags != self.tags for x in inside):
             raise ValueError(f'a mix inside needs the same tags={self.tags!r}')

@@ -1,20 +1,24 @@
 """Columns of tables."""
 
 import csv
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments import storage
 from experiments.data.digest import hex_digest
+from experiments.data.documents import blocks, joined
 from experiments.data.sources._files import lines, same_content
 from experiments.data.sources.base import (
+    Pair,
     Source,
     cell_text,
     check_apart,
     check_sides,
 )
 from experiments.errors import UserError
+from flaxformer_lite import validation
 
 Row = dict[str, Any]  # column → cell
 
@@ -31,8 +35,11 @@ class TableSource(Source):
       source, target: Columns. Results use them as languages.
       sets: Additional evaluation sets, such as `{"test": "test.tsv"}`.
       references: Columns with additional references, which may be blank.
+      document: Column of document names. A document's rows must be consecutive.
+      window: Sentences of a document per example.
 
     Raises:
+      ValueError: `window` is less than 1, or has no `document`.
       UserError: A file is missing or has another extension. On reading, it is not a
         table, has no rows, or lacks a column.
     """
@@ -45,20 +52,47 @@ class TableSource(Source):
         target: str,
         sets: dict | None = None,
         references: list | tuple = (),
+        document: str = '',
+        window: int = 1,
     ):
         check_sides(source, target)
+        validation.check('window', validation.Size, window)
+        if window > 1 and not document:
+            raise ValueError(
+                f'window={window} needs the column of documents. Set document.'
+            )
         if sets and 'val' in sets:
             raise ValueError("sets: 'val' is the set of the argument val. Rename it.")
         self.source = source
         self.target = target
         self._references = tuple(references)
+        self._document = document
+        self.window = window
         self._train = _check_file(train)
         files = {'val': val} | (sets or {})
         self._sets = {name: _check_file(file) for name, file in files.items()}
 
     def train(self):
         check_apart([self])
-        return map(tuple, self._rows(self._train, (self.source, self.target)))
+        columns = (self.source, self.target)
+        if self.window == 1:
+            return map(tuple, self._rows(self._train, columns))
+        return self._windows(self._rows(self._train, (*columns, self._document)))
+
+    def _windows(self, rows: Iterator[list[str]]) -> Iterator[Pair]:
+        for _, same in itertools.groupby(rows, key=lambda row: row[-1]):
+            # Training skips pairs with a blank side.
+            pairs = ((x, y) for x, y, _ in same if x.strip() and y.strip())
+            while block := list(itertools.islice(pairs, self.window)):
+                source, target = map(joined, zip(*block, strict=True))
+                yield source, target
+
+    def documents(self, name):
+        if not self._document or name not in self._sets:
+            return ()
+        rows = self._rows(self._sets[name], (self._document,))
+        sizes = [len(list(same)) for _, same in itertools.groupby(rows)]
+        return [blocks(size, self.window) for size in sizes]
 
     def evaluation(self):
         check_apart([self])
@@ -86,6 +120,8 @@ class TableSource(Source):
 
     def digest(self):
         columns = (self._train.name, self.source, self.target)
+        if self.window > 1:
+            columns += (self._document, str(self.window))
         return hex_digest(repr(columns), storage.sha256(self._train))
 
     def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:

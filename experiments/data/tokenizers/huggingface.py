@@ -132,6 +132,11 @@ class HuggingfaceTokenizer(Tokenizer):
         return self._fields['languages']
 
     @property
+    def base_languages(self) -> list[str]:
+        """`source` and `target`, or the languages that initialize them."""
+        return [self.languages.get(code, code) for code in (self.source, self.target)]
+
+    @property
     def like(self) -> dict[str, str]:
         """New languages, each with the language whose embedding initializes it."""
         return self._fields.get('new', {})

@@ -15,24 +15,28 @@ from flaxformer_lite.validation import Range, Regex, Size
 
 
 class LoRADense(Dense):
-    """y = x W + s (x A) B, with s = α / r. Only A and B are trained.
+    """y = x V with V = W + s A B and s = α / r. Only A and B are trained.
 
-    A is D × r and starts uniform within ±1/√D. B is r × F and starts at 0. Sources: Hu
-    et al. 2021, equation 3; Kalajdzievski 2023 for `stabilized`.
+    A is D × r and starts uniform within ±1/√D. B is r × F and starts at 0. With `dora`,
+    y = x V m / ‖V‖, by column: m = ‖W‖ + δ is trained, δ starts at 0, and gradients
+    treat ‖V‖ as constant. Sources: Hu et al. 2021, equation 3; Kalajdzievski 2023 for
+    `stabilized`; Liu et al. 2024, equations 5 and 11, for `dora`.
 
     Attributes:
       rank: r.
       alpha: α.
       on: Regular expression of the paths of the matrices with an adapter.
       stabilized: Whether s = α / √r.
+      dora: Whether the magnitude of each column is trained, too.
     """
 
-    trained_parameters: ClassVar[tuple[str, ...]] = ('lora_a', 'lora_b')
+    trained_parameters: ClassVar[tuple[str, ...]] = ('lora_a', 'lora_b', 'lora_m')
 
     rank: Size = 4
     alpha: Annotated[float, Range(above=0)] = 16.0
     on: Regex = 'query|value'
     stabilized: bool = False
+    dora: bool = False
 
     @property
     def scale(self) -> float:
@@ -55,15 +59,37 @@ class LoRADense(Dense):
         a_DR = self.param('lora_a', a_init, (d, self.rank))
         b_RF = self.param('lora_b', nn.initializers.zeros, (self.rank, f))
         x_NR = matmul(x_ND, a_DR.astype(self.dtype)).astype(self.dtype)
-        return y_NF + self.scale * matmul(x_NR, b_RF.astype(self.dtype))
+        y_NF += self.scale * matmul(x_NR, b_RF.astype(self.dtype))
+        if not self.dora:
+            return y_NF
+        delta_F = self.param('lora_m', nn.initializers.zeros, (f,))
+        w_DF = w_DF.astype(jnp.float32)
+        v_DF = w_DF + self.scale * matmul(a_DR, b_RF)
+        norm_F = jax.lax.stop_gradient(_column_norms(v_DF))
+        return y_NF * ((_column_norms(w_DF) + delta_F) / norm_F)[None]
 
     def merge(self, params: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Returns the parameters of a plain layer: W + s A B."""
+        """Returns the parameters of a plain layer, whose matrix is V or V m / ‖V‖."""
         merged = dict(params)
         if 'lora_a' not in merged:
             return merged
         a, b = merged.pop('lora_a'), merged.pop('lora_b')
         update = self.scale * jnp.matmul(a, b, precision='highest')
         kernel = merged['kernel']
-        merged['kernel'] = kernel + update.reshape(kernel.shape)
+        v = kernel.reshape(update.shape) + update
+        if self.dora:
+            m = self.magnitude(merged)
+            v *= (m / _column_norms(v))[..., None, :]
+            del merged['lora_m']
+        merged['kernel'] = v.reshape(kernel.shape)
         return merged
+
+    def magnitude(self, params: Mapping[str, jax.Array]) -> jax.Array:
+        """Returns m of a layer with `dora`, possibly stacked as for `merge`."""
+        delta = params['lora_m']
+        kernel = params['kernel'].reshape(*delta.shape[:-1], -1, delta.shape[-1])
+        return _column_norms(kernel) + delta
+
+
+def _column_norms(matrix: jax.Array) -> jax.Array:
+    return jnp.linalg.norm(matrix, axis=-2)

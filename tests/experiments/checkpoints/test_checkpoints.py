@@ -20,7 +20,7 @@ import optax
 import pytest
 
 from experiments import storage
-from experiments.checkpoints import checkpoints, digest
+from experiments.checkpoints import base, checkpoints, digest
 from experiments.checkpoints.checkpoints import Checkpoints, Gone
 from experiments.errors import UserError
 from experiments.runs import trained_run
@@ -412,6 +412,32 @@ def config(number, which, patience=0):
         evaluation=SimpleNamespace(average=number, average_of=which),
         train=SimpleNamespace(patience=patience),
     )
+
+
+def test_adapters_are_read_with_the_base_that_they_trained_with(tmp_path):
+    params = {'kernel': jnp.ones(3), 'lora_a': jnp.zeros(3)}
+    held = frozenset({'kernel'})
+    base.save(tmp_path, params, held, 'runs/first')
+    saved = Checkpoints(tmp_path / 'checkpoints')
+    adapters = {'lora_a': params['lora_a']}
+    saved.save(7, adapters, {'base': base.facts(tmp_path)})
+    saved.wait()
+    joined = base.join(saved, adapters, params, held)
+    jax.tree.map(np.testing.assert_array_equal, joined, params)
+
+    base.save(tmp_path, {'kernel': jnp.zeros(3)}, held, 'runs/first')
+    refused = (
+        '^{}/base {}: the adapters of step 7 belong to runs/first, digest .{{8}}. R'
+    )
+    with pytest.raises(
+        UserError, match=refused.format(tmp_path, 'differs from the base')
+    ):
+        base.join(saved, adapters, params, held)
+    shutil.rmtree(tmp_path / 'base')
+    with pytest.raises(
+        UserError, match=refused.format(tmp_path, 'is missing or damaged')
+    ):
+        base.join(saved, adapters, params, held)
 
 
 def test_the_last_checkpoints_are_averaged_or_the_best(tmp_path):

@@ -160,6 +160,35 @@ def test_the_embedding_of_a_new_language_is_that_of_the_named_one(runs, tmp_path
 
 
 @pytest.mark.slow
+def test_an_adapted_decoder_is_trained_and_written_as_t5gemma_2(tmp_path, monkeypatch):
+    theirs = published_tokenizers.checkpoint('t5gemma', tmp_path / 'gemma3')
+    families = published_tokenizers.GOLDENS / 'families'
+    shutil.copytree(families / 'gemma3', theirs, dirs_exist_ok=True)
+    base, path, out = (tmp_path / name for name in ('base', 'run', 'out'))
+    data = 'grammar(pairs=100)'
+    options = f'--data={data}', '--to_encoder_decoder=merged'
+    command(monkeypatch, convert, theirs, f'--workdir={base}', *options)
+    settings = {
+        'init_from': base,
+        'data': data,
+        **{'batch.tokens': 256, 'batch.max_length': 40, 'train.steps': 2},
+        **{'evaluation.every': 0, 'evaluation.sets': 'val'},
+        **{'evaluation.decode': 'greedy', 'evaluation.extra_length': 3},
+    }
+    fields = [f'--config.{name}={value}' for name, value in settings.items()]
+    start = f'--config={base}/config.json', f'--workdir={path}'
+    command(monkeypatch, run, *start, *fields)
+    command(monkeypatch, convert, path, '--to=huggingface', f'--out={out}')
+    config = json.loads((out / 'config.json').read_text('utf-8'))
+    assert config['model_type'] == 't5gemma2'
+    assert config['encoder']['text_config']['sliding_window'] == 3
+    trained = trained_run.open_trained(path)
+    mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
+    _, again = flaxformer_lite.from_pretrained(out)
+    jax.tree.map(np.testing.assert_array_equal, again, mean.variables)
+
+
+@pytest.mark.slow
 def test_a_run_of_several_directions_scores_each(runs, tmp_path, monkeypatch):
     overrides = several(runs, tmp_path)
     path = tmp_path / 'run'
@@ -212,6 +241,14 @@ def test_the_commands_take_it_as_a_run(tmp_path, monkeypatch, capsys):
 @pytest.fixture
 def t5(tmp_path):
     return published_tokenizers.checkpoint('t5', tmp_path / 't5')
+
+
+def test_only_a_decoder_is_adapted(t5, tmp_path, monkeypatch):
+    options = f'--workdir={tmp_path / "run"}', '--to_encoder_decoder=merged'
+    with pytest.raises(UserError, match='encoder_decoder is not decoder_only') as error:
+        command(monkeypatch, convert, t5, *options)
+    assert '\n' not in str(error.value)
+    assert not (tmp_path / 'run').exists()
 
 
 def test_a_kill_leaves_nothing_half_made(t5, tmp_path, monkeypatch):

@@ -81,6 +81,48 @@ def test_further_references_are_cells_of_more_columns(tmp_path):
     assert list(found.train()) == EXPECTED
 
 
+def test_blocks_of_a_document_are_examples_and_evaluation_has_sentences(tmp_path):
+    ids = 'a a a a b c c a'.split()
+    rows = [{'id': x, 'word': f'w{i}', 'sounds': f's{i}'} for i, x in enumerate(ids)]
+    rows[5]['sounds'] = ''
+    train = write(tmp_path / 'a.csv', rows)
+    val = write(tmp_path / 'b.csv', rows[:5])
+    found = load(train, val, ', document="id", window=3')
+    assert list(found.train()) == [
+        ('w0 <sep> w1 <sep> w2', 's0 <sep> s1 <sep> s2'),
+        ('w3', 's3'),
+        ('w4', 's4'),
+        ('w6', 's6'),  # its document has a blank row, which training skips
+        ('w7', 's7'),
+    ]
+    assert found.evaluation() == load(train, val).evaluation()
+    assert found.documents('val') == [[3, 1], [1]]
+    assert found.digest() != load(train, val).digest()
+    by_sentence = load(train, val, ', document="id"')
+    assert by_sentence.documents('val') == [[1, 1, 1, 1], [1]]
+    assert by_sentence.digest() == load(train, val).digest()
+    mixed = f'table(train="{train}", val="{val}", source="word", target="sounds"'
+    with pytest.raises(UserError, match='window of sentences, which mix does not'):
+        sources.load(f'mix(sources=[\'{mixed}, document="id", window=2)\'])')
+
+
+@pytest.mark.parametrize(
+    ('more', 'words'),
+    [
+        ('document="doc", window=3', "a.csv has no column 'doc' in row 1. It has id, "),
+        ('document="id", window=0', 'window must be at least 1'),
+        ('window=3', 'window=3 needs the column of documents. Set document.'),
+        ('document="id", window=2', 'a sentence contains <sep>, which separates'),
+    ],
+)
+def test_windows_that_cannot_be_made_are_refused(more, words, tmp_path):
+    rows = [{'id': 'a', 'word': x, 'sounds': 's'} for x in ('w', 'a <sep> b')]
+    file = write(tmp_path / 'a.csv', rows)
+    with pytest.raises(UserError, match=words) as error:
+        list(load(file, more=f', {more}').train())
+    assert '\n' not in str(error.value)
+
+
 def test_an_evaluation_set_that_is_the_training_table_is_refused(tmp_path):
     file = write(tmp_path / 'a.csv', ROWS)
     copy = write(tmp_path / 'copy.csv', ROWS)

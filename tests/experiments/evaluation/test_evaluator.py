@@ -8,6 +8,7 @@ import sacrebleu
 from experiments import metrics, storage
 from experiments.config import load, search
 from experiments.config.schema import EvaluationConfig
+from experiments.data.sources.base import Source
 from experiments.errors import UserError
 from experiments.evaluation import scores, sets
 from experiments.evaluation.evaluator import Evaluator
@@ -24,6 +25,13 @@ class Positionless:
     max_length = None
 
 
+class EnglishChinese(Source):
+    source, target = 'en', 'zh-CN'
+
+    def documents(self, name):
+        return [[2, 1], [2]] if name == 'documents' else ()
+
+
 @pytest.fixture
 def evaluator(tmp_path, monkeypatch):
     """Returns an evaluator that never calls its model and counts texts to translate."""
@@ -34,7 +42,7 @@ def evaluator(tmp_path, monkeypatch):
         search.make(EvaluationConfig()),
         scores.installed_metrics(metrics.make('[bleu, ter]'), 'zh-CN'),
         tmp_path,
-        lambda name: ('en', 'zh-CN'),
+        EnglishChinese(),
         on_progress=lambda *x: told.append(x),
     )
 
@@ -79,6 +87,40 @@ def test_what_training_has_scored_is_not_scored_again(evaluator):
 def test_the_set_and_its_sentences_are_told(evaluator):
     evaluator(1.0, 'val', PAIRS, 6)
     assert evaluator.told == [(2, 2, 'sentences of val')]
+
+
+def test_documents_are_scored_by_sentence_and_as_a_whole(
+    evaluator, tmp_path, monkeypatch
+):
+    texts = '今天 天气 很好', '我们 去 公园', '好 的', '他 在 家', '她 不 在 家'
+    pairs = [(f's{i}', (text,)) for i, text in enumerate(texts)]
+    of_model = {
+        's0 <sep> s1': f'{texts[0]} <sep> {texts[1]} <sep> 吗',
+        's2': '好',
+        's3 <sep> s4': f'{texts[3]} {texts[4]}',
+    }
+
+    def translate(variables, lines, on_progress):
+        return [[Hypothesis(of_model[line], 0.0)] for line in lines]
+
+    monkeypatch.setattr(evaluator, '_translate', translate)
+    found = evaluator(1.0, 'documents', pairs, 6)
+    aligned = [texts[0], f'{texts[1]} 吗', '好', f'{texts[3]} {texts[4]}', '']
+    assert found.outputs == aligned
+    file = tmp_path / 'translations' / 'documents.step=6.txt'
+    assert file.read_text('utf-8') == ''.join(f'{line}\n' for line in aligned)
+    options = dict(tokenize='zh', use_effective_order=False)
+    by_sentence = sacrebleu.corpus_bleu(aligned, [list(texts)], **options)
+    outputs = ['今天 天气 很好 我们 去 公园 吗 好', '他 在 家 她 不 在 家']
+    whole = [' '.join(texts[:3]), ' '.join(texts[3:])]
+    by_document = sacrebleu.corpus_bleu(outputs, [whole], **options)
+    assert found.scores['bleu'] == pytest.approx(by_sentence.score)
+    assert found.scores['document_bleu'] == pytest.approx(by_document.score)
+    assert by_document.score > by_sentence.score
+    assert 'document_bleu' in table(
+        {'documents': found.scores | dict.fromkeys(('perplexity', 'accuracy'), 1.0)}
+    )
+    assert 'document_ter' not in found.scores
 
 
 def test_a_table_shows_scores_with_two_decimals(evaluator):

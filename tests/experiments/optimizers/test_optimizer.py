@@ -245,6 +245,43 @@ def test_muon_is_for_the_kernels_of_dense_layers_and_adam_for_the_rest():
         np.testing.assert_allclose(found[path], x, atol=1e-5)
 
 
+@pytest.mark.parametrize('tied', [False, True])
+def test_normalized_adam_is_adam_on_the_sphere(tied):
+    """Loshchilov et al. (2024), §2.6, step 2, after Adam's first step; in float64."""
+    shapes = {
+        'encoder/layer_0/self_attention/key/kernel': (6, 2, 4),
+        'encoder/layer_0/self_attention/out_proj/kernel': (2, 4, 6),
+        'encoder/layer_0/feed_forward/up/kernel': (6, 8),
+        'encoder/layer_0/feed_forward/down/kernel': (8, 6),
+        'encoder/layer_0/feed_forward/down/bias': (6,),
+        'embedding': (5, 6),
+    }
+    axes = {
+        'encoder/layer_0/self_attention/key/kernel': 0,
+        'encoder/layer_0/self_attention/out_proj/kernel': -1,
+        'encoder/layer_0/feed_forward/down/kernel': -1,
+    }
+    if not tied:
+        shapes['output'] = (5, 6)
+        axes['embedding'] = -1
+    rng = np.random.default_rng(0)
+    w, g = ({k: rng.standard_normal(x) for k, x in shapes.items()} for _ in range(2))
+    made = config(
+        name='normalized_adam(eps=0.1)', schedule='constant_schedule(value=0.5)'
+    )
+    update, _ = make(made)
+    params, gradients = (
+        unflatten_dict(jax.tree.map(jnp.float32, x), sep='/') for x in (w, g)
+    )
+    updates, _ = update.update(gradients, update.init(params), params)
+    found = flatten_dict(optax.apply_updates(params, updates), sep='/')
+    for path, x in w.items():
+        expected = x - 0.5 * g[path] / (abs(g[path]) + 0.1)
+        if path in axes:
+            expected /= np.sqrt((expected**2).sum(axes[path], keepdims=True))
+        np.testing.assert_allclose(found[path], expected, atol=1e-6, err_msg=path)
+
+
 def newton_schulz(matrix):
     """Returns the orthogonalized matrix of Jordan et al. (2024), "Muon"."""
     a, b, c = 3.4445, -4.7750, 2.0315

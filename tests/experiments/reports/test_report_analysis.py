@@ -8,6 +8,7 @@ from scipy import stats
 
 from experiments.reports import analysis
 from experiments.reports.analysis import compare
+from experiments.sweeps import schema
 
 # How exact the integrals are, of a p and of a bound.
 EXACT = {'rel': 5e-3}
@@ -179,6 +180,65 @@ def test_the_smallest_difference_that_is_seen_is_seen_in_four_of_five(monkeypatc
     two = ['arm 0', 'arm 1']
     assert analysis.minimum_detectable(pilot, two, [tuple(two)], seeds=1) is None
     assert analysis.minimum_detectable({}, two, [tuple(two)], seeds=3) is None
+
+
+# Val BLEU by rate in results/norm_tuned, and the spread of its runs.
+BY_RATE, SD = np.array([8.64, 31.25, 46.43, 49.24]), 1.5
+
+
+def sweep_of(design, random, effects, trials):
+    """Returns scores of a sweep with tuned rates; seeds shift all arms."""
+    arms, seeds = list(design.arms), len(design.seeds)
+    noise = random.standard_normal((trials, len(arms), len(BY_RATE)))
+    chosen = BY_RATE[(BY_RATE + SD * noise).mean(0).argmax(1)]
+    values = chosen[:, None] + SD * random.standard_normal((len(arms), seeds))
+    values += SD * random.standard_normal(seeds)
+    values += np.array([effects.get(arm, 0.0) for arm in arms])[:, None]
+    return {
+        arm: dict(zip(design.seeds, row, strict=True))
+        for arm, row in zip(arms, values.tolist(), strict=True)
+    }
+
+
+@pytest.fixture(scope='module')
+def modern():
+    return schema.load('configs/sweeps/modern.py')
+
+
+@pytest.mark.slow
+def test_planted_effects_of_the_modern_design_are_found_and_nulls_are_not(
+    modern, monkeypatch
+):
+    monkeypatch.setattr(analysis, '_POINTS', 9)
+    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
+    random = np.random.default_rng(7)
+    pairs, seeds = modern.contrasts, len(modern.seeds)
+    pilot = drawn(400, seeds, random=random)  # so that chance is known: 1
+    least = SD * analysis.minimum_detectable(pilot, list(modern.arms), pairs, seeds)
+    alarms, seen = [], []
+    for _ in range(400):
+        scores = sweep_of(modern, random, {'sink': least}, trials=100)
+        found = compare(scores, contrasts=pairs, margin=modern.margin)
+        planted = {x.arm: x.significant for x in found}
+        seen.append(planted.pop('sink'))
+        alarms.append(any(planted.values()))
+    assert np.mean(alarms) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
+    assert abs(np.mean(seen) - 0.8) < 3 * np.sqrt(0.8 * 0.2 / 400)
+
+
+@pytest.mark.slow
+def test_a_rate_that_chance_chose_counts_as_an_effect(modern, monkeypatch):
+    monkeypatch.setattr(analysis, '_POINTS', 9)
+    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
+    random = np.random.default_rng(8)
+
+    def alarms(trials):
+        each = (sweep_of(modern, random, {}, trials) for _ in range(200))
+        found = (compare(x, contrasts=modern.contrasts) for x in each)
+        return np.mean([any(x.significant for x in contrasts) for contrasts in found])
+
+    assert alarms(trials=1) > 0.2
+    assert alarms(trials=5) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 200)
 
 
 def test_a_contrast_has_the_detectable_difference_of_its_design():

@@ -11,6 +11,7 @@ import pytest
 import small_runs
 
 import flaxformer_lite
+from experiments.checkpoints import base
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
@@ -192,7 +193,8 @@ def test_its_tokenizer_comes_along_to_other_text(source, tmp_path):
 def test_only_adapters_train_and_the_export_merges_them(text, source, tmp_path):
     path = tmp_path / 'run'
     lora = {'model__dense': 'lora(rank=2, on="query|up")', 'train__steps': 3}
-    small_runs.train(path, *overrides(text, init_from=source, **lora))
+    argv = overrides(text, init_from=source, **lora)
+    small_runs.train(path, *argv)
     found = freezing.paths(OpenedRun(path).variables['params'])
     taken = mean_of(source)
     for name, x in found.items():
@@ -200,11 +202,11 @@ def test_only_adapters_train_and_the_export_merges_them(text, source, tmp_path):
             assert np.abs(x).max() > 0, name
         else:
             np.testing.assert_array_equal(x, np.float32(taken[f'params/{name}']))
-    adapters = sorted(name for name in found if 'lora' in name)
-    assert warm_start.read_record(path)['anew'] == adapters
+    trained = sorted(name for name in found if 'lora' in name)
+    assert warm_start.read_record(path)['anew'] == trained
     # Checkpoints hold the adapters, and `base/` the rest once.
     kinds = json.loads((path / 'checkpoints/3/metadata/metadata').read_text())['arrays']
-    assert sorted(x[7:] for x in kinds if x.startswith('params/')) == adapters
+    assert sorted(x[7:] for x in kinds if x.startswith('params/')) == trained
 
     export(path, 'huggingface', tmp_path / 'out')
     model, variables = flaxformer_lite.from_pretrained(tmp_path / 'out')
@@ -212,6 +214,20 @@ def test_only_adapters_train_and_the_export_merges_them(text, source, tmp_path):
     pair = np.array([[5, 6, 7, 1]]), np.array([[2, 8, 9]])
     ours = run.model.apply(run.variables, *pair)
     np.testing.assert_allclose(model.apply(variables, *pair), ours, atol=1e-4)
+
+    held = frozenset(found) - {*trained}
+    doubled = jax.tree.map(lambda x: 2 * x, run.variables['params'])
+    base.save(path, doubled, held, str(source))
+    refused = '/base differs from the base: .* of step 3 belong to .*/source, digest'
+    with pytest.raises(UserError, match=refused):
+        OpenedRun(path)
+    with pytest.raises(UserError, match=refused):
+        export(path, 'huggingface', tmp_path / 'other')
+    with pytest.raises(UserError, match=refused):
+        trained_run.average(run.config, run.trained.checkpoints, run.model)
+    (path / 'result.json').unlink()
+    with pytest.raises(UserError, match=refused):
+        small_runs.train(path, *argv)
 
 
 @pytest.mark.slow

@@ -1,0 +1,121 @@
+"""Writes the adapters of a run for PEFT, without the checkpoint that they adapt.
+
+PEFT stores A and B as `lora_A.weight` (r × D) and `lora_B.weight` (F × r) of a module,
+and m of DoRA as `lora_magnitude_vector`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from experiments import storage
+from experiments.conversion import hub
+from experiments.conversion.trained import Trained
+from experiments.data.tokenizers.huggingface import CONFIG, HuggingfaceTokenizer
+from experiments.errors import UserError
+from experiments.evaluation.opened_run import OpenedRun
+from experiments.runs import warm_start
+from flaxformer_lite.layers.dense.lora import LoRADense
+from flaxformer_lite.layers.scanned_stack import unstack_layers
+from flaxformer_lite.pretrained import arrays, load
+from flaxformer_lite.training import freezing
+
+SETTINGS, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
+# Transformers renames their arrays on loading, and PEFT expects the new names.
+_RENAMED = ('t5gemma2',)
+_MERGE = 'Use --to=huggingface, which merges the adapters.'
+
+
+def write(run: OpenedRun, plain: Trained, folder: Path) -> None:
+    """Writes the folder.
+
+    Args:
+      plain: The run without adapters.
+    """
+    from safetensors.flax import save_file
+
+    dense: Any = run.model.dense
+    if not isinstance(dense, LoRADense):
+        raise UserError('--to=peft: the run has no adapters. Use --to=huggingface.')
+    family = load.family_of(_model_type(run))
+    table = arrays.table(family, plain.config.model, plain.model)
+    params = freezing.paths(unstack_layers(run.variables['params']))
+    named: dict[str, jax.Array] = {}
+    modules = []
+    for kernel in table:
+        module = '/'.join(kernel.path[:-1])
+        if kernel.path[-1] != 'kernel' or f'{module}/lora_a' not in params:
+            continue
+        layer = {
+            name: params[f'{module}/{name}']
+            for name in ('kernel', *dense.trained_parameters)
+            if f'{module}/{name}' in params
+        }
+        modules.append(kernel.name.removesuffix('.weight'))
+        for name, x in _in_words_of_peft(dense, kernel, layer).items():
+            named[f'base_model.model.{modules[-1]}.{name}'] = x
+    storage.write_json(folder / SETTINGS, _settings(run, dense, modules))
+    save_file(named, folder / WEIGHTS, metadata={'format': 'pt'})
+
+
+def _model_type(run: OpenedRun) -> str:
+    """Returns the family of the checkpoint that a run adapts.
+
+    Raises UserError without such a checkpoint, or if the run changes its parameters.
+    """
+    tokenizer = run.tokenizer
+    if not isinstance(tokenizer, HuggingfaceTokenizer) or CONFIG not in tokenizer.files:
+        raise UserError(
+            '--to=peft: the run does not adapt a published checkpoint. ' + _MERGE
+        )
+    model_type = storage.read_json(tokenizer.files[CONFIG])['model_type']
+    if model_type in _RENAMED:
+        raise UserError(f'--to=peft: {model_type} is not supported. {_MERGE}')
+    record = warm_start.read_record(run.path)
+    own = run.model.dense.trained_parameters
+    changed = [x for x in record['anew'] if x.rpartition('/')[2] not in own]
+    changed += [x for x, (kept, rows) in record['rows'].items() if kept < rows]
+    if changed:
+        raise UserError(
+            f'--to=peft: {changed[0]} of the base is not from {record["run"]}. {_MERGE}'
+        )
+    return model_type
+
+
+def _in_words_of_peft(
+    dense: LoRADense, kernel: arrays.Array, layer: dict[str, jax.Array]
+) -> dict[str, jax.Array]:
+    # A family may order the features of a head differently.
+    features = -1, kernel.shape[-1]
+    b = layer['lora_b'].reshape(dense.rank, *features)
+    found = {
+        'lora_A.weight': layer['lora_a'].T,
+        'lora_B.weight': kernel._replace(shape=b.shape).to_theirs(b),
+    }
+    if dense.dora:
+        m = dense.magnitude(layer).reshape(features)
+        bias = kernel._replace(path=(*kernel.path[:-1], 'bias'), shape=m.shape)
+        found['lora_magnitude_vector'] = bias.to_theirs(m)
+    return found
+
+
+def _settings(run: OpenedRun, dense: LoRADense, modules: list[str]) -> dict[str, Any]:
+    source = warm_start.read_record(run.path)['run']
+    published = run.config.init_from if hub.is_converted(source) else ''
+    name, _, revision = published.partition('@')
+    return {
+        'peft_type': 'LORA',
+        'task_type': 'SEQ_2_SEQ_LM',
+        'base_model_name_or_path': name or None,
+        'revision': revision or None,
+        'r': dense.rank,
+        'lora_alpha': dense.alpha,
+        'lora_dropout': 0.0,
+        'use_rslora': dense.stabilized,
+        'use_dora': dense.dora,
+        'target_modules': modules,
+        'bias': 'none',
+        'fan_in_fan_out': False,
+        'inference_mode': True,
+    }

@@ -1,0 +1,56 @@
+"""Prediction of several tokens at once (Gloeckle et al. 2024)."""
+
+from typing import Annotated
+
+import jax
+
+from flaxformer_lite.layer_scope import layer_outputs
+from flaxformer_lite.models.encoder_decoder import EncoderDecoder
+from flaxformer_lite.validation import Range
+
+
+class MultiToken(EncoderDecoder, kw_only=True):
+    """Encoder-decoder that learns to predict each of the next n tokens.
+
+    The decoder without its last layer is the trunk, and the last layer is the first of
+    n heads. The others are further layers like it, each with its own parameters. All
+    heads read the trunk, and share the final norm and the output matrix.
+
+    The training loss sums over heads. Decoding runs the first head alone. Source: §2.
+
+    Attributes:
+      heads: n.
+    """
+
+    own_arguments = (*EncoderDecoder.own_arguments, 'heads')
+    heads: Annotated[int, Range(at_least=2)] = 4
+
+    def setup(self):
+        super().setup()
+        last = self.decoder.template(self.decoder.num_layers - 1)
+        self.decoder_heads = [last.copy(name=None) for _ in range(self.heads - 1)]
+
+    def lr_multiplier(self, path):
+        if path[0].startswith('decoder_heads'):
+            path = ('decoder', *path)
+        return super().lr_multiplier(path)
+
+    def decode_hidden(self, source, inputs):
+        if self.is_initializing():
+            return self.hidden_of_heads(source, inputs)[0]
+        return super().decode_hidden(source, inputs)
+
+    def hidden_of_heads(self, source, inputs):
+        encoded = self._encode(source)
+        positions_BS = source.positions_BT
+        encoder_kv = self.decoder.cross_kv(encoded, positions_BS)
+        x_BTD, context = self._target(source, inputs)
+        with layer_outputs() as streams:
+            hidden_BTD, _ = self.decoder(x_BTD, context, encoder_kv)
+        last_BSD = encoded[-1] if isinstance(encoded, tuple) else encoded
+
+        def hidden_of(head) -> jax.Array:
+            kv = head.project_source(last_BSD, positions_BS)
+            return self.decoder.end_with(head, streams[-2], context, kv)
+
+        return hidden_BTD, *map(hidden_of, self.decoder_heads)
