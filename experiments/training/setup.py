@@ -1,7 +1,7 @@
 """Makes everything that training needs from a config."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,7 +100,18 @@ def prepare(
     screen.begin('tracing the model', quiet=True)
     made = _with_tokenizer(made, vocabulary, devices)
     programs = programs or ProgramCache()
-    evaluator = _evaluator(made, path, data, metrics, devices, programs, screen)
+    evaluator = Evaluator(
+        made.model,
+        made.tokenizer,
+        made.decoding,
+        metrics,
+        path,
+        data,
+        devices,
+        made.objective,
+        programs,
+        on_progress=screen.count,
+    )
     taken = warm_start.load(config, origin, made.model, vocabulary, devices)
     pairs = _tokenize(data, vocabulary, cache, screen)
     batches = _batches(config, made, pairs, devices)
@@ -208,29 +219,6 @@ def _with_tokenizer(
     mesh.check_divides(devices.mesh, variables)
     objective = made.objective and made.objective.with_tokenizer(vocabulary)
     return made._replace(tokenizer=vocabulary, model=model, objective=objective)
-
-
-def _evaluator(
-    made: Components,
-    path: Path,
-    data: Source,
-    metrics: Sequence[Metric],
-    devices: DeviceMesh,
-    programs: ProgramCache,
-    screen: Screen,
-) -> Evaluator:
-    return Evaluator(
-        made.model,
-        made.tokenizer,
-        made.decoding,
-        metrics,
-        path,
-        data,
-        devices,
-        made.objective,
-        programs,
-        on_progress=screen.count,
-    )
 
 
 def _tokenize(
