@@ -107,10 +107,11 @@ def test_edited_scores_are_told_where_a_run_resumes_and_where_they_decide(
     capsys.readouterr()
     evaluation = dict(average=1, average_of='best', metrics='[bleu, chrf]', best='')
     config = Namespace(evaluation=Namespace(**evaluation), train=Namespace(patience=0))
-    scores = trained_run._dev_scores(path, config)
+    checkpoints = trained_run.open_trained(path).checkpoints
+    scores = trained_run._dev_scores(checkpoints, config)
     assert list(scores) == [2, 4] and capsys.readouterr().err == ''
     file.write_text(file.read_text().replace('"chrf": ', '"chrf": 9'))
-    assert trained_run._dev_scores(path, config).keys() == scores.keys()
+    assert trained_run._dev_scores(checkpoints, config).keys() == scores.keys()
     assert capsys.readouterr().err == said
     start(data, path)
     out = capsys.readouterr().out
