@@ -103,7 +103,6 @@ def _timed(compute: Compute, work: str, tokens: int) -> dict[str, float]:
 
 
 def _tokens(args: argparse.Namespace, batch: Any) -> int:
-    """Returns the number of tokens per call, without padding."""
     if args.work in ('greedy', 'beam'):
         return family_models.SENTENCES * args.tokens
     tokens = batch['source' if args.work == 'encoder' else 'labels']

@@ -97,7 +97,6 @@ def _differing(expected: Sequence[Any], found: Sequence[Any]) -> Examples:
 
 
 def source_findings(source: Source) -> Findings:
-    """Tests a source: its evaluation sets and its first training pairs."""
     train = list(itertools.islice(source.train(), PAIRS))
     again = list(itertools.islice(source.train(), PAIRS))
     sets = {name: _pairs(found) for name, found in source.evaluation().items()}
@@ -135,7 +134,6 @@ def _is_odd(pair: Pair) -> bool:
 
 
 def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
-    """Tests a tokenizer, after training it on the texts."""
     texts = sorted(set(texts), key=len)  # the first example is the shortest
     model = tokenizer.train(texts)
     is_same = tokenizer.train(texts) == model
@@ -290,7 +288,6 @@ ROUNDING = 1e-9  # the order of a sum changes a score by no more
 
 
 def metric_findings(metric: Metric) -> Findings:
-    """Tests a metric on a few sentences with one or several references."""
     lengths = [len(row) for row in metric.statistics(OUTPUTS, REFERENCES, SOURCES)]
     are_rows = len(lengths) == len(OUTPUTS) and len(set(lengths)) == 1
     otherwise = f'{len(OUTPUTS)} sentences give rows of lengths {lengths}'

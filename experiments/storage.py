@@ -136,7 +136,6 @@ def json_text(value: Any) -> str:
 
 
 def json_sha256(value: Any) -> str:
-    """Returns the SHA-256 of a value's JSON."""
     return hashlib.sha256(json_text(value).encode()).hexdigest()
 
 
@@ -161,7 +160,6 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the value of a JSON file."""
     with as_user_error('read', path):
         data = read_bytes(path)
     try:
@@ -216,13 +214,11 @@ def bounded_lines(file: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file."""
     with as_user_error('read', path), open_regular(path) as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def write_sums(sums: Path, paths: Iterable[Path]) -> None:
-    """Writes the checksums of files."""
     lines = [f'{sha256(path)}  {path.name}\n' for path in sorted(paths)]
     write(sums, ''.join(lines))
 

@@ -44,7 +44,6 @@ class Ensemble(nn.Module):
 
     @property
     def source_vocab_size(self) -> int | None:
-        """The number of source ids, if sources have a separate vocabulary."""
         return self.models[0].source_vocab_size
 
     @property

@@ -20,7 +20,6 @@ try:  # new in 0.10.0
 except AttributeError:
 
     def jaxprs_in_params(params: Any) -> Any:
-        """Yields the jaxprs in an equation's parameters."""
         for value in params.values():
             for inner in value if isinstance(value, tuple) else (value,):
                 if isinstance(inner, core.ClosedJaxpr):

@@ -147,7 +147,6 @@ def check(name: str, annotation: Any, value: Any) -> None:
 
 
 def limit_of(annotation: Any) -> Range | Choices | Pattern | None:
-    """Returns the limit in an annotation, or None."""
     for note in getattr(annotation, '__metadata__', ()):
         if isinstance(note, (Range, Choices, Pattern)):
             return note

@@ -193,7 +193,6 @@ class Checkpoints:
             ) from error
 
     def steps(self) -> list[int]:
-        """Returns the steps of all complete checkpoints."""
         if not storage.exists(self.directory):
             return []
         with storage.as_user_error('read', self.directory):
@@ -304,10 +303,7 @@ class Checkpoints:
         return Mean(mean, good, [step for step in steps if step not in good])
 
     def _read(self, step: int, abstract: Any) -> Restored:
-        """Reads and verifies the state, or the part of it that `abstract` has.
-
-        Raises Damaged, Gone or UserError.
-        """
+        """Reads and verifies the state, or the part of it that `abstract` has."""
         folder = self.directory / str(step)
         reason = state = content = None
         try:

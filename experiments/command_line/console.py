@@ -85,7 +85,6 @@ def format_table(
 
 
 def cell(value: Any) -> str:
-    """Formats a value for a table."""
     if value is None:
         return '-'
     if isinstance(value, float):
@@ -110,7 +109,6 @@ def score(value: Any) -> str:
 
 
 def gigabytes(size: float) -> str:
-    """Formats a number of bytes."""
     return f'{size / 1e9:.2f} GB'
 
 
@@ -124,7 +122,6 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def say_next(command: str) -> None:
-    """Prints the command to run next."""
     if sys.stdout.isatty():
         print('next:', command)
 

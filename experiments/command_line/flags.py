@@ -320,7 +320,6 @@ def _row(name: str, value: str) -> str:
 
 
 def available(folder: Path = FOLDERS[-1]) -> list[str]:
-    """Returns the names of the config files in a folder."""
     return sorted(file.stem for file in folder.glob('[a-z]*.py'))
 
 

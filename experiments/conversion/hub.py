@@ -135,7 +135,6 @@ def push(path: Path, name: str, workdir: Path) -> str:
 
 
 def model_card(name: str, run: Run) -> str:
-    """Returns the Markdown of a model card."""
     scored = run.evaluations
     directions = [x['direction'] for x in scored.values() if 'direction' in x]
     codes = {code for x in directions for code in re.split('[-+]', x)}
@@ -192,7 +191,6 @@ def _package(what: str) -> Any:
 
 @contextlib.contextmanager
 def _hub_errors(name: str) -> Iterator[None]:
-    """Converts the errors of `huggingface_hub` to one line each."""
     from huggingface_hub import errors
 
     try:

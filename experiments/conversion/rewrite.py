@@ -26,12 +26,9 @@ class Expressed(NamedTuple):
     variables: Any
 
     def with_fields(self, **fields: Any) -> 'Expressed':
-        """Returns the model with changed fields of its config."""
         return self._replace(config=self.config.with_values(fields))
 
     def with_arrays(self, change: Callable[[list[str], Any], Any]) -> 'Expressed':
-        """Returns the model with each array changed by its path."""
-
         def change_leaf(path, x):
             return change([key.key for key in path], x)
 

@@ -298,7 +298,6 @@ def check_scores(folder: Path, trained: Trained) -> None:
 
 
 def _log_probabilities(trained: Trained, sources: Any, targets: Any) -> np.ndarray:
-    """Returns those of each token and the end, among the tokens allowed in outputs."""
     batch = make_batch(
         [[*row, EOS] for row in sources],
         [[*row, EOS] for row in targets],

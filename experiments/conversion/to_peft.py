@@ -61,10 +61,7 @@ def write(run: OpenedRun, plain: Trained, folder: Path) -> None:
 
 
 def _model_type(run: OpenedRun) -> str:
-    """Returns the family of the checkpoint that a run adapts.
-
-    Raises UserError without such a checkpoint, or if the run changes its parameters.
-    """
+    """Returns the family of the checkpoint that a run adapts."""
     tokenizer = run.tokenizer
     if not isinstance(tokenizer, HuggingfaceTokenizer) or CONFIG not in tokenizer.files:
         raise UserError(

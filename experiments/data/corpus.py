@@ -54,7 +54,6 @@ class RaggedArray:
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     def lengths(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Returns the lengths of rows."""
         return self.offsets[1:][rows] - self.offsets[:-1][rows]
 
 

@@ -34,7 +34,6 @@ def grouped(items: Sequence[T], sizes: Sequence[int]) -> Iterator[Sequence[T]]:
 
 
 def joined(texts: Sequence[str]) -> str:
-    """Returns sentences as one text."""
     for text in texts:
         if SEPARATOR in text:
             raise UserError(
@@ -45,7 +44,7 @@ def joined(texts: Sequence[str]) -> str:
 
 
 def separated(text: str, number: int) -> list[str]:
-    """Splits a translation into `number` sentences, some of which may be blank.
+    """Splits a translation into `number` sentences, possibly blank.
 
     Examples:
       >>> separated('a <sep> b <sep> c', 2)

@@ -37,7 +37,6 @@ class PlacedClause(NamedTuple):
 
 
 def clauses(tree: Sentence) -> Iterator[PlacedClause]:
-    """Yields all clauses of a sentence."""
     for clause in tree.clauses:
         yield from _within(clause, 'main', tree.mood)
 

@@ -172,10 +172,7 @@ def _loss_sums(model: Model, devices: DeviceMesh) -> Program:
 def _write_translations(
     file: Path, name: str, pairs: Pairs, outputs: Sequence[str]
 ) -> None:
-    """Writes translations, sources and references as sacreBLEU and COMET read them.
-
-    A missing reference is a blank line.
-    """
+    """Writes files for sacreBLEU and COMET; a missing reference is a blank line."""
     storage.refuse_link(file.parent)
     sources, references = sets.to_lines(pairs)
     by_number = list(itertools.zip_longest(*references, fillvalue=''))
@@ -187,7 +184,6 @@ def _write_translations(
 
 
 def examples(pairs: Pairs, outputs: Sequence[str]) -> str:
-    """Formats a few sentences with their translations."""
     every = max(1, len(pairs) // _EXAMPLES)
     lines = []
     for i in range(0, len(pairs), every)[:_EXAMPLES]:

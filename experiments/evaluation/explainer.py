@@ -167,12 +167,10 @@ class Explainer:
     def _arguments(
         self, edits: Mapping[str, Any], donor: editing.Donor | None
     ) -> tuple[Any, Any]:
-        """Returns the variables and the interventions of the compiled programs."""
         masks, functions = _placed(self._editor.arrays(edits, donor))
         return {**self._variables, 'ablation_masks': masks}, functions
 
     def _donor(self, text: str, strategy: Strategy) -> editing.Donor:
-        """Records the activations of a sentence and its translation."""
         source = self._encode(text)
         arguments = self._arguments({}, None)
         (first,) = self.run.tokenizer.first_tokens([text])

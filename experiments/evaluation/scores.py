@@ -89,7 +89,6 @@ def summary(name: str, step: int, result: Scores) -> str:
 
 
 def table(results: dict[str, Scores]) -> str:
-    """Formats the scores of sets, and the signatures of metrics."""
     signatures = {}
     for result in results.values():
         for name in metric_names(result):

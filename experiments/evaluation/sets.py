@@ -67,7 +67,6 @@ def to_lines(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def first_references(pairs: Pairs) -> list[Pair]:
-    """Returns each source with its first reference."""
     return [(source, references[0]) for source, references in pairs]
 
 

@@ -34,7 +34,6 @@ class Hooks:
         self._open: dict[str, Hook] = {}  # started and not ended
 
     def start(self, run: RunInfo) -> None:
-        """Calls `start` of each hook."""
         for name, hook in self._made.items():
             _call({name: hook}, lambda hook: hook.start(run))
             self._open[name] = hook
@@ -52,11 +51,9 @@ class Hooks:
         _call(self._open, add)
 
     def checkpoint(self, step: int) -> None:
-        """Calls `checkpoint` of each hook."""
         _call(self._open, lambda hook: hook.checkpoint(step))
 
     def end(self, result: Mapping[str, Any] | None) -> None:
-        """Calls `end` of each hook."""
         started, self._open = self._open, {}
         _call(started, lambda hook: hook.end(result))
 

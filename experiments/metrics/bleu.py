@@ -64,7 +64,6 @@ class Bleu(SacreBleu):
 
     @property
     def tokenizer(self) -> str:
-        """SacreBLEU's tokenizer for the target language."""
         if self.tokenize != 'language':
             return self.tokenize
         code = re.split('[-_]', self.language.lower())[0]  # of zh-CN and zho_Hans

@@ -83,7 +83,6 @@ class External(Metric):
         return {x: _known[self.command, x] for x in asked}
 
     def _run(self, rows: str) -> str:
-        """Returns the standard output of the command."""
         program, *arguments = shlex.split(self.command)
         try:
             process = subprocess.Popen(

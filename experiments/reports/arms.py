@@ -40,7 +40,6 @@ class Arm(NamedTuple):
         return list(by_seeds.values())
 
     def by_seeds(self, measure: Measure) -> dict[Any, float]:
-        """Returns the scores of finished runs by their seeds."""
         scores = {}
         for run in self.scored:
             of_set = run.evaluations.get(measure.set, {})
@@ -136,7 +135,6 @@ def find_metric(run: Run, measure: Measure, trust_code: bool = False) -> Metric:
 def differing_fields(
     runs: Sequence[Run], without: Collection[str] = SEEDS
 ) -> list[str]:
-    """Returns the fields in which runs differ."""
     names = dict.fromkeys(field for run in runs for field in run.config)
     differ = []
     for field in names:

@@ -120,10 +120,7 @@ def _in_no_mean(study: Study) -> list[str]:
 
 
 def _beyond_the_question(study: Study) -> list[str]:
-    """Lists fields in which arms differ besides the question's.
-
-    These are all that a sweep's arms don't set, or `CONDITIONS` without a sweep.
-    """
+    """Lists differing fields that arms don't set, or `CONDITIONS` without a sweep."""
     base = study.base
     lines = []
     for arm in study.arms:

@@ -30,7 +30,6 @@ def factor_effects(study: Study) -> list[Effect]:
 
 
 def effects(study: Study) -> Table | None:
-    """Returns the table of `factor_effects`, if any."""
     rows = []
     for factors, (own, of_errors), f, p in factor_effects(study):
         rows.append((' × '.join(factors), f'{own}, {of_errors}', f, PValue(p)))

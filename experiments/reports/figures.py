@@ -100,7 +100,6 @@ def _printable(spec: Any) -> Any:
 
 
 def files(figure: Figure) -> dict[str, bytes]:
-    """Returns the figure's files by extension."""
     # Descriptions of thousands of cells would make files large.
     config = {**THEME, 'aria': False, 'padding': _PADDING}
     svg = vl_convert.vegalite_to_svg(figure.spec(), config=config)

@@ -228,7 +228,6 @@ def sentence_tests(
 
 
 def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
-    """Returns the table of `sentence_tests`, if any."""
     tests = sentence_tests(study, contrasts)
     if not tests:
         return None

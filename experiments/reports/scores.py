@@ -65,7 +65,6 @@ def compare_scores(path: Path, base: str) -> Table:
 
 
 def as_table(contrasts: Sequence[Contrast]) -> Table:
-    """Returns the table of contrasts."""
     names = ('arm', 'base', 'seeds', 'difference', '95% CI', 'p', 'permutation p')
     rows = []
     for x in contrasts:

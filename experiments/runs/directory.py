@@ -132,7 +132,6 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def is_converted(config: Config) -> bool:
-    """Returns whether a run is a converted checkpoint."""
     entries = Component(config.get('tokenizer', 'sentencepiece')).entries
     keeps_files = any(
         entry.name == 'huggingface' and not entry.arguments.get('path')

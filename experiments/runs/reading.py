@@ -107,7 +107,6 @@ class Run:
 
     @property
     def training_flops(self) -> float | None:
-        """FLOPs of the training, if known."""
         return _product(self.batch_flops, self.result['step'])
 
     @property
@@ -128,7 +127,6 @@ class Run:
         return self.config.get('evaluation.metrics', default)
 
     def dev_rows(self) -> list[Entries]:
-        """Returns the rows of the dev set."""
         rows = [row for row in self.rows if row['kind'] == 'eval']
         return [row for row in rows if row.get('set') == rows[0].get('set')]
 
@@ -138,7 +136,6 @@ def _product(*factors: Any) -> float | None:
 
 
 def metric_names(scores: Mapping[str, Any]) -> list[str]:
-    """Returns the names of metrics among scores."""
     return [name for name in scores if f'{name}_signature' in scores]
 
 

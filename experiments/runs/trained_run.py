@@ -137,7 +137,6 @@ def _dev_scores(checkpoints: Checkpoints, config: ExperimentConfig) -> dict[int,
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
-    """Returns the steps of the checkpoints that a config averages."""
     number = config.evaluation.average
 
     def steps():

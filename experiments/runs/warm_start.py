@@ -104,7 +104,6 @@ def vocabulary(
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Returns the recorded origin of a run's parameters."""
     return storage.read_json(path / NAME)
 
 

@@ -23,9 +23,9 @@ _NEVER = 1 << 30  # so large that neither limit is reached
 def use_huge_pages() -> None:
     """Restarts this command once, with huge pages enabled in `GLIBC_TUNABLES`.
 
-    With pages of 4 KB, clearing memory takes a fifth of a small model's training time.
-    glibc reads the setting only at startup. It matters only if the kernel gives huge
-    pages on request (`madvise`).
+    Otherwise, clearing memory takes a fifth of a small model's training time. glibc
+    reads the setting only at startup. It matters only if the kernel gives huge pages on
+    request (`madvise`).
     """
     settings = os.environ.get('GLIBC_TUNABLES', '')
     with contextlib.suppress(OSError):
@@ -44,8 +44,8 @@ def release_freed() -> None:
 def keep_freed() -> None:
     """Lets malloc keep freed memory, for a process that from now on only decodes.
 
-    Requesting hundreds of megabytes per second costs up to a quarter of the time.
-    Arenas of threads always return free memory, so new threads share the first arena.
+    Requesting memory again costs up to a quarter of the time. Arenas of threads always
+    return free memory, so new threads share the first arena.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         libc = ctypes.CDLL(None)

@@ -59,7 +59,6 @@ class DeviceMesh:
         return rows if rows.is_fully_addressable else self.everywhere()
 
     def key(self, seed: int) -> jax.Array:
-        """Returns a random key on all devices."""
         # Created on the devices: a process cannot put data on those of other processes.
         return jax.jit(jax.random.key, out_shardings=self.everywhere())(seed)
 
@@ -161,8 +160,6 @@ def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> Non
 
 
 def attach_shardings(tree: Any, shardings: Any) -> Any:
-    """Returns abstract arrays with shardings."""
-
     def place(x, sharding):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
@@ -170,7 +167,6 @@ def attach_shardings(tree: Any, shardings: Any) -> Any:
 
 
 def abstract_key(devices: DeviceMesh) -> Any:
-    """Returns the shape, dtype and sharding of a random key."""
     return attach_shardings(jax.eval_shape(jax.random.key, 0), devices.everywhere())
 
 

@@ -29,7 +29,6 @@ _calls: Counter[str] = Counter()
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of `initialize`."""
     flags = parser.add_argument_group(
         'several processes', 'found by itself under Slurm, Open MPI and on TPU pods'
     )

@@ -84,7 +84,6 @@ class Tried(NamedTuple):
 
 
 def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
-    """Returns the values that each arm tried."""
     found = []
     for arm in sweep.arms:
         of_arm = [run for run in trials if run.arm == arm]
@@ -184,7 +183,6 @@ def result(run: PlannedRun) -> dict[str, Any]:
 
 
 def score(run: PlannedRun) -> float | None:
-    """Returns the deciding score of a run, if it has finished."""
     evaluations = result(run).get('evaluations', {})
     return evaluations.get(run.measure.set, {}).get(run.measure.score)
 

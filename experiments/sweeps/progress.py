@@ -15,7 +15,6 @@ _SIMILAR = 4.0  # factor between the FLOPs of steps
 
 
 def heading(sweep: Sweep) -> str:
-    """Formats the question, the arms and their seeds."""
     arms, seeds = len(sweep.arms), len(sweep.seeds)
     most = 'at most ' if sweep.until else ''
     product = f'{console.count_noun(arms, "arm")} × {console.count_noun(seeds, "seed")}'

@@ -123,7 +123,6 @@ def start_here(
 
 
 def stop_with_parent() -> None:
-    """Stops a worker once its parent has died."""
     if _STARTED_HERE in os.environ:
         threading.Thread(target=_wait_for_end_of_input, daemon=True).start()
 
@@ -134,7 +133,6 @@ def _wait_for_end_of_input() -> None:
 
 
 def _use_share_of_cores(process: int, index: int, workers: int) -> None:
-    """Restricts a process to its share of the cores."""
     if not hasattr(os, 'sched_setaffinity'):
         return
     cores = sorted(os.sched_getaffinity(0))

@@ -52,7 +52,6 @@ class DecodeResult(NamedTuple):
 
 
 def concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
-    """Joins the hypotheses of two results."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1), one, other)
 
 

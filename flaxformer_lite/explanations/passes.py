@@ -76,7 +76,6 @@ def activations(
 
 
 def shifted(shift: jax.Array) -> Any:
-    """Returns an intervention that adds an array of all axes."""
     return jax.tree_util.Partial(_shift, shift)
 
 

@@ -33,7 +33,6 @@ _MODULE = {
 
 
 def attention(prefix: str, **windows: str) -> Pattern:
-    """Returns the entry for attention; the prefix is that of their fields."""
     norm = '(query_key_norm=True, query_key_offset=1.0)'
     others = dict(scale=f'{prefix}scale', dropout='attention_dropout')
     kinds = {
@@ -44,7 +43,6 @@ def attention(prefix: str, **windows: str) -> Pattern:
 
 
 def positions(prefix: str) -> Pattern:
-    """Returns the entry for positions."""
     kinds = {
         kind: Spec(
             'rotary',
@@ -129,7 +127,6 @@ class T5Gemma2(T5Gemma):
 
 
 def rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns each kind's base and scale."""
     found = {}
     for kind, theta in THETA.items():
         rope = {'rope_type': 'default', 'rope_theta': theta}

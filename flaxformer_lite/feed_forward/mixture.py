@@ -37,9 +37,6 @@ def _plan_blocks(tokens: int, top: int, experts: int, capacity: int) -> _Blocks:
     Small blocks compute less padding, but copy the weights of an expert more often. One
     block per expert copies none.
 
-    Args:
-      capacity: Maximum number of tokens per expert.
-
     Examples:
       >>> _plan_blocks(2048, top=2, experts=8, capacity=2048)
       _Blocks(number=23, size=256, one_each=False)

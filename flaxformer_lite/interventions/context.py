@@ -51,7 +51,6 @@ class Intervened:
         self._used: set[str] = set()
 
     def active(self) -> contextlib.AbstractContextManager[None]:
-        """Context in which models apply the interventions."""
         return nn.intercept_methods(self._hooks.intercept)
 
     def continued(self, places: Places) -> Self:
@@ -77,11 +76,9 @@ class Intervened:
         return any(matches(key, name, is_alias) for key in self._interventions)
 
     def is_alias(self, name: str) -> bool:
-        """Returns whether the name is an alias of an activation."""
         return name not in self._seen
 
     def take(self, value: jax.Array, where: Where) -> jax.Array:
-        """Returns the value of an activation after all functions of its name."""
         is_alias = self.is_alias(where.name)
         for key in sorted(self._interventions):
             if not matches(key, where.name, is_alias):

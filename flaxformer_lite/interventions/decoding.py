@@ -12,17 +12,12 @@ from flaxformer_lite.models.base import Model
 
 
 class InterventionState(NamedTuple):
-    """Decoding state of a model with interventions.
-
-    Attributes:
-      model: The model's state.
-    """
+    """Decoding state of a model with interventions."""
 
     model: Any
     row_B: jax.Array
 
     def allocate(self, hypotheses: int, tokens: int) -> 'InterventionState':
-        """Extends the caches, as `DecodeState.allocate`."""
         return self._replace(model=self.model.allocate(hypotheses, tokens))
 
 

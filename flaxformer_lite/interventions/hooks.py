@@ -239,7 +239,6 @@ def _unfold(x_BGTS, group_size):
 
 
 def _fold(x_BHTS, group_size):
-    """Inverts `_unfold`."""
     if group_size == 1:
         return x_BHTS
     b, h, t, s = x_BHTS.shape

@@ -47,19 +47,16 @@ class Places:
         return self.of_rows(x_BSD, positions_BS, self._source_mask_BS)
 
     def of_inputs(self, logits_BTV: jax.Array, inputs: TokenBatch) -> Where:
-        """Returns the place of the logits of a whole target."""
         where = self.of_rows(logits_BTV, inputs.positions_BT, inputs.valid_BT)
         return where._replace(step_BT=inputs.positions_BT)
 
     def of_step(self, logits_BNV: jax.Array, beam: BeamState) -> Where:
-        """Returns the place of the logits of a decoding step."""
         step_BN = jnp.broadcast_to(beam.step, logits_BNV.shape[:2])
         where = self.of_rows(logits_BNV, step_BN)
         return where._replace(step_BT=step_BN, index_BT=step_BN)
 
     @contextlib.contextmanager
     def in_target(self, inputs: TokenBatch) -> Iterator[None]:
-        """Context in which the decoder reads a whole target."""
         self._target = inputs
         try:
             yield
@@ -70,7 +67,6 @@ class Places:
     def in_stack(
         self, name: str, x_BTD: jax.Array, context: AttentionContext, beam: Any
     ) -> Iterator[None]:
-        """Context in which a stack runs."""
         self.current = self._stack_place(name, x_BTD, context, beam)
         if name == 'encoder':
             self._source_mask_BS = context.valid_BT

@@ -127,7 +127,6 @@ class EncoderDecoder(Model, kw_only=True):
         return hidden_BTD
 
     def _target(self, source, inputs):
-        """Returns the decoder's input and its context."""
         if self.continuous_positions:
             inputs = inputs.following(source)
         x_BTD = self.embed(self.target_VD, inputs.tokens_BT)

@@ -42,7 +42,6 @@ def exchange(module: nn.Module, base: type, new: Callable[[Any], Any]) -> Any:
 
 
 def in_bfloat16(model: Model) -> Model:
-    """Returns the model with bfloat16 operands in matrix products."""
     return exchange(model, Dense, lambda dense: dense.clone(dtype=jnp.bfloat16))
 
 

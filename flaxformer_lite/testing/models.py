@@ -292,6 +292,5 @@ def _largest(found: Any, expected: Any) -> float:
 
 
 def by_path(tree: Any, before: str = '') -> dict[str, Any]:
-    """Returns the arrays of a tree by path, with a prefix."""
     found = flatten_dict(tree, sep='/')
     return {f'{before}{path}': x for path, x in found.items()}

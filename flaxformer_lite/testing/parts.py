@@ -60,5 +60,4 @@ def model_with(part: Spec, kind: str) -> Model:
 
 
 def small_model(**fields: Any) -> Model:
-    """Returns a small model with the given `model` config fields."""
     return build.model(ModelConfig().with_values(SIZES | fields), rows.VOCAB_SIZE)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:  # checking a spec should not import numpy
 
 
 def make(spec: Spec | None) -> 'Objective | None':
-    """Makes the objective of a spec, if any."""
     if not spec:
         return None
     with user_errors('objective: '):

@@ -8,7 +8,6 @@ from flaxformer_lite.config.spec import Spec
 
 
 def load(spec: Spec) -> Source:
-    """Makes the data source of a spec."""
     try:
         return SOURCES.make(spec)
     except ValueError as error:

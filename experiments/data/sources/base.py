@@ -75,7 +75,6 @@ class Source:
 
 
 def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Returns one or several references as a tuple."""
     return (known,) if isinstance(known, str) else known
 
 

@@ -71,7 +71,6 @@ def train(
 
 
 def open_saved(spec: Spec, path: Path) -> Tokenizer:
-    """Opens the trained tokenizer of a run."""
     wrong = damage(path)
     if wrong:
         raise UserError(

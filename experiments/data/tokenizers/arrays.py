@@ -99,7 +99,6 @@ class Arrays(Tokenizer):
         return json.dumps(about).encode()
 
     def encode(self, texts):
-        """Returns the vectors of each name, float32 (length, features)."""
         check_list('texts', texts)
         if json.loads(self.model)['sha256'] != self._sum:
             raise self._error(' has changed since the run was trained. Restore it.')

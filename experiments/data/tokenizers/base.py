@@ -152,7 +152,6 @@ class Tokenizer(Checked):
 
 
 def sums_file(path: Path) -> Path:
-    """Returns the path of a saved tokenizer's checksums."""
     return path.with_name(f'{path.name}.sha256')
 
 

@@ -138,7 +138,6 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def like(self) -> dict[str, str]:
-        """New languages, each with the language whose embedding initializes it."""
         return self._fields.get('new', {})
 
     @property
@@ -186,7 +185,6 @@ class HuggingfaceTokenizer(Tokenizer):
         return self._in_default(_around(self.theirs, 'text_target'), 1)
 
     def _in_default(self, around: Around, side: int) -> Around:
-        """Returns the tokens with the default language, which may be a new one."""
         code = self.default_languages[side]
         return self._replaced(around, self.like.get(code, code), code)
 
@@ -200,10 +198,7 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def special_tokens(self) -> SpecialTokens:
-        """The special tokens of the model.
-
-        The start token is the language token if targets end with one.
-        """
+        """The start token is the language token if targets end with one."""
         _, behind = self.around_target
         if behind and behind[-1] != self.config_tokens.eos:
             return dataclasses.replace(self.config_tokens, bos=behind[-1])
@@ -313,7 +308,6 @@ class HuggingfaceTokenizer(Tokenizer):
         return [piece or f'<{i}>' for i, piece in zip(ids, pieces, strict=True)]
 
     def save(self, path):
-        """Copies the files next to the path, which gets their checksums."""
         folder = path.with_name(_FOLDER)
         if folder != self._folder:
             for name, file in self.files.items():
@@ -400,7 +394,6 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Silences warnings, also those that Transformers logs on import."""
     disabled = logging.root.manager.disable
     logging.disable(max(disabled, logging.WARNING))
     try:

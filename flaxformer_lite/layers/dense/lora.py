@@ -69,7 +69,6 @@ class LoRADense(Dense):
         return y_NF * ((_column_norms(w_DF) + delta_F) / norm_F)[None]
 
     def merge(self, params: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Returns the parameters of a plain layer, whose matrix is V or V m / ‖V‖."""
         merged = dict(params)
         if 'lora_a' not in merged:
             return merged
