@@ -147,7 +147,6 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
 
 
 def text(costs: Costs) -> str:
-    """Formats the costs."""
     return f'{_parts_table(costs)}\n\n{console.facts(_facts(costs))}'
 
 

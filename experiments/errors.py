@@ -42,7 +42,6 @@ def user_errors(before: str = '') -> Iterator[None]:
 
 @contextmanager
 def prefix_errors(what: object) -> Iterator[None]:
-    """Prefixes the message of a UserError with its subject."""
     try:
         yield
     except UserError as error:

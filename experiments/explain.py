@@ -92,7 +92,6 @@ def _parser() -> flags.Parser:
 
 
 def gold_pairs(run: 'OpenedRun', name: str) -> 'list[tuple[Pair, Gold]]':
-    """Returns the pairs of an evaluation set, each with its gold."""
     from experiments.data.sources import grammar
 
     golds = grammar.read_gold(run.data)
@@ -136,7 +135,6 @@ def score(
 
 
 def csv_text(scores: 'Scores') -> str:
-    """Returns all scores as CSV, with the columns `COLUMNS`."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator='\n')
     writer.writerow(COLUMNS)

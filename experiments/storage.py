@@ -356,7 +356,6 @@ def run_title(path: Path) -> str:
 
 
 def is_file_name(name: str) -> bool:
-    """Returns whether a name can be that of a file."""
     return name not in ('', '.', '..') and not set('/\\\0').intersection(name)
 
 

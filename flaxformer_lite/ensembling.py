@@ -13,8 +13,6 @@ from flaxformer_lite.special_tokens import SpecialTokens
 
 
 class EnsembleState(NamedTuple):
-    """The decoding state of each model."""
-
     states: tuple[DecodeState, ...]
 
     def allocate(self, hypotheses: int, tokens: int) -> 'EnsembleState':

@@ -117,7 +117,6 @@ def patch(
     2022); zeros or means give ablation.
 
     Args:
-      model, variables, batch: As in `record`.
       values: Replacements, with the names and shapes of `Record.values`. Use
         `make_batch(…, length=)` to give both inputs the same length.
 
@@ -174,7 +173,6 @@ def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None
 
 
 def _split_merged(found: Record, name: str) -> None:
-    """Splits off the source part of merged attention weights."""
     weights = found.weights[name]
     of_source = found.positions['encoder'].shape[1]
     found.weights[f'{name} cross'] = tuple(x[..., :of_source] for x in weights)

@@ -104,7 +104,6 @@ def _of_float(value: float) -> str:
 
 
 def score(value: Any) -> str:
-    """Formats a score with two decimals."""
     return f'{value:.2f}' if is_number(value) else cell(value)
 
 

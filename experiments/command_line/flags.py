@@ -191,7 +191,6 @@ class _Output(io.TextIOWrapper):
 
 
 def add_trust_code(parser: Parser) -> None:
-    """Adds the flag `--trust_code`."""
     parser.add_argument(
         '--trust_code',
         action='store_true',
@@ -201,7 +200,6 @@ def add_trust_code(parser: Parser) -> None:
 
 
 def add_step(parser: Parser) -> None:
-    """Adds the flag `--step`."""
     parser.add_argument(
         '--step',
         type=whole_number,
@@ -220,7 +218,6 @@ def add_dtype(parser: Parser) -> None:
 
 
 def whole_number(text: str, least: int = 0) -> int:
-    """Parses a whole number of at least `least`."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(
             f'{text!r} must be a whole number from {least}'

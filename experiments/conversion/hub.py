@@ -103,7 +103,6 @@ def as_run(name: str, source: str = '', target: str = '') -> Path:
 
 
 def is_converted(run: Path | str) -> bool:
-    """Returns whether `as_run` made a run."""
     return Path(run).name.startswith(_CONVERTED)
 
 

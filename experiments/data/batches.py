@@ -19,8 +19,6 @@ _CHUNK = 1 << 18  # pairs to count at once
 
 
 class Position(NamedTuple):
-    """The position of a batch in the data."""
-
     epoch: int = 0
     window: int = 0
     index: int = 0

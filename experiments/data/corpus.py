@@ -113,7 +113,6 @@ def resample(
 def examples(
     corpus: Corpus, pairs: np.ndarray, objective: Objective, seeds: np.ndarray
 ) -> Corpus:
-    """Returns an objective's examples from selected pairs."""
     side: RaggedArray = getattr(corpus, objective.side)
     generators = map(np.random.default_rng, seeds.tolist())
     rows = [side[pair].tolist() for pair in pairs.tolist()]

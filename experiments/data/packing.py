@@ -89,7 +89,6 @@ def bucket_lengths(
 
 
 def packed_length(longest: int, most: int = 1 << 31) -> int:
-    """Returns the length of a packed row, at most `most`."""
     return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
 
 

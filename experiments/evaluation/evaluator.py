@@ -35,8 +35,6 @@ _EXAMPLES = 3  # number of shown translations per set
 
 
 class Evaluation(NamedTuple):
-    """The scores and the translations of a set."""
-
     scores: Scores
     outputs: list[str]
 

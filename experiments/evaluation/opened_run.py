@@ -154,7 +154,6 @@ class OpenedRun:
         Attention that does not store its weights has no entry.
 
         Args:
-          pairs: As for `batch`.
           names: Names of `Record.values` to keep, as in `intervene`. Defaults to all.
         """
         return self._recorder(

@@ -41,8 +41,6 @@ _MOST_THREADS = 4  # decoding in parallel
 
 
 class Hypothesis(NamedTuple):
-    """A translation with its score."""
-
     text: str
     score: float  # log-probability in nats; beam search divides it by a penalty
 

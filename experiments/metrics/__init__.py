@@ -31,7 +31,6 @@ def by_name(spec: Spec) -> dict[str, Component]:
 
 
 def make(spec: Spec, language: str = '') -> dict[str, Metric]:
-    """Makes the metrics of a list, by name."""
     with user_errors('evaluation.metrics: '):
         return {
             name: entry.make(name=name, language=language)

@@ -512,8 +512,6 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
 
 
 class Improvement(NamedTuple):
-    """The probability of improvement, with its interval."""
-
     chance: float
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""Arms: groups of runs that differ in their seeds only."""
+"""The arms of a report."""
 
 import collections
 import dataclasses

@@ -76,8 +76,6 @@ def axis_title(score: str, of_set: str = '') -> str:
 
 
 class Figure(NamedTuple):
-    """A chart with the name of its files and its title."""
-
     name: str
     title: str
     chart: alt.TopLevelMixin

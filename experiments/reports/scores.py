@@ -21,7 +21,6 @@ Scores = dict[str, dict[str, float]]
 
 
 def read_scores(path: Path) -> Scores:
-    """Reads the scores of a CSV file by arm and seed."""
     found: Scores = {}
     for number, row in enumerate(_read_rows(path, COLUMNS), 2):
         arm, seed, score = (row[name] for name in COLUMNS)

@@ -119,7 +119,6 @@ def _spread(value: Spread, form: Form) -> str:
 def contrast_cells(
     contrast: Contrast | OverSentences,
 ) -> tuple[Difference, Interval | None, PValue | None]:
-    """Returns the difference, its interval and its p, for tables."""
     effect = Difference(contrast.effect)
     low, high, p = contrast.low, contrast.high, contrast.p
     if low is None or high is None or p is None:

@@ -18,8 +18,6 @@ _SHOWN = 15  # sentences
 
 
 class Sentence(NamedTuple):
-    """A sentence with its translations by arm."""
-
     source: str
     reference: str
     translations: dict[str, str]

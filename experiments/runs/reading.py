@@ -50,8 +50,6 @@ class RunStatus(NamedTuple):
 
 
 class Translations(NamedTuple):
-    """The lines of a set: sources, references and translations."""
-
     sources: list[str]
     references: list[tuple[str, ...]]
     outputs: list[str]
@@ -205,7 +203,6 @@ def read_result(path: Path) -> Entries:
 
 
 def seals(path: Path, result: Entries) -> Entries:
-    """Returns digests of a result and of its files."""
     steps = result['averaged_steps']
     files = [path / metrics_log.NAME]
     for name in result['evaluations']:

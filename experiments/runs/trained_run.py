@@ -31,8 +31,6 @@ _ATTEMPTS = 20
 
 
 class TrainedRun(NamedTuple):
-    """A run's config, tokenizer, model, checkpoints and decoding."""
-
     config: ExperimentConfig
     tokenizer: Tokenizer
     model: Model

@@ -67,7 +67,6 @@ class Peak:
             Path('/proc/self/clear_refs').write_text('5', encoding='ascii')
 
     def bytes(self) -> int | None:
-        """Returns the peak in bytes, if it is known."""
         now = _peak_of_devices()
         if now is None:
             return _peak_of_process()

@@ -27,7 +27,6 @@ class DeviceMesh:
 
     @property
     def row_shards(self) -> int:
-        """The number of shards of a batch's rows."""
         return math.prod(self.mesh.shape[axis] for axis in ROW_AXES)
 
     def rows(self) -> NamedSharding:

@@ -87,7 +87,6 @@ class Tuning:
 
     @property
     def tried(self) -> list[Any]:
-        """The values that every arm tries."""
         number = len(self.values)
         budget = min(self.budget or number, number)
         random = np.random.default_rng(0)
@@ -196,7 +195,6 @@ class Sweep:
 
     @property
     def factor_of_data(self) -> str | None:
-        """The factor that sets the data, if any."""
         for factor, levels in self.factors.items():
             if all('data' in overrides for overrides in levels.values()):
                 return factor

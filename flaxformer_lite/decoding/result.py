@@ -56,7 +56,6 @@ def concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
 
 
 def best(count: int, hypotheses: DecodeResult) -> DecodeResult:
-    """Returns the hypotheses with the highest scores."""
     _, index_BN = jax.lax.top_k(hypotheses.scores_BN, count)
     return _gather(hypotheses, index_BN)
 
@@ -81,5 +80,4 @@ def _gather(hypotheses: DecodeResult, index_BM: jax.Array) -> DecodeResult:
 def write_rows(
     result: DecodeResult, row_B: jax.Array, rows: DecodeResult
 ) -> DecodeResult:
-    """Writes rows of a result at the given indices of another."""
     return jax.tree.map(lambda x, some: x.at[row_B].set(some), result, rows)

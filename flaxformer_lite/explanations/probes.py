@@ -35,7 +35,6 @@ def fit_probe(
         `record(…).values['encoder/layer_1/resid_post'][valid]`.
       labels_N: int32 classes.
       l2: Strength of the penalty. If 0, separable classes have no minimum.
-      max_steps: Maximum number of steps.
 
     Raises:
       ValueError: The numbers of rows differ.

@@ -94,7 +94,6 @@ class Spec:
         return found
 
     def is_of(self, text: str) -> bool:
-        """Returns whether a spec names the same variant."""
         if not isinstance(self.entry, str):
             return False
         return Component(text).name == Component(self.entry).name

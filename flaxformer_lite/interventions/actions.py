@@ -25,7 +25,6 @@ class _Chosen(NamedTuple):
         return cls(vector(heads), vector(tokens), vector(steps))
 
     def put(self, new: jax.Array, value: jax.Array, where: Where) -> jax.Array:
-        """Returns `value`, replaced by `new` where it is chosen."""
         axes = where.axes
         chosen = jnp.ones((1,) * len(axes), bool)
         if self.heads is not None:

@@ -43,7 +43,6 @@ class Places:
         return Where('', '', None, positions_BT, mask_BT, index_BT, row_B)
 
     def of_source(self, x_BSD: jax.Array, positions_BS: jax.Array) -> Where:
-        """Returns the place of the source that cross-attention reads."""
         return self.of_rows(x_BSD, positions_BS, self._source_mask_BS)
 
     def of_inputs(self, logits_BTV: jax.Array, inputs: TokenBatch) -> Where:

@@ -65,7 +65,6 @@ class ScannedStack(Stack):
 
     @property
     def num_turns(self) -> int:
-        """Number of iterations of the scan."""
         return self.num_layers // len(self.blocks)
 
     def cross_kv(self, encoded_BSD, positions_BS):
@@ -275,11 +274,6 @@ def unstack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> 
     Args:
       periods: As in `stack_layers`. The default infers them, which requires variables
         of every layer of a period.
-
-    Examples:
-      >>> stacked = {'params': {'encoder': {'layers': {'bias': jnp.zeros((2, 3))}}}}
-      >>> list(unstack_layers(stacked)['params']['encoder'])
-      ['layer_0', 'layer_1']
     """
     if periods is None:
         periods = periods_of(variables)

@@ -45,7 +45,6 @@ class Array(NamedTuple):
 
     @property
     def their_shape(self) -> tuple[int, ...]:
-        """Shape of their array."""
         leaf = self.path[-1]
         if leaf == 'kernel':
             inputs = self._fan_in
@@ -208,7 +207,6 @@ def _by(shape: tuple[int, ...]) -> str:
 
 
 def to_variables(arrays: Iterable[Array], read: Callable[[Array], Any]) -> Any:
-    """Returns variables whose parameters are `read(array)`."""
     params: dict[str, Any] = {}
     for array in arrays:
         tree = params

@@ -27,7 +27,6 @@ ROUNDING = 1e-4
 
 
 def strategy_findings(strategy: Strategy) -> list[Finding]:
-    """Tests the contracts of a strategy with a small model."""
     model = small_model()
     variables = models.random_variables(model)
     sources = [source for source, _ in rows.PAIRS]

@@ -35,7 +35,6 @@ def require(findings: Sequence[Finding], of: str) -> Sequence[Finding]:
 
 
 def from_condition(contract: str, holds: bool, otherwise: str) -> Finding:
-    """Returns a finding with the detail `otherwise` if the contract is broken."""
     return Finding(contract, holds, '' if holds else otherwise)
 
 

@@ -46,22 +46,18 @@ def in_bfloat16(model: Model) -> Model:
 
 
 def examine_scanned(model: Model, variables: Any) -> Examined:
-    """Examines a model that scans its layers, given variables of separate layers."""
     found = models.examine(model, stack_layers(variables, model.layer_periods))
     gradients = unstack_layers({'params': found.gradients}, model.layer_periods)
     return found._replace(gradients=gradients['params'])
 
 
 class Product(NamedTuple):
-    """A matrix product in a program: its kind, and the dtypes of operands and sums."""
-
     kind: str
     operands: frozenset[str]
     sums: str
 
 
 def products(model: Model, variables: Any) -> set[Product]:
-    """Returns all matrix products of the logits and gradients."""
     batch = {name: x[0] for name, x in rows.both_batches().items()}
 
     def loss(params):
@@ -96,7 +92,6 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def float32_sums(found: set[Product]) -> Finding:
-    """Tests that products accumulate in float32, whatever their operands."""
     contract = 'products accumulate in float32'
     for product in sorted(found, key=str):
         if product.sums != 'float32':

@@ -52,7 +52,6 @@ def random_variables(model: Model) -> Any:
 
 
 def first_values(model: Model) -> Finding:
-    """Tests that initial variables are finite and float32."""
     contract = 'initial variables are finite and float32'
     init = functools.partial(init_variables, model)
     begin = jax.jit(init, compiler_options=UNOPTIMISED)

@@ -12,7 +12,6 @@ from flaxformer_lite.config.spec import Component, Spec
 
 
 def make(spec: Spec | None) -> dict[str, Filter]:
-    """Makes the filters of a list, by spec."""
     if spec is None:
         return {}
     with user_errors('filters: '):

@@ -58,14 +58,12 @@ class Grammar(OfRule):
         return sets
 
     def trees(self) -> dict[str, list[Sentence]]:
-        """Returns the syntax trees of each evaluation set."""
         sets = {}
         for name, drawn in self._evaluation.items():
             sets[name] = [tree for tree, _ in drawn]
         return sets
 
     def gold(self) -> dict[str, list[Gold]]:
-        """Returns the alignment and the decisions of each pair, by set."""
         sets = {}
         for name, trees in self.trees().items():
             sets[name] = [annotate(tree) for tree in trees]

@@ -23,8 +23,6 @@ SPECIAL = ('<pad>', '</s>', '<s>', '<unk>')  # in the order of their ids
 class Counted(Tokenizer):
     """A tokenizer with the most frequent units of a text as pieces.
 
-    `split` returns the units of a text, and `joined` inverts it.
-
     Attributes:
       vocab_size: Maximum number of ids, including the four special ones.
       min_count: Rarer units are unknown.

@@ -128,7 +128,6 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def default_languages(self) -> list[str]:
-        """Source and target language."""
         return self._fields['languages']
 
     @property
