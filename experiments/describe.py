@@ -71,7 +71,6 @@ def main() -> None:
 
 
 def show_data(config: ExperimentConfig, folder: Path | None) -> None:
-    """Prints a summary of the data sets, or writes them to a folder."""
     from experiments.data import filters, sources
     from experiments.evaluation import overview
 

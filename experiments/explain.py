@@ -112,10 +112,7 @@ def score(
     pairs: 'Sequence[tuple[Pair, Gold]]',
     on_progress: Callable[[int, int, str], None],
 ) -> 'Scores':
-    """Scores all methods on pairs, and a baseline that knows only positions.
-
-    `on_progress` gets the number of explained pairs, their total, and 'pairs'.
-    """
+    """Scores all methods on pairs, and a baseline that knows only positions."""
     from experiments.evaluation.attributions import Attributor
     from experiments.evaluation.gold_scores import (
         position_maps,

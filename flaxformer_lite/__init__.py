@@ -48,10 +48,7 @@ __all__ = [
 
 
 def _check_jax_version() -> None:
-    """Raises ImportError if JAX is too old.
-
-    It reads the package metadata, because importing JAX is slow.
-    """
+    """Reads the package metadata, because importing JAX is slow."""
     try:
         found = metadata.version('jax')
     except metadata.PackageNotFoundError:

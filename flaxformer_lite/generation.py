@@ -49,10 +49,7 @@ def as_strategy(strategy: Spec) -> Strategy:
 
 
 def as_processors(processors: Spec | None) -> tuple[Processor, ...]:
-    """Returns the processors of a list of specs, in order.
-
-    Args:
-      processors: Specs as in `generate`. Empty or None returns no processors.
+    """Returns the processors of a list of specs, in order; `()` for None.
 
     Raises:
       ValueError: As `as_strategy`.

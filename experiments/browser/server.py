@@ -193,7 +193,6 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(
         self, code: int, message: str | None = None, explain: str | None = None
     ) -> None:
-        """Sends an error as JSON, also for requests that the base class rejects."""
         error = message or self.responses[code][0]
         self._send(code, json.dumps({'error': error}).encode())
 

@@ -17,11 +17,7 @@ NAME = 'base'
 
 
 def save(path: Path, params: Any, held: frozenset[str], origin: str) -> None:
-    """Saves the parameters with the paths `held` of a new run in `path`.
-
-    Args:
-      origin: The run that they come from.
-    """
+    """Saves the parameters with the paths `held`, which come from the run `origin`."""
     if not held:
         return
     if processes.is_first():

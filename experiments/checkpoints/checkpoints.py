@@ -54,16 +54,12 @@ class Gone(Exception):
 
 
 class Restored(NamedTuple):
-    """A restored checkpoint."""
-
     step: int
     state: Any
     metadata: dict[str, Any]
 
 
 class Mean(NamedTuple):
-    """The mean of checkpoints."""
-
     variables: Any
     steps: list[int]
     left_out: list[int]  # steps of damaged checkpoints

@@ -2,9 +2,7 @@
 
 Python runs signal handlers in the main thread between bytecode instructions, and so not
 while that thread compiles or waits for a device. A separate thread therefore reads the
-signals' numbers from a socket that the interpreter writes to. It normally ends the
-process, as a kill would. In a block of `delay_stop`, with unsaved training steps, the
-training loop stops instead.
+signals' numbers from a socket that the interpreter writes to.
 
 SIGHUP, as from a closed ssh session, counts as SIGTERM. Under `nohup` it stays ignored.
 """

@@ -43,8 +43,6 @@ _WHITE = r'[\s\x1c-\x1f]+'
 
 
 class FamilyModel(NamedTuple):
-    """A model in the form of a family."""
-
     family: type[Family]
     described: Described
     variables: Any

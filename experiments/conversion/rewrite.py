@@ -20,8 +20,6 @@ _BART_OFFSET = 2
 
 
 class Expressed(NamedTuple):
-    """A model's config, and its variables with separate layers."""
-
     config: ModelConfig
     variables: Any
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 
 def hex_digest(*parts: str | bytes) -> str:
-    """Returns the SHA-256 of the joined parts, in hex."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)

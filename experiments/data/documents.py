@@ -1,7 +1,7 @@
 """Documents: consecutive sentences as one example.
 
 Examples are blocks (Liu et al. 2020, "mBART"; Sun et al. 2022), so each sentence is
-translated once. Overlapping windows (Tiedemann and Scherrer 2017) would repeat it.
+translated once.
 """
 
 import itertools

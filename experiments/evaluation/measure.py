@@ -59,7 +59,6 @@ class Measure:
         return self.score not in OF_MODELS
 
     def rank(self, score: float) -> float:
-        """Returns the score, negated if lower is better."""
         return score if self.higher_is_better else -score
 
     def __str__(self) -> str:

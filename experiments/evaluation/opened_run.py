@@ -63,7 +63,6 @@ class OpenedRun:
 
     @functools.cached_property
     def mean(self) -> Mean:
-        """The mean of the checkpoints."""
         # Under a user's jit, load concrete arrays instead of tracing.
         with jax.ensure_compile_time_eval():
             return trained_run.average(
@@ -77,12 +76,10 @@ class OpenedRun:
 
     @functools.cached_property
     def data(self) -> Source:
-        """The data source of the run."""
         return sources.load(self.config.data)
 
     @property
     def evaluation_sets(self) -> dict[str, Pairs]:
-        """The pairs of each evaluation set."""
         return sets.select(self.data.evaluation(), '', 'data')
 
     def translate(self, lines: Sequence[str]) -> list[str]:
@@ -99,7 +96,6 @@ class OpenedRun:
         return [best_first[0].text for best_first in hypotheses]
 
     def score(self, pairs: Sequence[Pair]) -> list[list[ScoredToken]]:
-        """Returns the scored tokens of each target."""
         return list(self._scorer(self.variables, pairs, self._interventions))
 
     # These keep their compiled programs.

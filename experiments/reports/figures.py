@@ -105,8 +105,6 @@ def files(figure: Figure) -> dict[str, bytes]:
 
 
 class Point(NamedTuple):
-    """A point of a line, with the limits of its band."""
-
     x: float
     y: float
     low: float

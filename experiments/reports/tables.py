@@ -33,8 +33,6 @@ class Difference(float):
 
 
 class Interval(NamedTuple):
-    """A confidence interval."""
-
     low: float
     high: float
 

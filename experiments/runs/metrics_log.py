@@ -67,7 +67,6 @@ class MetricsLog:
         return {'count': self._count, 'sha256': self._sum.hexdigest()}
 
     def flush(self) -> None:
-        """Writes the added rows to the file."""
         if self._file is not None:
             with storage.as_user_error('write', self._file):
                 storage.sync(self._file)

@@ -236,7 +236,6 @@ def _planned_run(
 
 
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
-    """Returns the steps that give an arm the base's tokens or FLOPs."""
     config = flags.settings(sweep.config, overrides).config
     of_base = sweep.overrides | sweep.arms[sweep.base]
     base = flags.settings(sweep.config, of_base).config

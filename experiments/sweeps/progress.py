@@ -87,8 +87,6 @@ def number_of_runs(sweep: Sweep) -> int:
 
 
 class Work(NamedTuple):
-    """The cost of a run, as far as it is known."""
-
     flops: float | None  # of the training
     batch: float | None  # FLOPs of a step
     seconds: float = 0.0  # of the training

@@ -28,7 +28,6 @@ def decode_functions(
     source_BS: jax.Array,
     row_B: jax.Array,
 ) -> tuple[Callable, InterventionState]:
-    """Returns the step and the initial state of decoding with interventions."""
     # The indices of a decoder's tokens start after the source if it reads both.
     offset = 0 if 'encoder' in model.stacks() else source_BS.shape[1]
     prefill = Intervened(interventions, Places(row_B, offset))

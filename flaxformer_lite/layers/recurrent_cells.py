@@ -19,7 +19,6 @@ class Cell(nn.Module):
 
     @nn.nowrap
     def first_state(self, h: jax.Array) -> CellState:
-        """Returns a state in which each array is h."""
         raise NotImplementedError
 
     def from_input(self, x: jax.Array, names: str, biased: str) -> list[jax.Array]:

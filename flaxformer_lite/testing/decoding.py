@@ -130,7 +130,6 @@ def _changed(found: DecodeResult, alone: list[DecodeResult]) -> Iterator[str]:
 
 
 def processor_findings(processor: Processor) -> list[Finding]:
-    """Tests the contracts of a processor at each step of a target."""
     keys = jax.random.split(jax.random.key(0), 3)
     logits_BNV = jax.random.normal(keys[0], SHAPE)
     first = 3  # not a special token

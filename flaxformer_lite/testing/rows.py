@@ -55,7 +55,6 @@ class _Past(NamedTuple):
 
 
 def batch_of(rows: Sequence[Sequence[Pair]]) -> dict[str, jax.Array]:
-    """Returns a training batch, with any number of pairs per row."""
     return _as_int32(_columns(rows))
 
 
@@ -84,7 +83,6 @@ def both_batches() -> dict[str, jax.Array]:
 
 
 def steps() -> Steps:
-    """Returns the targets of the second batch as decoding steps."""
     pasts = _pasts()
     tokens = [pasts[i].tokens[-1] for i in HYPOTHESES]
     visible = [[slot in pasts[i].slots for slot in range(T * N)] for i in HYPOTHESES]

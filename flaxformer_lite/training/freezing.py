@@ -34,12 +34,7 @@ def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
 
 
 def join(trained: Any, held: Any) -> Any:
-    """Joins the results of `split`.
-
-    Examples:
-      >>> join({'encoder': {'kernel': 1}}, {'encoder': {'bias': 2}})
-      {'encoder': {'kernel': 1, 'bias': 2}}
-    """
+    """Joins the results of `split`."""
     if not held:
         return trained
     return from_paths({**paths(trained), **paths(held)})

@@ -88,7 +88,6 @@ def commands() -> Iterator[Pair]:
 
 
 def _verbs() -> Iterator[Pair]:
-    """Yields V of the grammar: an action, also to a side, opposite, or around."""
     for verb in (*ACTIONS, 'turn'):
         action = '' if verb == 'turn' else f' I_{verb.upper()}'
         if action:

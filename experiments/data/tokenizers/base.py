@@ -117,7 +117,6 @@ class Tokenizer(Checked):
     def encode_pairs(
         self, pairs: Sequence[tuple[str, str]]
     ) -> tuple[list[Any], list[Any]]:
-        """Returns the rows of `encode` and of `encode_target`."""
         sources = self.encode([source for source, _ in pairs])
         return sources, self.encode_target([target for _, target in pairs])
 

@@ -241,7 +241,6 @@ class HuggingfaceTokenizer(Tokenizer):
             )
 
     def _split(self, text: str) -> tuple[tuple[str, str], str]:
-        """Returns the languages and the text of a source that may begin with a tag."""
         source, target = self.default_languages
         tag = _TAG.match(text) if target else None
         if not tag:
