@@ -109,14 +109,7 @@ class TokenBatch(NamedTuple):
         return self.causal_mask() | of_prefix
 
     def following(self, source: Self) -> Self:
-        """Shifts the positions so that they continue those of a source.
-
-        Examples:
-          >>> source = TokenBatch.from_tokens(jnp.array([[5, 6, 7]]))
-          >>> target = TokenBatch.from_tokens(jnp.array([[8, 9]]))
-          >>> target.following(source).positions_BT.tolist()
-          [[3, 4]]
-        """
+        """Shifts the positions so that they continue those of a source."""
         length_BT = self.segment_mask(source)[:, 0].sum(-1)
         positions_BT = jnp.where(self.valid_BT, self.positions_BT + length_BT, 0)
         return self._replace(positions_BT=positions_BT)

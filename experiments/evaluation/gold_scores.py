@@ -1,8 +1,4 @@
-"""Scores of explanations against gold: which words an explanation should point at.
-
-The gold of `parallel_grammar` says which words translate a target word, and which
-decide its form.
-"""
+"""Scores of explanations against gold: which words an explanation should point at."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence

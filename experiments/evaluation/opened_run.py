@@ -121,7 +121,6 @@ class OpenedRun:
         `tokenizer.pieces` and `tokenizer.decode` turn a row of tokens back into text.
 
         Args:
-          pairs: Sources and targets. The decoder reads the targets.
           length: Length of all rows, as for `make_batch`. Batches to compare, as in
             patching, need the same one. Defaults to the longest row.
 

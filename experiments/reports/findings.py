@@ -74,7 +74,6 @@ def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
 
 
 def verdicts(study: Study, contrasts: Mapping[str, Contrast]) -> dict[Contrast, str]:
-    """Returns the verdicts of `ranking` on contrasts of `from_base`."""
     return {
         contrasts[arm.name]: verdict(part, arm, contrasts[arm.name])
         for part in study.by_data

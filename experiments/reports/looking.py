@@ -1,15 +1,6 @@
 """Attention weights of a trained run while it writes a translation.
 
-    import experiments
-    from experiments.reports import looking
-
-    run = experiments.open_run('runs/wmt_small')
-    text = 'My doctor forgets to close my useful box.'
-    (translation,) = run.translate([text])
-    looking.attention(run, text, translation)['cross-attention']
-    looking.alignment(run, text, translation)['mean of all layers'].save('map.svg')
-
-Each is a Vega-Altair chart, which a notebook displays.
+Charts are Vega-Altair objects, which a notebook displays.
 """
 
 from collections.abc import Mapping, Sequence

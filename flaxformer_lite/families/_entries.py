@@ -143,12 +143,7 @@ Entry = Copy | Choice | Spec | Pattern
 
 
 def written(name: str, arguments: Mapping[str, Any]) -> str:
-    """Formats a spec such as `local(window=64)`, with sorted arguments.
-
-    Examples:
-      >>> written('local', {'window': 64})
-      'local(window=64)'
-    """
+    """Formats a spec such as `local(window=64)`, with sorted arguments."""
     if not arguments:
         return name
     inner = ', '.join(f'{key}={arguments[key]!r}' for key in sorted(arguments))

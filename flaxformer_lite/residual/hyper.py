@@ -83,14 +83,7 @@ class HyperConnections(PreNorm):
 
 
 def stream_of_layer(streams: int) -> jax.Array:
-    """Returns the unit vector of the stream that the running layer first reads.
-
-    Examples:
-      >>> from flaxformer_lite.layer_scope import LayerScope, running_layer
-      >>> with running_layer(LayerScope(index=6)):
-      ...     print(stream_of_layer(4))
-      [0. 0. 1. 0.]
-    """
+    """Returns the unit vector of the stream that the running layer first reads."""
     return jax.nn.one_hot(layer_index() % streams, streams)
 
 
