@@ -6,6 +6,7 @@
 
 Each variant trains in its own process, on the same batches. `modern` are the arms of
 `configs/sweeps/modern.py`. On a GPU, take a larger config, such as `wmt_base_bf16`.
+`--variant` measures the model fields of a JSON object alone.
 """
 
 import argparse
@@ -61,7 +62,7 @@ def main() -> None:
         '--only', default='', help='fields, comma-separated, or modern; empty: all'
     )
     parser.add_argument('--rounds', type=int, default=1, help='runs of each variant')
-    parser.add_argument('--variant', type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument('--variant', type=json.loads, metavar='JSON')
     args = parser.parse_args()
     if args.variant is not None:
         print(json.dumps(work(args)))
@@ -142,7 +143,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(made.model, made.programs.optimizer)
     jitted = jax.jit(step, donate_argnums=0)
-    programs, figures = {}, Progress(text='')
+    programs, figures, flops = {}, Progress(text=''), 0.0
     seconds = 0.0  # of the CPU
     start = time.process_time()
     for batch, after in itertools.islice(
@@ -160,6 +161,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
             figures.start_clock()
         state, metrics = programs[shape](state, batch, key)
         figures.add(0, after, metrics)
+        flops += programs[shape].cost_analysis()['flops']
     figures.settle()
     seconds += time.process_time() - start
     peak = turns.peak_megabytes()
@@ -168,6 +170,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     return {
         'parameters': result.count_parameters(state.params),
         'ms a step': 1000 * figures.seconds / args.steps,
+        'GFLOP a step': flops / 1e9 / args.steps,
         'CPU ms a step': 1000 * seconds / args.steps,
         'tokens/s': figures.tokens / figures.seconds,
         'tokens': figures.tokens,

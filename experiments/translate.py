@@ -47,7 +47,7 @@ def main() -> None:
     # Import JAX only after the flags, so that errors in flags show at once.
     from experiments.config import search
     from experiments.evaluation.opened_run import OpenedRun
-    from experiments.evaluation.translator import LONGEST, Translator
+    from experiments.evaluation.translator import LONGEST, WINDOW, Translator
     from experiments.runtime import accelerators, compilation
 
     memory.keep_freed()
@@ -84,7 +84,7 @@ def main() -> None:
             shown.close()
         number = short = 0
         sentences: list[str] = []
-        for texts in console.line_windows(sys.stdin.fileno()):
+        for texts in console.line_windows(sys.stdin.fileno(), WINDOW):
             found = translate(
                 variables, texts, number, lambda done: shown.count(done, None, 'lines')
             )

@@ -5,7 +5,7 @@ A mesh has one or more of the axes below; their sizes multiply to the number of 
 | axis | sharded over it |
 |---|---|
 | data | the rows of a batch; parameters are replicated |
-| fsdp | the rows of a batch, and parameters, which are gathered for use |
+| fsdp | the rows of a batch, and parameters, which are gathered for use; experts |
 | tensor | heads, d_ff and the vocabulary, in parameters and activations |
 
 Set the mesh around the call; functions find it when they are traced:
@@ -40,8 +40,9 @@ WHOLE = PartitionSpec()
 
 # The letter of a dimension → the mesh axes that shard it.
 _OVER_TENSOR: dict[str, tuple[str, ...]] = dict.fromkeys('HGFV', ('tensor',))
-OF_ACTIVATIONS = {'B': ROW_AXES, **_OVER_TENSOR}
-OF_PARAMETERS = {'D': ('fsdp',), **_OVER_TENSOR}
+_EXPERTS = {'E': ('fsdp',)}
+OF_ACTIVATIONS = {'B': ROW_AXES, **_EXPERTS, **_OVER_TENSOR}
+OF_PARAMETERS = {'D': ('fsdp',), **_EXPERTS, **_OVER_TENSOR}
 
 # The end of a parameter's path → the letters of its last dimensions.
 LETTERS = {
@@ -64,6 +65,10 @@ LETTERS = {
     ('up', 'kernel'): 'DF',
     ('gate', 'kernel'): 'DF',
     ('down', 'kernel'): 'FD',
+    ('experts', 'up', 'kernel'): 'EDF',
+    ('experts', 'up', 'bias'): 'EF',
+    ('experts', 'down', 'kernel'): 'EFD',
+    ('experts', 'down', 'bias'): 'ED',
 }
 
 
@@ -118,7 +123,8 @@ def state_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
 def _parameter_spec(
     path: tuple[str, ...], shape: tuple[int, ...], sizes: Mapping[str, int]
 ) -> PartitionSpec:
-    letters = LETTERS.get(path[-2:], LETTERS.get(path[-1:], ''))
+    endings = (path[-length:] for length in (3, 2, 1))
+    letters = next((LETTERS[end] for end in endings if end in LETTERS), '')
     if not letters or len(letters) > len(shape):
         return _largest_over_fsdp(shape, sizes)
     in_front = ' ' * (len(shape) - len(letters))
@@ -142,11 +148,14 @@ def _spec(
     sizes: Mapping[str, int],
 ) -> PartitionSpec:
     divided = []
+    free = {axis for axis, size in sizes.items() if size > 1}
     for letter, length in zip(letters, shape, strict=True):
-        axes = tuple(axis for axis in rules.get(letter, ()) if sizes.get(axis, 1) > 1)
+        axes = tuple(axis for axis in rules.get(letter, ()) if axis in free)
         parts = math.prod(sizes[axis] for axis in axes)
         divides = parts > 1 and length % parts == 0
         divided.append(axes if divides else None)
+        if divides:
+            free.difference_update(axes)
     if not any(divided):
         return WHOLE
     return PartitionSpec(*divided)

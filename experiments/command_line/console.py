@@ -1,7 +1,9 @@
 """Output of facts, numbers and tables, and input lines."""
 
 import os
+import select
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -9,6 +11,7 @@ from experiments import storage
 from experiments.errors import UserError, printable
 
 _BLOCK = 1 << 20  # bytes per read, which only files fill
+_PATIENCE = 0.1  # seconds to wait for further lines
 _RAISED = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
 
 
@@ -135,8 +138,11 @@ def duration(seconds: float) -> str:
     return f'{minutes}:{seconds:02}'
 
 
-def line_windows(descriptor: int) -> Iterator[list[str]]:
-    """Yields lines of a file, pipe or terminal as they arrive.
+def line_windows(descriptor: int, most: int = sys.maxsize) -> Iterator[list[str]]:
+    """Yields lists of at most `most` lines of a file, pipe or terminal.
+
+    A single line comes at once. Several wait up to 0.1 seconds for further lines, since
+    a pipe holds only 64 KiB.
 
     Only a line feed ends a line; the last line may lack it. Lines are decoded as UTF-8
     in any locale, without byte order marks.
@@ -144,18 +150,33 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
     if os.isatty(descriptor):
         print('reading from standard input; press Ctrl-D to end', file=sys.stderr)
     number = 0
+    lines = []
     rest = []  # the blocks of an incomplete line
-    # A file object would wait until a block is full.
-    while block := os.read(descriptor, _BLOCK):
-        *lines, last = block.split(b'\n')
-        if lines:
-            lines[0] = b''.join([*rest, lines[0]])
+    deadline = 0.0
+    is_open = True
+    while is_open:
+        # A file object would wait until a block is full.
+        block = os.read(descriptor, _BLOCK)
+        if not lines:
+            deadline = time.monotonic() + _PATIENCE
+        *ended, last = block.split(b'\n')
+        if ended:
+            ended[0] = b''.join([*rest, ended[0]])
             rest.clear()
-            yield from _decoded(lines, number)
-            number += len(lines)
+        lines += ended
         rest.append(last)
-        if sum(map(len, rest)) > storage.LONGEST_LINE:
-            break  # `decode_line` refuses it
+        is_long = sum(map(len, rest)) > storage.LONGEST_LINE  # refused by `decode_line`
+        is_open = bool(block) and not is_long
+        while lines:
+            if len(lines) < most and is_open:
+                patience = deadline - time.monotonic() if len(lines) > 1 else 0
+                if select.select([descriptor], [], [], max(0, patience))[0]:
+                    break
+            window = lines[:most]
+            yield from _decoded(window, number)
+            number += len(window)
+            lines = lines[most:]
+            deadline = time.monotonic() + _PATIENCE
     if line := b''.join(rest):
         yield from _decoded([line], number, is_whole=number == 0)
 

@@ -1,12 +1,12 @@
 """Data sources as plain text and summaries."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from experiments import storage
 from experiments.command_line import console
-from experiments.data.sources.base import Source, as_references
+from experiments.data.sources.base import Pair, Source, as_references
 from experiments.data.tokenizers.base import on_one_line
 from experiments.errors import UserError, warn
 
@@ -50,12 +50,26 @@ def _write_lines(folder: Path, name: str, lines: Iterable[str]) -> None:
 
 
 def text(source: Source) -> str:
-    """Formats sizes and lengths of sets, their overlap with training, and examples."""
-    rows = [_row('train', source.train(), None)]
-    for name, pairs in source.evaluation().items():
-        texts = [text for text, _ in pairs]
-        trained = set(texts).intersection(text for text, _ in source.train())
-        count = sum(text in trained for text in texts)
+    """Formats sizes and lengths of sets, their overlap with training, and examples.
+
+    Reads the training pairs once.
+    """
+    sets = source.evaluation()
+    evaluated = {text for pairs in sets.values() for text, _ in pairs}
+    trained = set()
+    examples = []
+
+    def train() -> Iterator[Pair]:
+        for number, (text, target) in enumerate(source.train()):
+            if text in evaluated:
+                trained.add(text)
+            if number % _EVERY == 0 and len(examples) < _EXAMPLES:
+                examples.append((text, target))
+            yield text, target
+
+    rows = [_row('train', train(), None)]
+    for name, pairs in sets.items():
+        count = sum(text in trained for text, _ in pairs)
         rows.append(_row(name, pairs, count))
     sides = [source.source, source.target]
     most = [f'max {side}' for side in sides]
@@ -67,8 +81,7 @@ def text(source: Source) -> str:
     ]
     for why, count in source.left_out.items():
         lines.append(f'filtered from training: {count:,} by {why}')
-    spread = itertools.islice(source.train(), None, None, _EVERY)
-    for text, target in itertools.islice(spread, _EXAMPLES):
+    for text, target in examples:
         lines += ['', text, f'    {target}']
     return '\n'.join(lines)
 

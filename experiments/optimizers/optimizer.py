@@ -10,12 +10,12 @@ import optax
 from experiments.config.schema import ExperimentConfig, OptimizerConfig
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import eval_params, optax_specs
-from flaxformer_lite.config import variants
 from flaxformer_lite.config.spec import Component
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import schedules
+from flaxformer_lite.training.schedules.cosine import CosineSchedule
 
 LONG = 1 << 30  # steps, more than in any training
 # Optimizers with the fields b1, b2, eps and weight_decay. Others have arguments in
@@ -53,14 +53,24 @@ class Optimizer:
     ema: float
     has_lr_multipliers: bool
 
+    @property
+    def peak(self) -> float | None:
+        """The schedule's peak if it may be traced."""
+        if self.component.name in BY_FIELDS and type(self.schedule) is CosineSchedule:
+            return self.schedule.peak
+        return None
+
     def build(
-        self, model: Model, steps: int = LONG
+        self, model: Model, steps: int = LONG, peak: jax.Array | None = None
     ) -> tuple[optax.GradientTransformation, optax.Schedule]:
         """Returns the optimizer of a model, and its learning rate by number of updates.
 
-        Some schedules depend on `steps`, the length of the training.
+        Some schedules depend on `steps`, the length of the training. `peak` replaces
+        that of the schedule.
         """
         schedule = schedules.with_steps(self.schedule, steps)
+        if peak is not None:
+            schedule = schedules.with_peak(schedule, peak)
         update = optax_specs.make(self.component, schedule)
         if model.scans_layers and self.component.name not in ENTRYWISE:
             update = separately(update, model.layer_periods)
@@ -100,7 +110,9 @@ def make(config: ExperimentConfig) -> Optimizer:
         )
     with user_errors('optimizer.schedule: '):
         schedule = schedules.make(settings.schedule, config.model.d_model, LONG)
-    has_lr_multipliers = _has_lr_multipliers(config)
+    init = config.model.init
+    with user_errors('model.init: '):
+        has_lr_multipliers = bool(init and init.cls.lr_multiplier != Init.lr_multiplier)
     if has_lr_multipliers:
         _check_lr_multipliers(config, name, schedule)
     component = optax_specs.resolve(name, arguments)
@@ -110,7 +122,8 @@ def make(config: ExperimentConfig) -> Optimizer:
 
 
 def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
-    name, arguments = optax_specs.split(settings.name)
+    with user_errors('optimizer.name: '):
+        name, arguments = settings.name.name, settings.name.arguments
     if name not in BY_FIELDS:
         return name, arguments
     fields = ADAMS if name == 'adamw' else ADAMS[:-1]
@@ -145,14 +158,6 @@ def _check_lr_multipliers(
             f'model.init={config.model.init} already scales learning rates with it. '
             'Choose another, such as cosine(peak=1e-3).'
         )
-
-
-def _has_lr_multipliers(config: ExperimentConfig) -> bool:
-    if config.model.init is None:
-        return False
-    with user_errors():
-        init = variants.find(config.model, 'init')
-    return init.lr_multiplier is not Init.lr_multiplier
 
 
 def _scale_by_multipliers(model: Model) -> Any:

@@ -114,14 +114,14 @@ class Trainer:
     ) -> TrainState:
         """The training loop: batch, step, log, save, stop, evaluate."""
         dropout_key = self._key('dropout_seed')
-        taught = self._teacher_variables
+        taught, peak = self._teacher_variables, self.setup.peak
         self.progress.start_clock()
         for batch, position in batches:
             program = self._program(batch['labels'].shape)
             step = self.step + 1
             self.screen.step(step, self.setup.steps)
             with jax.profiler.StepTraceAnnotation('train', step_num=step):
-                state, metrics = program(state, batch, dropout_key, taught)
+                state, metrics = program(state, batch, dropout_key, taught, peak)
             self.step = step
             self.progress.add(step, position, metrics)  # at most one step is ahead
             is_stopped = stop(step)
@@ -290,10 +290,10 @@ class Trainer:
     def _write_row(self, state: TrainState) -> None:
         # Schedules count the applied updates from 0.
         updates = self.step - int(state.skipped)
-        learning_rate = self.setup.programs.learning_rate
+        rate = self.setup.programs.learning_rate(max(updates - 1, 0), self.setup.peak)
         row = {
             'epoch': self.progress.position.epoch,
-            'learning_rate': float(learning_rate(max(updates - 1, 0))),
+            'learning_rate': float(rate),
             **self.progress.row(),
         }
         self._log.write(self.step, 'train', **row)

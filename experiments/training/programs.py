@@ -5,6 +5,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from experiments.config.schema import ExperimentConfig
 from experiments.costs import ledger
@@ -25,7 +26,8 @@ class ProgramKey:
     """Cache key of compiled programs.
 
     Attributes:
-      config: Excludes seeds. It names `loss` and `optimizer`, which aren't compared.
+      config: Excludes seeds, and the peak if it is an argument. It names `loss` and
+        `optimizer`, which aren't compared.
       steps: Number of training steps, which some schedules use.
       source_features: The size of vector sources, or None if sources are ids.
     """
@@ -44,14 +46,18 @@ class ProgramKey:
 class TrainingPrograms:
     """The compiled programs of training; runs with other seeds can share them.
 
+    A peak learning rate is their last argument if `Optimizer.peak` isn't None, so runs
+    with other peaks can share them, too.
+
     Attributes:
-      schedule: The learning rate by number of updates; `learning_rate` is jitted.
+      optimizer, schedule: Those of the first run.
+      learning_rate: The jitted rate by number of updates, and peak.
     """
 
     def __init__(self, kind: ProgramKey):
         self._kind = kind
         self.optimizer, self.schedule = kind.optimizer.build(kind.model, kind.steps)
-        self.learning_rate = jax.jit(self.schedule)
+        self.learning_rate = jax.jit(lambda count, peak: self._build(peak)[1](count))
         self._steps: dict[tuple[int, ...], jax.stages.Compiled] = {}
 
     @functools.cached_property
@@ -101,7 +107,7 @@ class TrainingPrograms:
           teacher_variables: An argument, because they are too large for constants.
 
         Returns:
-          (state, batch, dropout key, teacher's variables) → (state, metrics).
+          (state, batch, dropout key, teacher's variables, peak) → (state, metrics).
         """
         if shape not in self._steps:
             self._steps[shape] = self._compiled_step(shape, teacher_variables)
@@ -113,10 +119,10 @@ class TrainingPrograms:
         kind = self._kind
         devices = kind.devices
 
-        def train_step(state, batch, key, teacher_variables):
+        def train_step(state, batch, key, teacher_variables, peak):
             step = make_train_step(
                 kind.model,
-                self.optimizer,
+                self._build(peak)[0],
                 loss=with_arguments(
                     kind.loss,
                     teacher=kind.teacher,
@@ -135,4 +141,13 @@ class TrainingPrograms:
         out_shardings = (devices.state(state), devices.everywhere())
         jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
         key = mesh.abstract_key(devices)
-        return compilation.compile_program(jitted, state, batch, key, teacher_variables)
+        peak = None
+        if kind.optimizer.peak is not None:
+            number = jax.ShapeDtypeStruct((), jnp.float32)
+            peak = mesh.attach_shardings(number, devices.everywhere())
+        return compilation.compile_program(
+            jitted, state, batch, key, teacher_variables, peak
+        )
+
+    def _build(self, peak: jax.Array | None) -> tuple[Any, Any]:
+        return self._kind.optimizer.build(self._kind.model, self._kind.steps, peak)

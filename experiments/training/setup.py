@@ -1,11 +1,13 @@
 """Makes everything that training needs from a config."""
 
+import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
@@ -35,6 +37,7 @@ from experiments.runtime.mesh import DeviceMesh
 from experiments.training.programs import ProgramKey, TrainingPrograms
 from experiments.training.result import count_parameters
 from experiments.training.teacher import open_teacher
+from flaxformer_lite.config import spec
 from flaxformer_lite.models.base import Model
 
 
@@ -57,6 +60,7 @@ class RunSetup(NamedTuple):
     model: Model
     steps: int
     programs: TrainingPrograms
+    peak: jax.Array | None
     evaluator: Evaluator
     best_metric: Metric
     hooks: dict[str, Hook]
@@ -80,7 +84,7 @@ def prepare(
     made = components.build(config)
     optimizer.check_rates(config, made.optimizer)
     find = functools.partial(_converted, made.tokenizer)
-    origin = warm_start.source(config, path, find)
+    origin = warm_start.source(config, path, made.tokenizer, find)
     devices = mesh.make_mesh(**vars(config.mesh))
     check.check_backend(config)
     screen.begin('checking components', quiet=True)
@@ -93,19 +97,31 @@ def prepare(
     screen.begin('making the tokenizer', quiet=True)
     show_pairs = functools.partial(screen.count, total=None, unit='pairs')
     train = functools.partial(tokenizers.train, made.tokenizer, data, cache, show_pairs)
-    vocabulary = warm_start.vocabulary(config, path, origin, made.tokenizer, train)
+    vocabulary = warm_start.vocabulary(config, path, origin, train)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
     vocabulary.check_directions(data.directions(), data.tags)
     teacher = open_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
     made = _with_tokenizer(made, vocabulary, devices)
     programs = programs or ProgramCache()
-    evaluator = _evaluator(made, path, data, metrics, devices, programs, screen)
+    evaluator = Evaluator(
+        made.model,
+        made.tokenizer,
+        made.decoding,
+        metrics,
+        path,
+        data,
+        devices,
+        made.objective,
+        programs,
+        on_progress=screen.count,
+    )
     taken = warm_start.load(config, origin, made.model, vocabulary, devices)
     pairs = _tokenize(data, vocabulary, cache, screen)
     batches = _batches(config, made, pairs, devices)
     _check_positions(made.model, batches, vocabulary, dev | final)
     steps = count_steps(config, batches)
+    shared, peak = _programs(config, made, steps, devices, teacher, programs)
     return RunSetup(
         config=config,
         languages=(data.source, data.target),
@@ -117,7 +133,8 @@ def prepare(
         devices=devices,
         model=made.model,
         steps=steps,
-        programs=_programs(config, made, steps, devices, teacher, programs),
+        programs=shared,
+        peak=peak,
         evaluator=evaluator,
         best_metric=made.best_metric,
         hooks=made.hooks,
@@ -210,29 +227,6 @@ def _with_tokenizer(
     return made._replace(tokenizer=vocabulary, model=model, objective=objective)
 
 
-def _evaluator(
-    made: Components,
-    path: Path,
-    data: Source,
-    metrics: Sequence[Metric],
-    devices: DeviceMesh,
-    programs: ProgramCache,
-    screen: Screen,
-) -> Evaluator:
-    return Evaluator(
-        made.model,
-        made.tokenizer,
-        made.decoding,
-        metrics,
-        path,
-        data,
-        devices,
-        made.objective,
-        programs,
-        on_progress=screen.count,
-    )
-
-
 def _tokenize(
     data: Source, vocabulary: Tokenizer, cache: Path, screen: Screen
 ) -> Corpus:
@@ -267,9 +261,17 @@ def _programs(
     devices: DeviceMesh,
     teacher: OpenedRun | None,
     programs: ProgramCache,
-) -> TrainingPrograms:
+) -> tuple[TrainingPrograms, jax.Array | None]:
+    """Returns the programs, and the peak that they take as an argument."""
+    shared = without_seeds(config)
+    peak = made.optimizer.peak
+    if peak is not None:
+        one = spec.replace(config.optimizer.schedule, peak=1.0)
+        settings = dataclasses.replace(config.optimizer, schedule=one)
+        shared = dataclasses.replace(shared, optimizer=settings)
+        peak = mesh.put(np.float32(peak), devices.everywhere())
     key = ProgramKey(
-        without_seeds(config),
+        shared,
         made.model,
         made.loss,
         made.optimizer,
@@ -279,7 +281,7 @@ def _programs(
         made.tokenizer.source_features,
         teacher and teacher.model,
     )
-    return programs.get(TrainingPrograms, key)
+    return programs.get(TrainingPrograms, key), peak
 
 
 def _check_positions(
@@ -291,7 +293,8 @@ def _check_positions(
     """
     if model.max_length is None and not vocabulary.reads_vectors:
         return
-    translator.check_lengths(model, [batches.longest])
+    longest = [batches.longest]
     for pairs in scored.values():
         tokens = corpus.tokenize(sets.first_references(pairs), vocabulary)
-        translator.check_lengths(model, tokens.lengths().flat)
+        longest.append(int(tokens.lengths().max()))
+    translator.check_lengths(model, longest)

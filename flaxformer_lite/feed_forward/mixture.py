@@ -1,6 +1,7 @@
 """Mixture of experts (Shazeer et al. 2017; Lepikhin et al. 2021; Fedus et al. 2022)."""
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,52 @@ from flax import linen as nn
 from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.feed_forward.relu import ReluFeedForward
 from flaxformer_lite.masks import padding_mask
+from flaxformer_lite.sharding import gather, place
 from flaxformer_lite.validation import NotNegative, Size
+
+# Copying an expert's weights takes about as long as computing this many tokens,
+# measured on a CPU.
+COPY_IN_TOKENS = 100
+
+
+class _Blocks(NamedTuple):
+    """Layout of an array X C D of tokens, in which each block X belongs to one expert.
+
+    Attributes:
+      one_each: Whether block e belongs to expert e. Otherwise, a routed batch assigns
+        consecutive blocks to an expert, as many as its tokens fill.
+    """
+
+    number: int
+    size: int
+    one_each: bool
+
+
+def _plan_blocks(tokens: int, top: int, experts: int, capacity: int) -> _Blocks:
+    """Returns the blocks that compute a batch fastest, whatever its routing.
+
+    Small blocks compute less padding, but copy the weights of an expert more often. One
+    block per expert copies none.
+
+    Args:
+      capacity: Maximum number of tokens per expert.
+
+    Examples:
+      >>> _plan_blocks(2048, top=2, experts=8, capacity=2048)
+      _Blocks(number=23, size=256, one_each=False)
+      >>> _plan_blocks(2048, top=2, experts=8, capacity=512)
+      _Blocks(number=8, size=512, one_each=True)
+    """
+    plans = {_Blocks(experts, capacity, True): experts * capacity}
+    choices = top * tokens
+    size = 1
+    while size < capacity:
+        # The last block of each expert may hold a single token.
+        number = (choices + experts * (size - 1)) // size
+        plan = _Blocks(min(choices, number), size, False)
+        plans[plan] = plan.number * (size + COPY_IN_TOKENS)
+        size *= 2
+    return min(plans, key=plans.__getitem__)
 
 
 class MixtureOfExperts(FeedForward):
@@ -19,6 +65,9 @@ class MixtureOfExperts(FeedForward):
     `balance` · E Σ_e f_e P_e to the loss per token (Fedus et al. 2022, equation 4). f_e
     is the share of choices routed to expert e, and P_e the mean of p_e. Metrics report
     the sum and the share of dropped choices.
+
+    Each expert computes only its own tokens, in blocks of equal size (Gale et al. 2023,
+    "MegaBlocks").
 
     Attributes:
       experts: E.
@@ -53,9 +102,21 @@ class MixtureOfExperts(FeedForward):
 
         p_NE, weight_KN, expert_KN = self._route(x_ND, valid_N)
         slot_KN = _slots(expert_KN, self.experts)
-        x_ECD = _dispatch(x_ND, expert_KN, slot_KN, (self.experts, capacity))
-        y_ECD = self._run_experts(x_ECD)
-        y_ND = _combine(y_ECD, weight_KN, expert_KN, slot_KN)
+        kept_KN = (expert_KN < self.experts) & (slot_KN < capacity)
+        if self.is_initializing():
+            blocks = _Blocks(self.experts, capacity, True)
+        else:
+            blocks = _plan_blocks(len(x_ND), self.top, self.experts, capacity)
+        if blocks.one_each:
+            expert_X, to_KN, at_KN = None, expert_KN, slot_KN
+        else:
+            expert_X, first_E = _owners(expert_KN, kept_KN, blocks, self.experts)
+            to_KN = first_E[expert_KN] + slot_KN // blocks.size
+            at_KN = slot_KN % blocks.size
+        to_KN = jnp.where(kept_KN, to_KN, blocks.number)
+        x_XCD = _dispatch(x_ND, to_KN, at_KN, blocks)
+        y_XCD = self._run_experts(x_XCD, expert_X)
+        y_ND = _combine(y_XCD, weight_KN, to_KN, at_KN)
         if trains and not self.is_initializing():
             self._report_balance(p_NE, expert_KN, slot_KN, valid_N, capacity)
         return y_ND.reshape(x_BTD.shape)
@@ -88,12 +149,24 @@ class MixtureOfExperts(FeedForward):
         expert_KN = jnp.where(valid_N[None], expert_KN, self.experts)
         return p_NE, weight_KN, expert_KN
 
-    def _run_experts(self, x_ECD):
+    def _run_experts(self, x_XCD, expert_X):
+        """Runs each block's expert: `expert_X`, or expert e for block e if None."""
         experts = nn.vmap(
             ReluFeedForward,
             variable_axes={'params': 0},
             split_rngs={'params': True, 'dropout': True},
         )
+        axes = 'EBD'
+        if expert_X is not None:
+            axes = ' BD'
+
+            def copy(path, w_E):
+                names = ('experts', *(key.key for key in path[-2:]))
+                return gather(w_E, names)[expert_X]
+
+            experts = nn.map_variables(
+                experts, 'params', lambda params: jax.tree.map_with_path(copy, params)
+            )
         return experts(
             self.sizes,
             self.dense.copy(parent=None),
@@ -101,7 +174,7 @@ class MixtureOfExperts(FeedForward):
             self.bias,
             self.dropout,
             name='experts',
-        )(x_ECD)
+        )(place(x_XCD, axes))
 
     def _report_balance(self, p_NE, expert_KN, slot_KN, valid_N, capacity):
         choices_E = _one_hot(expert_KN, self.experts).sum(0)
@@ -130,19 +203,28 @@ def _slots(expert_KN, experts):
     return (before_PE * chosen_PE).sum(-1).reshape(expert_KN.shape)
 
 
-def _dispatch(x_ND, expert_KN, slot_KN, shape):
-    """Gathers each expert's tokens into slots, (E, capacity, D), padded with zeros.
+def _owners(expert_KN, kept_KN, blocks, experts):
+    """Returns the expert of each block, and the first block of each expert."""
+    tokens_E = _one_hot(jnp.where(kept_KN, expert_KN, experts), experts).sum(0)
+    blocks_E = -(-tokens_E // blocks.size)
+    end_E = jnp.cumsum(blocks_E)
+    owner_X = (jnp.arange(blocks.number)[:, None] >= end_E[None]).sum(-1)
+    return jnp.minimum(owner_X, experts - 1), end_E - blocks_E
 
-    Choices beyond the capacity or of a nonexistent expert are dropped.
+
+def _dispatch(x_ND, to_KN, at_KN, blocks):
+    """Gathers tokens into their blocks, (X, C, D), padded with zeros.
+
+    Choices of a nonexistent block are dropped.
     """
     number_of_tokens = len(x_ND)
-    free = jnp.full(shape, number_of_tokens)
+    free = jnp.full((blocks.number, blocks.size), number_of_tokens)
     token_N = jnp.arange(number_of_tokens)
-    token_EC = free.at[expert_KN, slot_KN].set(token_N)
-    return x_ND.at[token_EC].get(mode='fill', fill_value=0)
+    token_XC = free.at[to_KN, at_KN].set(token_N)
+    return x_ND.at[token_XC].get(mode='fill', fill_value=0)
 
 
-def _combine(y_ECD, weight_KN, expert_KN, slot_KN):
+def _combine(y_XCD, weight_KN, to_KN, at_KN):
     """Sums each token's results over its experts; dropped choices add zero."""
-    y_KND = y_ECD.at[expert_KN, slot_KN].get(mode='fill', fill_value=0)
+    y_KND = y_XCD.at[to_KN, at_KN].get(mode='fill', fill_value=0)
     return (y_KND * weight_KN[..., None]).sum(0)

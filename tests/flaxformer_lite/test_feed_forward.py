@@ -9,6 +9,7 @@ import pytest
 from tiny import apply, float64, variables
 
 from flaxformer_lite.config import variants
+from flaxformer_lite.feed_forward import mixture as mixtures
 from flaxformer_lite.masks import padding_known
 from flaxformer_lite.sizes import Sizes
 
@@ -177,7 +178,94 @@ def test_an_only_expert_is_weighed_by_its_probability_so_that_the_gate_learns():
     np.testing.assert_allclose(y[0, 0], expected, atol=1e-5)
 
 
-def test_what_an_expert_has_no_room_for_is_counted_and_only_in_training():
+def dense_mixture(p, x_ND, g_ND, top):
+    """Computes every expert for every token, with the gradients of Σ g y."""
+    z_NE = x_ND @ p['gate']['kernel']
+    p_NE = np.exp(z_NE) / np.exp(z_NE).sum(-1, keepdims=True)
+    chosen_NE = np.argsort(np.argsort(-p_NE, -1), -1) < top
+    weight_NE = p_NE * chosen_NE
+    if top > 1:
+        weight_NE /= weight_NE.sum(-1, keepdims=True)
+    up, down = p['experts']['up'], p['experts']['down']
+    h_NEF = np.einsum('nd,edf->nef', x_ND, up['kernel']) + up['bias']
+    f_NED = np.einsum('nef,efd->ned', np.maximum(h_NEF, 0), down['kernel'])
+    f_NED += down['bias']
+    y_ND = np.einsum('ne,ned->nd', weight_NE, f_NED)
+
+    df_NED = weight_NE[..., None] * g_ND[:, None]
+    dh_NEF = np.einsum('ned,efd->nef', df_NED, down['kernel']) * (h_NEF > 0)
+    # Weights are a softmax over the chosen experts, or one of its values over all.
+    dw_NE = np.einsum('nd,ned->ne', g_ND, f_NED) * weight_NE
+    over_NE = weight_NE if top > 1 else p_NE
+    dz_NE = dw_NE - over_NE * dw_NE.sum(-1, keepdims=True)
+    dx_ND = dz_NE @ p['gate']['kernel'].T
+    dx_ND += np.einsum('nef,edf->nd', dh_NEF, up['kernel'])
+    gradients = {
+        'gate': {'kernel': x_ND.T @ dz_NE},
+        'experts': {
+            'up': {
+                'kernel': np.einsum('nd,nef->edf', x_ND, dh_NEF),
+                'bias': dh_NEF.sum(0),
+            },
+            'down': {
+                'kernel': np.einsum('nef,ned->efd', np.maximum(h_NEF, 0), df_NED),
+                'bias': df_NED.sum(0),
+            },
+        },
+    }
+    return y_ND, gradients, dx_ND
+
+
+@pytest.mark.parametrize(
+    'copy, shape, experts, top',
+    [
+        (1e9, (3, 17), 8, 2),  # one block per expert
+        (6, (3, 17), 8, 2),  # blocks of several tokens
+        (0, (3, 17), 5, 1),  # of one
+        (0, (5, 1), 8, 2),  # a step of decoding
+    ],
+)
+def test_a_mixture_and_its_gradients_are_the_dense_formula(
+    copy, shape, experts, top, monkeypatch
+):
+    monkeypatch.setattr(mixtures, 'COPY_IN_TOKENS', copy)
+    module = made(f'mixture(experts={experts}, top={top})')
+    p = {'params': variables(module, jnp.zeros((1, 1, 6)))['params']}
+    draw = np.random.default_rng(experts)
+    x, g = draw.normal(size=(2, *shape, 6))
+    valid = draw.random(shape) < 0.7
+    valid[0, 0] = True
+
+    @jax.jit
+    def weighted(p, x):
+        with padding_known(jnp.asarray(valid)):
+            y = module.apply(p, x)
+        return (y * jnp.where(valid[..., None], g, 0)).sum(), y
+
+    f = jax.grad(weighted, (0, 1), has_aux=True)
+    (found, dx), y = f(p, jnp.asarray(x, jnp.float32))
+    expected = dense_mixture(float64(p['params']), x[valid], g[valid], top)
+    found = y[valid], found['params'], dx[valid]
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, expected
+    )
+    assert not np.asarray(y)[~valid].any() and not np.asarray(dx)[~valid].any()
+
+
+def test_blocks_hold_any_routing_and_compute_less_than_every_expert():
+    for tokens, top, experts, capacity in [(2048, 2, 8, 2048), (999, 2, 8, 700)]:
+        blocks = mixtures._plan_blocks(tokens, top, experts, capacity)
+        assert blocks.number * blocks.size < 0.8 * experts * capacity
+        # The worst case: an expert's last block holds one token.
+        loads = [1 + blocks.size] * (experts - 1)
+        loads.append(min(top * tokens - sum(loads), capacity))
+        assert sum(-(-load // blocks.size) for load in loads) <= blocks.number
+
+
+def test_what_an_expert_has_no_room_for_is_counted_and_only_in_training(
+    monkeypatch,
+):
+    monkeypatch.setattr(mixtures, 'COPY_IN_TOKENS', 0)  # blocks of one token
     # Eight equal tokens: all want the same two of four experts.
     x = np.repeat(X[:1, :1], 8, 1)
     valid = np.arange(8)[None] != 1
@@ -188,7 +276,7 @@ def test_what_an_expert_has_no_room_for_is_counted_and_only_in_training():
     # The first two that are no padding.
     np.testing.assert_array_equal(held, np.isin(np.arange(8), [0, 2]))
     with padding_known(jnp.asarray(valid)):
-        y = made(text).apply({'params': p}, jnp.asarray(x, jnp.float32))
+        y = jax.jit(made(text).apply)({'params': p}, jnp.asarray(x, jnp.float32))
     np.testing.assert_allclose(y[0, valid[0]], np.repeat(y[0, :1], 7, 0), atol=1e-6)
 
 

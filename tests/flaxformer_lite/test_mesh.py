@@ -20,6 +20,7 @@ from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.generation import generate
 from flaxformer_lite.introspection import record
 from flaxformer_lite.sharding import state_shardings
+from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.testing import forms
 from flaxformer_lite.training.loss import loss_sums
 from flaxformer_lite.training.train_step import init_state, make_train_step
@@ -169,7 +170,8 @@ def test_each_device_holds_its_part_of_parameters_and_moments():
 
 
 def test_parameters_go_by_the_letters_of_their_axes():
-    model = tiny.model(**SIZES, attention_bias=True)
+    mixture = {'decoder.feed_forward': 'mixture(experts=4)'}
+    model = tiny.model(**SIZES, attention_bias=True, **mixture)
     shapes = {'params': tiny.parameters(model)}
     devices = mesh.make_mesh(**BOTH)
     found = flatten_dict(state_shardings(shapes, devices.mesh)['params'], sep='/')
@@ -178,16 +180,40 @@ def test_parameters_go_by_the_letters_of_their_axes():
         f'{layer}/self_attention/query/kernel': ('fsdp', 'tensor', None),
         f'{layer}/cross_attention/value/kernel': ('fsdp', 'tensor', None),
         f'{layer}/self_attention/out_proj/kernel': ('tensor', None, 'fsdp'),
-        f'{layer}/feed_forward/up/kernel': ('fsdp', 'tensor'),
-        f'{layer}/feed_forward/down/kernel': ('tensor', 'fsdp'),
+        'encoder/layer_0/feed_forward/up/kernel': ('fsdp', 'tensor'),
+        'encoder/layer_0/feed_forward/down/kernel': ('tensor', 'fsdp'),
+        f'{layer}/feed_forward/experts/up/kernel': ('fsdp', None, 'tensor'),
+        f'{layer}/feed_forward/experts/down/kernel': ('fsdp', 'tensor', None),
+        f'{layer}/feed_forward/experts/up/bias': ('fsdp', 'tensor'),
         # Two devices do not divide a vocabulary of 13.
         'embedding': (None, 'fsdp'),
-        f'{layer}/feed_forward/up/bias': (),
+        'encoder/layer_0/feed_forward/up/bias': (),
         f'{layer}/self_attention/query/bias': ('tensor', None),
         f'{layer}/cross_attention/value/bias': ('tensor', None),
     }
     for path, axes in expected.items():
         assert found[path].spec == PartitionSpec(*axes), path
+
+
+@pytest.mark.parametrize(
+    ('text', 'sizes'),
+    [('mixture(experts=8)', dict(data=4)), ('mixture(capacity=1.0)', FSDP)],
+)
+def test_each_device_computes_its_part_of_a_mixture(text, sizes):
+    module = variants.make('feed_forward', text, sizes=Sizes(d_model=32, d_ff=256))
+    x = np.ones((8, 64, 32), np.float32)
+    state = jax.eval_shape(module.init, KEY, x)
+    state = {
+        'params': jax.tree.map(lambda p: np.zeros(p.shape, p.dtype), state['params'])
+    }
+
+    def losses(state, x):
+        return module.apply(state, x, mutable=['losses', 'metrics'])
+
+    _, divided = on_mesh(sizes, losses, state, batch=x)
+    whole = jax.jit(losses).lower(state, x).compile()
+    flops = divided.cost_analysis()['flops'], whole.cost_analysis()['flops']
+    assert flops[0] < 0.3 * flops[1]
 
 
 @pytest.mark.slow

@@ -27,6 +27,43 @@ def test_a_line_comes_while_the_pipe_stays_open():
     os.close(reading)
 
 
+def test_a_fast_pipe_comes_in_the_lists_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(console, '_PATIENCE', 60)  # on a busy machine, too
+    file = tmp_path / 'text'
+    file.write_bytes(b''.join(b'line %d\n' % i for i in range(20_000)))
+    with open(file, 'rb') as stream:
+        expected = list(console.line_windows(stream.fileno(), 4_096))
+    assert [len(window) for window in expected] == [4_096] * 4 + [20_000 % 4_096]
+    with subprocess.Popen(['cat', file], stdout=subprocess.PIPE) as cat:
+        assert cat.stdout
+        assert list(console.line_windows(cat.stdout.fileno(), 4_096)) == expected
+
+
+def test_a_single_line_waits_for_no_other(monkeypatch):
+    select, waits = console.select.select, []
+
+    def at_once(reading, writing, failing, seconds):
+        waits.append(seconds > 0)
+        return select(reading, writing, failing, 0)
+
+    monkeypatch.setattr(console.select, 'select', at_once)
+    reading, writing = os.pipe()
+    windows = console.line_windows(reading, 3)
+    for text in 'ab':
+        os.write(writing, f'{text}\n'.encode())
+        assert next(windows) == [text]
+    assert waits == [False, False]
+    os.write(writing, b'c\nd\n')
+    assert next(windows) == ['c', 'd']
+    assert waits[2:] == [True]
+    os.write(writing, b'e\nf\ng\nh\n')
+    assert next(windows) == ['e', 'f', 'g']
+    assert next(windows) == ['h']
+    assert waits[3:] == [False]
+    os.close(writing)
+    os.close(reading)
+
+
 @pytest.mark.parametrize('end', ['', '\n'])
 def test_a_file_comes_whole(tmp_path, end):
     file = tmp_path / 'text'

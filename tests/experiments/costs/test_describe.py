@@ -1,5 +1,6 @@
 """Tests of the ledger against sums by hand, built models and compiled steps."""
 
+import functools
 import json
 import os
 import subprocess
@@ -16,7 +17,8 @@ from experiments.config import load
 from experiments.costs import flops
 from experiments.costs import ledger as costs_ledger
 from experiments.errors import UserError
-from flaxformer_lite.config import build
+from flaxformer_lite.config import build, variants
+from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.training.train_step import init_variables
 
 # Sizes that differ, so that none can stand for another.
@@ -162,6 +164,21 @@ def test_flops_of_products_in_every_kind_of_program():
     assert flops_of(jax.checkpoint(product), a, b) == once
     with pytest.raises(ValueError, match='while'):
         flops_of(until, a, b)
+
+
+def test_a_mixture_costs_its_chosen_experts_and_the_padding_of_their_blocks():
+    x = floats(1, 768, D)
+
+    def cost(text):
+        network = variants.make('feed_forward', text, sizes=Sizes(d_model=D, d_ff=F))
+        params = jax.eval_shape(network.init, jax.random.key(0), x)['params']
+        run = functools.partial(network.apply, mutable=['losses', 'metrics'])
+        return flops_of(run, {'params': params}, x)
+
+    # Per token, two of eight experts and the gate.
+    chosen = 768 * 2 * (2 * 2 * D * F + D * 8)
+    assert cost('mixture(experts=8, capacity=1.0)') == chosen
+    assert chosen < cost('mixture(experts=8)') < 2 * chosen
 
 
 @pytest.mark.parametrize(

@@ -23,16 +23,20 @@ class Shared:
 
     source, target = 'en', 'de'
     left_out = {'duplicates': 7}
+    reads = 0
 
     def train(self):
+        self.reads += 1
         return iter([('a b', 'x'), ('c', 'y z z'), ('a b', 'w')])
 
     def evaluation(self):
         return {'val': [('a b', ('x', 'v')), ('d', ('u',))], 'test': [('e f g', 't')]}
 
 
-def test_sizes_lengths_and_overlap_are_counted():
-    lines = [line.split() for line in overview.text(Shared()).splitlines()]  # pyright: ignore
+def test_sizes_lengths_and_overlap_are_counted_in_one_pass():
+    shared = Shared()
+    lines = [line.split() for line in overview.text(shared).splitlines()]  # pyright: ignore
+    assert shared.reads == 1
     assert ['train', '3', '1.667', '1.667', '2', '3', '-'] in lines
     assert ['val', '2', '1.5', '1', '2', '1', '1'] in lines
     assert ['test', '1', '3', '1', '3', '1', '0'] in lines

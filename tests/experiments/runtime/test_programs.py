@@ -5,6 +5,7 @@ import sys
 import weakref
 
 import jax
+import numpy as np
 import pytest
 import tiny
 from small_runs import Numbers
@@ -25,6 +26,7 @@ from experiments.runtime import compilation, mesh
 from experiments.runtime.compilation import ProgramCache
 from experiments.training.programs import ProgramKey, TrainingPrograms
 from flaxformer_lite.training.loss import as_loss
+from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 # These hold text, numbers, classes, optax's functions, or meshes of the devices.
 CACHES = {
@@ -79,6 +81,38 @@ def test_a_model_is_freed_with_what_runs_it():
     jax.clear_caches()  # of functions with a static model, such as `generate`
     gc.collect()
     assert reference() is None
+
+
+def test_a_step_with_a_peak_as_its_argument_is_that_with_a_constant():
+    model = tiny.model(num_layers=1)
+    config = wmt_base.get_config()
+    config.optimizer.schedule = 'cosine(peak=0.0123, warmup=0.4)'
+    made = optimizer.make(load.from_config_dict(config))
+    batch = tiny.batch([[pair] for pair in tiny.PAIRS])
+    first = TrainState.create(tiny.all_variables(model), made.build(model)[0])
+
+    def trained(given, constant):
+        @jax.jit
+        def step(state, given):
+            peak = given if constant is None else constant
+            update, _ = made.build(model, 10, peak)
+            return make_train_step(model, update)(state, batch, jax.random.key(1))[0]
+
+        state = first
+        for _ in range(6):  # a warmup of 4
+            state = step(state, given)
+        return jax.device_get(state)
+
+    expected = trained(None, 0.0123)
+    found = trained(np.float32(0.0123), None)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    other = trained(np.float32(0.0124), None)
+    assert any(
+        (a != b).any()
+        for a, b in zip(
+            *map(jax.tree.leaves, (other.params, found.params)), strict=True
+        )
+    )
 
 
 def test_a_cache_makes_a_program_once_and_keeps_the_latest():
