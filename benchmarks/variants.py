@@ -67,9 +67,10 @@ def main() -> None:
     if args.variant is not None:
         print(json.dumps(work(args)))
         return
-    found = {name(v): v for v in variants(args.only)}
     if args.only == 'modern':
         found = modern()
+    else:
+        found = {name(v): v for v in variants(args.only)}
     sides = [
         Side(title, (f'--variant={json.dumps(v)}',), HUGE) for title, v in found.items()
     ]
@@ -98,8 +99,6 @@ def variants(only: str = '') -> list[dict[str, Any]]:
     from flaxformer_lite.config.variants import FOLDERS, names
 
     found: list[dict[str, Any]] = [{}]
-    if only == 'modern':
-        return found
     for field in only.split(',') if only else FOLDERS:
         if '.' not in field:  # they use the same files
             found += [
@@ -119,7 +118,7 @@ def _config(args: argparse.Namespace) -> Any:
     config.model.residual = 'pre_norm'
     variant = dict(args.variant)
     if variant.get('feed_forward') == modern.SWIGLU:
-        # As many parameters as at the sweep's width.
+        # As many parameters as ReLU: three matrices instead of two.
         inner = round(config.model.d_ff * 2 / 3)
         variant['feed_forward'] = f'swiglu(d_ff={inner})'
     config.model.update_from_flattened_dict(variant)

@@ -62,7 +62,7 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     from experiments.config import check, user_modules
     from experiments.conversion import hub
     from experiments.costs.ledger import ledger
-    from experiments.data import sources
+    from experiments.data import sources, tokenizers
     from experiments.runs import warm_start
     from experiments.sweeps import progress
     from experiments.training import teacher
@@ -73,7 +73,8 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     accepts = args.accept_changed_parts or state == directory.HAS_ENDED
     user_modules.use(path, warn, accepts, args.trust_code, is_own=True)
     check.check_overrides(config, settings.overrides)
-    warm_start.source(config, path, hub.as_run)
+    untrained = tokenizers.make(config.tokenizer)
+    warm_start.source(config, path, untrained, hub.as_run)
     teacher.open_teacher(config.train.teacher)
     sources.load(config.data)
     costs = ledger(config)

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 import flaxformer_lite.decoding as decoding
-from flaxformer_lite.config import spec
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.spec import Component, Spec
 from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
@@ -58,7 +57,8 @@ def as_processors(processors: Spec | None) -> tuple[Processor, ...]:
     Raises:
       ValueError: As `as_strategy`.
     """
-    return tuple(map(PROCESSORS.make, spec.entries(processors) if processors else ()))
+    found = Component(processors, PROCESSORS).entries if processors else ()
+    return tuple(entry.make() for entry in found)
 
 
 def generate(

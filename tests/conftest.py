@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.command_line import command
+from experiments.command_line.command import silence_orbax
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # An array that is broadcast over axes it does not have is more often a mistake than
@@ -55,7 +55,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope='session', autouse=True)
 def silent_orbax():
-    command.silence_orbax()
+    silence_orbax()
 
 
 @pytest.fixture(scope='module')
@@ -67,6 +67,23 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('FLAXFORMER_LITE_CACHE', str(base / 'cache'))
         yield
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Returns a function that runs a command in this process, and returns its output.
+
+    It takes the command's module and arguments. Errors of the input are `UserError`s.
+    """
+
+    def run(module, *arguments):
+        capsys.readouterr()
+        argv = [module.__name__, *map(str, arguments)]
+        monkeypatch.setattr(sys, 'argv', argv)
+        module.main()
+        return capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture

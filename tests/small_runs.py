@@ -128,6 +128,8 @@ def _shrunk_run(argv: list[str]) -> list[str]:
     fields = OF_A_PAGE | {k: v for k, v in given.items() if k not in ALWAYS}
     if not given.get('tokenizer', 'sentencepiece').startswith('sentencepiece'):
         fields['tokenizer'] = given['tokenizer']
+    if 'sentinels=100' in given.get('tokenizer', ''):
+        fields['tokenizer'] = 'sentencepiece(vocab_size=300, sentinels=100)'
     if config.endswith('.json'):  # whose model is one that is there
         of_model = ('model.', 'tokenizer')
         fields = {k: v for k, v in fields.items() if not k.startswith(of_model)}

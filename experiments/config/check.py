@@ -8,7 +8,8 @@ from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite import testing
-from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config import variants
+from flaxformer_lite.config.spec import Component
 
 # The values of these fields can make other fields of the model ineffective.
 _DECIDING = ('architecture', 'residual', 'decoder.residual', 'merged_attention')
@@ -26,7 +27,7 @@ def check_backend(config: ExperimentConfig) -> None:
             part = layer.get(field)
             if part is None:
                 continue
-            backend = getattr(variants.find(layer, field), 'backend', None)
+            backend = getattr(part.cls, 'backend', None)
             if backend not in (None, here):
                 raise UserError(
                     f'model.{field}: {part} runs only on a {backend}, and JAX uses the '
@@ -63,9 +64,9 @@ def check_contracts(config: ExperimentConfig) -> None:
             _refuse_broken(f'{field}={part}', find(part))
 
 
-def _is_elsewhere(part: spec.Spec) -> bool:
-    names = [spec.parse(entry)[0] for entry in spec.entries(part)]
-    return any('.' in name.removeprefix(optax_specs.CONTRIB) for name in names)
+def _is_elsewhere(part: Component) -> bool:
+    names = [entry.name.removeprefix(optax_specs.CONTRIB) for entry in part.entries]
+    return any('.' in name for name in names)
 
 
 def _refuse_broken(named: str, findings: Iterable[testing.Finding]) -> None:
@@ -97,15 +98,16 @@ def unused_fields(config: ExperimentConfig) -> dict[str, str]:
             reasons.append(f'model.{field}={value}')
     for name in names:
         unused[f'model.{name}'] = ' and '.join(reasons)
-    name, _ = optax_specs.split(config.optimizer.name)
+    with user_errors('optimizer.name: '):
+        name = config.optimizer.name.name
     if name not in optimizer.BY_FIELDS:
         for field in optimizer.ADAMS[:-1]:  # `optimizer.make` reports weight_decay
             reason = f'optimizer.name={name} takes arguments of its own'
             unused[f'optimizer.{field}'] = reason
     arguments = set()
     with user_errors('train.loss: '):
-        for entry in spec.entries(config.train.loss):
-            arguments |= variants.LOSSES.find(entry).parameters.keys()
+        for entry in config.train.loss.entries:
+            arguments |= entry.parameters.keys()
     if 'teacher' not in arguments:
         unused['train.teacher'] = f'train.loss={config.train.loss}'
     if not config.init_from:

@@ -61,13 +61,13 @@ def build(
       vocab_size: Defaults to the largest that the config's tokenizer can have. Sources
         then get the size of their own tokenizer, if they have one.
     """
+    _check_limits(config)
     with user_errors('data: '):
         # Check only the name: importing the module of a source can be slow.
         SOURCES.check_name(config.data)
     with user_errors('train.loss: '):
         loss = as_loss(config.train.loss, teacher=config.train.teacher or None)
     decoding = search.make(config.evaluation)
-    _check_limits(config)
     tokenizer = tokenizers.make(config.tokenizer)
     of_pairs = filters.make(config.filters)
     objective = objectives.make(config.objective)
@@ -80,8 +80,8 @@ def build(
     with user_errors():
         model = model_build.model(config.model, vocab_size, special_tokens)
         model = model.clone(source_vocab_size=source_vocab_size)
-    _check_remat(config, model)
     _check_adapters(config, model)
+    _check_remat(config, model)
     return Components(
         tokenizer=tokenizer,
         filters=of_pairs,

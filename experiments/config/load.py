@@ -10,7 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from experiments import storage
+from experiments import registries, storage
 from experiments.config.schema import (
     ExperimentConfig,
     Field,
@@ -22,7 +22,7 @@ from experiments.config.schema import (
 from experiments.errors import UserError, prefix_errors, user_errors
 from flaxformer_lite import validation
 from flaxformer_lite.config import spec
-from flaxformer_lite.config.spec import Dataclass
+from flaxformer_lite.config.spec import Component, Dataclass
 from flaxformer_lite.validation import quote
 
 CONFIG = 'config.json'  # in the directory of a run
@@ -181,6 +181,11 @@ def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_stored(file: Path) -> dict[str, Any]:
     """Returns the stored config of a run, nested, in the current version's fields."""
+    if not storage.exists(file):
+        raise UserError(
+            f'{file.parent}: not a run directory, because it has no {CONFIG}. Pass '
+            'another.'
+        )
     config = storage.read_json(file)
     if not isinstance(config, dict) or not config:
         raise UserError(f'{file} is not the config of a run')
@@ -225,12 +230,9 @@ def _check_stored(values: Mapping[str, Any]) -> None:
         if name in values:
             validation.check(name, field.kind, values[name])
     for name in part_fields():
-        value = values.get(name)
-        is_off = name == 'train.hooks' and value in ('', '[]')
-        if value is not None and not is_off:
-            for entry in spec.entries(value):
-                with user_errors(f'{name}: '):
-                    spec.parse(entry)
+        if values.get(name) is not None:
+            with user_errors(f'{name}: '):
+                Component(values[name], registries.FOLDERS.get(name))
 
 
 def _passes_window_on(model: Mapping[str, Any]) -> bool:
@@ -238,8 +240,8 @@ def _passes_window_on(model: Mapping[str, Any]) -> bool:
     has_cross = model.get('architecture', 'encoder_decoder') == 'encoder_decoder'
     if not has_cross or model.get('merged_attention') or model.get('cross_attention'):
         return False
-    entries = spec.entries(model.get('attention', 'softmax'))
-    return any(spec.parse(entry)[0] == 'local' for entry in entries)
+    entries = Component(model.get('attention', 'softmax')).entries
+    return any(entry.name == 'local' for entry in entries)
 
 
 def _update(model: dict[str, Any], version: int) -> None:

@@ -12,10 +12,11 @@ import typing
 from typing import Annotated, Any, NamedTuple
 
 from experiments.errors import user_errors
+from experiments.registries import FOLDERS
 from flaxformer_lite import validation
 from flaxformer_lite.config import schema as model_schema
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.spec import Component, Folder
 from flaxformer_lite.remat import Remat
 from flaxformer_lite.validation import (
     Choices,
@@ -44,6 +45,10 @@ class ConfigSection(model_schema.Section):
     def __post_init__(self):
         with user_errors():
             super().__post_init__()
+
+    @classmethod
+    def folder(cls, name: str) -> Folder | None:
+        return FOLDERS.get(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +96,9 @@ class OptimizerConfig(ConfigSection):
     NAME = 'optimizer'
 
     name: Annotated[
-        Spec,
+        Component,
         "adam, adamw or another Optax optimizer with its arguments: 'lion(b1=0.95)'",
-    ] = 'adam'
+    ] = Component('adam')
     b1: Annotated[Rate, 'decay of the first moment; adam and adamw only'] = 0.9
     b2: Annotated[Rate, 'decay of the second moment; adam and adamw only'] = 0.98
     # With 0, a zero gradient would give 0 / 0.
@@ -102,7 +107,9 @@ class OptimizerConfig(ConfigSection):
     clip: Annotated[
         NotNegative, 'maximum global norm of the gradient; 0: no clipping'
     ] = 0.0
-    schedule: Annotated[Spec, 'learning rate schedule'] = 'noam(warmup=4000)'
+    schedule: Annotated[Component, 'learning rate schedule'] = Component(
+        'noam(warmup=4000)'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,9 +129,9 @@ class TrainConfig(ConfigSection):
         'best checkpoints; 0: never',
     ] = 0
     loss: Annotated[
-        Spec,
+        Component,
         "a file in flaxformer_lite/losses/; '[cross_entropy, z_loss]' is their sum",
-    ] = 'cross_entropy(label_smoothing=0.1)'
+    ] = Component('cross_entropy(label_smoothing=0.1)')
     teacher: Annotated[
         str,
         'directory of the teacher run for the loss distillation',
@@ -160,10 +167,10 @@ class TrainConfig(ConfigSection):
     ] = 'stop'
     log_every: Annotated[Size, 'steps between logged metrics'] = 100
     hooks: Annotated[
-        Spec,
+        Component,
         "trackers, files in experiments/hooks/: '[tensorboard, wandb]' is both, '[]' "
         'none',
-    ] = 'tensorboard'
+    ] = Component('tensorboard')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,16 +184,16 @@ class EvaluationConfig(ConfigSection):
     ] = 5_000
     sets: Annotated[str, 'sets to score at the end, comma-separated; empty: all'] = ''
     metrics: Annotated[
-        Spec, 'metrics of translations: files in experiments/metrics/'
-    ] = '[bleu, chrf]'
+        Component, 'metrics of translations: files in experiments/metrics/'
+    ] = Component('[bleu, chrf]')
     best: Annotated[
         str, 'metric that selects the best checkpoints; empty: the first metric'
     ] = ''
     decode: Annotated[
-        Spec, 'decoding strategy: a file in flaxformer_lite/decoding/strategies/'
-    ] = 'beam(beams=4, alpha=0.6)'
+        Component, 'decoding strategy: a file in flaxformer_lite/decoding/strategies/'
+    ] = Component('beam(beams=4, alpha=0.6)')
     processors: Annotated[
-        Spec | None,
+        Component | None,
         'logits processors: files in flaxformer_lite/decoding/processors/',
     ] = None
     extra_length: Annotated[
@@ -222,21 +229,21 @@ class CheckpointConfig(ConfigSection):
 class ExperimentConfig(ConfigSection):
     """All fields of an experiment. Defaults: the paper's base model and training."""
 
-    data: Annotated[Spec, 'data source: a file in experiments/data/sources/'] = (
-        'tfds(name="wmt14_translate/de-en", source="en", target="de")'
+    data: Annotated[Component, 'data source: a file in experiments/data/sources/'] = (
+        Component('tfds(name="wmt14_translate/de-en", source="en", target="de")')
     )
     filters: Annotated[
-        Spec | None,
+        Component | None,
         'filters of training pairs, files in experiments/data/filters/: '
         "'[length_ratio(most=3), duplicates]'",
     ] = None
     tokenizer: Annotated[
-        Spec,
+        Component,
         'tokenizer, a file in experiments/data/tokenizers/; in brackets, one for the '
         'source and one for the target',
-    ] = 'sentencepiece(vocab_size=37000)'
+    ] = Component('sentencepiece(vocab_size=37000)')
     objective: Annotated[
-        Spec | None,
+        Component | None,
         'self-supervised objective on one side of the pairs, a file in '
         'experiments/data/objectives/; empty: translation',
     ] = None
@@ -271,8 +278,12 @@ class ExperimentConfig(ConfigSection):
         return {name: self.get(name) for name in fields()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every field, nested."""
-        return dataclasses.asdict(self)
+        """Returns every field, nested, with components as text."""
+        return dataclasses.asdict(self, dict_factory=_with_texts)
+
+
+def _with_texts(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {k: str(v) if isinstance(v, Component) else v for k, v in fields}
 
 
 class Field(NamedTuple):
@@ -292,7 +303,11 @@ def fields() -> dict[str, Field]:
             if not dataclasses.is_dataclass(field.type):
                 *_, meaning = typing.get_args(field.type)
                 name = f'{section}.{field.name}'.lstrip('.')
-                found[name] = Field(field.type, field.default, meaning)
+                kind = model_schema.given_type(field.type)
+                default = field.default
+                if isinstance(default, Component):
+                    default = str(default)
+                found[name] = Field(kind, default, meaning)
     return found
 
 

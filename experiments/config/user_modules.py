@@ -16,7 +16,7 @@ from typing import Any
 from experiments import storage
 from experiments.config import load, schema
 from experiments.errors import UserError, warn
-from flaxformer_lite.config import spec
+from flaxformer_lite.config.spec import Component, Spec
 
 FOLDER = 'parts'
 _NOT_USERS = {'__main__', 'experiments', 'flaxformer_lite', 'parallel_grammar'}
@@ -42,13 +42,13 @@ def packages(fields: Mapping[str, Any]) -> list[str]:
 def _modules_in(part: Any) -> set[str]:
     found = set()
     with contextlib.suppress(ValueError):  # reported when the field is checked
-        for entry in spec.entries(part):
-            name, arguments = spec.parse(entry)
-            module = name.rpartition('.')[0]
+        for entry in Component(part).entries:
+            module = entry.name.rpartition('.')[0]
             if module and module.partition('.')[0] not in _NOT_USERS:
                 found.add(module)
             # The utility of `mbr` and the sources of `mix` are also components.
-            for inner in (arguments.get('utility', []), arguments.get('sources', [])):
+            for argument in ('utility', 'sources'):
+                inner = entry.arguments.get(argument, [])
                 for nested in inner if isinstance(inner, list | tuple) else [inner]:
                     found |= _modules_in(nested)
     return found
@@ -131,26 +131,25 @@ def use(
     tell(message)
 
 
-def check_origin(part: spec.Spec, path: Path) -> None:
+def check_origin(part: Spec, path: Path) -> None:
     """Raises UserError if user modules of one field may have come with the run."""
     for module in sorted(_modules_in(part)):
         _check_origin(module, path, 'move it to the working directory')
 
 
-def check_commands(metrics: spec.Spec, path: Path, trust_code: bool) -> None:
+def check_commands(metrics: Spec, path: Path, trust_code: bool) -> None:
     """Raises UserError if a stored config would run a command without consent.
 
     Args:
       metrics: Its `evaluation.metrics`.
     """
     with contextlib.suppress(ValueError):  # reported when the field is checked
-        for entry in spec.entries(metrics):
-            _, arguments = spec.parse(entry)
+        for entry in Component(metrics).entries:
             # By argument, because a class has several names.
-            if 'command' in arguments and not trust_code:
+            if 'command' in entry.arguments and not trust_code:
                 raise UserError(
                     f'{path / load.CONFIG}: evaluation.metrics runs the command '
-                    f'{arguments["command"]!r}. Read it, then pass --trust_code.'
+                    f'{entry.arguments["command"]!r}. Read it, then pass --trust_code.'
                 )
 
 

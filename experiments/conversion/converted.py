@@ -57,9 +57,12 @@ def read_checkpoint(
         model, vocab_size, special_tokens = flaxformer_lite.describe_pretrained(path)
         if to_encoder_decoder:
             model = adaptation.to_encoder_decoder(model, to_encoder_decoder)
+    specs: Any = {
+        'data': data,
+        'tokenizer': f'huggingface(vocab_size={vocab_size})',
+    }
     config = ExperimentConfig(
-        data=data,
-        tokenizer=f'huggingface(vocab_size={vocab_size})',
+        **specs,
         model=model,
         evaluation=EvaluationConfig(average=1),
         checkpoint=CheckpointConfig(keep=1),

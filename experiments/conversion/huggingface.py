@@ -26,7 +26,7 @@ from experiments.data.tokenizers.huggingface import (
 )
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError, user_errors
-from flaxformer_lite.config import build, spec
+from flaxformer_lite.config import build
 from flaxformer_lite.families.base import Described, Family
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.pretrained import load
@@ -73,8 +73,8 @@ def write_published(trained: Trained, folder: Path) -> None:
     special = tokenizer.special_tokens
     theirs = documents[CONFIG]
     # A path names the tokenizer of a model that was trained here.
-    (entry,) = spec.entries(trained.config.tokenizer)
-    if 'path' not in spec.parse(entry)[1]:
+    (entry,) = trained.config.tokenizer.entries
+    if 'path' not in entry.arguments:
         model = trained.model
         described = Described(
             trained.config.model, model.vocab_size, model.special_tokens

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.errors import UserError
-from flaxformer_lite.config import build, spec, variants
+from flaxformer_lite.config import build, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.families._entries import Spec, written
 from flaxformer_lite.layers.scanned_stack import unstack_layers
@@ -42,11 +42,11 @@ class Expressed(NamedTuple):
 def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
     """Returns a trained model without its training-only settings."""
     for field in variants.fields():
-        text = config.get(field)
-        if text and spec.entries(text) != [text]:
+        component = config.get(field)
+        if component and component.is_list:
             raise UserError(
-                f'model.{field}={text}: the target format needs identical layers in a '
-                'stack. Export a run without a list of layers.'
+                f'model.{field}={component}: the target format needs identical layers '
+                'in a stack. Export a run without a list of layers.'
             )
     _, variables = model.unshared(unstack_layers(variables))
     alike = {'scan_layers': False, 'share_layers': None, 'decoder.share_layers': None}
@@ -75,19 +75,18 @@ def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
 
 
 def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
-    text = model.config.get(field)
-    if text is None:
+    component = model.config.get(field)
+    if component is None:
         return model
-    name, given = spec.parse(text)
+    given = dict(component.arguments)
     # A family with one dropout rate uses it everywhere. It matters in training only.
     if entry.arguments.get('dropout') == 'dropout_rate':
         given['dropout'] = model.config.dropout
-    variant = variants.find(model.config, field)
     for argument in entry.arguments:
-        default = getattr(variant, argument, None)
+        default = getattr(component.cls, argument, None)
         if default:
             given.setdefault(argument, default)
-    return model.with_fields(**{field: written(name, given)})
+    return model.with_fields(**{field: written(component.name, given)})
 
 
 def with_biases(model: Expressed, vocab_size: int) -> Expressed:
@@ -106,7 +105,8 @@ def with_biases(model: Expressed, vocab_size: int) -> Expressed:
 
 
 def _with_positions(model: Expressed, wanted: Any) -> Expressed:
-    name, given = spec.parse(model.config.positions)
+    positions = model.config.positions
+    name, given = positions.name, positions.arguments
     if name == 'sinusoidal' and not given and wanted == 'sinusoidal(interleaved=False)':
         return _with_sines_first(model, wanted)
     if name == 'learned' and not given.get('offset') and isinstance(wanted, Spec):

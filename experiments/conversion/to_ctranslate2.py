@@ -20,8 +20,9 @@ from experiments.conversion import normalization, rewrite
 from experiments.conversion.trained import Trained, draw_tokens, logits
 from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.errors import UserError
-from flaxformer_lite.config import build, schema, spec
+from flaxformer_lite.config import build, schema
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.config.spec import Component
 from flaxformer_lite.training.batch import make_batch
 
 Params = Mapping[str, Any]
@@ -91,8 +92,8 @@ def check_model(config: ModelConfig) -> None:
             continue
         refused = f'--to=ctranslate2: model.{field}={value}: '
         variant, arguments = value, {}
-        if isinstance(value, str):
-            variant, arguments = spec.parse(value)
+        if isinstance(value, Component):
+            variant, arguments = value.name, value.arguments
         if variant not in _WRITTEN[kind]:
             known = ', '.join(map(str, _WRITTEN[kind]))
             raise UserError(f'{refused}CTranslate2 supports only {known}.')

@@ -22,8 +22,9 @@ from flaxformer_lite.pretrained import arrays, load
 from flaxformer_lite.training import freezing
 
 SETTINGS, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
-# Transformers renames their arrays on loading, and PEFT expects the new names.
-_RENAMED = ('t5gemma2',)
+# Transformers renames the arrays of T5Gemma 2 on loading, and PEFT expects the new
+# names. Gemma 3 is another kind of task there.
+_UNSUPPORTED = ('t5gemma2', 'gemma3_text')
 _MERGE = 'Use --to=huggingface, which merges the adapters.'
 
 
@@ -70,7 +71,7 @@ def _model_type(run: OpenedRun) -> str:
             '--to=peft: the run does not adapt a published checkpoint. ' + _MERGE
         )
     model_type = storage.read_json(tokenizer.files[CONFIG])['model_type']
-    if model_type in _RENAMED:
+    if model_type in _UNSUPPORTED:
         raise UserError(f'--to=peft: {model_type} is not supported. {_MERGE}')
     record = warm_start.read_record(run.path)
     own = run.model.dense.trained_parameters

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from experiments import metrics
 from experiments.errors import user_errors
 from experiments.metrics.base import OF_MODELS
-from experiments.registries import METRICS
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.validation import quote
 
@@ -47,7 +46,7 @@ class Measure:
         if not self.is_of_translations:
             return self
         with user_errors('evaluation.metrics: '):
-            metric = METRICS.find(by_name[self.score]).cls
+            metric = by_name[self.score].cls
         return dataclasses.replace(self, higher_is_better=metric.higher_is_better)
 
     def metric(self, names: Sequence[str]) -> str:

@@ -8,18 +8,14 @@ from typing import Any
 from experiments.errors import UserError, user_errors
 from experiments.hooks.base import Hook, RunInfo
 from experiments.registries import HOOKS
-from flaxformer_lite.config import spec as specs
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.spec import Component, Spec
 
 
-def make(text: Spec) -> dict[str, Hook]:
+def make(spec: Spec) -> dict[str, Hook]:
     """Builds the hooks of a list, `[tensorboard, wandb(project="near")]`, by spec."""
-    if text in ('', '[]'):
-        return {}
-    found = {}
     with user_errors('train.hooks: '):
-        for entry in specs.entries(text):
-            found[specs.text(entry)] = HOOKS.make(entry)
+        entries = Component(spec, HOOKS).entries
+        found = {str(entry): entry.make() for entry in entries}
     for name, hook in found.items():
         is_missing = hook.package and importlib.util.find_spec(hook.package) is None
         if is_missing:

@@ -5,41 +5,37 @@ from collections.abc import Mapping
 from experiments.errors import UserError, user_errors
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.registries import METRICS
-from flaxformer_lite.config import spec as specs
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.spec import Component, Spec
 
 
-def by_name(text: Spec) -> dict[str, str]:
-    """Returns the specs of a list by their names in results: `bleu`, `chrf`.
+def by_name(spec: Spec) -> dict[str, Component]:
+    """Returns the components of a list by their names in results: `bleu`, `chrf`.
 
     Several metrics of one kind are named by their whole specs, without spaces, such as
     `bleu(tokenize='char')`.
     """
     with user_errors('evaluation.metrics: '):
-        entries = list(map(specs.text, specs.entries(text)))
-        kinds = []
-        for entry in entries:
-            name, _ = specs.parse(entry)
-            kinds.append(name.rpartition('.')[2])
+        entries = Component(spec, METRICS).entries
+    kinds = [entry.name.rpartition('.')[2] for entry in entries]
     found = {}
     for entry, kind in zip(entries, kinds, strict=True):
         is_alone = kinds.count(kind) == 1
         name = kind if is_alone else ''.join(entry.split())
         if name in (*found, *OF_MODELS):
             raise UserError(
-                f'evaluation.metrics={text}: there is a metric {name} already. '
+                f'evaluation.metrics={spec}: there is a metric {name} already. '
                 'Remove it.'
             )
         found[name] = entry
     return found
 
 
-def make(text: Spec, language: str = '') -> dict[str, Metric]:
+def make(spec: Spec, language: str = '') -> dict[str, Metric]:
     """Makes the metrics of a list, by name."""
     with user_errors('evaluation.metrics: '):
         return {
-            name: METRICS.make(entry, name=name, language=language)
-            for name, entry in by_name(text).items()
+            name: entry.make(name=name, language=language)
+            for name, entry in by_name(spec).items()
         }
 
 

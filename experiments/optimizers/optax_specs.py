@@ -13,7 +13,7 @@ from experiments.errors import UserError, user_errors
 from experiments.optimizers.normalized import normalized_adam
 from flaxformer_lite import testing
 from flaxformer_lite.config import results
-from flaxformer_lite.config.spec import Component, Spec, imported, parse
+from flaxformer_lite.config.spec import Component, Spec, imported
 from flaxformer_lite.validation import did_you_mean
 
 CONTRIB = 'contrib.'
@@ -27,15 +27,11 @@ _LEFT_OUT = frozenset(
 DECAYING = ('kernel', 'embedding', 'source_embedding', 'output', 'lora_a', 'lora_b')
 
 
-def split(text: Spec) -> tuple[str, dict[str, Any]]:
-    """Splits `'contrib.muon(beta=0.9)'` into `('contrib.muon', {'beta': 0.9})`."""
-    with user_errors('optimizer.name: '):
-        return parse(text)
-
-
-def findings(text: Spec) -> list[testing.Finding]:
+def findings(spec: Spec) -> list[testing.Finding]:
     """Returns violated contracts of an optimizer, at a constant learning rate."""
-    component = resolve(*split(text))
+    with user_errors('optimizer.name: '):
+        named = Component(spec)
+    component = resolve(named.name, named.arguments)
     return testing.optimizer_findings(lambda: make(component, _RATE))
 
 
@@ -52,7 +48,8 @@ def resolve(name: str, arguments: dict[str, Any]) -> Component:
             f'{did_you_mean(name, of_optax)}'
         )
     with user_errors('optimizer.name: '):
-        component = Component(name, of_optax.get(name) or imported(name), arguments)
+        function = of_optax.get(name) or imported(name)
+        component = Component.of(name, arguments, function)
         if not component.accepted(learning_rate=_RATE):
             raise ValueError(f'{name} must take learning_rate, a schedule')
         component.check(_GIVEN)

@@ -10,7 +10,6 @@ import optax
 from experiments.config.schema import ExperimentConfig, OptimizerConfig
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import eval_params, optax_specs
-from flaxformer_lite.config import variants
 from flaxformer_lite.config.spec import Component
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
@@ -111,7 +110,9 @@ def make(config: ExperimentConfig) -> Optimizer:
         )
     with user_errors('optimizer.schedule: '):
         schedule = schedules.make(settings.schedule, config.model.d_model, LONG)
-    has_lr_multipliers = _has_lr_multipliers(config)
+    init = config.model.init
+    with user_errors('model.init: '):
+        has_lr_multipliers = bool(init and init.cls.lr_multiplier != Init.lr_multiplier)
     if has_lr_multipliers:
         _check_lr_multipliers(config, name, schedule)
     component = optax_specs.resolve(name, arguments)
@@ -121,7 +122,8 @@ def make(config: ExperimentConfig) -> Optimizer:
 
 
 def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
-    name, arguments = optax_specs.split(settings.name)
+    with user_errors('optimizer.name: '):
+        name, arguments = settings.name.name, settings.name.arguments
     if name not in BY_FIELDS:
         return name, arguments
     fields = ADAMS if name == 'adamw' else ADAMS[:-1]
@@ -156,14 +158,6 @@ def _check_lr_multipliers(
             f'model.init={config.model.init} already scales learning rates with it. '
             'Choose another, such as cosine(peak=1e-3).'
         )
-
-
-def _has_lr_multipliers(config: ExperimentConfig) -> bool:
-    if config.model.init is None:
-        return False
-    with user_errors():
-        init = variants.find(config.model, 'init')
-    return init.lr_multiplier is not Init.lr_multiplier
 
 
 def _scale_by_multipliers(model: Model) -> Any:

@@ -1,7 +1,8 @@
 """A page that explains how a run writes given translations."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import altair as alt
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,7 @@ from experiments.data.sources.base import Pair
 from experiments.evaluation.attributions import METHODS, Attributor
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.reports import looking, page
-from experiments.reports.figures import Figure
+from experiments.reports.figures import COLOURS, Figure
 from experiments.reports.page import ReportSection
 from experiments.reports.tables import Table
 from flaxformer_lite import explanations
@@ -20,6 +21,8 @@ _TEXT = (
     'The heat maps show attention, and how much the log-probability of the word owes '
     'to each source word:'
 )
+
+_NUMBERS = ('score', 'low', 'high', 'chance')
 
 
 def html(
@@ -39,6 +42,41 @@ def html(
     methods = [f'{name}: {text}' for name, text in METHODS.items()]
     about = ReportSection('Methods', [_TEXT, *methods])
     return page.html(f'Explanations of {run.path}', [about, *sections])
+
+
+def scores_figure(
+    scores: Mapping[str, Sequence[Mapping[str, str]]], side: str = 'source'
+) -> Figure:
+    """Draws how often each method finds the right first word, by phenomenon.
+
+    Dashed lines mark the expectation for random maps.
+
+    Args:
+      scores: Rows of `explanations.<set>.csv`, by the name of a model.
+    """
+    values = []
+    for model, rows in scores.items():
+        for row in rows:
+            if (row['side'], row['metric']) == (side, 'p@1'):
+                numbers = {name: float(row[name]) for name in _NUMBERS}
+                values.append({**row, **numbers, 'model': model})
+    models = alt.Scale(domain=list(scores), range=COLOURS)
+    legend = alt.Legend(title=None, orient='bottom')
+    base = alt.Chart().encode(
+        y=alt.Y('method:N', sort=None, title=None, axis=alt.Axis(labelLimit=260)),
+        yOffset=alt.YOffset('model:N', sort=None),
+        color=alt.Color('model:N', scale=models, legend=legend),
+    )
+    title = ['First word right', '(bars: 95% CI over sentences)']
+    chart = alt.layer(
+        alt.Chart().mark_rule(strokeDash=[2, 2]).encode(x='mean(chance):Q'),
+        base.mark_rule().encode(x=alt.X('low:Q', title=title), x2='high:Q'),
+        base.mark_point(filled=True, size=25, opacity=1).encode(x='score:Q'),
+        data=alt.InlineData(values=values),
+        width=200,
+        height=alt.Step(6, **{'for': 'offset'}),
+    ).facet(alt.Facet('phenomenon:N', title=None), columns=3)
+    return Figure('first_word', f'First word right, {side} words', chart)
 
 
 def _sections(run: OpenedRun, pairs: Sequence[Pair]) -> Iterator[ReportSection]:

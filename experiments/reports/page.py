@@ -1,5 +1,6 @@
 """Reports as a page and as files."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -169,8 +170,14 @@ def html(title: str, sections: Sequence[ReportSection]) -> str:
         sections=sections,
         figures={figure.name: figure.spec() for figure in drawn},
         theme=figures.THEME,
-        library=vl_convert.javascript_bundle(_EMBED),
+        library=_library(),
     )
+
+
+@functools.cache
+def _library() -> str:
+    """Returns the script that draws figures, which takes seconds to bundle."""
+    return vl_convert.javascript_bundle(_EMBED)
 
 
 def markdown(title: str, sections: Sequence[ReportSection]) -> str:

@@ -12,7 +12,7 @@ from experiments import storage
 from experiments.config import load
 from experiments.config.load import flatten
 from experiments.errors import UserError
-from flaxformer_lite.config import spec
+from flaxformer_lite.config.spec import Component
 
 Config = Mapping[str, Any]  # nested, or flat: 'model.num_heads'
 RUNS = Path('runs')  # default parent of run directories
@@ -128,21 +128,18 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Returns the nested config of a run, converted to the current version."""
-    file = path / CONFIG
-    if not storage.exists(file):
-        raise UserError(
-            f'{path}: not a run directory, because it has no config.json. Pass another.'
-        )
-    return load.read_stored(file)
+    return load.read_stored(path / CONFIG)
 
 
 def is_converted(config: Config) -> bool:
     """Returns whether a run is a converted checkpoint."""
-    flat = flatten(config)
-    parsed = map(spec.parse, spec.entries(flat.get('tokenizer', 'sentencepiece')))
-    keeps_files = any(name == 'huggingface' and not x.get('path') for name, x in parsed)
+    entries = Component(config.get('tokenizer', 'sentencepiece')).entries
+    keeps_files = any(
+        entry.name == 'huggingface' and not entry.arguments.get('path')
+        for entry in entries
+    )
     # A run trained here gets such a tokenizer from its init_from only.
-    return keeps_files and not flat.get('init_from')
+    return keeps_files and not config.get('init_from')
 
 
 def _is_raised_limit(field: str, there: Config, here: Config) -> bool:

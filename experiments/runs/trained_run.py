@@ -54,12 +54,13 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
             model_config = dataclasses.replace(config.model, dtype=dtype)
             config = dataclasses.replace(config, model=model_config)
         decoding = search.make(config.evaluation)
-    checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
+    checkpoints = Checkpoints(path / CHECKPOINTS)
     if not checkpoints.steps():
         raise UserError(
             f'{path} has no complete checkpoint yet. Let the run train longer.'
         )
-    vocabulary = open_tokenizer(path, config)
+    checkpoints.scores = _dev_scores(checkpoints, config)
+    vocabulary = tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
     with prefix_errors(path), user_errors():
         model = build.model(
             config.model, vocabulary.vocab_size, vocabulary.special_tokens
@@ -70,11 +71,6 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
     if model.dense.trained_parameters:
         base.check(checkpoints)
     return TrainedRun(config, vocabulary, model, checkpoints, decoding)
-
-
-def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
-    """Returns the tokenizer of a run."""
-    return tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
 
 
 def average(
@@ -92,7 +88,6 @@ def average(
       devices: Where the parameters go. Defaults to replicas on all devices.
       step: Selects one checkpoint.
     """
-    path = checkpoints.directory.parent
     abstract = mesh.abstract_variables(model, devices)
     held = adapters.frozen_paths(model, abstract['params'])
     own, _ = freezing.split(abstract['params'], held)
@@ -108,7 +103,7 @@ def average(
             params = base.join(checkpoints, params, abstract['params'], held)
             return mean._replace(variables=mean.variables | {'params': params})
         except Gone:
-            checkpoints.scores = _dev_scores(path, config)
+            checkpoints.scores = _dev_scores(checkpoints, config)
     raise UserError(
         'checkpoints were deleted before they could be read. Wait for the run to end, '
         'or train with a larger checkpoint.every.'
@@ -125,15 +120,15 @@ def check_step(checkpoints: Checkpoints, step: int) -> None:
         )
 
 
-def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
+def _dev_scores(checkpoints: Checkpoints, config: ExperimentConfig) -> dict[int, float]:
     if not takes_best(config):
         return {}
     from experiments import metrics  # needed for the best ones only
     from experiments.runs import metrics_log, reading
 
-    saved = Checkpoints(path / CHECKPOINTS)
-    for step in saved.steps()[-1:]:
-        seal = saved.metadata(step).get('rows')
+    path = checkpoints.directory.parent
+    for step in checkpoints.steps()[-1:]:
+        seal = checkpoints.metadata(step).get('rows')
         if seal and metrics_log.is_changed(path, step, seal):
             warn(reading.changed_file(path / metrics_log.NAME))
     made = metrics.make(config.evaluation.metrics)

@@ -47,12 +47,27 @@ class WarmStart(NamedTuple):
     record: dict[str, Any]
 
 
+class Origin(NamedTuple):
+    """The source of a warm start, and the tokenizer that the run inherits from it."""
+
+    run: TrainedRun
+    tokenizer: Tokenizer | None
+
+
 def source(
-    config: ExperimentConfig, path: Path, find: Callable[[str], Path]
-) -> TrainedRun | None:
+    config: ExperimentConfig,
+    path: Path,
+    untrained: Tokenizer,
+    find: Callable[[str], Path],
+) -> Origin | None:
     """Returns the source of the run in `path`, if it needs one.
 
-    `find` returns the directory of `init_from`.
+    The run inherits the source's tokenizer, so that ids mean the same, unless the field
+    `tokenizer` asks for another.
+
+    Args:
+      untrained: The run's tokenizer.
+      find: Returns the directory of `init_from`.
     """
     if not config.init_from:
         return None
@@ -61,38 +76,31 @@ def source(
     if processes.from_first(checkpoints.steps):
         return None
     with prefix_errors('init_from'):
-        return trained_run.open_trained(find(config.init_from))
+        run = trained_run.open_trained(find(config.init_from))
+    if tokenizers.make(run.config.tokenizer) == untrained:
+        return Origin(run, run.tokenizer)
+    return Origin(run, untrained.derived(run.tokenizer))
 
 
 def vocabulary(
     config: ExperimentConfig,
     path: Path,
-    run: TrainedRun | None,
-    untrained: Tokenizer,
+    origin: Origin | None,
     train: Callable[[], Tokenizer],
 ) -> Tokenizer:
     """Returns the tokenizer of the run in `path`.
 
-    Defaults to the source's, so that ids mean the same, unless the field `tokenizer`
-    asks for another. A run that has started has a copy.
+    A run that has started has a copy of the inherited one.
 
     Args:
-      run: The source, if the run has not started.
-      train: Trains `untrained` on the run's own text.
+      origin: The source, if the run has not started.
+      train: Trains a tokenizer on the run's own text.
     """
-    if not config.init_from:
-        return train()
-    if run is not None:
-        return _inherited(run, untrained) or train()
-    if read_record(path)['tokenizer'] != 'init_from':
-        return train()
-    return trained_run.open_tokenizer(path, config)
-
-
-def _inherited(run: TrainedRun, untrained: Tokenizer) -> Tokenizer | None:
-    if tokenizers.make(run.config.tokenizer) == untrained:
-        return run.tokenizer
-    return untrained.derived(run.tokenizer)
+    if origin is not None:
+        return origin.tokenizer or train()
+    if config.init_from and read_record(path)['tokenizer'] == 'init_from':
+        return tokenizers.open_saved(config.tokenizer, path / trained_run.TOKENIZER)
+    return train()
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -102,14 +110,15 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def load(
     config: ExperimentConfig,
-    run: TrainedRun | None,
+    origin: Origin | None,
     model: Model,
     vocabulary: Tokenizer,
     devices: DeviceMesh,
 ) -> WarmStart | None:
     """Returns the initial variables on the devices; None without a source."""
-    if run is None:
+    if origin is None:
         return None
+    run, inherited = origin
     with prefix_errors('init_from'):
         with user_errors():
             theirs = _resized(run.model, model)
@@ -126,7 +135,6 @@ def load(
         kept = {path: Kept.of(path, vocabulary, run.tokenizer) for path in of_ids}
         own = {path: taken[path] for path in kept}
         taken |= _taken_over(model, devices, seed(config, 'init_seed'), own, kept)
-    inherited = _inherited(run, tokenizers.make(config.tokenizer))
     is_own = inherited is None or inherited.digest != vocabulary.digest
     record = {
         'run': str(run.checkpoints.directory.parent.absolute()),

@@ -15,7 +15,7 @@ from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.evaluation.measure import Measure
 from flaxformer_lite import validation
-from flaxformer_lite.config.spec import Component, parse
+from flaxformer_lite.config.spec import Component
 from flaxformer_lite.validation import (
     Choices,
     NotNegative,
@@ -248,7 +248,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     if isinstance(values.get('tune'), dict):
         with user_errors('tune: '):
             tuning = _with_tuples(values['tune'])
-            values['tune'] = Component('tuning', Tuning, tuning).make()
+            values['tune'] = Component.of('tuning', tuning, Tuning).make()
     if 'measure' in values:
         validation.check('measure', str, values['measure'])
         values['measure'] = Measure.parse(values['measure'])
@@ -256,7 +256,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     if isinstance(values.get('seeds'), str):
         until = _until(values['seeds'])
         values['seeds'] = tuple(range(until.most))
-    Component('sweep', Sweep, values).check(NOT_OF_THE_FILE)
+    Component.of('sweep', values, Sweep).check(NOT_OF_THE_FILE)
     values |= {'name': name, 'digest': digest, 'until': until}
     if values.get('factors'):
         values |= _factors(values)
@@ -269,10 +269,10 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
 
 def _until(seeds: str) -> Until:
     with user_errors('seeds: '):
-        name, arguments = parse(seeds)
-        if name != 'until':
-            raise ValueError(f'must be a list or until(…), not {quote(name)}.')
-        return Component(name, Until, arguments).make()
+        named = Component(seeds)
+        if named.name != 'until':
+            raise ValueError(f'must be a list or until(…), not {quote(named.name)}.')
+        return Component.of('until', named.arguments, Until).make()
 
 
 def _with_tuples(values: Fields) -> Fields:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,7 +84,7 @@ def prepare(
     made = components.build(config)
     optimizer.check_rates(config, made.optimizer)
     find = functools.partial(_converted, made.tokenizer)
-    origin = warm_start.source(config, path, find)
+    origin = warm_start.source(config, path, made.tokenizer, find)
     devices = mesh.make_mesh(**vars(config.mesh))
     check.check_backend(config)
     screen.begin('checking components', quiet=True)
@@ -97,14 +97,25 @@ def prepare(
     screen.begin('making the tokenizer', quiet=True)
     show_pairs = functools.partial(screen.count, total=None, unit='pairs')
     train = functools.partial(tokenizers.train, made.tokenizer, data, cache, show_pairs)
-    vocabulary = warm_start.vocabulary(config, path, origin, made.tokenizer, train)
+    vocabulary = warm_start.vocabulary(config, path, origin, train)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
     vocabulary.check_directions(data.directions(), data.tags)
     teacher = open_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
     made = _with_tokenizer(made, vocabulary, devices)
     programs = programs or ProgramCache()
-    evaluator = _evaluator(made, path, data, metrics, devices, programs, screen)
+    evaluator = Evaluator(
+        made.model,
+        made.tokenizer,
+        made.decoding,
+        metrics,
+        path,
+        data,
+        devices,
+        made.objective,
+        programs,
+        on_progress=screen.count,
+    )
     taken = warm_start.load(config, origin, made.model, vocabulary, devices)
     pairs = _tokenize(data, vocabulary, cache, screen)
     batches = _batches(config, made, pairs, devices)
@@ -216,29 +227,6 @@ def _with_tokenizer(
     return made._replace(tokenizer=vocabulary, model=model, objective=objective)
 
 
-def _evaluator(
-    made: Components,
-    path: Path,
-    data: Source,
-    metrics: Sequence[Metric],
-    devices: DeviceMesh,
-    programs: ProgramCache,
-    screen: Screen,
-) -> Evaluator:
-    return Evaluator(
-        made.model,
-        made.tokenizer,
-        made.decoding,
-        metrics,
-        path,
-        data,
-        devices,
-        made.objective,
-        programs,
-        on_progress=screen.count,
-    )
-
-
 def _tokenize(
     data: Source, vocabulary: Tokenizer, cache: Path, screen: Screen
 ) -> Corpus:
@@ -305,7 +293,8 @@ def _check_positions(
     """
     if model.max_length is None and not vocabulary.reads_vectors:
         return
-    translator.check_lengths(model, [batches.longest])
+    longest = [batches.longest]
     for pairs in scored.values():
         tokens = corpus.tokenize(sets.first_references(pairs), vocabulary)
-        translator.check_lengths(model, tokens.lengths().flat)
+        longest.append(int(tokens.lengths().max()))
+    translator.check_lengths(model, longest)

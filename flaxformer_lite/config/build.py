@@ -1,11 +1,11 @@
 """Builds modules from a config; only this module resolves config strings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
-from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import DROPOUT_AXES, ModelConfig
 from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.layers.blocks.base import Block
@@ -38,13 +38,14 @@ def model(
       1024
     """
     config = ModelConfig.of(config)
-    variants.check(config)
+    layers = variants.of_layers(config)
+    variants.check(layers[0])
     with variants.naming('architecture'):
-        found = variants.folder('architecture').find(config.architecture)
+        found = config.architecture
         architecture = found.cls
         found.check(found.parameters.keys() - set(architecture.own_arguments))
     special_tokens.check_within(vocab_size)
-    parts = Parts(config, special_tokens)
+    parts = Parts(layers, special_tokens)
     return architecture.from_parts(parts, vocab_size, **found.arguments)
 
 
@@ -55,20 +56,27 @@ def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
       ValueError: As `model`.
     """
     config = ModelConfig.of(config).with_values({'positions': 'none'})
-    variants.check(config)
-    parts = Parts(config)
+    layers = variants.of_layers(config)
+    variants.check(layers[0])
+    parts = Parts(layers)
     embedding = parts.dense('encoder_only').copy(features=(config.d_model,))
     return EntityEncoder(embedding, parts.stack('encoder_only'))
 
 
 class Parts:
-    """Components of a config, for architectures to assemble."""
+    """Components of a config, for architectures to assemble.
+
+    Args:
+      layers: The config of each layer of a period, from `variants.of_layers`.
+    """
 
     def __init__(
-        self, config: ModelConfig, special_tokens: SpecialTokens = DEFAULT_TOKENS
+        self,
+        layers: Sequence[ModelConfig],
+        special_tokens: SpecialTokens = DEFAULT_TOKENS,
     ):
-        self._of_layers = variants.of_layers(config)
-        self.config = self._of_layers[0]
+        self._of_layers = layers
+        self.config = layers[0]
         self.special_tokens = special_tokens
 
     def embeddings(self, role: Role, sizes: Sizes | None = None) -> dict[str, Any]:
@@ -116,7 +124,7 @@ class Parts:
 
     def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:
         layers = self._of_layers[: sizes.num_layers]
-        blocks = tuple(Parts(layer)._block(role, sizes) for layer in layers)
+        blocks = tuple(Parts([layer])._block(role, sizes) for layer in layers)
         self._check_streams(role, blocks)
         return blocks[: period_of(blocks)]
 
@@ -237,7 +245,7 @@ class Parts:
         sizes = self.config.cross_sizes()
         positions = self._make('positions', 'cross', sizes=sizes)
         named = self.config.cross.positions
-        if not positions.in_attention and spec.parse(named)[0] != 'none':
+        if not positions.in_attention and named.name != 'none':
             raise ValueError(
                 f'model.cross.positions={named!r} has no effect in cross-attention. '
                 'Choose positions that act on queries and keys, such as rotary or '

@@ -6,12 +6,25 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from flaxformer_lite import validation
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.spec import Component, Folder, Spec
 from flaxformer_lite.sizes import Role, Sizes
 from flaxformer_lite.validation import Choices, Range, Rate
 
 # Axes of x_BTD along which dropout masks are shared.
 DROPOUT_AXES = {'elements': (), 'tokens': (-1,)}
+
+# The folder and the base class of each kind of field.
+FOLDERS = {
+    'architecture': Folder('flaxformer_lite.models', 'Model'),
+    'attention': Folder('flaxformer_lite.attention', 'Attention'),
+    'positions': Folder('flaxformer_lite.positions', 'Positions'),
+    'norm': Folder('flaxformer_lite.norms', 'Norm'),
+    'residual': Folder('flaxformer_lite.residual', 'Residual'),
+    'feed_forward': Folder('flaxformer_lite.feed_forward', 'FeedForward'),
+    'block': Folder('flaxformer_lite.layers.blocks', 'Block'),
+    'init': Folder('flaxformer_lite.init', 'Init'),
+    'dense': Folder('flaxformer_lite.layers.dense', 'Dense'),
+}
 
 DTYPES = Choices('float32', 'bfloat16', 'float16')
 
@@ -21,17 +34,43 @@ DEPTH = Range(at_least=1, at_most=1000)
 HEADS = Range(at_least=1, at_most=2**16)
 
 
+def given_type(annotation: Any) -> Any:
+    """Returns the type of a field's value in a config: a spec for a component."""
+    kinds = validation.types_of(annotation)
+    if Component not in kinds:
+        return annotation
+    return Spec | None if type(None) in kinds else Spec
+
+
 class Section:
-    """A section of the config, a dataclass whose fields are checked."""
+    """A section of the config, a dataclass whose fields are checked.
+
+    A spec given for a component's field becomes a `Component`.
+    """
 
     NAME: ClassVar[str] = ''  # in error messages
 
     def __post_init__(self):
         # Sections are dataclasses, but this base class is not.
         for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
-            if not dataclasses.is_dataclass(field.type):
-                name = f'{self.NAME}.{field.name}'.lstrip('.')
-                validation.check(name, field.type, getattr(self, field.name))
+            if dataclasses.is_dataclass(field.type):
+                continue
+            name = f'{self.NAME}.{field.name}'.lstrip('.')
+            value = getattr(self, field.name)
+            validation.check(name, given_type(field.type), value)
+            if value is not None and Component in validation.types_of(field.type):
+                object.__setattr__(self, field.name, self._component(name, value))
+
+    @classmethod
+    def folder(cls, name: str) -> Folder | None:
+        """Returns the folder of a component's field, such as `'model.norm'`."""
+        return FOLDERS[name.rpartition('.')[2]]
+
+    def _component(self, name: str, spec: Spec) -> Component:
+        try:
+            return Component(spec, self.folder(name))
+        except ValueError as error:
+            raise ValueError(f'{name}: {error}') from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +86,12 @@ class DecoderConfig(Section):
     d_k: Annotated[int | None, WIDTH, 'width of a query and key'] = None
     d_v: Annotated[int | None, WIDTH, 'width of a value'] = None
     d_ff: Annotated[int | None, WIDTH, 'inner width of the feed-forward network'] = None
-    attention: Annotated[Spec | None, 'self-attention'] = None
-    positions: Annotated[Spec | None, 'positions of the target'] = None
-    norm: Annotated[Spec | None, 'normalization'] = None
-    residual: Annotated[Spec | None, 'residual connection'] = None
-    feed_forward: Annotated[Spec | None, 'feed-forward network'] = None
-    block: Annotated[Spec | None, 'layer'] = None
+    attention: Annotated[Component | None, 'self-attention'] = None
+    positions: Annotated[Component | None, 'positions of the target'] = None
+    norm: Annotated[Component | None, 'normalization'] = None
+    residual: Annotated[Component | None, 'residual connection'] = None
+    feed_forward: Annotated[Component | None, 'feed-forward network'] = None
+    block: Annotated[Component | None, 'layer'] = None
     share_layers: Annotated[
         int | None, DEPTH, 'number of layers with parameters of their own'
     ] = None
@@ -69,12 +108,12 @@ class CrossConfig(Section):
     d_k: Annotated[int | None, WIDTH, 'width of a query and key'] = None
     d_v: Annotated[int | None, WIDTH, 'width of a value'] = None
     attention: Annotated[
-        Spec | None,
+        Component | None,
         'a file in attention/; empty: model.attention, or softmax if that is local',
     ] = None
-    positions: Annotated[Spec, 'a file in positions/ that acts on queries and keys'] = (
-        'none'
-    )
+    positions: Annotated[
+        Component, 'a file in positions/ that acts on queries and keys'
+    ] = Component('none')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +122,9 @@ class ModelConfig(Section):
 
     NAME = 'model'
 
-    architecture: Annotated[Spec, 'a file in models/'] = 'encoder_decoder'
+    architecture: Annotated[Component, 'a file in models/'] = Component(
+        'encoder_decoder'
+    )
 
     d_model: Annotated[int, WIDTH, 'width of embeddings and residual stream'] = 512
     num_layers: Annotated[int, DEPTH, 'depth of the encoder'] = 6
@@ -99,7 +140,7 @@ class ModelConfig(Section):
     ] = None
     d_ff: Annotated[int, WIDTH, 'inner width of the feed-forward network'] = 2048
 
-    attention: Annotated[Spec, 'a file in attention/'] = 'softmax'
+    attention: Annotated[Component, 'a file in attention/'] = Component('softmax')
     projections: Annotated[
         bool,
         'False: self-attention has no projections, each head is a slice of d_model',
@@ -107,20 +148,20 @@ class ModelConfig(Section):
     attention_bias: Annotated[
         bool, 'biases of the query, key, value and output projections'
     ] = False
-    positions: Annotated[Spec, 'a file in positions/'] = 'sinusoidal'
+    positions: Annotated[Component, 'a file in positions/'] = Component('sinusoidal')
     continuous_positions: Annotated[
         bool, "the decoder's positions continue those of the encoder"
     ] = False
     merged_attention: Annotated[
         bool, 'one softmax over target and source instead of two attention sublayers'
     ] = False
-    norm: Annotated[Spec, 'a file in norms/'] = 'layer'
+    norm: Annotated[Component, 'a file in norms/'] = Component('layer')
     norm_embeddings: Annotated[bool, 'normalize embeddings after adding positions'] = (
         False
     )
-    residual: Annotated[Spec, 'a file in residual/'] = 'post_norm'
-    feed_forward: Annotated[Spec, 'a file in feed_forward/'] = 'relu'
-    block: Annotated[Spec, 'a file in layers/blocks/'] = 'sequential'
+    residual: Annotated[Component, 'a file in residual/'] = Component('post_norm')
+    feed_forward: Annotated[Component, 'a file in feed_forward/'] = Component('relu')
+    block: Annotated[Component, 'a file in layers/blocks/'] = Component('sequential')
     scan_layers: Annotated[
         bool, 'run layers in a loop, so that compile time does not grow with depth'
     ] = False
@@ -139,10 +180,10 @@ class ModelConfig(Section):
     layer_drop: Annotated[Rate, 'dropout rate of whole layers'] = 0.0
 
     init: Annotated[
-        Spec | None, 'a file in init/; empty: xavier, or as the residual requires'
+        Component | None, 'a file in init/; empty: xavier, or as the residual requires'
     ] = None
     dense: Annotated[
-        Spec | None,
+        Component | None,
         'adapter of every matrix, a file in layers/dense/, such as lora; empty: none',
     ] = None
     tie: Annotated[

@@ -12,6 +12,7 @@ import ast
 import cmath
 import dataclasses
 import difflib
+import functools
 import importlib.util
 import inspect
 import pkgutil
@@ -61,10 +62,12 @@ class Folder:
 
     Attributes:
       base: Name of the class in `<package>/base.py` from which components derive.
+      may_be_empty: Whether '' and '[]' name no component.
     """
 
     package: str
     base: str
+    may_be_empty: bool = False
 
     def names(self) -> list[str]:
         """Returns the names of the files, without importing them or the package."""
@@ -80,7 +83,7 @@ class Folder:
         Raises:
           ValueError: The spec is malformed, or the name is unknown.
         """
-        name, _ = parse(spec)
+        name = Component(spec).name
         if '.' in name or name in self.names():
             return
         hint = validation.did_you_mean(name, self.names())
@@ -89,21 +92,8 @@ class Folder:
             f'the path of a class, such as my_package.my_module.MyClass{hint}'
         )
 
-    def find(self, spec: Spec) -> 'Component':
-        """Resolves a spec; nothing is built.
-
-        Raises:
-          ValueError: The spec is malformed, or the class doesn't exist or isn't of this
-            kind.
-        """
-        self.check_name(spec)
-        name, arguments = parse(spec)
-        if not isinstance(spec, str):
-            cls = _class_of(spec)
-        elif '.' in name:
-            cls = imported(name)
-        else:
-            cls = _only_class(f'{self.package}.{name}')
+    def check_class(self, name: str, cls: Any) -> None:
+        """Raises ValueError unless a class is of this kind."""
         base = getattr(importlib.import_module(f'{self.package}.base'), self.base)
         if not (isinstance(cls, type) and issubclass(cls, base)):
             raise ValueError(
@@ -112,7 +102,17 @@ class Folder:
             )
         for part in filter(_is_own, cls.__mro__):
             check_results(part, base)
-        return Component(name, cls, arguments)
+
+    def find(self, spec: Spec) -> 'Component':
+        """Resolves a spec; nothing is built.
+
+        Raises:
+          ValueError: The spec is malformed, or the class doesn't exist or isn't of this
+            kind.
+        """
+        component = Component(spec, self)
+        _ = component.cls
+        return component
 
     def make(self, spec: Spec, /, **given: Any) -> Any:
         """Builds the object that a spec names; `given` are arguments that it can't set.
@@ -120,16 +120,109 @@ class Folder:
         Raises:
           ValueError: As `find` and `Component.make`.
         """
-        return self.find(spec).make(**given)
+        return Component(spec, self).make(**given)
 
 
-@dataclasses.dataclass(frozen=True)
-class Component:
-    """A resolved spec: a class or a function, and the user's arguments for it."""
+class Component(str):
+    """A spec, parsed once: its text, and the class and arguments that it names.
 
-    name: str
-    cls: Any
-    arguments: dict[str, Any]
+    Compares and prints as its text, which `config.json` stores. `Component(component)`
+    is the same object.
+
+    Attributes:
+      entries: The components of a list in brackets; a single component is its own.
+      name, arguments: Of a single component; for a list they raise ValueError.
+
+    Examples:
+      >>> component = Component('local(window=64)')
+      >>> component.name, component.arguments
+      ('local', {'window': 64})
+      >>> Component('[local(window=64), softmax]').entries
+      ('local(window=64)', 'softmax')
+    """
+
+    folder: 'Folder | None'
+    entries: 'tuple[Component, ...]'
+    _given: Spec
+
+    def __new__(cls, spec: Spec, folder: 'Folder | None' = None) -> 'Component':
+        """Parses a spec of a folder; imports nothing.
+
+        Raises:
+          ValueError: The spec is malformed.
+        """
+        if isinstance(spec, Component):
+            if folder in (None, spec.folder):
+                return spec
+            spec = spec._given
+        if not isinstance(spec, str):
+            component = cls.of(*parse(spec), _class_of(spec))
+        else:
+            component = super().__new__(cls, spec)
+            component.entries = component._read_entries(folder)
+        component.folder = folder
+        component._given = spec
+        return component
+
+    def _read_entries(self, folder: 'Folder | None') -> 'tuple[Component, ...]':
+        if folder and folder.may_be_empty and self in ('', '[]'):
+            return ()
+        texts = entries(str(self))
+        if texts != [self]:
+            return tuple(Component(text, folder) for text in texts)
+        _ = self._parsed  # reports malformed text
+        return (self,)
+
+    @classmethod
+    def of(cls, name: str, arguments: dict[str, Any], function: Any) -> 'Component':
+        """Returns the component of a class or function, without a folder."""
+        component = super().__new__(cls, _text_of(name, arguments))
+        component.folder = None
+        component.entries = (component,)
+        component._parsed = name, arguments
+        component._function = function
+        return component
+
+    def __deepcopy__(self, memo: Any) -> 'Component':
+        return self
+
+    def __getnewargs__(self):
+        return str(self), self.folder
+
+    @functools.cached_property
+    def _parsed(self) -> tuple[str, dict[str, Any]]:
+        return parse(str(self))  # raises ValueError: it is a list
+
+    @property
+    def is_list(self) -> bool:
+        return self.entries != (self,)
+
+    @property
+    def name(self) -> str:
+        return self._parsed[0]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return self._parsed[1]
+
+    @functools.cached_property
+    def _function(self) -> Any:
+        assert self.folder, self
+        self.folder.check_name(self)
+        if '.' in self.name:
+            return imported(self.name)
+        return _only_class(f'{self.folder.package}.{self.name}')
+
+    @functools.cached_property
+    def cls(self) -> Any:
+        """The class or function, imported at the first use.
+
+        Raises:
+          ValueError: The class doesn't exist or isn't of the folder's kind.
+        """
+        if self.folder:
+            self.folder.check_class(self.name, self._function)
+        return self._function
 
     @property
     def parameters(self) -> dict[str, Any]:

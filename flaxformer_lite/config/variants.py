@@ -5,27 +5,17 @@ import math
 from typing import Any
 
 from flaxformer_lite import validation
-from flaxformer_lite.config import schema, spec
-from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.config.spec import Folder, Spec
+from flaxformer_lite.config import schema
+from flaxformer_lite.config.schema import FOLDERS, ModelConfig
+from flaxformer_lite.config.spec import Component, Folder, Spec
 
-# The folder and the base class of each kind of field.
-FOLDERS = {
-    'architecture': Folder('flaxformer_lite.models', 'Model'),
-    'attention': Folder('flaxformer_lite.attention', 'Attention'),
-    'positions': Folder('flaxformer_lite.positions', 'Positions'),
-    'norm': Folder('flaxformer_lite.norms', 'Norm'),
-    'residual': Folder('flaxformer_lite.residual', 'Residual'),
-    'feed_forward': Folder('flaxformer_lite.feed_forward', 'FeedForward'),
-    'block': Folder('flaxformer_lite.layers.blocks', 'Block'),
-    'init': Folder('flaxformer_lite.init', 'Init'),
-    'dense': Folder('flaxformer_lite.layers.dense', 'Dense'),
-}
 # Not part of a `model` config: components of training and decoding.
 SCHEDULES = Folder('flaxformer_lite.training.schedules', 'Schedule')
 LOSSES = Folder('flaxformer_lite.losses', 'Loss')
 STRATEGIES = Folder('flaxformer_lite.decoding.strategies', 'Strategy')
-PROCESSORS = Folder('flaxformer_lite.decoding.processors', 'Processor')
+PROCESSORS = Folder(
+    'flaxformer_lite.decoding.processors', 'Processor', may_be_empty=True
+)
 
 # One object serves all layers, so these fields can't have patterns.
 _OF_ALL_LAYERS = ('architecture', 'init', 'dense')
@@ -85,44 +75,42 @@ def of_layers(config: ModelConfig) -> list[ModelConfig]:
     Layer i uses entry i mod 2 of a pattern `'[a, b]'`.
 
     Raises:
-      ValueError: A pattern is malformed, or its field applies to all layers.
+      ValueError: The field of a pattern applies to all layers.
     """
     patterns = {}
     for field in fields():
-        text = config.get(field)
-        if text is not None:
-            patterns[field] = _entries(field, text)
+        component = config.get(field)
+        if component is not None:
+            patterns[field] = _entries(field, component)
     depth = max(config.num_layers, config.value('num_layers', 'decoder'))
     period = min(depth, math.lcm(*map(len, patterns.values())))
     return [
         config.with_values(
-            {field: texts[i % len(texts)] for field, texts in patterns.items()}
+            {field: period[i % len(period)] for field, period in patterns.items()}
         )
         for i in range(period)
     ]
 
 
-def _entries(field: str, text: Spec) -> list[Spec]:
-    with naming(field):
-        found = spec.entries(text)
-        if found != [text] and field in _OF_ALL_LAYERS:
-            raise ValueError(
-                f'{validation.quote(text)} is a pattern over layers, but {field} is '
-                'the same for all layers. Give a single spec.'
-            )
-    return found
+def _entries(field: str, component: Component) -> tuple[Component, ...]:
+    if component.is_list and field in _OF_ALL_LAYERS:
+        raise ValueError(
+            f'model.{field}: {validation.quote(component)} is a pattern over layers, '
+            f'but {field} is the same for all layers. Give a single spec.'
+        )
+    return component.entries
 
 
 def find(config: ModelConfig, field: str) -> Any:
     """Returns the class that a field names. The field must not be a pattern."""
     with naming(field):
-        return folder(field).find(config.get(field)).cls
+        return config.get(field).cls
 
 
-def make(field: str, text: Spec, **given: Any) -> Any:
+def make(field: str, spec: Spec, **given: Any) -> Any:
     """Builds the component of a field."""
     with naming(field):
-        return folder(field).make(text, **given)
+        return folder(field).make(spec, **given)
 
 
 @contextlib.contextmanager
@@ -164,8 +152,7 @@ def _roles(config: ModelConfig) -> list[str]:
 
 
 def check(config: ModelConfig) -> None:
-    """Raises ValueError if sizes don't fit each other."""
-    config = of_layers(config)[0]
+    """Raises ValueError if the sizes of a layer don't fit each other."""
     roles = _roles(config)
     if 'num_heads' not in find(config, 'architecture').unused_fields:
         _check_tie(config, roles)

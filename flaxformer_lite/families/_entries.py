@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flaxformer_lite.config import spec
+from flaxformer_lite.config.spec import Component
 from flaxformer_lite.validation import quote
 
 # A family's config.json.
@@ -74,28 +74,30 @@ class Spec:
 
     def read(self, theirs: Theirs) -> str:
         text = self.entry if isinstance(self.entry, str) else self.entry.read(theirs)
-        name, given = spec.parse(text)
+        component = Component(text)
+        given = dict(component.arguments)
         for argument, their_name in self.arguments.items():
             if theirs[their_name]:
                 given[argument] = theirs[their_name]
-        return written(name, given)
+        return written(component.name, given)
 
     def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
-        name, given = spec.parse(value)
+        component = Component(value)
+        given = dict(component.arguments)
         found = {
             their_name: given.pop(argument)
             for argument, their_name in self.arguments.items()
             if argument in given
         }
         if isinstance(self.entry, Choice):
-            found |= self.entry.write(written(name, given), theirs)
+            found |= self.entry.write(written(component.name, given), theirs)
         return found
 
     def is_of(self, text: str) -> bool:
         """Returns whether a spec names the same variant."""
         if not isinstance(self.entry, str):
             return False
-        return spec.parse(text)[0] == spec.parse(self.entry)[0]
+        return Component(text).name == Component(self.entry).name
 
 
 class Pattern:
@@ -124,7 +126,7 @@ class Pattern:
 
     def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
         """Returns their fields; the first pattern written fixes the kinds of layers."""
-        period: list[Any] = spec.entries(value)
+        period = Component(value).entries
         # A period may itself begin with a shorter one, so write out every layer.
         texts = [period[i % len(period)] for i in range(theirs[self.depth])]
         kinds = theirs.get(self.name) or [self._kind_of(text) for text in texts]

@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from flaxformer_lite import validation
-from flaxformer_lite.config import schema, spec, variants
+from flaxformer_lite.config import schema, variants
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.config.spec import Component
 from flaxformer_lite.families import _entries
 from flaxformer_lite.families._entries import Entry, Theirs
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -182,6 +183,6 @@ def _values(config: ModelConfig) -> dict[str, Any]:
     return values
 
 
-def _in_one_form(text: str, num_layers: int) -> str:
-    texts = [_entries.written(*spec.parse(entry)) for entry in spec.entries(text)]
+def _in_one_form(component: Component, num_layers: int) -> str:
+    texts = [_entries.written(x.name, x.arguments) for x in component.entries]
     return _entries.pattern([texts[i % len(texts)] for i in range(num_layers)])

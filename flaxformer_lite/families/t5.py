@@ -1,6 +1,5 @@
 """T5 (Raffel et al. 2020): the original, and v1.1 with gated feed-forward networks."""
 
-from flaxformer_lite.config import spec
 from flaxformer_lite.families._entries import Choice, Copy, Spec
 from flaxformer_lite.families.base import Family, in_layers
 
@@ -94,7 +93,7 @@ class T5(Family):
 
     @classmethod
     def arrays_of(cls, config):
-        name, _ = spec.parse(config.feed_forward)
+        name = config.feed_forward.name
         names = {'up': 'wi', 'down': 'wo'}
         if name != 'relu':
             names = {'gate': 'wi_0', 'up': 'wi_1', 'down': 'wo'}

@@ -5,8 +5,8 @@ Both stacks start as its copies. Without a source, the logits are unchanged.
 
 from typing import Any
 
-from flaxformer_lite.config import spec
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.config.spec import Component
 from flaxformer_lite.families import _entries
 
 # How the new decoder attends to the source.
@@ -35,7 +35,7 @@ def to_encoder_decoder(config: ModelConfig, cross_attention: str) -> ModelConfig
             f'model.architecture={config.architecture} is not decoder_only, so its '
             'layers are not copied to two stacks. Convert it as it is.'
         )
-    layers = spec.entries(config.attention)
+    layers = config.attention.entries
     values: dict[str, Any] = {
         'architecture': 'encoder_decoder',
         'attention': _entries.pattern([_around(layer) for layer in layers]),
@@ -48,16 +48,16 @@ def to_encoder_decoder(config: ModelConfig, cross_attention: str) -> ModelConfig
     return config.with_values(values)
 
 
-def _around(attention: spec.Spec) -> str:
-    name, given = spec.parse(attention)
-    if name == 'local':
+def _around(attention: Component) -> str:
+    given = dict(attention.arguments)
+    if attention.name == 'local':
         window = given['window']
         given |= {'window': (window + 1) // 2, 'window_after': window // 2 + 1}
-    return _entries.written(name, given)
+    return _entries.written(attention.name, given)
 
 
-def _everywhere(attention: spec.Spec) -> str:
-    name, given = spec.parse(attention)
+def _everywhere(attention: Component) -> str:
+    name, given = attention.name, dict(attention.arguments)
     if name == 'local':
         name = 'softmax'
         given.pop('window')

@@ -7,7 +7,7 @@ import jax
 
 from flaxformer_lite import remat
 from flaxformer_lite.config import variants
-from flaxformer_lite.config.spec import Spec, parse
+from flaxformer_lite.config.spec import Component, Spec
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.testing import forms, models, parts
 from flaxformer_lite.testing.finding import Finding, broken, require
@@ -22,7 +22,7 @@ def check(
       BrokenContract: Has the smallest counterexamples.
       ValueError: As `findings`.
     """
-    name = type(part).__name__ if isinstance(part, Model) else parse(part)[0]
+    name = type(part).__name__ if isinstance(part, Model) else Component(part).name
     return require(findings(part, kind, quick), name)
 
 

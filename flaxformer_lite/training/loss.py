@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import traverse_util
 
-from flaxformer_lite.config import spec
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.spec import Component, Spec
 from flaxformer_lite.config.variants import LOSSES
 from flaxformer_lite.losses.base import Loss, Sum
 from flaxformer_lite.models.base import Model
@@ -50,17 +49,11 @@ def as_loss(loss: Spec, **given: Any) -> Loss:
       >>> as_loss('focal(gamma=1.0)').gamma
       1.0
     """
-    losses = [_loss(entry, given) for entry in spec.entries(loss)]
-    if len(losses) == 1:
-        return losses[0]
-    return Sum(tuple(losses))
-
-
-def _loss(entry: Spec, given: dict[str, Any]) -> Loss:
-    if isinstance(entry, Loss):
-        return entry
-    found = LOSSES.find(entry)
-    return found.make(**found.accepted(**given))
+    if isinstance(loss, Loss):
+        return loss
+    entries = Component(loss, LOSSES).entries
+    losses = [entry.make(**entry.accepted(**given)) for entry in entries]
+    return losses[0] if len(losses) == 1 else Sum(tuple(losses))
 
 
 def with_arguments(loss: Loss, **given: Any) -> Loss:

@@ -64,10 +64,9 @@ def test_the_example_convolves_each_sentence_of_a_packed_row(convolution):
 
 
 @pytest.mark.slow
-def test_the_example_keeps_the_contracts(convolution, monkeypatch, capsys):
-    monkeypatch.setattr(sys, 'argv', ['check', 'my_blocks.Convolution(width=4)'])
-    check.main()
-    assert 'cached decoding equals teacher forcing  ' in capsys.readouterr().out
+def test_the_example_keeps_the_contracts(convolution, command):
+    found = command(check, 'my_blocks.Convolution(width=4)').out
+    assert 'cached decoding equals teacher forcing  ' in found
 
 
 @pytest.mark.slow

@@ -362,10 +362,10 @@ def test_scores_are_the_log_probabilities_of_the_tokens(name):
 
 @pytest.mark.parametrize('name', sorted(SEARCHES.keys() - {'mbr'}))  # it searches twice
 def test_a_trace_has_every_step_of_the_search(name):
-    toy, limits = Toy(seed=3, eos_bias=-2.0), [5, 4, 5]
+    toy, limits = Toy(seed=3, eos_bias=-2.0), [5, 4, 5, 3, 5, 4]
     strategy = as_strategy(SEARCHES[name])
-    step, state = toy.by_slots(np.arange(3), strategy.hypotheses)
-    keys = jax.vmap(jax.random.key)(jnp.arange(3, dtype=jnp.uint32))
+    step, state = toy.by_slots(np.arange(6), strategy.hypotheses)
+    keys = jax.vmap(jax.random.key)(jnp.arange(6, dtype=jnp.uint32))
 
     @jax.jit
     def traced(step, state, max_len_B, keys_B):
@@ -375,10 +375,10 @@ def test_a_trace_has_every_step_of_the_search(name):
         return strategy.search(inputs).trace()
 
     trace = traced(step, state, jnp.asarray(limits, jnp.int32), keys)
-    called = search_rows(name, toy, range(3), limits)
+    called = search_rows(name, toy, range(6), limits)  # compiled for other tests
     for found, wanted in zip(trace.result, called, strict=True):
         np.testing.assert_array_equal(found, wanted)
-    for row in range(3):
+    for row in range(6):
         hypotheses = trace.hypotheses(EOS, row)
         before = []
         for tokens, score in hypotheses.items():

@@ -51,14 +51,15 @@ def explain(function, m, *arguments, **options):
     return jitted(m, tiny.all_variables(m), *arguments, **options)
 
 
-def logits(m, rows, given=None):
-    @jax.jit
-    def run(variables, given):
-        with flaxformer_lite.intervene(given):
-            return m.apply(variables, *source_and_inputs(rows))
+@functools.partial(jax.jit, static_argnums=0)
+def intervened(m, variables, rows, given):
+    with flaxformer_lite.intervene(given):
+        return m.apply(variables, *source_and_inputs(rows))
 
+
+def logits(m, rows, given=None):
     given = interventions.as_pytree(given or {})
-    return run(tiny.all_variables(m), given)
+    return intervened(m, tiny.all_variables(m), rows, given)
 
 
 @pytest.mark.parametrize('name', MODELS)

@@ -1,6 +1,7 @@
 """Interventions: what they leave unchanged, and decoding against teacher forcing."""
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -31,6 +32,9 @@ MODELS = {
     'merged': {'merged_attention': True, 'positions': 'rotary'},
     'recurrent': {'architecture': 'recurrent', 'num_layers': 1},
 }
+
+
+UNSCANNED = [name for name in MODELS if name != 'scanned']
 
 
 @functools.cache
@@ -82,7 +86,7 @@ def logits(model, variables, batch, given):
         return model.apply(variables, *source_and_inputs(batch))
 
 
-@pytest.mark.parametrize('name', [name for name in MODELS if name != 'scanned'])
+@pytest.mark.parametrize('name', UNSCANNED)
 def test_identity_interventions_change_no_bit_of_a_forward_pass(name):
     m = model(name)
     variables = tiny.all_variables(m)
@@ -91,8 +95,19 @@ def test_identity_interventions_change_no_bit_of_a_forward_pass(name):
     np.testing.assert_array_equal(logits(m, variables, batch(), given), plain)
 
 
-@pytest.mark.parametrize('name', MODELS)
-@pytest.mark.parametrize('strategy', STRATEGIES)
+def searches(models, strategies):
+    """Yields each model with each strategy, most of them as slow tests.
+
+    A search applies interventions in one place, whatever the strategy. So the default
+    tests are each model with a beam and each strategy with the first model.
+    """
+    for name, strategy in itertools.product(models, strategies):
+        is_default = name == 'paper' or strategy.startswith('beam')
+        marks = [] if is_default else [pytest.mark.slow]
+        yield pytest.param(name, strategy, marks=marks)
+
+
+@pytest.mark.parametrize(('name', 'strategy'), [*searches(MODELS, STRATEGIES)])
 def test_identity_interventions_change_no_bit_of_decoding(name, strategy):
     plain = generate(name, strategy, None)
     found = generate(name, strategy, dict.fromkeys(names_of(name), same))
@@ -130,8 +145,10 @@ def given_for(name):
     }
 
 
-@pytest.mark.parametrize('name', [name for name in MODELS if name != 'scanned'])
-@pytest.mark.parametrize('strategy', ['greedy', 'beam(beams=3, alpha=0)'])
+@pytest.mark.parametrize(
+    ('name', 'strategy'),
+    [*searches(UNSCANNED, ['greedy', 'beam(beams=3, alpha=0)'])],
+)
 def test_decoding_with_an_intervention_is_teacher_forcing_with_it(name, strategy):
     given = interventions.as_pytree(given_for(name))
     found = generate(name, strategy, given)

@@ -1,5 +1,8 @@
 """Tests of spec strings."""
 
+import copy
+import dataclasses
+import pickle
 import re
 import textwrap
 
@@ -238,6 +241,34 @@ def test_a_class_and_an_object_are_as_good_as_their_name():
     assert SHOP.make(Far, window=2) == SHOP.make('spare_parts.Far', window=2) == Far(2)
     assert isinstance(SHOP.make(Near), Near)
     assert SHOP.make(Near(window=5)).window == 5
+
+
+def test_a_component_is_its_text_and_what_it_names():
+    from spare_parts import Far
+
+    component = spec.Component(' local( window = 3 )', SHOP)
+    assert component == ' local( window = 3 )' and component.entries == (component,)
+    assert (component.name, component.arguments) == ('local', {'window': 3})
+    assert component.cls is SHOP.find('local').cls and not component.is_list
+    assert spec.Component(component) is spec.Component(component, SHOP) is component
+    for same in (copy.deepcopy(component), pickle.loads(pickle.dumps(component))):
+        assert same == component and same.make() == component.make()
+    of_class = spec.Component(spec.Component(Far), SHOP)  # bound after it was made
+    assert of_class == 'spare_parts.Far' and of_class.cls is Far
+
+
+def test_entries_of_a_list_are_components():
+    component = spec.Component('[ local(window=3),local ]', SHOP)
+    first, second = component.entries
+    assert component.is_list and first.arguments == {'window': 3}
+    assert second.folder is SHOP and second.cls is SHOP.find('local').cls
+    with pytest.raises(ValueError, match='is not a spec'):
+        _ = component.name
+    with pytest.raises(ValueError, match='is not a list'):
+        spec.Component('[]', SHOP)
+    optional = dataclasses.replace(SHOP, may_be_empty=True)
+    empty = spec.Component('[]', optional)
+    assert empty.entries == pickle.loads(pickle.dumps(empty)).entries == ()
 
 
 def test_the_text_of_a_spec_names_what_it_was_made_of():

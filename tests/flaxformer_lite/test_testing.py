@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -215,15 +214,10 @@ def test_the_command_names_what_is_no_part_in_one_short_line(part, message):
     assert len(str(caught.value)) < 200
 
 
-def test_the_command_prints_what_it_finds_and_exits_with_1(monkeypatch, capsys):
-    def run(part):
-        monkeypatch.setattr(sys, 'argv', ['check', part, '--quick'])
-        check.main()
-        return capsys.readouterr().out
-
-    assert 'NO' not in run('swiglu')
+def test_the_command_prints_what_it_finds_and_exits_with_1(command, capsys):
+    assert 'NO' not in command(check, 'swiglu', '--quick').out
     with pytest.raises(SystemExit) as leaving:
-        run('test_testing.SeesTheFuture')
+        command(check, 'test_testing.SeesTheFuture', '--quick')
     assert leaving.value.code == 1
     line = 'on later tokens +NO +logits at position 0 change by .* with token 1'
     assert re.search(line, capsys.readouterr().out)

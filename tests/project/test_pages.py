@@ -128,10 +128,11 @@ def folder(tmp_path, monkeypatch):
     for name in ('in.en', 'pairs.tsv', 'mono.de', 'my_text/train.en'):
         (tmp_path / name).touch()
     np.savez(tmp_path / 'frames.npz', a=np.ones((2, 8)))
-    converted = tmp_path / 'runs/opus-mt-en-de/config.json'
-    converted.parent.mkdir()
     config = ExperimentConfig(tokenizer='huggingface(vocab_size=100)')
-    converted.write_text(json.dumps(load.to_store(config.to_dict())), 'utf-8')
+    for name in ('opus-mt-en-de', 't5_small'):
+        converted = tmp_path / f'runs/{name}/config.json'
+        converted.parent.mkdir()
+        converted.write_text(json.dumps(load.to_store(config.to_dict())), 'utf-8')
     for page in pages.PAGES:
         for name, code in pages.files(page).items():
             (tmp_path / name).write_text(code, encoding='utf-8')

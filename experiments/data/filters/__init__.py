@@ -8,16 +8,16 @@ from experiments.data.filters.base import Filter
 from experiments.data.sources.base import Source
 from experiments.errors import UserError, user_errors
 from experiments.registries import FILTERS
-from flaxformer_lite.config import spec as specs
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.spec import Component, Spec
 
 
 def make(spec: Spec | None) -> dict[str, Filter]:
     """Makes the filters of a list, by spec."""
-    if not spec:
+    if spec is None:
         return {}
     with user_errors('filters: '):
-        return {specs.text(x): FILTERS.make(x) for x in specs.entries(spec)}
+        entries = Component(spec, FILTERS).entries
+        return {str(entry): entry.make() for entry in entries}
 
 
 def apply(whole: Source, filters: Mapping[str, Filter]) -> Source:

@@ -11,8 +11,7 @@ from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Progress, Tokenizer, sums_file
 from experiments.errors import UserError, user_errors, warn
 from experiments.registries import TOKENIZERS
-from flaxformer_lite.config import spec as specs
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.spec import Component, Spec
 
 if TYPE_CHECKING:  # translation needs no data source
     from experiments.data.sources.base import Pair, Source
@@ -26,8 +25,8 @@ _SIZE = 8  # bytes of the integer that stores the length of the first of two mod
 def make(spec: Spec) -> Tokenizer:
     """Makes the untrained tokenizer of a spec, or one per side."""
     with user_errors('tokenizer: '):
-        entries = specs.entries(spec)
-        made = [TOKENIZERS.make(entry, model=b'') for entry in entries]
+        entries = Component(spec, TOKENIZERS).entries
+        made = [entry.make(model=b'') for entry in entries]
         if len(made) > 2:
             raise ValueError(
                 f'{spec} lists {len(made)} tokenizers. Give one, or one per side.'

@@ -11,15 +11,14 @@ import jax.numpy as jnp
 import optax
 
 from flaxformer_lite import validation
-from flaxformer_lite.config import spec
-from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.spec import Component, Spec, numbers_in
 from flaxformer_lite.config.variants import SCHEDULES
 from flaxformer_lite.validation import Range
 
 _OPTAX = re.compile('[a-z].*_schedule')
 
 
-def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
+def make(spec: Spec, d_model: int, steps: int) -> optax.Schedule:
     """Returns a schedule: `'noam(warmup=400)'` or optax's `'linear_schedule(…)'`.
 
     Args:
@@ -34,10 +33,10 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
       >>> [f'{rate(count):.1e}' for count in (0, 399, 999)]
       ['5.5e-06', '2.2e-03', '1.4e-03']
     """
-    name, arguments = spec.parse(text)
+    component = Component(spec, SCHEDULES)
+    name, arguments = component.name, component.arguments
     ours = None
     if '.' in name or name in SCHEDULES.names():
-        component = SCHEDULES.find(text)
         ours = component.make(**component.accepted(d_model=d_model, steps=steps))
     elif name in available():
         _refuse_long(arguments)
@@ -52,9 +51,9 @@ def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
     # Optax validates few arguments, so its arithmetic may raise any exception.
     except Exception as error:
         reason = str(error).split('\n')[0] or type(error).__name__
-        raise ValueError(f'{validation.quote(text)}: {reason}') from None
+        raise ValueError(f'{validation.quote(spec)}: {reason}') from None
     if not _is_number(rate):
-        raise ValueError(f'{validation.quote(text)} does not return a learning rate')
+        raise ValueError(f'{validation.quote(spec)} does not return a learning rate')
     return schedule
 
 
@@ -113,7 +112,7 @@ def check_rates(schedule: optax.Schedule, steps: int) -> None:
 
 def _refuse_long(arguments: dict[str, Any]) -> None:
     for argument, value in arguments.items():
-        for number in spec.numbers_in(value):
+        for number in numbers_in(value):
             if isinstance(number, int):
                 validation.check(argument, Annotated[int | bool, Range()], number)
 

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import sys
 import time
 
 import pytest
@@ -119,7 +118,7 @@ def test_runs_of_sweeps_are_found_below(runs):
     assert len(rows_of(runs / 'done')) == 1
 
 
-def test_watching_looks_again(runs, monkeypatch, capsys):
+def test_watching_looks_again(runs, monkeypatch, command, capsys):
     looks = itertools.count()
 
     def pause(seconds):
@@ -128,8 +127,7 @@ def test_watching_looks_again(runs, monkeypatch, capsys):
         make(runs / 'new')
 
     monkeypatch.setattr(time, 'sleep', pause)
-    monkeypatch.setattr(sys, 'argv', ['list', str(runs), '--watch'])
     with pytest.raises(KeyboardInterrupt):
-        listing.main()
+        command(listing, runs, '--watch')
     first, second = capsys.readouterr().out.split('age ')[1:]
     assert f'{runs}/new' in second and f'{runs}/new' not in first

@@ -17,6 +17,7 @@ from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.runs import directory, reading, trained_run
 from flaxformer_lite import validation
+from flaxformer_lite.config import spec
 from flaxformer_lite.config.schema import ModelConfig
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +46,36 @@ def test_the_documentation_lists_the_fields_as_they_are():
 def test_the_base_config_is_the_defaults():
     assert load.from_config_dict(wmt_base.get_config()) == ExperimentConfig()
     assert load.from_config_dict(ConfigDict()) == ExperimentConfig()
+
+
+def test_no_spec_of_a_loaded_config_is_parsed_again(monkeypatch):
+    texts = {
+        'model.attention': '[softmax(temperature=2.0), local(window=3)]',
+        'model.norm': 'rms(epsilon=1e-3)',
+        'train.loss': '[cross_entropy(label_smoothing=0.2), z_loss(weight=1e-3)]',
+        'optimizer.name': 'lion(b1=0.8)',
+        'optimizer.schedule': 'cosine(peak=3e-3)',
+        'tokenizer': '[bytes(), characters()]',
+        'filters': '[length_ratio(most=4)]',
+        'evaluation.metrics': '[chrf(lowercase=True)]',
+        'evaluation.decode': 'beam(beams=3)',
+    }
+    config = wmt_base.get_config()
+    load.fill(config)
+    load.override(config, texts | {'model.tie': 'decoder'})
+    made = load.from_config_dict(config)
+    stored = made.to_dict()
+    assert {name: flatten(stored)[name] for name in texts} == texts
+    parsed = []
+    for name in ('parse', 'entries'):
+        read = getattr(spec, name)
+        monkeypatch.setattr(
+            spec, name, lambda text, read=read: [parsed.append(text), read(text)][1]
+        )
+    built = components.build(made, 9)
+    assert built.model.encoder.block and set(built.metrics) == {'chrf'}
+    entries = {entry for name in texts for entry in made.get(name).entries}
+    assert not {*texts.values(), *entries}.intersection(parsed)
 
 
 # The paper's §3 and Table 3, §5 on training and §6.1 on decoding.

@@ -23,7 +23,7 @@ from flaxformer_lite.pretrained import arrays, load
 from flaxformer_lite.training import freezing
 
 safetensors_numpy = pytest.importorskip('safetensors.numpy')
-SUPPORTED = [name for name in published.NAMES if name != 't5gemma2']
+SUPPORTED = sorted({*published.NAMES} - {'t5gemma2', 'gemma3'})
 RECORD = {'run': 'cache/hub-me--tiny-0', 'anew': ['a/lora_a'], 'rows': {'x': [9, 9]}}
 
 
@@ -178,6 +178,7 @@ def test_what_peft_cannot_open_is_refused(tmp_path):
     for family, model, record, problem in [
         ('t5', without, {}, 'the run has no adapters'),
         ('t5gemma2', with_lora, {}, 't5gemma2 is not supported. Use --to=huggingface'),
+        ('gemma3', with_lora, {}, 'gemma3_text is not supported'),
         ('t5', with_lora, {'anew': ['output']}, 'output of the base is not from cache'),
         (
             't5',

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,27 +12,21 @@ import small_runs
 from experiments import describe, explain
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
+from experiments.reports import explained
 from parallel_grammar.gold import PHENOMENA
 
 ROOT = Path(__file__).parents[3]
 
 
-def start(command, monkeypatch, *flags: str) -> None:
-    monkeypatch.setattr(sys, 'argv', [command.__name__, *flags])
-    command.main()
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures('cache')
-def test_scores_are_printed_and_saved(tmp_path, monkeypatch, capsys):
+def test_scores_are_printed_and_saved(tmp_path, command):
     workdir = tmp_path / 'run'
     fields = small_runs.FIELDS | {'data': 'grammar(pairs=200)', 'train.steps': 2}
     fields |= {'evaluation.decode': 'greedy', 'evaluation.sets': 'val'}
     small_runs.train(workdir, *small_runs.flags(fields))
-    capsys.readouterr()
     flags = f'--workdir={workdir}', '--score', '--sentences=3'
-    start(explain, monkeypatch, *flags)
-    out = capsys.readouterr().out
+    out = command(explain, *flags).out
     file = workdir / 'explanations.test.csv'
     assert f'saved as {file}' in out
     rows = list(csv.DictReader(file.read_text('utf-8').splitlines()))
@@ -48,9 +41,31 @@ def test_scores_are_printed_and_saved(tmp_path, monkeypatch, capsys):
     (line,) = (line for line in out.splitlines() if line.startswith('alignment, aer'))
     assert f'{float(aer["score"]):.4g}' in line
     with pytest.raises(UserError, match='--set: unknown set'):
-        start(explain, monkeypatch, *flags, '--set=news')
+        command(explain, *flags, '--set=news')
     with pytest.raises(UserError, match="--set: 'val,test' is not one set"):
-        start(explain, monkeypatch, *flags, '--set=val,test')
+        command(explain, *flags, '--set=val,test')
+
+
+def test_the_figure_has_the_first_word_of_each_model_and_method():
+    columns = 'low', 'high', 'chance'
+    rows = [
+        {'method': method, 'side': side, 'phenomenon': 'case', 'metric': metric}
+        | {'score': str(score), **dict.fromkeys(columns, '0.5')}
+        for method, side, metric, score in (
+            ('rollout', 'source', 'p@1', 0.75),
+            ('rollout', 'source', 'ap', 0.1),
+            ('rollout', 'target', 'p@1', 0.2),
+            ('occlusion', 'source', 'p@1', 0.25),
+        )
+    ]
+    spec = explained.scores_figure({'small': rows, 'large': rows[:1]}).spec()
+    (values,) = spec['datasets'].values()
+    shown = [(x['model'], x['method'], x['score']) for x in values]
+    assert shown == [
+        ('small', 'rollout', 0.75),
+        ('small', 'occlusion', 0.25),
+        ('large', 'rollout', 0.75),
+    ]
 
 
 def test_other_data_has_no_gold():
@@ -59,11 +74,11 @@ def test_other_data_has_no_gold():
         explain.gold_pairs(run, 'test')
 
 
-def test_describe_prints_the_gold_of_each_pair(monkeypatch, capsys):
+def test_describe_prints_the_gold_of_each_pair(command):
     config = f'--config={ROOT / "configs/wmt_small.py"}'
     data = '--config.data=grammar(pairs=100)'
-    start(describe, monkeypatch, config, data, '--gold')
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    out = command(describe, config, data, '--gold').out
+    lines = [json.loads(line) for line in out.splitlines()]
     source = Grammar(pairs=100)
     sets = source.evaluation()
     assert [line['set'] for line in lines] == [s for s in sets for _ in sets[s]]

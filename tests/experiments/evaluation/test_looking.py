@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import small_runs
 import tiny
+from test_init_from import make_source
 
 import experiments
 from experiments.data.tokenizers.base import Tokenizer
@@ -28,22 +29,20 @@ pytestmark = pytest.mark.usefixtures('cache')
 
 
 @pytest.fixture(scope='module')
-def trained(tmp_path_factory, cache):
-    return train(tmp_path_factory, num_layers=1)
+def path(tmp_path_factory, cache):
+    return make_run(tmp_path_factory, num_layers=1)
 
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory, cache):
-    return experiments.open_run(train(tmp_path_factory, num_layers=2))
+    return experiments.open_run(make_run(tmp_path_factory, num_layers=2))
 
 
-def train(tmp_path_factory, num_layers):
-    text = small_runs.write_text(tmp_path_factory.mktemp('text'), val=4, test=6)
-    fields = small_runs.FIELDS | {'data': small_runs.source(text), 'train.steps': 4}
-    fields |= {'evaluation.decode': 'greedy'}  # which is compiled sooner
+def make_run(tmp_path_factory, num_layers):
+    """Creates a run with checkpoints of initial parameters."""
+    text = small_runs.write_text(tmp_path_factory.mktemp('text'), val=4)
     path = tmp_path_factory.mktemp('runs') / 'run'
-    small_runs.train(path, *small_runs.flags(fields, model__num_layers=num_layers))
-    return path
+    return make_source(path, text, model__num_layers=num_layers)
 
 
 @pytest.mark.slow
@@ -188,14 +187,14 @@ assert state() == before
 """
 
 
-def test_variables_can_be_read_first_while_a_function_is_traced(trained):
-    run = experiments.open_run(trained)
+def test_variables_can_be_read_first_while_a_function_is_traced(path):
+    run = experiments.open_run(path)
     found = jax.jit(lambda: run.variables)()
     jax.tree.map(np.testing.assert_array_equal, found, run.variables)
 
 
-def test_opening_a_run_changes_nothing_in_the_process(trained):
-    command = [sys.executable, '-c', NOTHING_CHANGES, str(trained)]
+def test_opening_a_run_changes_nothing_in_the_process(path):
+    command = [sys.executable, '-c', NOTHING_CHANGES, str(path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

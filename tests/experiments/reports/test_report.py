@@ -5,7 +5,10 @@ import io
 import subprocess
 import sys
 
+import pytest
+
 from experiments import report, storage
+from experiments.errors import UserError
 from experiments.runs import directory, metrics_log
 from experiments.runs.reading import read_run as read_one
 
@@ -41,15 +44,10 @@ def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1', **train):
     return path
 
 
-def run(*arguments):
-    command = [sys.executable, '-m', 'experiments.report', *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
 def test_table_of_finished_and_unfinished_runs(tmp_path):
     paths = [make_run(tmp_path / 'a', 4, 30.0), make_run(tmp_path / 'b', 8)]
-    result = run(*paths)
-    assert result.returncode == 0
+    command = [sys.executable, '-m', 'experiments.report', *map(str, paths)]
+    result = subprocess.run(command, capture_output=True, check=True, text=True)
     assert result.stderr == ''
     head, rule, *rows, signature = result.stdout.splitlines()
     names = 'run seeds status model.num_heads step parameters'.split()
@@ -65,25 +63,25 @@ def test_table_of_finished_and_unfinished_runs(tmp_path):
     assert signature == 'bleu: nrefs:1|v:1'
 
 
-def test_runs_that_differ_in_seeds_alone_are_one_row(tmp_path):
+def test_runs_that_differ_in_seeds_alone_are_one_row(tmp_path, command):
     paths = [
         make_run(tmp_path / 'a', 4, 30.0, seed=0),
         make_run(tmp_path / 'a,train.seed=1', 4, 33.0, seed=1),
         make_run(tmp_path / 'a,train.seed=2', 4, seed=2),
         make_run(tmp_path / 'b', 8, 40.0, seed=0),
     ]
-    _, _, first, second, _ = run(*paths).stdout.splitlines()
+    _, _, first, second, _ = command(report, *paths).out.splitlines()
     cells = [cell.strip() for cell in first.split('  ') if cell.strip()]
     assert cells[:4] == [str(tmp_path / 'a'), '2', '2 finished, 1 stopped', '4']
     assert cells[-2:] == ['31.50 ± 2.12', '20.00']  # 3 / √2
     assert second.split()[:3] == [str(tmp_path / 'b'), '1', 'finished']
 
 
-def test_a_folder_stands_for_the_runs_of_a_sweep_in_it(tmp_path):
+def test_a_folder_stands_for_the_runs_of_a_sweep_in_it(tmp_path, command):
     for seed in range(2):
         make_run(tmp_path / f'heads/a/seed={seed}', 4, 30.0, seed=seed)
         make_run(tmp_path / f'heads/b/seed={seed}', 8, 40.0, seed=seed)
-    _, _, first, second, _ = run(tmp_path / 'heads').stdout.splitlines()
+    _, _, first, second, _ = command(report, tmp_path / 'heads').out.splitlines()
     assert first.split()[:2] == [str(tmp_path / 'heads/a'), '2']
     assert second.split()[:2] == [str(tmp_path / 'heads/b'), '2']
 
@@ -98,21 +96,19 @@ def test_signatures_that_differ_are_pointed_out(tmp_path):
     assert 'not comparable' in lines[-1]
 
 
-def test_csv_holds_the_numbers_as_they_are(tmp_path):
+def test_csv_holds_the_numbers_as_they_are(tmp_path, command):
     paths = [make_run(tmp_path / 'a', 4, 30.0), make_run(tmp_path / 'b', 8)]
-    rows = list(csv.DictReader(io.StringIO(run(*paths, '--csv').stdout)))
+    rows = list(csv.DictReader(io.StringIO(command(report, *paths, '--csv').out)))
     assert [row['step'] for row in rows] == ['1000', '300']
     assert [row['test bleu'] for row in rows] == ['30.0', '1.0']
     assert [row['model.num_heads'] for row in rows] == ['4', '8']
     assert 'data' not in rows[0]
 
 
-def test_no_run_at_all_is_an_error(tmp_path):
-    result = run(tmp_path)
-    assert result.returncode == 2
-    assert result.stderr.splitlines()[-1] == (
-        'error: runs: no readable run. Pass directories of runs, such as runs/*.'
-    )
+def test_no_run_at_all_is_an_error(tmp_path, command):
+    message = r'^runs: no readable run\. Pass directories of runs, such as runs/\*\.$'
+    with pytest.raises(UserError, match=message):
+        command(report, tmp_path)
 
 
 def test_a_run_that_has_only_begun_is_reported(tmp_path):
@@ -122,7 +118,7 @@ def test_a_run_that_has_only_begun_is_reported(tmp_path):
     assert row.split()[1:] == ['1', 'stopped', '0', '-', '-']
 
 
-def test_one_bad_run_does_not_take_the_table_down(tmp_path):
+def test_one_bad_run_does_not_take_the_table_down(tmp_path, command):
     good = make_run(tmp_path / 'good', 4, 30.0)
     bad = {
         'config.json': ['[]', '\\'],
@@ -137,10 +133,9 @@ def test_one_bad_run_does_not_take_the_table_down(tmp_path):
     paths.append(make_run(tmp_path / 'folder', 4, 30.0))
     (paths[-1] / 'result.json').unlink()
     (paths[-1] / 'result.json').mkdir()
-    result = run(*paths, good, tmp_path / ('x' * 5000))
-    assert result.returncode == 0
-    assert [line.split()[0] for line in result.stdout.splitlines()[2:-1]] == [str(good)]
-    notes = result.stderr.splitlines()
+    out, err = command(report, *paths, good, tmp_path / ('x' * 5000))
+    assert [line.split()[0] for line in out.splitlines()[2:-1]] == [str(good)]
+    notes = err.splitlines()
     assert len(notes) == len(paths) + 1
     assert all(note.startswith('skipped: ') for note in notes)
     for note, path in zip(notes, paths, strict=False):

@@ -25,9 +25,18 @@ from experiments.sweeps import planning
 
 
 @pytest.fixture
-def tuned(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    sweep = planned(tmp_path, tune=TUNE | {'seeds': [7, 8]})
+    return tmp_path
+
+
+def read_study(sweep):
+    return arms.study([reading.read_run(run.path) for run in sweep.runs], sweep)
+
+
+@pytest.fixture
+def tuned(folder):
+    sweep = planned(folder, tune=TUNE | {'seeds': [7, 8]})
     for run in sweep.trials:
         finish(run, by_value(run))
     none = Arm('base', ())
@@ -65,21 +74,19 @@ def test_a_best_value_at_the_edge_is_a_doubt(tuned):
     assert line.startswith('base: the best optimizer.schedule.peak, 0.001, is at the')
 
 
-def test_a_report_shows_them(tuned, tmp_path):
+def test_a_report_shows_them(tuned, folder):
     sweep = tuned.sweep
     for run in sweep.runs:
         score = 30.0 + run.seed + (run.arm == 'wide')
         make(run.path, score, train__seed=run.seed)
-    runs = [reading.read_run(run.path) for run in sweep.runs]
-    page.write(arms.study(runs, sweep), tmp_path / 'report')
-    text = (tmp_path / 'report/report.md').read_text('utf-8')
+    page.write(read_study(sweep), folder / 'report')
+    text = (folder / 'report/report.md').read_text('utf-8')
     assert '## Tuning' in text and 'is at the edge of the search' in text
-    assert (tmp_path / 'report/figures/tuning.svg').exists()
-    assert (tmp_path / 'report/tables/expected_best.csv').exists()
+    assert (folder / 'report/figures/tuning.svg').exists()
+    assert (folder / 'report/tables/expected_best.csv').exists()
 
 
-def test_factors_and_their_interaction_are_told_apart(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_factors_and_their_interaction_are_told_apart(folder):
     levels = {'depth': ('two', 'six'), 'norm': ('pre', 'post')}
     factors = {
         'depth': {'two': {'model.num_layers': 2}, 'six': {'model.num_layers': 6}},
@@ -88,33 +95,31 @@ def test_factors_and_their_interaction_are_told_apart(tmp_path, monkeypatch):
             'post': {'model.residual': 'post_norm'},
         },
     }
-    sweep = planned(tmp_path, arms=..., factors=factors, base='two, pre', seeds=[0, 1])
+    sweep = planned(folder, arms=..., factors=factors, base='two, pre', seeds=[0, 1])
     for run in sweep.runs:
         # Depth matters by itself, and the norm only where it is deep.
         both = run.arm == 'six, post'
         noise = (run.seed * 3 + len(run.arm)) % 4 / 10
         score = 30 + 5 * run.arm.startswith('six') - 9 * both + noise
         make(run.path, score, train__seed=run.seed)
-    runs = [reading.read_run(run.path) for run in sweep.runs]
-    study = arms.study(runs, sweep)
+    study = read_study(sweep)
     table = designs.effects(study)
     found = {row[0]: row for row in table.rows}
     assert list(found) == [*levels, 'depth × norm']
     assert all(row[1] == '1, 3' for row in table.rows)
     assert found['depth × norm'][3] < 0.05
     assert 'depth × norm' in tables.markdown(table)
-    assert designs.effects(arms.study(runs, None)) is None
+    assert designs.effects(arms.study(study.runs, None)) is None
 
 
 @pytest.mark.parametrize('measure', ['test bleu', 'test loss'])
-def test_an_arm_stands_beside_the_base_on_its_own_data(tmp_path, monkeypatch, measure):
-    monkeypatch.chdir(tmp_path)
+def test_an_arm_stands_beside_the_base_on_its_own_data(folder, measure):
     factors = {
         'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in (2000, 3000)},
         'model.residual': ['pre_norm', 'rezero'],
     }
     sweep = planned(
-        tmp_path,
+        folder,
         arms=...,
         factors=factors,
         base='2000, pre_norm',
@@ -163,8 +168,8 @@ def test_an_arm_stands_beside_the_base_on_its_own_data(tmp_path, monkeypatch, me
     assert warning.startswith(
         'Compared with 2000, pre_norm: Runs have different numbers of sentences in test'
     )
-    page.write(study, tmp_path / 'report')
-    again, others = report_scores.recompute(tmp_path / 'report')
+    page.write(study, folder / 'report')
+    again, others = report_scores.recompute(folder / 'report')
     assert [row[:2] for row in again.rows] == [
         ('2000, rezero', '2000, pre_norm'),
         ('3000, rezero', '3000, pre_norm'),
@@ -174,23 +179,19 @@ def test_an_arm_stands_beside_the_base_on_its_own_data(tmp_path, monkeypatch, me
 
 @pytest.mark.parametrize('seeds', [[0, 1, 2], 'until(half_width=1.0, most=9)'])
 @pytest.mark.parametrize('contrasts', [[], [('3000, rezero', '3000, pre_norm')]])
-def test_an_answer_is_recomputed_with_its_design(
-    tmp_path, monkeypatch, contrasts, seeds
-):
-    monkeypatch.chdir(tmp_path)
+def test_an_answer_is_recomputed_with_its_design(folder, contrasts, seeds):
     factors = {
         'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in (2000, 3000)},
         'model.residual': ['pre_norm', 'rezero'],
     }
     design = dict(factors=factors, base='2000, pre_norm', contrasts=contrasts)
-    sweep = planned(tmp_path, arms=..., seeds=seeds, **design)
+    sweep = planned(folder, arms=..., seeds=seeds, **design)
     for i, run in enumerate(sweep.runs):
         score = 30.0 + i * i % 7 + 9 * run.arm.startswith('3000') * run.seed
         make(run.path, score, train__seed=run.seed)
         finish(run, score)
-    runs = [reading.read_run(run.path) for run in sweep.runs]
-    report = tmp_path / 'report'
-    page.write(arms.study(runs, sweep), report)
+    report = folder / 'report'
+    page.write(read_study(sweep), report)
     again, others = report_scores.recompute(report)
     found = [tuple(row[:2]) for row in again.rows]
     declared = [*contrasts, ('2000, rezero', '2000, pre_norm')][:1]
@@ -207,14 +208,13 @@ def test_an_answer_is_recomputed_with_its_design(
 
 
 @pytest.mark.parametrize('measure', ['test bleu', 'test loss'])
-def test_arms_are_ranked_over_all_data_sets(tmp_path, monkeypatch, measure):
-    monkeypatch.chdir(tmp_path)
+def test_arms_are_ranked_over_all_data_sets(folder, measure):
     factors = {
         'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in (2000, 3000, 4000)},
         'model.residual': ['pre_norm', 'rezero', 'post_norm'],
     }
     sweep = planned(
-        tmp_path, arms=..., factors=factors, base='2000, pre_norm', measure=measure
+        folder, arms=..., factors=factors, base='2000, pre_norm', measure=measure
     )
     scores = {'pre_norm': 30.0, 'rezero': 31.0, 'post_norm': 20.0}
     for run in sweep.runs:
@@ -224,8 +224,7 @@ def test_arms_are_ranked_over_all_data_sets(tmp_path, monkeypatch, measure):
         score += run.seed
         make(run.path, score, train__seed=run.seed)
         finish(run, score if measure == 'test bleu' else 100 - score)
-    runs = [reading.read_run(run.path) for run in sweep.runs]
-    table = designs.across_data(arms.study(runs, sweep))
+    table = designs.across_data(read_study(sweep))
     rows = {row[0]: row[1:] for row in table.rows}
     assert list(rows) == ['pre_norm', 'rezero', 'post_norm']
     assert [row[0] for row in rows.values()] == pytest.approx([5 / 3, 5 / 3, 8 / 3])
@@ -234,11 +233,8 @@ def test_arms_are_ranked_over_all_data_sets(tmp_path, monkeypatch, measure):
     assert rows['post_norm'][1] == 0 and rows['pre_norm'][1] is None
 
 
-def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_has_it(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    sweep = planned(tmp_path, measure='test loss', target=2.5)
+def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_has_it(folder):
+    sweep = planned(folder, measure='test loss', target=2.5)
     for run in sweep.runs:
         losses = (4, 2.5, 1) if run.arm == 'wide' else (4, 3, 2.6 - run.seed)
         rows = [
@@ -246,15 +242,14 @@ def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_has_it(
             for i, x in enumerate(losses, 1)
         ]
         make(run.path, 30.0, rows=rows, train__seed=run.seed)
-    runs = [reading.read_run(run.path) for run in sweep.runs]
-    base, wide = designs.time_to_target(arms.study(runs, sweep)).cells()
+    study = read_study(sweep)
+    base, wide = designs.time_to_target(study).cells()
     assert base == ['base', '1 of 2', '30', '-', '21']
     assert wide == ['wide', '2 of 2', '20', '-', '14']
-    assert designs.time_to_target(arms.study(runs, None)) is None
+    assert designs.time_to_target(arms.study(study.runs, None)) is None
 
 
-def test_scores_of_a_factor_of_sizes_stand_over_their_parameters(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_scores_of_a_factor_of_sizes_stand_over_their_parameters(folder):
     factors = {
         'norm': {
             'pre': {'model.residual': 'pre_norm'},
@@ -262,9 +257,7 @@ def test_scores_of_a_factor_of_sizes_stand_over_their_parameters(tmp_path, monke
         },
         'size': {'small': {}, 'large': {'model.d_model': 128}},
     }
-    sweep = planned(
-        tmp_path, arms=..., factors=factors, base='pre, small', seeds=[0, 1]
-    )
+    sweep = planned(folder, arms=..., factors=factors, base='pre, small', seeds=[0, 1])
     for run in sweep.runs:
         large = run.arm.endswith('large')
         make(
@@ -273,8 +266,8 @@ def test_scores_of_a_factor_of_sizes_stand_over_their_parameters(tmp_path, monke
             result={'parameters': 2000 if large else 1000},
             train__seed=run.seed,
         )
-    runs = [reading.read_run(run.path) for run in sweep.runs]
-    figure = figures.scores_over_sizes(arms.study(runs, sweep))
+    study = read_study(sweep)
+    figure = figures.scores_over_sizes(study)
     (rows,) = figure.spec()['datasets'].values()
     found = sorted((row['arm'], row['x'], row['y']) for row in rows)
     assert found == [
@@ -284,4 +277,4 @@ def test_scores_of_a_factor_of_sizes_stand_over_their_parameters(tmp_path, monke
         for seed in (0, 1)
     ]
     assert b'<path' in figures.files(figure)['svg']
-    assert figures.scores_over_sizes(arms.study(runs, None)) is None
+    assert figures.scores_over_sizes(arms.study(study.runs, None)) is None

@@ -166,11 +166,8 @@ def test_the_structure_is_the_documented_one(study, answer):
     assert {f'contrasts[].{x}' for x in answer['contrasts'][0]} <= set(known)
 
 
-def test_the_command_prints_it_alone(study, monkeypatch, capsys):
+def test_the_command_prints_it_alone(study, monkeypatch, command):
     paths = [str(run.path) for run in study.runs]
-    arguments = ['--json', '--measure=test loss']
-    monkeypatch.setattr('sys.argv', ['report', *paths, *arguments])
     monkeypatch.setattr(page, 'write', pytest.fail)
-    report.main()
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(command(report, *paths, '--json', '--measure=test loss').out)
     assert found['measure']['score'] == 'loss' and not found['declared']

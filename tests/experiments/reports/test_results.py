@@ -1,7 +1,6 @@
 """Tests that the published results follow from the scores of their runs."""
 
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,19 +31,17 @@ def test_the_answer_follows_from_the_runs(folder):
     assert table.rows and not others
 
 
-def test_an_answer_that_does_not_follow_is_said(tmp_path, monkeypatch, capsys):
+def test_an_answer_that_does_not_follow_is_said(tmp_path, command, capsys):
     folder = shutil.copytree(FOLDERS[0], tmp_path / 'x')
     file = folder / 'tables/runs.csv'
     first, arm, *rest = file.read_text('utf-8').splitlines()
     changed = f'{arm.rpartition(",")[0]},99'
     file.write_text('\n'.join([first, changed, *rest]), encoding='utf-8')
-    monkeypatch.setattr(sys, 'argv', ['report', f'--recompute={folder}'])
     with pytest.raises(SystemExit):
-        report.main()
+        command(report, f'--recompute={folder}')
     assert 'answer.csv differs in ' in capsys.readouterr().err
-    monkeypatch.setattr(sys, 'argv', ['report', f'--recompute={folder}', '--base=x'])
     with pytest.raises(UserError, match='--base: has no effect with --recompute'):
-        report.main()
+        command(report, f'--recompute={folder}', '--base=x')
     file.with_name('answer.csv').write_text('arm\nx\n', encoding='utf-8')
     with pytest.raises(UserError, match='answer.csv: no base arm'):
         scores.recompute(folder)

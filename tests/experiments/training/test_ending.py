@@ -107,10 +107,11 @@ def test_edited_scores_are_told_where_a_run_resumes_and_where_they_decide(
     capsys.readouterr()
     evaluation = dict(average=1, average_of='best', metrics='[bleu, chrf]', best='')
     config = Namespace(evaluation=Namespace(**evaluation), train=Namespace(patience=0))
-    scores = trained_run._dev_scores(path, config)
+    checkpoints = trained_run.open_trained(path).checkpoints
+    scores = trained_run._dev_scores(checkpoints, config)
     assert list(scores) == [2, 4] and capsys.readouterr().err == ''
     file.write_text(file.read_text().replace('"chrf": ', '"chrf": 9'))
-    assert trained_run._dev_scores(path, config).keys() == scores.keys()
+    assert trained_run._dev_scores(checkpoints, config).keys() == scores.keys()
     assert capsys.readouterr().err == said
     start(data, path)
     out = capsys.readouterr().out
@@ -281,7 +282,8 @@ flags.main(run.main)
 
 
 def test_a_stop_is_saved_and_rows_have_the_rates_of_their_updates(data, tmp_path):
-    overrides = small_runs.flags(SMALL | {'data': data}, train__log_every=1)
+    fields = SMALL | {'data': data, 'train.log_every': 1, 'evaluation.every': 0}
+    overrides = small_runs.flags(fields)
     command = [sys.executable, '-c', STOPS_ITSELF, '--config=configs/wmt_small.py']
     command += [f'--workdir={tmp_path}', *overrides]
     done = subprocess.run(command, cwd=flags.PROJECT, capture_output=True, text=True)

@@ -276,10 +276,12 @@ def test_what_fits_is_taken_where_the_rest_is_ignored(text, source, tmp_path):
     ],
     ids=str,
 )
-def test_rows_of_pieces_that_both_have_are_kept(text, tmp_path, tokenizer, changes):
+def test_rows_of_pieces_that_both_have_are_kept(
+    text, source, tmp_path, tokenizer, changes
+):
     mesh = {key: x for key, x in changes.items() if key.startswith('mesh')}
     model = {key: x for key, x in changes.items() if key not in mesh}
-    path = make_source(tmp_path / 'source', text, **model)
+    path = make_source(tmp_path / 'source', text, **model) if model else source
     own = prepared(
         text, tmp_path / 'run', init_from=path, tokenizer=tokenizer, **changes
     )

@@ -99,6 +99,13 @@ def whole(text, tmp_path_factory):
     return workdir, finish(start(text, workdir))
 
 
+@pytest.fixture(scope='module')
+def translations(whole):
+    """Returns the run's own translations of its set `news`."""
+    path = whole[0] / 'translations' / 'news.step=12,mean_of=2.txt'
+    return path.read_text('utf-8').splitlines()
+
+
 def test_a_run_leaves_what_it_is_asked_for(whole):
     workdir, out = whole
     names = {path.name for path in workdir.iterdir()}
@@ -397,24 +404,19 @@ def translated(monkeypatch, capsys, workdir, lines, *flags, program=translate):
     return capsys.readouterr().out.split('\n')[:-1]
 
 
-def test_translating_keeps_order_and_blank_lines(whole, text, monkeypatch, capsys):
+def test_translating_keeps_order_and_blank_lines(
+    whole, translations, text, monkeypatch, capsys
+):
     workdir, _ = whole
-    sources = (text / 'news.en').read_text().splitlines()
-    expected = (
-        (workdir / 'translations' / 'news.step=12,mean_of=2.txt')
-        .read_text()
-        .splitlines()
-    )
-    lines = ''.join(
-        f'{line}\n' for line in (sources[0], '', sources[1], '  ', sources[2])
-    )
+    first, second, third = (text / 'news.en').read_text().splitlines()
+    lines = f'{first}\n\n{second}\n  \n{third}\n'
     out = translated(monkeypatch, capsys, workdir, lines)
-    assert out == [expected[0], '', expected[1], '', expected[2]]
+    assert out == [translations[0], '', translations[1], '', translations[2]]
     out = translated(monkeypatch, capsys, workdir, lines, '--n_best=2', '--scores')
     assert len(out) == 10
     scores = [float(line.split('\t')[0]) for line in out]
     assert scores[0] >= scores[1] and scores[4] >= scores[5]
-    assert out[0].split('\t')[1] == expected[0]
+    assert out[0].split('\t')[1] == translations[0]
 
 
 def test_lines_with_fewer_texts_than_asked_for_are_told(whole, monkeypatch, capsys):
@@ -477,13 +479,12 @@ def test_the_sample_that_the_others_are_likest_is_chosen(
 
 
 def test_a_run_beside_itself_translates_as_it_does_alone(
-    whole, text, tmp_path, monkeypatch, capsys
+    whole, translations, text, tmp_path, monkeypatch, capsys
 ):
     workdir, _ = whole
     lines = (text / 'news.en').read_text()
-    alone = translated(monkeypatch, capsys, workdir, lines)
     beside = f'--workdir={workdir}'
-    assert translated(monkeypatch, capsys, workdir, lines, beside) == alone
+    assert translated(monkeypatch, capsys, workdir, lines, beside) == translations
     shutil.copytree(workdir, tmp_path / 'other')
     other = small_runs.train_tokenizer(Grammar(pairs=100), 300, tmp_path)
     other.save(tmp_path / 'other' / 'tokenizer.model')
@@ -526,12 +527,11 @@ def test_what_is_no_pair_is_told_of_with_its_line_before_the_run_is_opened(
             translated(monkeypatch, capsys, tmp_path, lines, program=score)
 
 
-def test_an_opened_run_does_what_the_commands_do(whole, text, monkeypatch, capsys):
+def test_an_opened_run_does_what_the_commands_do(whole, translations):
     workdir, _ = whole
     opened = experiments.open_run(workdir)
     sources, references = to_lines(opened.evaluation_sets['news'])
-    expected = translated(monkeypatch, capsys, workdir, '\n'.join(sources))
-    assert opened.translate(sources) == expected
+    assert opened.translate(sources) == translations
     (tokens,) = opened.score([(sources[0], references[0][0])])
     seen = opened.record([(sources[0], references[0][0])])
     assert seen.values['decoder/layer_0/before'].shape == (1, len(tokens), 16)
@@ -546,15 +546,14 @@ def test_an_opened_run_does_what_the_commands_do(whole, text, monkeypatch, capsy
 
 
 def test_lines_before_one_that_cannot_be_translated_are_translated(
-    whole, text, monkeypatch, capsys
+    whole, translations, text, monkeypatch, capsys
 ):
     workdir, _ = whole
     lines = (text / 'news.en').read_bytes().splitlines(keepends=True)
-    expected = translated(monkeypatch, capsys, workdir, b''.join(lines[:2]))
     bad = b''.join([*lines[:2], b'caf\xe9\n', lines[2]])
     with pytest.raises(UserError, match='standard input, line 3, is not UTF-8'):
         translated(monkeypatch, capsys, workdir, bad)
-    assert capsys.readouterr().out.split('\n')[:-1] == expected
+    assert capsys.readouterr().out.split('\n')[:-1] == translations[:2]
 
 
 def test_a_line_is_answered_when_it_comes(whole, text, monkeypatch):
@@ -715,7 +714,9 @@ def test_a_terminal_shows_what_is_done_beside_a_result(
     for run_command, shown in (
         (lambda: command(monkeypatch, report, workdir, '--csv'), 'reading runs'),
         (
-            lambda: command(monkeypatch, evaluate, f'--workdir={workdir}'),
+            lambda: command(
+                monkeypatch, evaluate, f'--workdir={workdir}', '--set=news'
+            ),
             '3/3 sentences of news',
         ),
         (lambda: print(*translated(monkeypatch, capsys, workdir, news)), '3 lines'),
