@@ -16,7 +16,9 @@ def get_config() -> dict:
         | {'model.d_model': modern.WIDTH, 'model.d_ff': modern.INNER},
         arms={},
         factors={'task': tasks, 'part': modern.PARTS},
-        tune=dict(field='optimizer.schedule.peak', values=RATES),
+        tune=dict(
+            field='optimizer.schedule.peak', values=RATES, seeds=modern.TRIAL_SEEDS
+        ),
         base='SCAN, base',
         contrasts=[
             (f'{task}, {part}', f'{task}, base')

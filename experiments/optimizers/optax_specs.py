@@ -75,17 +75,15 @@ def make(
 
 @functools.cache
 def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Returns optax's functions by the names that `make` takes, `contrib` last.
-
-    `normalized_adam` is this project's.
-    """
-    found: dict[str, Any] = {'normalized_adam': normalized_adam}
+    """Returns optimizers by the names that `make` takes: optax's, then our own."""
+    found: dict[str, Any] = {}
     for prefix, module in (('', optax), (CONTRIB, optax.contrib)):
         for name, function in sorted(vars(module).items()):
             if name.startswith(('_', 'scale_by_')) or not inspect.isfunction(function):
                 continue
             if 'learning_rate' in inspect.signature(function).parameters:
                 found[prefix + name] = function
+    found['normalized_adam'] = normalized_adam
     return {name: maker for name, maker in found.items() if name not in _LEFT_OUT}
 
 
