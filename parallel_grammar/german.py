@@ -123,7 +123,6 @@ def _auxiliary(clause: Clause, form: str) -> Word:
 
 
 def _infinite(clause: Clause, form: str, by: str) -> Word:
-    """Returns an infinitive or a participle, with its prefix."""
     units = [unit(clause, 'verb'), unit(clause, 'prefix')]
     helping = unit(clause, 'auxiliary'), unit(clause, 'link')
     helper = unit(clause, by)

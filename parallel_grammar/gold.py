@@ -130,7 +130,6 @@ def _units(words: Iterable[Word]) -> list[set[Unit]]:
 def _sharing(
     sources: list[set[Unit]], targets: list[set[Unit]]
 ) -> frozenset[tuple[int, int]]:
-    """Returns the pairs of words that have a unit in common."""
     return frozenset(
         (i, j)
         for i, of_source in enumerate(sources)

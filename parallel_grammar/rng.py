@@ -1,4 +1,4 @@
-"""Random choices that are identical on every platform and Python version."""
+"""Random choices of the grammar."""
 
 import random
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,6 @@ def blocks(number: int, window: int) -> list[int]:
 
 
 def grouped(items: Sequence[T], sizes: Sequence[int]) -> Iterator[Sequence[T]]:
-    """Yields consecutive groups of the given sizes."""
     ends = itertools.accumulate(sizes)
     return (items[end - size : end] for size, end in zip(sizes, ends, strict=True))
 
