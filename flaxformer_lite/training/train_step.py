@@ -101,6 +101,13 @@ def init_variables(
     Args:
       given: Initial values that replace others, by path with separate layers:
         {'params/encoder/layer_0/feed_forward/up/kernel': array}.
+
+    Examples:
+      >>> import flaxformer_lite
+      >>> model = flaxformer_lite.build.model({'num_layers': 1}, vocab_size=10)
+      >>> shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
+      >>> sorted(shapes['params'])
+      ['decoder', 'embedding', 'encoder']
     """
     if model.scans_layers:
         separate = init_variables(model.with_separate_layers(), key, given)
