@@ -186,8 +186,9 @@ class Component(str):
     def __deepcopy__(self, memo: Any) -> 'Component':
         return self
 
-    def __getnewargs__(self):
-        return str(self), self.folder
+    def __reduce__(self):
+        # Doesn't parse again: the text of an object may not be a spec.
+        return str.__new__, (Component, str(self)), vars(self)
 
     @functools.cached_property
     def _parsed(self) -> tuple[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ import pickle
 import re
 import textwrap
 
+import numpy as np
 import pytest
 
 from flaxformer_lite.config import spec
@@ -253,6 +254,8 @@ def test_a_component_is_its_text_and_what_it_names():
     assert spec.Component(component) is spec.Component(component, SHOP) is component
     for same in (copy.deepcopy(component), pickle.loads(pickle.dumps(component))):
         assert same == component and same.make() == component.make()
+    of_object = spec.Component(type(component.make())(window=np.int32(3)), SHOP)
+    assert pickle.loads(pickle.dumps(of_object)).make() == of_object.make()
     of_class = spec.Component(spec.Component(Far), SHOP)  # bound after it was made
     assert of_class == 'spare_parts.Far' and of_class.cls is Far
 
