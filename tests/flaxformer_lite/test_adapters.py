@@ -80,6 +80,17 @@ def test_dora_trains_the_norms_of_the_columns():
     np.testing.assert_allclose(apply(dense, {'params': first}, x), plain, rtol=1e-5)
 
 
+def test_dora_keeps_a_column_of_zeros():
+    x = jnp.ones((5, 4))
+    dense = LoRADense((6,), rank=3, on='', dora=True, bias=False, name='query')
+    params = variables(dense, x)['params']
+    for name in ('kernel', 'lora_b'):
+        params[name] = params[name].at[:, 0].set(0)
+    y = apply(dense, {'params': params}, x)
+    assert not y[:, 0].any() and y[:, 1:].all()
+    np.testing.assert_allclose(x @ dense.merge(params)['kernel'], y, rtol=1e-5)
+
+
 def test_b_starts_at_zero_and_a_uniform_within_the_root_of_the_width():
     dense = LoRADense((50,), rank=40, on='')
     p = jax.jit(dense.init)(jax.random.key(0), jnp.ones((1, 100)))['params']

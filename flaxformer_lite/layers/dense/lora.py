@@ -65,8 +65,7 @@ class LoRADense(Dense):
         delta_F = self.param('lora_m', nn.initializers.zeros, (f,))
         w_DF = w_DF.astype(jnp.float32)
         v_DF = w_DF + self.scale * matmul(a_DR, b_RF)
-        norm_F = jax.lax.stop_gradient(_column_norms(v_DF))
-        return y_NF * ((_column_norms(w_DF) + delta_F) / norm_F)[None]
+        return y_NF * _over_norms(_column_norms(w_DF) + delta_F, v_DF)[None]
 
     def merge(self, params: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         merged = dict(params)
@@ -77,8 +76,7 @@ class LoRADense(Dense):
         kernel = merged['kernel']
         v = kernel.reshape(update.shape) + update
         if self.dora:
-            m = self.magnitude(merged)
-            v *= (m / _column_norms(v))[..., None, :]
+            v *= _over_norms(self.magnitude(merged), v)[..., None, :]
             del merged['lora_m']
         merged['kernel'] = v.reshape(kernel.shape)
         return merged
@@ -92,3 +90,9 @@ class LoRADense(Dense):
 
 def _column_norms(matrix: jax.Array) -> jax.Array:
     return jnp.linalg.norm(matrix, axis=-2)
+
+
+def _over_norms(m: jax.Array, v: jax.Array) -> jax.Array:
+    """Returns m / ‖V‖ by column, with ‖V‖ constant. A column of zeros stays zero."""
+    norms = jax.lax.stop_gradient(_column_norms(v))
+    return m / jnp.where(norms == 0, 1.0, norms)
