@@ -248,7 +248,7 @@ def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
     shortest = {}
     for name, x in metrics.items():
         plain, _, number = name.rpartition('_')
-        is_unique = number.isdigit() and count[plain] == 1
+        is_unique = number.isdigit() and count[plain] == 1 and plain not in metrics
         shortest[plain if is_unique else name] = x
     return shortest
 

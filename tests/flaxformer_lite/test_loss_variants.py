@@ -388,6 +388,14 @@ def test_losses_of_one_class_are_reported_by_their_places():
         close(sums.others[name], learn(alone)(rows(0, 1, 2), key)[0].loss)
 
 
+def test_later_tokens_of_losses_with_separate_passes_are_reported_separately():
+    model, loss = Words(heads=2), loss_of('[focal, r_drop]')
+    batch = rows(0, 1, 2)
+    sums = jax.eval_shape(lambda: loss_sums(model, variables(), batch, loss))
+    names = ['later_tokens', 'later_tokens_2']
+    assert [name for name in sorted(sums.others) if 'later' in name] == names
+
+
 def test_the_mean_of_an_ensembles_probabilities_teaches():
     models = [tiny.model(num_layers=1)] * 2
     each = [tiny.all_variables(model, seed) for seed, model in enumerate(models)]
