@@ -13,7 +13,7 @@ from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.runtime import compilation
 from flaxformer_lite import adapters
-from flaxformer_lite.config import build
+from flaxformer_lite.config import build, spec
 
 # Format → the package that writes it, and the extra that installs the package.
 _NEEDED = {
@@ -47,7 +47,7 @@ def export(
     flags.require_packages(f'--to={to}', [package], extra)
     compilation.use_cache()
     run = OpenedRun(workdir, trust_code)
-    trained = _merged(run)
+    trained = _as_exported(run)
     if to == 'ctranslate2' and not isinstance(trained.tokenizer, SentencePiece):
         raise UserError(
             f'--to=ctranslate2: tokenizer={trained.config.tokenizer} is not '
@@ -66,13 +66,24 @@ def export(
             huggingface.write(trained, folder)
 
 
-def _merged(run: OpenedRun) -> Trained:
+def _as_exported(run: OpenedRun) -> Trained:
+    """Returns a run with merged adapters and only the first head of `multi_token`."""
     config, model = run.config, run.model
-    if config.model.dense is None:
-        return Trained(config, run.tokenizer, model, run.variables)
-    fields = config.model.with_values({'dense': None})
-    plain = build.model(fields, model.vocab_size, model.special_tokens)
+    variables = run.variables
+    fields = {}
+    if config.model.dense is not None:
+        variables = adapters.merge(model, variables)
+        fields['dense'] = None
+    architecture = config.model.architecture
+    if architecture.name == 'multi_token':
+        others = {k: x for k, x in architecture.arguments.items() if k != 'heads'}
+        fields['architecture'] = spec.replace('encoder_decoder', **others)
+        params = variables['params'].items()
+        used = {k: x for k, x in params if not k.startswith('decoder_heads_')}
+        variables = variables | {'params': used}
+    if not fields:
+        return Trained(config, run.tokenizer, model, variables)
+    config = dataclasses.replace(config, model=config.model.with_values(fields))
+    plain = build.model(config.model, model.vocab_size, model.special_tokens)
     plain = plain.clone(source_vocab_size=model.source_vocab_size)
-    variables = adapters.merge(model, run.variables)
-    config = dataclasses.replace(config, model=fields)
     return Trained(config, run.tokenizer, plain, variables)

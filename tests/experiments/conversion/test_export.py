@@ -1,16 +1,21 @@
 """Tests of `experiments.convert --to`."""
 
 import sys
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 from experiments import convert
+from experiments.config.schema import ExperimentConfig
 from experiments.conversion import export
 from experiments.conversion.trained import Trained, logits
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
+from flaxformer_lite.config import build
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.training.train_step import init_variables
 
 
 @pytest.fixture
@@ -28,7 +33,7 @@ def formats(monkeypatch):
     monkeypatch.setattr(export.flags, 'require_packages', lambda *_: None)
     trained = Trained(None, SentencePiece(), None, None)
     monkeypatch.setattr(export, 'OpenedRun', lambda *arguments: trained)
-    monkeypatch.setattr(export, '_merged', lambda run: run)
+    monkeypatch.setattr(export, '_as_exported', lambda run: run)
 
 
 def convert_to(monkeypatch, *arguments):
@@ -85,6 +90,25 @@ def test_a_checkpoint_becomes_a_run_or_a_run_is_written(given, monkeypatch, tmp_
     with pytest.raises(UserError, match='(pass|needs) --'):
         convert_to(monkeypatch, *given)
     assert not any(tmp_path.iterdir())
+
+
+def test_only_the_first_head_of_multi_token_is_written():
+    architecture = 'multi_token(reads="mixture", heads=2)'
+    config = ExperimentConfig(
+        model=ModelConfig(d_model=8, num_layers=1, architecture=architecture)
+    )
+    model = build.model(config.model, 9)
+    variables = jax.eval_shape(
+        lambda key: init_variables(model, key), jax.random.key(0)
+    )
+    run = SimpleNamespace(
+        config=config, model=model, tokenizer=None, variables=variables
+    )
+    found = export._as_exported(run)
+    assert found.config.model.architecture == "encoder_decoder(reads='mixture')"
+    assert found.variables == jax.eval_shape(
+        lambda key: init_variables(found.model, key), jax.random.key(0)
+    )
 
 
 def test_checks_compute_in_full_float32():

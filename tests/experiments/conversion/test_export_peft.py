@@ -61,7 +61,7 @@ def adapted(family, path, dense):
 
 def written(run, folder):
     folder.mkdir()
-    to_peft.write(run, export._merged(run), folder)
+    to_peft.write(run, export._as_exported(run), folder)
     settings = json.loads((folder / 'adapter_config.json').read_text('utf-8'))
     stored = safetensors_numpy.load_file(folder / 'adapter_model.safetensors')
     return settings, stored
@@ -116,7 +116,7 @@ def test_the_matrices_are_those_that_peft_merges(family, arguments, tmp_path):
     assert settings['use_dora'] == ('dora' in arguments)
     scale = 6 / np.sqrt(3) if settings['use_rslora'] else 6 / 3
 
-    merged = export._merged(run)
+    merged = export._as_exported(run)
     described = flaxformer_lite.describe_pretrained(published.GOLDENS / family)
     kind = load.family_of(settings_of(family)['model_type']).model_types[0]
     _, theirs = flaxformer_lite.to_pretrained(described, merged.variables, kind)
