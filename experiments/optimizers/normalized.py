@@ -1,5 +1,6 @@
 """Adam that keeps matrices normalized (Loshchilov et al. 2024, "nGPT")."""
 
+import functools
 from typing import Any
 
 import jax
@@ -16,12 +17,16 @@ def normalized_adam(
     b1: float = 0.9,
     b2: float = 0.95,
     eps: float = 1e-8,
+    has_output: bool = True,
 ) -> optax.GradientTransformation:
     """Adam, after which matrices are divided by their norms along `d_model`.
 
     This is step 2 of §2.6 of the paper for the matrices of attention, `down` and the
     embeddings of inputs. The norms of `gate` and `up`, and of the embeddings that give
     logits, stay free: they are the paper's s_u, s_v and s_z.
+
+    Args:
+      has_output: Whether the model has a separate `output` matrix, maybe frozen.
 
     Examples:
       >>> params = {'query': {'kernel': jnp.array([[[3.0]], [[4.0]]])}}
@@ -32,12 +37,11 @@ def normalized_adam(
       ['0.6', '0.8']
     """
     adam = optax.adam(learning_rate, b1, b2, eps)
-    return optax.chain(adam, optax.stateless(_normalize))
+    normalize = functools.partial(_normalize, has_output)
+    return optax.chain(adam, optax.stateless(normalize))
 
 
-def _normalize(updates: Any, params: Any) -> Any:
-    has_output = 'output' in params
-
+def _normalize(has_output: bool, updates: Any, params: Any) -> Any:
     def of_leaf(path, update, x):
         axis = _axis([entry.key for entry in path], has_output)
         if axis is None:

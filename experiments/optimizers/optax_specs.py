@@ -66,10 +66,11 @@ def resolve(name: str, arguments: dict[str, Any]) -> Component:
 
 
 def make(
-    component: Component, schedule: optax.Schedule
+    component: Component, schedule: optax.Schedule, has_output: bool = True
 ) -> optax.GradientTransformation:
-    """Builds an optimizer from `resolve` with a learning rate."""
-    given = component.accepted(**_GIVEN | {'learning_rate': schedule})
+    """Builds an optimizer from `resolve`; `has_output` as in `normalized_adam`."""
+    own = {'learning_rate': schedule, 'has_output': has_output}
+    given = component.accepted(**_GIVEN | own)
     return component.cls(**given, **component.arguments)
 
 
@@ -122,6 +123,7 @@ _RATE = optax.constant_schedule(1e-3)  # of trials
 # Arguments that an optimizer gets if it takes them.
 _GIVEN = {
     'learning_rate': _RATE,
+    'has_output': True,
     'mask': decays,
     'weight_decay_mask': decays,
     'muon_weight_dimension_numbers': _dimensions,

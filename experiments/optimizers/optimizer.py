@@ -71,7 +71,8 @@ class Optimizer:
         schedule = schedules.with_steps(self.schedule, steps)
         if peak is not None:
             schedule = schedules.with_peak(schedule, peak)
-        update = optax_specs.make(self.component, schedule)
+        has_output = model.tie in ('source_target', 'none')
+        update = optax_specs.make(self.component, schedule, has_output)
         if model.scans_layers and self.component.name not in ENTRYWISE:
             update = separately(update, model.layer_periods)
         if self.clip:
