@@ -67,7 +67,7 @@ def export(
 
 
 def _as_exported(run: OpenedRun) -> Trained:
-    """Returns a run with merged adapters and only the first head of `multi_token`."""
+    """Returns a run with merged adapters, and without later heads."""
     config, model = run.config, run.model
     variables = run.variables
     fields = {}

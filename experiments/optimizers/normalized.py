@@ -21,12 +21,12 @@ def normalized_adam(
 ) -> optax.GradientTransformation:
     """Adam, after which matrices are divided by their norms along `d_model`.
 
-    This is step 2 of §2.6 of the paper for the matrices of attention, `down` and the
-    embeddings of inputs. The norms of `gate` and `up`, and of the embeddings that give
-    logits, stay free: they are the paper's s_u, s_v and s_z.
+    This is step 2 of §2.6 for the matrices of attention, `down` and the embeddings of
+    inputs. The norms of `gate`, `up` and the embeddings that give logits stay free:
+    they are the paper's s_u, s_v and s_z.
 
     Args:
-      has_output: Whether the model has a separate `output` matrix, maybe frozen.
+      has_output: Whether logits have their own embeddings, possibly frozen.
 
     Examples:
       >>> params = {'query': {'kernel': jnp.array([[[3.0]], [[4.0]]])}}

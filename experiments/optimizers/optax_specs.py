@@ -76,7 +76,7 @@ def make(
 
 @functools.cache
 def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Returns optimizers by the names that `make` takes: optax's, then our own."""
+    """Returns optimizers by name: optax's, then our own."""
     found: dict[str, Any] = {}
     for prefix, module in (('', optax), (CONTRIB, optax.contrib)):
         for name, function in sorted(vars(module).items()):

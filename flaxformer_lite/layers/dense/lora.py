@@ -93,6 +93,6 @@ def _column_norms(matrix: jax.Array) -> jax.Array:
 
 
 def _over_norms(m: jax.Array, v: jax.Array) -> jax.Array:
-    """Returns m / ‖V‖ by column, with ‖V‖ constant. A column of zeros stays zero."""
+    """Returns m / ‖V‖ by column, with ‖V‖ constant, or m if ‖V‖ is 0."""
     norms = jax.lax.stop_gradient(_column_norms(v))
     return m / jnp.where(norms == 0, 1.0, norms)
