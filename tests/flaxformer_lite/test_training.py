@@ -229,7 +229,8 @@ class Words:
     def apply(self, variables, source, inputs, method, rngs, mutable):
         table = variables['params']['table']
         h = table[inputs.tokens_BT]
-        return (h + jax.random.normal(rngs['dropout'], h.shape), table, None), {}
+        noisy = h + jax.random.normal(rngs['dropout'], h.shape)
+        return ((noisy,), table, None), {}
 
 
 def words(optimizer, rows, seed=1, **settings):
