@@ -33,6 +33,7 @@ from flaxformer_lite.training.train_step import TrainState, make_train_step
 CACHES = {
     'experiments.config.schema.fields',
     'experiments.optimizers.optax_specs.makers',
+    'experiments.reports.page._library',
     'experiments.runs.reading._warn_once',
     'experiments.runtime.mesh._make',
     'experiments.sweeps.planning._flops_per_step',
@@ -55,7 +56,7 @@ def test_caches_of_modules_hold_no_models_and_programs():
             for attribute, value in vars(module).items():
                 if hasattr(value, 'cache_info') and value.__module__ == name:
                     found.add(f'{name}.{attribute}')
-    assert found == CACHES
+    assert found <= CACHES  # other tests decide which modules are imported
 
 
 @pytest.mark.slow
@@ -84,6 +85,7 @@ def test_a_model_is_freed_with_what_runs_it():
     assert reference() is None
 
 
+@pytest.mark.slow
 def test_a_step_with_a_peak_as_its_argument_is_that_with_a_constant():
     model = tiny.model(num_layers=1)
     config = wmt_base.get_config()
