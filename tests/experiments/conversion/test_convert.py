@@ -245,7 +245,7 @@ def t5(tmp_path):
 
 def test_only_a_decoder_is_adapted(t5, tmp_path, monkeypatch):
     options = f'--workdir={tmp_path / "run"}', '--to_encoder_decoder=merged'
-    with pytest.raises(UserError, match='encoder_decoder is not decoder_only') as error:
+    with pytest.raises(UserError, match='needs a decoder-only checkpoint') as error:
         command(monkeypatch, convert, t5, *options)
     assert '\n' not in str(error.value)
     assert not (tmp_path / 'run').exists()
