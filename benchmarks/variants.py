@@ -59,7 +59,10 @@ def main() -> None:
     )
     parser.add_argument('--steps', type=int, default=2000)
     parser.add_argument(
-        '--only', default='', help='fields, comma-separated, or modern; empty: all'
+        '--only',
+        type=_only,
+        default='',
+        help='fields, comma-separated, or modern; empty: all',
     )
     parser.add_argument('--rounds', type=int, default=1, help='runs of each variant')
     parser.add_argument('--variant', type=json.loads, metavar='JSON')
@@ -76,6 +79,18 @@ def main() -> None:
     ]
     results = turns.take('benchmarks.variants', sides, args.rounds)
     print(turns.table(results, 'tokens/s', 'CPU ms a step'))
+
+
+def _only(text: str) -> str:
+    from flaxformer_lite.config.variants import FOLDERS
+
+    unknown = set(text.split(',')) - {'', *FOLDERS}
+    if unknown and text != 'modern':
+        raise argparse.ArgumentTypeError(
+            f'unknown {", ".join(sorted(unknown))}. Pass modern, or fields of '
+            f'{", ".join(sorted(FOLDERS))}.'
+        )
+    return text
 
 
 def name(variant: dict[str, Any]) -> str:

@@ -54,6 +54,8 @@ def read_checkpoint(
     """
     with user_errors():
         theirs = folder.read_config(path)
+        if 'model_type' not in theirs and 'model' in theirs:
+            raise UserError(f'{path}: is a run. To export it, pass --to and --out.')
         model, vocab_size, special_tokens = flaxformer_lite.describe_pretrained(path)
         if to_encoder_decoder:
             model = adaptation.to_encoder_decoder(model, to_encoder_decoder)

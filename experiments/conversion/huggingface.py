@@ -79,7 +79,7 @@ def write_published(trained: Trained, folder: Path) -> None:
         )
         with user_errors('--to=huggingface: '):
             config, arrays = load.to_pretrained(
-                described, trained.variables, _written_as(model, theirs['model_type'])
+                described, trained.variables, _written_as(trained, theirs['model_type'])
             )
         config['bos_token_id'] = theirs.get('bos_token_id')
     else:
@@ -113,10 +113,17 @@ def write_published(trained: Trained, folder: Path) -> None:
     _save(folder, documents, arrays)
 
 
-def _written_as(model: Model, model_type: str) -> str:
-    if model.has_decoder_beside_encoder:
-        return load.family_of(model_type).adapted or model_type
-    return model_type
+def _written_as(trained: Trained, model_type: str) -> str:
+    adapted = load.family_of(model_type).adapted
+    if not adapted or not trained.model.has_decoder_beside_encoder:
+        return model_type
+    if not trained.config.model.merged_attention:
+        raise UserError(
+            f'--to=huggingface: {adapted} does not support '
+            'model.merged_attention=False. Convert the original checkpoint with '
+            '--to_encoder_decoder=merged, and train that.'
+        )
+    return adapted
 
 
 def _save(

@@ -71,11 +71,12 @@ def plan(sweep: Sweep) -> str:
             planned.add(arm)
             left += [Work(flops, batch)] * len(sweep.seeds)
     names = ['arm', 'seed', 'status', 'parameters', 'FLOPs', 'time', 'directory']
-    lines = [console.table(names, rows), total_cost(left, spent)]
+    lines = [console.table(names, rows)]
     later = number_of_runs(sweep) - len(sweep.all_runs)
     if sweep.tune is not None and later > 0:
         runs = console.count_noun(later, 'run')
         lines.append(f'{runs} with the tuned values will follow')
+    lines.append(total_cost(left, spent))
     return '\n'.join(lines)
 
 

@@ -32,8 +32,8 @@ def to_encoder_decoder(config: ModelConfig, cross_attention: str) -> ModelConfig
     """
     if config.architecture != 'decoder_only':
         raise ValueError(
-            f'model.architecture={config.architecture} is not decoder_only, so its '
-            'layers are not copied to two stacks. Convert it as it is.'
+            f'to_encoder_decoder: needs a decoder-only checkpoint, not '
+            f'{config.architecture}. Leave it out.'
         )
     layers = config.attention.entries
     values: dict[str, Any] = {

@@ -79,6 +79,9 @@ def trained(tmp_path_factory):
     )
     for name, like in checkpoints.items():
         published_tokenizers.checkpoint(like, folder / name)
+    gemma = published_tokenizers.checkpoint('t5gemma', folder / 'google/gemma-3-270m')
+    families = published_tokenizers.GOLDENS / 'families'
+    shutil.copytree(families / 'gemma3', gemma, dirs_exist_ok=True)
     (folder / 'results').symlink_to(pages.ROOT / 'results')
     status, printed = run(pages.commands('README.md')[0], folder)
     assert status == 0, printed

@@ -52,7 +52,7 @@ class LoRADense(Dense):
         if self.rank > min(d, f):
             raise ValueError(
                 f'model.dense: rank={self.rank} exceeds the rank of {path}, '
-                f'{min(d, f)}. Lower it, or exclude the matrix by on.'
+                f'{min(d, f)}. Lower it, or change `on`.'
             )
         # The variance of a uniform distribution within ±b is b² / 3.
         a_init = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')

@@ -186,6 +186,17 @@ def test_an_adapted_decoder_is_trained_and_written_as_t5gemma_2(tmp_path, monkey
     mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
     _, again = flaxformer_lite.from_pretrained(out)
     jax.tree.map(np.testing.assert_array_equal, again, mean.variables)
+    separate = tmp_path / 'separate'
+    options = f'--workdir={separate}', '--to_encoder_decoder=separate'
+    command(monkeypatch, convert, theirs, *options)
+    with pytest.raises(UserError, match=r'model\.merged_attention=False'):
+        command(monkeypatch, convert, separate, '--to=huggingface', f'--out={out}2')
+
+
+def test_a_run_is_not_a_checkpoint(tmp_path):
+    (tmp_path / 'config.json').write_text('{"model": {}}', encoding='utf-8')
+    with pytest.raises(UserError, match='is a run. To export it, pass --to'):
+        converted.read_checkpoint(tmp_path, 'grammar')
 
 
 @pytest.mark.slow
@@ -245,7 +256,7 @@ def t5(tmp_path):
 
 def test_only_a_decoder_is_adapted(t5, tmp_path, monkeypatch):
     options = f'--workdir={tmp_path / "run"}', '--to_encoder_decoder=merged'
-    with pytest.raises(UserError, match='encoder_decoder is not decoder_only') as error:
+    with pytest.raises(UserError, match='needs a decoder-only checkpoint') as error:
         command(monkeypatch, convert, t5, *options)
     assert '\n' not in str(error.value)
     assert not (tmp_path / 'run').exists()

@@ -84,7 +84,7 @@ def test_a_tuned_sweep_is_priced_and_counted_with_what_follows(folder, capsys):
     flops = {
         run.arm: float(ledger(run.config)['flops']['training']) for run in sweep.trials
     }
-    cost, more = progress.plan(sweep).splitlines()[-2:]
+    more, cost = progress.plan(sweep).splitlines()[-2:]
     total = sum(flops.values()) * (3 + 2)
     assert cost == f'cost: {console.cell(total)} FLOPs'
     assert more == '4 runs with the tuned values will follow'
