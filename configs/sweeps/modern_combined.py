@@ -27,7 +27,9 @@ def get_config() -> dict:
     arms = {'combination': combination}
     arms |= {part: combination | fields for part, fields in added.items()}
     return modern.get_config() | dict(
-        question='Which components help a model with RMSNorm, SwiGLU, rotary and QK norm?',
+        question=(
+            'Which components help a model with RMSNorm, SwiGLU, rotary and QK norm?'
+        ),
         arms=arms,
         base='combination',
         contrasts=[(part, 'combination') for part in added],
