@@ -165,8 +165,8 @@ def line_windows(descriptor: int, most: int = sys.maxsize) -> Iterator[list[str]
         is_open = bool(block) and not is_long
         while lines:
             if len(lines) < most and is_open:
-                patience = deadline - time.monotonic() if len(lines) > 1 else 0
-                if select.select([descriptor], [], [], max(0, patience))[0]:
+                seconds = deadline - time.monotonic() if len(lines) > 1 else 0
+                if _has_more(descriptor, seconds):
                     break
             window = lines[:most]
             yield from _decoded(window, number)
@@ -175,6 +175,13 @@ def line_windows(descriptor: int, most: int = sys.maxsize) -> Iterator[list[str]
             deadline = time.monotonic() + _PATIENCE
     if line := b''.join(rest):
         yield from _decoded([line], number, is_whole=number == 0)
+
+
+def _has_more(descriptor: int, seconds: float) -> bool:
+    if os.name != 'posix':
+        return False  # Windows can only wait for sockets
+    ready, _, _ = select.select([descriptor], [], [], max(0, seconds))
+    return bool(ready)
 
 
 def _decoded(

@@ -39,6 +39,19 @@ def test_a_fast_pipe_comes_in_the_lists_of_a_file(tmp_path, monkeypatch):
         assert list(console.line_windows(cat.stdout.fileno(), 4_096)) == expected
 
 
+def test_lines_are_read_where_only_sockets_can_be_waited_for(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError('an operation was attempted on something that is not a socket')
+
+    file = tmp_path / 'text'
+    file.write_bytes(b'a\nb\nc\n')
+    with open(file, 'rb') as stream, monkeypatch.context() as windows:
+        windows.setattr(console.os, 'name', 'nt')
+        windows.setattr(console.select, 'select', refuse)
+        found = list(console.line_windows(stream.fileno(), 2))
+    assert found == [['a', 'b'], ['c']]
+
+
 def test_a_single_line_waits_for_no_other(monkeypatch):
     select, waits = console.select.select, []
 
