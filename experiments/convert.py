@@ -26,10 +26,10 @@ from pathlib import Path
 from experiments.command_line import console, flags, screen
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
+from flaxformer_lite.pretrained import adaptation
 
 FORMATS = ('ctranslate2', 'huggingface', 'peft')
 OF_CHECKPOINTS = ('workdir', 'source', 'target', 'hub', 'to_encoder_decoder')
-CROSS_ATTENTION = ('merged', 'separate')
 
 
 def main() -> None:
@@ -86,7 +86,7 @@ def _parser() -> flags.Parser:
         )
     made.add_argument(
         '--to_encoder_decoder',
-        choices=CROSS_ATTENTION,
+        choices=adaptation.CROSS_ATTENTION,
         help='copy the layers of a decoder-only checkpoint to an encoder and a '
         'decoder, with cross-attention merged with self-attention or separate',
     )

@@ -53,9 +53,10 @@ def write(run: OpenedRun, plain: Trained, folder: Path) -> None:
             for name in ('kernel', *dense.trained_parameters)
             if f'{module}/{name}' in params
         }
-        modules.append(kernel.name.removesuffix('.weight'))
+        theirs = kernel.name.removesuffix('.weight')
+        modules.append(theirs)
         for name, x in _in_words_of_peft(dense, kernel, layer).items():
-            named[f'base_model.model.{modules[-1]}.{name}'] = x
+            named[f'base_model.model.{theirs}.{name}'] = x
     storage.write_json(folder / SETTINGS, _settings(run, dense, modules))
     save_file(named, folder / WEIGHTS, metadata={'format': 'pt'})
 

@@ -46,6 +46,7 @@ class RunSetup(NamedTuple):
 
     Attributes:
       sets: The sets that are scored at the end.
+      peak: The peak learning rate, if it is an argument of `programs`.
       warm_start: Parameters from `init_from`; always None in a resumed run.
     """
 

@@ -86,7 +86,7 @@ def of_layers(config: ModelConfig) -> list[ModelConfig]:
     period = min(depth, math.lcm(*map(len, patterns.values())))
     return [
         config.with_values(
-            {field: period[i % len(period)] for field, period in patterns.items()}
+            {field: entries[i % len(entries)] for field, entries in patterns.items()}
         )
         for i in range(period)
     ]

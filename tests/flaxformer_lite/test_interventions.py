@@ -98,8 +98,8 @@ def test_identity_interventions_change_no_bit_of_a_forward_pass(name):
 def searches(models, strategies):
     """Yields each model with each strategy, most of them as slow tests.
 
-    A search applies interventions in one place, whatever the strategy. So the default
-    tests are each model with a beam and each strategy with the first model.
+    A search applies interventions in one place, whatever the strategy. The default
+    tests run each model with a beam, and each strategy with the first model.
     """
     for name, strategy in itertools.product(models, strategies):
         is_default = name == 'paper' or strategy.startswith('beam')
