@@ -26,7 +26,15 @@ PARTS = {
     'mHC': {'model.residual': 'mhc'},
     'transparent': {'model.architecture': 'encoder_decoder(reads="mixture")'},
     'layer-wise': {'model.architecture': 'encoder_decoder(reads="same")'},
-    'nGPT': {'model.residual': 'ngpt', 'model.norm': 'rms(learned=False)'},
+    'nGPT residual': {'model.residual': 'ngpt', 'model.norm': 'rms(learned=False)'},
+    'nGPT': {
+        'model.residual': 'ngpt',
+        'model.norm': 'rms(learned=False)',
+        'model.attention': 'softmax(query_key_norm=True)',
+        'model.feed_forward': SWIGLU,
+        'optimizer.name': 'normalized_adam',
+    },
+    'multi-token': {'model.architecture': 'multi_token(heads=2)'},
     'RMSNorm': {'model.norm': 'rms'},
     'SwiGLU': {'model.feed_forward': SWIGLU},
     'rotary': {'model.positions': 'rotary'},
@@ -48,8 +56,9 @@ def get_config() -> dict:
             'Ye et al. 2024 (differential); Lin et al. 2025 (forgetting); Zhou et al. '
             '2024 (value residual); Zhu et al. 2024 (hyper-connections); Xie et al. '
             '2025 (mHC); Bapna et al. 2018 (transparent); He et al. 2018 (layer-wise); '
-            'Loshchilov et al. 2024 (nGPT); Zhang and Sennrich 2019 (RMSNorm); Shazeer '
-            '2020 (SwiGLU); Su et al. 2021 (rotary); Henry et al. 2020 (QK norm)'
+            'Loshchilov et al. 2024 (nGPT); Gloeckle et al. 2024 (multi-token); Zhang '
+            'and Sennrich 2019 (RMSNorm); Shazeer 2020 (SwiGLU); Su et al. 2021 '
+            '(rotary); Henry et al. 2020 (QK norm)'
         ),
         config='configs/wmt_tiny.py',
         overrides={

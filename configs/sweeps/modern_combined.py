@@ -17,7 +17,9 @@ OTHERS = (
     'mHC',
     'transparent',
     'layer-wise',
+    'nGPT residual',
     'nGPT',
+    'multi-token',
 )
 
 
