@@ -56,7 +56,7 @@ def main() -> None:
         text = _write_export(args) if args.to else _make_run(args)
     print(text)
     if args.workdir:
-        console.say_next(f'python -m experiments.translate --workdir={args.workdir}')
+        console.say_next(_next_command(args))
 
 
 def _parser() -> flags.Parser:
@@ -128,10 +128,20 @@ def _write_export(args: argparse.Namespace) -> str:
     from experiments.conversion import export, hub
 
     export.export(args.folder, args.to, args.out, args.quantization, args.trust_code)
-    text = f'{args.out}: {args.folder} for {args.to}'
+    text = f'exported {args.folder} for {args.to} to {args.out}'
     if args.push:
         text += f'\n{hub.push(args.out, args.push, args.folder)}'
     return text
+
+
+def _next_command(args: argparse.Namespace) -> str:
+    if args.to_encoder_decoder:  # it can't translate before it is trained
+        run = args.workdir
+        return (
+            f'python -m experiments.run --config={run}/config.json '
+            f'--config.init_from={run} --workdir=NEW'
+        )
+    return f'python -m experiments.translate --workdir={args.workdir}'
 
 
 def _make_run(args: argparse.Namespace) -> str:

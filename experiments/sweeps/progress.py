@@ -40,20 +40,16 @@ def plan(sweep: Sweep) -> str:
 
     The time of a run is its arm's mean. The total includes runs after tuning.
     """
-    from experiments.costs.ledger import ledger
-
     arms = collections.defaultdict(list)
     for run in sweep.all_runs:
         arms[run.title].append(run)
+    costs_of = _Costs(sweep)
     rows = []
     left = []
     spent = []
     planned = {run.arm for run in sweep.runs}
     for title, runs in arms.items():
-        book = ledger(runs[0].config)
-        parameters = book['parameters']['total']
-        flops = float(book['flops']['training'])
-        batch = float(book['flops']['batch'])
+        parameters, flops, batch = costs_of(runs[0])
         seconds = [planning.result(run).get('train_seconds') for run in runs]
         mean = _mean(seconds)
         time = None
@@ -78,6 +74,27 @@ def plan(sweep: Sweep) -> str:
         lines.append(f'{runs} with the tuned values will follow')
     lines.append(total_cost(left, spent))
     return '\n'.join(lines)
+
+
+class _Costs:
+    """Parameters, and FLOPs of training and of a step; once per arm if possible."""
+
+    def __init__(self, sweep: Sweep):
+        tune = sweep.tune
+        # The optimizer changes none of them.
+        self._by_arm = tune is None or tune.field.startswith('optimizer.')
+        self._known: dict[str, tuple[int, float, float]] = {}
+
+    def __call__(self, run: PlannedRun) -> tuple[int, float, float]:
+        from experiments.costs.ledger import ledger
+
+        key = run.arm if self._by_arm else run.title
+        if key not in self._known:
+            book = ledger(run.config)
+            flops = book['flops']
+            costs = float(flops['training']), float(flops['batch'])
+            self._known[key] = book['parameters']['total'], *costs
+        return self._known[key]
 
 
 def number_of_runs(sweep: Sweep) -> int:

@@ -45,7 +45,7 @@ def test_a_folder_appears_whole(tmp_path, formats, monkeypatch, capsys):
     out = tmp_path / 'new' / 'out'
     convert_to(monkeypatch, '--to=huggingface', f'--out={out}')
     assert [path.name for path in out.iterdir()] == ['model']
-    assert capsys.readouterr().out == f'{out}: run for huggingface\n'
+    assert capsys.readouterr().out == f'exported run for huggingface to {out}\n'
     assert [path.name for path in out.parent.iterdir()] == ['out']
 
 
