@@ -73,7 +73,8 @@ def fill(config: ConfigDict) -> None:
 
 def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
     kind = validation.types_of(field.kind)[0]
-    given: Any = part.get(key, field.default)
+    # `ConfigDict.get` is slow without the key: it looks for similar ones.
+    given: Any = part[key] if key in part else field.default
     value = plain(given, kind)
     is_typed = key in part and part.get_type(key) is not type(None)
     if is_typed and type(value) is type(given):

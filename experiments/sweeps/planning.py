@@ -39,17 +39,18 @@ def load(path: str | Path) -> Sweep:
 
 
 def plan(sweep: Sweep) -> Sweep:
-    """Returns the sweep with its trials, and the runs that results allow so far."""
+    """Returns the sweep with its trials, and the runs that results allow so far.
+
+    Keeps the runs that the sweep already has.
+    """
     with user_errors(f'sweep {sweep.name}: '):
-        trials = _trials(sweep)
-        _check_runs(sweep, trials)
+        trials = sweep.trials or _trials(sweep)
         is_tuned = all(map(has_ended, trials))
         values = dict.fromkeys(sweep.arms)
         if sweep.tune is not None:
             found = tried(sweep, trials)
             values = {arm: value for arm, _, value in found if value is not None}
         runs, ended = _reported(sweep, values, is_tuned)
-        _check_runs(sweep, runs)
     return dataclasses.replace(
         sweep, trials=tuple(trials), runs=tuple(runs), ended=ended
     )
@@ -67,6 +68,7 @@ def _trials(sweep: Sweep) -> list[PlannedRun]:
                 run = _planned_run(sweep, arm, seed, value, only)
                 measure = dataclasses.replace(run.measure, set=tune.set)
                 trials.append(run._replace(measure=measure))
+    _check_runs(sweep, trials)
     return trials
 
 
@@ -119,11 +121,12 @@ def _reported(
 def _runs_of_seeds(
     sweep: Sweep, values: Values, seeds: Sequence[int]
 ) -> list[PlannedRun]:
-    return [
-        _planned_run(sweep, arm, seed, value)
-        for arm, value in values.items()
-        for seed in seeds
-    ]
+    known = {(run.arm, run.seed, run.value): run for run in sweep.runs}
+    wanted = [(arm, seed, value) for arm, value in values.items() for seed in seeds]
+    runs = [known.get(each) or _planned_run(sweep, *each) for each in wanted]
+    if not known.keys() >= set(wanted):
+        _check_runs(sweep, runs)
+    return runs
 
 
 def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
