@@ -13,7 +13,7 @@ def get_config() -> dict:
     return modern.get_config() | dict(
         config='configs/scan.py',
         overrides=claims_tasks.SMALL
-        | {'model.d_model': modern.WIDTH, 'model.d_ff': modern.INNER},
+        | {'model.d_model': modern.WIDTH, 'model.d_ff': 4 * modern.WIDTH},
         arms={},
         factors={'task': tasks, 'part': modern.PARTS},
         tune=dict(
