@@ -6,7 +6,7 @@ hyper-connections add 10% of FLOPs, and mHC 18%. The report has both.
 """
 
 WIDTH = 64
-RATES = [2e-3, 4e-3, 8e-3, 1.6e-2]
+RATES = [4e-3, 8e-3, 1.6e-2, 3.2e-2]
 # With one trial per rate, noise chooses the rate: simulated sweeps without any effect
 # then report one in 34% of cases, with three trials in 10%.
 TRIAL_SEEDS = (100, 101, 102)
