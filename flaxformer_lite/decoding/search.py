@@ -336,18 +336,23 @@ class Search:
         log_z_BN = jax.nn.logsumexp(logits_BNV, -1)
         offset_BN = live.scores_BN - log_z_BN
         logits_BNV = self._process_logits(state, logits_BNV)
-        total_BNV = logits_BNV + offset_BN[..., None]
-        if self.inputs.processors:
-            # `_is_unfinished` requires log-probabilities that never rise.
-            total_BNV = jnp.minimum(total_BNV, live.scores_BN[..., None])
-        total_BNV = jnp.where(allowed_B1V, total_BNV, -jnp.inf)
         logits_BNV = jnp.where(allowed_B1V, logits_BNV, -jnp.inf)
 
+        def total(logits, offset, before):
+            if not self.inputs.processors:
+                return logits + offset
+            # `_is_unfinished` requires log-probabilities that never rise.
+            return jnp.minimum(logits + offset, before)
+
+        total_BNV = total(logits_BNV, offset_BN[..., None], live.scores_BN[..., None])
+        total_BNV = jnp.where(allowed_B1V, total_BNV, -jnp.inf)
         index_BM = self.choose(state, logits_BNV, total_BNV)
         parent_BM = index_BM // vocab_size
         token_BM = index_BM % vocab_size
-        total_BC = total_BNV.reshape(batch, -1)
-        scores_BM = jnp.take_along_axis(total_BC, index_BM, 1)
+        # Greedy search doesn't read `total_BNV`, so that it need not be computed.
+        logit_BM = jnp.take_along_axis(logits_BNV.reshape(batch, -1), index_BM, 1)
+        offset_BM = gather_beams(offset_BN, parent_BM)
+        scores_BM = total(logit_BM, offset_BM, gather_beams(live.scores_BN, parent_BM))
         # Drop candidates with a nonexistent parent, a disallowed token or zero
         # probability.
         exists_BM = gather_beams(live.exists_BN, parent_BM)
