@@ -1,6 +1,6 @@
 """`wmt_small` in float32 and in bfloat16, on two data sets.
 
-Needs the folder `multi30k/` of results/README.md. Nothing is chosen by `val`.
+Needs the folder `multi30k/` of results/README.md. No run is chosen by `val`.
 """
 
 DATA = {
