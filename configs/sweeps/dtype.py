@@ -6,7 +6,7 @@ DTYPES = ('float32', 'bfloat16')
 def get_config() -> dict:
     return dict(
         question='Does a model that is trained in bfloat16 translate as well?',
-        source='Micikevicius et al. 2018, "Mixed Precision Training" (arXiv 1710.03740)',
+        source='Micikevicius et al. 2018, "Mixed Precision Training"',
         config='configs/wmt_small.py',
         overrides={'evaluation.every': 1_300},
         arms={dtype: {'model.dtype': dtype} for dtype in DTYPES},
