@@ -12,6 +12,7 @@ def get_config() -> dict:
         arms={dtype: {'model.dtype': dtype} for dtype in DTYPES},
         seeds=(0, 1, 2),
         base='float32',
+        contrasts=[('bfloat16', 'float32')],
         margin=0.5,
         measure='test bleu',
         differs='float32 sums and parameters; the paper has float16 with loss scaling.',
