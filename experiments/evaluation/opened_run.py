@@ -3,6 +3,7 @@
 import copy
 import functools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,16 @@ class OpenedRun:
 
     @functools.cached_property
     def mean(self) -> Mean:
-        # Under a user's jit, load concrete arrays instead of tracing.
-        with jax.ensure_compile_time_eval():
-            return trained_run.average(
-                self.config, self.trained.checkpoints, self.model, step=self._step
+        # Under a user's jit, this thread would trace; a new one loads concrete arrays.
+        with ThreadPoolExecutor(1) as pool:
+            loaded = pool.submit(
+                trained_run.average,
+                self.config,
+                self.trained.checkpoints,
+                self.model,
+                step=self._step,
             )
+            return loaded.result()
 
     @property
     def variables(self) -> Any:
