@@ -73,7 +73,7 @@ def fill(config: ConfigDict) -> None:
 
 def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
     kind = validation.types_of(field.kind)[0]
-    # `ConfigDict.get` is slow without the key: it looks for similar ones.
+    # Without the key, `ConfigDict.get` is slow: it searches for similar names.
     given: Any = part[key] if key in part else field.default
     value = plain(given, kind)
     is_typed = key in part and part.get_type(key) is not type(None)

@@ -43,13 +43,19 @@ def plan(sweep: Sweep) -> str:
     arms = collections.defaultdict(list)
     for run in sweep.all_runs:
         arms[run.title].append(run)
-    costs_of = _Costs(sweep)
+    # The optimizer changes neither parameters nor FLOPs.
+    tune = sweep.tune
+    is_same_for_arm = tune is None or tune.field.startswith('optimizer.')
+    costs_of = {}
     rows = []
     left = []
     spent = []
     planned = {run.arm for run in sweep.runs}
     for title, runs in arms.items():
-        parameters, flops, batch = costs_of(runs[0])
+        key = runs[0].arm if is_same_for_arm else title
+        if key not in costs_of:
+            costs_of[key] = _costs(runs[0])
+        parameters, flops, batch = costs_of[key]
         seconds = [planning.result(run).get('train_seconds') for run in runs]
         mean = _mean(seconds)
         time = None
@@ -76,25 +82,14 @@ def plan(sweep: Sweep) -> str:
     return '\n'.join(lines)
 
 
-class _Costs:
-    """Parameters, and FLOPs of training and of a step; once per arm if possible."""
+def _costs(run: PlannedRun) -> tuple[int, float, float]:
+    """Returns the parameters, and the FLOPs of the training and of a step."""
+    from experiments.costs.ledger import ledger
 
-    def __init__(self, sweep: Sweep):
-        tune = sweep.tune
-        # The optimizer changes none of them.
-        self._by_arm = tune is None or tune.field.startswith('optimizer.')
-        self._known: dict[str, tuple[int, float, float]] = {}
-
-    def __call__(self, run: PlannedRun) -> tuple[int, float, float]:
-        from experiments.costs.ledger import ledger
-
-        key = run.arm if self._by_arm else run.title
-        if key not in self._known:
-            book = ledger(run.config)
-            flops = book['flops']
-            costs = float(flops['training']), float(flops['batch'])
-            self._known[key] = book['parameters']['total'], *costs
-        return self._known[key]
+    book = ledger(run.config)
+    flops = book['flops']
+    parameters = book['parameters']['total']
+    return parameters, float(flops['training']), float(flops['batch'])
 
 
 def number_of_runs(sweep: Sweep) -> int:

@@ -349,7 +349,7 @@ class Search:
         index_BM = self.choose(state, logits_BNV, total_BNV)
         parent_BM = index_BM // vocab_size
         token_BM = index_BM % vocab_size
-        # Greedy search doesn't read `total_BNV`, so that it need not be computed.
+        # Not from `total_BNV`: XLA drops it from greedy search, which doesn't read it.
         logit_BM = jnp.take_along_axis(logits_BNV.reshape(batch, -1), index_BM, 1)
         offset_BM = gather_beams(offset_BN, parent_BM)
         scores_BM = total(logit_BM, offset_BM, gather_beams(live.scores_BN, parent_BM))
