@@ -78,6 +78,30 @@ def test_each_arm_is_reported_with_the_value_that_was_best_for_it(folder):
     assert sweep.ended
 
 
+def test_a_sweep_keeps_the_runs_that_it_has_planned(folder):
+    sweep = planned(folder, tune=TUNE)
+    for run in sweep.trials:
+        finish(run, by_value(run))
+    first = planning.plan(sweep)
+    again = planning.plan(first)
+    kept = zip(first.all_runs, again.all_runs, strict=True)
+    assert first.runs and all(run is other for run, other in kept)
+
+
+@pytest.mark.parametrize(
+    ('tune', 'times'),
+    [(TUNE, 2), (TUNE | {'field': 'model.num_layers', 'values': [1, 2, 3]}, 6)],
+)
+def test_rates_of_an_arm_are_priced_once(folder, monkeypatch, tune, times):
+    sweep = planned(folder, tune=tune)
+    counted = []
+    monkeypatch.setattr(
+        'experiments.costs.ledger.ledger', lambda x: counted.append(x) or ledger(x)
+    )
+    progress.plan(sweep)
+    assert len(counted) == times
+
+
 def test_a_tuned_sweep_is_priced_and_counted_with_what_follows(folder, capsys):
     sweep = planned(folder, tune=TUNE)
     assert progress.number_of_runs(sweep) == 6 + 4
