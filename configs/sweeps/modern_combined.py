@@ -2,6 +2,8 @@
 
 from configs.sweeps import modern
 
+# Twice those of `modern`, where the combination was best at the highest rate.
+RATES = [2 * rate for rate in modern.RATES]
 QK_NORM = 'query_key_norm=True'
 ADDED = {
     'gated, per head': {'model.attention': f'gated(gates="heads", {QK_NORM})'},
@@ -33,6 +35,7 @@ def get_config() -> dict:
             'Which components help a model with RMSNorm, SwiGLU, rotary and QK norm?'
         ),
         arms=arms,
+        tune=modern.get_config()['tune'] | dict(values=RATES),
         base='combination',
         contrasts=[(part, 'combination') for part in added],
     )
