@@ -6,6 +6,7 @@ from experiments.errors import UserError, user_errors
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.registries import METRICS
 from flaxformer_lite.config.spec import Component, Spec
+from flaxformer_lite.validation import quote
 
 
 def by_name(spec: Spec) -> dict[str, Component]:
@@ -43,7 +44,7 @@ def deciding(found: Mapping[str, Metric], best: str) -> Metric:
     name = best or next(iter(found))
     if name not in found:
         raise UserError(
-            f'evaluation.best={best} is not in evaluation.metrics. Choose from '
+            f'evaluation.best: {quote(best)} is not in evaluation.metrics. Choose from '
             f'{", ".join(found)}.'
         )
     return found[name]

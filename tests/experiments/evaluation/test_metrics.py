@@ -457,7 +457,7 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         (
             '[chrf, ter]',
             'bleu',
-            'evaluation.best=bleu is not in .* Choose from chrf, ter.',
+            "evaluation.best: 'bleu' is not in .* Choose from chrf, ter.",
         ),
     ],
 )
