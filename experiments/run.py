@@ -60,12 +60,10 @@ def main() -> None:
 def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     from experiments import describe
     from experiments.config import check, user_modules
-    from experiments.conversion import hub
     from experiments.costs.ledger import ledger
     from experiments.data import sources, tokenizers
-    from experiments.runs import warm_start
     from experiments.sweeps import progress
-    from experiments.training import teacher
+    from experiments.training import setup, teacher
 
     config = settings.config
     # These raise as in the run itself, such as for missing files or untrusted code.
@@ -74,7 +72,7 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     user_modules.use(path, warn, accepts, args.trust_code, is_own=True)
     check.check_overrides(config, settings.overrides)
     untrained = tokenizers.make(config.tokenizer)
-    warm_start.source(config, path, untrained, hub.as_run)
+    setup.find_origin(config, path, untrained)
     teacher.open_teacher(config.train.teacher)
     sources.load(config.data)
     costs = ledger(config)

@@ -48,10 +48,9 @@ def main() -> None:
     from experiments.config import search
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import LONGEST, WINDOW, Translator
-    from experiments.runtime import accelerators, compilation
+    from experiments.runtime import compilation
 
     memory.keep_freed()
-    accelerators.check()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         runs = [

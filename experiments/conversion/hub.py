@@ -96,7 +96,7 @@ def as_run(name: str, source: str = '', target: str = '') -> Path:
                 )
             except UserError as error:
                 raise UserError(
-                    f'init_from={name}, with the languages of tokenizer: {error}'
+                    f'{name}, with the languages of tokenizer: {error}'
                 ) from None
             converted.write_run(made, kept)
     return kept

@@ -78,6 +78,14 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.source)
 
+    def first(self, pairs: int) -> 'Corpus':
+        """Returns the first pairs."""
+        source, target = [
+            RaggedArray(side.tokens, side.offsets[: pairs + 1])
+            for side in (self.source, self.target)
+        ]
+        return dataclasses.replace(self, source=source, target=target)
+
     def lengths(self, pairs: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Returns the lengths of both sides, including EOS: [pairs, 2]."""
         sides = (self.source, self.target)

@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments import storage
 from experiments.config.search import Decoding
+from experiments.data import corpus
 from experiments.data.documents import separated
 from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Source
@@ -66,6 +67,7 @@ class Evaluator:
         self._path = path
         self._data = data
         self._metrics = metrics
+        self._tokenizer = tokenizer
         self._on_progress = on_progress
         self._evaluated: dict[tuple[str, int, int], Evaluation] = {}
         devices = devices or mesh.make_mesh()
@@ -147,8 +149,11 @@ class Evaluator:
         They are for first references, without label smoothing. An objective makes the
         same examples each time.
         """
-        references = sets.first_references(pairs)
-        batches = self._scorer.batches(references, self._objective)
+        tokens = corpus.tokenize(sets.first_references(pairs), self._tokenizer)
+        if self._objective:
+            numbers = np.arange(len(tokens))
+            tokens = corpus.examples(tokens, numbers, self._objective, seeds=numbers)
+        batches = self._scorer.batches(tokens)
         sums = [self._loss_sums(variables, batch) for _, batch in batches]
         total = jax.tree.map(
             lambda *values: np.sum(values, dtype=np.float64), *jax.device_get(sums)

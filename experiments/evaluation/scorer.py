@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from experiments.data import collate, corpus, packing
-from experiments.data.objectives.base import Objective
+from experiments.data.corpus import Corpus
 from experiments.data.sources.base import Pair
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import check_list
@@ -60,18 +60,8 @@ class Scorer:
         programs = programs or ProgramCache()
         self._log_probs = programs.get(_log_probs, model, self._devices)
 
-    def batches(
-        self, pairs: Sequence[Pair], objective: Objective | None = None
-    ) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yields packed batches on the devices, each after the indices of its pairs.
-
-        Args:
-          objective: Makes an example of each pair, seeded by its index.
-        """
-        tokens = corpus.tokenize(list(pairs), self._tokenizer)
-        if objective:
-            numbers = np.arange(len(tokens))
-            tokens = corpus.examples(tokens, numbers, objective, seeds=numbers)
+    def batches(self, tokens: Corpus) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yields packed batches on the devices, each after the indices of its pairs."""
         lengths = tokens.lengths()
         check_lengths(self._model, lengths.flat)
         # With packing, a single program scores all batches.
@@ -102,29 +92,33 @@ class Scorer:
         for pair in pairs:
             check_list('pairs', pair)
         for start in range(0, len(pairs), WINDOW):
-            window = pairs[start : start + WINDOW]
-            lengths = corpus.tokenize(list(window), self._tokenizer).lengths().max(1)
+            window = list(pairs[start : start + WINDOW])
+            tokens = corpus.tokenize(window, self._tokenizer)
+            lengths = tokens.lengths().max(1)
             fitting = count_fitting(lengths, self._longest)
-            yield from self._score_window(variables, window[:fitting], interventions)
+            chosen = tokens.first(fitting)
+            yield from self._score_window(variables, chosen, interventions)
             check_longest(lengths, self._longest, start)
 
     def _score_window(
         self,
         variables: Any,
-        window: Sequence[Pair],
+        tokens: Corpus,
         interventions: Interventions | None,
     ) -> list[list[ScoredToken]]:
-        results: list[list[ScoredToken]] = [[] for _ in window]
-        if not window:
+        results: list[list[ScoredToken]] = [[] for _ in range(len(tokens))]
+        if not results:
             return results
-        for part, batch in self.batches(window):
+        for part, batch in self.batches(tokens):
             scores = self._log_probs(variables, batch, interventions)
-            tokens = self._tokens(batch, scores)
-            for pair, found in zip(part, tokens, strict=True):
+            scored = self._scored_tokens(batch, scores)
+            for pair, found in zip(part, scored, strict=True):
                 results[pair] = found
         return results
 
-    def _tokens(self, batch: Any, scores: TokenScores) -> Iterator[list[ScoredToken]]:
+    def _scored_tokens(
+        self, batch: Any, scores: TokenScores
+    ) -> Iterator[list[ScoredToken]]:
         arrays = (batch['target_positions'], batch['labels'], *scores)
         positions_BT, *columns = jax.device_get(arrays)
         labels_BT = columns[0]

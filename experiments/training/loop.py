@@ -403,10 +403,8 @@ def run(
     """
     with note_errors(screen, f', of {path}'), contextlib.ExitStack() as opened:
         fields = config.to_dict()
-        here = environment.describe([])
-        code = {**here['packages'], 'the commit': here['git']}
-        command = {'--workdir': str(path.absolute()), **config.values()}
-        processes.check_same('command', code | command)
+        if processes.count() > 1:
+            processes.check_same('command', _command(config, path))
         state = directory.check_directory(path, fields)
         has_ended = state == directory.HAS_ENDED
         accept = accept_changed_parts or has_ended
@@ -431,6 +429,13 @@ def run(
         if processes.is_first():
             opened.enter_context(failure.record_errors(path))
         trainer.run()
+
+
+def _command(config: ExperimentConfig, path: Path) -> dict[str, Any]:
+    """Returns what must be equal in all processes of a run."""
+    here = environment.describe([])
+    code = {**here['packages'], 'the commit': here['git']}
+    return {**code, '--workdir': str(path.absolute()), **config.values()}
 
 
 def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:

@@ -30,7 +30,7 @@ from experiments.hooks.base import Hook
 from experiments.metrics.base import Metric
 from experiments.optimizers import optimizer
 from experiments.runs import environment, trained_run, warm_start
-from experiments.runs.warm_start import WarmStart
+from experiments.runs.warm_start import Origin, WarmStart
 from experiments.runtime import accelerators, compilation, mesh
 from experiments.runtime.compilation import ProgramCache
 from experiments.runtime.mesh import DeviceMesh
@@ -84,8 +84,7 @@ def prepare(
     # Report errors of the config before loading the data.
     made = components.build(config)
     optimizer.check_rates(config, made.optimizer)
-    find = functools.partial(_converted, made.tokenizer)
-    origin = warm_start.source(config, path, made.tokenizer, find)
+    origin = find_origin(config, path, made.tokenizer)
     devices = mesh.make_mesh(**vars(config.mesh))
     check.check_backend(config)
     screen.begin('checking components', quiet=True)
@@ -144,11 +143,21 @@ def prepare(
     )
 
 
-def _converted(tokenizer: Tokenizer, name: str) -> Path:
-    """Returns the directory of `init_from`, with the config's languages if named."""
-    if isinstance(tokenizer, HuggingfaceTokenizer):
-        return hub.as_run(name, *tokenizer.base_languages)
-    return hub.as_run(name)
+def find_origin(
+    config: ExperimentConfig, path: Path, untrained: Tokenizer
+) -> Origin | None:
+    """Returns the run of `init_from`, which may be converted from the Hub.
+
+    A multilingual checkpoint is converted for the languages of the tokenizer.
+    """
+    languages = ()
+    if isinstance(untrained, HuggingfaceTokenizer):
+        languages = untrained.base_languages
+
+    def find(name: str) -> Path:
+        return hub.as_run(name, *languages)
+
+    return warm_start.source(config, path, untrained, find)
 
 
 def count_steps(config: ExperimentConfig, batches: Batches) -> int:

@@ -16,6 +16,7 @@ import published_tokenizers
 import pytest
 
 from experiments import convert
+from experiments.config.schema import ExperimentConfig
 from experiments.conversion import converted, hub
 from experiments.data.tokenizers.huggingface import HuggingfaceTokenizer
 from experiments.errors import UserError
@@ -296,21 +297,26 @@ def test_init_from_may_be_a_name(repositories, tmp_path, monkeypatch):
 def test_a_name_gets_the_languages_of_the_tokenizer(tmp_path, monkeypatch):
     folder = published_tokenizers.checkpoint('nllb', tmp_path / 'nllb')
     source, target = published_tokenizers.golden_of('nllb')['languages']
-    made = []
     monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path / 'cache'))
     monkeypatch.setattr(hub, 'checkpoint', lambda name: folder)
-    monkeypatch.setattr(converted, 'write_run', lambda x, path: made.append(x))
-    new = HuggingfaceTokenizer(
-        vocab_size=9, source=source, target='new', languages={'new': target}
-    )
-    first = setup._converted(new, 'meta/nllb')
-    assert made[0].tokenizer.default_languages == [source, target]
+
+    def found(**arguments):
+        tokenizer = HuggingfaceTokenizer(vocab_size=9, **arguments)
+        config = ExperimentConfig(init_from='meta/nllb')
+        origin = setup.find_origin(config, tmp_path / 'run', tokenizer)
+        assert origin
+        return origin.run
+
+    new = found(source=source, target='new', languages={'new': target})
+    assert new.tokenizer.default_languages == [source, target]
     # The same name with other languages is another run.
-    other = HuggingfaceTokenizer(vocab_size=9, source=target, target=source)
-    assert setup._converted(other, 'meta/nllb') != first
-    refused = '^init_from=meta/nllb, with the languages of tokenizer: source= is not a '
+    other = found(source=target, target=source)
+    assert other.checkpoints.directory != new.checkpoints.directory
+    refused = (
+        '^init_from: meta/nllb, with the languages of tokenizer: source= is not a '
+    )
     with pytest.raises(UserError, match=refused):
-        setup._converted(HuggingfaceTokenizer(vocab_size=9), 'meta/nllb')
+        found()
 
 
 RUN = {
