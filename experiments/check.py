@@ -5,6 +5,12 @@ The exit status is 1 if a contract is broken.
 python -m experiments.check 'my_parts.Near(width=3)'
 """
 
+# PYTHON_ARGCOMPLETE_OK
+if __name__ == '__main__':
+    from experiments.command_line import command
+
+    command.run('experiments.check')
+
 import os
 import sys
 
@@ -76,7 +82,3 @@ def _make_devices() -> None:
     given = os.environ.get('XLA_FLAGS', '')
     if flag not in given:
         os.environ['XLA_FLAGS'] = f'{given} {flag}=2'
-
-
-if __name__ == '__main__':
-    flags.main(main)

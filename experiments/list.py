@@ -67,7 +67,7 @@ def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:
     moved = [file.stat().st_mtime for file in files if file.exists()]
     age = time.time() - max(moved)
     try:
-        run = reading.read_run(path, keep_rows=False)
+        run = reading.read_run(path)
     except UserError as error:
         return age, f'damaged: {errors.line(error)}', None, None, '', path
     step = run.result.get('step')

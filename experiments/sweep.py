@@ -229,9 +229,10 @@ def _logs(sweep: Sweep) -> Path:
 
 
 def _exit_unless_finished(runs: Sequence[PlannedRun], folder: Path) -> None:
-    outcomes = [(run.path, *planning.outcome(run)) for run in runs]
-    unfinished = [x for x in outcomes if x[1] != reading.FINISHED]
-    for path, status, message in unfinished:
-        note(f'{path}: {status}: {message or f"see the logs in {folder}/"}')
+    outcomes = [(run.path, planning.outcome(run)) for run in runs]
+    unfinished = [x for x in outcomes if x[1].status != reading.FINISHED]
+    for path, ended in unfinished:
+        why = ended.message or f'see the logs in {folder}/'
+        note(f'{path}: {ended.status}: {why}')
     if unfinished:
         sys.exit(1)

@@ -96,7 +96,8 @@ def _pack(
         return (row, start + tokens), row * length + start
 
     tokens_B = source.valid_BT.sum(1)
-    (last, _), start_B = jax.lax.scan(place, (0, 0), tokens_B)
+    begin = jnp.int32(0), jnp.int32(0)
+    (last, _), start_B = jax.lax.scan(place, begin, tokens_B)
     index_BS = start_B[:, None] + source.positions_BT
     written_BS = jnp.where(source.valid_BT, index_BS, rows * length)
     segments_BS = jnp.arange(1, batch + 1)[:, None] * source.valid_BT

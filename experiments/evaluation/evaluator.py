@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,6 @@ from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
 
-_LARGEST_EXPONENT = 700  # exp of more overflows a float
 _EXAMPLES = 3  # number of shown translations per set
 
 
@@ -161,7 +159,7 @@ class Evaluator:
         loss = total.nll / total.tokens
         return {
             'loss': float(loss),
-            'perplexity': math.exp(min(loss, _LARGEST_EXPONENT)),
+            'perplexity': scores.perplexity(loss),
             'accuracy': float(total.correct / total.tokens),
         }
 

@@ -1,6 +1,7 @@
 """Scores of translations, and their display."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,12 @@ from experiments.metrics.bleu import Bleu
 from experiments.runs.reading import metric_names
 
 Scores = dict[str, Any]  # scores and signatures of a set, by name
+_LARGEST_EXPONENT = 700  # exp of more overflows a float
+
+
+def perplexity(nll: float) -> float:
+    """Returns exp(nll), given the mean over tokens, in nats; at most e⁷⁰⁰."""
+    return math.exp(min(nll, _LARGEST_EXPONENT))
 
 
 def installed_metrics(

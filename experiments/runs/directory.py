@@ -110,8 +110,8 @@ def state(path: Path, config: Config) -> str:
 
 
 @contextmanager
-def open_run(path: Path, config: Config) -> Iterator[bool]:
-    """Locks a run's directory for this process; yields whether the run already existed.
+def open_run(path: Path, config: Config) -> Iterator[None]:
+    """Locks a run's directory for this process, and makes it for a new run.
 
     Removes the result if `config` asks for more steps or epochs.
     """
@@ -123,7 +123,7 @@ def open_run(path: Path, config: Config) -> Iterator[bool]:
             storage.remove(path / RESULT)
         if state in (BEGINS, GOES_FURTHER):
             storage.write_json(path / CONFIG, load.to_store(config))
-        yield state != BEGINS
+        yield
 
 
 def read_config(path: Path) -> dict[str, Any]:

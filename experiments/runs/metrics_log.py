@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,18 +74,14 @@ class MetricsLog:
 
 def read_rows(path: Path) -> list[Row]:
     """Returns the rows of a run, without a last line that a kill cut short."""
-    return list(iterate_rows(path))
-
-
-def iterate_rows(path: Path) -> Iterator[Row]:
-    """Yields the rows of `read_rows`, holding one at a time."""
     file = path / NAME
     if not storage.exists(file):
-        return
-    for number, line in enumerate(storage.lines(file), 1):
-        # A line without its line end is incomplete.
-        if line.endswith(b'\n'):
-            yield _row(line, f'{file}, line {number}')
+        return []
+    return [
+        _row(line, f'{file}, line {number}')
+        for number, line in enumerate(storage.lines(file), 1)
+        if line.endswith(b'\n')
+    ]
 
 
 def _kept(rows: Iterable[Row], step: int) -> list[Row]:
@@ -115,11 +111,11 @@ def set_aside(path: Path) -> int:
     return max(row['step'] for row in rows)
 
 
-def dev_scores(path: Path, metric: Metric) -> dict[int, float]:
+def dev_scores(rows: Iterable[Row], metric: Metric) -> dict[int, float]:
     """Returns the dev set scores by step, higher is better."""
     return {
         row['step']: metric.rank(row[metric.name])
-        for row in read_rows(path)
+        for row in rows
         if row['kind'] == 'eval' and row.get(metric.name) is not None
     }
 

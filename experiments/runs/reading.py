@@ -43,10 +43,17 @@ _REMOVE = 'Remove the file. Resuming the run writes a new one.'
 
 
 class RunStatus(NamedTuple):
-    """One of the statuses above, and the error that ended the run."""
+    """The status of a run.
+
+    Attributes:
+      status: One of the statuses above.
+      message: The error that ended the run.
+      result: Its `result.json`; empty unless it has finished.
+    """
 
     status: str
     message: str = ''
+    result: Entries = {}
 
 
 class Translations(NamedTuple):
@@ -148,18 +155,15 @@ def runs_in(folder: Path) -> list[Path]:
     return found
 
 
-def read_run(path: Path, keep_rows: bool = True) -> Run:
-    """Reads the run in a directory, finished or not.
-
-    Without `keep_rows`, `rows` is empty, which saves memory.
-    """
+def read_run(path: Path) -> Run:
+    """Reads the run in a directory, finished or not."""
     config = _read_config(path)
-    rows = metrics_log.read_rows(path) if keep_rows else []
-    result = _result_so_far(rows or metrics_log.iterate_rows(path))
-    status, message = run_status(path)
+    rows = metrics_log.read_rows(path)
+    status, message, result = run_status(path)
     if status == FINISHED:
-        result = read_result(path)
         _check_file(path, path / metrics_log.NAME, result)
+    else:
+        result = _result_so_far(rows)
     final = result.get('averaged_steps', [])
     if directory.is_converted(config):
         status = CONVERTED
@@ -173,8 +177,7 @@ def read_run(path: Path, keep_rows: bool = True) -> Run:
 def run_status(path: Path) -> RunStatus:
     """Returns the status of a run, whose directory need not exist."""
     if storage.exists(path / directory.RESULT):
-        read_result(path)
-        return RunStatus(FINISHED)
+        return RunStatus(FINISHED, result=read_result(path))
     entry = failure.read_failure(path)
     if entry is not None:
         return RunStatus(entry['status'], str(entry.get('message', '')))

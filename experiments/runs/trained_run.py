@@ -131,7 +131,7 @@ def _dev_scores(checkpoints: Checkpoints, config: ExperimentConfig) -> dict[int,
             warn(reading.changed_file(path / metrics_log.NAME))
     made = metrics.make(config.evaluation.metrics)
     best = metrics.deciding(made, config.evaluation.best)
-    return metrics_log.dev_scores(path, best)
+    return metrics_log.dev_scores(metrics_log.read_rows(path), best)
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:

@@ -180,9 +180,7 @@ def has_ended(run: PlannedRun) -> bool:
 
 def result(run: PlannedRun) -> dict[str, Any]:
     """Returns the result of a run; empty unless it has finished."""
-    if outcome(run).status != reading.FINISHED:
-        return {}
-    return reading.read_result(run.path)
+    return outcome(run).result
 
 
 def score(run: PlannedRun) -> float | None:

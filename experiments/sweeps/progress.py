@@ -146,11 +146,11 @@ def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
 
 
 def _result_line(run: PlannedRun) -> str:
-    status, message = planning.outcome(run)
+    status, message, result = planning.outcome(run)
     if status != reading.FINISHED:
         return f'{status}: {message}'
     score = console.cell(planning.score(run))
-    time = console.duration(planning.result(run)['train_seconds'])
+    time = console.duration(result['train_seconds'])
     return f'{run.measure} {score}, trained in {time}'
 
 

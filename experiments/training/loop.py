@@ -245,7 +245,7 @@ class Trainer:
         self._hooks.start(RunInfo(self.path, fields, self.step, rows))
         best = self.setup.best_metric
         logged = processes.from_first(
-            lambda: list(metrics_log.dev_scores(self.path, best).items())
+            lambda: list(metrics_log.dev_scores(rows, best).items())
         )
         self.scores.update(logged)
 

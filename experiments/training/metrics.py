@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from experiments.data.batches import Position
+from experiments.evaluation.scores import perplexity
 from flaxformer_lite.training.train_step import Metrics
 
 # Prefix of metrics that components of the model report, to avoid name collisions with
@@ -18,7 +19,6 @@ from flaxformer_lite.training.train_step import Metrics
 _AUXILIARY = 'model/'
 # Prefix of metrics that the loss reports (means over tokens). Log rows keep it.
 _OF_LOSS = 'loss/'
-_LARGEST_EXPONENT = 700  # exp of more overflows a float
 
 
 class _Started(NamedTuple):
@@ -117,7 +117,7 @@ class Progress:
         # The runner's metrics come last: they override auxiliary ones of the same name.
         return row | {
             'loss': sums['loss'] / tokens,
-            'perplexity': math.exp(min(sums['nll'] / tokens, _LARGEST_EXPONENT)),
+            'perplexity': perplexity(sums['nll'] / tokens),
             'accuracy': sums['correct'] / tokens,
             'gradient_norm': sums['gradient_norm'] / steps,
             'tokens_per_second': sums['tokens'] / (sums['seconds'] or math.nan),

@@ -122,7 +122,7 @@ class EncoderDecoder(Model, kw_only=True):
             return self.encoder_mixture(outputs)
         return tuple(outputs[1:])
 
-    def _encode_packed(self, source: TokenBatch) -> jax.Array | tuple[jax.Array, ...]:
+    def _encode_packed(self, source: TokenBatch) -> Any:
         # A loop needs a function without Flax's scopes.
         model, variables = self.unbind()
         encode = functools.partial(model.apply, variables, method='_encode')

@@ -155,13 +155,6 @@ def test_a_pipe_in_place_of_a_tokenizer_is_refused(tmp_path):
         tokenizers.open_saved('bytes', path)
 
 
-def test_the_rows_of_a_run_can_be_left_out(tmp_path):
-    path = make(tmp_path / 'run', rows=ROWS)
-    whole, without = reading.read_run(path), reading.read_run(path, keep_rows=False)
-    assert whole.rows and not without.rows
-    assert whole.result == without.result and without.result['step'] == 6
-
-
 def test_translations_are_read_with_their_sources(tmp_path):
     path = make(tmp_path / 'run', 30.0)
     run = reading.read_run(path)

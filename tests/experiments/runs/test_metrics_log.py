@@ -37,7 +37,7 @@ def test_rows_are_json_lines_in_order(tmp_path):
     ]
     # Higher is better there.
     ter = metrics.deciding(metrics.make('[bleu, ter]'), 'ter')
-    assert metrics_log.dev_scores(tmp_path, ter) == {10: -12.5}
+    assert metrics_log.dev_scores(metrics_log.read_rows(tmp_path), ter) == {10: -12.5}
 
 
 def test_a_resumed_run_keeps_the_rows_up_to_its_checkpoint(tmp_path):

@@ -84,11 +84,10 @@ def test_different_runs_have_different_names_on_any_file_system():
 
 def test_a_run_is_made_and_then_resumed(tmp_path):
     path = tmp_path / 'runs' / 'a'
-    with directory.open_run(path, CONFIG) as resumes:
-        assert not resumes
+    with directory.open_run(path, CONFIG):
         first = (path / 'config.json').read_bytes()
-    with directory.open_run(path, CONFIG) as resumes:
-        assert resumes
+    with directory.open_run(path, CONFIG):
+        pass
     assert (path / 'config.json').read_bytes() == first
     assert directory.read_config(path) == json.loads(json.dumps(CONFIG))
 
@@ -238,7 +237,7 @@ def test_a_run_that_fails_on_a_full_disk_has_failed(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     unwritten = 'failure.json could not be written'
-    assert reading.run_status(tmp_path) == (reading.FAILED, unwritten)
+    assert reading.run_status(tmp_path) == (reading.FAILED, unwritten, {})
     with failure.record_errors(tmp_path):
         assert reading.run_status(tmp_path).status == reading.STOPPED
     assert not list(tmp_path.glob('*failure*'))
