@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.command_line import console, flags
-from experiments.config.schema import ExperimentConfig, without_seeds
+from experiments.config.schema import ExperimentConfig
 
 Costs = dict[str, dict[str, int]]  # as `ledger` returns them
 
@@ -124,18 +124,8 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     multiple = config.train.accumulate * devices.row_shards
     shape = math.ceil(rows / multiple) * multiple, length
     teacher = open_teacher(config.train.teacher)
-    kind = ProgramKey(
-        without_seeds(config),
-        made.model,
-        made.loss,
-        made.optimizer,
-        LONG,
-        devices,
-        made.frozen,
-        made.tokenizer.source_features,
-        teacher and teacher.model,
-    )
-    program = TrainingPrograms(kind).step(shape, teacher and teacher.variables)
+    key = ProgramKey.of(config, made, LONG, devices, teacher)
+    program = TrainingPrograms(key).step(shape, teacher and teacher.variables)
     found: Any = program.memory_analysis()
     # The new state reuses the donated buffers of the old one (XLA's aliases).
     beside = found.output_size_in_bytes - found.alias_size_in_bytes

@@ -2,15 +2,17 @@
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
-from experiments.config.schema import ExperimentConfig
+from experiments.config.components import Components
+from experiments.config.schema import ExperimentConfig, without_seeds
 from experiments.costs import ledger
 from experiments.data.collate import abstract_batch
 from experiments.errors import UserError
+from experiments.evaluation.opened_run import OpenedRun
 from experiments.optimizers.optimizer import Optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
@@ -41,6 +43,28 @@ class ProgramKey:
     frozen: frozenset[str] = frozenset()
     source_features: int | None = None
     teacher: Model | None = None
+
+    @classmethod
+    def of(
+        cls,
+        config: ExperimentConfig,
+        made: Components,
+        steps: int,
+        devices: DeviceMesh,
+        teacher: OpenedRun | None,
+    ) -> Self:
+        """Returns the key of the programs that train the components of a config."""
+        return cls(
+            without_seeds(config),
+            made.model,
+            made.loss,
+            made.optimizer,
+            steps,
+            devices,
+            made.frozen,
+            made.tokenizer.source_features,
+            teacher and teacher.model,
+        )
 
 
 class TrainingPrograms:

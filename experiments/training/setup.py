@@ -13,7 +13,7 @@ from experiments.command_line import console
 from experiments.command_line.screen import Screen
 from experiments.config import check, components
 from experiments.config.components import Components
-from experiments.config.schema import ExperimentConfig, seed, without_seeds
+from experiments.config.schema import ExperimentConfig, seed
 from experiments.conversion import hub
 from experiments.data import corpus, filters, sources, tokenizers
 from experiments.data.batches import Batches
@@ -273,24 +273,13 @@ def _programs(
     programs: ProgramCache,
 ) -> tuple[TrainingPrograms, jax.Array | None]:
     """Returns the programs, and the peak that they take as an argument."""
-    shared = without_seeds(config)
     peak = made.optimizer.peak
     if peak is not None:
         one = spec.replace(config.optimizer.schedule, peak=1.0)
         settings = dataclasses.replace(config.optimizer, schedule=one)
-        shared = dataclasses.replace(shared, optimizer=settings)
+        config = dataclasses.replace(config, optimizer=settings)
         peak = mesh.put(np.float32(peak), devices.everywhere())
-    key = ProgramKey(
-        shared,
-        made.model,
-        made.loss,
-        made.optimizer,
-        steps,
-        devices,
-        made.frozen,
-        made.tokenizer.source_features,
-        teacher and teacher.model,
-    )
+    key = ProgramKey.of(config, made, steps, devices, teacher)
     return programs.get(TrainingPrograms, key), peak
 
 
