@@ -30,7 +30,6 @@ from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.generation import DecodingOptions, decode_rows, forced_prefix
 from flaxformer_lite.interventions import Interventions
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.source_packing import packed_sources
 
 if TYPE_CHECKING:
     from experiments.metrics.base import Metric
@@ -282,10 +281,7 @@ def _search(
             strategy, processors, length, model.special_tokens, n_best
         )
         arrays = (source_BS, max_len_B, numbers_B)
-        is_cpu = jax.default_backend() == 'cpu'
-        # Interventions address a source's own row.
-        packs = is_cpu and jax.device_count() == 1 and interventions is None
-        with kv_cache.float32_slots(is_cpu), packed_sources(packs):
+        with kv_cache.float32_slots(jax.default_backend() == 'cpu'):
             return decode_rows(model, settings, variables, key, *arrays, interventions)
 
     jitted = jax.jit(decode, out_shardings=devices.readable_rows())

@@ -1,6 +1,5 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, figure 1)."""
 
-import functools
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -12,7 +11,6 @@ from flaxformer_lite.layer_scope import layer_outputs
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import AttentionContext, TokenBatch
 from flaxformer_lite.models.base import DecodeState, Model
-from flaxformer_lite.source_packing import are_packed, encode_packed
 from flaxformer_lite.validation import Choices
 
 
@@ -122,12 +120,6 @@ class EncoderDecoder(Model, kw_only=True):
             return self.encoder_mixture(outputs)
         return tuple(outputs[1:])
 
-    def _encode_packed(self, source: TokenBatch) -> Any:
-        # A loop needs a function without Flax's scopes.
-        model, variables = self.unbind()
-        encode = functools.partial(model.apply, variables, method='_encode')
-        return encode_packed(encode, source)
-
     def decode_hidden(self, source, inputs):
         encoder_kv = self.decoder.cross_kv(self._encode(source), source.positions_BT)
         x_BTD, context = self._target(source, inputs)
@@ -148,8 +140,9 @@ class EncoderDecoder(Model, kw_only=True):
 
     def prefill(self, source_BS):
         source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
-        encoded = self._encode_packed(source) if are_packed() else self._encode(source)
-        encoder_kv: Any = self.decoder.cross_kv(encoded, source.positions_BT)
+        encoder_kv: Any = self.decoder.cross_kv(
+            self._encode(source), source.positions_BT
+        )
         start_B1 = source.valid_BT.sum(-1, keepdims=True)
         if not self.continuous_positions:
             start_B1 = jnp.zeros_like(start_B1)
