@@ -6,7 +6,7 @@
 
 Each variant trains in its own process, on the same batches. `modern` are the arms of
 `configs/sweeps/modern.py`. On a GPU, take a larger config, such as `wmt_base_bf16`.
-`--variant` measures the model fields of a JSON object alone.
+`--variant` measures the fields of a JSON object alone.
 """
 
 import argparse
@@ -22,6 +22,9 @@ from typing import Any
 from benchmarks import turns
 from benchmarks.training import HUGE
 from benchmarks.turns import Side
+from configs.sweeps import modern
+from experiments.config import load
+from experiments.config.schema import ExperimentConfig
 
 OTHERS = (
     {'num_kv_heads': 1},
@@ -44,8 +47,11 @@ _BASE = {
     ('residual', 'pre_norm'),
     ('feed_forward', 'relu'),
     ('init', 'xavier'),
+    ('block', 'sequential'),
 }
 
+MODEL = 'model.'  # the section of the fields above
+WIDTH = 128  # of `wmt_small`
 NO_RUN = Path('nowhere')  # no run to resume
 
 
@@ -71,7 +77,7 @@ def main() -> None:
         print(json.dumps(work(args)))
         return
     if args.only == 'modern':
-        found = modern()
+        found = modern.parts(WIDTH)
     else:
         found = {name(v): v for v in variants(args.only)}
     sides = [
@@ -94,20 +100,10 @@ def _only(text: str) -> str:
 
 
 def name(variant: dict[str, Any]) -> str:
-    return (
-        ', '.join(f'{field}={value}' for field, value in variant.items()) or 'as it is'
-    )
-
-
-def modern() -> dict[str, dict[str, Any]]:
-    """Returns the components of the sweep `modern` by name, and multi-token heads."""
-    from configs.sweeps.modern import PARTS
-
-    found = {
-        part: {field.removeprefix('model.'): value for field, value in fields.items()}
-        for part, fields in PARTS.items()
-    }
-    return found | {'multi-token': {'architecture': 'multi_token'}}
+    changes = [
+        f'{field.removeprefix(MODEL)}={value}' for field, value in variant.items()
+    ]
+    return ', '.join(changes) or 'as it is'
 
 
 def variants(only: str = '') -> list[dict[str, Any]]:
@@ -119,24 +115,24 @@ def variants(only: str = '') -> list[dict[str, Any]]:
             found += [
                 {field: name} for name in names(field) if (field, name) not in _BASE
             ]
-    return found + ([] if only else list(OTHERS))
+    found += [] if only else OTHERS
+    return [
+        {MODEL + field: value for field, value in variant.items()} for variant in found
+    ]
 
 
-def _config(args: argparse.Namespace) -> Any:
-    from configs.sweeps import modern
-    from experiments.config import load
-
-    config = importlib.import_module(f'configs.{args.config}').get_config()
+def config_of(
+    name: str, data: str, steps: int, variant: dict[str, Any]
+) -> ExperimentConfig:
+    config = importlib.import_module(f'configs.{name}').get_config()
     load.fill(config)
-    config.data, config.train.steps = args.data, args.steps
-    config.optimizer.schedule = 'cosine(peak=2e-3, warmup=0.15)'
-    config.model.residual = 'pre_norm'
-    variant = dict(args.variant)
-    if variant.get('feed_forward') == modern.SWIGLU:
-        # As many parameters as ReLU: three matrices instead of two.
-        inner = round(config.model.d_ff * 2 / 3)
-        variant['feed_forward'] = f'swiglu(d_ff={inner})'
-    config.model.update_from_flattened_dict(variant)
+    changes = {
+        'data': data,
+        'train.steps': steps,
+        'optimizer.schedule': 'cosine(peak=2e-3, warmup=0.15)',
+        'model.residual': 'pre_norm',
+    }
+    load.override(config, changes | variant)
     return load.from_config_dict(config)
 
 
@@ -152,7 +148,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
     compilation.use_cache()
-    config = _config(args)
+    config = config_of(args.config, args.data, args.steps, args.variant)
     made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
     init = functools.partial(init_state, made.model, made.programs.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
