@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from benchmarks import turns
 from benchmarks.training import HUGE
 from benchmarks.turns import Side
@@ -51,7 +53,6 @@ _BASE = {
 }
 
 MODEL = 'model.'  # the section of the fields above
-WIDTH = 128  # of `wmt_small`
 NO_RUN = Path('nowhere')  # no run to resume
 
 
@@ -77,7 +78,7 @@ def main() -> None:
         print(json.dumps(work(args)))
         return
     if args.only == 'modern':
-        found = modern.parts(WIDTH)
+        found = modern_parts(args.config)
     else:
         found = {name(v): v for v in variants(args.only)}
     sides = [
@@ -121,10 +122,19 @@ def variants(only: str = '') -> list[dict[str, Any]]:
     ]
 
 
+def modern_parts(name: str) -> dict[str, dict[str, Any]]:
+    """Returns the arms of the sweep `modern` at the width of a config."""
+    return modern.parts(_config_dict(name).model.d_model)
+
+
+def _config_dict(name: str) -> ConfigDict:
+    return importlib.import_module(f'configs.{name}').get_config()
+
+
 def config_of(
     name: str, data: str, steps: int, variant: dict[str, Any]
 ) -> ExperimentConfig:
-    config = importlib.import_module(f'configs.{name}').get_config()
+    config = _config_dict(name)
     load.fill(config)
     changes = {
         'data': data,

@@ -79,7 +79,7 @@ class Corpus:
         return len(self.source)
 
     def first(self, pairs: int) -> 'Corpus':
-        """Returns the first pairs."""
+        """Returns a corpus of the first `pairs` pairs, which share the arrays."""
         source, target = [
             RaggedArray(side.tokens, side.offsets[: pairs + 1])
             for side in (self.source, self.target)

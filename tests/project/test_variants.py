@@ -3,25 +3,24 @@
 import pytest
 
 from benchmarks import variants
-from configs import wmt_small
-from configs.sweeps import modern
 from experiments.config import components
 from experiments.costs.ledger import ledger
 
-ARMS = modern.parts(variants.WIDTH)
+ARMS = variants.modern_parts('wmt_small')
 
 
-def config_of(variant):
-    return variants.config_of('wmt_small', 'grammar', 60, variant)
+def config_of(variant, name='wmt_small'):
+    return variants.config_of(name, 'grammar', 60, variant)
 
 
-def test_the_width_is_that_of_the_config():
-    assert wmt_small.get_config().model.d_model == variants.WIDTH
-    one, other = (
-        ledger(config_of(ARMS[arm]))['parameters']['total']
+@pytest.mark.parametrize('name', ['wmt_small', 'wmt_base_bf16'])
+def test_swiglu_has_the_parameters_of_the_base_at_each_width(name):
+    arms = variants.modern_parts(name)
+    base, swiglu = (
+        ledger(config_of(arms[arm], name))['parameters']['total']
         for arm in ('base', 'SwiGLU')
     )
-    assert other == pytest.approx(one, rel=0.02)
+    assert swiglu == pytest.approx(base, rel=0.005)
 
 
 @pytest.mark.parametrize('arm', ARMS)

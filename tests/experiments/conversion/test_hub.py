@@ -15,7 +15,7 @@ import huggingface_hub
 import published_tokenizers
 import pytest
 
-from experiments import convert
+from experiments import convert, run
 from experiments.config.schema import ExperimentConfig
 from experiments.conversion import converted, hub
 from experiments.data.tokenizers.huggingface import HuggingfaceTokenizer
@@ -317,6 +317,14 @@ def test_a_name_gets_the_languages_of_the_tokenizer(tmp_path, monkeypatch):
     )
     with pytest.raises(UserError, match=refused):
         found()
+
+    # A dry run takes the same languages.
+    monkeypatch.chdir(tmp_path)
+    tokenizer = f'huggingface(vocab_size=9, source="{source}", target="{target}")'
+    flags = ['--config=wmt_tiny', '--config.init_from=meta/nllb', '--dry_run']
+    flags.append(f'--config.tokenizer={tokenizer}')
+    monkeypatch.setattr(sys, 'argv', ['run', *flags])
+    run.main()
 
 
 RUN = {

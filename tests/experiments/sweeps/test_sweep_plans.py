@@ -92,7 +92,9 @@ def test_a_sweep_keeps_the_runs_that_it_has_planned(folder):
     ('tune', 'times'),
     [(TUNE, 2), (TUNE | {'field': 'model.num_layers', 'values': [1, 2, 3]}, 6)],
 )
-def test_rates_of_an_arm_are_priced_once(folder, monkeypatch, tune, times):
+def test_costs_are_counted_once_for_all_rates_of_an_arm(
+    folder, monkeypatch, tune, times
+):
     sweep = planned(folder, tune=tune)
     counted = []
     monkeypatch.setattr(
