@@ -1,29 +1,49 @@
-"""The arms of `modern` on commands and on inflection.
+"""Arms of `modern` on longer commands than any in training, and on inflection.
 
-Needs the data: `git clone https://github.com/sigmorphon/conll2017`.
+Rates are chosen on `val`, whose commands are as short as those of training. Needs the
+data: `git clone https://github.com/sigmorphon/conll2017`.
 """
 
 from configs.sweeps import claims_tasks, modern
 
-RATES = [1.5e-3, 6e-3]
+TASKS = {
+    'SCAN length': {
+        'data': 'scan(split="length", cutoff=26)',
+        'tokenizer': 'words(vocab_size=100)',
+    },
+    'inflection': claims_tasks.TASKS['inflection'],
+}
+PARTS = (
+    'base',
+    'rotary',
+    'SwiGLU',
+    'QK norm',
+    modern.COMBINATION,
+    'nGPT',
+    'sink',
+    'gated, per element',
+    'differential',
+)
 
 
 def get_config() -> dict:
-    tasks = claims_tasks.TASKS
     return modern.get_config() | dict(
         config='configs/scan.py',
         overrides=claims_tasks.SMALL
-        | {'model.d_model': modern.WIDTH, 'model.d_ff': 4 * modern.WIDTH},
+        | {
+            'model.d_model': modern.WIDTH,
+            'model.d_ff': 4 * modern.WIDTH,
+        },
         arms={},
-        factors={'task': tasks, 'part': modern.PARTS},
+        factors={'task': TASKS, 'part': {part: modern.PARTS[part] for part in PARTS}},
         tune=dict(
-            field='optimizer.schedule.peak', values=RATES, seeds=modern.TRIAL_SEEDS
+            field='optimizer.schedule.peak', values=[6e-3, 1.2e-2], seeds=(100, 101)
         ),
-        base='SCAN, base',
+        base='SCAN length, base',
         contrasts=[
             (f'{task}, {part}', f'{task}, base')
-            for task in tasks
-            for part in modern.PARTS
+            for task in TASKS
+            for part in PARTS
             if part != 'base'
         ],
         measure='test exact_match',
