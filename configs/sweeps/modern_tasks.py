@@ -36,9 +36,7 @@ def get_config() -> dict:
         },
         arms={},
         factors={'task': TASKS, 'part': {part: modern.PARTS[part] for part in PARTS}},
-        tune=dict(
-            field='optimizer.schedule.peak', values=[6e-3, 1.2e-2], seeds=(100, 101)
-        ),
+        tune=dict(field='optimizer.schedule.peak', values=[6e-3, 1.2e-2]),
         base='SCAN length, base',
         contrasts=[
             (f'{task}, {part}', f'{task}, base')
