@@ -18,9 +18,10 @@ if __name__ == '__main__':
     command.run('experiments.translate')
 
 import dataclasses
+import functools
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from experiments.errors import UserError, warn
 from experiments.runtime import memory
 
 if TYPE_CHECKING:
+    from experiments.config.search import Decoding
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import Hypothesis
     from flaxformer_lite.decoding.strategies.base import Strategy
@@ -47,7 +49,7 @@ def main() -> None:
     # Import JAX only after the flags, so that errors in flags show at once.
     from experiments.config import search
     from experiments.evaluation.opened_run import OpenedRun
-    from experiments.evaluation.translator import LONGEST, WINDOW, Translator
+    from experiments.evaluation.translator import LONGEST, Translator
     from experiments.runtime import compilation
 
     memory.keep_freed()
@@ -60,17 +62,9 @@ def main() -> None:
         usual = runs[0].config.evaluation
         settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
         decoding = search.make(settings)
-        strategy = decoding.strategy
-        samples = decoding.count_samples(args.n_best)
-        most = samples if strategy.draws else strategy.hypotheses
-        _check_n_best(args.n_best, most)
-        if args.html and (len(runs) > 1 or strategy.draws):
-            raise UserError(
-                f'--html={args.html} shows the search of a single run. Pass one '
-                "--workdir, and a deterministic --decode such as 'beam(beams=4)'."
-            )
+        _check_decoding(args, decoding)
         model, variables = _model_of(runs)
-        translate = Translator(
+        translator = Translator(
             model,
             runs[0].tokenizer,
             decoding,
@@ -81,30 +75,38 @@ def main() -> None:
         shown.begin('translating')
         if sys.stdin.isatty():
             shown.close()
-        number = short = 0
-        sentences: list[str] = []
-        for texts in console.line_windows(sys.stdin.fileno(), WINDOW):
-            found = translate(
-                variables, texts, number, lambda done: shown.count(done, None, 'lines')
-            )
-            for text, hypotheses in zip(texts, found, strict=True):
-                if sys.stdout.isatty():
-                    shown.close()
-                _show(hypotheses, args.n_best, args.scores)
-                short += bool(text.strip()) and len(hypotheses) < args.n_best
-            # An interactive caller may wait for this answer before it sends a line.
-            sys.stdout.flush()
-            number += len(texts)
-            room = _MOST_SENTENCES - len(sentences)
-            sentences += itertools.islice(filter(str.strip, texts), room)
-        if short:
-            warn(
-                f'--n_best={args.n_best}: {short:,} lines have fewer distinct '
-                "translations. Use more beams: --decode='beam(beams=…)'."
-            )
+        first = _translate_input(args, functools.partial(translator, variables), shown)
         if args.html:
             shown.begin('writing the page')
-            _write_page(args.html, runs[0], sentences, strategy)
+            _write_page(args.html, runs[0], first, decoding.strategy)
+
+
+def _translate_input(
+    args: Any, translate: Callable[..., Any], shown: screen.Screen
+) -> list[str]:
+    """Prints the translations of standard input. Returns the sentences for a page."""
+    from experiments.evaluation.translator import WINDOW
+
+    number = short = 0
+    sentences: list[str] = []
+    for texts in console.line_windows(sys.stdin.fileno(), WINDOW):
+        found = translate(texts, number, lambda done: shown.count(done, None, 'lines'))
+        for text, hypotheses in zip(texts, found, strict=True):
+            if sys.stdout.isatty():
+                shown.close()
+            _show(hypotheses, args.n_best, args.scores)
+            short += bool(text.strip()) and len(hypotheses) < args.n_best
+        # An interactive caller may wait for this answer before it sends a line.
+        sys.stdout.flush()
+        number += len(texts)
+        room = _MOST_SENTENCES - len(sentences)
+        sentences += itertools.islice(filter(str.strip, texts), room)
+    if short:
+        warn(
+            f'--n_best={args.n_best}: {short:,} lines have fewer distinct '
+            "translations. Use more beams: --decode='beam(beams=…)'."
+        )
+    return sentences
 
 
 def _parser() -> flags.Parser:
@@ -168,11 +170,19 @@ def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
             )
 
 
-def _check_n_best(n_best: int, most: int) -> None:
-    if not 1 <= n_best <= most:
+def _check_decoding(args: Any, decoding: 'Decoding') -> None:
+    strategy = decoding.strategy
+    samples = decoding.count_samples(args.n_best)
+    most = samples if strategy.draws else strategy.hypotheses
+    if not 1 <= args.n_best <= most:
         raise UserError(
-            f'--n_best={n_best} must be from 1 to {most}. Use more beams, as in '
+            f'--n_best={args.n_best} must be from 1 to {most}. Use more beams, as in '
             "--decode='beam(beams=…)', or --decode=sample."
+        )
+    if args.html and (len(args.workdir) > 1 or strategy.draws):
+        raise UserError(
+            f'--html={args.html} shows the search of a single run. Pass one '
+            "--workdir, and a deterministic --decode such as 'beam(beams=4)'."
         )
 
 
