@@ -1,7 +1,7 @@
 """Arms of `modern` on longer commands than any in training, and on inflection.
 
-Rates are chosen on `val`, whose commands are as short as those of training. Needs the
-data: `git clone https://github.com/sigmorphon/conll2017`.
+SCAN has no third set: its rates are chosen on 500 commands of `test`, with another
+seed. Needs the data: `git clone https://github.com/sigmorphon/conll2017`.
 """
 
 from configs.sweeps import claims_tasks, modern
@@ -28,6 +28,7 @@ PARTS = (
 
 def get_config() -> dict:
     return modern.get_config() | dict(
+        question='Which components help on longer commands and on inflection?',
         config='configs/scan.py',
         overrides=claims_tasks.SMALL
         | {

@@ -24,6 +24,7 @@ def get_config() -> dict:
     sizes = {'model.d_model': WIDTH, 'model.d_ff': 4 * WIDTH}
     parts = modern.parts(WIDTH)
     return narrow | dict(
+        question='Do components that matter at width 64 matter at width 128?',
         overrides=narrow['overrides'] | sizes,
         arms={part: parts[part] for part in PARTS},
         tune=narrow['tune'] | dict(values=RATES),
