@@ -7,7 +7,7 @@ results/README.md, with `test_2016_flickr`.
 from configs.sweeps import modern, modern_wide
 
 PARTS = modern.parts(modern_wide.WIDTH)
-RATES = {'base': 4e-3, 'QK norm': 8e-3, modern.COMBINATION: 1.6e-2, 'nGPT': 8e-3}
+RATES = {'base': 4e-3, 'QK norm': 8e-3, modern.COMBINATION: 1.6e-2}
 
 
 def get_config() -> dict:
