@@ -24,7 +24,6 @@ def get_config() -> dict:
             'data': 'text(path="multi30k", source="en", target="de")',
             'tokenizer': 'sentencepiece(vocab_size=4000)',
             'batch.tokens': 2_048,
-            'model.dropout': 0.1,
             'train.steps': 1_200,
             'checkpoint.every': 1_200,
             'evaluation.every': 1_200,
