@@ -1,4 +1,4 @@
-"""At twice the width: the base and the arms of `modern` that differed from it."""
+"""At twice the width: the base, and nine arms of `modern` that differed from it."""
 
 from configs.sweeps import modern
 
