@@ -34,8 +34,7 @@ def get_config() -> dict:
             '(schedule-free); Kingma and Ba 2015 (Adam)'
         ),
         arms=ARMS,
-        tune=components['tune']
-        | dict(field='optimizer.schedule.peak_value', values=RATES),
+        tune=dict(field='optimizer.schedule.peak_value', values=RATES),
         base='Adam',
         contrasts=[(arm, 'Adam') for arm in ARMS if arm != 'Adam'],
         differs=(
