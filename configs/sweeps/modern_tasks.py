@@ -4,7 +4,7 @@ SCAN has no third set: its rates are chosen on 500 commands of `test`, with anot
 seed. Needs the data: `git clone https://github.com/sigmorphon/conll2017`.
 """
 
-from configs.sweeps import claims_tasks, modern
+from configs.sweeps import claims_tasks, modern, modern_wide
 
 TASKS = {
     'SCAN length': {
@@ -13,28 +13,15 @@ TASKS = {
     },
     'inflection': claims_tasks.TASKS['inflection'],
 }
-PARTS = (
-    'base',
-    'rotary',
-    'SwiGLU',
-    'QK norm',
-    modern.COMBINATION,
-    'nGPT',
-    'sink',
-    'gated, per element',
-    'differential',
-)
+# Hyper-connections take twice the time.
+PARTS = [part for part in modern_wide.PARTS if part != 'hyper-connections']
 
 
 def get_config() -> dict:
     return modern.get_config() | dict(
         question='Which components help on longer commands and on inflection?',
         config='configs/scan.py',
-        overrides=claims_tasks.SMALL
-        | {
-            'model.d_model': modern.WIDTH,
-            'model.d_ff': 4 * modern.WIDTH,
-        },
+        overrides=claims_tasks.SMALL,
         arms={},
         factors={'task': TASKS, 'part': {part: modern.PARTS[part] for part in PARTS}},
         tune=dict(field='optimizer.schedule.peak', values=[6e-3, 1.2e-2]),
