@@ -23,7 +23,7 @@ class MultiToken(EncoderDecoder, kw_only=True):
     """
 
     own_arguments = (*EncoderDecoder.own_arguments, 'heads')
-    heads: Annotated[int, Range(at_least=2)] = 4
+    heads: Annotated[int, Range(at_least=2, at_most=1000)] = 4
 
     def setup(self):
         super().setup()

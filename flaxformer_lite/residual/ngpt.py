@@ -34,6 +34,6 @@ class NGPTResidual(Residual):
         d_model = x_BTD.shape[-1]
         init = nn.initializers.constant(d_model**-0.5)
         s_D = self.param('alpha', init, (d_model,))
-        alpha_D = self.step * d_model**0.5 * jnp.abs(s_D)
+        alpha_D = self.step * (jnp.abs(s_D) * d_model**0.5)
         target_BTD = self.norm_after(self.dropout(y_BTD))
         return self.norm(x_BTD + alpha_D[None, None] * (target_BTD - x_BTD))

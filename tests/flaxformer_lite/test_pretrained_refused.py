@@ -5,13 +5,13 @@ or the array. The command writes nothing.
 """
 
 import json
-import os
 import random
 import shutil
 import sys
 
 import numpy as np
 import pytest
+from draws import SEED
 from published import (
     GOLDENS,
     NAMES,
@@ -27,7 +27,6 @@ from flaxformer_lite import validation
 from flaxformer_lite.config import build
 from flaxformer_lite.pretrained import folder
 
-SEED = int(os.environ.get('BAD_INPUT_SEED', random.randrange(10**6)))
 ARRAY = 'model.encoder.layers.1.fc1.bias'
 
 
