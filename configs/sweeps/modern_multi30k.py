@@ -7,7 +7,17 @@ results/README.md, with `test_2016_flickr`.
 from configs.sweeps import modern, modern_wide
 
 PARTS = modern.parts(modern_wide.WIDTH)
-RATES = {'base': 4e-3, 'QK norm': 8e-3, modern.COMBINATION: 1.6e-2}
+RATES = {
+    'base': 4e-3,
+    'rotary': 4e-3,
+    'SwiGLU': 8e-3,
+    'QK norm': 8e-3,
+    modern.COMBINATION: 1.6e-2,
+    'nGPT': 8e-3,
+    'hyper-connections': 4e-3,
+    'sink': 4e-3,
+    'gated, per element': 4e-3,
+}
 
 
 def get_config() -> dict:

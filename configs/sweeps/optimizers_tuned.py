@@ -35,6 +35,7 @@ def get_config() -> dict:
         ),
         arms=ARMS,
         tune=dict(field='optimizer.schedule.peak_value', values=RATES),
+        seeds=tuple(range(8)),
         base='Adam',
         contrasts=[(arm, 'Adam') for arm in ARMS if arm != 'Adam'],
         differs=(
