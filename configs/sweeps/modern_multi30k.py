@@ -14,9 +14,9 @@ RATES = {
     'QK norm': 8e-3,
     modern.COMBINATION: 1.6e-2,
     'nGPT': 8e-3,
-    'hyper-connections': 4e-3,
     'sink': 4e-3,
     'gated, per element': 4e-3,
+    'hyper-connections': 4e-3,
 }
 
 

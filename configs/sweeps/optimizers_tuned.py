@@ -1,7 +1,7 @@
-"""Adam, Muon and schedule-free AdamW, each at its own best rate.
+"""Adam, Muon, SOAP and schedule-free AdamW, each at its own best rate.
 
-Adam and Muon have a cosine schedule, and schedule-free AdamW a constant rate. All warm
-up for 90 of the 600 steps.
+Schedule-free AdamW has a constant rate, the others a cosine schedule. All warm up for
+90 of the 600 steps.
 """
 
 from configs.sweeps import modern
@@ -18,6 +18,7 @@ ARMS = {
         # The rest is trained by Adam, with the constants of the first arm.
         'optimizer.name': 'contrib.muon(adam_b2=0.98, eps=1e-9)',
     },
+    'SOAP': {'optimizer.schedule': COSINE, 'optimizer.name': 'soap'},
     'schedule-free AdamW': {
         'optimizer.schedule': CONSTANT,
         'optimizer.name': 'contrib.schedule_free_adamw(b2=0.98, eps=1e-9)',
@@ -30,8 +31,8 @@ def get_config() -> dict:
     return components | dict(
         question='Which optimizer trains a small encoder-decoder best in 600 steps?',
         source=(
-            'Jordan et al. 2024 (Muon); Defazio et al. 2024, "The Road Less Scheduled" '
-            '(schedule-free); Kingma and Ba 2015 (Adam)'
+            'Jordan et al. 2024 (Muon); Vyas et al. 2024 (SOAP); Defazio et al. 2024, '
+            '"The Road Less Scheduled" (schedule-free); Kingma and Ba 2015 (Adam)'
         ),
         arms=ARMS,
         tune=dict(field='optimizer.schedule.peak_value', values=RATES),

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import optax
 
 from experiments.errors import UserError, user_errors
+from experiments.optimizers import kernels
 from experiments.optimizers.normalized import normalized_adam
+from experiments.optimizers.soap import soap
 from flaxformer_lite import testing
 from flaxformer_lite.config import results
 from flaxformer_lite.config.spec import Component, Spec, imported
@@ -84,7 +86,7 @@ def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
                 continue
             if 'learning_rate' in inspect.signature(function).parameters:
                 found[prefix + name] = function
-    found['normalized_adam'] = normalized_adam
+    found |= {'normalized_adam': normalized_adam, 'soap': soap}
     return {name: maker for name, maker in found.items() if name not in _LEFT_OUT}
 
 
@@ -106,15 +108,8 @@ def _dimensions(params: Any) -> Any:
     """
 
     def of_leaf(path, x):
-        names = [entry.key for entry in path]
-        if names[-1] != 'kernel' or x.ndim < 2:
-            return None
-        if 'experts' in names:  # the first axis is the expert
-            return optax.contrib.MuonDimensionNumbers(1, 2)
-        axes = tuple(range(x.ndim))
-        count = x.ndim - 1 if 'out_proj' in names else 1  # all axes of heads
-        inputs, outputs = axes[:count], axes[count:]
-        return optax.contrib.MuonDimensionNumbers(inputs, outputs)
+        axes = kernels.axes([entry.key for entry in path], x.ndim)
+        return axes and optax.contrib.MuonDimensionNumbers(*axes)
 
     return jax.tree_util.tree_map_with_path(of_leaf, params)
 

@@ -1,0 +1,199 @@
+"""SOAP: Adam in the eigenbases of Shampoo's preconditioners (Vyas et al. 2024)."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments.optimizers import kernels
+from flaxformer_lite.validation import Epsilon, NotNegative, Rate, Size
+
+_AXES = {'rows': -2, 'columns': -1}
+# Products of rounded numbers would make eigenbases less orthogonal.
+_matmul = functools.partial(jnp.matmul, precision='highest')
+
+
+class Side(NamedTuple):
+    """The preconditioner of the rows or of the columns of matrices, n × n.
+
+    Attributes:
+      covariance: The running mean of G Gᵀ, L in the paper, or of Gᵀ G, its R.
+      basis: Its eigenvectors, in columns: Q_L or Q_R.
+    """
+
+    covariance: jax.Array
+    basis: jax.Array
+
+
+class Moments(NamedTuple):
+    """The state of a parameter.
+
+    Attributes:
+      mean: The first moment, M, as matrices if it has sides.
+      square: The second moment in the eigenbases, V.
+      sides: Those of `rows` and `columns`; none for a parameter that Adam updates.
+    """
+
+    mean: jax.Array
+    square: jax.Array
+    sides: dict[str, Side]
+
+
+class SoapState(NamedTuple):
+    """The number of updates, and the `Moments` of each parameter."""
+
+    count: jax.Array
+    moments: Any
+
+
+def soap(
+    learning_rate: optax.ScalarOrSchedule,
+    b1: Rate = 0.95,
+    b2: Rate = 0.95,
+    eps: Epsilon = 1e-8,
+    weight_decay: NotNegative = 0.0,
+    frequency: Size = 10,
+    max_size: Size = 10_000,
+    mask: Any = None,
+) -> optax.GradientTransformation:
+    """Adam in the eigenbases of the covariance of gradients.
+
+    Matrices are dense kernels, with all heads of an attention as one, and tables such
+    as embeddings. Other parameters are updated by Adam. The state of an m × n matrix
+    has 2 m² + 2 n² more numbers than Adam's.
+
+    Source: Vyas et al. (2024), algorithms 3 and 4. Three details are those of the
+    authors' code. Moments are corrected for their bias, eigenvectors are sorted by
+    eigenvalue, and the first gradient gives eigenbases but no update.
+
+    Args:
+      weight_decay: As in AdamW.
+      frequency: Number of updates between those of the eigenbases.
+      max_size: Longer axes, such as a large vocabulary, have no preconditioner.
+      mask: Selects parameters with weight decay, as in `optax.add_decayed_weights`.
+
+    Examples:
+      >>> update = soap(1.0)
+      >>> gradients = {'kernel': jnp.array([[2.0, 1.0], [1.0, 2.0]])}
+      >>> state = update.init(gradients)
+      >>> for _ in range(2):
+      ...     updates, state = update.update(gradients, state, gradients)
+      >>> abs(updates['kernel']).round(2).tolist()
+      [[1.0, 0.0], [0.0, 1.0]]
+    """
+
+    def init(params):
+        of_leaf = functools.partial(_moments, max_size)
+        moments = jax.tree_util.tree_map_with_path(of_leaf, params)
+        return SoapState(jnp.zeros((), jnp.int32), moments)
+
+    def update(updates, state, params=None):
+        del params
+        leaves, tree = jax.tree.flatten(updates)
+        step = functools.partial(_step, state.count, b1, b2, eps, frequency)
+        steps = list(map(step, leaves, tree.flatten_up_to(state.moments)))
+        new = tree.unflatten([update for update, _ in steps])
+        moments = tree.unflatten([moments for _, moments in steps])
+        return new, SoapState(state.count + 1, moments)
+
+    return optax.chain(
+        optax.GradientTransformation(init, update),
+        optax.add_decayed_weights(weight_decay, mask),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
+def _moments(max_size, path, x):
+    shape = _matrix_shape([entry.key for entry in path], x)
+    zeros = jnp.zeros(shape or x.shape, x.dtype)
+    sides = {}
+    for name, axis in _AXES.items() if shape else ():
+        size = zeros.shape[axis]
+        if size <= max_size:
+            of_side = jnp.zeros((*zeros.shape[:-2], size, size), x.dtype)
+            sides[name] = Side(of_side, of_side)
+    return Moments(zeros, zeros, sides)
+
+
+def _matrix_shape(names, x):
+    """Returns the shape as a matrix, with experts first; None if it is no matrix."""
+    axes = kernels.axes(names, x.ndim)
+    if axes is None:
+        return x.shape if x.ndim == 2 else None
+    rows, columns = (math.prod(x.shape[i] for i in of_side) for of_side in axes)
+    return (*x.shape[: axes[0][0]], rows, columns)
+
+
+def _step(count, b1, b2, eps, frequency, gradient, moments):
+    """Returns the update of a parameter, in its shape, and the new moments."""
+    g = gradient.reshape(moments.mean.shape)
+    seen = jnp.where(count == 0, 0.0, g)
+    mean = b1 * moments.mean + (1 - b1) * seen
+    square = b2 * moments.square + (1 - b2) * _rotate(seen, moments.sides) ** 2
+    rotated = _rotate(mean, moments.sides) / (jnp.sqrt(square) + eps)
+    t = jnp.maximum(count, 1)
+    rotated *= jnp.sqrt(1 - b2**t) / (1 - b1**t)
+    update = _rotate_back(rotated, moments.sides).reshape(gradient.shape)
+
+    sides = {
+        name: side._replace(
+            covariance=b2 * side.covariance + (1 - b2) * _outer(g, name)
+        )
+        for name, side in moments.sides.items()
+    }
+    if sides:
+        branch = jnp.where(count == 0, 0, jnp.where(count % frequency == 0, 1, 2))
+        branches = (_first_bases, _next_bases, _same_bases)
+        square, sides = jax.lax.switch(branch, branches, square, sides)
+    return update, Moments(mean, square, sides)
+
+
+def _rotate(x, sides):
+    """Returns Q_Lᵀ x Q_R."""
+    if 'rows' in sides:
+        x = _matmul(sides['rows'].basis.mT, x)
+    if 'columns' in sides:
+        x = _matmul(x, sides['columns'].basis)
+    return x
+
+
+def _rotate_back(x, sides):
+    """Returns Q_L x Q_Rᵀ."""
+    if 'rows' in sides:
+        x = _matmul(sides['rows'].basis, x)
+    if 'columns' in sides:
+        x = _matmul(x, sides['columns'].basis.mT)
+    return x
+
+
+def _outer(g, name):
+    return _matmul(g, g.mT) if name == 'rows' else _matmul(g.mT, g)
+
+
+def _first_bases(square, sides):
+    def of_side(side):
+        _, ascending = jnp.linalg.eigh(side.covariance)
+        return side._replace(basis=jnp.flip(ascending, -1))
+
+    return square, {name: of_side(side) for name, side in sides.items()}
+
+
+def _next_bases(square, sides):
+    """Improves eigenvectors by a power iteration, and sorts them by eigenvalue."""
+    new = {}
+    for name, (covariance, basis) in sides.items():
+        image = _matmul(covariance, basis)
+        eigenvalues = jnp.sum(basis * image, axis=-2)
+        order = jnp.argsort(eigenvalues, axis=-1, descending=True)
+        sorted_image = jnp.take_along_axis(image, order[..., None, :], -1)
+        new[name] = Side(covariance, jnp.linalg.qr(sorted_image)[0])
+        of_axis = order[..., None] if name == 'rows' else order[..., None, :]
+        square = jnp.take_along_axis(square, of_axis, _AXES[name])
+    return square, new
+
+
+def _same_bases(square, sides):
+    return square, sides
