@@ -174,11 +174,11 @@ def _outer(g, name):
 
 
 def _first_bases(square, sides):
-    def of_side(side):
-        _, ascending = jnp.linalg.eigh(side.covariance)
-        return side._replace(basis=jnp.flip(ascending, -1))
-
-    return square, {name: of_side(side) for name, side in sides.items()}
+    new = {
+        name: side._replace(basis=jnp.linalg.eigh(side.covariance)[1])
+        for name, side in sides.items()
+    }
+    return square, new
 
 
 def _next_bases(square, sides):
