@@ -1,7 +1,10 @@
-"""Dense kernels as matrices."""
+"""Which parameters are matrices, and their axes."""
 
 from collections.abc import Sequence
 from typing import Any
+
+# The matrices of linear maps, and the tables of embeddings and of logits.
+NAMES = ('kernel', 'embedding', 'source_embedding', 'output', 'lora_a', 'lora_b')
 
 Axes = tuple[int, ...]
 

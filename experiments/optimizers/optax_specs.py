@@ -25,8 +25,6 @@ _LEFT_OUT = frozenset(
     'lbfgs rprop sm3 optimistic_adam contrib.momo contrib.momo_adam contrib.sophia '
     'contrib.dpsgd contrib.schedule_free contrib.cocob contrib.galore'.split()
 )
-# The matrices of linear maps, and the tables of embeddings and of logits.
-DECAYING = ('kernel', 'embedding', 'source_embedding', 'output', 'lora_a', 'lora_b')
 
 
 def findings(spec: Spec) -> list[testing.Finding]:
@@ -91,12 +89,12 @@ def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
 
 
 def decays(params: Any) -> Any:
-    """Returns True for parameters with weight decay: `DECAYING`.
+    """Returns True for parameters with weight decay: `kernels.NAMES`.
 
     These have many entries, can overfit, and have the least effect at 0.
     """
     return jax.tree_util.tree_map_with_path(
-        lambda path, w: path[-1].key in DECAYING, params
+        lambda path, w: path[-1].key in kernels.NAMES, params
     )
 
 

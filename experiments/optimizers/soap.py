@@ -28,25 +28,21 @@ class Side(NamedTuple):
     basis: jax.Array
 
 
-class Moments(NamedTuple):
-    """The state of a parameter.
+class SoapState(NamedTuple):
+    """The state of SOAP.
 
     Attributes:
-      mean: The first moment, M, as matrices if it has sides.
-      square: The second moment in the eigenbases, V.
-      sides: Those of `rows` and `columns`; none for a parameter that Adam updates.
+      count: The number of updates, int32.
+      mean: The first moments, M, in the shapes of the parameters.
+      square: The second moments in the eigenbases, V, in the same shapes.
+      sides: The sides of each parameter by name, `rows` and `columns`; none for those
+        that Adam updates.
     """
 
-    mean: jax.Array
-    square: jax.Array
-    sides: dict[str, Side]
-
-
-class SoapState(NamedTuple):
-    """The number of updates, and the `Moments` of each parameter."""
-
     count: jax.Array
-    moments: Any
+    mean: Any
+    square: Any
+    sides: Any
 
 
 def soap(
@@ -63,11 +59,12 @@ def soap(
 
     Matrices are dense kernels, with all heads of an attention as one, and tables such
     as embeddings. Other parameters are updated by Adam. The state of an m × n matrix
-    has 2 m² + 2 n² more numbers than Adam's.
+    has 2 m² + 2 n² more numbers than Adam's. Parameters are float32.
 
     Source: Vyas et al. (2024), algorithms 3 and 4. Three details are those of the
     authors' code. Moments are corrected for their bias, eigenvectors are sorted by
-    eigenvalue, and the first gradient gives eigenbases but no update.
+    eigenvalue, and the first gradient gives eigenbases but no step. Weights decay then,
+    too.
 
     Args:
       weight_decay: As in AdamW.
@@ -86,18 +83,18 @@ def soap(
     """
 
     def init(params):
-        of_leaf = functools.partial(_moments, max_size)
-        moments = jax.tree_util.tree_map_with_path(of_leaf, params)
-        return SoapState(jnp.zeros((), jnp.int32), moments)
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        of_leaf = functools.partial(_sides, max_size)
+        sides = jax.tree_util.tree_map_with_path(of_leaf, params)
+        return SoapState(jnp.zeros((), jnp.int32), zeros, zeros, sides)
 
     def update(updates, state, params=None):
         del params
-        leaves, tree = jax.tree.flatten(updates)
+        leaves, tree = jax.tree_util.tree_flatten_with_path(updates)
         step = functools.partial(_step, state.count, b1, b2, eps, frequency)
-        steps = list(map(step, leaves, tree.flatten_up_to(state.moments)))
-        new = tree.unflatten([update for update, _ in steps])
-        moments = tree.unflatten([moments for _, moments in steps])
-        return new, SoapState(state.count + 1, moments)
+        steps = map(step, leaves, *map(tree.flatten_up_to, state[1:]))
+        new = [tree.unflatten(x) for x in zip(*steps, strict=True)]
+        return new[0], SoapState(state.count + 1, *new[1:])
 
     return optax.chain(
         optax.GradientTransformation(init, update),
@@ -106,49 +103,55 @@ def soap(
     )
 
 
-def _moments(max_size, path, x):
-    shape = _matrix_shape([entry.key for entry in path], x)
-    zeros = jnp.zeros(shape or x.shape, x.dtype)
+def _sides(max_size, path, x):
+    shape = _matrix_shape(path, x)
+    if shape is None:
+        return {}
     sides = {}
-    for name, axis in _AXES.items() if shape else ():
-        size = zeros.shape[axis]
+    for name, axis in _AXES.items():
+        size = shape[axis]
         if size <= max_size:
-            of_side = jnp.zeros((*zeros.shape[:-2], size, size), x.dtype)
-            sides[name] = Side(of_side, of_side)
-    return Moments(zeros, zeros, sides)
+            zeros = jnp.zeros((*shape[:-2], size, size), x.dtype)
+            sides[name] = Side(zeros, zeros)
+    return sides
 
 
-def _matrix_shape(names, x):
+def _matrix_shape(path, x):
     """Returns the shape as a matrix, with experts first; None if it is no matrix."""
+    names = [entry.key for entry in path]
     axes = kernels.axes(names, x.ndim)
     if axes is None:
-        return x.shape if x.ndim == 2 else None
+        return x.shape if x.ndim == 2 and names[-1] in kernels.NAMES else None
     rows, columns = (math.prod(x.shape[i] for i in of_side) for of_side in axes)
     return (*x.shape[: axes[0][0]], rows, columns)
 
 
-def _step(count, b1, b2, eps, frequency, gradient, moments):
-    """Returns the update of a parameter, in its shape, and the new moments."""
-    g = gradient.reshape(moments.mean.shape)
+def _step(count, b1, b2, eps, frequency, leaf, mean, square, sides):
+    """Returns the update, M, V and sides of a parameter from its path and gradient."""
+    path, gradient = leaf
+    shape = gradient.shape
+    g, mean, square = (
+        x.reshape(_matrix_shape(path, x) or shape) for x in (gradient, mean, square)
+    )
     seen = jnp.where(count == 0, 0.0, g)
-    mean = b1 * moments.mean + (1 - b1) * seen
-    square = b2 * moments.square + (1 - b2) * _rotate(seen, moments.sides) ** 2
-    rotated = _rotate(mean, moments.sides) / (jnp.sqrt(square) + eps)
+    mean = b1 * mean + (1 - b1) * seen
+    square = b2 * square + (1 - b2) * _rotate(seen, sides) ** 2
+    rotated = _rotate(mean, sides) / (jnp.sqrt(square) + eps)
     t = jnp.maximum(count, 1)
     rotated *= jnp.sqrt(1 - b2**t) / (1 - b1**t)
-    update = _rotate_back(rotated, moments.sides).reshape(gradient.shape)
+    update = _rotate_back(rotated, sides)
 
     sides = {
         name: side._replace(
             covariance=b2 * side.covariance + (1 - b2) * _outer(g, name)
         )
-        for name, side in moments.sides.items()
+        for name, side in sides.items()
     }
     if sides:
         branch = jnp.where(count == 0, 0, jnp.where(count % frequency == 0, 1, 2))
         branches = (_first_bases, _next_bases, _same_bases)
         square, sides = jax.lax.switch(branch, branches, square, sides)
-    return update, Moments(mean, square, sides)
+    return *(x.reshape(shape) for x in (update, mean, square)), sides
 
 
 def _rotate(x, sides):

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from experiments.optimizers.soap import soap
+from flaxformer_lite.sharding import state_shardings
 
 RATE, B1, B2, EPS, DECAY, FREQUENCY, MAX_SIZE = 0.1, 0.8, 0.9, 1e-3, 0.2, 3, 6
 STEPS = 12
@@ -138,7 +140,14 @@ def test_each_expert_has_its_own_eigenbases():
 
 
 @pytest.mark.parametrize(
-    ('path', 'shape'), [('bias', (4,)), ('scale', ()), ('kernels', (2, 3, 4))]
+    ('path', 'shape'),
+    [
+        ('up/bias', (4,)),
+        ('query/bias', (2, 4)),
+        ('experts/up/bias', (3, 4)),
+        ('scale', ()),
+        ('static', (2, 3, 4)),
+    ],
 )
 def test_other_parameters_are_updated_by_adam(path, shape):
     rng = np.random.default_rng(0)
@@ -155,3 +164,34 @@ def test_a_rotation_of_the_gradients_rotates_the_updates():
     found = trained('kernel', turn @ w @ other, turn @ gradients @ other)
     expected = turn @ trained('kernel', w, gradients) @ other
     np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def test_both_sides_of_a_matrix_have_the_means_of_products_and_orthogonal_bases():
+    """At first a covariance is singular, so eigenvectors may differ."""
+    w, gradients = drawn((5, 3))
+    update = soap(RATE, B1, B2, EPS, frequency=FREQUENCY)
+    params = {'kernel': jnp.float32(w)}
+    state = update.init(params)
+    for gradient in gradients:
+        _, state = update.update({'kernel': jnp.float32(gradient)}, state, params)
+    sides = state[0].sides['kernel']
+    weights = (1 - B2) * B2 ** np.arange(STEPS)[::-1]
+    products = {
+        'rows': np.einsum('t,tij,tkj->ik', weights, gradients, gradients),
+        'columns': np.einsum('t,tij,tik->jk', weights, gradients, gradients),
+    }
+    assert sides.keys() == products.keys()
+    for name, side in sides.items():
+        np.testing.assert_allclose(side.covariance, products[name], atol=1e-5)
+        unit = np.eye(len(side.basis))
+        np.testing.assert_allclose(side.basis.T @ side.basis, unit, atol=1e-5)
+
+
+def test_moments_are_sharded_as_their_parameters_are():
+    params = {'up': {'kernel': jnp.zeros((4, 8))}}
+    state = soap(RATE).init(params)[0]
+    mesh = AbstractMesh((2, 2), ('fsdp', 'tensor'))
+    expected = state_shardings(params, mesh)
+    assert expected['up']['kernel'].spec != PartitionSpec()
+    for moments in (state.mean, state.square):
+        assert state_shardings(moments, mesh) == expected
