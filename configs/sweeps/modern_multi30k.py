@@ -16,7 +16,6 @@ RATES = {
     'nGPT': 8e-3,
     'sink': 4e-3,
     'gated, per element': 4e-3,
-    'hyper-connections': 4e-3,
 }
 
 
