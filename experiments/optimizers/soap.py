@@ -91,10 +91,13 @@ def soap(
     def update(updates, state, params=None):
         del params
         leaves, tree = jax.tree_util.tree_flatten_with_path(updates)
-        step = functools.partial(_step, state.count, b1, b2, eps, frequency)
+        step = functools.partial(_step, state.count, b1, b2, eps)
         steps = map(step, leaves, *map(tree.flatten_up_to, state[1:]))
-        new = [tree.unflatten(x) for x in zip(*steps, strict=True)]
-        return new[0], SoapState(state.count + 1, *new[1:])
+        new, mean, square, sides = map(list, zip(*steps, strict=True))
+        square, sides = _with_new_bases(state.count, frequency, square, sides)
+        square = [v.reshape(m.shape) for v, m in zip(square, mean, strict=True)]
+        moments = map(tree.unflatten, (mean, square, sides))
+        return tree.unflatten(new), SoapState(state.count + 1, *moments)
 
     return optax.chain(
         optax.GradientTransformation(init, update),
@@ -126,8 +129,8 @@ def _matrix_shape(path, x):
     return (*x.shape[: axes[0][0]], rows, columns)
 
 
-def _step(count, b1, b2, eps, frequency, leaf, mean, square, sides):
-    """Returns the update, M, V and sides of a parameter from its path and gradient."""
+def _step(count, b1, b2, eps, leaf, mean, square, sides):
+    """Returns the update, M, V as a matrix, and sides, from a path and gradient."""
     path, gradient = leaf
     shape = gradient.shape
     g, mean, square = (
@@ -147,11 +150,26 @@ def _step(count, b1, b2, eps, frequency, leaf, mean, square, sides):
         )
         for name, side in sides.items()
     }
-    if sides:
-        branch = jnp.where(count == 0, 0, jnp.where(count % frequency == 0, 1, 2))
-        branches = (_first_bases, _next_bases, _same_bases)
-        square, sides = jax.lax.switch(branch, branches, square, sides)
-    return *(x.reshape(shape) for x in (update, mean, square)), sides
+    return update.reshape(shape), mean.reshape(shape), square, sides
+
+
+def _with_new_bases(count, frequency, squares, sides):
+    """Returns V and sides of all parameters, with eigenbases for the next update.
+
+    One branch is for all parameters. In XLA, those of several CPU devices would wait
+    for each other.
+    """
+
+    def branch(of_parameter):
+        def of_all(squares, sides):
+            new = map(of_parameter, squares, sides)
+            return tuple(map(list, zip(*new, strict=True)))
+
+        return of_all
+
+    index = jnp.where(count == 0, 0, jnp.where(count % frequency == 0, 1, 2))
+    branches = map(branch, (_first_bases, _next_bases, _same_bases))
+    return jax.lax.switch(index, list(branches), squares, sides)
 
 
 def _rotate(x, sides):
