@@ -156,8 +156,8 @@ def _step(count, b1, b2, eps, leaf, mean, square, sides):
 def _with_new_bases(count, frequency, squares, sides):
     """Returns V and sides of all parameters, with eigenbases for the next update.
 
-    One branch is for all parameters. In XLA, those of several CPU devices would wait
-    for each other.
+    There is one branch for all parameters, because collectives in separate branches
+    deadlock on several CPU devices.
     """
 
     def branch(of_parameter):
