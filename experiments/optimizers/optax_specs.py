@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from experiments.errors import UserError, user_errors
-from experiments.optimizers import kernels
+from experiments.optimizers import matrices
 from experiments.optimizers.normalized import normalized_adam
 from experiments.optimizers.soap import soap
 from flaxformer_lite import testing
@@ -89,12 +89,12 @@ def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
 
 
 def decays(params: Any) -> Any:
-    """Returns True for parameters with weight decay: `kernels.NAMES`.
+    """Returns True for parameters with weight decay: `matrices.NAMES`.
 
     These have many entries, can overfit, and have the least effect at 0.
     """
     return jax.tree_util.tree_map_with_path(
-        lambda path, w: path[-1].key in kernels.NAMES, params
+        lambda path, w: path[-1].key in matrices.NAMES, params
     )
 
 
@@ -106,7 +106,7 @@ def _dimensions(params: Any) -> Any:
     """
 
     def of_leaf(path, x):
-        axes = kernels.axes([entry.key for entry in path], x.ndim)
+        axes = matrices.axes([entry.key for entry in path], x.ndim)
         return axes and optax.contrib.MuonDimensionNumbers(*axes)
 
     return jax.tree_util.tree_map_with_path(of_leaf, params)

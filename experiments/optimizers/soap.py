@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.optimizers import kernels
+from experiments.optimizers import matrices
 from flaxformer_lite.validation import Epsilon, NotNegative, Rate, Size
 
 _AXES = {'rows': -2, 'columns': -1}
@@ -91,12 +91,13 @@ def soap(
     def update(updates, state, params=None):
         del params
         leaves, tree = jax.tree_util.tree_flatten_with_path(updates)
+        of_leaves = [tree.flatten_up_to(x) for x in state[1:]]
         step = functools.partial(_step, state.count, b1, b2, eps)
-        steps = map(step, leaves, *map(tree.flatten_up_to, state[1:]))
+        steps = map(step, leaves, *of_leaves)
         new, mean, square, sides = map(list, zip(*steps, strict=True))
         square, sides = _with_new_bases(state.count, frequency, square, sides)
         square = [v.reshape(m.shape) for v, m in zip(square, mean, strict=True)]
-        moments = map(tree.unflatten, (mean, square, sides))
+        moments = [tree.unflatten(x) for x in (mean, square, sides)]
         return tree.unflatten(new), SoapState(state.count + 1, *moments)
 
     return optax.chain(
@@ -120,11 +121,11 @@ def _sides(max_size, path, x):
 
 
 def _matrix_shape(path, x):
-    """Returns the shape as a matrix, with experts first; None if it is no matrix."""
+    """Returns the shape as a matrix, or as several of experts; None for others."""
     names = [entry.key for entry in path]
-    axes = kernels.axes(names, x.ndim)
+    axes = matrices.axes(names, x.ndim)
     if axes is None:
-        return x.shape if x.ndim == 2 and names[-1] in kernels.NAMES else None
+        return x.shape if x.ndim == 2 and names[-1] in matrices.NAMES else None
     rows, columns = (math.prod(x.shape[i] for i in of_side) for of_side in axes)
     return (*x.shape[: axes[0][0]], rows, columns)
 

@@ -195,3 +195,12 @@ def test_moments_are_sharded_as_their_parameters_are():
     assert expected['up']['kernel'].spec != PartitionSpec()
     for moments in (state.mean, state.square):
         assert state_shardings(moments, mesh) == expected
+
+
+def test_one_branch_is_for_all_parameters():
+    """Collectives in branches that run side by side deadlock on CPU devices."""
+    params = {name: {'kernel': jnp.ones((4, 4))} for name in ('up', 'down')}
+    update = soap(RATE)
+    jaxpr = jax.make_jaxpr(update.update)(params, update.init(params), params)
+    names = [equation.primitive.name for equation in jaxpr.eqns]
+    assert names.count('cond') == 1

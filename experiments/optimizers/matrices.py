@@ -1,4 +1,4 @@
-"""Which parameters are matrices, and their axes."""
+"""The parameters that are matrices, and their axes."""
 
 from collections.abc import Sequence
 from typing import Any
