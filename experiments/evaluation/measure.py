@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from experiments import metrics
 from experiments.errors import user_errors
-from experiments.metrics.base import OF_MODELS
+from experiments.metrics.base import OF_MODELS, score_decimals
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.validation import quote
 
@@ -55,8 +55,12 @@ class Measure:
 
     @property
     def is_of_translations(self) -> bool:
-        """True for the score of a metric, which has two decimals."""
+        """True for the score of a metric."""
         return self.score not in OF_MODELS
+
+    @property
+    def decimals(self) -> int:
+        return score_decimals(self.score)[self.score]
 
     def rank(self, score: float) -> float:
         return score if self.higher_is_better else -score

@@ -7,11 +7,17 @@ import numpy as np
 
 from experiments.command_line import console
 from experiments.evaluation.measure import Measure
-from experiments.metrics.base import OF_MODELS, Metric
+from experiments.metrics.base import OF_MODELS, Metric, score_decimals
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
 from experiments.reports.arms import Arm, Study, find_metric
-from experiments.reports.tables import Table, contrast_cells, format_cell, permutation_p
+from experiments.reports.tables import (
+    Table,
+    column_decimals,
+    contrast_cells,
+    format_cell,
+    permutation_p,
+)
 from experiments.runs import reading
 from experiments.runs.reading import Translations
 
@@ -113,8 +119,8 @@ def answer_table(
 
 
 def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
-    decimals = ('difference', '95% CI', 'minimum detectable')
-    columns = ('arm', 'base', 'seeds', *decimals, 'p', 'permutation p', 'verdict')
+    measured = ('difference', '95% CI', 'minimum detectable')
+    columns = ('arm', 'base', 'seeds', *measured, 'p', 'permutation p', 'verdict')
     rows = []
     for x in asked:
         effect, interval, p = contrast_cells(x)
@@ -128,16 +134,16 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
         '80%. Permutation p: arms exchanged within seeds, without assuming normal '
         'errors.'
     )
-    scores = decimals if study.measure.is_of_translations else ()
-    return Table('answer', 'Declared contrasts', columns, rows, scores, note)
+    decimals = dict.fromkeys(measured, study.measure.decimals)
+    return Table('answer', 'Declared contrasts', columns, rows, decimals, note)
 
 
 def arms(study: Study) -> Table:
     rows = [(arm.name, arm.spread(study.measure)) for arm in study.ranked()]
     measure = str(study.measure)
-    scores = (measure,) if study.measure.is_of_translations else ()
+    decimals = {measure: study.measure.decimals}
     note = 'Mean ± standard deviation over seeds.'
-    return Table('arms', 'Arms, best first', ('arm', measure), rows, scores, note)
+    return Table('arms', 'Arms, best first', ('arm', measure), rows, decimals, note)
 
 
 def undeclared(study: Study, contrasts: Mapping[str, Contrast]) -> dict[str, Contrast]:
@@ -164,8 +170,8 @@ def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None
 
 def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
     """Returns each arm with its test against the base, the best first."""
-    decimals = (str(study.measure), 'difference', '95% CI')
-    columns = ['arm', 'seeds', *decimals, 'p', 'permutation p', 'verdict']
+    measured = (str(study.measure), 'difference', '95% CI')
+    columns = ['arm', 'seeds', *measured, 'p', 'permutation p', 'verdict']
     parts = study.by_data
     are_several = len(parts) > 1
     rows = []
@@ -195,8 +201,8 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
             ' Each data set is compared with the base on the same data, with its own '
             'error variance. The data sets share the error rate (Bonferroni).'
         )
-    scores = decimals if study.measure.is_of_translations else ()
-    return Table('answer', 'Arms, best first', columns, rows, scores, note)
+    decimals = dict.fromkeys(measured, study.measure.decimals)
+    return Table('answer', 'Arms, best first', columns, rows, decimals, note)
 
 
 def sentence_tests(
@@ -249,9 +255,8 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
         'compare two runs, not two arms.'
     )
     title = 'Over seeds and sentences'
-    return Table(
-        'over_sentences', title, names, rows, names[2:4], note, OTHER_SENTENCES
-    )
+    decimals = dict.fromkeys(names[2:4], study.measure.decimals)
+    return Table('over_sentences', title, names, rows, decimals, note, OTHER_SENTENCES)
 
 
 def _paired_translations(study: Study, base: Arm, arm: Arm) -> list[Paired]:
@@ -308,7 +313,7 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
 
 
 def _sentence(study: Study, contrast: Contrast) -> str:
-    form = console.score if study.measure.is_of_translations else console.cell
+    form = console.number_form(study.measure.decimals)
     effect, interval, _ = contrast_cells(contrast)
     word = contrast_verdict(study, contrast)
     facts = f'difference {format_cell(effect, form)}'
@@ -327,8 +332,8 @@ def costs(study: Study) -> Table:
         rows.append((arm.name, arm.spread(study.measure), *values))
     measure = str(study.measure)
     names = ('arm', measure, *COSTS.values())
-    title = 'Score and cost'
-    return Table('cost', title, names, rows, [measure])
+    decimals = column_decimals(names, rows) | {measure: study.measure.decimals}
+    return Table('cost', 'Score and cost', names, rows, decimals)
 
 
 def runs(study: Study) -> Table:
@@ -360,7 +365,7 @@ def scores(study: Study) -> Table:
             spreads = [arm.spread(Measure(name, score)) for score in names]
             rows.append((name, arm.name, *spreads))
     columns = ('set', 'arm', *names)
-    return Table('scores', 'All scores', columns, rows, study.metrics)
+    return Table('scores', 'All scores', columns, rows, score_decimals(*names))
 
 
 def published(study: Study) -> Table | None:

@@ -99,7 +99,8 @@ def by_group(found: Translated) -> Table | None:
     arms = list(found.outputs)
     title = f'{found.metric.name} by length and phenomenon: {found.name}'
     columns = ('group', 'sentences', *arms)
-    return Table(f'by_group_{found.name}', title, columns, rows, arms, note)
+    decimals = dict.fromkeys(arms, 2)
+    return Table(f'by_group_{found.name}', title, columns, rows, decimals, note)
 
 
 def _by_length(found: Translated) -> dict[str, list[int]]:

@@ -149,7 +149,7 @@ def _result_line(run: PlannedRun) -> str:
     status, message, result = planning.outcome(run)
     if status != reading.FINISHED:
         return f'{status}: {message}'
-    score = console.cell(planning.score(run))
+    score = console.score(planning.score(run), run.measure.decimals)
     time = console.duration(result['train_seconds'])
     return f'{run.measure} {score}, trained in {time}'
 
@@ -165,7 +165,7 @@ def summary(sweep: Sweep) -> str:
         mean = _mean(map(planning.score, runs))
         rows.append([arm, ', '.join(ends), mean])
     measure = str(sweep.measure)
-    decimals = [measure] if sweep.measure.is_of_translations else []
+    decimals = {measure: sweep.measure.decimals}
     return console.table(['arm', 'runs', measure], rows, decimals)
 
 

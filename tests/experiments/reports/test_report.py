@@ -1,14 +1,17 @@
 """Tests of the table and CSV of runs, and of excluded runs."""
 
 import csv
+import dataclasses
 import io
 import subprocess
 import sys
 
+import made_runs
 import pytest
 
 from experiments import report, storage
 from experiments.errors import UserError
+from experiments.evaluation.measure import Measure
 from experiments.runs import directory, metrics_log
 from experiments.runs.reading import read_run as read_one
 
@@ -84,6 +87,15 @@ def test_a_folder_stands_for_the_runs_of_a_sweep_in_it(tmp_path, command):
     _, _, first, second, _ = command(report, tmp_path / 'heads').out.splitlines()
     assert first.split()[:2] == [str(tmp_path / 'heads/a'), '2']
     assert second.split()[:2] == [str(tmp_path / 'heads/b'), '2']
+
+
+def test_a_sweep_is_shown_by_its_own_measure(tmp_path, command, monkeypatch):
+    paths = made_runs.heads(tmp_path, {4: (30.0,), 8: (40.0,)})
+    measure = Measure('test', 'loss', higher_is_better=False)
+    sweep = dataclasses.replace(made_runs.sweep(tmp_path), measure=measure)
+    monkeypatch.setattr(report.planning, 'load', lambda path: sweep)
+    head, _, first, *_ = command(report, *paths, '--sweep=x').out.splitlines()
+    assert head.endswith('test loss') and first.endswith('1.0000')
 
 
 def test_signatures_that_differ_are_pointed_out(tmp_path):

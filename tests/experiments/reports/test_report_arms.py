@@ -94,6 +94,8 @@ def test_of_a_loss_less_is_better(tmp_path):
     assert not found.measure.higher_is_better
     words = [word for _, word in verdicts(found)]
     assert words == ['base', 'not testable: no variance between seeds']
+    assert ranking(found).cells()[0][2] == '1.0000'
+    assert findings.costs(found).cells()[0][1] == '1.0000'
 
 
 def test_of_one_seed_nothing_is_said(tmp_path):
@@ -340,7 +342,7 @@ def test_what_was_published_stands_beside_what_was_found(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 32.0), 8: [32.0]})
     table = findings.published(study(paths, sweep(tmp_path)))
     assert table.cells() == [
-        ['few', 'bleu', '25.5', '31 ± 1.4'],
+        ['few', 'bleu', '25.5', '31.0 ± 1.4'],
         ['few', 'parameters', '65,000,000', '1,000'],
         ['many', 'bleu', '25.8', '32'],
     ]

@@ -322,7 +322,7 @@ TABLE = Table(
         + (Interval(-2.0, 0.25), PValue(0.0004), 3),
         (MARKUP, Spread(31.0, None, 1), None, None, None, None),
     ),
-    ('bleu', 'difference', '95 %'),
+    dict.fromkeys(('bleu', 'difference', '95 %'), 2),
 )
 
 
@@ -343,9 +343,32 @@ def test_a_reader_sees_gigabytes_and_csv_has_bytes():
     assert 'arm  memory\n' in re.sub(' +memory', '  memory', tables.text(table))
     assert table.cells() == [['one', '0.89 GB']]
     assert tables.as_csv(table) == 'arm,"memory, bytes"\none,894123456\n'
-    assert r'1.5 $\times$ 10$^1$$^2$' in tables.latex(
-        Table('a', 'A', ('flops',), [(1.5e12,)])
-    )
+
+
+def test_latex_writes_an_exponent_as_one_superscript():
+    text = tables.latex(Table('a', 'A', ('x',), [(1.5e12,), (1e-5,), ('μP²',)]))
+    assert r'1.5 $\times$ 10$^{12}$' in text
+    assert r'1 $\times$ 10$^{-5}$' in text
+    assert r'$\mu$P$^{2}$' in text
+
+
+def test_a_mean_has_as_many_decimals_as_its_deviation():
+    assert tables.format_cell(Spread(5.7, 0.0549, 3)) == '5.700 ± 0.055'
+    assert tables.format_cell(Spread(5.7049, 0.0161, 3)) == '5.705 ± 0.016'
+    assert tables.format_cell(Spread(201.61, 34.2, 3)) == '202 ± 34'
+
+
+def test_the_cells_of_a_column_have_as_many_decimals():
+    rows = [(Spread(5.7, 0.055, 3), 98.31), (Spread(5.705, 0.016, 3), 201.0)]
+    table = Table('a', 'A', ('loss', 'seconds'), rows)
+    decimals = tables.column_decimals(table.columns, rows)
+    assert decimals == {'loss': 3, 'seconds': 1}
+    assert table._replace(decimals=decimals).cells() == [
+        ['5.700 ± 0.055', '98.3'],
+        ['5.705 ± 0.016', '201.0'],
+    ]
+    whole = [(Spread(1000.0, 0.0, 2),), (12,), (None,), ('a',)]
+    assert tables.column_decimals(['parameters'], whole) == {'parameters': 0}
 
 
 def test_csv_holds_the_numbers_themselves():
