@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from experiments import metrics
 from experiments.config import user_modules
+from experiments.config.schema import short_name
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
 from experiments.metrics.base import OF_MODELS, Metric
@@ -158,18 +159,19 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
     """Names each arm by its differing fields, or by its directory if that is too long.
 
-    Uses the last word of each field, `num_heads=4`, if these differ.
+    Leaves out a field's section if that is clear without it: `num_heads=4`.
     """
-    words = [field.rpartition('.')[2] for field in fields]
-    if len(set(words)) < len(words):
-        words = fields
+    words = list(map(short_name, fields))
     names = []
     for first, *_ in groups:
         values = [first.config.get(field) for field in fields]
         names.append(', '.join(map('{}={}'.format, words, values)))
     if all(0 < len(name) <= _LONGEST_NAME for name in names):
         return names
-    return list(map(common_path, groups))
+    names = list(map(common_path, groups))
+    if len(set(names)) < len(names):
+        return [str(first.path) for first, *_ in groups]
+    return names
 
 
 def common_path(runs: Sequence[Run]) -> str:

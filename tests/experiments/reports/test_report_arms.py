@@ -33,6 +33,33 @@ def test_arms_of_many_differences_are_named_by_their_directories(tmp_path):
     assert [arm.name for arm in found.arms] == [f'{tmp_path}/a', f'{tmp_path}/b']
 
 
+@pytest.mark.parametrize(
+    ('field', 'word'),
+    [
+        ('model.cross.num_heads', 'cross.num_heads'),
+        ('model.num_heads', 'num_heads'),
+        ('checkpoint.every', 'checkpoint.every'),
+        ('mesh.data', 'mesh.data'),
+    ],
+)
+def test_an_arm_is_named_so_that_its_field_is_clear(tmp_path, field, word):
+    paths = [
+        make(tmp_path / str(value), 30.0, **{field.replace('.', '__'): value})
+        for value in (1, 2)
+    ]
+    assert [arm.name for arm in study(paths).arms] == [f'{word}=1', f'{word}=2']
+
+
+def test_arms_with_long_names_are_told_apart_by_their_directories(tmp_path):
+    paths = []
+    for arm, value in (('a', 'x' * 60), ('b', 'y' * 60)):
+        for seed in (0, 1):
+            path = tmp_path / f'run,num_heads={arm}~{seed}'
+            fields = {'model__attention': value, 'train__seed': seed}
+            paths.append(make(path, 30.0, **fields))
+    assert [arm.name for arm in study(paths).arms] == [str(paths[0]), str(paths[2])]
+
+
 def test_a_seed_given_by_its_own_field_is_that_seed(tmp_path):
     own = {f'train__{name}_seed': 1 for name in ('init', 'data', 'dropout')}
     paths = [
