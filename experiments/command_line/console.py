@@ -132,8 +132,7 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def say_next(command: str) -> None:
-    if sys.stdout.isatty():
-        print('next:', command)
+    print('next:', command)
 
 
 def duration(seconds: float) -> str:
