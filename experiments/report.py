@@ -237,4 +237,6 @@ def _signatures(runs: Sequence[Run], score: str) -> list[str]:
     lines = [f'{metric}: {signature}' for signature in sorted(found - {''})]
     if len(lines) > 1:
         lines.append('Scores with different signatures are not comparable.')
+    if metric in arms.lower_is_better(runs):
+        lines.append(f'{metric}: lower is better')
     return lines

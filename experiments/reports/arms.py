@@ -2,18 +2,19 @@
 
 import collections
 import dataclasses
+import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from experiments import metrics
 from experiments.config import user_modules
 from experiments.config.schema import short_name
 from experiments.errors import UserError
-from experiments.evaluation.measure import Measure
+from experiments.evaluation.measure import LOWER_IS_BETTER, Measure
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import Spread
@@ -117,6 +118,13 @@ class Study(NamedTuple):
 
 def _metrics_of(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
+
+
+def lower_is_better(runs: Iterable[Run]) -> set[str]:
+    """Returns the scores of which a lower one is better."""
+    evaluated = [of_set for run in runs for of_set in run.evaluations.values()]
+    of_metrics = [of_set.get('lower_is_better', ()) for of_set in evaluated]
+    return {*LOWER_IS_BETTER, *itertools.chain(*of_metrics)}
 
 
 def find_metric(run: Run, measure: Measure, trust_code: bool = False) -> Metric:
@@ -246,6 +254,5 @@ def _measure(runs: Sequence[Run], measure: Measure) -> Measure:
             f"'test bleu'. Sets: {', '.join(sets)}. Scores: "
             f'{", ".join(known_scores)}.'
         )
-    if any(measure.score in x.get('lower_is_better', ()) for _, x in evaluated):
-        return dataclasses.replace(measure, higher_is_better=False)
-    return measure
+    is_higher = measure.score not in lower_is_better(runs)
+    return dataclasses.replace(measure, higher_is_better=is_higher)

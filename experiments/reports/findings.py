@@ -10,7 +10,7 @@ from experiments.evaluation.measure import Measure
 from experiments.metrics.base import OF_MODELS, Metric, score_decimals
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
-from experiments.reports.arms import Arm, Study, find_metric
+from experiments.reports.arms import Arm, Study, find_metric, lower_is_better
 from experiments.reports.tables import (
     Table,
     column_decimals,
@@ -43,9 +43,13 @@ def from_base(study: Study) -> dict[str, Contrast]:
     """Returns each scored arm's difference from its base, in the order of `ranked`."""
     scores = study.scores()
     bases = study.bases
-    pairs = analysis.pairs_with(bases, scores)
-    looks = study.sweep.looks
-    found = analysis.compare(scores, contrasts=pairs, looks=looks, data=bases)
+    found = analysis.compare(
+        scores,
+        contrasts=analysis.pairs_with(bases, scores),
+        margin=study.sweep.margin or None,
+        looks=study.sweep.looks,
+        data=bases,
+    )
     return {contrast.arm: contrast for contrast in found}
 
 
@@ -67,16 +71,20 @@ def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
     """Returns the verdict on an arm of a study with one data set."""
     seeds = len(arm.by_seeds(study.measure))
     if not seeds:
-        return 'no finished run'
+        return _missing(study, arm)
     if arm is study.base:
         return 'base'
     if contrast is None:
-        return 'the base has no finished run'
+        return f'the base has {_missing(study, study.base)}'
     if contrast.p is not None:
         return contrast_verdict(study, contrast)
     if min(seeds, len(study.base.by_seeds(study.measure))) < 2:
         return ONE_SEED
     return f'{NO_TEST}: no variance between seeds'
+
+
+def _missing(study: Study, arm: Arm) -> str:
+    return f'no score for {study.measure}' if arm.scored else 'no finished run'
 
 
 def verdicts(study: Study, contrasts: Mapping[str, Contrast]) -> dict[Contrast, str]:
@@ -248,11 +256,11 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
     if len(bases) > 1:
         names.append('base')
     note = (
-        f'Set {study.measure.set}, with runs paired by seed. Sentences are resampled '
-        'as well as seeds (bootstrap). Sentence share: the part of the variance that '
-        'comes from the choice of sentences; the rest comes from seeds. Intervals and '
-        'p are corrected for the number of rows (Bonferroni). With one seed they '
-        'compare two runs, not two arms.'
+        f'Set {study.measure.set}, with runs paired by seed. The variance over '
+        'sentences (jackknife) is added to that over seeds. Sentence share: the part '
+        'of the variance that comes from the choice of sentences; the rest comes from '
+        'seeds. Intervals and p are corrected for the number of rows (Bonferroni). '
+        'With one seed they compare two runs, not two arms.'
     )
     title = 'Over seeds and sentences'
     decimals = dict.fromkeys(names[2:4], study.measure.decimals)
@@ -305,7 +313,10 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
             'intervals are simultaneous across all data sets.'
         )
     if not study.scores():
-        lines.append('No run has finished, so there are no scores to compare.')
+        if any(arm.scored for arm in study.arms):
+            lines.append(f'No finished run has a score for {study.measure}.')
+        else:
+            lines.append('No run has finished, so there are no scores to compare.')
     if study.sweep.until is not None:
         ended = study.sweep.ended or 'further seeds may follow'
         lines.append(f'Seeds: {ended}. Intervals are corrected for all looks.')
@@ -365,7 +376,10 @@ def scores(study: Study) -> Table:
             spreads = [arm.spread(Measure(name, score)) for score in names]
             rows.append((name, arm.name, *spreads))
     columns = ('set', 'arm', *names)
-    return Table('scores', 'All scores', columns, rows, score_decimals(*names))
+    lower = lower_is_better(counted)
+    note = f'Lower is better: {", ".join(name for name in names if name in lower)}.'
+    decimals = score_decimals(*names)
+    return Table('scores', 'All scores', columns, rows, decimals, note)
 
 
 def published(study: Study) -> Table | None:

@@ -23,6 +23,8 @@ def heading(sweep: Sweep) -> str:
         trials = len(sweep.trials) // arms
         tried = console.count_noun(trials, 'trial')
         runs = f'{runs}, after {tried} of {sweep.tune.field} per arm'
+    # Only planned runs know the direction of a metric.
+    measure = sweep.all_runs[0].measure
     return console.facts(
         {
             'sweep': sweep.name,
@@ -30,7 +32,8 @@ def heading(sweep: Sweep) -> str:
             'source': sweep.source,
             'runs': runs,
             'base': sweep.base,
-            'measure': sweep.measure,
+            'measure': f'{sweep.measure}, {measure.direction}',
+            **({'margin': sweep.margin} if sweep.margin else {}),
         }
     )
 

@@ -125,6 +125,12 @@ def test_of_a_loss_less_is_better(tmp_path):
     assert findings.costs(found).cells()[0][1] == '1.0000'
 
 
+def test_the_margin_of_a_sweep_also_holds_without_contrasts(tmp_path):
+    paths = heads(tmp_path, {4: (30.0, 30.1, 30.2), 8: (30.0, 30.2, 30.2)})
+    of_sweep = dataclasses.replace(sweep(tmp_path), margin=2.0)
+    assert verdicts(study(paths, of_sweep))[0] == ('many', 'equivalent')
+
+
 def test_of_one_seed_nothing_is_said(tmp_path):
     found = study(heads(tmp_path, {4: [30.0], 8: [31.0]}))
     assert verdicts(found)[0] == ('num_heads=8', findings.ONE_SEED)
@@ -179,8 +185,15 @@ def test_a_run_without_the_deciding_score_is_named(tmp_path):
     paths.append(make(tmp_path / 'c', 30.0, result=unscored, model__num_heads=2))
     lines = conditions.warnings(study(paths, measure='test bleu'))
     (line,) = [line for line in lines if 'no score' in line]
-    assert line.startswith(f'{tmp_path}/c: has no score on test. Run ')
-    assert not [line for line in lines if 'signatures' in line or 'sentences' in line]
+    assert line.startswith(f'{tmp_path}/c: has no score for test bleu. Score all sets')
+    assert verdicts(study(paths))[-1] == ('num_heads=2', 'no score for test bleu')
+    without = study(paths[2:])
+    assert findings.answer(without) == ['No finished run has a score for test bleu.']
+    damaged = study(paths[:2], measure='test chrf')
+    damaged.runs[0].evaluations['test']['chrf'] = None
+    (line,) = conditions.warnings(damaged)
+    assert line == f'{tmp_path}/a: has no score for test chrf; excluded from the means.'
+    assert verdicts(damaged)[0][1] == 'the base has no score for test chrf'
 
 
 def test_unequal_code_and_unequal_cost_are_said(tmp_path):

@@ -1,6 +1,7 @@
 """Tests of a report's files."""
 
 import csv
+import dataclasses
 import html.parser
 import io
 import json
@@ -11,10 +12,11 @@ import sys
 
 import numpy as np
 import pytest
-from made_runs import REFERENCES, SOURCES, fail, make, translate
+from made_runs import REFERENCES, SOURCES, fail, heads, make, sweep, translate
 
 import experiments.report
 from experiments.errors import UserError
+from experiments.evaluation.measure import Measure
 from experiments.reports import analysis, arms, figures, looking, page, tables
 from experiments.reports.analysis import Spread
 from experiments.reports.figures import Figure
@@ -128,6 +130,21 @@ def test_markdown_tells_the_same(report):
     assert '<script>' not in text
     for path in (report / 'figures').glob('*.svg'):
         assert f'](figures/{path.name})' in text
+
+
+def test_a_report_says_what_its_measure_and_margin_mean(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, 'files', lambda figure: {})
+    paths = heads(tmp_path / 'runs', {4: (30.0, 31.0), 8: (32.0, 33.5)})
+    known = {'margin': 0.5, 'differs': '', 'source': ''}
+    of_sweep = dataclasses.replace(sweep(tmp_path / 'runs'), **known)
+    measure = Measure('test', 'loss', higher_is_better=False)
+    runs = [read_run(path) for path in paths]
+    page.write(arms.study(runs, of_sweep, measure=measure), tmp_path / 'report')
+    text = (tmp_path / 'report/report.md').read_text('utf-8')
+    assert 'Measure: Loss (nats per token) on test; lower is better.' in text
+    assert 'Equivalence margin: ± 0.5.' in text
+    assert 'Lower is better: loss, perplexity.' in text
+    assert 'ource:' not in text
 
 
 def test_the_same_runs_give_the_same_page(study, report, tmp_path, monkeypatch):
