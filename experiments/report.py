@@ -26,7 +26,7 @@ if __name__ == '__main__':
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,13 +166,15 @@ def _compare(args: Any) -> None:
         print(as_table(runs, score))
 
 
-def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+def _read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     runs = []
     notes = []
     for path in paths:
         try:
             runs.append(reading.read_run(path))
         except UserError as error:
+            if len(paths) == 1:
+                raise
             notes.append(f'skipped: {errors.line(error)}')
             errors.note(notes[-1])
     if not runs:

@@ -120,7 +120,11 @@ def test_csv_holds_the_numbers_as_they_are(tmp_path, command):
 def test_no_run_at_all_is_an_error(tmp_path, command):
     message = r'^runs: no readable run\. Pass directories of runs, such as runs/\*\.$'
     with pytest.raises(UserError, match=message):
-        command(report, tmp_path)
+        command(report, tmp_path, tmp_path / 'none')
+    for path, reason in ((tmp_path, 'has no config.json'), (tmp_path / 'none', 'does')):
+        message = f'^{path}: not a run directory, because it {reason}'
+        with pytest.raises(UserError, match=message):
+            command(report, path)
 
 
 def test_a_run_that_has_only_begun_is_reported(tmp_path):
