@@ -23,15 +23,18 @@ COLOURS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00', '#7
 # Each round of the colours has its own dashes and shape.
 _DASHES = [dash for dash in ([1, 0], [6, 3], [2, 2]) for _ in COLOURS]
 _SHAPES = [shape for shape in ('circle', 'square', 'triangle') for _ in COLOURS]
-_WIDTH = 420  # pixels
-_SIZE = {'width': _WIDTH, 'height': 260}
+_SIZE = {'width': 420, 'height': 260}  # pixels
+_FOREST_WIDTH = 320  # beside long names, so that a page need not shrink the letters
 # Padding of files, for fonts with wider letters.
 _PADDING = {'left': 20, 'top': 8, 'right': 28, 'bottom': 8}
 _MOST_POINTS = 4_000  # of all lines of a figure
 # Axis labels such as `0.001`, `200`, `1.5k`.
 _SHORT = "format(datum.value, abs(datum.value) < 1000 ? '~g' : '~s')"
 
-_WORDS = {'labelColor': '#1b1f24', 'titleColor': '#1b1f24', 'labelLimit': 130}
+_WORDS = {
+    **{'labelColor': '#1b1f24', 'titleColor': '#1b1f24', 'labelLimit': 130},
+    **{'labelFontSize': 12, 'titleFontSize': 12},
+}
 _RULE = '#dde1e6'
 # Vega-Lite's config. The colour scale starts near the background's colour.
 THEME = {
@@ -305,7 +308,7 @@ def _forest(
             x='difference:Q',
             tooltip=['arm:N', 'difference:Q', 'low:Q', 'high:Q', 'verdict:N'],
         ),
-        width=_WIDTH,
+        width=_FOREST_WIDTH,
         height=22 * len(labels),
     )
 

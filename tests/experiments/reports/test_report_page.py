@@ -243,6 +243,17 @@ def test_the_forest_plot_has_each_interval_in_the_order_of_the_table():
     assert figures.forest(alone, 'test bleu') is None
 
 
+def test_letters_of_a_forest_plot_are_large_enough_to_print():
+    name = 'RMSNorm, SwiGLU, rotary, QK norm'
+    scores = {name: {0: 1.0, 1: 2.0}, 'base': {0: 3.0, 1: 5.0}}
+    contrasts = analysis.compare(scores, base='base')
+    svg = figures.files(figures.forest(contrasts, 'test bleu'))['svg'].decode()
+    width = int(re.search(r'width="(\d+)"', svg)[1])
+    sizes = [float(size) for size in re.findall(r'font-size="([\d.]+)px"', svg)]
+    text_width = 468  # points between the margins of a US letter
+    assert min(sizes) * min(1, text_width / width) > 9
+
+
 def test_the_forest_plot_groups_rows_by_data_set():
     scores = {
         f'{data}, {arm}': {seed: score + seed for seed in range(3)}
