@@ -1,5 +1,8 @@
 """Tests that the published results follow from the scores of their runs."""
 
+import csv
+import functools
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,3 +73,64 @@ def test_a_report_says_what_its_scores_say_of_the_question(folder):
     text = (folder / 'report.md').read_text('utf-8')
     for sentence in declared(folder):
         assert escape_markdown(sentence) in text
+
+
+NUMBER = r'−?\d+(?:\.\d+)?'
+INTERVAL = re.compile(rf'\((?:[^()|]{{0,30}}[ ,;])?({NUMBER}) to ({NUMBER})[,;)]')
+EFFECT = re.compile(rf'([+−]{NUMBER})\*{{0,2}} \(({NUMBER}) to ({NUMBER})\)')
+SPREAD = re.compile(rf'(?<![\d.])({NUMBER})%?\*{{0,2}} ± ({NUMBER})')
+OTHERS = {
+    ('5.2', '10.7'),  # of version 0.3
+    ('1.2', '11.7'),  # the ends of several intervals
+    ('−0.05', '2.5'),  # the same
+    ('−1.3', '0.8'),  # between two reports
+    ('96.6', '0.3'),  # of runs that no table has
+    ('39.92', '0.40'),  # the same
+    ('41.00', '0.09'),  # on lower-cased tokens
+    ('40.77', '0.41'),  # the same
+}
+TEXTS = [ROOT / 'README.md', ROOT / 'results/README.md', ROOT / 'results/published.md']
+
+
+@functools.cache
+def numbers_of_tables():
+    """Returns differences with intervals, and means with deviations, of all tables."""
+    effects, spreads = [], []
+    for file in (ROOT / 'results').glob('*/tables/*.csv'):
+        for row in csv.DictReader(file.read_text('utf-8').splitlines()):
+            if row.get('95% CI low'):
+                names = ('difference', '95% CI low', '95% CI high')
+                effect, low, high = (float(row[name]) for name in names)
+                effects += [(effect, low, high), (-effect, -high, -low)]
+            for name in row:
+                if row.get(f'{name} sd'):
+                    mean, sd = float(row[name]), float(row[f'{name} sd'])
+                    spreads += [(mean, sd), (100 - mean, sd)]  # percent right, wrong
+    return effects, spreads
+
+
+def has_rounded(rows, texts):
+    def is_rounded(number, text):
+        decimals = len(text.partition('.')[2])
+        return f'{number:.{decimals}f}'.replace('-', '−') == text.lstrip('+')
+
+    return any(all(map(is_rounded, row, texts)) for row in rows)
+
+
+@pytest.mark.parametrize('page', TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_quotes_numbers_that_a_table_has(page):
+    effects, spreads = numbers_of_tables()
+    text = ' '.join(page.read_text('utf-8').split())
+    kinds = [(EFFECT, effects), (SPREAD, spreads)]
+    kinds.append((INTERVAL, [(low, high) for _, low, high in effects]))
+    quoted = [(x, rows) for kind, rows in kinds for x in kind.findall(text)]
+    assert quoted
+    unknown = [
+        x for x, rows in quoted if x[-2:] not in OTHERS and not has_rounded(rows, x)
+    ]
+    assert not unknown
+
+
+def test_readme_counts_the_sweeps_with_several_arms():
+    text = (ROOT / 'README.md').read_text('utf-8')
+    assert f' {len(FOLDERS)} ablations' in text
