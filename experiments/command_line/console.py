@@ -108,7 +108,7 @@ def _of_float(value: float) -> str:
 
 
 def number_form(decimals: int | None) -> Callable[[Any], str]:
-    """Returns a format with so many decimals; without, numbers have their own."""
+    """Returns a format with the given number of decimals, or `cell` for None."""
     return cell if decimals is None else functools.partial(score, decimals=decimals)
 
 

@@ -121,7 +121,7 @@ def _metrics_of(runs: Sequence[Run]) -> list[str]:
 
 
 def lower_is_better(runs: Iterable[Run]) -> set[str]:
-    """Returns the scores of which a lower one is better."""
+    """Returns the names of scores for which lower is better."""
     evaluated = [of_set for run in runs for of_set in run.evaluations.values()]
     of_metrics = [of_set.get('lower_is_better', ()) for of_set in evaluated]
     return {*LOWER_IS_BETTER, *itertools.chain(*of_metrics)}

@@ -89,7 +89,7 @@ def test_a_folder_stands_for_the_runs_of_a_sweep_in_it(tmp_path, command):
     assert second.split()[:2] == [str(tmp_path / 'heads/b'), '2']
 
 
-def test_a_sweep_is_shown_by_its_own_measure(tmp_path, command, monkeypatch):
+def test_the_table_of_a_sweep_has_its_measure(tmp_path, command, monkeypatch):
     paths = made_runs.heads(tmp_path, {4: (30.0,), 8: (40.0,)})
     measure = Measure('test', 'loss', higher_is_better=False)
     sweep = dataclasses.replace(made_runs.sweep(tmp_path), measure=measure)

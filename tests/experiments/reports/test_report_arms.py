@@ -50,7 +50,7 @@ def test_an_arm_is_named_so_that_its_field_is_clear(tmp_path, field, word):
     assert [arm.name for arm in study(paths).arms] == [f'{word}=1', f'{word}=2']
 
 
-def test_arms_with_long_names_are_told_apart_by_their_directories(tmp_path):
+def test_arms_with_long_names_have_different_names(tmp_path):
     paths = []
     for arm, value in (('a', 'x' * 60), ('b', 'y' * 60)):
         for seed in (0, 1):

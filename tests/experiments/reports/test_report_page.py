@@ -132,7 +132,7 @@ def test_markdown_tells_the_same(report):
         assert f'](figures/{path.name})' in text
 
 
-def test_a_report_says_what_its_measure_and_margin_mean(tmp_path, monkeypatch):
+def test_a_report_explains_its_measure_and_margin(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, 'files', lambda figure: {})
     paths = heads(tmp_path / 'runs', {4: (30.0, 31.0), 8: (32.0, 33.5)})
     known = {'margin': 0.5, 'differs': '', 'source': ''}
