@@ -18,6 +18,7 @@ __version__ = '0.3.0'
 OLDEST_JAX = '0.7.2'
 
 __all__ = [
+    'LossScale',
     'Record',
     'TokenScores',
     'TrainState',

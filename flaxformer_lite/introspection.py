@@ -82,14 +82,13 @@ def record(
     def wants(name: str, is_alias: bool) -> bool:
         return intervened.wants(name, is_alias) or keeps(name, is_alias)
 
-    def keep(value: jax.Array, where: Where) -> jax.Array:
-        value = intervened.take(value, where)
+    def keep(value: jax.Array, where: Where) -> None:
         if keeps(where.name, intervened.is_alias(where.name)):
             found.values[where.name] = value
-        return value
 
     has_logits = wants('logits', False)
-    with nn.intercept_methods(Hooks(wants, keep).intercept):
+    hooks = Hooks(wants, intervened.take, keep=keep)
+    with nn.intercept_methods(hooks.intercept):
         _, written = model.apply(
             variables,
             *source_and_inputs(batch),

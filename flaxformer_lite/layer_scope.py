@@ -110,19 +110,29 @@ def publish(name: str, value: jax.Array) -> None:
     scope.published[name] = Published(value, exists)
 
 
-_outputs: contextvars.ContextVar[list[jax.Array] | None] = contextvars.ContextVar(
+@dataclasses.dataclass
+class LayerOutputs:
+    """The outputs of a stack's layers.
+
+    Attributes:
+      streams: The input of the first layer, then the residual stream after each layer.
+        `Stack.normalize` makes them outputs of the stack.
+      published: Values that layers before the last one published, by name.
+    """
+
+    streams: list[jax.Array] = dataclasses.field(default_factory=list)
+    published: dict[str, Published] = dataclasses.field(default_factory=dict)
+
+
+_outputs: contextvars.ContextVar[LayerOutputs | None] = contextvars.ContextVar(
     'outputs', default=None
 )
 
 
 @contextlib.contextmanager
-def layer_outputs() -> Iterator[list[jax.Array]]:
-    """Context in which the next call of a stack appends its layers' outputs to a list.
-
-    The list starts with the input of the first layer. Entries are residual streams;
-    `Stack.normalize` makes them outputs of the stack.
-    """
-    outputs: list[jax.Array] = []
+def layer_outputs() -> Iterator[LayerOutputs]:
+    """Context in which the next call of a stack adds its layers' outputs."""
+    outputs = LayerOutputs()
     token = _outputs.set(outputs)
     try:
         yield outputs
@@ -130,6 +140,6 @@ def layer_outputs() -> Iterator[list[jax.Array]]:
         _outputs.reset(token)
 
 
-def requested_outputs() -> list[jax.Array] | None:
-    """Returns the list of the enclosing `layer_outputs`, or None outside of one."""
+def requested_outputs() -> LayerOutputs | None:
+    """Returns the value of the enclosing `layer_outputs`, or None outside of one."""
     return _outputs.get()

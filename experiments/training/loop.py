@@ -296,9 +296,12 @@ class Trainer:
             'learning_rate': float(rate),
             **self.progress.row(),
         }
+        shown = ['loss', 'tokens_per_second']
+        if state.loss_scale is not None:
+            row['loss_scale'] = float(state.loss_scale.scale)
+            shown += ['loss_scale', 'skipped']
         self._log.write(self.step, 'train', **row)
-        shown = {name: row[name] for name in ('loss', 'tokens_per_second')}
-        self.screen.metrics(self.step, **shown)
+        self.screen.metrics(self.step, **{name: row[name] for name in shown})
 
     def _save(self, state: TrainState) -> None:
         self.screen.begin('saving', quiet=True)

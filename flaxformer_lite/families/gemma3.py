@@ -13,7 +13,6 @@ from flaxformer_lite.families.t5gemma import (
     check_numbers,
     kinds_given,
     query_pre_attn_scalar,
-    section,
 )
 
 _PATTERN = 'sliding_window_pattern'  # layers of which the last one is global
@@ -102,7 +101,7 @@ class Gemma3(Family):
             turns = (*turns[:1] * (theirs[_PATTERN] - 1), turns[-1])
         return {
             **theirs,
-            **t5gemma2.rotations('rope_parameters', _rope_parameters(theirs)),
+            **t5gemma2.rotations('', theirs),
             'scale': theirs['query_pre_attn_scalar'] ** -0.5,
             'layer_types': kinds_given('', theirs, turns),
             'decoder_start_token_id': theirs['bos_token_id'],
@@ -116,18 +115,3 @@ class Gemma3(Family):
         theirs['bos_token_id'] = theirs.pop('decoder_start_token_id')
         theirs['is_encoder_decoder'] = False
         return theirs
-
-
-def _rope_parameters(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the rotations of each kind of layer, which older configs have apart."""
-    given = section('rope_parameters', theirs.get('rope_parameters'))
-    scaling = section('rope_scaling', theirs.get('rope_scaling'))
-    older = {
-        'full_attention': {'rope_theta': theirs.get('rope_theta'), **scaling},
-        'sliding_attention': {'rope_theta': theirs.get('rope_local_base_freq')},
-    }
-    found = {}
-    for kind, fields in older.items():
-        fields = fields | section(f'rope_parameters.{kind}', given.get(kind))
-        found[kind] = {k: v for k, v in fields.items() if v is not None}
-    return found

@@ -37,7 +37,6 @@ _MODULE = {
     'final_logit_softcapping': 30.0,
     'rms_norm_eps': 1e-6,
     'rope_theta': 10000.0,
-    'rope_type': 'default',
 }
 
 
@@ -161,7 +160,10 @@ class T5Gemma(Family):
         """Returns the fields of a stack's config, and values derived from them."""
         found = {**_MODULE, **fields}
         check_numbers(f'{stack}.', found)
-        found |= section(f'{stack}.rope_parameters', found.get('rope_parameters'))
+        scaling = section(f'{stack}.rope_scaling', found.get('rope_scaling'))
+        rope = section(f'{stack}.rope_parameters', found.get('rope_parameters'))
+        rope = scaling or rope
+        found |= {**rope, 'rope_type': rope_type(rope)}
         window = found['sliding_window']
         found['window'] = window and window + (stack == 'encoder')
         return found | {'layer_types': kinds_given(f'{stack}.', found, _TURNS)}
@@ -199,6 +201,11 @@ def section(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f'{name} must be a section with fields, not {quote(value)}')
     return value
+
+
+def rope_type(parameters: Mapping[str, Any]) -> Any:
+    """Returns the kind of rotary parameters, which older configs name `type`."""
+    return parameters.get('rope_type', parameters.get('type', 'default'))
 
 
 def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from flaxformer_lite.families.t5gemma import (
     check_numbers,
     kinds_given,
     norms,
+    rope_type,
     section,
 )
 from flaxformer_lite.validation import quote
@@ -106,8 +107,7 @@ class T5Gemma2(T5Gemma):
         text = fields.get('text_config', fields)
         fields = {**_MODULE, **section(f'{stack}.text_config', text)}
         check_numbers(f'{stack}.', fields)
-        name = f'{stack}.rope_parameters'
-        fields |= rotations(name, section(name, fields.get('rope_parameters')))
+        fields |= rotations(f'{stack}.', fields)
         window = fields['sliding_window']
         if window is not None:
             fields['window'] = window if stack == 'decoder' else (window + 1) // 2
@@ -126,17 +126,30 @@ class T5Gemma2(T5Gemma):
         return fields
 
 
-def rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def rotations(prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the rotations of each kind of layer.
+
+    Older configs have them outside of `rope_parameters`.
+    """
+    name = f'{prefix}rope_parameters'
+    given = section(name, fields.get('rope_parameters'))
+    scaling = section(f'{prefix}rope_scaling', fields.get('rope_scaling'))
+    older = {
+        'full_attention': fields.get('rope_theta'),
+        'sliding_attention': fields.get('rope_local_base_freq'),
+    }
     found = {}
-    for kind, theta in THETA.items():
-        rope = {'rope_type': 'default', 'rope_theta': theta}
-        rope |= section(f'{name}.{kind}', parameters.get(kind))
-        if rope['rope_type'] not in ('default', 'linear'):
+    for kind, default in THETA.items():
+        theta = default if older[kind] is None else older[kind]
+        rope = {'rope_theta': theta, **section(f'{name}.{kind}', given.get(kind))}
+        if kind == 'full_attention':
+            rope |= scaling
+        if rope_type(rope) not in ('default', 'linear'):
             raise ValueError(
-                f'{name} has rope_type={quote(rope["rope_type"])}: '
+                f'{name} has rope_type={quote(rope_type(rope))}: '
                 "only 'default' and 'linear' are computed here"
             )
-        is_scaled = rope['rope_type'] == 'linear'
+        is_scaled = rope_type(rope) == 'linear'
         if is_scaled and rope.get('factor') is None:
             raise ValueError(f'there is no {name}.{kind}.factor')
         found[f'{kind}.rope_theta'] = rope['rope_theta']

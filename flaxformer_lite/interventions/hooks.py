@@ -31,6 +31,7 @@ class Hooks:
     Args:
       wants: (name, is_alias) → whether to take this activation.
       take: Returns the value to use instead.
+      keep: Called with the value that the model uses.
     """
 
     def __init__(
@@ -38,9 +39,11 @@ class Hooks:
         wants: Callable[[str, bool], bool],
         take: Callable[[jax.Array, Where], jax.Array],
         places: Places | None = None,
+        keep: Callable[[jax.Array, Where], None] = lambda value, where: None,
     ):
         self._wants = wants
         self._take_value = take
+        self._keep_value = keep
         self._places = places or Places()
         self._running: set[tuple[int, str]] = set()
         self._in_layer = False
@@ -92,11 +95,16 @@ class Hooks:
             }.get((path[3], method))
         return None
 
-    def _take(self, name, value, axes='BTD', is_alias=False, where=None):
+    def _take(self, name, value, axes='BTD', is_alias=False, where=None, mask=None):
         if not self._wants(name, is_alias):
             return value
         where = where or self._places.current or self._places.of_rows(value)
-        return self._take_value(value, where._replace(name=name, axes=axes))
+        where = where._replace(name=name, axes=axes)
+        new = self._take_value(value, where)
+        if mask is not None and new is not value:
+            new = jnp.where(mask, new, 0)
+        self._keep_value(new, where)
+        return new
 
     def _decode_hidden(self, module, of, args, kwargs):
         with self._places.in_target(args[1]):
@@ -204,11 +212,16 @@ class Hooks:
         if isinstance(parent, MultiHeadAttention):
             group_size = parent.sizes.num_heads // scores_BGTS.shape[1]
 
-        def take(of_scores, x_BGTS):
+        def take(of_scores, x_BGTS, mask_BHTS=None):
+            name_of_scores = f'{name}/{of_scores}'
             x_BHTS = _unfold(x_BGTS, group_size)
-            return _fold(self._take(f'{name}/{of_scores}', x_BHTS, 'BHTS'), group_size)
+            x_BHTS = self._take(name_of_scores, x_BHTS, 'BHTS', mask=mask_BHTS)
+            return _fold(x_BHTS, group_size)
 
-        return take('pattern', of(take('scores', scores_BGTS), mask_BGTS))
+        weights_BGTS = of(take('scores', scores_BGTS), mask_BGTS)
+        # A changed pattern must not read padding, later tokens or other hypotheses.
+        mask_BGTS = jnp.broadcast_to(mask_BGTS, weights_BGTS.shape)
+        return take('pattern', weights_BGTS, _unfold(mask_BGTS, group_size))
 
     def _out_proj(self, module, of, args, kwargs):
         name = '/'.join(module.path[:-1]) + '/result'

@@ -141,13 +141,14 @@ class ScannedStack(Stack):
         outputs = requested_outputs()
 
         def step(turn, carry, first, encoder_kv, caches, keep, context, beam):
-            x_BTD, published = carry
+            x_BTD, published, earlier = carry
             new_caches = []
             streams = []
             for i, layer in enumerate(_layers(turn)):
+                earlier = published
                 y_BTD, cache, published = run_layer(
                     layer,
-                    LayerScope(first + i, published),
+                    LayerScope(first + i, earlier),
                     x_BTD,
                     context,
                     None if encoder_kv is None else encoder_kv[i],
@@ -161,7 +162,7 @@ class ScannedStack(Stack):
                 new_caches.append(cache)
             _check_declared(published, carry[1])
             kept = None if outputs is None else tuple(streams)
-            return (x_BTD, published), (tuple(new_caches), kept)
+            return (x_BTD, published, earlier), (tuple(new_caches), kept)
 
         in_axes: Any = (0, 1, 1, 0, nn.broadcast, nn.broadcast)
         variable_axes = dict(_OF_A_LAYER)
@@ -184,12 +185,16 @@ class ScannedStack(Stack):
         # The number of the first layer of each turn.
         first = jnp.arange(0, self.num_layers, len(self.blocks))
         others = encoder_kv, old, keep, context, beam
-        carry = x_BTD, self._initial_published(*x_BTD.shape[:2])
-        (y_BTD, _), (new, streams) = scan(self.layers, carry, first, *others)
+        published = self._initial_published(*x_BTD.shape[:2])
+        # The last entry is what the last layer finds published.
+        carry = x_BTD, published, published
+        (y_BTD, _, earlier), (new, streams) = scan(self.layers, carry, first, *others)
         if outputs is not None:
             assert streams is not None
             turns = range(self.num_turns)
-            outputs += [x_BTD, *(y[:, turn] for turn in turns for y in streams)]
+            each = (y[:, turn] for turn in turns for y in streams)
+            outputs.streams += [x_BTD, *each]
+            outputs.published |= earlier
         return y_BTD, new if caches is None else tuple(map(LayersCache, new))
 
     @nn.nowrap

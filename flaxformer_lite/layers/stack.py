@@ -11,7 +11,12 @@ from jax.core import Tracer
 
 from flaxformer_lite.interception import interceptor_keys
 from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
-from flaxformer_lite.layer_scope import LayerScope, requested_outputs, running_layer
+from flaxformer_lite.layer_scope import (
+    LayerOutputs,
+    LayerScope,
+    requested_outputs,
+    running_layer,
+)
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.masks import AttentionContext, padding_known
@@ -209,20 +214,20 @@ class Stack(Checked, nn.Module):
     def end_with(
         self,
         layer: Block,
-        x_BTD: jax.Array,
+        outputs: LayerOutputs,
         context: AttentionContext,
         encoder_kv: KeyValues | None,
     ) -> jax.Array:
         """Returns the output of the stack if another layer replaced the last.
 
         Args:
-          layer: A module of the caller. It finds nothing published.
-          x_BTD: Residual stream before the last layer, from `layer_outputs`.
+          layer: A module of the caller.
+          outputs: Value of `layer_outputs` for a call of the stack.
         """
-        scope = LayerScope(self.num_layers - 1)
+        scope = LayerScope(self.num_layers - 1, outputs.published)
         run_layer = self._run_layer(trains=True)
         context = self._with_bias(context)
-        arguments = x_BTD, context, encoder_kv, None, None
+        arguments = outputs.streams[-2], context, encoder_kv, None, None
         y_BTD, _, _ = run_layer(layer, scope, *arguments)
         return self.normalize(y_BTD, context)
 
@@ -234,12 +239,13 @@ class Stack(Checked, nn.Module):
         if is_plain and isinstance(x_BTD, Tracer):
             run_layer = _cache_traces()
         new_caches = []
-        published = {}
+        published = earlier = {}
         streams = [x_BTD]
         for i in range(self.num_layers):
+            earlier = published
             y_BTD, cache, published = run_layer(
                 self.layer[i],
-                LayerScope(i, published),
+                LayerScope(i, earlier),
                 x_BTD,
                 context,
                 None if encoder_kv is None else encoder_kv[i],
@@ -252,7 +258,8 @@ class Stack(Checked, nn.Module):
             new_caches.append(cache)
         outputs = requested_outputs()
         if outputs is not None:
-            outputs += streams
+            outputs.streams += streams
+            outputs.published |= earlier
         return x_BTD, tuple(new_caches)
 
     @nn.nowrap

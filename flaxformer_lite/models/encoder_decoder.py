@@ -111,9 +111,10 @@ class EncoderDecoder(Model, kw_only=True):
         )
         if self.reads == 'last':
             return self.encoder(x_BSD, context)[0]
-        with layer_outputs() as streams:
+        with layer_outputs() as found:
             encoded_BSD, _ = self.encoder(x_BSD, context)
-        outputs = [self.encoder.normalize(x_BSD, context) for x_BSD in streams[:-1]]
+        streams = found.streams[:-1]
+        outputs = [self.encoder.normalize(x_BSD, context) for x_BSD in streams]
         # Not the last stream: an intervention may have changed the result.
         outputs.append(encoded_BSD)
         if self.reads == 'mixture':

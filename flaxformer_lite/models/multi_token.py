@@ -45,12 +45,12 @@ class MultiToken(EncoderDecoder, kw_only=True):
         positions_BS = source.positions_BT
         encoder_kv = self.decoder.cross_kv(encoded, positions_BS)
         x_BTD, context = self._target(source, inputs)
-        with layer_outputs() as streams:
+        with layer_outputs() as outputs:
             hidden_BTD, _ = self.decoder(x_BTD, context, encoder_kv)
         last_BSD = encoded[-1] if isinstance(encoded, tuple) else encoded
 
         def hidden_of(head) -> jax.Array:
             kv = head.project_source(last_BSD, positions_BS)
-            return self.decoder.end_with(head, streams[-2], context, kv)
+            return self.decoder.end_with(head, outputs, context, kv)
 
         return hidden_BTD, *map(hidden_of, self.decoder_heads)

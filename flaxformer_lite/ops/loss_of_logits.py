@@ -42,7 +42,7 @@ FLOAT16_FACTOR = 2.0**8
 
 
 class LossSums(struct.PyTreeNode):
-    """Sums over the labels that count, float32 scalars.
+    """Sums over the labels that count, float32 scalars. Only `loss` has a gradient.
 
     Attributes:
       loss: Training loss in nats.
@@ -88,7 +88,8 @@ def loss_of_logits(
 ) -> LossSums:
     """Returns the sums of a formula over logits = hidden tableᵀ + bias.
 
-    Only `loss` has a gradient.
+    Only `loss` has a gradient, with respect to `hidden_BTD` and `output`. Gradients of
+    `nll` and `others` raise ValueError.
 
     Args:
       hidden_BTD: Decoder output, float32 BTD or BTPD.
@@ -100,7 +101,7 @@ def loss_of_logits(
     chosen = choose(
         functools.partial(reference, settings=settings),
         # `custom_vjp` requires nondifferentiable arguments to be passed by position.
-        lambda *arrays: tuned(*arrays, settings),
+        lambda *arrays: _refuse_other_gradients(tuned(*arrays, settings)),
     )
     return chosen(hidden_BTD, output, targets)
 
@@ -274,6 +275,27 @@ def _backward(settings, gradients, cotangent):
 tuned.defvjp(_forward, _backward)
 
 
+def _refuse_other_gradients(sums: LossSums) -> LossSums:
+    """Makes gradients of sums that `_backward` ignores an error instead of 0."""
+    others = {name: _without_gradient('others', x) for name, x in sums.others.items()}
+    return sums.replace(nll=_without_gradient('nll', sums.nll), others=others)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _without_gradient(field: str, x: jax.Array) -> jax.Array:
+    return x
+
+
+def _refuse_gradient(field, residuals, cotangent):
+    raise ValueError(
+        f'LossSums.{field}: only loss has a gradient. Differentiate loss, which equals '
+        'nll for the loss cross_entropy(label_smoothing=0.0).'
+    )
+
+
+_without_gradient.defvjp(lambda field, x: (x, None), _refuse_gradient)
+
+
 def cross_entropy(smoothing: float, padding: int) -> Formula:
     """Returns −Σ_v q(v) log p(v), with q = (1 − ε) · label + ε / V over all V tokens.
 
@@ -325,7 +347,7 @@ def _cross_entropy_sums(logits_NV, statistics, targets, smoothing, padding):
     return LossSums(
         # Not `counts_N @ loss_N`: accelerators round the operands of products.
         loss=jnp.sum(counts_N * loss_N),
-        nll=jax.lax.stop_gradient(jnp.sum(counts_N * nll_N)),
+        nll=jnp.sum(counts_N * nll_N),
         correct=jnp.sum(counts_N * correct_N),
         tokens=counts_N.sum(),
     )

@@ -73,6 +73,8 @@ def loss_sums(
 ) -> LossSums:
     """Computes the loss of a batch.
 
+    Only the sum `loss` has a gradient.
+
     Args:
       variables: {'params': …} and any running statistics.
       loss: A `losses.base.Loss`, its class, or a spec such as '[cross_entropy,

@@ -81,11 +81,13 @@ class Metrics(struct.PyTreeNode):
 
     Attributes:
       gradient_norm: Norm of the gradient of the mean loss per token, before clipping.
+      loss_scale: Loss scale of the step; 1 for models that aren't float16.
     """
 
     sums: LossSums
     gradient_norm: jax.Array
     aux_metrics: dict[str, jax.Array] = struct.field(default_factory=dict)
+    loss_scale: jax.Array | float = 1.0
 
 
 TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
@@ -293,7 +295,8 @@ def _update(
     kept = kept.replace(step=state.step + 1, skipped=state.skipped + ~is_finite)
     if loss_scale is not None:
         kept = kept.replace(loss_scale=loss_scale.adjusted(is_finite))
-    return kept, Metrics(output.sums, norm, output.aux_metrics)
+    scale = 1.0 if loss_scale is None else loss_scale.scale
+    return kept, Metrics(output.sums, norm, output.aux_metrics, scale)
 
 
 def _sum_over_parts(

@@ -342,11 +342,15 @@ def test_layers_of_stacks_of_unequal_depth_have_no_pairs():
 @pytest.mark.parametrize(
     'scan_layers', [False, pytest.param(True, marks=pytest.mark.slow)]
 )
-def test_a_head_of_multi_token_is_the_decoder_with_another_last_layer(scan_layers):
+@pytest.mark.parametrize('block', ['sequential', 'value_residual'])
+def test_a_head_of_multi_token_is_the_decoder_with_another_last_layer(
+    block, scan_layers
+):
     """Gloeckle et al. (2024), §2: heads share the trunk and the output matrix."""
     fields: dict[str, Any] = dict(
         positions='t5', residual='pre_norm', norm='rms', d_model=8, num_layers=2
     )
+    fields['block'] = block
     plain = tiny.model(**fields)
     fields |= {'architecture': 'multi_token(heads=3)', 'scan_layers': scan_layers}
     model = tiny.model(**fields)

@@ -266,3 +266,54 @@ def test_a_record_with_interventions_has_the_values_that_the_model_uses():
     assert found.keys() == plain.keys()
     with pytest.raises(ValueError, match='layer_7/z.* is no activation'):
         record(*arguments, interventions={'decoder/layer_7/z': interventions.add(1)})
+
+
+PATTERNS = {
+    'encoder/*/self_attention/pattern': interventions.add(0.2),
+    'decoder/*/*_attention/pattern': interventions.set_to(0.3),
+}
+
+
+@pytest.mark.parametrize('name', ['paper', 'grouped', 'merged'])
+def test_a_changed_pattern_keeps_its_mask(name):
+    given = dict(PATTERNS)
+    if name == 'merged':
+        given = {
+            x.replace('*_attention', 'self_attention'): f for x, f in given.items()
+        }
+    m = model(name)
+
+    def logits_of(target, **options):
+        rows = flaxformer_lite.make_batch([[5, 6, 1]], [target], model=m, **options)
+        found = logits(m, tiny.all_variables(m), rows, interventions.as_pytree(given))
+        return np.asarray(found)[:, :3]
+
+    expected = logits_of([7, 8, 1])
+    np.testing.assert_allclose(logits_of([7, 8, 1], length=6), expected, atol=1e-5)
+    later = logits_of([7, 9, 1])
+    np.testing.assert_allclose(later[:, :2], expected[:, :2], atol=1e-5)
+    assert np.abs(later - expected)[:, 2].max() > 1e-3
+
+
+def test_beams_do_not_read_each_other_through_a_changed_pattern():
+    given = {'decoder/*/self_attention/pattern': interventions.add(0.2)}
+    found = generate('paper', 'beam(beams=4, alpha=0)', given, n_best=4)
+    given = interventions.as_pytree(given)
+    for i in range(4):
+        expected = log_p_of('paper', found.tokens_BNL[:, i], given)
+        exists = np.asarray(found.exists_BN[:, i])
+        np.testing.assert_allclose(
+            found.scores_BN[exists, i], expected[exists], atol=1e-3
+        )
+
+
+def test_a_record_has_the_masked_pattern():
+    m = model('paper')
+    record = jax.jit(flaxformer_lite.record, static_argnums=0)
+    arguments = m, tiny.all_variables(m), batch()
+    name = 'decoder/layer_0/self_attention/pattern'
+    pattern = record(*arguments, interventions={name: interventions.set_to(0.3)})
+    pattern_BHTS = np.asarray(pattern.values[name])
+    is_later_TS = np.triu(np.ones(pattern_BHTS.shape[-2:], bool), 1)
+    assert (pattern_BHTS[:, :, is_later_TS] == 0).all()
+    assert (pattern_BHTS[0, :, 0, 0] == np.float32(0.3)).all()

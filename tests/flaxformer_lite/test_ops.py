@@ -27,6 +27,7 @@ from flaxformer_lite.ops import (
     sum_by_index,
     top_k,
 )
+from flaxformer_lite.training.loss import as_loss
 
 F32, BF16 = jnp.float32, jnp.bfloat16
 # What two orders of summation, or two roundings to the dtype, may differ by.
@@ -164,7 +165,7 @@ def test_tuned_loss_of_logits_is_the_reference(
             formula = loss_of_logits.cross_entropy(smoothing, padding=0)
             settings = loss_of_logits.LossOptions(formula, dtype)
             sums = version(hidden_BTD, (table_VD, None), (labels_BT,), settings)
-            return 3 * sums.loss + 5 * sums.nll, sums
+            return 3 * sums.loss, sums
 
         return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(hidden_BTD, table_VD)
 
@@ -173,6 +174,29 @@ def test_tuned_loss_of_logits_is_the_reference(
     # Logits, and all that is computed of them, are float32 in both.
     assert_equal(sums, expected_sums, TOLERANCE[F32])
     assert_equal(gradients, expected_gradients, TOLERANCE[dtype])
+
+
+def test_gradients_of_sums_other_than_the_loss_are_errors():
+    formula = as_loss('[cross_entropy, z_loss]').formula(padding=0)
+    arguments = (random(9, 5, seed=1), None), (jnp.ones((2, 7), jnp.int32),)
+    settings = loss_of_logits.LossOptions(formula)
+
+    def gradient(of_sums):
+        def total(hidden_BTD):
+            sums = loss_of_logits.loss_of_logits(hidden_BTD, *arguments, settings)
+            return of_sums(sums)
+
+        return jax.jit(jax.grad(total))(random(2, 7, 5))
+
+    assert jnp.any(gradient(lambda sums: sums.loss / sums.tokens) != 0)
+    assert jnp.all(gradient(lambda sums: sums.correct) == 0)
+    others = [lambda sums: sums.nll, lambda sums: sum(sums.others.values())]
+    for field, of_sums in zip(('nll', 'others'), others, strict=True):
+        message = rf'LossSums\.{field}: only loss has a gradient\. Differentiate loss'
+        with pytest.raises(ValueError, match=message):
+            gradient(of_sums)
+    with ops.use_reference():
+        assert jnp.any(gradient(others[0]) != 0)
 
 
 def test_tuned_softmax_statistics_is_the_reference():

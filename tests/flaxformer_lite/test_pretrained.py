@@ -244,6 +244,19 @@ def test_published_configs_of_gemma_3_state_kinds_of_layers_in_older_ways(name):
     assert turns == (period - 1, 1)
 
 
+@pytest.mark.parametrize('name', ['gemma3', 't5gemma2'])
+@pytest.mark.parametrize('section', ['rope_parameters', 'rope_scaling'])
+def test_type_is_the_older_name_of_rope_type(name, section):
+    config = folder.read_config(GOLDENS / name)
+    scaling = {'type': 'linear', 'factor': 8.0}
+    own = {'full_attention': scaling} if section == 'rope_parameters' else scaling
+    fields = {'rope_parameters': None, section: own}
+    config = with_layers(config, {'rope_theta': 30_000.0, **fields})
+    found = family_of(GOLDENS / name).read(config, []).config
+    for positions in (found.positions, found.value('positions', 'decoder')):
+        assert 'rotary(max_wavelength=30000.0, scale=8.0)' in str(positions)
+
+
 def read_whole(folder_name):
     """Returns golden values with each source as the beginning of its target."""
     golden = golden_of(folder_name)

@@ -198,6 +198,14 @@ def test_a_config_that_is_not_computed_is_refused_by_its_field(marian, fields, w
             'yarn',
             "decoder.rope_parameters has rope_type='yarn': only 'default' and 'linear'",
         ),
+        (
+            *('t5gemma', 'encoder.rope_parameters', {'type': 'linear', 'factor': 2.0}),
+            "encoder.rope_type='linear' is not supported for t5gemma",
+        ),
+        (
+            *('t5gemma', 'decoder.rope_scaling', {'type': 'linear', 'factor': 2.0}),
+            "decoder.rope_type='linear' is not supported for t5gemma",
+        ),
     ],
 )
 def test_a_stack_that_is_not_computed_is_refused_by_its_field(

@@ -166,6 +166,7 @@ def test_an_update_that_overflows_float16_halves_the_scale_and_is_not_made():
     assert np.isfinite(metrics.sums.loss) and not np.isfinite(metrics.gradient_norm)
     same(copy(after.params), before.params)
     assert after.skipped == 1 and after.loss_scale.scale == 2.0**21
+    assert metrics.loss_scale == 2.0**22
     assert after.loss_scale.finite_updates == 0
 
 

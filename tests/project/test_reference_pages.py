@@ -8,8 +8,10 @@ import re
 
 import pages
 
+import flaxformer_lite
 from configs.sweeps import table3
 from experiments.sweeps import schema
+from flaxformer_lite import public
 
 TABLE_3 = pages.text('docs/how_to/table3.md')
 
@@ -69,6 +71,37 @@ def test_the_page_of_the_library_lists_members_that_there_are():
     assert 'flaxformer_lite.decoding' in modules and len(modules) > 3
     for name in set(re.findall(r'^::: (\S+)$', page, re.MULTILINE)) - set(modules):
         assert pkgutil.resolve_name(name)
+
+
+def test_the_page_of_the_library_lists_every_public_name():
+    listed = re.findall(
+        r'^::: (\S+)$', pages.text('docs/reference/api.md'), re.MULTILINE
+    )
+    names = {name for path in listed for name in path.split('.')}
+    assert set(flaxformer_lite.__all__) <= names
+    exported = {name for name in vars(public) if not name.startswith('_')}
+    assert exported == set(flaxformer_lite.__all__)
+
+
+def test_errors_of_the_library_name_members_that_there_are():
+    listed = re.findall(
+        r'^::: (\S+)$', pages.text('docs/reference/api.md'), re.MULTILINE
+    )
+    classes = {path.rpartition('.')[2]: pkgutil.resolve_name(path) for path in listed}
+    named = re.findall(r'\b([A-Z]\w+)\.(\w+)', '\n'.join(errors_in_code()))
+    assert ('LossScale', 'for_model') in named
+    for name, member in named:
+        assert hasattr(classes[name], member), (name, member)
+
+
+def errors_in_code():
+    """Returns the strings of the library's errors."""
+    for file in (pages.ROOT / 'flaxformer_lite').rglob('*.py'):
+        for error in ast.walk(ast.parse(file.read_text('utf-8'))):
+            if isinstance(error, ast.Raise):
+                for node in ast.walk(error):
+                    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                        yield node.value
 
 
 def test_the_guide_of_sweeps_names_every_field():

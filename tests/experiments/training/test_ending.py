@@ -18,6 +18,7 @@ from experiments.evaluation import evaluator
 from experiments.runs import directory, metrics_log, trained_run
 from experiments.training.metrics import Progress, stops_early
 from flaxformer_lite.ops.loss_of_logits import LossSums
+from flaxformer_lite.training import loss_scale
 from flaxformer_lite.training.train_step import Metrics
 
 SMALL = small_runs.FIELDS | {
@@ -309,3 +310,41 @@ def test_a_row_has_means_over_target_tokens():
     assert (row['loss'], row['accuracy'], row['gradient_norm']) == (1.25, 0.25, 1.5)
     assert row['perplexity'] == math.exp(25 / 40)
     assert row['loss/z_loss'] == 12.5 / 40
+
+
+@pytest.mark.parametrize(
+    ('loss', 'gradient_norm', 'scale', 'is_divergence'),
+    [
+        (20.0, math.inf, 2.0, False),
+        (20.0, math.nan, 1.0, True),
+        (math.nan, math.nan, 2.0, True),
+    ],
+)
+def test_a_step_diverges_if_no_smaller_loss_scale_can_fix_it(
+    loss, gradient_norm, scale, is_divergence
+):
+    progress = Progress('digest of the text')
+    sums = LossSums(loss, nll=loss, correct=5.0, tokens=10.0)
+    metrics = Metrics(sums, gradient_norm, loss_scale=scale)
+    progress.add(1, progress.position, metrics)
+    expected = [(1, progress.position)] if is_divergence else []
+    assert progress.settle() == expected
+    resumed = Progress(**progress.metadata())
+    assert resumed.row()['skipped'] == progress.row()['skipped'] == 1
+
+
+def test_float16_trains_by_default_and_resumes_with_its_loss_scale(
+    data, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(loss_scale, 'INITIAL', 2.0**18)
+    fields = dict(model__dtype='float16', train__log_every=1, evaluation__every=0)
+    for steps in (3, 8):
+        start(data, tmp_path, **fields, train__steps=steps)
+    out = capsys.readouterr().out
+    rows = metrics_log.read_rows(tmp_path)
+    rows = [row for row in rows if row['kind'] == 'train']
+    skipped = [row['skipped'] for row in rows]
+    assert skipped[0] == 1 and skipped[-1] == 0 and len(rows) == 8
+    scales = [2.0 ** (18 - sum(skipped[: i + 1])) for i in range(8)]
+    assert [row['loss_scale'] for row in rows] == scales
+    assert f'loss scale {scales[-1]:,.0f}  skipped 0' in out
