@@ -432,7 +432,7 @@ def _check_readable(folder: Path) -> None:
                 with (
                     storage.as_user_error('read', path),
                     contextlib.suppress(FileNotFoundError),
-                    path.open('rb') as file,
+                    storage.open_regular(path) as file,
                 ):
                     hashlib.file_digest(file, 'sha256')
 
