@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
