@@ -66,7 +66,7 @@ def main() -> None:
             text, kind = explained.html(run, pairs, shown.count), 'html'
             found = console.count_noun(len(pairs), 'pair')
     file = args.workdir / f'explanations.{args.set}.{kind}'
-    storage.write_output(file, text)
+    storage.write(file, text)
     print(found)
     print(f'saved as {file}')
 

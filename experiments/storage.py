@@ -11,8 +11,8 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from io import BufferedReader
+from collections.abc import Callable, Collection, Iterable, Iterator
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +29,7 @@ _BYTE_ORDER_MARK = '\ufeff'
 _SUM = re.compile(r'([0-9a-f]{64})  (?!\.{1,2}$)([^/\0]{1,255})')
 _DEEPEST = 100  # levels of JSON
 LONGEST_LINE = 2**24  # bytes; readers never hold more of a line
+_LARGEST = 2**30  # bytes of a file that is read at once
 
 
 class InUse(UserError):
@@ -96,9 +97,39 @@ def check_line_ends(only_line: bytes) -> None:
         )
 
 
-def remove_leftovers(folder: Path) -> None:
+def check_entries(root: Path, folders: Collection[str]) -> None:
+    """Raises UserError for a pipe or device in a folder, or a link that leaves it.
+
+    Others may have written the folder. A link could lead to any file of this user, and
+    a reader of a pipe waits forever. The folder itself may be a link.
+
+    Args:
+      folders: Names of folders in `root` whose content is also checked.
+    """
+    real_root = os.path.realpath(root)
+    for parent, names, files in os.walk(root):
+        for path in map(Path(parent).joinpath, [*names, *files]):
+            _check_entry(path, real_root)
+        if Path(parent) == root:
+            names[:] = [name for name in names if name in folders]
+
+
+def _check_entry(path: Path, root: str) -> None:
+    with as_user_error('read', path):
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:  # removed meanwhile
+            return
+    if stat.S_ISLNK(mode):
+        if not Path(os.path.realpath(path)).is_relative_to(root):
+            refuse_link(path)
+    elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UserError(f'{path}: is a pipe or device. Remove it.')
+
+
+def remove_leftovers(folder: Path, pattern: str = '.*.tmp') -> None:
     """Removes leftovers of `replacing`. No other process may be writing."""
-    for path in folder.glob('.*.tmp'):
+    for path in folder.glob(pattern):
         remove(path)
 
 
@@ -119,9 +150,15 @@ def write_output(path: Path, data: str | bytes) -> None:
 
 def append(path: Path, data: bytes) -> None:
     """Appends data to a file. It survives a kill, but not a power cut: see `sync`."""
-    refuse_link(path)
-    with as_user_error('write', path), open(path, 'ab', opener=_open_no_link) as file:
+    with as_user_error('write', path), open_end(path) as file:
         file.write(data)
+
+
+def open_end(path: Path) -> BufferedWriter:
+    """Opens a file for appending."""
+    refuse_link(path)
+    with as_user_error('write', path):
+        return open(path, 'ab', opener=_open_no_link)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -145,8 +182,10 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads a regular file."""
+    """Reads a regular file; raises OSError for one of more than 1 GiB."""
     with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > _LARGEST:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         return file.read()
 
 
@@ -264,6 +303,7 @@ def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
         wrong = damage(folder / SUMS)
         if not wrong:
             return  # another process made it while this one waited
+        remove_leftovers(folder.parent, f'.{folder.name}.*.tmp')
         if exists(folder):
             warn(f'{folder} is damaged ({wrong}); rebuilding it')
             remove(folder)

@@ -33,7 +33,7 @@ def facts(path: Path) -> dict[str, str]:
     """Returns the origin and the digest of the base of a run; {} without a base."""
     saved = Checkpoints(path / NAME)
     digest = saved.digest(0)
-    return {'run': saved.metadata(0)['run'], 'sha256': digest} if digest else {}
+    return {'run': saved.metadata(0).get('run', ''), 'sha256': digest} if digest else {}
 
 
 def check(checkpoints: Checkpoints) -> None:

@@ -49,7 +49,11 @@ def silence_orbax() -> None:
 
     Changes the process's filters and a hook, so only commands call it.
     """
-    logging.getLogger('absl').addFilter(lambda line: 'orbax' not in line.pathname)
+    from absl import logging as absl_logging  # late, as all slow imports
+
+    # Records name the file of the caller only if absl makes its logger.
+    absl_logger = absl_logging.get_absl_logger()
+    absl_logger.addFilter(lambda line: 'orbax' not in line.pathname)
     late = 'exception was never retrieved'
     logging.getLogger('asyncio').addFilter(lambda line: late not in line.getMessage())
     # Orbax's event loops end with the first error, and the reads after it never start.

@@ -84,10 +84,13 @@ def as_run(name: str, source: str = '', target: str = '') -> Path:
     owner, _, rest = name.partition('/')
     # A later version may convert it otherwise.
     made_by = '-'.join([found.name, str(load.VERSION), source, target]).rstrip('-')
-    kept = (
-        compilation.use_cache()
-        / f'{_CONVERTED}{owner}--{rest.partition("@")[0]}-{made_by}'
-    )
+    folder_name = f'{_CONVERTED}{owner}--{rest.partition("@")[0]}-{made_by}'
+    if not storage.is_file_name(folder_name):
+        raise UserError(
+            f'tokenizer: the languages {source!r} and {target!r} of {name} must be '
+            'codes without slashes.'
+        )
+    kept = compilation.use_cache() / folder_name
     with storage.lock(kept.with_name(f'.{kept.name}.lock'), wait=True):
         if not storage.exists(kept):
             try:

@@ -67,7 +67,7 @@ class Explainer:
         folder = self.run.path / 'translations'
         for file in sorted(folder.glob('*.source.txt')):
             with storage.as_user_error('read', file):
-                lines = file.read_text('utf-8').splitlines()
+                lines = storage.read_bytes(file).decode().splitlines()
             if lines:
                 return lines[0]
         return ''

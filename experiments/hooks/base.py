@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from flaxformer_lite.validation import Checked
+from experiments import storage
+from experiments.errors import UserError
+from flaxformer_lite.validation import Checked, quote
 
 Row = Mapping[str, Any]
 
@@ -54,6 +56,19 @@ class Hook(Checked):
 
     def end(self, result: Row | None) -> None:
         """Called last, with `result.json`; None if the run was stopped or failed."""
+
+
+def saved_id(file: Path) -> str | None:
+    """Returns the id that a hook saved in a JSON file, if it exists."""
+    if not storage.exists(file):
+        return None
+    found = storage.read_json(file)
+    if not isinstance(found, str):
+        raise UserError(
+            f'{file}: must be a string, not {quote(found)}. Remove it to start a new '
+            'run of the service.'
+        )
+    return found
 
 
 def numbers(row: Row) -> dict[str, float]:

@@ -6,7 +6,7 @@ import re
 from typing import Any, ClassVar
 
 from experiments import storage
-from experiments.hooks.base import Hook, numbers
+from experiments.hooks.base import Hook, numbers, saved_id
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -30,7 +30,7 @@ class Mlflow(Hook):
             mlflow.set_tracking_uri(self.uri)
         mlflow.set_experiment(self.experiment)
         file = run.path / 'mlflow.json'
-        known = storage.read_json(file) if storage.exists(file) else None
+        known = saved_id(file)
         # A resumed run keeps its name and config, which MLflow can't change.
         name = None if known else storage.run_title(run.path)
         active = mlflow.start_run(run_id=known, run_name=name)

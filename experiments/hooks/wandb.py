@@ -5,7 +5,7 @@ import importlib
 from typing import Any, ClassVar
 
 from experiments import storage
-from experiments.hooks.base import Hook, numbers
+from experiments.hooks.base import Hook, numbers, saved_id
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -26,7 +26,7 @@ class Wandb(Hook):
     def start(self, run):
         wandb: Any = importlib.import_module(self.package)
         file = run.path / 'wandb.json'
-        known = storage.read_json(file) if storage.exists(file) else None
+        known = saved_id(file)
         self._run: Any = wandb.init(
             project=self.project,
             entity=self.entity or None,

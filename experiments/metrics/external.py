@@ -6,9 +6,9 @@ import json
 import math
 import os
 import shlex
-import signal
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Annotated
 
@@ -21,6 +21,7 @@ Texts = tuple[str, str, str]  # source, hypothesis, reference
 _KEYS = ('source', 'hypothesis', 'reference')
 _SAMPLE = ('A dog.', 'Ein Hund.', 'Ein Hund.')
 _FORMAT = 'Print one score per line to standard output, and nothing else'
+_LEADER = 'import os, signal, sys; sys.stdin.read(); os.killpg(0, signal.SIGKILL)'
 # Evaluations repeat sentences, and reports score the same translations several times.
 _known: dict[tuple[str, Texts], float] = {}
 
@@ -83,32 +84,18 @@ class External(Metric):
         return {x: _known[self.command, x] for x in asked}
 
     def _run(self, rows: str) -> str:
-        program, *arguments = shlex.split(self.command)
-        try:
-            process = subprocess.Popen(
-                [program, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                encoding='utf-8',
-                errors='replace',
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise self._error(
-                f'cannot run {program!r}: {reason(error)}', 'Install it or correct it'
-            ) from None
-        with process:
-            try:
-                printed, errors = process.communicate(rows, self.timeout)
-            except subprocess.TimeoutExpired:
-                _kill(process)
-                raise self._error(
-                    f'no scores within {self.timeout:g} s', 'Set a longer timeout'
-                ) from None
-            except BaseException:
-                _kill(process)
-                raise
+        with contextlib.ExitStack() as opened:
+            # The group ends first, because the exit of the process waits for it.
+            with _process_group() as group:
+                process = opened.enter_context(self._start(group))
+                try:
+                    printed, errors = process.communicate(rows, self.timeout)
+                except subprocess.TimeoutExpired:
+                    raise self._error(
+                        f'no scores within {self.timeout:g} s', 'Set a longer timeout'
+                    ) from None
+                finally:
+                    process.kill()  # on Windows, which has no groups
         if process.returncode:
             last = (errors.strip() or 'it printed no message').splitlines()[-1]
             raise self._error(
@@ -116,6 +103,23 @@ class External(Metric):
                 'Run it in a terminal to see all messages',
             )
         return printed
+
+    def _start(self, group: int | None) -> 'subprocess.Popen[str]':
+        program, *arguments = shlex.split(self.command)
+        try:
+            return subprocess.Popen(
+                [program, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding='utf-8',
+                errors='replace',
+                process_group=group,
+            )
+        except (OSError, ValueError) as error:
+            raise self._error(
+                f'cannot run {program!r}: {reason(error)}', 'Install it or correct it'
+            ) from None
 
     def _number(self, line: str) -> float:
         with contextlib.suppress(ValueError):
@@ -131,10 +135,15 @@ class External(Metric):
         )
 
 
-def _kill(process: 'subprocess.Popen[str]') -> None:
-    """Kills the command with its own processes, which would keep its output open."""
+@contextlib.contextmanager
+def _process_group() -> Iterator[int | None]:
+    """Yields a process group that ends with the block and with this process.
+
+    Its leader reads a pipe that closes even if this process is killed.
+    """
     if not hasattr(os, 'killpg'):  # Windows
-        process.kill()
+        yield None
         return
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    command = [sys.executable, '-I', '-S', '-c', _LEADER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0) as leader:
+        yield leader.pid

@@ -71,7 +71,7 @@ def write(
     files['report.md'] = markdown(title, sections)
     files['index.html'] = html(title, sections)
     for name, data in files.items():
-        storage.write_output(folder / name, data)
+        storage.write(folder / name, data)
 
 
 def _some(*found: Any) -> list[Any]:

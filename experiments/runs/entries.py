@@ -39,6 +39,10 @@ NUMBER = EntryType(
 COUNT = EntryType('a whole number', lambda x: isinstance(x, int) and NUMBER.holds(x))
 TEXT = EntryType('a string', lambda x: isinstance(x, str))
 OBJECT = EntryType('an object', lambda x: isinstance(x, dict))
+PAIRS = EntryType(
+    'an object of pairs of whole numbers',
+    lambda x: OBJECT.holds(x) and all(map(_is_pair, x.values())),
+)
 # The name of a set is part of the names of its files.
 SET = EntryType('a file name', lambda x: isinstance(x, str) and storage.is_file_name(x))
 
@@ -77,6 +81,8 @@ OPTIONAL = {
     'learning_rate': NUMBER.or_null,
     'gradient_norm': NUMBER.or_null,
 }
+INIT = {'run': TEXT, 'tokenizer': TEXT}
+INIT_OPTIONAL = {'anew': TEXT.array, 'rows': PAIRS}
 FAILURE = {'status': TEXT}
 FAILURE_OPTIONAL = {'step': COUNT.or_null, 'message': TEXT}
 ENVIRONMENT_OPTIONAL = {
@@ -123,3 +129,7 @@ def _of_metrics(values: Mapping[str, Any]) -> Schema:
         elif name.startswith('loss/'):
             found[name] = NUMBER.or_null
     return found
+
+
+def _is_pair(value: Any) -> bool:
+    return COUNT.array.holds(value) and len(value) == 2

@@ -161,7 +161,8 @@ def read_run(path: Path) -> Run:
     rows = metrics_log.read_rows(path)
     status, message, result = run_status(path)
     if status == FINISHED:
-        _check_file(path, path / metrics_log.NAME, result)
+        for name in (metrics_log.NAME, ENVIRONMENT):
+            _check_file(path, path / name, result)
     else:
         result = _result_so_far(rows)
     final = result.get('averaged_steps', [])
@@ -207,7 +208,7 @@ def read_result(path: Path) -> Entries:
 
 def seals(path: Path, result: Entries) -> Entries:
     steps = result['averaged_steps']
-    files = [path / metrics_log.NAME]
+    files = [path / metrics_log.NAME, path / ENVIRONMENT]
     for name in result['evaluations']:
         files.append(outputs_path(path, name, max(steps), len(steps)))
     there = filter(storage.exists, files)
@@ -217,7 +218,7 @@ def seals(path: Path, result: Entries) -> Entries:
 
 def changed_file(file: Path) -> str:
     """Returns a warning that a file has changed since the run ended."""
-    return f'{file}: was edited or damaged after the run wrote it'
+    return f'{file}: was edited, damaged or removed after the run wrote it'
 
 
 def _check_file(path: Path, file: Path, result: Entries) -> None:

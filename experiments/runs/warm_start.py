@@ -19,7 +19,7 @@ from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, prefix_errors, user_errors
-from experiments.runs import trained_run
+from experiments.runs import entries, trained_run
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
@@ -104,7 +104,12 @@ def vocabulary(
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    return storage.read_json(path / NAME)
+    """Returns the record in `init.json`; entries of later versions may be missing."""
+    file = path / NAME
+    record = storage.read_json(file)
+    fix = 'Restore the file from a copy.'
+    entries.check(file, fix, record, entries.INIT, entries.INIT_OPTIONAL)
+    return {'anew': [], 'rows': {}, **record}
 
 
 def load(

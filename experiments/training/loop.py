@@ -207,9 +207,8 @@ class Trainer:
         return state
 
     def _resume(self, restored: Restored) -> None:
-        self._check_rows(restored.step, restored.metadata.pop('rows', None))
-        restored.metadata.pop('base', None)
-        self.progress = Progress(**restored.metadata)
+        self._check_rows(restored.step, restored.metadata.get('rows'))
+        self.progress = Progress.of(restored.metadata)
         if self.progress.text != self.setup.pairs.digest:
             raise UserError(
                 f'the training text differs from the one that {self.path} started '

@@ -52,6 +52,13 @@ class Progress:
         self._started: list[_Started] = []
         self.start_clock()
 
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> 'Progress':
+        """Returns the progress in the metadata of a checkpoint."""
+        own = ('position', 'seconds', 'tokens', 'window')
+        kept = {name: metadata[name] for name in own if name in metadata}
+        return cls(metadata.get('text', ''), **kept)
+
     def metadata(self) -> dict[str, Any]:
         """Returns the constructor arguments, which checkpoints store as JSON."""
         return {

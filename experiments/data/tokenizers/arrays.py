@@ -15,6 +15,7 @@ from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, check_list, reason
 from flaxformer_lite import validation
+from flaxformer_lite.validation import Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +42,13 @@ class Arrays(Tokenizer):
             return json.loads(self.model)['features']
         with self._archive() as archive:
             return self._array(archive, min(archive)).shape[1]
+
+    def opened(self, model):
+        about = storage.parse_json(model)
+        validation.check('the content', dict, about)
+        for name, kind in {'features': Size, 'sha256': str}.items():
+            validation.check(name, kind, about.get(name))
+        return super().opened(model)
 
     @property
     def dtype(self):

@@ -18,8 +18,9 @@ from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer, until
 from experiments.errors import UserError, check_list, reason
+from flaxformer_lite import validation
 from flaxformer_lite.special_tokens import SpecialTokens
-from flaxformer_lite.validation import Range
+from flaxformer_lite.validation import Range, Size
 
 Around = tuple[list[int], list[int]]  # the tokens before and after a text
 CONFIG, GENERATION = 'config.json', 'generation_config.json'
@@ -28,6 +29,8 @@ _FILES = ('*.json', '*.model', '*.spm', '*.txt')
 _WEIGHTS_INDEX = '.index.json'
 # Folder of the copies in a run, next to the list of their checksums.
 _FOLDER = 'published'
+# Until 0.4, these special tokens had other names.
+_RENAMED = {'start': 'bos', 'end': 'eos'}
 _SHOWN = 3  # languages to list in an error
 # Begins a source whose languages differ from the default ones. A space before it makes
 # it text.
@@ -111,8 +114,9 @@ class HuggingfaceTokenizer(Tokenizer):
         return self.opened(self.train(())).vocab_size
 
     def opened(self, model):
-        vocab_size = json.loads(model)['vocab_size']
-        return dataclasses.replace(self, model=model, vocab_size=vocab_size)
+        fields = storage.parse_json(model)
+        _check_fields(fields)
+        return dataclasses.replace(self, model=model, vocab_size=fields['vocab_size'])
 
     @property
     def _folder(self) -> Path:
@@ -146,10 +150,7 @@ class HuggingfaceTokenizer(Tokenizer):
     @property
     def config_tokens(self) -> SpecialTokens:
         """The special tokens in the checkpoint's config."""
-        stored: dict[str, int] = self._fields['config_tokens']
-        # Until 0.4 the fields were named `start` and `end`.
-        renamed = {'start': 'bos', 'end': 'eos'}
-        return SpecialTokens(**{renamed.get(k, k): v for k, v in stored.items()})
+        return _special_tokens(self._fields['config_tokens'])
 
     @property
     def digest(self):
@@ -365,6 +366,30 @@ def from_checkpoint(
     found = HuggingfaceTokenizer(path=str(folder)).opened(model)
     _check_tokens(found, folder)
     return found
+
+
+def _check_fields(fields: Any) -> None:
+    """Raises ValueError for a field of `model` that is missing or of another type."""
+    validation.check('the content', dict, fields)
+    kinds = {'sums': dict, 'vocab_size': Size, 'config_tokens': dict}
+    for name, kind in (kinds | {'languages': list}).items():
+        validation.check(name, kind, fields.get(name))
+    validation.check('new', dict, fields.get('new', {}))
+    for name in ('sums', 'new'):
+        for key, value in fields.get(name, {}).items():
+            validation.check(f'{name}.{key}', str, value)
+    if len(fields['languages']) != 2:
+        raise ValueError('languages must have two entries')
+    for code in fields['languages']:
+        validation.check('languages', str, code)
+    _special_tokens(fields['config_tokens'])
+
+
+def _special_tokens(stored: Mapping[str, int]) -> SpecialTokens:
+    tokens = {_RENAMED.get(name, name): token for name, token in stored.items()}
+    if tokens.keys() != {'padding', 'bos', 'eos'}:
+        raise ValueError('config_tokens must have padding, bos and eos')
+    return SpecialTokens(**tokens)
 
 
 def _open(folder: Path, source: str = '', target: str = '') -> Any:

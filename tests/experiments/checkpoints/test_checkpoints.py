@@ -493,9 +493,9 @@ def test_a_run_that_trains_can_be_read_at_any_time(tmp_path, shapes, monkeypatch
 # Kills, power cuts, full disks.
 
 
-def run(code, *arguments, **options):
+def run(code, *arguments, before='', **options):
     package = 'tests.experiments.checkpoints'
-    program = f'from {package}.test_checkpoints import *\n{code}'
+    program = f'{before}\nfrom {package}.test_checkpoints import *\n{code}'
     return subprocess.Popen(
         [sys.executable, '-c', program, *arguments],
         stdout=subprocess.PIPE,
@@ -553,12 +553,12 @@ def test_all_is_on_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     ]
 
 
+# A command does this before its other imports.
+SILENCE = 'from experiments.command_line import command; command.silence_orbax()'
 # Files may grow to some size only: as with a full disk or a quota, a write fails half
 # way.
 FULL = """
 import resource
-from experiments.command_line import command
-command.silence_orbax()
 checkpoints = Checkpoints(Path(sys.argv[1]), keep=1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
@@ -575,7 +575,7 @@ checkpoints.close()
 @pytest.mark.parametrize('limit', [0, 200, 500_000])
 def test_a_disk_that_is_full_leaves_the_last_checkpoint_good(tmp_path, limit):
     save(tmp_path, 1)
-    output, noise = run(FULL, str(tmp_path), str(limit)).communicate()
+    output, noise = run(FULL, str(tmp_path), str(limit), before=SILENCE).communicate()
     assert noise == ''
     assert output.startswith(f'cannot write a checkpoint to {tmp_path}: ')
     assert output.count('\n') == 1 and 'File too large' in output

@@ -90,9 +90,20 @@ def test_a_file_that_was_edited_is_told_once_and_read(tmp_path, capsys, name, ol
     text = (path / name).read_text('utf-8')
     assert old in text
     (path / name).write_text(text.replace(old, new), 'utf-8')
-    said = f'{path / name}: was edited or damaged after the run wrote it'
+    said = f'{path / name}: was edited, damaged or removed after the run wrote it'
     assert read() == (1, f'warning: {said}\n')
     assert read() == (1, '')
+
+
+def test_an_environment_that_was_removed_is_told(tmp_path, capsys):
+    path = make(tmp_path / 'run', 30.0, environment={})
+    seal(path)
+    reading.read_run(path)
+    assert capsys.readouterr().err == ''
+    (path / 'environment.json').unlink()
+    reading.read_run(path)
+    said = f'{path / "environment.json"}: was edited, damaged or removed after'
+    assert said in capsys.readouterr().err
 
 
 def test_what_holds_no_run_is_refused(tmp_path):

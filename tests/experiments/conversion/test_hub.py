@@ -294,6 +294,15 @@ def test_init_from_may_be_a_name(repositories, tmp_path, monkeypatch):
     assert hub.as_run(NAME) == path  # converted once
 
 
+def test_languages_of_a_name_create_nothing_outside_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path / 'cache'))
+    monkeypatch.setattr(hub, 'checkpoint', lambda name: tmp_path / 'found')
+    for languages in (('../../x', ''), ('a', '/../../x')):
+        with pytest.raises(UserError, match='must be codes without slashes'):
+            hub.as_run(NAME, *languages)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_name_gets_the_languages_of_the_tokenizer(tmp_path, monkeypatch):
     folder = published_tokenizers.checkpoint('nllb', tmp_path / 'nllb')
     source, target = published_tokenizers.golden_of('nllb')['languages']

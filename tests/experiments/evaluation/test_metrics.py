@@ -3,10 +3,12 @@
 import itertools
 import json
 import math
+import os
 import random
 import re
 import shlex
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -345,11 +347,30 @@ def test_a_command_that_hangs_is_killed_with_its_own_processes(tmp_path):
     metric = make(external(code, timeout=1))
     with pytest.raises(UserError, match='no scores within 1 s. Set a longer timeout'):
         metric.check_installed()
-    for _ in range(100):
-        if is_dead(int(pid.read_text())):
-            return
-        time.sleep(0.02)
-    pytest.fail('the child is running')
+    assert ends(int(pid.read_text()))
+
+
+@pytest.mark.skipif(not hasattr(os, 'killpg'), reason='has no process groups')
+def test_a_command_ends_with_a_process_that_is_killed(tmp_path):
+    pids = tmp_path / 'pids'
+    code = (
+        'import os, subprocess, time; child = subprocess.Popen(["sleep", "99"]); '
+        f'file = open({str(tmp_path / "draft")!r}, "w"); '
+        'file.write(f"{os.getpid()} {child.pid}"); file.close(); '
+        f'os.rename(file.name, {str(pids)!r}); time.sleep(99)'
+    )
+    program = (
+        'from experiments import metrics\n'
+        f'(metric,) = metrics.make({external(code)!r}).values()\n'
+        'metric.check_installed()'
+    )
+    with subprocess.Popen([sys.executable, '-c', program]) as process:
+        while not pids.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    for pid in map(int, pids.read_text().split()):
+        assert ends(pid)
 
 
 # What two scripts of the page call, where a score is the length of a translation.
@@ -389,6 +410,15 @@ def test_the_scripts_of_the_page_score(tmp_path, monkeypatch, script, scores):
     metric = make(f'external(command={command!r})')
     texts = (['a', 'bc'], [('a',), ('x',)], ['s', 't'])
     assert metric.sentence_scores(*texts) == pytest.approx(scores)
+
+
+def ends(pid):
+    """Returns whether a process ends within seconds."""
+    for _ in range(200):
+        if is_dead(pid):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def is_dead(pid):

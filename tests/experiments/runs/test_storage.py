@@ -126,6 +126,14 @@ def test_a_number_that_is_not_finite_is_null(tmp_path):
     }
 
 
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    path = tmp_path / 'a.json'
+    with path.open('wb') as file:
+        file.truncate(2**31)
+    with pytest.raises(UserError, match='cannot read .*a.json: File too large'):
+        storage.read_json(path)
+
+
 def test_what_killed_processes_have_left_is_removed(tmp_path):
     code = (
         'import os, pathlib, sys\nfrom experiments import storage\n'
@@ -182,7 +190,10 @@ def test_a_damaged_folder_of_a_cache_is_named_and_made_again(
     tmp_path, capsys, name, harm
 ):
     folder = tmp_path / 'cache'
+    leftover = folder.with_name(f'.{folder.name}.1.tmp')
+    leftover.mkdir()
     storage.cache_folder(folder, make_cache)
+    assert not leftover.exists()
     storage.cache_folder(folder, pytest.fail)  # what is whole is not made again
     assert capsys.readouterr().err == ''
     harm(folder / name)

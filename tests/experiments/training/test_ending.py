@@ -104,7 +104,7 @@ def test_edited_scores_are_told_where_a_run_resumes_and_where_they_decide(
     shutil.copytree(whole, path)
     (path / 'result.json').unlink()
     file = path / metrics_log.NAME
-    said = f'warning: {file}: was edited or damaged after the run wrote it\n'
+    said = f'warning: {file}: was edited, damaged or removed after the run wrote it\n'
     capsys.readouterr()
     evaluation = dict(average=1, average_of='best', metrics='[bleu, chrf]', best='')
     config = Namespace(evaluation=Namespace(**evaluation), train=Namespace(patience=0))
