@@ -146,7 +146,7 @@ class Comparison(NamedTuple):
     """The variables of a model and of its source, by path: {'params/…': 'float32[4]'}.
 
     Attributes:
-      fitting: Paths of those that the model gets from the source.
+      fitting: Paths of the variables that the model gets from the source.
     """
 
     here: dict[str, str]

@@ -148,7 +148,7 @@ def check_plan(config: ExperimentConfig, path: Path, state: str) -> None:
     """Raises UserError as `prepare` would, as far as a plan can know.
 
     It needs neither the planned devices nor a trained tokenizer, and downloads no data.
-    From files, it reads the evaluation sets and the first training pair.
+    It reads the evaluation sets and, from files, the first training pair.
 
     Args:
       state: The state of the run's directory, from `check_directory`.

@@ -20,7 +20,7 @@ FILES = sorted(
 )
 FLAG = re.compile(r'(?<![\w-])--(?:no)?([a-z]\w*)((?:\.[\w…]+)*)')
 COMMAND = re.compile(r'python -m (experiments(?:\.\w+)+)(.*)')
-# Flags of git, XLA and `hf`, and `--flag=value`, which stands for any.
+# Flags of git, XLA and `hf`, and the placeholder `--flag`.
 OTHERS = re.compile('error|flag|local|porcelain|untracked|xla_\\w+')
 
 
