@@ -61,20 +61,18 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     from experiments import describe
     from experiments.config import check, user_modules
     from experiments.costs.ledger import ledger
-    from experiments.data import sources, tokenizers
     from experiments.sweeps import progress
-    from experiments.training import setup, teacher
+    from experiments.training import setup
 
     config = settings.config
     # These raise as in the run itself, such as for missing files or untrusted code.
+    processes.from_flags(args)
     state = directory.check_directory(path, config.to_dict())
     accepts = args.accept_changed_parts or state == directory.HAS_ENDED
     user_modules.use(path, warn, accepts, args.trust_code, is_own=True)
-    check.check_overrides(config, settings.overrides)
-    untrained = tokenizers.make(config.tokenizer)
-    setup.find_origin(config, path, untrained)
-    teacher.open_teacher(config.train.teacher)
-    sources.load(config.data)
+    if state != directory.HAS_ENDED:  # the run would only show its result
+        check.check_overrides(config, settings.overrides)
+        setup.check_plan(config, path, state)
     costs = ledger(config)
     steps = config.train.steps or f'of {config.train.epochs} epochs'
     facts = {'run': f'{path} {state}', 'data': config.data, 'steps': steps}

@@ -89,14 +89,17 @@ def on_post_template(template_html: str, **_: Any) -> str:
 
 
 def section(readme: str, name: str) -> str:
-    """Returns the text under a heading of README; 'lead' is the text before the first.
+    """Returns the text under a heading of README.
+
+    'summary' is the first paragraph, and 'lead' the others before the first heading.
 
     Raises:
       ValueError: the heading doesn't exist.
     """
     lead, *sections = re.split(r'^## ', readme, flags=re.MULTILINE)
-    if name == 'lead':
-        return lead.partition('\n')[2].strip()
+    summary, _, rest = lead.partition('\n')[2].strip().partition('\n\n')
+    if name in ('summary', 'lead'):
+        return summary if name == 'summary' else rest
     for text in sections:
         heading, _, body = text.partition('\n')
         if heading == name:

@@ -101,6 +101,9 @@ class Parser(argparse.ArgumentParser):
         known = [*self._option_string_actions, *self.overrides]
         for text in argv:
             flag = text.split('=')[0]
+            if flag in self._option_string_actions and text == f'{flag}=--':
+                # Python 3.11's argparse would parse it as an empty list.
+                raise UserError(f'{flag}: -- is not a value. Pass another.')
             if flag in known or OVERRIDE.match(flag):
                 continue
             if re.fullmatch('--?[a-zA-Z][^ ]*', flag):

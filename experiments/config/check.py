@@ -20,6 +20,13 @@ def check_backend(config: ExperimentConfig) -> None:
 
     Describing and planning a run don't need this. Call `components.build` first.
     """
+    problem = backend_problem(config)
+    if problem:
+        raise UserError(problem)
+
+
+def backend_problem(config: ExperimentConfig) -> str:
+    """Returns which component doesn't support the current backend of JAX, or ''."""
     used = set(variants.fields()) - variants.unused_fields(config.model)
     here = jax.default_backend()
     for layer in variants.of_layers(config.model):
@@ -29,11 +36,12 @@ def check_backend(config: ExperimentConfig) -> None:
                 continue
             backend = getattr(part.cls, 'backend', None)
             if backend not in (None, here):
-                raise UserError(
+                return (
                     f'model.{field}: {part} runs only on a {backend}, and JAX uses the '
                     f'{here} here. Use a machine with a {backend}, or choose another '
                     'such as blockwise.'
                 )
+    return ''
 
 
 def check_contracts(config: ExperimentConfig) -> None:

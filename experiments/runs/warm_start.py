@@ -123,13 +123,8 @@ def load(
     if origin is None:
         return None
     run, inherited = origin
+    here, there, fitting = compare(config, run, model)
     with prefix_errors('init_from'):
-        with user_errors():
-            theirs = _resized(run.model, model)
-        here, there = _kinds(model), _kinds(theirs)
-        adapters = model.dense.trained_parameters
-        added = {x for x in here if x.rpartition('/')[2] in adapters}
-        fitting = _fitting_paths(here, there, added, config)
         mean = _mean(config, run, devices)
     by_path = freezing.paths(unstack_layers(mean.variables))
     taken = {path: by_path[path] for path in sorted(fitting)}
@@ -152,6 +147,34 @@ def load(
     return WarmStart(taken, record)
 
 
+class Comparison(NamedTuple):
+    """The variables of a model and of its source, by path: {'params/…': 'float32[4]'}.
+
+    Attributes:
+      fitting: Paths of the variables that the model gets from the source.
+    """
+
+    here: dict[str, str]
+    there: dict[str, str]
+    fitting: set[str]
+
+
+def compare(config: ExperimentConfig, run: TrainedRun, model: Model) -> Comparison:
+    """Compares a model with its source; the vocabulary sizes may differ.
+
+    Raises UserError if `init_from`, `init_ignore` or `init_average` doesn't fit them.
+    """
+    with prefix_errors('init_from'):
+        with user_errors():
+            theirs = _resized(run.model, model)
+        here, there = _kinds(model), _kinds(theirs)
+        adapters = model.dense.trained_parameters
+        added = {x for x in here if x.rpartition('/')[2] in adapters}
+        fitting = _fitting_paths(here, there, added, config)
+        _source_config(config, run)
+    return Comparison(here, there, fitting)
+
+
 def _fitting_paths(
     here: dict[str, str],
     there: dict[str, str],
@@ -161,7 +184,7 @@ def _fitting_paths(
     """Returns the variables that a model gets from the source, without `init_ignore`.
 
     Args:
-      here, there: The model's and the source's, by path: {'params/…': 'float32[4]'}.
+      here, there: As in `Comparison`.
       added: Paths of adapters, which the source may lack.
     """
     expression = f'init_ignore={quote(config.init_ignore)}'
@@ -216,7 +239,8 @@ def _by_ids(model: Model) -> set[str]:
     return {path for path in kinds if larger[path] != kinds[path]}
 
 
-def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:
+def _source_config(config: ExperimentConfig, run: TrainedRun) -> ExperimentConfig:
+    """Returns the source's config, with the `init_average` of this one."""
     settings = run.config
     if config.init_average is not None:
         evaluation = dataclasses.replace(
@@ -229,6 +253,11 @@ def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mea
                 f'init_average={config.init_average} exceeds the checkpoints of '
                 f'{config.init_from} ({there}). Lower it.'
             )
+    return settings
+
+
+def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:
+    settings = _source_config(config, run)
 
     def refuse(damage):
         raise UserError(

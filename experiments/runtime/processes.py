@@ -43,7 +43,7 @@ def initialize(args: argparse.Namespace) -> None:
     Call this before making JAX's first array.
     """
     global _client, _count, _index
-    coordinator, count, index, own_devices = _flags(args) or _cluster()
+    coordinator, count, index, own_devices = from_flags(args) or _cluster()
     if not count or count == 1:
         return
     import jax
@@ -70,7 +70,8 @@ def initialize(args: argparse.Namespace) -> None:
     _index = index
 
 
-def _flags(args: argparse.Namespace) -> tuple[str, int, int, None] | None:
+def from_flags(args: argparse.Namespace) -> tuple[str, int, int, None] | None:
+    """Returns what `--coordinator` and its companions define, if given."""
     given = {name: vars(args)[name] for name in ('coordinator', 'processes', 'process')}
     coordinator, count, index = given.values()
     if coordinator is count is index is None:

@@ -39,9 +39,8 @@ from experiments.runtime import compilation, memory, processes
 from experiments.runtime.compilation import ProgramCache
 from experiments.training import result
 from experiments.training.metrics import Progress, stops_early
-from experiments.training.setup import RunSetup, describe, prepare
+from experiments.training.setup import RunSetup, check_may_go_on, describe, prepare
 from flaxformer_lite import adapters
-from flaxformer_lite.training import schedules
 from flaxformer_lite.training.train_step import TrainState
 
 Batch = dict[str, jax.Array]
@@ -417,7 +416,7 @@ def run(
         check.check_overrides(config, overrides)
         setup = prepare(config, path, screen, programs)
         if state == directory.GOES_FURTHER:
-            _check_may_go_on(setup)
+            check_may_go_on(config, setup.programs.schedule)
         # This also waits until all processes have checked the directory.
         processes.check_same('text', {'its digest': setup.pairs.digest})
         if processes.is_first():
@@ -448,17 +447,6 @@ def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
         file = path / trained_run.TOKENIZER
         if tokenizers.damage(file):
             prepare(config, path, screen).tokenizer.save(file)
-
-
-def _check_may_go_on(setup: RunSetup) -> None:
-    if schedules.depends_on(setup.programs.schedule, 'steps'):
-        schedule, train = setup.config.optimizer.schedule, setup.config.train
-        raise UserError(
-            f'train.steps={train.steps} or train.epochs={train.epochs} exceeds the '
-            f'limit that the run started with, and optimizer.schedule={schedule} '
-            'depends on the number of steps: past learning rates would change. Choose '
-            'another --workdir.'
-        )
 
 
 def _write_start(setup: RunSetup, path: Path) -> None:

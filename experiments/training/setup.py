@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+import optax
 
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
@@ -18,10 +19,10 @@ from experiments.conversion import hub
 from experiments.data import corpus, filters, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
-from experiments.data.sources.base import Source
+from experiments.data.sources.base import OfRule, Source
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.data.tokenizers.huggingface import HuggingfaceTokenizer
-from experiments.errors import user_errors
+from experiments.errors import UserError, user_errors
 from experiments.evaluation import scores, sets, translator
 from experiments.evaluation.evaluator import Evaluator
 from experiments.evaluation.opened_run import OpenedRun
@@ -29,7 +30,7 @@ from experiments.evaluation.sets import Pairs
 from experiments.hooks.base import Hook
 from experiments.metrics.base import Metric
 from experiments.optimizers import optimizer
-from experiments.runs import environment, trained_run, warm_start
+from experiments.runs import directory, environment, trained_run, warm_start
 from experiments.runs.warm_start import Origin, WarmStart
 from experiments.runtime import accelerators, compilation, mesh
 from experiments.runtime.compilation import ProgramCache
@@ -39,6 +40,7 @@ from experiments.training.result import count_parameters
 from experiments.training.teacher import open_teacher
 from flaxformer_lite.config import spec
 from flaxformer_lite.models.base import Model
+from flaxformer_lite.training import schedules
 
 
 class RunSetup(NamedTuple):
@@ -91,8 +93,7 @@ def prepare(
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
     data = filters.apply(sources.load(config.data), made.filters)
-    targets = [target for _, target in data.directions()]
-    metrics = scores.installed_metrics(made.metrics, data.target, *targets)
+    metrics = _installed_metrics(made, data)
     dev, final = _evaluation_sets(config, data)
     screen.begin('making the tokenizer', quiet=True)
     show_pairs = functools.partial(screen.count, total=None, unit='pairs')
@@ -141,6 +142,50 @@ def prepare(
         teacher=teacher,
         warm_start=taken,
     )
+
+
+def check_plan(config: ExperimentConfig, path: Path, state: str) -> None:
+    """Raises UserError as `prepare` would, as far as a plan can know.
+
+    It needs neither the planned devices nor a trained tokenizer, and downloads no data.
+    It reads the evaluation sets and, from files, the first training pair.
+
+    Args:
+      state: The state of the run's directory, from `check_directory`.
+    """
+    made = components.build(config)
+    optimizer.check_rates(config, made.optimizer)
+    if state == directory.GOES_FURTHER:
+        check_may_go_on(config, made.optimizer.schedule)
+    origin = find_origin(config, path, made.tokenizer)
+    if not check.backend_problem(config):
+        check.check_contracts(config)
+    source = sources.load(config.data)
+    data = filters.apply(source, made.filters)
+    _installed_metrics(made, data)
+    if not source.may_download:
+        _evaluation_sets(config, data)
+        if not isinstance(source, OfRule):
+            next(iter(data.train()), None)
+    vocabulary = origin and origin.tokenizer
+    if vocabulary:
+        vocabulary.check_directions(data.directions(), data.tags)
+    open_teacher(config.train.teacher, vocabulary)
+    if origin:
+        model = _resized(made.model, vocabulary) if vocabulary else made.model
+        warm_start.compare(config, origin.run, model)
+
+
+def check_may_go_on(config: ExperimentConfig, made: optax.Schedule) -> None:
+    """Raises UserError if more steps would change past learning rates."""
+    if schedules.depends_on(made, 'steps'):
+        schedule, train = config.optimizer.schedule, config.train
+        raise UserError(
+            f'train.steps={train.steps} or train.epochs={train.epochs} exceeds the '
+            f'limit that the run started with, and optimizer.schedule={schedule} '
+            'depends on the number of steps: past learning rates would change. Choose '
+            'another --workdir.'
+        )
 
 
 def find_origin(
@@ -212,6 +257,11 @@ def describe(setup: RunSetup, path: Path) -> str:
     )
 
 
+def _installed_metrics(made: Components, data: Source) -> list[Metric]:
+    targets = [target for _, target in data.directions()]
+    return scores.installed_metrics(made.metrics, data.target, *targets)
+
+
 def _evaluation_sets(
     config: ExperimentConfig, data: Source
 ) -> tuple[dict[str, Pairs], dict[str, Pairs]]:
@@ -226,15 +276,19 @@ def _with_tokenizer(
 ) -> Components:
     # On a short text, the tokenizer can have fewer pieces than the config asks for.
     with user_errors():
-        model = made.model.clone(
-            vocab_size=vocabulary.vocab_size,
-            source_vocab_size=vocabulary.source_vocab_size,
-            special_tokens=vocabulary.special_tokens,
-        )
+        model = _resized(made.model, vocabulary)
         variables = mesh.abstract_variables(model, devices)
     mesh.check_divides(devices.mesh, variables)
     objective = made.objective and made.objective.with_tokenizer(vocabulary)
     return made._replace(tokenizer=vocabulary, model=model, objective=objective)
+
+
+def _resized(model: Model, vocabulary: Tokenizer) -> Model:
+    return model.clone(
+        vocab_size=vocabulary.vocab_size,
+        source_vocab_size=vocabulary.source_vocab_size,
+        special_tokens=vocabulary.special_tokens,
+    )
 
 
 def _tokenize(

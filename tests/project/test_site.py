@@ -2,6 +2,7 @@
 
 import base64
 import importlib.util
+import tomllib
 
 import pages
 import pytest
@@ -52,3 +53,17 @@ def test_a_notebook_becomes_its_text_its_code_and_its_output():
         '![What the code above draws](name_1.png)\n'
     )
     assert pictures == {'name_1.png': b'picture'}
+
+
+def test_summary_and_lead_are_the_text_before_the_first_heading():
+    readme = '# Name\n\nWhat it\nis.\n\nStatus.\n\n![A](b)\n\n## More\n\nText.\n'
+    section = hook('pages').section
+    assert section(readme, 'summary') == 'What it\nis.'
+    assert section(readme, 'lead') == 'Status.\n\n![A](b)'
+    assert section(readme, 'More') == 'Text.'
+
+
+def test_extra_docs_has_the_formatter_of_signatures():
+    project = tomllib.loads((pages.ROOT / 'pyproject.toml').read_text('utf-8'))
+    extra = project['project']['optional-dependencies']['docs']
+    assert any(x.startswith('ruff') for x in extra)

@@ -38,3 +38,24 @@ def test_each_page_fits_its_screen_and_shows_its_pictures(site, browser, width, 
     tab.close()
     assert too_wide == [] and not_shown == []
     assert all(url.startswith(('file:', 'data:', 'blob:')) for url in asked)
+
+
+@pytest.mark.parametrize('width', [1280, 390])
+def test_home_page_shows_its_buttons_without_scrolling(site, browser, width):
+    tab = browser.new_page(viewport={'width': width, 'height': 900})
+    tab.goto((site / 'index.html').as_uri())
+    buttons = [x.bounding_box() for x in tab.locator('.md-button').all()]
+    tab.close()
+    assert len(buttons) == 4
+    assert all(box['y'] + box['height'] < 900 for box in buttons)
+
+
+def test_signatures_are_wrapped_to_the_page(site, browser):
+    tab = browser.new_page(viewport={'width': 1280, 'height': 900})
+    tab.goto((site / 'reference/api.html').as_uri())
+    widths = tab.locator('.doc-signature code').evaluate_all(
+        'found => found.map(x => [x.scrollWidth, x.clientWidth])'
+    )
+    tab.close()
+    assert len(widths) > 100
+    assert all(needed <= shown for needed, shown in widths)

@@ -99,6 +99,7 @@ class TableSource(Source):
         columns = (self.source, self.target, *self._references)
         sets = {}
         for name, file in self._sets.items():
+            self.documents(name)  # raises for a missing column
             sets[name] = []
             for source, target, *others in self._rows(file, columns):
                 known = (target, *filter(str.strip, others))

@@ -196,6 +196,18 @@ def test_a_command_without_a_config_knows_its_flags_too():
     # A value that begins like a flag, and one that is written beside it.
     assert parser.parse_args(['--text', '-- he said']).text == '-- he said'
     assert parser.parse_args(['--text=--dryrun']).text == '--dryrun'
+    assert parser.parse_args(['--text=---']).text == '---'
+
+
+@pytest.mark.parametrize('name', ['config', 'dtype', 'names', 'pair', 'switch'])
+def test_two_dashes_are_refused_as_a_value(name):
+    parser = flags.Parser('test')
+    flags.add_dtype(parser)
+    parser.add_argument('--names', action='append')
+    parser.add_argument('--pair', nargs=2)
+    parser.add_argument('--switch', action='store_true')
+    with pytest.raises(UserError, match=f'^--{name}: -- is not a value. Pass another.'):
+        flags.parse(parser, ['--config=wmt_tiny', f'--{name}=--'])
 
 
 def test_the_project_s_configs_are_found_from_anywhere(tmp_path, monkeypatch):

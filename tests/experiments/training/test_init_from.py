@@ -404,8 +404,9 @@ def test_a_source_that_cannot_be_read_is_refused(text, tmp_path, make, message):
 )
 def test_what_does_not_fit_is_named(text, source, tmp_path, changes, message):
     argv = overrides(text, init_from=source, **changes)
-    with pytest.raises(UserError, match=message) as error:
-        small_runs.train(tmp_path / 'run', *argv)
-    assert str(error.value).startswith('init_from: ')
-    assert '\n' not in str(error.value)
-    assert not (tmp_path / 'run').exists()
+    for last in ([], ['--dry_run']):
+        with pytest.raises(UserError, match=message) as error:
+            small_runs.train(tmp_path / 'run', *argv, *last)
+        assert str(error.value).startswith('init_from: ')
+        assert '\n' not in str(error.value)
+        assert not (tmp_path / 'run').exists()

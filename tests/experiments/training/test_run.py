@@ -376,13 +376,95 @@ def test_a_dry_run_refuses_text_that_is_missing(tmp_path, monkeypatch):
         command(monkeypatch, run, *flags)
 
 
-@pytest.mark.parametrize('field', ['init_from', 'train.teacher'])
-def test_a_dry_run_refuses_a_run_that_is_missing(tmp_path, monkeypatch, field):
+@pytest.mark.parametrize(
+    'fields',
+    [
+        {'init_from': 'gone'},
+        {'train.loss': 'distillation', 'train.teacher': 'gone'},
+    ],
+)
+def test_a_dry_run_refuses_a_run_that_is_missing(tmp_path, monkeypatch, fields):
     monkeypatch.chdir(tmp_path)
-    flags = ['--config=wmt_small', '--config.train.loss=distillation', '--dry_run']
-    monkeypatch.setattr(sys, 'argv', ['run', *flags, f'--config.{field}=gone'])
+    flags = ['--config=wmt_small', '--dry_run', *small_runs.flags(fields)]
+    monkeypatch.setattr(sys, 'argv', ['run', *flags])
     with pytest.raises(UserError, match='gone: not a run directory'):
         run.main()
+
+
+TABLE = 'table(train="train.tsv", val="val.tsv", source="word", target="sounds"'
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        (
+            [f'--config.data={TABLE.replace("sounds", "gone")})'],
+            r"val.tsv has no column 'gone' in row 1. It has word, sounds.",
+        ),
+        (
+            [f'--config.data={TABLE}, document="gone")'],
+            r"val.tsv has no column 'gone' in row 1",
+        ),
+        (
+            ['--config.data=' + TABLE.replace('train.tsv', 'other.tsv') + ')'],
+            r"other.tsv has no column 'word' in row 1",
+        ),
+        (['--config.evaluation.sets=gone'], "evaluation.sets: unknown set 'gone'"),
+        (
+            ['--config.evaluation.metrics=external(command="no_such_program")'],
+            "cannot run 'no_such_program': .*Install it or correct it.$",
+        ),
+        (
+            ['--config.evaluation.metrics=external(command="./val.tsv")'],
+            "cannot run './val.tsv': .*Permission denied.*Install it or correct it.$",
+        ),
+        (['--config.filters=length_ratio(most=1)'], 'removed all training pairs'),
+        (['--processes=2', '--process=2'], '--processes=2 --process=2: incomplete or'),
+    ],
+)
+def test_a_dry_run_refuses_with_the_line_of_the_run(
+    tmp_path, monkeypatch, flags, message
+):
+    monkeypatch.chdir(tmp_path)
+    rows = [f'{word}\t{word} {word}\n' for word in ('ab', 'cd', 'ef')]
+    for name, header in {'train': 'word', 'val': 'word', 'other': 'other'}.items():
+        table = f'{header}\tsounds\n' + ''.join(rows) + f'{name}\t{name} {name}\n'
+        Path(f'{name}.tsv').write_text(table, 'utf-8')
+    given = ['--config=wmt_tiny', '--config.tokenizer=bytes', '--workdir=new']
+    given += [f'--config.data={TABLE})', '--config.evaluation.sets=val', *flags]
+    for last in ([], ['--dry_run']):
+        monkeypatch.setattr(sys, 'argv', ['run', *given, *last])
+        with pytest.raises(UserError, match=message):
+            run.main()
+        assert not Path('new').exists()
+
+
+def test_a_dry_run_refuses_more_steps_if_the_schedule_depends_on_them(
+    whole, monkeypatch
+):
+    workdir, _ = whole
+    config = f'--config={workdir}/config.json'
+    stored = storage.read_json(workdir / 'config.json')
+    schedule = 'cosine(peak=1e-3)'
+    stored['optimizer']['schedule'] = schedule
+    copy = workdir.with_name('cosine')
+    copy.mkdir()
+    storage.write_json(copy / 'config.json', stored)
+    flags = [f'--workdir={copy}', f'--config.optimizer.schedule={schedule}']
+    more = [config, *flags, '--config.train.steps=20', '--dry_run']
+    with pytest.raises(UserError, match='past learning rates would change'):
+        command(monkeypatch, run, *more)
+
+
+def test_a_dry_run_of_a_finished_run_checks_no_data(whole, tmp_path, monkeypatch):
+    copy = tmp_path / 'run'
+    shutil.copytree(whole[0], copy)
+    config = storage.read_json(copy / 'config.json')
+    config['data'] = small_runs.source(tmp_path / 'gone')
+    storage.write_json(copy / 'config.json', config)
+    flags = [f'--config={copy}/config.json', f'--workdir={copy}']
+    command(monkeypatch, run, *flags)
+    command(monkeypatch, run, *flags, '--dry_run')
 
 
 def translated(monkeypatch, capsys, workdir, lines, *flags, program=translate):

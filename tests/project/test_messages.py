@@ -1,0 +1,90 @@
+"""Tests that messages and docstrings name flags, fields and commands that exist."""
+
+import ast
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import test_house
+
+from experiments.command_line import flags
+from experiments.config import schema
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(
+    file
+    for package in ('experiments', 'flaxformer_lite')
+    for file in (ROOT / package).rglob('*.py')
+)
+FLAG = re.compile(r'(?<![\w-])--(?:no)?([a-z]\w*)((?:\.[\w…]+)*)')
+COMMAND = re.compile(r'python -m (experiments(?:\.\w+)+)(.*)')
+# Flags of git, XLA and `hf`, and the placeholder `--flag`.
+OTHERS = re.compile('error|flag|local|porcelain|untracked|xla_\\w+')
+
+
+class Parsed(Exception):
+    """Raised once a command has made its parser."""
+
+
+@pytest.fixture(scope='module')
+def flags_of():
+    """Returns the flags of each command."""
+
+    def stop(parser, *_):
+        raise Parsed(parser)
+
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flags.Parser, 'parse_known_args', stop)
+        for command in (line.split()[1] for line in test_house.commands()):
+            with pytest.raises(Parsed) as parsed:
+                importlib.import_module(f'experiments.{command}').main()
+            known = parsed.value.args[0]._option_string_actions
+            found[command] = {name.removeprefix('--') for name in known}
+    return found
+
+
+def texts(file):
+    """Returns the string literals of a file, with `…` for the values of f-strings."""
+    tree = ast.parse(file.read_text('utf-8'))
+    parts = set()
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts.update(map(id, node.values))
+            values = [getattr(value, 'value', None) for value in node.values]
+            found.append(''.join(x if isinstance(x, str) else '…' for x in values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in parts:
+                found.append(node.value)
+    return found
+
+
+def unknown_flags(text, known):
+    """Returns the flags and overridden fields in a text that don't exist."""
+    fields = {*schema.fields(), *schema.sections(), 'a.b'}  # an example
+    found = []
+    for flag in FLAG.finditer(text):
+        name, field = flag[1], flag[2].removeprefix('.')
+        if name == 'config' and field:
+            exists = field in fields or '…' in field
+        else:
+            exists = name in known or OTHERS.fullmatch(name)
+        if not exists:
+            found.append(flag[0])
+    return found
+
+
+@pytest.mark.parametrize('file', FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_texts_name_flags_and_commands_that_exist(file, flags_of):
+    known = set().union(*flags_of.values())
+    if file.parent == ROOT / 'experiments' and file.stem in flags_of:
+        known = flags_of[file.stem]  # a command advises only its own flags
+    for text in texts(file):
+        for module, rest in COMMAND.findall(text):
+            assert importlib.util.find_spec(module), text
+            command = module.removeprefix('experiments.')
+            assert not unknown_flags(rest, flags_of.get(command, ())), text
+        assert not unknown_flags(COMMAND.sub('', text), known), text
