@@ -435,7 +435,9 @@ def adapted(text, tmp_path_factory):
     ],
 )
 def test_adapters_of_the_source_need_the_same_arguments(text, adapted, tmp_path, dense):
-    argv = overrides(text, init_from=adapted, model__dense=dense)
+    argv = overrides(text, init_from=adapted)
+    if dense:
+        argv.append(f'--config.model.dense={dense}')
     with pytest.raises(UserError) as error:
         small_runs.train(tmp_path / 'run', *argv)
     assert str(error.value) == (
