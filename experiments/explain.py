@@ -1,10 +1,10 @@
-"""Explains translations of a run on a page, or scores explanations against gold.
+"""Explains reference translations on a page, or scores explanations against gold.
 
 python -m experiments.explain --workdir=runs/wmt_tiny
 python -m experiments.explain --workdir=runs/wmt_tiny --score [--set=test]
 
-The page `explanations.<set>.html` in the run's directory has heat maps from target to
-source words, and the logit lens.
+The page `explanations.<set>.html` in the run's directory shows how the run would write
+references of the set: heat maps from their words to source words, and the logit lens.
 
 --score needs data of the grammar, which knows which source words each target word
 translates, and which words decide its form. The scores are means over target words:
@@ -45,6 +45,8 @@ COLUMNS = 'method side phenomenon metric score low high chance cases'.split()
 
 def main() -> None:
     args = _parser().parse_args()
+    if not args.score:
+        flags.require_packages('explain', flags.OF_REPORTS, 'report', 'or use --score')
     # Import JAX only after the flags, so that errors in flags show at once.
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.runtime import compilation
@@ -64,7 +66,7 @@ def main() -> None:
             pairs = _pairs(run, args.set)[: args.sentences or SHOWN]
             shown.begin('explaining')
             text, kind = explained.html(run, pairs, shown.count), 'html'
-            found = console.count_noun(len(pairs), 'pair')
+            found = f'explained {console.count_noun(len(pairs), "reference")}'
     file = args.workdir / f'explanations.{args.set}.{kind}'
     storage.write(file, text)
     print(found)

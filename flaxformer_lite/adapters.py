@@ -11,8 +11,10 @@ A model has adapters if its config sets `dense`, such as 'lora(rank=8)':
     logits = plain.apply(adapters.merge(model, state.variables), source, inputs)
 """
 
+import dataclasses
 from typing import Any
 
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import freezing
 
@@ -38,6 +40,19 @@ def frozen_paths(model: Model, params: Any) -> frozenset[str]:
             f'{first}, …, {last}.'
         )
     return held
+
+
+def compute_alike(model: Model, other: Model) -> bool:
+    """Returns whether equal parameters of two models' adapters have equal effects.
+
+    Ignores `on`: the parameters show which matrices have adapters.
+    """
+    ours, theirs = model.dense, other.dense
+    own = {field.name for field in dataclasses.fields(ours)}
+    own -= {field.name for field in dataclasses.fields(Dense)} | {'on'}
+    return type(ours) is type(theirs) and all(
+        getattr(ours, name) == getattr(theirs, name) for name in own
+    )
 
 
 def merge(model: Model, variables: Any) -> Any:

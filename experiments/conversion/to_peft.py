@@ -13,13 +13,18 @@ from experiments import storage
 from experiments.conversion import hub
 from experiments.conversion.trained import Trained
 from experiments.data.tokenizers.huggingface import CONFIG, HuggingfaceTokenizer
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.runs import warm_start
+from flaxformer_lite.config import variants
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.config.spec import Component
+from flaxformer_lite.families import base
 from flaxformer_lite.layers.dense.lora import LoRADense
 from flaxformer_lite.layers.scanned_stack import unstack_layers
-from flaxformer_lite.pretrained import arrays, load
+from flaxformer_lite.pretrained import arrays, folder, load
 from flaxformer_lite.training import freezing
+from flaxformer_lite.validation import quote
 
 SETTINGS, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
 # Transformers renames the arrays of T5Gemma 2 on loading, and PEFT expects the new
@@ -39,8 +44,12 @@ def write(run: OpenedRun, plain: Trained, folder: Path) -> None:
     dense: Any = run.model.dense
     if not isinstance(dense, LoRADense):
         raise UserError('--to=peft: the run has no adapters. Use --to=huggingface.')
-    family = load.family_of(_model_type(run))
+    theirs = _published_config(run)
+    family = load.family_of(theirs['model_type'])
     table = arrays.table(family, plain.config.model, plain.model)
+    with user_errors('--to=peft: '):
+        published = family.read(theirs, [kernel.name for kernel in table]).config
+    _check_function(published, plain.config.model)
     params = freezing.paths(unstack_layers(run.variables['params']))
     named: dict[str, jax.Array] = {}
     modules = []
@@ -61,25 +70,51 @@ def write(run: OpenedRun, plain: Trained, folder: Path) -> None:
     save_file(named, folder / WEIGHTS, metadata={'format': 'pt'})
 
 
-def _model_type(run: OpenedRun) -> str:
-    """Returns the family of the checkpoint that a run adapts."""
+def _published_config(run: OpenedRun) -> dict[str, Any]:
+    """Returns the config of the unchanged checkpoint that a run adapts."""
     tokenizer = run.tokenizer
     if not isinstance(tokenizer, HuggingfaceTokenizer) or CONFIG not in tokenizer.files:
         raise UserError(
             '--to=peft: the run does not adapt a published checkpoint. ' + _MERGE
         )
-    model_type = storage.read_json(tokenizer.files[CONFIG])['model_type']
+    with user_errors('--to=peft: '):
+        theirs = folder.read_config(tokenizer.files[CONFIG].parent)
+    model_type = theirs['model_type']
     if model_type in _UNSUPPORTED:
         raise UserError(f'--to=peft: {model_type} is not supported. {_MERGE}')
     record = warm_start.read_record(run.path)
-    own = run.model.dense.trained_parameters
-    changed = [x for x in record['anew'] if x.rpartition('/')[2] not in own]
-    changed += [x for x, (kept, rows) in record['rows'].items() if kept < rows]
-    if changed:
+    if not record.get('published_base'):
         raise UserError(
-            f'--to=peft: {changed[0]} of the base is not from {record["run"]}. {_MERGE}'
+            '--to=peft: the parameters under the adapters, initialized from '
+            f'{record["run"]}, are not known to be those of a published checkpoint. '
+            f'{_MERGE}'
         )
-    return model_type
+    return theirs
+
+
+def _check_function(published: ModelConfig, own: ModelConfig) -> None:
+    """Raises UserError if the run's model computes otherwise than the checkpoint's.
+
+    Dropout may differ.
+    """
+    here, there = base.field_values(own), base.field_values(published)
+    for name, value in here.items():
+        if 'drop' in name or name in base.NOT_OF_A_CHECKPOINT:
+            continue
+        if _without_dropout(name, value) != _without_dropout(name, there[name]):
+            raise UserError(
+                f'--to=peft: model.{name}={quote(value)} differs from the published '
+                f'checkpoint, {quote(there[name])}. {_MERGE}'
+            )
+
+
+def _without_dropout(name: str, value: Any) -> Any:
+    if name not in variants.fields() or value is None:
+        return value
+    return [
+        (entry.name, {k: x for k, x in entry.arguments.items() if k != 'dropout'})
+        for entry in Component(value).entries
+    ]
 
 
 def _in_words_of_peft(

@@ -1,5 +1,6 @@
 """Attributions of a run's target words to source and earlier target words."""
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,16 +90,33 @@ class Attributor:
 
 
 def word_of_piece(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
-    """Returns the word of each piece, split at spaces; -1 without letters or digits."""
-    prefixes = [list(ids[:end]) for end in range(1, len(ids) + 1)]
-    words = []
-    before = ''
-    for text in tokenizer.decode(prefixes):
-        added = text[len(before) :]
-        is_of_word = any(map(str.isalnum, added))
-        words.append(len(text.split()) - 1 if is_of_word else -1)
-        before = text
+    """Returns the word of each piece, split at spaces; -1 without letters or digits.
+
+    A byte belongs to the word of its letter.
+    """
+    ids = list(ids)
+    (whole,) = tokenizer.decode([ids])
+    prefixes = tokenizer.decode([ids[:end] for end in range(1, len(ids) + 1)])
+    words = [-1] * len(ids)
+    first, start = 0, 0  # the first piece since the last letter, and its place in text
+    for last, text in enumerate(prefixes):
+        # Within a letter of several bytes, the text ends otherwise, or doesn't grow.
+        if len(text) <= start or not whole.startswith(text):
+            continue
+        if any(_is_of_word(whole, i) for i in range(start, len(text))):
+            for piece in range(first, last + 1):
+                without = ids[first:piece] + ids[piece + 1 : last + 1]
+                if tokenizer.decode([ids[:first] + without]) != [text]:
+                    words[piece] = len(text.split()) - 1
+        first, start = last + 1, len(text)
     return words
+
+
+def _is_of_word(text: str, i: int) -> bool:
+    """Returns whether a character is a letter, a digit or a mark on one."""
+    while i and unicodedata.category(text[i]).startswith('M'):
+        i -= 1
+    return text[i].isalnum()
 
 
 def _attended(model, variables, batch: Batch) -> dict[str, Any]:

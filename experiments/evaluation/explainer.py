@@ -13,6 +13,7 @@ from experiments import storage
 from experiments.data.packing import power_of_two
 from experiments.errors import UserError, prefix_errors
 from experiments.evaluation import edits as editing
+from experiments.evaluation.attributions import word_of_piece
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.translator import check_lengths
 from experiments.runtime import compilation, mesh
@@ -105,6 +106,8 @@ class Explainer:
             source: Pieces of the sentence.
             tokens: Pieces of the explained result, each with its probability and the
               likeliest alternatives.
+            first_word: Index in `tokens` of the first with a letter or digit; 0 without
+              any.
             attention: As in `introspection.Record`, with the pieces of queries and
               keys, and weights by layer and head in thousandths. A decoder query is the
               piece that it predicts.
@@ -255,9 +258,11 @@ class Explainer:
             for ids_T, p_T in zip(*(x_LT.tolist() for x_LT in lens), strict=True)
         ]
         attention = self._attention(weights, read, pieces, length)
+        words = word_of_piece(of_target, target)
         return {
             'source': read,
             'tokens': tokens,
+            'first_word': next((i for i, word in enumerate(words) if word >= 0), 0),
             'attention': attention,
             'lens': layers,
         }

@@ -17,9 +17,10 @@ from experiments.reports.tables import Table
 from flaxformer_lite import explanations
 
 _TEXT = (
-    'A row is a word of the translation, and its weights of the source words sum to 1. '
-    'The heat maps show attention, and how much the log-probability of the word owes '
-    'to each source word:'
+    'The texts are references of the set, not translations by the run, which reads '
+    'them as in training. A row is a word of the reference, and its weights of the '
+    'source words sum to 1. The heat maps show attention, and how much the '
+    'log-probability of the word owes to each source word:'
 )
 
 _NUMBERS = ('score', 'low', 'high', 'chance')
@@ -83,14 +84,20 @@ def _sections(run: OpenedRun, pairs: Sequence[Pair]) -> Iterator[ReportSection]:
     attribute = Attributor(run)
     lens = jax.jit(_likeliest, static_argnames='model')
     for number, (source, target) in enumerate(pairs, 1):
+        batch = run.batch([(source, target)])
+        labels = batch['labels'][0].tolist()
+        of_source, of_target = run.tokenizer.sides
+        # The words of `word_of_piece`: a tokenizer may leave out unknown ones.
+        read = of_source.decode(batch['source'].tolist())[0].split()
+        written = of_target.decode([labels])[0].split()
         figures = []
         for method, maps in attribute((source, target)).items():
             weights_TS = maps.source / np.maximum(maps.source.sum(1), 1e-9)[:, None]
-            chart = looking.weights_map(weights_TS, target.split(), source.split())
+            chart = looking.weights_map(
+                weights_TS, written, read, ('reference word', 'source word')
+            )
             figures.append(Figure(f'{number} {method}', method, chart))
-        batch = run.batch([(source, target)])
         found = jax.device_get(lens(run.model, run.variables, batch))
-        labels = batch['labels'][0].tolist()
         table = _lens_table(run, labels, *found)
         yield ReportSection(target, [source], [table], figures)
 

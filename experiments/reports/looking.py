@@ -19,6 +19,7 @@ KINDS = {
     'decoder': 'decoder self-attention',
     CROSS: 'cross-attention',
 }
+_TITLES = 'query', 'key'
 _END = '</s>'
 _SMALL = 90  # pixels of a head among others
 _CELL = 18  # pixels of a labelled cell
@@ -146,10 +147,18 @@ def head_scores(scores: Mapping[str, np.ndarray], title: str) -> alt.TopLevelMix
 
 
 def weights_map(
-    weights_TS: np.ndarray, queries: Sequence[str], keys: Sequence[str]
+    weights_TS: np.ndarray,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    titles: tuple[str, str] = _TITLES,
 ) -> alt.TopLevelMixin:
-    """Draws weights, from 0 to 1, with labelled rows and columns."""
-    return _large(_chart(_cells(weights_TS, queries, keys)), queries, keys)
+    """Draws weights, from 0 to 1, with labelled rows and columns.
+
+    Args:
+      titles: Names of a row and of a column.
+    """
+    chart = _chart(_cells(weights_TS, queries, keys), titles)
+    return _large(chart, queries, keys, titles)
 
 
 def _cells(
@@ -162,19 +171,27 @@ def _cells(
     return cells
 
 
-def _chart(cells: list[dict[str, Any]]) -> alt.Chart:
+def _chart(cells: list[dict[str, Any]], titles: tuple[str, str] = _TITLES) -> alt.Chart:
     scale = alt.Scale(domain=[0, 1])
     colour = alt.Color('weight:Q', title='weight', scale=scale)
     chart = alt.Chart(alt.InlineData(values=cells)).mark_rect()
-    tokens = [alt.Tooltip('from:N', title='query'), alt.Tooltip('to:N', title='key')]
+    tokens = [
+        alt.Tooltip(field, title=title)
+        for field, title in zip(('from:N', 'to:N'), titles, strict=True)
+    ]
     return chart.encode(color=colour, tooltip=[*tokens, 'weight:Q'])
 
 
-def _large(chart: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt.Chart:
+def _large(
+    chart: alt.Chart,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    titles: tuple[str, str] = _TITLES,
+) -> alt.Chart:
     rows = alt.Axis(labelExpr=label_expression(queries))
     columns = alt.Axis(labelExpr=label_expression(keys), labelAngle=-60)
     named = chart.encode(
-        x=alt.X('key:O', title='key', axis=columns),
-        y=alt.Y('query:O', title='query', axis=rows),
+        x=alt.X('key:O', title=titles[1], axis=columns),
+        y=alt.Y('query:O', title=titles[0], axis=rows),
     )
     return named.properties(width=alt.Step(_CELL), height=alt.Step(_CELL))

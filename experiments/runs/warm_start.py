@@ -19,10 +19,11 @@ from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, prefix_errors, user_errors
-from experiments.runs import entries, trained_run
+from experiments.runs import directory, entries, trained_run
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
+from flaxformer_lite import adapters
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import freezing
@@ -134,6 +135,14 @@ def load(
         kept = {path: Kept.of(path, vocabulary, run.tokenizer) for path in of_ids}
         own = {path: taken[path] for path in kept}
         taken |= _taken_over(model, devices, seed(config, 'init_seed'), own, kept)
+    adapted = _adapters(model, here) | _adapters(run.model, there)
+    base = (here.keys() | there.keys()) - adapted
+    is_published = (
+        base <= fitting
+        and model.vocab_size == run.model.vocab_size
+        and all(x.is_whole for x in kept.values())
+        and _has_published_base(run)
+    )
     is_own = inherited is None or inherited.digest != vocabulary.digest
     record = {
         'run': str(run.checkpoints.directory.parent.absolute()),
@@ -142,6 +151,7 @@ def load(
         'left_out': _names(there.keys() - fitting),
         'tokenizer': 'own' if is_own else 'init_from',
         'sha256': trained_run.sha256(freezing.from_paths(taken)['params']),
+        'published_base': is_published,
         'rows': {_name(path): [len(x.here), x.rows] for path, x in kept.items()},
     }
     return WarmStart(taken, record)
@@ -168,32 +178,83 @@ def compare(config: ExperimentConfig, run: TrainedRun, model: Model) -> Comparis
         with user_errors():
             theirs = _resized(run.model, model)
         here, there = _kinds(model), _kinds(theirs)
-        adapters = model.dense.trained_parameters
-        added = {x for x in here if x.rpartition('/')[2] in adapters}
-        fitting = _fitting_paths(here, there, added, config)
+        added = _adapters(model, here)
+        ignored = _ignored(config, here.keys() | there.keys())
+        inherited = _adapters(run.model, there) - ignored
+        _check_adapters(config, run, model, here, inherited)
+        fitting = _fitting_paths(here, there, added, ignored, config)
         _source_config(config, run)
     return Comparison(here, there, fitting)
+
+
+def _adapters(model: Model, paths: Iterable[str]) -> set[str]:
+    names = model.dense.trained_parameters
+    return {path for path in paths if path.rpartition('/')[2] in names}
+
+
+def _check_adapters(
+    config: ExperimentConfig,
+    run: TrainedRun,
+    model: Model,
+    here: Collection[str],
+    inherited: set[str],
+) -> None:
+    """Raises UserError if the source's adapters would be lost or compute otherwise.
+
+    Args:
+      here: Paths of the model's variables.
+      inherited: Paths of the source's adapters, without `init_ignore`.
+    """
+    matrices = {path: f'{path.rpartition("/")[0]}/kernel' for path in inherited}
+    needed = {path for path, matrix in matrices.items() if matrix in here}
+    if not needed:
+        return
+    if needed <= set(here) and adapters.compute_alike(model, run.model):
+        return
+    source, theirs = config.init_from, str(run.config.model.dense)
+    raise UserError(
+        f'{source} has the adapters {theirs}, but model.dense is '
+        f'{config.model.dense or "empty"}. To train them further, set '
+        f'--config.model.dense={quote(theirs)}. To train other parameters, merge them: '
+        f'export {source} with convert --to=huggingface, convert that folder to a run, '
+        'and set init_from to it.'
+    )
+
+
+def _has_published_base(run: TrainedRun) -> bool:
+    """Returns whether a run has the parameters of a checkpoint, but for adapters."""
+    path = run.checkpoints.directory.parent
+    if run.model.dense.trained_parameters:
+        return read_record(path).get('published_base', False)
+    return directory.is_converted(directory.read_config(path))
+
+
+def _ignored(config: ExperimentConfig, paths: Collection[str]) -> set[str]:
+    if not config.init_ignore:
+        return set()
+    ignored = {x for x in paths if re.search(config.init_ignore, _name(x))}
+    if not ignored:
+        raise UserError(
+            f'init_ignore={quote(config.init_ignore)} matches no parameter. Leave it '
+            'out.'
+        )
+    return ignored
 
 
 def _fitting_paths(
     here: dict[str, str],
     there: dict[str, str],
     added: set[str],
+    ignored: set[str],
     config: ExperimentConfig,
 ) -> set[str]:
-    """Returns the variables that a model gets from the source, without `init_ignore`.
+    """Returns the variables that a model gets from the source.
 
     Args:
       here, there: As in `Comparison`.
       added: Paths of adapters, which the source may lack.
+      ignored: Paths that match `init_ignore`.
     """
-    expression = f'init_ignore={quote(config.init_ignore)}'
-    ignored = set()
-    if config.init_ignore:
-        paths = here.keys() | there.keys()
-        ignored = {x for x in paths if re.search(config.init_ignore, _name(x))}
-        if not ignored:
-            raise UserError(f'{expression} matches no parameter. Leave it out.')
     both = here.keys() & there.keys()
     fitting = {path for path in both if here[path] == there[path]} - ignored
     wrong = {
@@ -211,7 +272,10 @@ def _fitting_paths(
             f'--config.init_ignore={pattern}'
         )
     if not any(path.startswith('params/') for path in fitting):
-        raise UserError(f'{expression} excludes every parameter. Leave init_from out.')
+        raise UserError(
+            f'init_ignore={quote(config.init_ignore)} excludes every parameter. Leave '
+            'init_from out.'
+        )
     return fitting
 
 
@@ -282,6 +346,11 @@ class Kept(NamedTuple):
     here: np.ndarray
     there: np.ndarray
     rows: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row is that of the source, in the same place."""
+        return np.array_equal(self.here, self.there) and len(self.here) == self.rows
 
     @classmethod
     def of(cls, path: str, here: Tokenizer, there: Tokenizer) -> 'Kept':

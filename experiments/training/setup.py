@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -40,7 +40,7 @@ from experiments.training.result import count_parameters
 from experiments.training.teacher import open_teacher
 from flaxformer_lite.config import spec
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.training import schedules
+from flaxformer_lite.training import freezing, schedules
 
 
 class RunSetup(NamedTuple):
@@ -48,6 +48,7 @@ class RunSetup(NamedTuple):
 
     Attributes:
       sets: The sets that are scored at the end.
+      frozen: Paths of the parameters that don't train.
       peak: The peak learning rate, if it is an argument of `programs`.
       warm_start: Parameters from `init_from`; always None in a resumed run.
     """
@@ -61,6 +62,7 @@ class RunSetup(NamedTuple):
     batches: Batches
     devices: DeviceMesh
     model: Model
+    frozen: frozenset[str]
     steps: int
     programs: TrainingPrograms
     peak: jax.Array | None
@@ -133,6 +135,7 @@ def prepare(
         batches=batches,
         devices=devices,
         model=made.model,
+        frozen=made.frozen,
         steps=steps,
         programs=shared,
         peak=peak,
@@ -245,7 +248,7 @@ def describe(setup: RunSetup, path: Path) -> str:
                 f'{name} {len(pairs):,}' for name, pairs in setup.sets.items()
             ),
             'vocabulary': ' and '.join(f'{x:,}' for x in vocabularies if x),
-            'parameters': count_parameters(variables['params']),
+            'parameters': _count_trained(variables['params'], setup.frozen),
             'batch': f'{shapes}; {batches.target_tokens_per_batch:,.0f} target tokens, '
             f'{batches.padding_share:.1%} padding',
             'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',
@@ -260,6 +263,15 @@ def describe(setup: RunSetup, path: Path) -> str:
 def _installed_metrics(made: Components, data: Source) -> list[Metric]:
     targets = [target for _, target in data.directions()]
     return scores.installed_metrics(made.metrics, data.target, *targets)
+
+
+def _count_trained(params: Any, frozen: frozenset[str]) -> str:
+    """Formats the number of parameters, and of the trained ones if some are frozen."""
+    text = f'{count_parameters(params):,}'
+    if not frozen:
+        return text
+    trained, _ = freezing.split(params, frozen)
+    return f'{text} ({count_parameters(trained):,} trained)'
 
 
 def _evaluation_sets(

@@ -170,7 +170,10 @@ class Component(str):
         texts = entries(str(self))
         if texts != [self]:
             return tuple(Component(text, folder) for text in texts)
-        _ = self._parsed  # reports malformed text
+        try:
+            _ = self._parsed  # reports malformed text
+        except ValueError as error:
+            raise ValueError(f'{error}{_hint_for(str(self), folder)}') from None
         return (self,)
 
     @classmethod
@@ -418,6 +421,14 @@ def _correction(spec: str) -> str:
     return f"{', and '.join(hints)}, as in '{quoted}'"
 
 
+def _hint_for(text: str, folder: Folder | None) -> str:
+    """Returns a suffix for a malformed spec whose name is nearly one of the folder."""
+    name = text.partition('(')[0].strip()
+    if folder is None or name in folder.names():
+        return ''
+    return validation.did_you_mean(name, folder.names())
+
+
 def _quoted(match: re.Match[str]) -> str:
     for name in ('word', 'words'):
         if match[name] is not None:
@@ -463,12 +474,22 @@ def _name(node: ast.expr) -> str:
 
 
 def _class_of(spec: type | Dataclass) -> type:
+    if isinstance(spec, list | tuple):
+        raise ValueError(
+            f'{validation.quote(spec)} is not a spec: write several as one text, such '
+            f'as {_list_example(spec)}'
+        )
     if not isinstance(spec, type | Dataclass):
         raise ValueError(
             f'{validation.quote(spec)} is not a spec: give a name, a class or an '
             'object of a dataclass'
         )
     return spec if isinstance(spec, type) else type(spec)
+
+
+def _list_example(specs: Collection[Any]) -> str:
+    is_text = specs and all(isinstance(x, str) for x in specs)
+    return repr(f'[{", ".join(specs)}]' if is_text else '[name, name]')
 
 
 def _attributes(spec: type | Dataclass) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class Family:
         """
         config = described.config
         tokens = described.special_tokens
-        values = _values(config)
+        values = field_values(config)
         theirs = dict(cls.defaults)
         for ours, entry in cls.fields.items():
             if isinstance(entry, Entry):
@@ -105,13 +105,13 @@ class Family:
             'eos_token_id': tokens.eos,
         }
         try:
-            again = _values(cls.read(theirs, names).config)
+            again = field_values(cls.read(theirs, names).config)
         except ValueError as error:
             raise ValueError(
                 f'{cls.__name__} does not support this model: {error}'
             ) from None
         for name, value in again.items():
-            if value != values[name] and name not in _NOT_OF_A_CHECKPOINT:
+            if value != values[name] and name not in NOT_OF_A_CHECKPOINT:
                 raise ValueError(
                     f'{cls.__name__} does not support '
                     f'model.{name}={quote(values[name])}, only {quote(value)}'
@@ -140,7 +140,7 @@ def in_layers(
 
 
 # They change results only by rounding, or only the initial parameters.
-_NOT_OF_A_CHECKPOINT = ('dtype', 'init', 'scan_layers')
+NOT_OF_A_CHECKPOINT = ('dtype', 'init', 'scan_layers')
 
 
 class _Given(dict[str, Any]):
@@ -161,7 +161,8 @@ def _eos_token(given: Any) -> Any:
     return given[0]
 
 
-def _values(config: ModelConfig) -> dict[str, Any]:
+def field_values(config: ModelConfig) -> dict[str, Any]:
+    """Returns all fields, with inherited values, and specs in one form."""
     values = {}
     for name in schema.fields():
         section, _, plain = name.rpartition('.')

@@ -24,10 +24,17 @@ def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
     """
     if not frozen:
         return params, {}
+    if isinstance(frozen, str):  # whose letters Python would take for paths
+        frozen = {frozen}
     by_path = paths(params)
-    unknown = sorted(frozen - by_path.keys())
+    unknown = sorted(set(frozen) - by_path.keys())
     if unknown:
-        raise ValueError(f'frozen: there is no parameter {unknown[0]!r}')
+        inside = [path for path in by_path if path.startswith(f'{unknown[0]}/')]
+        example = min(inside or by_path)
+        raise ValueError(
+            f'frozen: there is no parameter {unknown[0]!r}. Pass whole paths, such as '
+            f'{{{example!r}}}.'
+        )
     trained = {path: x for path, x in by_path.items() if path not in frozen}
     held = {path: x for path, x in by_path.items() if path in frozen}
     return from_paths(trained), from_paths(held)

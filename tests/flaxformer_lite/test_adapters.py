@@ -182,3 +182,13 @@ def test_invalid_adapters_are_refused():
             model = model_with(f'lora({argument})')
             p = jax.eval_shape(model.init, jax.random.key(0), SOURCE, INPUTS)
             adapters.frozen_paths(model, p['params'])
+
+
+def test_equal_adapters_compute_alike_whatever_their_matrices():
+    model = model_with('lora(rank=2)')
+    alike = 'lora(rank=2, alpha=16.0)', 'lora(rank=2, on="up")'
+    for dense in alike:
+        assert adapters.compute_alike(model, model_with(dense, dtype='bfloat16')), dense
+    other = 'lora(rank=2, alpha=8.0)', 'lora(rank=2, stabilized=True)', 'lora(rank=3)'
+    for dense in (*other, 'lora(rank=2, dora=True)', None):
+        assert not adapters.compute_alike(model, model_with(dense)), dense

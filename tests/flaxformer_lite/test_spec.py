@@ -304,3 +304,20 @@ def test_what_no_text_can_name_has_none():
     for unnamed in (Near, Near(window=2), Far.Inner, Far(places=object())):
         with pytest.raises(ValueError, match='cannot be stored as text'):
             spec.text(unnamed)
+
+
+@pytest.mark.parametrize(
+    ('given', 'message'),
+    [
+        ('lo-cal', "'lo-cal' is not a spec: write name or .*; did you mean 'local'"),
+        ('lo cal(window=3)', "; did you mean 'local'"),
+        (
+            ['local', 'local(window=3)'],
+            r"one text, such as '\[local, local\(window=3\)\]'",
+        ),
+        ([SHOP], r"write several as one text, such as '\[name, name\]'"),
+    ],
+)
+def test_a_malformed_spec_is_refused_with_the_nearest_right_one(given, message):
+    with pytest.raises(ValueError, match=message):
+        SHOP.make(given)

@@ -11,6 +11,7 @@ import tiny
 
 from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.special_tokens import SpecialTokens
+from flaxformer_lite.training import freezing
 from flaxformer_lite.training.loss import loss_and_grads, loss_sums
 from flaxformer_lite.training.loss_scale import LossScale
 from flaxformer_lite.training.train_step import init_state, make_train_step
@@ -301,3 +302,24 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     jax.tree.map(close, twice, expected)
     gates = [g['decoder']['layer_0']['feed_forward']['gate'] for g in (none, once)]
     assert np.abs(gates[0]['kernel'] - gates[1]['kernel']).max() > 1e-2
+
+
+def test_a_step_and_its_state_need_the_same_frozen_paths():
+    state, key = start(), jax.random.key(1)
+    path = min(freezing.paths(state.params))
+    for frozen in {path}, path:
+        step = make_train_step(model(), tiny.adam(RATE), frozen=frozen)
+        with pytest.raises(ValueError, match='^state.opt_state: .* other `frozen`'):
+            jax.eval_shape(step, state, batch(), key)
+        init = functools.partial(init_state, model(), tiny.adam(RATE), frozen=frozen)
+        jax.eval_shape(step, jax.eval_shape(init, key), batch(), key)
+    init = functools.partial(init_state, model(), optax.sgd(RATE))
+    with pytest.raises(ValueError, match='^state.opt_state: made with another optim'):
+        jax.eval_shape(step, jax.eval_shape(init, key), batch(), key)
+
+
+def test_a_module_is_not_a_frozen_path():
+    init = functools.partial(init_state, model(), tiny.adam(RATE), frozen='encoder')
+    problem = r"^frozen: there is no parameter 'encoder'\. .* such as \{'encoder/"
+    with pytest.raises(ValueError, match=problem):
+        jax.eval_shape(init, jax.random.key(0))

@@ -150,6 +150,7 @@ def test_the_embedding_of_a_new_language_is_that_of_the_named_one(runs, tmp_path
     np.testing.assert_array_equal(new[added], old[like])
     assert np.any(new[added] != 0)
     assert made.warm_start.record['tokenizer'] == 'init_from'
+    assert made.warm_start.record['published_base'] is False
     targets = {made.pairs.target[i].tolist()[0] for i in range(len(made.pairs))}
     assert targets == set(theirs.convert_tokens_to_ids(['fra_Latn', 'gsw']))
     with pytest.raises(UserError, match='Add tags="both" to mix'):
@@ -157,6 +158,22 @@ def test_the_embedding_of_a_new_language_is_that_of_the_named_one(runs, tmp_path
         overrides = overrides | {'data': data}
         config = flags.settings(f'{runs / "nllb"}/config.json', overrides).config
         setup.prepare(config, tmp_path / 'run', Screen(io.StringIO()))
+
+
+@pytest.mark.parametrize('changes', [{}, {'decoder.num_layers': 1}], ids=str)
+def test_a_base_is_published_if_no_parameter_differs(runs, tmp_path, changes):
+    path = runs / 'nllb'
+    overrides = several(runs, tmp_path) | {'model.dense': 'lora(rank=2)'}
+    overrides |= {f'model.{name}': value for name, value in changes.items()}
+    data = write_directions(tmp_path / 'other', ('fra_Latn', 'eng_Latn'))
+    overrides |= {'data': data, 'init_ignore': 'layer_1/' if changes else ''}
+    tokenizer = str(trained_run.open_trained(path).config.tokenizer)
+    languages = ', source="fra_Latn", target="eng_Latn")'
+    overrides['tokenizer'] = tokenizer[:-1] + languages
+    config = flags.settings(f'{path}/config.json', overrides).config
+    made = setup.prepare(config, tmp_path / 'run', Screen(io.StringIO()))
+    assert made.warm_start.record['rows']  # a tokenizer of other default languages
+    assert made.warm_start.record['published_base'] is not bool(changes)
 
 
 @pytest.mark.slow

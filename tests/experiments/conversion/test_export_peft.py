@@ -24,7 +24,7 @@ from flaxformer_lite.training import freezing
 
 safetensors_numpy = pytest.importorskip('safetensors.numpy')
 SUPPORTED = sorted({*published.NAMES} - {'t5gemma2', 'gemma3'})
-RECORD = {'run': 'cache/hub-me--tiny-0', 'anew': ['a/lora_a'], 'rows': {'x': [9, 9]}}
+RECORD = {'run': 'cache/hub-me--tiny-0', 'published_base': True}
 
 
 def run_of(family, path, model, **record):
@@ -179,12 +179,12 @@ def test_what_peft_cannot_open_is_refused(tmp_path):
         ('t5', without, {}, 'the run has no adapters'),
         ('t5gemma2', with_lora, {}, 't5gemma2 is not supported. Use --to=huggingface'),
         ('gemma3', with_lora, {}, 'gemma3_text is not supported'),
-        ('t5', with_lora, {'anew': ['output']}, 'output of the base is not from cache'),
         (
             't5',
             with_lora,
-            {'rows': {'output': [8, 9]}},
-            'output of the base is not from',
+            {'published_base': False},
+            'the parameters under the adapters, initialized from cache/hub-me--tiny-0, '
+            'are not known to be those of a published checkpoint. Use --to=hug',
         ),
     ]:
         run = run_of(family, tmp_path, model, **record)
@@ -194,3 +194,28 @@ def test_what_peft_cannot_open_is_refused(tmp_path):
     with pytest.raises(UserError, match='does not adapt a published checkpoint'):
         to_peft.write(run, None, tmp_path)
     assert [x.name for x in tmp_path.iterdir()] == ['init.json']
+
+
+def test_a_model_that_differs_from_its_checkpoint_is_refused(tmp_path):
+    """PEFT would add the adapters to the checkpoint's own model."""
+    run = adapted('t5', tmp_path, 'lora(rank=2)')
+    plain = export._as_exported(run)
+
+    def with_fields(**fields):
+        config = plain.config.model.with_values(fields)
+        return plain._replace(config=dataclasses.replace(plain.config, model=config))
+
+    folder = tmp_path / 'out'
+    folder.mkdir()
+    dropout = {'dropout': 0.3, 'attention': 'softmax(scale=False)'}
+    to_peft.write(run, with_fields(**dropout), folder)
+    assert len(list(folder.iterdir())) == 2
+    for fields, problem in (
+        (
+            {'norm': 'rms(epsilon=0.1)'},
+            "model.norm='rms.epsilon=0.1.' differs from the pub",
+        ),
+        ({'attention': 'softmax'}, "model.attention='softmax' differs from"),
+    ):
+        with pytest.raises(UserError, match=f'^--to=peft: {problem}'):
+            to_peft.write(run, with_fields(**fields), tmp_path)

@@ -516,6 +516,8 @@ def test_a_page_that_is_a_file_needs_no_server(tab, trained, tmp_path, monkeypat
     tab.goto((tmp_path / 'x.html').as_uri())
     tab.locator('.tokens button').first.wait_for()
     assert tab.locator('#sentences option').all_inner_texts() == [HOSTILE, 'My cat.']
+    first = tab.locator('.tokens [aria-pressed=true]').inner_text()
+    assert any(map(str.isalnum, first)) and '</s>' not in first
     pieces = tab.locator('.pieces').inner_text()
     tab.locator('#sentences').select_option('My cat.')
     assert tab.locator('.pieces').inner_text() != pieces

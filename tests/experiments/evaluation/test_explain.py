@@ -6,12 +6,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import small_runs
+from test_gold_scores import Words, run_of
 
 from experiments import describe, explain
+from experiments.command_line import flags
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
+from experiments.evaluation.gold_scores import Maps
 from experiments.reports import explained
 from parallel_grammar.gold import PHENOMENA
 
@@ -92,3 +97,33 @@ def test_describe_prints_the_gold_of_each_pair(command):
         'targets': [1],
     }
     assert agreement in lines[0]['decisions']
+
+
+def test_the_axes_of_a_map_are_words_of_the_reference_and_of_the_source(monkeypatch):
+    pair = 'a b c', 'd e'
+    run = run_of([pair])
+    monkeypatch.setattr(Words, 'pieces', lambda self, ids: [f'<{i}>' for i in ids])
+    maps = {'occlusion': Maps(np.ones((2, 3)), np.ones((2, 2)))}
+    monkeypatch.setattr(explained, 'Attributor', lambda run: lambda pair: maps)
+
+    def likeliest(model, variables, batch):
+        return jnp.zeros((2, 3), int), jnp.ones((2, 3))
+
+    monkeypatch.setattr(explained, '_likeliest', likeliest)
+    (section,) = explained._sections(run, [pair])
+    spec = section.figures[0].spec()
+    axes = spec['encoding']
+    assert axes['y']['title'] == 'reference word'
+    assert axes['x']['title'] == 'source word'
+    told = [tooltip.get('title') for tooltip in axes['tooltip']]
+    assert told[:2] == ['reference word', 'source word']
+    assert '["d", "e"][datum.value]' in str(spec)
+    about = explained._TEXT
+    assert 'references of the set, not translations' in about
+
+
+def test_a_page_needs_the_packages_of_reports(monkeypatch, command):
+    monkeypatch.setattr(flags, 'OF_REPORTS', ('nowhere',))
+    problem = r'explain needs nowhere: pip install -e "\.\[report\]"; or use --score'
+    with pytest.raises(UserError, match=problem):
+        command(explain, '--workdir=absent')

@@ -357,3 +357,15 @@ def test_sentences_of_many_lengths_are_of_few_shapes():
     rooms = {explainer._room(tokens) for tokens in range(1, 129)}
     assert rooms == {32, 64, 128}
     assert all(explainer._room(x) >= x for x in range(1, 129))
+
+
+def test_the_first_word_is_after_tokens_without_letters(monkeypatch):
+    found = explainer_of()
+    answer = found.explain(TEXT, found.strategy(1))
+    pieces = [token['piece'] for token in answer['tokens']]
+    words = [i for i, piece in enumerate(pieces) if piece.isalpha()]
+    assert answer['first_word'] == (words or [0])[0]
+    monkeypatch.setattr(explainer, 'word_of_piece', lambda *_: [-1, -1, 1, 1])
+    assert found.explain(TEXT, found.strategy(1))['first_word'] == 2
+    monkeypatch.setattr(explainer, 'word_of_piece', lambda *_: [-1])
+    assert found.explain(TEXT, found.strategy(1))['first_word'] == 0

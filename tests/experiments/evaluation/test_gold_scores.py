@@ -6,12 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import published_tokenizers
 import pytest
 import tiny
 
+from experiments.data import tokenizers
 from experiments.data.sources.base import Pair
 from experiments.data.sources.grammar import Grammar
 from experiments.data.tokenizers.base import Tokenizer
+from experiments.data.tokenizers.bytes import Bytes
 from experiments.errors import UserError
 from experiments.evaluation.attributions import Attributor, word_of_piece
 from experiments.evaluation.gold_scores import (
@@ -108,6 +111,57 @@ def test_a_piece_belongs_to_the_word_of_its_letters():
     # The start of a word may be a piece of its own. 1 is the end, 0 padding.
     ids = [4, 5, 6, 7, 8, 9, 1, 0]
     assert word_of_piece(tokenizer, ids) == [0, 1, -1, 2, -1, 3, -1, -1]
+
+
+def opened(spec, texts=()):
+    tokenizer = tokenizers.make(spec)
+    return tokenizer.opened(tokenizer.train(iter(texts)))
+
+
+class SilentBytes(Bytes):
+    """Leaves out incomplete letters, as ByT5 does, and special tokens."""
+
+    def decode(self, ids):
+        rows = [bytes(i - 4 for i in row if i > 3) for row in ids]
+        return [row.decode(errors='ignore') for row in rows]
+
+
+@pytest.mark.parametrize('tokenizer', [opened('bytes'), SilentBytes()], ids=repr)
+@pytest.mark.parametrize('text', ['Gute Größe!', 'γάτα ¿κοκ?', '日本 ok', 'हिन्दी 😀️ é'])
+def test_a_byte_belongs_to_the_word_of_its_letter(tokenizer, text):
+    expected = [-1]
+    for i, character in enumerate(text):
+        is_of_word = character not in ' !¿?😀\ufe0f'
+        word = text[:i].count(' ') if is_of_word else -1
+        expected += [word] * len(character.encode())
+    special = 2  # such as a language, before the text
+    ids = [special, *tokenizer.encode([text])[0], 1, 0]
+    assert word_of_piece(tokenizer, ids) == [*expected, -1, -1]
+
+
+def test_bytes_between_pieces_belong_to_the_word_of_their_letter():
+    spec = 'sentencepiece(vocab_size=300, byte_fallback=True)'
+    tokenizer = opened(spec, ['Die Katze isst', 'Die Katzen essen'] * 9)
+    (ids,) = tokenizer.encode(['γDie Kätze, γά'])
+    pieces = tokenizer.pieces(ids)
+    expected = []
+    word = -1
+    for piece in pieces:
+        word += piece.startswith('▁')
+        expected.append(-1 if piece in ('▁', '<0x2C>') else word)
+    assert sum(piece.startswith('<0x') for piece in pieces) == 9
+    assert word_of_piece(tokenizer, ids) == expected
+
+
+def test_bytes_of_a_published_tokenizer_belong_to_words(tmp_path):
+    pytest.importorskip('transformers')
+    tokenizer = published_tokenizers.read('bart', tmp_path / 'bart').tokenizer
+    (ids,) = tokenizer.encode(['Größe 東京, é'])
+    found = word_of_piece(tokenizer, tokenizer.with_end(ids))
+    words = [word for word in found if word >= 0]
+    assert set(words) == {0, 1, 2} and words == sorted(words)
+    # The start, two spaces, a comma and the end.
+    assert len(found) - len(words) <= 5
 
 
 # ---- Scores of sentences -------------------------------------------------------------

@@ -1,16 +1,21 @@
 """Tests of messages for broken installations."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
 
 import flaxformer_lite
+from experiments import __main__ as overview
+from experiments import list as listing
+from experiments.command_line import command
 from experiments.errors import UserError
 from experiments.runtime import accelerators
 
@@ -51,6 +56,97 @@ def test_an_old_jax_is_one_line_at_import(version, tmp_path):
         assert start(tmp_path, *command) == (2, '', f'error: {message}\n')
     else:
         assert (status, error) == (0, '')
+
+
+WITHOUT = """
+import runpy, sys
+
+class Finder:
+    def __init__(self, missing, finders):
+        self.missing, self.finders = missing, finders
+
+    def find_spec(self, name, *more):
+        if name.partition('.')[0] == self.missing:
+            return None
+        found = (finder.find_spec(name, *more) for finder in self.finders)
+        return next(filter(None, found), None)
+
+sys.meta_path[:] = [Finder(sys.argv[1], [*sys.meta_path])]
+sys.argv = sys.argv[2:]
+runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)
+"""
+COMMANDS = ['experiments', *(name.split()[-1] for name, _ in overview.summaries())]
+
+
+@pytest.mark.parametrize(
+    ('package', 'name'),
+    [
+        *(('ml_collections', name) for name in COMMANDS),
+        ('absl', 'experiments'),
+        ('yaml', 'experiments'),  # which ml_collections needs
+    ],
+)
+def test_a_missing_package_is_one_line_with_its_extra(package, name, tmp_path):
+    found = start(tmp_path, '-c', WITHOUT, package, name)
+    message = (
+        f'error: {name} needs {package}, which {sys.executable} lacks: '
+        'pip install -e ".[experiments]"\n'
+    )
+    assert found == (2, '', message)
+
+
+def test_a_package_that_a_command_needs_later_is_one_line(monkeypatch, capsys):
+    for module, extra in {
+        'orbax.checkpoint': 'experiments',
+        'google.protobuf': 'pretrained',
+        'vl_convert': 'report',
+    }.items():
+
+        def main(module=module):
+            raise ModuleNotFoundError(f'No module named {module!r}', name=module)
+
+        monkeypatch.setattr(listing, 'main', main)
+        with monkeypatch.context() as patch:
+            patch.setattr(command.stopping, 'watch', lambda: None)
+            patch.setattr(command.gc, 'set_threshold', lambda *_: None)
+            patch.setattr(command, 'silence_orbax', lambda: None)
+            patch.setattr(sys, 'excepthook', None)
+            patch.setattr(command, 'importlib', SimpleNamespace(import_module=_of))
+            with pytest.raises(SystemExit, match='2'):
+                command.run('experiments.list')
+        assert capsys.readouterr().err == (
+            f'error: experiments.list needs {module}, which {sys.executable} lacks: '
+            f'pip install -e ".[{extra}]"\n'
+        )
+
+
+def _of(name):
+    assert name == listing.__name__
+    return listing
+
+
+def test_every_package_of_the_extras_has_an_extra():
+    """The extras that commands need; the modules of a few have other names."""
+    names = {
+        'absl-py': 'absl',
+        'orbax-checkpoint': 'orbax',
+        'protobuf': 'google',
+        'vl-convert-python': 'vl_convert',
+    }
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text('utf-8'))['project']
+    extras = project['optional-dependencies']
+    libraries = {'test', 'notebooks', 'docs', 'dev', 'bench', 'cuda12', 'cuda13', 'tpu'}
+    found = {}
+    for extra in extras.keys() - libraries:
+        for requirement in extras[extra]:
+            package = re.match(r'[\w-]+', requirement)[0]
+            module = names.get(package, package.replace('-', '_'))
+            found.setdefault(module, set()).add(extra)
+    del found['flaxformer_lite']
+    for module, of_module in found.items():
+        assert command.EXTRAS.get(module) in of_module, module
+    for requirement in project['dependencies']:
+        assert command.EXTRAS[re.match(r'\w+', requirement)[0]] == 'experiments'
 
 
 def test_the_oldest_jax_is_that_of_pyproject():

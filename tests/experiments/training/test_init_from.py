@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import shutil
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import small_runs
 
 import flaxformer_lite
+from experiments import storage
 from experiments.checkpoints import base
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import flags
@@ -410,3 +412,83 @@ def test_what_does_not_fit_is_named(text, source, tmp_path, changes, message):
         assert str(error.value).startswith('init_from: ')
         assert '\n' not in str(error.value)
         assert not (tmp_path / 'run').exists()
+
+
+@pytest.fixture(scope='module')
+def adapted(text, tmp_path_factory):
+    lora = {'model__dense': 'lora(rank=2)', 'init_from': 'elsewhere'}
+    path = tmp_path_factory.mktemp('runs') / 'adapted'
+    make_source(path, text, **lora)
+    record = {'published_base': False, 'tokenizer': 'own', 'rows': {}}
+    storage.write_json(path / warm_start.NAME, record)
+    return path
+
+
+@pytest.mark.parametrize(
+    'dense',
+    [
+        None,
+        'lora(rank=2, alpha=64.0)',
+        'lora(rank=2, stabilized=True)',
+        'lora(rank=2, dora=True)',
+        'lora(rank=3)',
+        'lora(rank=2, on="value")',
+    ],
+)
+def test_adapters_of_the_source_need_the_same_arguments(text, adapted, tmp_path, dense):
+    argv = overrides(text, init_from=adapted)
+    if dense:
+        argv.append(f'--config.model.dense={dense}')
+    with pytest.raises(UserError) as error:
+        small_runs.train(tmp_path / 'run', *argv)
+    assert str(error.value) == (
+        f'init_from: {adapted} has the adapters lora(rank=2), but model.dense is '
+        f"{dense or 'empty'}. To train them further, set --config.model.dense='lora("
+        "rank=2)'. To train other parameters, merge them: export "
+        f'{adapted} with convert --to=huggingface, convert that folder to a run, and '
+        'set init_from to it.'
+    )
+    assert not (tmp_path / 'run').exists()
+
+
+def test_equal_adapters_train_further_and_more_matrices_may_get_some(
+    text, adapted, tmp_path, monkeypatch
+):
+    taken = {}
+
+    def mean(config, run, devices):
+        names = _paths_of(run.model)
+        taken.update(names)
+        return SimpleNamespace(variables=freezing.from_paths(names), steps=[2])
+
+    monkeypatch.setattr(warm_start, '_mean', mean)
+    more = {'model__dense': 'lora(rank=2, alpha=16.0, on="query|value|up")'}
+    own = prepared(text, tmp_path / 'run', init_from=adapted, **more)
+    assert own.warm_start.variables.keys() == taken.keys()
+    anew = own.warm_start.record['anew']
+    assert anew and all('up/lora_' in name for name in anew)
+    dropped = {'init_ignore': 'lora_', 'model__dense': 'lora(rank=3)'}
+    own = prepared(text, tmp_path / 'run', init_from=adapted, **dropped)
+    assert not any('lora_' in name for name in own.warm_start.variables)
+
+
+def _paths_of(model):
+    zeros = init_variables(model, jax.random.key(0))
+    return freezing.paths(jax.device_get(zeros))
+
+
+def test_only_a_published_checkpoint_is_a_published_base(text, source, tmp_path):
+    own = prepared(text, tmp_path / 'run', init_from=source)
+    assert own.warm_start.record['published_base'] is False
+
+
+def test_the_setup_lines_count_trained_parameters(text, source, tmp_path):
+    changes = {'init_from': source, 'model__dense': 'lora(rank=2, on="up")'}
+    lines = []
+    for fields in {}, changes, {'train__freeze': 'encoder'}:
+        own = prepared(text, tmp_path / 'run', **fields)
+        said = setup.describe(own, tmp_path / 'run').splitlines()
+        lines += [line.split(maxsplit=1)[1] for line in said if 'parameters ' in line]
+    # A and B of one matrix in each stack: 16 · 2 + 2 · 32.
+    assert lines[1].endswith(f' ({2 * (16 * 2 + 2 * 32)} trained)')
+    assert ' trained)' in lines[2] and 'trained' not in lines[0]
