@@ -63,9 +63,9 @@ def soap(
     preconditioner, only its features. Parameters are float32.
 
     Source: Vyas et al. (2024), algorithms 3 and 4. Four details are those of the
-    authors' code. `max_size` is meant to leave out vocabularies. Moments are corrected for their bias, eigenvectors are sorted by
-    eigenvalue, and the first gradient gives eigenbases but no step. Weights decay then,
-    too.
+    authors' code. `max_size` is meant to leave out vocabularies. Moments are corrected
+    for their bias, eigenvectors are sorted by eigenvalue, and the first gradient gives
+    eigenbases but no step. Weights decay then, too.
 
     Args:
       weight_decay: As in AdamW.

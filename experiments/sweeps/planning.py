@@ -105,11 +105,14 @@ def _reported(
     sweep: Sweep, values: Values, is_tuned: bool
 ) -> tuple[list[PlannedRun], str]:
     if sweep.until is None:
-        runs = _runs_of_seeds(sweep, values, sweep.seeds)
+        runs = _runs_of_seeds(
+            sweep, values, {arm: sweep.seeds_of(arm) for arm in values}
+        )
         return runs, 'all seeds' if is_tuned else ''
     number = sweep.until.first
     while True:
-        runs = _runs_of_seeds(sweep, values, sweep.seeds[:number])
+        seeds = sweep.seeds[:number]
+        runs = _runs_of_seeds(sweep, values, dict.fromkeys(values, seeds))
         if not is_tuned or not all(map(has_ended, runs)):
             return runs, ''
         ended = _enough(sweep, sweep.until, runs)  # true after all seeds at the latest
@@ -119,10 +122,12 @@ def _reported(
 
 
 def _runs_of_seeds(
-    sweep: Sweep, values: Values, seeds: Sequence[int]
+    sweep: Sweep, values: Values, seeds: Mapping[str, Sequence[int]]
 ) -> list[PlannedRun]:
     known = {(run.arm, run.seed, run.value): run for run in sweep.runs}
-    wanted = [(arm, seed, value) for arm, value in values.items() for seed in seeds]
+    wanted = [
+        (arm, seed, value) for arm, value in values.items() for seed in seeds[arm]
+    ]
     runs = [known.get(each) or _planned_run(sweep, *each) for each in wanted]
     if not known.keys() >= set(wanted):
         _check_runs(sweep, runs)

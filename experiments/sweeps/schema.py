@@ -124,6 +124,9 @@ class Sweep:
         'optimizer.schedule.peak'.
       factors: Overrides of each level by factor. Every combination of levels is an arm.
       levels: Level of each factor by arm.
+      base_seeds: Seeds of the base, if it has more than the other arms; they include
+        `seeds`. Every contrast shares the base, so with k arms, √k times the seeds make
+        the intervals of all contrasts narrowest (Dunnett 1955).
       until: When to stop adding seeds; None runs all. A sweep file gives it as `seeds`.
       equal: The arms' common budget. 'steps' keeps the steps of each arm. 'tokens' and
         'flops' set them so that each arm gets the base's total.
@@ -133,6 +136,7 @@ class Sweep:
       target: A dev set score. The report shows what each arm took to reach it.
       published: The scores that the source reports, by arm: {'bleu': 25.8}.
       differs: How the runs differ from the published ones.
+      departures: How an arm differs from the form that its paper describes, by arm.
       digest: SHA-256 of the file.
       trials: The tuning runs, arm by arm.
       runs: The reported runs that results determine so far.
@@ -150,6 +154,7 @@ class Sweep:
     levels: dict = dataclasses.field(default_factory=dict)
     overrides: dict = dataclasses.field(default_factory=dict)
     seeds: tuple = (0,)
+    base_seeds: tuple = ()
     until: Until | None = None
     tune: Tuning | None = None
     equal: Annotated[str, Choices('steps', 'tokens', 'flops')] = 'steps'
@@ -158,6 +163,7 @@ class Sweep:
     target: float | None = None
     published: dict = dataclasses.field(default_factory=dict)
     differs: str = ''
+    departures: dict = dataclasses.field(default_factory=dict)
     digest: str = ''
     trials: tuple[PlannedRun, ...] = ()
     runs: tuple[PlannedRun, ...] = ()
@@ -169,6 +175,11 @@ class Sweep:
         if self.until is None:
             return 1
         return math.ceil(self.until.most / self.until.first)
+
+    def seeds_of(self, arm: str) -> tuple:
+        """Returns the seeds with which an arm is reported."""
+        is_base = arm in self.bases(self.base).values()
+        return self.base_seeds if self.base_seeds and is_base else self.seeds
 
     @property
     def all_runs(self) -> tuple[PlannedRun, ...]:
@@ -341,11 +352,14 @@ def _check_arms(sweep: Sweep) -> None:
                 f'contrasts: {quote(pair)} is not a pair of different arms.'
             )
     compared = itertools.chain(*sweep.contrasts)
-    for arm in (sweep.base, *sweep.published, *compared):
+    for arm in (sweep.base, *sweep.published, *sweep.departures, *compared):
         if arm not in sweep.arms:
             similar = did_you_mean(str(arm), sweep.arms)
             known = ', '.join(sweep.arms)
             raise UserError(f'unknown arm {arm!r}{similar}. Choose one of {known}.')
+    for arm, text in sweep.departures.items():
+        validation.check(f'departures[{arm!r}]', str, text)
+    _check_base_seeds(sweep)
     for arm, overrides in sweep.arms.items():
         if SEED in sweep.overrides | overrides:
             raise UserError(f'arms[{arm!r}]: {SEED} is set by seeds. Leave it out.')
@@ -354,6 +368,21 @@ def _check_arms(sweep: Sweep) -> None:
                 f'arms[{arm!r}]: train.steps is set by equal={sweep.equal!r}. Leave it '
                 'out.'
             )
+
+
+def _check_base_seeds(sweep: Sweep) -> None:
+    if not sweep.base_seeds:
+        return
+    if sweep.until is not None:
+        raise UserError(
+            'base_seeds: conflicts with seeds="until(…)", which adds seeds to all '
+            'arms. Leave one of them out.'
+        )
+    if not set(sweep.base_seeds) > set(sweep.seeds):
+        raise UserError(
+            f'base_seeds: {quote(sweep.base_seeds)} must include seeds='
+            f'{quote(sweep.seeds)} and others. Add the missing ones.'
+        )
 
 
 def _check_tuning(sweep: Sweep) -> None:
@@ -366,7 +395,8 @@ def _check_tuning(sweep: Sweep) -> None:
         raise UserError(
             f'tune: values={quote(tune.values)} must be two or more different values.'
         )
-    if not tune.seeds or any(seed in sweep.seeds for seed in tune.seeds):
+    reported = {*sweep.seeds, *sweep.base_seeds}
+    if not tune.seeds or not reported.isdisjoint(tune.seeds):
         raise UserError(
             f'tune: seeds={quote(tune.seeds)} must differ from the reported seeds.'
         )

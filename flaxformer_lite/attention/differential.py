@@ -33,8 +33,8 @@ class DifferentialAttention(ScaledDotProduct):
 
     Attributes:
       lambda_rate: Learning rate of λ's vectors, relative to other parameters, for Adam
-        and similar optimizers. λ is exponential in them, so a large rate for matrices is
-        too large for λ.
+        and similar optimizers. λ is exponential in them, so a rate that suits matrices
+        can be too large for λ.
 
     Raises:
       ValueError: The number of heads is odd.
