@@ -153,7 +153,8 @@ def get_config() -> dict:
             'evaluation.every': 600,
             'evaluation.decode': 'greedy',
         },
-        arms=PARTS,
+        # The base's longer run gives its loss at the time that other arms take.
+        arms=PARTS | {'base, 1,200 steps': {'train.steps': 1_200}},
         tune=dict(field='optimizer.schedule.peak', values=RATES, seeds=TRIAL_SEEDS),
         seeds=(0, 1, 2),
         base_seeds=tuple(range(12)),
