@@ -14,6 +14,7 @@ from experiments.reports.arms import Arm, Study, find_metric
 from experiments.reports.tables import Table, contrast_cells, format_cell, permutation_p
 from experiments.runs import reading
 from experiments.runs.reading import Translations
+from experiments.sweeps import planning
 
 Paired = tuple[Translations, Translations]  # of one seed: base, system
 COSTS = {
@@ -38,8 +39,8 @@ def from_base(study: Study) -> dict[str, Contrast]:
     scores = study.scores()
     bases = study.bases
     pairs = analysis.pairs_with(bases, scores)
-    looks = study.sweep.looks
-    found = analysis.compare(scores, contrasts=pairs, looks=looks, data=bases)
+    design = planning.design(study.sweep)
+    found = analysis.compare(scores, contrasts=pairs, design=design, data=bases)
     return {contrast.arm: contrast for contrast in found}
 
 
@@ -52,7 +53,7 @@ def declared_contrasts(study: Study) -> list[Contrast]:
         scores,
         contrasts=pairs,
         margin=sweep.margin or None,
-        looks=sweep.looks,
+        design=planning.design(sweep),
         data=sweep.bases(sweep.base),
     )
 

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments import metrics, storage
 from experiments.command_line import console, flags
@@ -26,6 +26,9 @@ from experiments.runs.reading import RunStatus
 from experiments.sweeps import schema
 from experiments.sweeps.schema import SEED, PlannedRun, Sweep, Until
 from flaxformer_lite.validation import Choices, quote
+
+if TYPE_CHECKING:
+    from experiments.reports import analysis
 
 _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
 _HOPELESS = 2.0  # times the wanted half-width, after all seeds
@@ -143,8 +146,9 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     bases = sweep.bases(sweep.base)
     pairs = [pair for pair in sweep.contrasts if found.keys() >= set(pair)]
     pairs = pairs or analysis.pairs_with(bases, found)
-    looks = sweep.looks
-    contrasts = analysis.compare(found, contrasts=pairs, looks=looks, data=bases)
+    contrasts = analysis.compare(
+        found, contrasts=pairs, design=design(sweep), data=bases
+    )
     widths = [x.high - x.effect for x in contrasts if x.high is not None]
     if not widths:
         return f'no confidence interval after {seeds} seeds'
@@ -157,6 +161,22 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     if least > _HOPELESS * until.half_width:
         return f'{said}, and {until.most} seeds would give ± {console.cell(least)}'
     return ''
+
+
+def design(sweep: Sweep) -> 'analysis.Design':
+    """Returns what the intervals of a sweep take into account."""
+    from experiments.reports import analysis
+
+    trials = {}
+    for arm, by_value, chosen in tried(sweep, sweep.trials) if sweep.tune else []:
+        if chosen is None:
+            continue
+        trials[arm] = analysis.Trials(
+            means=tuple(map(fmean, by_value.values())),
+            number=len(sweep.tune.seeds),
+            higher_is_better=sweep.trials[0].measure.higher_is_better,
+        )
+    return analysis.Design(sweep.looks, not sweep.base_seeds, trials)
 
 
 def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
