@@ -29,6 +29,12 @@ from experiments.errors import UserError
 from flaxformer_lite.pretrained import adaptation
 
 FORMATS = ('ctranslate2', 'huggingface', 'peft')
+_LOADERS = {  # Python that loads an exported folder
+    'ctranslate2': 'ctranslate2.Translator({})',
+    'huggingface': 'transformers.AutoModelForSeq2SeqLM.from_pretrained({}), or '
+    'AutoModelForCausalLM for a decoder-only model',
+    'peft': 'peft.PeftModel.from_pretrained(published_model, {})',
+}
 OF_CHECKPOINTS = ('workdir', 'source', 'target', 'hub', 'to_encoder_decoder')
 
 
@@ -129,6 +135,7 @@ def _write_export(args: argparse.Namespace) -> str:
 
     export.export(args.folder, args.to, args.out, args.quantization, args.trust_code)
     text = f'exported {args.folder} for {args.to} to {args.out}'
+    text += f'\nload it with {_LOADERS[args.to].format(repr(str(args.out)))}'
     if args.push:
         text += f'\n{hub.push(args.out, args.push, args.folder)}'
     return text

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import errors
+from experiments import errors, storage
 from experiments.command_line import console, flags
 from experiments.errors import UserError
 from experiments.runs import directory, metrics_log, reading
@@ -53,9 +53,9 @@ def listing(folders: Sequence[Path]) -> str:
     paths = [path for folder in folders for path in reading.runs_in(folder)]
     if not paths:
         names = ', '.join(map(str, folders))
-        raise UserError(
-            f'{names}: no run found. Pass a directory of runs, such as runs/.'
-        )
+        is_there = any(map(storage.exists, folders))
+        problem = 'no run found' if is_there else 'no such directory'
+        raise UserError(f'{names}: {problem}. Pass a directory of runs, such as runs/.')
     rows = sorted(map(_row, dict.fromkeys(paths)), key=lambda row: row[0])
     ages = [[_age(seconds), *cells] for seconds, *cells in rows]
     return console.table(['age', 'status', 'step', 'steps', 'score', 'run'], ages)

@@ -26,7 +26,7 @@ if __name__ == '__main__':
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,10 @@ from experiments import errors, storage
 from experiments.command_line import console, flags, screen
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
+from experiments.metrics.base import score_decimals
 from experiments.reports import analysis, arms, scores, tables
 from experiments.reports.arms import Arm
-from experiments.reports.tables import Table
+from experiments.reports.tables import Table, column_decimals
 from experiments.runs import directory, reading
 from experiments.runs.reading import Run
 from experiments.sweeps import planning
@@ -138,6 +139,7 @@ def _compare(args: Any) -> None:
         paths += reading.runs_in(path) or [path]
     if sweep is not None and not paths:
         paths = [run.path for run in sweep.runs if storage.exists(run.path)]
+    score = '' if sweep is None else sweep.measure.score
     with screen.on_stderr('reading runs') as shown:
         runs, notes = _read_runs(paths)
         answer = {}
@@ -158,19 +160,21 @@ def _compare(args: Any) -> None:
     elif args.csv:
         of_each = [Arm(str(run.path), (run,)) for run in runs]
         fields = arms.differing_fields(runs, ())
-        table = overview(of_each, fields)
+        table = overview(of_each, fields, score)
         console.print_data(tables.as_csv(table).removesuffix('\n'))
     else:
-        print(as_table(runs))
+        print(as_table(runs, score))
 
 
-def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+def _read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     runs = []
     notes = []
     for path in paths:
         try:
             runs.append(reading.read_run(path))
         except UserError as error:
+            if len(paths) == 1:
+                raise
             notes.append(f'skipped: {errors.line(error)}')
             errors.note(notes[-1])
     if not runs:
@@ -180,20 +184,23 @@ def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     return runs, notes
 
 
-def as_table(runs: Sequence[Run]) -> str:
+def as_table(runs: Sequence[Run], score: str = '') -> str:
     """Formats the arms as a table, followed by the signatures of the scores."""
-    table = overview(arms.group(runs), arms.differing_fields(runs))
-    return '\n'.join([tables.text(table), *_signatures(runs)])
+    table = overview(arms.group(runs), arms.differing_fields(runs), score)
+    return '\n'.join([tables.text(table), *_signatures(runs, score)])
 
 
-def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
+def overview(of_arms: Sequence[Arm], fields: Sequence[str], score: str = '') -> Table:
     """Returns the config fields and the means over finished runs of each arm.
 
     If no run of an arm has finished, the means cover what its runs have so far.
+
+    Args:
+      score: The score to show of each set. Defaults to the deciding metric.
     """
     runs = [run for arm in of_arms for run in arm.runs]
     sets = dict.fromkeys(name for run in runs for name in run.evaluations)
-    metric = runs[0].metrics[0]
+    score = score or runs[0].metrics[0]
     rows = []
     for arm in of_arms:
         counted = arm.scored or arm.runs
@@ -202,12 +209,15 @@ def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
             values.append(_mean([run.result.get(name) for run in counted]))
         for name in sets:
             of_set = [run.evaluations.get(name, {}) for run in counted]
-            values.append(_mean([scored.get(metric) for scored in of_set]))
+            values.append(_mean([scored.get(score) for scored in of_set]))
         path = arms.common_path(arm.runs)
         rows.append((path, len(counted), _statuses(arm), *values))
-    scored = [f'{name} {metric}' for name in sets]
+    scored = [f'{name} {score}' for name in sets]
     columns = ('run', 'seeds', 'status', *fields, *_NUMBERS, *scored)
-    return Table('runs', 'Runs', columns, rows, scored)
+    decimals = column_decimals(columns, rows)
+    decimals = {name: decimals[name] for name in _NUMBERS}
+    decimals |= dict.fromkeys(scored, score_decimals(score)[score])
+    return Table('runs', 'Runs', columns, rows, decimals)
 
 
 def _statuses(arm: Arm) -> str:
@@ -222,11 +232,13 @@ def _mean(values: Sequence[float | None]) -> Any:
     return there.pop() if len(there) == 1 else analysis.spread(values)
 
 
-def _signatures(runs: Sequence[Run]) -> list[str]:
-    metric = runs[0].metrics[0]
+def _signatures(runs: Sequence[Run], score: str) -> list[str]:
+    metric = score or runs[0].metrics[0]
     of_sets = [scored for run in runs for scored in run.evaluations.values()]
     found = {scored.get(f'{metric}_signature', '') for scored in of_sets}
     lines = [f'{metric}: {signature}' for signature in sorted(found - {''})]
     if len(lines) > 1:
         lines.append('Scores with different signatures are not comparable.')
+    if metric in arms.lower_is_better(runs):
+        lines.append(f'{metric}: lower is better')
     return lines

@@ -41,6 +41,7 @@ def main() -> None:
     if args.dry_run:
         facts = [progress.heading(sweep), *idle, progress.plan(sweep), _power(sweep)]
         print(*facts, sep='\n')
+        console.say_next(f'python -m experiments.sweep --config={args.config}')
     else:
         print(*idle, sep='\n', end='\n' if idle else '')
         _make_here(sweep, args.config, args.workers)
@@ -214,8 +215,10 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
             is_open = _wait_for_others(sweep, stop)
         sweep = progress.say_ended(sweep, said)
     print(progress.summary(sweep))
-    _exit_unless_finished(sweep.all_runs, folder)
+    unfinished = _note_unfinished(sweep.all_runs, folder)
     console.say_next(f'python -m experiments.report --sweep={config} --out=report')
+    if unfinished:
+        sys.exit(1)
 
 
 def _use_workers(
@@ -250,11 +253,11 @@ def _logs(sweep: Sweep) -> Path:
     return directory.RUNS / '.sweeps' / sweep.name
 
 
-def _exit_unless_finished(runs: Sequence[PlannedRun], folder: Path) -> None:
+def _note_unfinished(runs: Sequence[PlannedRun], folder: Path) -> int:
+    """Names the runs without a result, and returns their number."""
     outcomes = [(run.path, planning.outcome(run)) for run in runs]
     unfinished = [x for x in outcomes if x[1].status != reading.FINISHED]
     for path, ended in unfinished:
         why = ended.message or f'see the logs in {folder}/'
         note(f'{path}: {ended.status}: {why}')
-    if unfinished:
-        sys.exit(1)
+    return len(unfinished)

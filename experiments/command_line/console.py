@@ -1,10 +1,11 @@
 """Output of facts, numbers and tables, and input lines."""
 
+import functools
 import os
 import select
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from experiments import storage
@@ -12,6 +13,7 @@ from experiments.errors import UserError, printable
 
 _BLOCK = 1 << 20  # bytes per read, which only files fill
 _PATIENCE = 0.1  # seconds to wait for further lines
+_LARGE = 1e9  # numbers from here on have an exponent
 _RAISED = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
 
 
@@ -47,14 +49,16 @@ def facts(values: Mapping[str, Any]) -> str:
 
 
 def table(
-    names: Sequence[str], rows: Sequence[Sequence[Any]], scores: Collection[str] = ()
+    names: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    decimals: Mapping[str, int] = {},
 ) -> str:
     """Returns a table with a header; numbers align right, None is a dash.
 
     Args:
-      scores: Names of columns shown with two decimals.
+      decimals: Number of decimals by column, for columns that share it.
     """
-    forms = [score if name in scores else cell for name in names]
+    forms = [number_form(decimals.get(name)) for name in names]
     cells = [[form(x) for form, x in zip(forms, row, strict=True)] for row in rows]
     sides = [
         'right' if any(map(is_number, column)) else 'left'
@@ -94,7 +98,7 @@ def cell(value: Any) -> str:
 
 def _of_float(value: float) -> str:
     """Formats a float: `0.1234`, `12,345`, `1.5 × 10¹²`."""
-    if 1000 <= abs(value) < 1e9:
+    if 1000 <= abs(value) < _LARGE:
         return f'{value:,.0f}'
     text = f'{value:.4g}'
     if 'e' not in text:
@@ -103,8 +107,15 @@ def _of_float(value: float) -> str:
     return f'{float(digits):g} × 10{str(int(exponent)).translate(_RAISED)}'
 
 
-def score(value: Any) -> str:
-    return f'{value:.2f}' if is_number(value) else cell(value)
+def number_form(decimals: int | None) -> Callable[[Any], str]:
+    """Returns a format with so many decimals; without, numbers have their own."""
+    return cell if decimals is None else functools.partial(score, decimals=decimals)
+
+
+def score(value: Any, decimals: int = 2) -> str:
+    if is_number(value) and abs(value) < _LARGE:
+        return f'{value:,.{decimals}f}'
+    return cell(value)
 
 
 def gigabytes(size: float) -> str:
@@ -121,8 +132,7 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def say_next(command: str) -> None:
-    if sys.stdout.isatty():
-        print('next:', command)
+    print('next:', command)
 
 
 def duration(seconds: float) -> str:

@@ -360,8 +360,15 @@ def _load(file: Path) -> config_dict.ConfigDict:
         config = config_dict.ConfigDict(load.read_stored(file))
     else:
         config = evaluate(file)
+    if isinstance(config, dict) and {'arms', 'factors'} & config.keys():
+        raise UserError(
+            f'{file}: sweep file, not the config of a run. Run it with python -m '
+            f'experiments.sweep --config={file}.'
+        )
     if not isinstance(config, config_dict.ConfigDict):
-        raise UserError(f'{file}: define get_config(), which returns a ConfigDict.')
+        raise UserError(
+            f'{file}: no get_config() that returns a ConfigDict. Define it.'
+        )
     with prefix_errors(file):
         load.fill(config)
     return config.lock()

@@ -183,9 +183,10 @@ def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
 def read_stored(file: Path) -> dict[str, Any]:
     """Returns the stored config of a run, nested, in the current version's fields."""
     if not storage.exists(file):
+        is_there = storage.exists(file.parent)
+        reason = f'it has no {CONFIG}' if is_there else 'it does not exist'
         raise UserError(
-            f'{file.parent}: not a run directory, because it has no {CONFIG}. Pass '
-            'another.'
+            f'{file.parent}: not a run directory, because {reason}. Pass another.'
         )
     config = storage.read_json(file)
     if not isinstance(config, dict) or not config:

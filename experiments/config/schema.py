@@ -311,6 +311,20 @@ def fields() -> dict[str, Field]:
     return found
 
 
+def short_name(field: str) -> str:
+    """Returns a field without its first section, `cross.attention`, if that is unique.
+
+    `checkpoint.every` stays, because of `evaluation.every`.
+    """
+    short = _without_section(field)
+    alike = [name for name in fields() if _without_section(name) == short]
+    return short if len(alike) <= 1 else field
+
+
+def _without_section(field: str) -> str:
+    return field.partition('.')[2] or field
+
+
 def part_fields() -> list[str]:
     """Returns the fields that name a component: `'data'`, `'model.attention'`."""
     return [

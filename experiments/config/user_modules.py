@@ -19,8 +19,21 @@ from experiments.errors import UserError, warn
 from flaxformer_lite.config.spec import Component, Spec
 
 FOLDER = 'parts'
+_MOVE = 'move it to the working directory'
 _NOT_USERS = {'__main__', 'experiments', 'flaxformer_lite', 'parallel_grammar'}
 _NOT_USERS |= sys.stdlib_module_names
+
+
+class NeedsConsent(UserError):
+    """A run's code needs the user's consent.
+
+    Attributes:
+      without_flag: The message for commands that lack `--trust_code`.
+    """
+
+    def __init__(self, problem: str, fix: str, without_flag: str):
+        super().__init__(f'{problem}, then {fix}.')
+        self.without_flag = f'{problem}, then {without_flag}.'
 
 
 def modules(fields: Mapping[str, Any]) -> list[str]:
@@ -134,7 +147,7 @@ def use(
 def check_origin(part: Spec, path: Path) -> None:
     """Raises UserError if user modules of one field may have come with the run."""
     for module in sorted(_modules_in(part)):
-        _check_origin(module, path, 'move it to the working directory')
+        _check_origin(module, path, _MOVE)
 
 
 def check_commands(metrics: Spec, path: Path, trust_code: bool) -> None:
@@ -147,9 +160,11 @@ def check_commands(metrics: Spec, path: Path, trust_code: bool) -> None:
         for entry in Component(metrics).entries:
             # By argument, because a class has several names.
             if 'command' in entry.arguments and not trust_code:
-                raise UserError(
+                raise NeedsConsent(
                     f'{path / load.CONFIG}: evaluation.metrics runs the command '
-                    f'{entry.arguments["command"]!r}. Read it, then pass --trust_code.'
+                    f'{entry.arguments["command"]!r}. Read it',
+                    'pass --trust_code',
+                    "set evaluation.metrics in the sweep's overrides",
                 )
 
 
@@ -168,9 +183,11 @@ def _check_origin(module: str, run: Path, fix: str) -> None:
             problem = f'the package {place.name} contains the run'
         else:
             continue
-        raise UserError(
+        raise NeedsConsent(
             f'{run / load.CONFIG}: module {module} may have come with the run, because '
-            f'{problem}. Read it, then {fix}.'
+            f'{problem}. Read it',
+            fix,
+            _MOVE,
         )
 
 
@@ -199,10 +216,12 @@ def _use_copies(
     trust_code: bool,
 ) -> None:
     if not trust_code:
-        raise UserError(
+        copy = 'copy them to the working directory'
+        raise NeedsConsent(
             f'{folder}: the config uses modules that cannot be imported here: '
-            f'{", ".join(sources)}. Read them, then pass --trust_code (trust_code=True '
-            'in Python), or copy them to the working directory.'
+            f'{", ".join(sources)}. Read them',
+            f'pass --trust_code (trust_code=True in Python), or {copy}',
+            copy,
         )
     for package in sorted(set(map(_package_of, sources))):
         tell(f'{package} cannot be imported here; using its copy in {folder}')

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from experiments import metrics
 from experiments.errors import user_errors
-from experiments.metrics.base import OF_MODELS
+from experiments.metrics.base import OF_MODELS, score_decimals
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.validation import quote
 
-_LOWER_IS_BETTER = ('loss', 'perplexity')
+LOWER_IS_BETTER = ('loss', 'perplexity')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Measure:
     def parse(cls, text: str) -> 'Measure':
         """Parses `'test bleu'`. The name of a set may contain spaces."""
         name, _, score = text.rpartition(' ')
-        return cls(name, score, score not in _LOWER_IS_BETTER)
+        return cls(name, score, score not in LOWER_IS_BETTER)
 
     def resolve(self, spec: Spec) -> 'Measure':
         """Returns the measure with the direction of its metric in `evaluation.metrics`.
@@ -55,8 +55,16 @@ class Measure:
 
     @property
     def is_of_translations(self) -> bool:
-        """True for the score of a metric, which has two decimals."""
+        """True for the score of a metric."""
         return self.score not in OF_MODELS
+
+    @property
+    def decimals(self) -> int:
+        return score_decimals(self.score)[self.score]
+
+    @property
+    def direction(self) -> str:
+        return f'{"higher" if self.higher_is_better else "lower"} is better'
 
     def rank(self, score: float) -> float:
         return score if self.higher_is_better else -score

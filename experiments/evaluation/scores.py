@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.command_line import console
 from experiments.data.documents import Documents, grouped
-from experiments.metrics.base import OF_MODELS, Metric, References
+from experiments.metrics.base import OF_MODELS, Metric, References, score_decimals
 from experiments.metrics.bleu import Bleu
 from experiments.runs.reading import metric_names
 
@@ -88,8 +88,8 @@ def score_documents(
 def summary(name: str, step: int, result: Scores) -> str:
     """Formats a set's scores, with the first metric's signature on a second line."""
     names = metric_names(result)
-    decimals = {**dict.fromkeys(names, 2), 'loss': 4, 'perplexity': 2}
-    shown = [f'{entry} {result[entry]:.{n}f}' for entry, n in decimals.items()]
+    entries = score_decimals(*names, 'loss', 'perplexity')
+    shown = [f'{entry} {result[entry]:.{n}f}' for entry, n in entries.items()]
     line = '  '.join(shown)
     signature = result[f'{names[0]}_signature']
     return f'{name} ({result["direction"]}) at step {step:,}: {line}\n  {signature}'
@@ -100,8 +100,9 @@ def table(results: dict[str, Scores]) -> str:
     for result in results.values():
         for name in metric_names(result):
             signatures[name] = result[f'{name}_signature']
-    columns = ('sentences', *OF_MODELS, *signatures, 'direction')
+    entries = (*OF_MODELS, *signatures)
+    columns = ('sentences', *entries, 'direction')
     rows = [[name, *map(result.get, columns)] for name, result in results.items()]
-    lines = [console.table(['set', *columns], rows, scores=signatures)]
+    lines = [console.table(['set', *columns], rows, score_decimals(*entries))]
     lines += [f'{metric}: {signature}' for metric, signature in signatures.items()]
     return '\n'.join(lines)

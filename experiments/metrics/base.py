@@ -9,9 +9,15 @@ from flaxformer_lite.validation import Checked
 
 # Scores that every model has, with the first reference and without decoding.
 OF_MODELS = ('loss', 'perplexity', 'accuracy')
+_DECIMALS = {'loss': 4, 'accuracy': 4}  # of a score as text; 2 for all others
 Texts = Sequence[str]
 References = Sequence[tuple[str, ...]]  # one or more for each sentence
 Rows = Sequence[Sequence[float]]
+
+
+def score_decimals(*scores: str) -> dict[str, int]:
+    """Returns the number of decimals that each score is shown with."""
+    return {name: _DECIMALS.get(name, 2) for name in scores}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

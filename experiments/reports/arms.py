@@ -2,17 +2,19 @@
 
 import collections
 import dataclasses
+import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from experiments import metrics
 from experiments.config import user_modules
+from experiments.config.schema import short_name
 from experiments.errors import UserError
-from experiments.evaluation.measure import Measure
+from experiments.evaluation.measure import LOWER_IS_BETTER, Measure
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import Spread
@@ -118,6 +120,13 @@ def _metrics_of(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
+def lower_is_better(runs: Iterable[Run]) -> set[str]:
+    """Returns the scores of which a lower one is better."""
+    evaluated = [of_set for run in runs for of_set in run.evaluations.values()]
+    of_metrics = [of_set.get('lower_is_better', ()) for of_set in evaluated]
+    return {*LOWER_IS_BETTER, *itertools.chain(*of_metrics)}
+
+
 def find_metric(run: Run, measure: Measure, trust_code: bool = False) -> Metric:
     """Returns the metric of a score; for a loss, the deciding metric."""
     user_modules.check_origin(run.metrics_spec, run.path)
@@ -158,18 +167,19 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
     """Names each arm by its differing fields, or by its directory if that is too long.
 
-    Uses the last word of each field, `num_heads=4`, if these differ.
+    Leaves out a field's section if that is clear without it: `num_heads=4`.
     """
-    words = [field.rpartition('.')[2] for field in fields]
-    if len(set(words)) < len(words):
-        words = fields
+    words = list(map(short_name, fields))
     names = []
     for first, *_ in groups:
         values = [first.config.get(field) for field in fields]
         names.append(', '.join(map('{}={}'.format, words, values)))
     if all(0 < len(name) <= _LONGEST_NAME for name in names):
         return names
-    return list(map(common_path, groups))
+    names = list(map(common_path, groups))
+    if len(set(names)) < len(names):
+        return [str(first.path) for first, *_ in groups]
+    return names
 
 
 def common_path(runs: Sequence[Run]) -> str:
@@ -244,6 +254,5 @@ def _measure(runs: Sequence[Run], measure: Measure) -> Measure:
             f"'test bleu'. Sets: {', '.join(sets)}. Scores: "
             f'{", ".join(known_scores)}.'
         )
-    if any(measure.score in x.get('lower_is_better', ()) for _, x in evaluated):
-        return dataclasses.replace(measure, higher_is_better=False)
-    return measure
+    is_higher = measure.score not in lower_is_better(runs)
+    return dataclasses.replace(measure, higher_is_better=is_higher)

@@ -1,6 +1,7 @@
 """Conditions of a comparison, and warnings if it isn't fair."""
 
 import collections
+import shlex
 
 from scipy import stats
 
@@ -97,13 +98,11 @@ def _missing(study: Study) -> list[str]:
 def _in_no_mean(study: Study) -> list[str]:
     lines = []
     for arm in study.arms:
+        by_seeds = arm.by_seeds(study.measure)
         for run in arm.runs:
             if run in arm.scored:
-                if study.measure.set not in run.evaluations:
-                    lines.append(
-                        f'{run.path}: has no score on {study.measure.set}. Run '
-                        f'experiments.evaluate with --set={study.measure.set}.'
-                    )
+                if run.seeds not in by_seeds:
+                    lines.append(_without_score(study, run))
                 continue
             if run.finished:
                 lines.append(
@@ -117,6 +116,16 @@ def _in_no_mean(study: Study) -> list[str]:
                     f'{run.result["step"]:,}{reason}; excluded from the means.'
                 )
     return lines
+
+
+def _without_score(study: Study, run: Run) -> str:
+    line = f'{run.path}: has no score for {study.measure}'
+    if study.measure.set in run.evaluations:
+        return f'{line}; excluded from the means.'
+    return (
+        f'{line}. Score all sets of its data with python -m experiments.evaluate '
+        f'--workdir={shlex.quote(str(run.path))}, or choose another --measure.'
+    )
 
 
 def _beyond_the_question(study: Study) -> list[str]:

@@ -14,7 +14,7 @@ from experiments.reports import analysis
 from experiments.reports.analysis import Effect
 from experiments.reports.arms import Study
 from experiments.reports.figures import Figure, line_chart, over_seeds
-from experiments.reports.tables import PValue, Table
+from experiments.reports.tables import PValue, Table, column_decimals
 from experiments.runs.reading import Run
 from experiments.sweeps import planning
 from experiments.sweeps.planning import Tried
@@ -43,7 +43,7 @@ def effects(study: Study) -> Table | None:
     if study.sweep.factor_of_data:
         note += ' The error variance is assumed to be equal on all data sets.'
     columns = ('factor', 'degrees of freedom', 'F', 'p')
-    return Table('factors', 'Factors', columns, rows, note=note)
+    return Table('factors', 'Factors', columns, rows, {'F': 2}, note)
 
 
 def across_data(study: Study) -> Table | None:
@@ -78,7 +78,8 @@ def across_data(study: Study) -> Table | None:
         'is for other seeds on these data sets, separately for each row.'
     )
     columns = ('arm', 'mean rank', f'P(better than {base})', '95% CI')
-    return Table('across_data', 'All data sets', columns, rows, note=note)
+    decimals = dict.fromkeys(columns[1:3], 2)
+    return Table('across_data', 'All data sets', columns, rows, decimals, note)
 
 
 def time_to_target(study: Study) -> Table | None:
@@ -103,7 +104,8 @@ def time_to_target(study: Study) -> Table | None:
     )
     columns = ('arm', 'seeds reached', 'steps', 'target tokens', 'seconds')
     title = f'Time to {score} {target}'
-    return Table('time_to_target', title, columns, rows, note=note)
+    decimals = column_decimals(columns, rows)
+    return Table('time_to_target', title, columns, rows, decimals, note)
 
 
 def _first_at_target(study: Study, run: Run, target: float) -> dict[str, Any]:
@@ -146,7 +148,7 @@ def trials(study: Study, found: Sequence[Tried]) -> Table:
             rows.append((arm, value, analysis.spread(of_value), mark))
     tune, score = _tuning(study)
     columns = ('arm', tune.field, str(score), 'chosen')
-    decimals = [str(score)] if score.is_of_translations else []
+    decimals = {str(score): score.decimals}
     return Table('tuning', 'Trials', columns, rows, decimals)
 
 
@@ -165,7 +167,7 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
     )
     title = f'Expected best {score} by number of trials'
     numbers = [str(number) for number in range(1, most + 1)]
-    decimals = numbers if score.is_of_translations else []
+    decimals = dict.fromkeys(numbers, score.decimals)
     return Table('expected_best', title, ('arm', *numbers), rows, decimals, note)
 
 

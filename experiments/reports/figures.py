@@ -55,9 +55,9 @@ AXES = {
 }
 # Labels of scores with their units.
 _LABELS = {
-    'accuracy': 'Token accuracy',
-    'bleu': 'BLEU',
-    'chrf': 'chrF',
+    'accuracy': 'Token accuracy (0 to 1)',
+    'bleu': 'BLEU (points)',
+    'chrf': 'chrF (points)',
     'edit_distance': 'Edit distance (edits per sentence)',
     'error_rate': 'Error rate (%)',
     'exact_match': 'Exact match (%)',
@@ -65,7 +65,7 @@ _LABELS = {
     'learning_rate': 'Learning rate',
     'loss': 'Loss (nats per token)',
     'perplexity': 'Perplexity',
-    'ter': 'TER',
+    'ter': 'TER (%)',
 }
 
 

@@ -7,11 +7,17 @@ import numpy as np
 
 from experiments.command_line import console
 from experiments.evaluation.measure import Measure
-from experiments.metrics.base import OF_MODELS, Metric
+from experiments.metrics.base import OF_MODELS, Metric, score_decimals
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
-from experiments.reports.arms import Arm, Study, find_metric
-from experiments.reports.tables import Table, contrast_cells, format_cell, permutation_p
+from experiments.reports.arms import Arm, Study, find_metric, lower_is_better
+from experiments.reports.tables import (
+    Table,
+    column_decimals,
+    contrast_cells,
+    format_cell,
+    permutation_p,
+)
 from experiments.runs import reading
 from experiments.runs.reading import Translations
 from experiments.sweeps import planning
@@ -38,9 +44,13 @@ def from_base(study: Study) -> dict[str, Contrast]:
     """Returns each scored arm's difference from its base, in the order of `ranked`."""
     scores = study.scores()
     bases = study.bases
-    pairs = analysis.pairs_with(bases, scores)
-    design = planning.design(study.sweep)
-    found = analysis.compare(scores, contrasts=pairs, design=design, data=bases)
+    found = analysis.compare(
+        scores,
+        contrasts=analysis.pairs_with(bases, scores),
+        margin=study.sweep.margin or None,
+        design=planning.design(study.sweep),
+        data=bases,
+    )
     return {contrast.arm: contrast for contrast in found}
 
 
@@ -62,16 +72,20 @@ def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
     """Returns the verdict on an arm of a study with one data set."""
     seeds = len(arm.by_seeds(study.measure))
     if not seeds:
-        return 'no finished run'
+        return _missing(study, arm)
     if arm is study.base:
         return 'base'
     if contrast is None:
-        return 'the base has no finished run'
+        return f'the base has {_missing(study, study.base)}'
     if contrast.p is not None:
         return contrast_verdict(study, contrast)
     if min(seeds, len(study.base.by_seeds(study.measure))) < 2:
         return ONE_SEED
     return f'{NO_TEST}: no variance between seeds'
+
+
+def _missing(study: Study, arm: Arm) -> str:
+    return f'no score for {study.measure}' if arm.scored else 'no finished run'
 
 
 def verdicts(study: Study, contrasts: Mapping[str, Contrast]) -> dict[Contrast, str]:
@@ -114,8 +128,8 @@ def answer_table(
 
 
 def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
-    decimals = ('difference', '95% CI', 'minimum detectable')
-    columns = ('arm', 'base', 'seeds', *decimals, 'p', 'permutation p', 'verdict')
+    measured = ('difference', '95% CI', 'minimum detectable')
+    columns = ('arm', 'base', 'seeds', *measured, 'p', 'permutation p', 'verdict')
     rows = []
     for x in asked:
         effect, interval, p = contrast_cells(x)
@@ -129,16 +143,16 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
         '80%. Permutation p: arms exchanged within seeds, without assuming normal '
         'errors.'
     )
-    scores = decimals if study.measure.is_of_translations else ()
-    return Table('answer', 'Declared contrasts', columns, rows, scores, note)
+    decimals = dict.fromkeys(measured, study.measure.decimals)
+    return Table('answer', 'Declared contrasts', columns, rows, decimals, note)
 
 
 def arms(study: Study) -> Table:
     rows = [(arm.name, arm.spread(study.measure)) for arm in study.ranked()]
     measure = str(study.measure)
-    scores = (measure,) if study.measure.is_of_translations else ()
+    decimals = {measure: study.measure.decimals}
     note = 'Mean ± standard deviation over seeds.'
-    return Table('arms', 'Arms, best first', ('arm', measure), rows, scores, note)
+    return Table('arms', 'Arms, best first', ('arm', measure), rows, decimals, note)
 
 
 def undeclared(study: Study, contrasts: Mapping[str, Contrast]) -> dict[str, Contrast]:
@@ -165,8 +179,8 @@ def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None
 
 def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
     """Returns each arm with its test against the base, the best first."""
-    decimals = (str(study.measure), 'difference', '95% CI')
-    columns = ['arm', 'seeds', *decimals, 'p', 'permutation p', 'verdict']
+    measured = (str(study.measure), 'difference', '95% CI')
+    columns = ['arm', 'seeds', *measured, 'p', 'permutation p', 'verdict']
     parts = study.by_data
     are_several = len(parts) > 1
     rows = []
@@ -196,8 +210,8 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
             ' Each data set is compared with the base on the same data, with its own '
             'error variance. The data sets share the error rate (Bonferroni).'
         )
-    scores = decimals if study.measure.is_of_translations else ()
-    return Table('answer', 'Arms, best first', columns, rows, scores, note)
+    decimals = dict.fromkeys(measured, study.measure.decimals)
+    return Table('answer', 'Arms, best first', columns, rows, decimals, note)
 
 
 def sentence_tests(
@@ -243,16 +257,15 @@ def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
     if len(bases) > 1:
         names.append('base')
     note = (
-        f'Set {study.measure.set}, with runs paired by seed. Sentences are resampled '
-        'as well as seeds (bootstrap). Sentence share: the part of the variance that '
-        'comes from the choice of sentences; the rest comes from seeds. Intervals and '
-        'p are corrected for the number of rows (Bonferroni). With one seed they '
-        'compare two runs, not two arms.'
+        f'Set {study.measure.set}, with runs paired by seed. The variance over '
+        'sentences (jackknife) is added to that over seeds. Sentence share: the part '
+        'of the variance that comes from the choice of sentences; the rest comes from '
+        'seeds. Intervals and p are corrected for the number of rows (Bonferroni). '
+        'With one seed they compare two runs, not two arms.'
     )
     title = 'Over seeds and sentences'
-    return Table(
-        'over_sentences', title, names, rows, names[2:4], note, OTHER_SENTENCES
-    )
+    decimals = dict.fromkeys(names[2:4], study.measure.decimals)
+    return Table('over_sentences', title, names, rows, decimals, note, OTHER_SENTENCES)
 
 
 def _paired_translations(study: Study, base: Arm, arm: Arm) -> list[Paired]:
@@ -301,7 +314,10 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
             'intervals are simultaneous across all data sets.'
         )
     if not study.scores():
-        lines.append('No run has finished, so there are no scores to compare.')
+        if any(arm.scored for arm in study.arms):
+            lines.append(f'No finished run has a score for {study.measure}.')
+        else:
+            lines.append('No run has finished, so there are no scores to compare.')
     if study.sweep.until is not None:
         ended = study.sweep.ended or 'further seeds may follow'
         lines.append(f'Seeds: {ended}. Intervals are corrected for all looks.')
@@ -309,7 +325,7 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
 
 
 def _sentence(study: Study, contrast: Contrast) -> str:
-    form = console.score if study.measure.is_of_translations else console.cell
+    form = console.number_form(study.measure.decimals)
     effect, interval, _ = contrast_cells(contrast)
     word = contrast_verdict(study, contrast)
     facts = f'difference {format_cell(effect, form)}'
@@ -328,8 +344,8 @@ def costs(study: Study) -> Table:
         rows.append((arm.name, arm.spread(study.measure), *values))
     measure = str(study.measure)
     names = ('arm', measure, *COSTS.values())
-    title = 'Score and cost'
-    return Table('cost', title, names, rows, [measure])
+    decimals = column_decimals(names, rows) | {measure: study.measure.decimals}
+    return Table('cost', 'Score and cost', names, rows, decimals)
 
 
 def runs(study: Study) -> Table:
@@ -361,7 +377,10 @@ def scores(study: Study) -> Table:
             spreads = [arm.spread(Measure(name, score)) for score in names]
             rows.append((name, arm.name, *spreads))
     columns = ('set', 'arm', *names)
-    return Table('scores', 'All scores', columns, rows, study.metrics)
+    lower = lower_is_better(counted)
+    note = f'Lower is better: {", ".join(name for name in names if name in lower)}.'
+    decimals = score_decimals(*names)
+    return Table('scores', 'All scores', columns, rows, decimals, note)
 
 
 def published(study: Study) -> Table | None:

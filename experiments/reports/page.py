@@ -55,7 +55,7 @@ def write(
         _costs(study),
         ReportSection('Scores', tables=[findings.scores(study)]),
         _curves(study, against),
-        *_translations(study),
+        *translations(study),
     )
     files: dict[str, str | bytes] = {}
     for section in sections:
@@ -85,7 +85,7 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
     of_arms = [findings.arms(study), findings.exploratory(study, contrasts)]
     return ReportSection(
         'Answer',
-        findings.answer(study, declared),
+        [*_terms(study), *findings.answer(study, declared)],
         _some(
             findings.answer_table(study, contrasts, declared),
             *(of_arms if declared else ()),
@@ -96,6 +96,20 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
         _some(_forest(study, drawn), figures.scores_over_sizes(study)),
         doubts=[*designs.doubts(study), *conditions.warnings(study), *notes],
     )
+
+
+def _terms(study: Study) -> list[str]:
+    """Returns the unit and direction of the measure, and the margin."""
+    measure = study.measure
+    score = figures.axis_title(measure.score, measure.set)
+    lines = [f'Measure: {score}; {measure.direction}.']
+    if study.sweep.margin:
+        margin = console.cell(study.sweep.margin)
+        lines.append(
+            f'Equivalence margin: ± {margin}. An arm is equivalent if its whole '
+            'interval lies within.'
+        )
+    return lines
 
 
 def _forest(study: Study, contrasts: Sequence[Contrast]) -> Figure | None:
@@ -109,11 +123,10 @@ def _forest(study: Study, contrasts: Sequence[Contrast]) -> Figure | None:
 
 def _setup(study: Study) -> ReportSection:
     text = []
-    if study.sweep.arms:
-        text = [
-            f'Source: {study.sweep.source}',
-            f'Differences from the source: {study.sweep.differs}',
-        ]
+    if study.sweep.source:
+        text.append(f'Source: {study.sweep.source}')
+    if study.sweep.differs:
+        text.append(f'Differences from the source: {study.sweep.differs}')
     compared = _some(conditions.facts(study), findings.published(study))
     return ReportSection('Setup', text, compared)
 
@@ -145,15 +158,19 @@ def _curves(study: Study, against: str) -> ReportSection | None:
     return ReportSection('Training curves', [text], figures=drawn)
 
 
-def _translations(study: Study) -> list[ReportSection]:
+def translations(study: Study) -> list[ReportSection]:
     translated = texts.find_translations(study)
     if translated is None:
         return []
-    text = (
-        f'Sentences of {translated.name} that the arms translate differently, with '
-        "each arm's first seed."
-    )
     sentences = texts.differing_sentences(translated)
+    text = f"Sentences of {translated.name}, with each arm's first seed."
+    if texts.differ(sentences[0]):
+        text = (
+            f'Sentences of {translated.name} that the arms translate differently, with '
+            "each arm's first seed."
+        )
+    elif len(translated.outputs) > 1:
+        text += ' All arms translate all sentences alike.'
     found = [ReportSection('Translations', [text], sentences=sentences)]
     by_group = texts.by_group(translated)
     if by_group is not None:

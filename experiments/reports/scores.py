@@ -10,8 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from experiments.errors import UserError, user_errors
+<<<<<<< HEAD
 from experiments.reports.analysis import Contrast, Design, compare, pairs_with
 from experiments.reports.tables import Table, contrast_cells, permutation_p
+=======
+from experiments.reports.analysis import Contrast, compare, pairs_with
+from experiments.reports.tables import (
+    Table,
+    contrast_cells,
+    permutation_p,
+    shared_decimals,
+)
+>>>>>>> fix-e
 from experiments.storage import as_user_error
 
 COLUMNS = ('arm', 'seed', 'score')
@@ -68,7 +78,10 @@ def as_table(contrasts: Sequence[Contrast]) -> Table:
     rows = []
     for x in contrasts:
         rows.append((x.arm, x.base, x.seeds, *contrast_cells(x), permutation_p(x)))
-    return Table('contrasts', 'Contrasts', names, rows)
+    measured = names[3:5]
+    digits = shared_decimals([cell for row in rows for cell in row[3:5]])
+    decimals = dict.fromkeys(measured, digits)
+    return Table('contrasts', 'Contrasts', names, rows, decimals)
 
 
 def recompute(folder: Path) -> tuple[Table, list[str]]:

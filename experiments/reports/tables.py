@@ -3,8 +3,9 @@
 import csv
 import html
 import io
+import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.command_line import console
@@ -13,11 +14,13 @@ from experiments.reports.analysis import Contrast, OverSentences, Spread
 
 # Markdown's markup characters, which are escaped in text.
 _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
-_LATEX = {raised: f'$^{i}$' for i, raised in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹')}
-_LATEX |= {'⁻': '$^-$', '±': r'$\pm$', '−': '$-$', '≤': r'$\leq$', '×': r'$\times$'}
+_RAISED = str.maketrans('⁻⁰¹²³⁴⁵⁶⁷⁸⁹', '-0123456789')
+_EXPONENT = re.compile('[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+')
+_LATEX = {'±': r'$\pm$', '−': '$-$', '≤': r'$\leq$', '×': r'$\times$', 'μ': r'$\mu$'}
 _PREAMBLE = '% In the preamble: \\usepackage{booktabs}\n'
 _CAPITALS = {'bleu': 'BLEU', 'chrf': 'chrF', 'ter': 'TER'}
 _METRICS = re.compile(rf'\b({"|".join(_CAPITALS)})\b')
+_MOST_DECIMALS = 6
 _BYTES = ', bytes'  # suffix of a column name: values are shown in gigabytes
 
 
@@ -49,7 +52,7 @@ class Table(NamedTuple):
 
     Attributes:
       name: The name of its files.
-      scores: As for `console.table`.
+      decimals: As for `console.table`.
       aside: Why a page collapses the table, if it does.
     """
 
@@ -57,7 +60,7 @@ class Table(NamedTuple):
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    scores: Collection[str] = ()
+    decimals: Mapping[str, int] = {}
     note: str = ''
     aside: str = ''
 
@@ -72,9 +75,7 @@ class Table(NamedTuple):
     def _form(self, column: str) -> Form:
         if column.endswith(_BYTES):
             return console.gigabytes
-        if column in self.scores:
-            return console.score
-        return console.cell
+        return console.number_form(self.decimals.get(column))
 
     def sides(self) -> list[str]:
         columns = zip(*self.rows, strict=True)
@@ -104,14 +105,44 @@ def format_cell(value: Any, form: Form = console.cell) -> str:
 
 
 def _spread(value: Spread, form: Form) -> str:
-    mean = form(value.mean)
-    sd = value.sd
+    mean, sd, _ = value
     if not sd:
-        return mean
-    # The deviation of a metric has as many decimals as the score.
-    if form is not console.score:
-        sd = float(f'{sd:.2g}')
-    return f'{mean} ± {form(sd)}'
+        return form(mean)
+    if form is console.cell:
+        # Both have the decimals of the deviation's first two digits.
+        form = console.number_form(_decimals(sd, digits=2))
+    return f'{form(mean)} ± {form(sd)}'
+
+
+def _decimals(value: float, digits: int) -> int:
+    """Returns the number of decimals that show the first digits of a number."""
+    if not value:
+        return 0
+    return min(_MOST_DECIMALS, max(0, digits - 1 - math.floor(math.log10(abs(value)))))
+
+
+def column_decimals(
+    names: Iterable[str], rows: Iterable[Sequence[Any]]
+) -> dict[str, int]:
+    """Returns decimals for each column that show its largest number in four digits."""
+    columns = zip(*rows, strict=True)
+    return dict(zip(names, map(shared_decimals, columns), strict=True))
+
+
+def shared_decimals(values: Iterable[Any]) -> int:
+    """Returns decimals that show the largest number in four digits; 0 for integers."""
+    numbers = []
+    for value in values:
+        match value:
+            case Spread():
+                numbers.append(value.mean)
+            case Interval():
+                numbers += value
+            case int() | float():
+                numbers.append(value)
+    if all(number == round(number) for number in numbers):
+        return 0
+    return _decimals(max(map(abs, numbers)), digits=4)
 
 
 def contrast_cells(
@@ -149,6 +180,7 @@ def latex(table: Table) -> str:
     sides = table.sides()
     names = [_METRICS.sub(lambda x: _CAPITALS[x[0]], name) for name in table.names()]
     body = console.format_table(names, table.cells(), sides, 'latex_booktabs')
+    body = _EXPONENT.sub(lambda x: f'$^{{{x[0].translate(_RAISED)}}}$', body)
     return f'{_PREAMBLE}{body.translate(str.maketrans(_LATEX))}\n'
 
 

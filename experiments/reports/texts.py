@@ -58,21 +58,21 @@ def find_translations(study: Study) -> Translated | None:
     return first
 
 
+def differ(sentence: Sentence) -> bool:
+    return len(set(sentence.translations.values())) > 1
+
+
 def differing_sentences(found: Translated) -> list[Sentence]:
     """Returns at most `_SHOWN` differing sentences, spread over the set, or else any.
 
     Their translations are those of each arm's first seed.
     """
     rows = []
-    differ = []
     for i, source in enumerate(found.sources):
         reference, *_ = found.references[i]
         translations = {arm: seeds[0][i] for arm, seeds in found.outputs.items()}
-        row = Sentence(source, reference, translations)
-        rows.append(row)
-        if len(set(translations.values())) > 1:
-            differ.append(row)
-    chosen = differ or rows
+        rows.append(Sentence(source, reference, translations))
+    chosen = list(filter(differ, rows)) or rows
     step = max(1, len(chosen) // _SHOWN)
     return chosen[::step][:_SHOWN]
 
@@ -99,7 +99,8 @@ def by_group(found: Translated) -> Table | None:
     arms = list(found.outputs)
     title = f'{found.metric.name} by length and phenomenon: {found.name}'
     columns = ('group', 'sentences', *arms)
-    return Table(f'by_group_{found.name}', title, columns, rows, arms, note)
+    decimals = dict.fromkeys(arms, 2)
+    return Table(f'by_group_{found.name}', title, columns, rows, decimals, note)
 
 
 def _by_length(found: Translated) -> dict[str, list[int]]:

@@ -45,7 +45,7 @@ def run_name(config_name: str, overrides: Config) -> str:
     is_short = len(safe) <= LONGEST_NAME
     if is_short and safe == name and not safe.endswith('.'):
         return safe
-    short = re.sub(r',[a-z_.]+\.', ',', safe)
+    short = re.sub(r',[a-z_]+\.', ',', safe)
     short = short[: LONGEST_NAME - 9].rstrip('._')
     digest = hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()
     return f'{short}~{digest[:8]}'

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from experiments import metrics, storage
 from experiments.command_line import console, flags
 from experiments.config.schema import ExperimentConfig
+from experiments.config.user_modules import NeedsConsent
 from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.evaluation import sets
 from experiments.metrics.base import OF_MODELS
@@ -252,7 +253,7 @@ def _planned_run(
             overrides[sweep.tune.field] = value
         if sweep.equal != 'steps':
             overrides['train.steps'] = _equal_steps(sweep, overrides)
-        config, _, changed = flags.settings(sweep.config, overrides)
+        config, _, changed = _settings(sweep, overrides)
         measure = sweep.measure.resolve(config.evaluation.metrics)
     path = directory.RUNS / sweep.name / directory.folder_name(arm)
     if value is not None:
@@ -261,10 +262,17 @@ def _planned_run(
     return PlannedRun(arm, seed, changed, path, config, measure, value, sweep.crossed)
 
 
+def _settings(sweep: Sweep, overrides: Overrides) -> flags.ConfigFlags:
+    try:
+        return flags.settings(sweep.config, overrides)
+    except NeedsConsent as error:
+        raise UserError(error.without_flag) from None
+
+
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
-    config = flags.settings(sweep.config, overrides).config
+    config = _settings(sweep, overrides).config
     of_base = sweep.overrides | sweep.arms[sweep.base]
-    base = flags.settings(sweep.config, of_base).config
+    base = _settings(sweep, of_base).config
     if not base.train.steps:
         raise UserError(f'equal={sweep.equal!r} needs train.steps, which is 0')
     cost = _flops_per_step if sweep.equal == 'flops' else _TOKENS_PER_STEP

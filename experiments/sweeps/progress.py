@@ -25,6 +25,8 @@ def heading(sweep: Sweep) -> str:
         trials = len(sweep.trials) // arms
         tried = console.count_noun(trials, 'trial')
         runs = f'{runs}, after {tried} of {sweep.tune.field} per arm'
+    # Only planned runs know the direction of a metric.
+    measure = sweep.all_runs[0].measure
     return console.facts(
         {
             'sweep': sweep.name,
@@ -32,7 +34,8 @@ def heading(sweep: Sweep) -> str:
             'source': sweep.source,
             'runs': runs,
             'base': sweep.base,
-            'measure': sweep.measure,
+            'measure': f'{sweep.measure}, {measure.direction}',
+            **({'margin': sweep.margin} if sweep.margin else {}),
         }
     )
 
@@ -155,7 +158,7 @@ def _result_line(run: PlannedRun) -> str:
     status, message, result = planning.outcome(run)
     if status != reading.FINISHED:
         return f'{status}: {message}'
-    score = console.cell(planning.score(run))
+    score = console.score(planning.score(run), run.measure.decimals)
     time = console.duration(result['train_seconds'])
     return f'{run.measure} {score}, trained in {time}'
 
@@ -171,7 +174,7 @@ def summary(sweep: Sweep) -> str:
         mean = _mean(map(planning.score, runs))
         rows.append([arm, ', '.join(ends), mean])
     measure = str(sweep.measure)
-    decimals = [measure] if sweep.measure.is_of_translations else []
+    decimals = {measure: sweep.measure.decimals}
     return console.table(['arm', 'runs', measure], rows, decimals)
 
 

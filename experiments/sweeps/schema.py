@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from experiments.command_line import flags
 from experiments.config.load import flatten, plain
@@ -248,11 +249,17 @@ NOT_OF_THE_FILE = ('name', 'until', 'digest', 'trials', 'runs', 'ended')
 def load(path: str | Path) -> Sweep:
     """Loads a sweep file."""
     file = flags.find(str(path), (flags.PROJECT, FOLDER))
-    values = flags.evaluate(file)
+    is_stored = file.suffix == '.json'  # data of a run, which is never executed
+    values = None if is_stored else flags.evaluate(file)
+    if is_stored or isinstance(values, ConfigDict):
+        raise UserError(
+            f'{file}: config of a run, not a sweep file. Train it with python -m '
+            f'experiments.run --config={path}.'
+        )
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     try:
         if not isinstance(values, dict):
-            raise UserError('define get_config(), which returns a dictionary.')
+            raise UserError('no get_config() that returns a dictionary. Define it.')
         sweep = _sweep(file.stem, digest, values)
         _check_arms(sweep)
         _check_tuning(sweep)

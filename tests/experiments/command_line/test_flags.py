@@ -236,8 +236,12 @@ def test_the_project_s_configs_are_found_from_anywhere(tmp_path, monkeypatch):
             '    return config\n',
             'bad.py: model.model.*: nests deeper than 10 levels',
         ),
-        ('config = {}\n', 'define get_config'),
+        ('config = {}\n', 'no get_config.. that returns a ConfigDict. Define it'),
         ('def get_config():\n    return {}\n', 'returns a ConfigDict'),
+        (
+            'def get_config():\n    return {"arms": {}}\n',
+            'bad.py: sweep file, not .* Run it with .*experiments.sweep --config=.*bad',
+        ),
     ],
 )
 def test_a_config_file_that_fails_is_named_with_the_line(tmp_path, code, message):

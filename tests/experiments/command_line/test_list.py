@@ -96,10 +96,12 @@ def test_a_file_that_was_edited_is_told_once_and_read(tmp_path, capsys, name, ol
 
 
 def test_what_holds_no_run_is_refused(tmp_path):
-    for folder in (tmp_path, tmp_path / 'none'):
-        with pytest.raises(
-            UserError, match=f'{folder}: no run found. Pass a directory of'
-        ):
+    for folder, problem in (
+        (tmp_path, 'no run found'),
+        (tmp_path / 'none', 'no such directory'),
+    ):
+        message = f'{folder}: {problem}. Pass a directory of'
+        with pytest.raises(UserError, match=message):
             listing.listing([folder])
 
 

@@ -1,14 +1,17 @@
 """Tests of the table and CSV of runs, and of excluded runs."""
 
 import csv
+import dataclasses
 import io
 import subprocess
 import sys
 
+import made_runs
 import pytest
 
 from experiments import report, storage
 from experiments.errors import UserError
+from experiments.evaluation.measure import Measure
 from experiments.runs import directory, metrics_log
 from experiments.runs.reading import read_run as read_one
 
@@ -86,6 +89,15 @@ def test_a_folder_stands_for_the_runs_of_a_sweep_in_it(tmp_path, command):
     assert second.split()[:2] == [str(tmp_path / 'heads/b'), '2']
 
 
+def test_a_sweep_is_shown_by_its_own_measure(tmp_path, command, monkeypatch):
+    paths = made_runs.heads(tmp_path, {4: (30.0,), 8: (40.0,)})
+    measure = Measure('test', 'loss', higher_is_better=False)
+    sweep = dataclasses.replace(made_runs.sweep(tmp_path), measure=measure)
+    monkeypatch.setattr(report.planning, 'load', lambda path: sweep)
+    head, _, first, *_ = command(report, *paths, '--sweep=x').out.splitlines()
+    assert head.endswith('test loss') and first.endswith('1.0000')
+
+
 def test_signatures_that_differ_are_pointed_out(tmp_path):
     paths = [
         make_run(tmp_path / 'a', 4, 30.0),
@@ -108,7 +120,11 @@ def test_csv_holds_the_numbers_as_they_are(tmp_path, command):
 def test_no_run_at_all_is_an_error(tmp_path, command):
     message = r'^runs: no readable run\. Pass directories of runs, such as runs/\*\.$'
     with pytest.raises(UserError, match=message):
-        command(report, tmp_path)
+        command(report, tmp_path, tmp_path / 'none')
+    for path, reason in ((tmp_path, 'has no config.json'), (tmp_path / 'none', 'does')):
+        message = f'^{path}: not a run directory, because it {reason}'
+        with pytest.raises(UserError, match=message):
+            command(report, path)
 
 
 def test_a_run_that_has_only_begun_is_reported(tmp_path):

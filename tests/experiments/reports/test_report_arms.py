@@ -33,6 +33,33 @@ def test_arms_of_many_differences_are_named_by_their_directories(tmp_path):
     assert [arm.name for arm in found.arms] == [f'{tmp_path}/a', f'{tmp_path}/b']
 
 
+@pytest.mark.parametrize(
+    ('field', 'word'),
+    [
+        ('model.cross.num_heads', 'cross.num_heads'),
+        ('model.num_heads', 'num_heads'),
+        ('checkpoint.every', 'checkpoint.every'),
+        ('mesh.data', 'mesh.data'),
+    ],
+)
+def test_an_arm_is_named_so_that_its_field_is_clear(tmp_path, field, word):
+    paths = [
+        make(tmp_path / str(value), 30.0, **{field.replace('.', '__'): value})
+        for value in (1, 2)
+    ]
+    assert [arm.name for arm in study(paths).arms] == [f'{word}=1', f'{word}=2']
+
+
+def test_arms_with_long_names_are_told_apart_by_their_directories(tmp_path):
+    paths = []
+    for arm, value in (('a', 'x' * 60), ('b', 'y' * 60)):
+        for seed in (0, 1):
+            path = tmp_path / f'run,num_heads={arm}~{seed}'
+            fields = {'model__attention': value, 'train__seed': seed}
+            paths.append(make(path, 30.0, **fields))
+    assert [arm.name for arm in study(paths).arms] == [str(paths[0]), str(paths[2])]
+
+
 def test_a_seed_given_by_its_own_field_is_that_seed(tmp_path):
     own = {f'train__{name}_seed': 1 for name in ('init', 'data', 'dropout')}
     paths = [
@@ -94,6 +121,14 @@ def test_of_a_loss_less_is_better(tmp_path):
     assert not found.measure.higher_is_better
     words = [word for _, word in verdicts(found)]
     assert words == ['base', 'not testable: no variance between seeds']
+    assert ranking(found).cells()[0][2] == '1.0000'
+    assert findings.costs(found).cells()[0][1] == '1.0000'
+
+
+def test_the_margin_of_a_sweep_also_holds_without_contrasts(tmp_path):
+    paths = heads(tmp_path, {4: (30.0, 30.1, 30.2), 8: (30.0, 30.2, 30.2)})
+    of_sweep = dataclasses.replace(sweep(tmp_path), margin=2.0)
+    assert verdicts(study(paths, of_sweep))[0] == ('many', 'equivalent')
 
 
 def test_of_one_seed_nothing_is_said(tmp_path):
@@ -150,8 +185,15 @@ def test_a_run_without_the_deciding_score_is_named(tmp_path):
     paths.append(make(tmp_path / 'c', 30.0, result=unscored, model__num_heads=2))
     lines = conditions.warnings(study(paths, measure='test bleu'))
     (line,) = [line for line in lines if 'no score' in line]
-    assert line.startswith(f'{tmp_path}/c: has no score on test. Run ')
-    assert not [line for line in lines if 'signatures' in line or 'sentences' in line]
+    assert line.startswith(f'{tmp_path}/c: has no score for test bleu. Score all sets')
+    assert verdicts(study(paths))[-1] == ('num_heads=2', 'no score for test bleu')
+    without = study(paths[2:])
+    assert findings.answer(without) == ['No finished run has a score for test bleu.']
+    damaged = study(paths[:2], measure='test chrf')
+    damaged.runs[0].evaluations['test']['chrf'] = None
+    (line,) = conditions.warnings(damaged)
+    assert line == f'{tmp_path}/a: has no score for test chrf; excluded from the means.'
+    assert verdicts(damaged)[0][1] == 'the base has no score for test chrf'
 
 
 def test_unequal_code_and_unequal_cost_are_said(tmp_path):
@@ -340,7 +382,7 @@ def test_what_was_published_stands_beside_what_was_found(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 32.0), 8: [32.0]})
     table = findings.published(study(paths, sweep(tmp_path)))
     assert table.cells() == [
-        ['few', 'bleu', '25.5', '31 ± 1.4'],
+        ['few', 'bleu', '25.5', '31.0 ± 1.4'],
         ['few', 'parameters', '65,000,000', '1,000'],
         ['many', 'bleu', '25.8', '32'],
     ]

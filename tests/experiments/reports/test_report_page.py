@@ -1,6 +1,7 @@
 """Tests of a report's files."""
 
 import csv
+import dataclasses
 import html.parser
 import io
 import json
@@ -11,10 +12,11 @@ import sys
 
 import numpy as np
 import pytest
-from made_runs import REFERENCES, SOURCES, fail, make, translate
+from made_runs import REFERENCES, SOURCES, fail, heads, make, sweep, translate
 
 import experiments.report
 from experiments.errors import UserError
+from experiments.evaluation.measure import Measure
 from experiments.reports import analysis, arms, figures, looking, page, tables
 from experiments.reports.analysis import Spread
 from experiments.reports.figures import Figure
@@ -128,6 +130,21 @@ def test_markdown_tells_the_same(report):
     assert '<script>' not in text
     for path in (report / 'figures').glob('*.svg'):
         assert f'](figures/{path.name})' in text
+
+
+def test_a_report_says_what_its_measure_and_margin_mean(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, 'files', lambda figure: {})
+    paths = heads(tmp_path / 'runs', {4: (30.0, 31.0), 8: (32.0, 33.5)})
+    known = {'margin': 0.5, 'differs': '', 'source': ''}
+    of_sweep = dataclasses.replace(sweep(tmp_path / 'runs'), **known)
+    measure = Measure('test', 'loss', higher_is_better=False)
+    runs = [read_run(path) for path in paths]
+    page.write(arms.study(runs, of_sweep, measure=measure), tmp_path / 'report')
+    text = (tmp_path / 'report/report.md').read_text('utf-8')
+    assert 'Measure: Loss (nats per token) on test; lower is better.' in text
+    assert 'Equivalence margin: ± 0.5.' in text
+    assert 'Lower is better: loss, perplexity.' in text
+    assert 'ource:' not in text
 
 
 def test_the_same_runs_give_the_same_page(study, report, tmp_path, monkeypatch):
@@ -322,7 +339,7 @@ TABLE = Table(
         + (Interval(-2.0, 0.25), PValue(0.0004), 3),
         (MARKUP, Spread(31.0, None, 1), None, None, None, None),
     ),
-    ('bleu', 'difference', '95 %'),
+    dict.fromkeys(('bleu', 'difference', '95 %'), 2),
 )
 
 
@@ -343,9 +360,32 @@ def test_a_reader_sees_gigabytes_and_csv_has_bytes():
     assert 'arm  memory\n' in re.sub(' +memory', '  memory', tables.text(table))
     assert table.cells() == [['one', '0.89 GB']]
     assert tables.as_csv(table) == 'arm,"memory, bytes"\none,894123456\n'
-    assert r'1.5 $\times$ 10$^1$$^2$' in tables.latex(
-        Table('a', 'A', ('flops',), [(1.5e12,)])
-    )
+
+
+def test_latex_writes_an_exponent_as_one_superscript():
+    text = tables.latex(Table('a', 'A', ('x',), [(1.5e12,), (1e-5,), ('μP²',)]))
+    assert r'1.5 $\times$ 10$^{12}$' in text
+    assert r'1 $\times$ 10$^{-5}$' in text
+    assert r'$\mu$P$^{2}$' in text
+
+
+def test_a_mean_has_as_many_decimals_as_its_deviation():
+    assert tables.format_cell(Spread(5.7, 0.0549, 3)) == '5.700 ± 0.055'
+    assert tables.format_cell(Spread(5.7049, 0.0161, 3)) == '5.705 ± 0.016'
+    assert tables.format_cell(Spread(201.61, 34.2, 3)) == '202 ± 34'
+
+
+def test_the_cells_of_a_column_have_as_many_decimals():
+    rows = [(Spread(5.7, 0.055, 3), 98.31), (Spread(5.705, 0.016, 3), 201.0)]
+    table = Table('a', 'A', ('loss', 'seconds'), rows)
+    decimals = tables.column_decimals(table.columns, rows)
+    assert decimals == {'loss': 3, 'seconds': 1}
+    assert table._replace(decimals=decimals).cells() == [
+        ['5.700 ± 0.055', '98.3'],
+        ['5.705 ± 0.016', '201.0'],
+    ]
+    whole = [(Spread(1000.0, 0.0, 2),), (12,), (None,), ('a',)]
+    assert tables.column_decimals(['parameters'], whole) == {'parameters': 0}
 
 
 def test_csv_holds_the_numbers_themselves():

@@ -19,7 +19,7 @@ def compare(command, tmp_path, rows, *arguments):
 def test_scores_of_a_file_are_compared(tmp_path, command):
     lines = compare(command, tmp_path, ROWS, '--base=flat').splitlines()
     assert len(lines) == 3
-    assert lines[2].split()[:4] == ['deep', 'flat', '3', '9.917']
+    assert lines[2].split()[:4] == ['deep', 'flat', '3', '9.92']
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from experiments import metrics
 from experiments.data import phenomena
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
-from experiments.reports import arms, texts
+from experiments.reports import arms, page, texts
 from experiments.runs.reading import read_run as read
 from parallel_grammar import english, german
 
@@ -65,6 +65,23 @@ def test_sentences_that_divide_the_arms_are_shown(tmp_path):
     assert differing[0].translations['num_heads=4'] == REFERENCES[1]
     alone = texts.differing_sentences(texts.find_translations(study(one)))
     assert [sentence.reference for sentence in alone] == REFERENCES
+
+
+def test_equal_translations_are_not_called_different(tmp_path):
+    one = make(tmp_path / 'a', 30.0, outputs=REFERENCES)
+    equal = make(tmp_path / 'b', 30.0, outputs=REFERENCES, model__num_heads=8)
+    other = make(tmp_path / 'c', 30.0, outputs=['x', 'y', 'z'], model__num_heads=2)
+    for paths, end in (
+        (
+            [one, other],
+            "with each arm's first seed.",
+        ),
+        ([one, equal], 'All arms translate all sentences alike.'),
+        ([one], "with each arm's first seed."),
+    ):
+        (section,) = page.translations(study(*paths))
+        assert section.text[0].endswith(end)
+        assert ('differently' in section.text[0]) == (other in paths)
 
 
 def made(references, outputs):

@@ -35,6 +35,9 @@ def test_a_long_name_keeps_the_last_words_of_its_fields():
     name = directory.run_name('wmt_small', overrides)
     assert name.startswith('wmt_small,tokens=4096,num_heads=4096,num_layers=')
     assert len(name) == directory.LONGEST_NAME and name[-9] == '~'
+    long = {'model.cross.attention': 'local(window=64)', 'model.num_layers': 4096}
+    name = directory.run_name('wmt_small', {'model.attention': 'linear', **long})
+    assert name.startswith('wmt_small,attention=linear,cross.attention=local')
 
 
 @pytest.mark.parametrize(

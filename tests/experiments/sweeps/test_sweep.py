@@ -181,7 +181,10 @@ def test_a_sweep_that_goes_on_has_as_many_workers_as_asked_for(
     monkeypatch.setattr(progress, 'summary', lambda planned: '')
     assert run_sweep(monkeypatch, file, '--workers=1') == 0
     assert numbers == [1]
-    assert '2 of 2 runs have already ended' in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert '2 of 2 runs have already ended' in out
+    then = f'next: python -m experiments.report --sweep={file} --out=report'
+    assert out.splitlines()[-1] == then
 
 
 def test_runs_of_others_are_waited_for(planned, monkeypatch, capsys):

@@ -1,11 +1,13 @@
 """Tests of sweep files."""
 
 import hashlib
+import json
 
 import pytest
 
 from experiments.command_line import flags
-from experiments.config import components
+from experiments.config import components, load
+from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
 from experiments.runs import directory
@@ -363,11 +365,33 @@ def get_config():
         planning.load(file)
 
 
+def test_the_config_of_a_run_is_not_taken_for_a_sweep(tmp_path):
+    file = tmp_path / 'config.json'
+    file.write_text('[][0]', encoding='utf-8')  # an error, if it is executed
+    for path in ('configs/wmt_tiny.py', file):
+        message = f'not a sweep file. Train it with .*run --config={path}.$'
+        with pytest.raises(UserError, match=message):
+            planning.load(path)
+
+
+def test_a_command_of_a_stored_config_has_a_remedy_in_a_sweep(tmp_path):
+    metric = 'external(command="no-such-program")'
+    config = ExperimentConfig(evaluation=EvaluationConfig(metrics=metric))
+    file = tmp_path / 'config.json'
+    file.write_text(json.dumps(load.to_store(config.to_dict())), encoding='utf-8')
+    fields = {'config': str(file), 'measure': 'test loss'}
+    message = "runs the command .*, then set evaluation.metrics in the sweep's ov"
+    with pytest.raises(UserError, match=message):
+        planning.load(write_sweep(tmp_path, **fields))
+    own = {'evaluation.metrics': metric}
+    assert planning.load(write_sweep(tmp_path, overrides=own, **fields)).runs
+
+
 def test_what_is_no_file_of_a_sweep_is_refused(tmp_path):
     file = tmp_path / 'heads.py'
     for text, message in (
         ('def get_config():\n    return 1 / 0\n', 'heads.py:2: ZeroDivisionError'),
-        ('x = 3\n', 'get_config.., which returns a dictionary'),
+        ('x = 3\n', 'no get_config.. that returns a dictionary'),
     ):
         file.write_text(text, encoding='utf-8')
         with pytest.raises(UserError, match=message):

@@ -385,14 +385,6 @@ def test_a_dry_run_refuses_a_run_that_is_missing(tmp_path, monkeypatch, field):
         run.main()
 
 
-def test_a_person_is_told_what_comes_next_and_a_file_is_not(monkeypatch, capsys):
-    console.say_next('python -m experiments.report')
-    assert capsys.readouterr().out == ''
-    monkeypatch.setattr(sys, 'stdout', Terminal())
-    console.say_next('python -m experiments.report')
-    assert sys.stdout.getvalue() == 'next: python -m experiments.report\n'
-
-
 def translated(monkeypatch, capsys, workdir, lines, *flags, program=translate):
     data = lines if isinstance(lines, bytes) else lines.encode()
     with tempfile.TemporaryFile() as file:
@@ -672,7 +664,7 @@ def test_two_files_are_scored_as_a_set_is_and_nothing_is_written(
     header, _, _, row, *_ = capsys.readouterr().out.splitlines()
     assert header.endswith('checkpoints 8, 12')
     scores = result(workdir)['evaluations']['news']
-    assert row.split()[:3] == ['val.en', '3', console.cell(scores['loss'])]
+    assert row.split()[:3] == ['val.en', '3', console.score(scores['loss'], 4)]
     assert console.score(scores['bleu']) in row.split()
 
     command(monkeypatch, evaluate, *flags, f'{files[1]}.de')
