@@ -10,18 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from experiments.errors import UserError, user_errors
-<<<<<<< HEAD
 from experiments.reports.analysis import Contrast, Design, compare, pairs_with
-from experiments.reports.tables import Table, contrast_cells, permutation_p
-=======
-from experiments.reports.analysis import Contrast, compare, pairs_with
 from experiments.reports.tables import (
     Table,
+    column_decimals,
     contrast_cells,
     permutation_p,
-    shared_decimals,
 )
->>>>>>> fix-e
 from experiments.storage import as_user_error
 
 COLUMNS = ('arm', 'seed', 'score')
