@@ -13,9 +13,9 @@ from experiments.errors import UserError, user_errors
 from experiments.reports.analysis import Contrast, Design, compare, pairs_with
 from experiments.reports.tables import (
     Table,
-    column_decimals,
     contrast_cells,
     permutation_p,
+    shared_decimals,
 )
 from experiments.storage import as_user_error
 
