@@ -397,7 +397,8 @@ def _check_base_seeds(sweep: Sweep) -> None:
             'base_seeds: conflicts with seeds="until(…)", which adds seeds to all '
             'arms. Leave one of them out.'
         )
-    if not set(sweep.base_seeds) > set(sweep.seeds):
+    has_all = all(seed in sweep.base_seeds for seed in sweep.seeds)
+    if not has_all or len(sweep.base_seeds) == len(sweep.seeds):
         raise UserError(
             f'base_seeds: {quote(sweep.base_seeds)} must include seeds='
             f'{quote(sweep.seeds)} and others. Add the missing ones.'
@@ -451,8 +452,8 @@ def _check_tuning(sweep: Sweep) -> None:
         raise UserError(
             f'tune: values={quote(tune.values)} must be two or more different values.'
         )
-    reported = {*sweep.seeds, *sweep.base_seeds}
-    if not tune.seeds or not reported.isdisjoint(tune.seeds):
+    reported = [*sweep.seeds, *sweep.base_seeds]
+    if not tune.seeds or any(seed in reported for seed in tune.seeds):
         raise UserError(
             f'tune: seeds={quote(tune.seeds)} must differ from the reported seeds.'
         )
