@@ -4,6 +4,8 @@ Every arm has the base's width, depth and steps. The report has parameters and F
 `departures` says what differs from the form that a paper describes.
 """
 
+from collections.abc import Iterable
+
 WIDTH = 64
 RATES = [8e-3, 1.6e-2, 3.2e-2]
 # With one trial per rate, noise chooses the rate more often.
@@ -129,6 +131,11 @@ DEPARTURES = {
         'paper takes from the trunk.'
     ),
 }
+
+
+def departures(arms: Iterable[str]) -> dict[str, str]:
+    """Returns `DEPARTURES` of the arms with these names."""
+    return {arm: DEPARTURES[arm] for arm in arms if arm in DEPARTURES}
 
 
 def get_config() -> dict:
