@@ -141,26 +141,48 @@ def _power(sweep: Sweep) -> str:
     from experiments.reports import analysis
 
     scores = planning.scores(sweep.runs)
-    seeds = len(sweep.seeds)
     bases = sweep.bases(sweep.base)
     pairs = sweep.contrasts or analysis.pairs_with(bases, bases)
     families = analysis.families(pairs, bases)
-    looks = sweep.looks * len(families)
+    design = planning.design(sweep)
+    design = design._replace(looks=design.looks * len(families))
     lines = []
     for data, of_data in families.items():
         arms = [arm for arm in bases if bases[arm] in data]
+        seeds = {arm: len(sweep.seeds_of(arm)) for arm in arms}
         pilot = {arm: scores[arm] for arm in arms if arm in scores}
-        least = analysis.minimum_detectable(pilot, arms, of_data, seeds, looks)
+        least = analysis.minimum_detectable(pilot, of_data, seeds, design)
         known = 'unknown until two arms have finished two seeds'
         if least is not None:
             runs = sum(map(len, pilot.values()))
             known = (
                 f'minimum detectable difference {console.cell(least)} '
-                f'(80% power, {seeds} seeds, error variance from {runs} finished runs)'
+                f'(80% power, {len(sweep.seeds)} seeds, error variance from {runs} '
+                'finished runs)'
             )
         where = f' for the data of {of_data[0][1]}' if len(families) > 1 else ''
         lines.append(f'power{where}: {known}')
+        lines += _tuning_error(sweep, of_data, seeds)
     return '\n'.join(lines)
+
+
+def _tuning_error(
+    sweep: Sweep, pairs: Sequence[tuple[str, str]], seeds: dict[str, int]
+) -> list[str]:
+    from experiments.reports import analysis
+
+    tune = sweep.tune
+    if tune is None or min(seeds.values()) < 2:
+        return []
+    trials = len(tune.seeds)
+    share = analysis.error_rate_of_tuning(
+        pairs, seeds, len(tune.tried), trials, not sweep.base_seeds
+    )
+    return [
+        f'tuning: with {console.count_noun(trials, "trial")} per value, intervals that '
+        f'ignore the choice of {tune.field} report an effect in up to {share:.0%} of '
+        'sweeps without one. The reported intervals include it, which keeps 5%.'
+    ]
 
 
 def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:

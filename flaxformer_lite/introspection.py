@@ -200,12 +200,12 @@ def _weights(attention: Any, name: str) -> jax.Array:
         )
     (weights_BGTS,) = attention['core_attention']['weights']
     (heads_BTHU,) = attention['heads']
-    batch, length, num_heads, _ = heads_BTHU.shape
+    batch, length, *_ = heads_BTHU.shape
     # Grouped-query attention computes the queries of a group as one head.
     _, groups, _, keys = weights_BGTS.shape
     weights_BGTRS = weights_BGTS.reshape(batch, groups, length, -1, keys)
     weights_BGRTS = jnp.swapaxes(weights_BGTRS, 2, 3)
-    return weights_BGRTS.reshape(batch, num_heads, length, keys)
+    return weights_BGRTS.reshape(batch, -1, length, keys)
 
 
 def attention_stats(
@@ -329,5 +329,7 @@ def _head_masks(block: Block) -> dict[str, Any]:
     for module in ATTENTION_SUFFIXES:
         attention = getattr(block, module, None)
         if attention is not None:
-            masks[module] = {'heads': jnp.ones(attention.sizes.num_heads)}
+            per_head = attention.core_attention.queries_per_head
+            num_heads = attention.sizes.num_heads // per_head
+            masks[module] = {'heads': jnp.ones(num_heads)}
     return masks

@@ -58,6 +58,7 @@ LETTERS = {
     ('value', 'bias'): 'GU',
     ('out_proj', 'kernel'): 'HUD',
     ('head_gate', 'kernel'): 'DHU',
+    ('lambda', 'kernel'): 'DH',
     ('forget_gate', 'kernel'): 'DH',
     ('forget_gate', 'bias'): 'H',
     ('positions', 'projection'): 'DHK',

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-# The matrices of linear maps, and the tables of embeddings and of logits.
-NAMES = ('kernel', 'embedding', 'source_embedding', 'output', 'lora_a', 'lora_b')
+# Embeddings and the matrix of logits, which have a row per token of the vocabulary.
+TABLES = ('embedding', 'source_embedding', 'output')
+NAMES = ('kernel', *TABLES, 'lora_a', 'lora_b')
 
 Axes = tuple[int, ...]
 

@@ -59,17 +59,18 @@ def soap(
 
     Matrices are dense kernels, with all heads of an attention as one, and tables such
     as embeddings. Other parameters are updated by Adam. The state of an m × n matrix
-    has 2 m² + 2 n² more numbers than Adam's. Parameters are float32.
+    has 2 m² + 2 n² more numbers than Adam's. The vocabulary of a table has no
+    preconditioner, only its features. Parameters are float32.
 
-    Source: Vyas et al. (2024), algorithms 3 and 4. Three details are those of the
-    authors' code. Moments are corrected for their bias, eigenvectors are sorted by
-    eigenvalue, and the first gradient gives eigenbases but no step. Weights decay then,
-    too.
+    Source: Vyas et al. (2024), algorithms 3 and 4. Four details are those of the
+    authors' code. `max_size` is meant to leave out vocabularies. Moments are corrected
+    for their bias, eigenvectors are sorted by eigenvalue, and the first gradient gives
+    eigenbases but no step. Weights decay then, too.
 
     Args:
       weight_decay: As in AdamW.
       frequency: Number of updates between those of the eigenbases.
-      max_size: Longer axes, such as a large vocabulary, have no preconditioner.
+      max_size: Longer axes have no preconditioner.
       mask: Selects parameters with weight decay, as in `optax.add_decayed_weights`.
 
     Examples:
@@ -114,7 +115,8 @@ def _sides(max_size, path, x):
     sides = {}
     for name, axis in _AXES.items():
         size = shape[axis]
-        if size <= max_size:
+        is_vocabulary = name == 'rows' and path[-1].key in matrices.TABLES
+        if size <= max_size and not is_vocabulary:
             zeros = jnp.zeros((*shape[:-2], size, size), x.dtype)
             sides[name] = Side(zeros, zeros)
     return sides

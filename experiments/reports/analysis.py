@@ -11,6 +11,7 @@ import operator
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, combinations
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,40 @@ _POINTS = 15  # binary logarithm of the number of an integral's points
 
 Scores = Mapping[str, Mapping[Any, float]]  # by arm and seed; runs may be missing
 Pair = tuple[str, str]
+
+
+class Trials(NamedTuple):
+    """The trials by which an arm's tuned value was chosen.
+
+    Attributes:
+      means: Mean score of each value, on the tuning set.
+      number: Number of runs of each mean.
+      higher_is_better: Whether the best mean is the largest.
+    """
+
+    means: tuple[float, ...]
+    number: int
+    higher_is_better: bool = True
+
+
+class Design(NamedTuple):
+    """What the intervals of a sweep take into account.
+
+    Attributes:
+      looks: How often the intervals may decide to add seeds. Each look has an equal
+        share of the error rate, so all intervals hold simultaneously.
+      blocks: Whether to remove the effects of seeds, which the arms share. False if the
+        base has seeds of its own, which then count like all others.
+      trials: Those of each tuned arm. The true difference is then that of the arms at
+        their best values, and the intervals include the error of choosing another.
+    """
+
+    looks: int = 1
+    blocks: bool = True
+    trials: Mapping[str, Trials] = MappingProxyType({})
+
+
+PLAIN = Design()
 
 
 class Spread(NamedTuple):
@@ -85,7 +120,7 @@ def compare(
     base: str | None = None,
     contrasts: Sequence[Pair] | None = None,
     margin: float | None = None,
-    looks: int = 1,
+    design: Design = PLAIN,
     data: Mapping[str, str] | None = None,
 ) -> list[Contrast]:
     """Computes differences between arms, with simultaneous intervals.
@@ -98,8 +133,6 @@ def compare(
       base: The arm to compare all others with.
       contrasts: Pairs (arm, base) instead of `base`. Without both, compares all pairs.
       margin: Smallest difference that matters.
-      looks: How often the intervals may decide to add seeds. Each look has an equal
-        share of the error rate, so all intervals hold simultaneously.
       data: The data set of each arm, if they differ. Each has its own seed effects,
         errors, and share of the error rate (Bonferroni).
 
@@ -121,7 +154,8 @@ def compare(
     found = {}
     for sets, of_sets in by_data.items():
         own = {arm: x for arm, x in scores.items() if data.get(arm) in sets}
-        for contrast in _family(own, of_sets, margin, looks * len(by_data)):
+        shared = design._replace(looks=design.looks * len(by_data))
+        for contrast in _family(own, of_sets, margin, shared):
             found[contrast.arm, contrast.base] = contrast
     return [found[pair] for pair in pairs]
 
@@ -144,10 +178,10 @@ def pairs_with(bases: Mapping[str, str], arms: Collection[str]) -> list[Pair]:
 
 
 def _family(
-    scores: Scores, pairs: Sequence[Pair], margin: float | None, looks: int
+    scores: Scores, pairs: Sequence[Pair], margin: float | None, design: Design
 ) -> list[Contrast]:
     ordered = dict(sorted(scores.items()))  # independent of the arms' order
-    means, covariance, variance, freedom = _fit(ordered)
+    means, covariance, variance, freedom = _fit(ordered, design.blocks)
     differences = _differences(pairs, list(ordered))
     effects = differences @ means
     root = differences @ np.linalg.cholesky(covariance)
@@ -155,15 +189,16 @@ def _family(
     largest = None
     bound = 0.0
     if errors.any():
-        largest = Largest(root, freedom)
-        bound = largest.bound(LEVEL / looks)
-    permuted = permutation_tests(scores, pairs)
+        losses = _losses_of_choices(design.trials, list(ordered), variance**0.5)
+        largest = Largest(root, freedom, _shifts(root, differences, losses))
+        bound = largest.bound(LEVEL / design.looks)
+    permuted = permutation_tests(scores, pairs, design.blocks)
     found = []
     for (arm, other), effect, error, chance in zip(
         pairs, effects.tolist(), errors.tolist(), permuted, strict=True
     ):
         seeds = len(scores[arm].keys() & scores[other].keys())
-        p = None if chance is None else min(1.0, looks * chance)
+        p = None if chance is None else min(1.0, design.looks * chance)
         contrast = Contrast(arm, other, effect, seeds=seeds, permuted=p)
         if largest is not None:
             low = effect - bound * error
@@ -171,7 +206,7 @@ def _family(
             contrast = contrast._replace(
                 low=low,
                 high=high,
-                p=min(1.0, looks * largest.chance(abs(effect) / error)),
+                p=min(1.0, design.looks * largest.chance(abs(effect) / error)),
                 equivalent=None if margin is None else -margin < low < high < margin,
                 error=error,
                 freedom=freedom,
@@ -201,31 +236,45 @@ def _check(scores: Scores, pairs: Sequence[Pair]) -> None:
                 )
 
 
-def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | None]:
-    """Computes each pair's p under random exchanges of the arms' scores within seeds.
+def permutation_tests(
+    scores: Scores, pairs: Sequence[Pair], blocks: bool = True
+) -> list[float | None]:
+    """Computes each pair's p under random exchanges of the arms' scores.
 
-    If no arm differs, the exchanges are equally likely for any distribution of the
-    errors (Fisher 1935). The p-value is the share of exchanges whose largest |t| over
-    all pairs reaches the pair's (Westfall and Young 1993). It is at least 0.25 with two
-    arms and three seeds, and None without two shared seeds or differences.
+    Scores are exchanged within seeds, or among all runs without `blocks`. If no arm
+    differs, the exchanges are equally likely for any distribution of the errors (Fisher
+    1935). The p-value is the share of exchanges whose largest |t| over all pairs
+    reaches the pair's (Westfall and Young 1993). It is at least 0.25 with two arms and
+    three seeds, and None without two shared seeds or differences.
     """
-    values_SA = _of_shared_seeds(scores)
-    if len(values_SA) < 2 or not np.ptp(values_SA, axis=1).any():
+    if blocks:
+        values_RA = _of_shared_seeds(scores)
+        rows, arms = values_RA.shape
+        is_arm_NA = np.tile(np.eye(arms), (rows, 1))
+        values_RA = values_RA - values_RA.mean(1, keepdims=True) if rows else values_RA
+    else:
+        of_runs, _, values = _columns(dict(sorted(scores.items())))
+        is_arm_NA = _indicators(of_runs)
+        rows = len(values) - is_arm_NA.shape[1] + 1
+        # One row, whose entries are exchanged freely.
+        values_RA = (values - values.mean())[None]
+    if rows < 2 or not np.ptp(values_RA, axis=1).any():
         return [None] * len(pairs)
-    values_SA -= values_SA.mean(1, keepdims=True)
-    variance = (values_SA**2).sum() / len(values_SA)
+    means_AN = (is_arm_NA / is_arm_NA.sum(0)).T
+    counts_A = is_arm_NA.sum(0)
+    total = (values_RA**2).sum()
     differences_PA = _differences(pairs, sorted(scores))
+    scale_P1 = np.sqrt((differences_PA**2 / counts_A).sum(1))[:, None]
 
-    def sizes(means_XA):
+    def sizes(values_XN):
         """Returns each pair's |t| up to a factor."""
-        left_X = variance - (means_XA**2).sum(1)
-        least = 1e-12 * variance
-        chance_X = np.sqrt(np.maximum(left_X, least))
-        effects_PX = differences_PA @ means_XA.T
-        return np.abs(effects_PX) / chance_X
+        means_XA = values_XN @ means_AN.T
+        left_X = total - (counts_A * means_XA**2).sum(1)
+        error_X = np.sqrt(np.maximum(left_X, 1e-12 * total))
+        return np.abs(differences_PA @ means_XA.T) / scale_P1 / error_X
 
-    own_P1 = sizes(values_SA.mean(0, keepdims=True))
-    largest_X = sizes(_exchanged_means(values_SA)).max(0)
+    own_P1 = sizes(values_RA.reshape(1, -1))
+    largest_X = sizes(_exchanges(values_RA)).max(0)
     is_as_large_PX = largest_X >= own_P1 * (1 - 1e-9)
     # Counts the identity exchange too.
     counts_P = 1 + is_as_large_PX.sum(1)
@@ -237,27 +286,30 @@ def _of_shared_seeds(scores: Scores) -> np.ndarray:
     of_arms = [scores[arm] for arm in sorted(scores)]
     shared = [seed for seed in of_arms[0] if all(seed in x for x in of_arms)]
     rows = [[of_arm[seed] for of_arm in of_arms] for seed in shared]
-    return np.array(rows, float)
+    return np.array(rows, float).reshape(len(shared), len(of_arms))
 
 
-def _exchanged_means(values_SA: np.ndarray) -> np.ndarray:
+def _exchanges(values_RA: np.ndarray) -> np.ndarray:
+    """Returns values exchanged within rows, [exchanges, all values]."""
     random = np.random.default_rng(0)
-    sums_XA = np.zeros((_EXCHANGES, values_SA.shape[1]))
-    for values_A in values_SA:
-        copies_XA = np.tile(values_A, (_EXCHANGES, 1))
-        sums_XA += random.permuted(copies_XA, axis=1)
-    return sums_XA / len(values_SA)
+    of_rows = [
+        random.permuted(np.tile(values_A, (_EXCHANGES, 1)), axis=1)
+        for values_A in values_RA
+    ]
+    return np.hstack(of_rows)
 
 
-def _fit(scores: Scores) -> tuple[np.ndarray, np.ndarray, float, int]:
-    """Fits arms and seeds by least squares.
+def _fit(
+    scores: Scores, blocks: bool = True
+) -> tuple[np.ndarray, np.ndarray, float, int]:
+    """Fits arms and, with `blocks`, seeds by least squares.
 
     Returns:
       The arms' effects up to a constant, their covariance for errors of variance 1, the
       error variance (0 if unknown), and its degrees of freedom.
     """
     arms, seeds, values = _columns(scores)
-    design = _design(arms, seeds)
+    design = _design(arms, seeds) if blocks else _indicators(arms)
     inverse = np.linalg.inv(design.T @ design)
     coefficients = inverse @ design.T @ values
     residuals = values - design @ coefficients
@@ -309,16 +361,19 @@ class Largest:
     Args:
       root: [contrasts, arms], maps independent normal numbers to contrasts.
       freedom: Degrees of freedom of the error variance.
+      shifts: [points, contrasts], further errors of t, or 0.
     """
 
-    def __init__(self, root: np.ndarray, freedom: int):
+    def __init__(
+        self, root: np.ndarray, freedom: int, shifts: np.ndarray | float = 0.0
+    ):
         from scipy import stats
 
         root = root / np.linalg.norm(root, axis=1, keepdims=True)
         sobol = stats.qmc.Sobol(root.shape[1], rng=0)
         uniform = sobol.random_base2(_POINTS)
         normal = stats.norm.ppf(uniform)
-        self._largest = np.abs(normal @ root.T).max(1)
+        self._largest = np.abs(normal @ root.T + shifts).max(1)
         self._freedom = freedom
 
     def chance(self, bound: float) -> float:
@@ -340,6 +395,36 @@ class Largest:
         return float(np.exp(found))
 
 
+def _losses_of_choices(
+    trials: Mapping[str, Trials], arms: Sequence[str], error: float
+) -> np.ndarray:
+    """Returns what repeated choices of a value cost each arm, [points, arms].
+
+    Each choice takes the best of simulated trials, whose means are normal around those
+    of the real ones (parametric bootstrap). The cost is the score of the chosen value
+    minus that of the best, in standard deviations of a run.
+    """
+    random = np.random.default_rng(0)
+    losses_XA = np.zeros((1 << _POINTS, len(arms)))
+    for i, arm in enumerate(arms):
+        if arm not in trials:
+            continue
+        means, number, higher_is_better = trials[arm]
+        sign = 1 if higher_is_better else -1
+        scores_V = sign * np.array(means) / error
+        noise_XV = random.normal(size=(1 << _POINTS, len(means)))
+        chosen_X = (scores_V + noise_XV * number**-0.5).argmax(1)
+        losses_XA[:, i] = sign * (scores_V[chosen_X] - scores_V.max())
+    return losses_XA
+
+
+def _shifts(
+    root: np.ndarray, differences: np.ndarray, losses: np.ndarray
+) -> np.ndarray:
+    """Returns the errors of each contrast's t from the losses of arms."""
+    return losses @ (differences / np.linalg.norm(root, axis=1, keepdims=True)).T
+
+
 def _detectable(bound: float, freedom: int) -> float:
     """Returns the mean at which a t exceeds a bound with a probability of `POWER`."""
     from scipy import optimize, stats
@@ -353,29 +438,74 @@ def _detectable(bound: float, freedom: int) -> float:
 
 def minimum_detectable(
     pilot: Scores,
-    arms: Sequence[str],
     pairs: Sequence[Pair],
-    seeds: int,
-    looks: int = 1,
+    seeds: Mapping[str, int],
+    design: Design = PLAIN,
 ) -> float | None:
     """Returns the difference that a planned design detects with a power of 80%.
 
-    Returns None if the pilot gives no estimate, or no degrees of freedom are left.
+    It is that of the widest contrast, without the error of tuning. Returns None if the
+    pilot gives no estimate, or no degrees of freedom are left.
 
     Args:
       pilot: Scores of earlier runs, which estimate the error variance.
-      seeds: Number of seeds of each arm.
+      seeds: Number of planned seeds by arm.
     """
-    freedom = (len(arms) - 1) * (seeds - 1)
-    if freedom == 0 or not pilot:
+    root, freedom = _planned(pairs, seeds, design.blocks)
+    if freedom < 1 or not pilot:
         return None
-    _, _, variance, _ = _fit(pilot)
+    _, _, variance, _ = _fit(pilot, design.blocks)
     if variance == 0:
         return None
-    differences = _differences(pairs, arms)
-    bound = Largest(differences, freedom).bound(LEVEL / looks)
-    error = np.sqrt(2 * variance / seeds)
+    error = np.sqrt(variance) * np.linalg.norm(root, axis=1).max()
+    bound = Largest(root, freedom).bound(LEVEL / design.looks)
     return float(_detectable(bound, freedom) * error)
+
+
+def _planned(
+    pairs: Sequence[Pair], seeds: Mapping[str, int], blocks: bool
+) -> tuple[np.ndarray, int]:
+    """Returns the root and the degrees of freedom of a design without missing runs."""
+    counts = np.array(list(seeds.values()), float)
+    freedom = int(counts.sum()) - len(counts)
+    if blocks:
+        freedom -= int(counts.max()) - 1
+    return _differences(pairs, list(seeds)) / np.sqrt(counts), freedom
+
+
+def error_rate_of_tuning(
+    pairs: Sequence[Pair],
+    seeds: Mapping[str, int],
+    values: int,
+    trials: int,
+    blocks: bool = True,
+) -> float:
+    """Returns the largest share of sweeps without any effect that report some effect.
+
+    This holds if intervals ignore the choice of the value. An arm loses most by a noisy
+    choice if its other values are slightly worse; the gap and their number, one or all,
+    are those for which the share is largest.
+
+    Args:
+      seeds: Number of seeds by arm.
+      values: Number of values that each arm tries.
+      trials: Number of trials of each value.
+    """
+    root, freedom = _planned(pairs, seeds, blocks)
+    differences = _differences(pairs, list(seeds))
+    bound = Largest(root, freedom).bound(LEVEL)
+    random = np.random.default_rng(0)
+    shape = 1 << _POINTS, len(seeds)
+    shares = [LEVEL]
+    for others in sorted({1, values - 1}):
+        best_XA = random.normal(size=shape)
+        largest_XA = random.normal(size=(others, *shape)).max(0)
+        for gap in np.arange(1, 7) / 2:  # in standard errors of a trial's mean
+            is_missed_XA = largest_XA - gap > best_XA
+            losses_XA = -gap * trials**-0.5 * is_missed_XA
+            shifts_XC = _shifts(root, differences, losses_XA)
+            shares.append(Largest(root, freedom, shifts_XC).chance(bound))
+    return max(shares)
 
 
 class OverSentences(NamedTuple):

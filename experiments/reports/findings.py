@@ -20,6 +20,7 @@ from experiments.reports.tables import (
 )
 from experiments.runs import reading
 from experiments.runs.reading import Translations
+from experiments.sweeps import planning
 
 Paired = tuple[Translations, Translations]  # of one seed: base, system
 COSTS = {
@@ -47,7 +48,7 @@ def from_base(study: Study) -> dict[str, Contrast]:
         scores,
         contrasts=analysis.pairs_with(bases, scores),
         margin=study.sweep.margin or None,
-        looks=study.sweep.looks,
+        design=planning.design(study.sweep),
         data=bases,
     )
     return {contrast.arm: contrast for contrast in found}
@@ -62,7 +63,7 @@ def declared_contrasts(study: Study) -> list[Contrast]:
         scores,
         contrasts=pairs,
         margin=sweep.margin or None,
-        looks=sweep.looks,
+        design=planning.design(sweep),
         data=sweep.bases(sweep.base),
     )
 

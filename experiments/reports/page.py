@@ -10,7 +10,16 @@ import vl_convert
 
 from experiments import storage
 from experiments.command_line import console
-from experiments.reports import conditions, designs, figures, findings, tables, texts
+from experiments.reports import (
+    conditions,
+    designs,
+    equal_time,
+    figures,
+    findings,
+    forecasts,
+    tables,
+    texts,
+)
 from experiments.reports.analysis import Contrast
 from experiments.reports.arms import Study
 from experiments.reports.figures import Figure
@@ -90,6 +99,8 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
             findings.answer_table(study, contrasts, declared),
             *(of_arms if declared else ()),
             findings.over_sentences(study, drawn),
+            equal_time.table(study),
+            forecasts.table(study),
             designs.effects(study),
             designs.across_data(study),
         ),

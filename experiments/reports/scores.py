@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.errors import UserError, user_errors
-from experiments.reports.analysis import Contrast, compare, pairs_with
+from experiments.reports.analysis import Contrast, Design, compare, pairs_with
 from experiments.reports.tables import (
     Table,
     contrast_cells,
@@ -104,7 +104,8 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
         raise UserError(f'{answer}: no base arm. Pass the directory of a report.')
     looks = int(rows[0].get('looks') or 1)
     with user_errors(f'{answer}: '):
-        contrasts = compare(found, contrasts=pairs, looks=looks, data=data)
+        design = Design(looks)
+        contrasts = compare(found, contrasts=pairs, design=design, data=data)
     shipped = {(row['arm'], row.get('base') or bases[row['arm']]): row for row in rows}
     others = [x.arm for x in contrasts if not _is_shipped(x, shipped.get(x[:2], {}))]
     return as_table(contrasts), others

@@ -54,6 +54,7 @@ RESULT = {
     'evaluations': OBJECT,
 }
 RESULT_OPTIONAL = {
+    'train_cpu_seconds': NUMBER,
     'averaged_steps': COUNT.array,
     'left_out_steps': COUNT.array,
     'flops_per_token': NUMBER.or_null,

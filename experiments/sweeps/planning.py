@@ -13,7 +13,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments import metrics, storage
 from experiments.command_line import console, flags
@@ -27,6 +27,9 @@ from experiments.runs.reading import RunStatus
 from experiments.sweeps import schema
 from experiments.sweeps.schema import SEED, PlannedRun, Sweep, Until
 from flaxformer_lite.validation import Choices, quote
+
+if TYPE_CHECKING:
+    from experiments.reports import analysis
 
 _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
 _HOPELESS = 2.0  # times the wanted half-width, after all seeds
@@ -106,11 +109,14 @@ def _reported(
     sweep: Sweep, values: Values, is_tuned: bool
 ) -> tuple[list[PlannedRun], str]:
     if sweep.until is None:
-        runs = _runs_of_seeds(sweep, values, sweep.seeds)
+        runs = _runs_of_seeds(
+            sweep, values, {arm: sweep.seeds_of(arm) for arm in values}
+        )
         return runs, 'all seeds' if is_tuned else ''
     number = sweep.until.first
     while True:
-        runs = _runs_of_seeds(sweep, values, sweep.seeds[:number])
+        seeds = sweep.seeds[:number]
+        runs = _runs_of_seeds(sweep, values, dict.fromkeys(values, seeds))
         if not is_tuned or not all(map(has_ended, runs)):
             return runs, ''
         ended = _enough(sweep, sweep.until, runs)  # true after all seeds at the latest
@@ -120,10 +126,12 @@ def _reported(
 
 
 def _runs_of_seeds(
-    sweep: Sweep, values: Values, seeds: Sequence[int]
+    sweep: Sweep, values: Values, seeds: Mapping[str, Sequence[int]]
 ) -> list[PlannedRun]:
     known = {(run.arm, run.seed, run.value): run for run in sweep.runs}
-    wanted = [(arm, seed, value) for arm, value in values.items() for seed in seeds]
+    wanted = [
+        (arm, seed, value) for arm, value in values.items() for seed in seeds[arm]
+    ]
     runs = [known.get(each) or _planned_run(sweep, *each) for each in wanted]
     if not known.keys() >= set(wanted):
         _check_runs(sweep, runs)
@@ -139,8 +147,9 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     bases = sweep.bases(sweep.base)
     pairs = [pair for pair in sweep.contrasts if found.keys() >= set(pair)]
     pairs = pairs or analysis.pairs_with(bases, found)
-    looks = sweep.looks
-    contrasts = analysis.compare(found, contrasts=pairs, looks=looks, data=bases)
+    contrasts = analysis.compare(
+        found, contrasts=pairs, design=design(sweep), data=bases
+    )
     widths = [x.high - x.effect for x in contrasts if x.high is not None]
     if not widths:
         return f'no confidence interval after {seeds} seeds'
@@ -153,6 +162,22 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     if least > _HOPELESS * until.half_width:
         return f'{said}, and {until.most} seeds would give ± {console.cell(least)}'
     return ''
+
+
+def design(sweep: Sweep) -> 'analysis.Design':
+    """Returns what the intervals of a sweep take into account."""
+    from experiments.reports import analysis
+
+    trials = {}
+    for arm, by_value, chosen in tried(sweep, sweep.trials) if sweep.tune else []:
+        if chosen is None:
+            continue
+        trials[arm] = analysis.Trials(
+            means=tuple(map(fmean, by_value.values())),
+            number=len(sweep.tune.seeds),
+            higher_is_better=sweep.trials[0].measure.higher_is_better,
+        )
+    return analysis.Design(sweep.looks, not sweep.base_seeds, trials)
 
 
 def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:

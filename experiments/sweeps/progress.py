@@ -18,7 +18,9 @@ def heading(sweep: Sweep) -> str:
     arms, seeds = len(sweep.arms), len(sweep.seeds)
     most = 'at most ' if sweep.until else ''
     product = f'{console.count_noun(arms, "arm")} × {console.count_noun(seeds, "seed")}'
-    runs = f'{most}{arms * seeds} ({product})'
+    if sweep.base_seeds:
+        product += f', {len(sweep.base_seeds)} of the base'
+    runs = f'{most}{_number_reported(sweep)} ({product})'
     if sweep.tune is not None:
         trials = len(sweep.trials) // arms
         tried = console.count_noun(trials, 'trial')
@@ -74,7 +76,7 @@ def plan(sweep: Sweep) -> str:
         arm = runs[0].arm
         if arm not in planned:  # its value is not chosen yet
             planned.add(arm)
-            left += [Work(flops, batch)] * len(sweep.seeds)
+            left += [Work(flops, batch)] * len(sweep.seeds_of(arm))
     names = ['arm', 'seed', 'status', 'parameters', 'FLOPs', 'time', 'directory']
     lines = [console.table(names, rows)]
     later = number_of_runs(sweep) - len(sweep.all_runs)
@@ -99,7 +101,11 @@ def number_of_runs(sweep: Sweep) -> int:
     """Returns the number of runs, planned or not; with `until`, the maximum."""
     if sweep.ended:
         return len(sweep.all_runs)
-    return len(sweep.trials) + len(sweep.arms) * len(sweep.seeds)
+    return len(sweep.trials) + _number_reported(sweep)
+
+
+def _number_reported(sweep: Sweep) -> int:
+    return sum(len(sweep.seeds_of(arm)) for arm in sweep.arms)
 
 
 class Work(NamedTuple):

@@ -1,5 +1,6 @@
 """Sweep files: a question, its arms and its seeds."""
 
+import collections
 import dataclasses
 import hashlib
 import itertools
@@ -124,16 +125,24 @@ class Sweep:
       arms: Overrides of each arm by field, or by a component's argument:
         'optimizer.schedule.peak'.
       factors: Overrides of each level by factor. Every combination of levels is an arm.
-      levels: Level of each factor by arm.
+      levels: Level of each factor by arm. With `arms`, a sweep file may give it, so
+        that a setting can depend on several levels.
+      base_seeds: Seeds of the base, and of each arm that several contrasts compare
+        with, if these have more than the other arms; they include `seeds`. With k arms
+        that share a base, √k times the seeds make the intervals of all contrasts
+        narrowest (Dunnett 1955).
       until: When to stop adding seeds; None runs all. A sweep file gives it as `seeds`.
       equal: The arms' common budget. 'steps' keeps the steps of each arm. 'tokens' and
         'flops' set them so that each arm gets the base's total.
       contrasts: Pairs (arm, arm) whose differences answer the question. Defaults to
         each arm against the base.
       margin: Smallest difference that matters; 0 for none.
+      forecast: The levels of numeric factors that the trend of effects leaves out, and
+        forecasts: {'width': '128', 'steps': '5400'}. Needs `contrasts` on a loss.
       target: A dev set score. The report shows what each arm took to reach it.
       published: The scores that the source reports, by arm: {'bleu': 25.8}.
       differs: How the runs differ from the published ones.
+      departures: How an arm differs from the form that its paper describes, by arm.
       digest: SHA-256 of the file.
       trials: The tuning runs, arm by arm.
       runs: The reported runs that results determine so far.
@@ -151,14 +160,17 @@ class Sweep:
     levels: dict = dataclasses.field(default_factory=dict)
     overrides: dict = dataclasses.field(default_factory=dict)
     seeds: tuple = (0,)
+    base_seeds: tuple = ()
     until: Until | None = None
     tune: Tuning | None = None
     equal: Annotated[str, Choices('steps', 'tokens', 'flops')] = 'steps'
     contrasts: tuple = ()
     margin: NotNegative = 0.0
+    forecast: dict = dataclasses.field(default_factory=dict)
     target: float | None = None
     published: dict = dataclasses.field(default_factory=dict)
     differs: str = ''
+    departures: dict = dataclasses.field(default_factory=dict)
     digest: str = ''
     trials: tuple[PlannedRun, ...] = ()
     runs: tuple[PlannedRun, ...] = ()
@@ -170,6 +182,14 @@ class Sweep:
         if self.until is None:
             return 1
         return math.ceil(self.until.most / self.until.first)
+
+    def seeds_of(self, arm: str) -> tuple:
+        """Returns the seeds with which an arm is reported."""
+        if not self.base_seeds:
+            return self.seeds
+        counts = collections.Counter(base for _, base in self.contrasts)
+        is_base = arm in self.bases(self.base).values() or counts[arm] > 1
+        return self.base_seeds if is_base else self.seeds
 
     @property
     def all_runs(self) -> tuple[PlannedRun, ...]:
@@ -223,7 +243,7 @@ class Sweep:
         return names
 
 
-NOT_OF_THE_FILE = ('name', 'levels', 'until', 'digest', 'trials', 'runs', 'ended')
+NOT_OF_THE_FILE = ('name', 'until', 'digest', 'trials', 'runs', 'ended')
 
 
 def load(path: str | Path) -> Sweep:
@@ -293,8 +313,9 @@ def _factors(values: Fields) -> Fields:
 
     `{'model.residual': ['pre_norm', 'rezero']}` is short for levels with those names.
     """
-    if values.get('arms'):
-        raise UserError('factors: conflicts with arms. Give one of them.')
+    for name in ('arms', 'levels'):
+        if values.get(name):
+            raise UserError(f'factors: conflicts with {name}. Give one of them.')
     factors = {}
     for name, levels in values['factors'].items():
         _check_name('factors', name)
@@ -348,11 +369,16 @@ def _check_arms(sweep: Sweep) -> None:
                 f'contrasts: {quote(pair)} is not a pair of different arms.'
             )
     compared = itertools.chain(*sweep.contrasts)
-    for arm in (sweep.base, *sweep.published, *compared):
+    for arm in (sweep.base, *sweep.published, *sweep.departures, *compared):
         if arm not in sweep.arms:
             similar = did_you_mean(str(arm), sweep.arms)
             known = ', '.join(sweep.arms)
             raise UserError(f'unknown arm {arm!r}{similar}. Choose one of {known}.')
+    for arm, text in sweep.departures.items():
+        validation.check(f'departures[{arm!r}]', str, text)
+    _check_base_seeds(sweep)
+    _check_levels(sweep)
+    _check_forecast(sweep)
     for arm, overrides in sweep.arms.items():
         if SEED in sweep.overrides | overrides:
             raise UserError(f'arms[{arm!r}]: {SEED} is set by seeds. Leave it out.')
@@ -361,6 +387,59 @@ def _check_arms(sweep: Sweep) -> None:
                 f'arms[{arm!r}]: train.steps is set by equal={sweep.equal!r}. Leave it '
                 'out.'
             )
+
+
+def _check_base_seeds(sweep: Sweep) -> None:
+    if not sweep.base_seeds:
+        return
+    if sweep.until is not None:
+        raise UserError(
+            'base_seeds: conflicts with seeds="until(…)", which adds seeds to all '
+            'arms. Leave one of them out.'
+        )
+    has_all = all(seed in sweep.base_seeds for seed in sweep.seeds)
+    if not has_all or len(sweep.base_seeds) == len(sweep.seeds):
+        raise UserError(
+            f'base_seeds: {quote(sweep.base_seeds)} must include seeds='
+            f'{quote(sweep.seeds)} and others. Add the missing ones.'
+        )
+
+
+def _check_levels(sweep: Sweep) -> None:
+    names = {frozenset(levels) for levels in sweep.levels.values()}
+    if sweep.levels and (sweep.levels.keys() != sweep.arms.keys() or len(names) > 1):
+        raise UserError(
+            'levels: must name every arm, each with a level of the same factors. '
+            "Write {'arm': {'factor': 'level'}}."
+        )
+
+
+def _check_forecast(sweep: Sweep) -> None:
+    for factor, level in sweep.forecast.items():
+        known = {levels.get(factor) for levels in sweep.levels.values()} - {None}
+        if level not in known:
+            raise UserError(
+                f'forecast: {factor}={quote(level)} is no level of a factor. Choose '
+                f'one of {", ".join(sorted(known))}.'
+            )
+        for name in known:
+            if not _is_positive(name):
+                raise UserError(
+                    f'forecast: the level {quote(name)} of {factor} must be a positive '
+                    "number, such as '64'. Rename it."
+                )
+    if sweep.forecast and (sweep.measure.is_of_translations or not sweep.contrasts):
+        raise UserError(
+            'forecast: the trend is that of declared contrasts on a loss. Declare '
+            "contrasts, and set measure to a loss, such as 'test loss'."
+        )
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return float(text) > 0
+    except ValueError:
+        return False
 
 
 def _check_tuning(sweep: Sweep) -> None:
@@ -373,7 +452,8 @@ def _check_tuning(sweep: Sweep) -> None:
         raise UserError(
             f'tune: values={quote(tune.values)} must be two or more different values.'
         )
-    if not tune.seeds or any(seed in sweep.seeds for seed in tune.seeds):
+    reported = [*sweep.seeds, *sweep.base_seeds]
+    if not tune.seeds or any(seed in reported for seed in tune.seeds):
         raise UserError(
             f'tune: seeds={quote(tune.seeds)} must differ from the reported seeds.'
         )

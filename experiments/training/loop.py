@@ -352,6 +352,7 @@ class Trainer:
             'stopped_early': self.step < setup.steps,
             **trained,
             'train_seconds': self.progress.seconds,
+            'train_cpu_seconds': self.progress.cpu_seconds,
             'tokens_per_second': self.progress.tokens / self.progress.seconds,
             'peak_memory_bytes': self._peak.bytes(),
             'flops_per_token': setup.programs.flops_per_token,

@@ -34,6 +34,8 @@ class Progress:
       text: Digest of the training pairs.
       seconds: Time spent on training steps, without compilation, evaluation and saving.
       tokens: Target tokens trained on.
+      cpu_seconds: Time of this process on the CPU's cores in `seconds`, which depends
+        less on the load of the machine.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class Progress:
         seconds: float = 0.0,
         tokens: int = 0,
         window: Mapping[str, float] = MappingProxyType({}),
+        cpu_seconds: float = 0.0,
     ):
         self.text = text
         self.position = Position(*position)
         self.seconds = seconds
         self.tokens = tokens
+        self.cpu_seconds = cpu_seconds
         self._window: Counter[str] = Counter(window)
         self._started: list[_Started] = []
         self.start_clock()
@@ -67,11 +71,13 @@ class Progress:
             'seconds': self.seconds,
             'tokens': self.tokens,
             'window': dict(self._window),  # a copy: it is written in the background
+            'cpu_seconds': self.cpu_seconds,
         }
 
     def start_clock(self) -> None:
         """Starts the clock that the next `settle` reads."""
         self._since = time.perf_counter()
+        self._cpu_since = time.process_time()
 
     def add(self, step: int, after: Position, metrics: Metrics) -> None:
         """Records a dispatched step; `after` is the position of the next batch."""
@@ -90,6 +96,7 @@ class Progress:
         values: Any = jax.device_get([started.metrics for started in self._started])
         seconds = time.perf_counter() - self._since
         self.seconds += seconds
+        self.cpu_seconds += time.process_time() - self._cpu_since
         self._window.update({'seconds': seconds})
         not_finite = []
         for started, metrics in zip(self._started, values, strict=True):

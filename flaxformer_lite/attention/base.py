@@ -81,6 +81,8 @@ class Attention(Checked, nn.Module):
     # two texts mean nothing, so cross-attention uses such a variant only if
     # `cross_attention` names it.
     by_distance: ClassVar[bool] = False
+    # Number of query heads that `transform_heads` combines into one.
+    queries_per_head: ClassVar[int] = 1
     # Whether scores depend on the order of the keys, so that only self-attention to
     # earlier tokens can use it.
     causal_only: ClassVar[bool] = False

@@ -7,6 +7,7 @@ from flax import linen as nn
 from flaxformer_lite.attention.base import ScaledDotProduct
 from flaxformer_lite.layer_scope import layer_index
 from flaxformer_lite.ops.rms import divide_by_rms
+from flaxformer_lite.validation import Positive
 
 
 def initial_lambda(index: jax.Array | int) -> jax.Array:
@@ -28,12 +29,20 @@ class DifferentialAttention(ScaledDotProduct):
     all pairs of a layer share. `initial_lambda` gives λ_init. The output of a pair is
     (1 − λ_init) · RMSNorm over its 2 d_v features.
 
+    `differential_v2` is the authors' later version.
+
+    Attributes:
+      lambda_rate: Learning rate of λ's vectors, relative to other parameters, for Adam
+        and similar optimizers. λ is exponential in them, so a rate that suits matrices
+        can be too large for λ.
+
     Raises:
       ValueError: The number of heads is odd.
     """
 
     per_head = True
     unsupported = ('temperature',)
+    lambda_rate: Positive = 1.0
 
     def setup(self):
         super().setup()
@@ -48,9 +57,10 @@ class DifferentialAttention(ScaledDotProduct):
                 f'not {num_heads}. Change model.num_heads, or that of the decoder or '
                 'of cross-attention.'
             )
-        init = nn.initializers.normal(0.1)
-        query_2K = self.param('lambda_query', init, (2, d_k))
-        key_2K = self.param('lambda_key', init, (2, d_k))
+        # Adam's steps have the size of the rate, so scaled parameters move less.
+        init = nn.initializers.normal(0.1 / self.lambda_rate)
+        query_2K = self.lambda_rate * self.param('lambda_query', init, (2, d_k))
+        key_2K = self.lambda_rate * self.param('lambda_key', init, (2, d_k))
         exp_2 = jnp.exp((query_2K * key_2K).sum(-1))
         lambda_ = exp_2[0] - exp_2[1] + initial_lambda(layer_index())
 

@@ -1,11 +1,14 @@
 """Softmax attention with gated heads (Qiu et al. 2025, "Gated Attention for LLMs")."""
 
+import dataclasses
 from typing import Annotated
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.attention.base import ScaledDotProduct
+from flaxformer_lite.init.base import Init
 from flaxformer_lite.validation import Choices
 
 
@@ -21,14 +24,31 @@ class GatedAttention(ScaledDotProduct):
 
     Attributes:
       gates: 'elements' for one gate per feature of each head, 'heads' for one per head.
+      start_at_one: Whether gates are 2 σ(x W_g), with W_g initialized to 0. The initial
+        function is then that of plain attention. In the source, gates are about ½.
     """
 
     gates: Annotated[str, Choices('elements', 'heads')] = 'elements'
+    start_at_one: bool = False
 
     @nn.compact
     def transform_heads(self, y_BTHU, x_BTD, dense):
         *_, num_heads, d_v = y_BTHU.shape
         per_head = d_v if self.gates == 'elements' else 1
-        features = num_heads, per_head
-        gate = dense.copy(features=features, input_axes=1, bias=False, name='head_gate')
-        return y_BTHU * jax.nn.sigmoid(gate(x_BTD))
+        scale, init = 1.0, dense.kernel_init
+        if self.start_at_one:
+            scale, init = 2.0, _Zeros()
+        gate = dense.copy(
+            features=(num_heads, per_head),
+            input_axes=1,
+            bias=False,
+            kernel_init=init,
+            name='head_gate',
+        )
+        return y_BTHU * (scale * jax.nn.sigmoid(gate(x_BTD)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Zeros(Init):
+    def matrix(self, key, fan_in, fan_out, name):
+        return jnp.zeros((fan_in, fan_out))

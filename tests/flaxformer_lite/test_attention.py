@@ -185,6 +185,8 @@ LAWS = {
         p['after'],
     ),
     'differential': lambda p, q, k: differential64(p, dots(q, k) / 2),
+    # Its differences are of the heads' results.
+    'differential_v2': lambda p, q, k: softmax64(dots(q, k) / 2),
     'forgetting': lambda p, q, k: softmax64(dots(q, k) / 2 - 0.1 * np.arange(5)[::-1]),
     'gated': lambda p, q, k: softmax64(dots(q, k) / 2),
     'sink': lambda p, q, k: softmax_and_sink64(dots(q, k) / 2, p['sink']),

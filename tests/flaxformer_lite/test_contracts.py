@@ -133,8 +133,11 @@ REFUSALS = (
     r'which source keys do not have with model\.merged_attention=True\. Choose '
     '.*',
     r'model\.[\w.]*num_kv_heads=2 does not divide model\.[\w.]*num_heads=1',
-    r'differential attention pairs its heads, so their number must be even, not 1\. '
+    r'differential(_v2)? attention pairs its (query )?heads, so their number must be '
+    r'even, not 1\. '
     r'Change model\.num_heads, or that of the decoder or of cross-attention\.',
+    r'model\.projections=False: this attention combines query heads, so its output is '
+    r'narrower than d_model\. Set it to True\.',
     r"model\.decoder\.attention='forgetting' supports only attention to earlier tokens "
     r'of the same text\. Leave model\.merged_attention=True out\.',
     r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of '

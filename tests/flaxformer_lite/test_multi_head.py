@@ -1,5 +1,6 @@
 """Tests of multi-head attention against its formula, head by head."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tiny import apply, float64, variables
 
 from flaxformer_lite.attention.blockwise import BlockwiseAttention
 from flaxformer_lite.attention.differential import DifferentialAttention
+from flaxformer_lite.attention.differential_v2 import DifferentialV2Attention
 from flaxformer_lite.attention.forgetting import ForgettingAttention
 from flaxformer_lite.attention.gated import GatedAttention
 from flaxformer_lite.attention.softmax import SoftmaxAttention
@@ -127,6 +129,22 @@ def test_gates_of_the_input_scale_each_head_before_the_output(gates, per_head):
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(('gates', 'per_head'), [('elements', U), ('heads', 1)])
+def test_gates_that_start_at_one_are_twice_the_sigmoid(gates, per_head):
+    attention = GatedAttention(gates=gates, start_at_one=True)
+    heads = multi_head(core_attention=attention)
+    p, out = run(X, Y, MASK, heads)
+    gate_DHU = float64(p.pop('core_attention')['head_gate']['kernel'])
+    assert gate_DHU.shape == (D, H, per_head)
+    expected = 2 * by_hand(p, X, Y, MASK, gate_DHU=gate_DHU)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+    arguments = jnp.float32(X), jnp.float32(Y), positions_of(X), positions_of(Y)
+    initial = Attention(heads).init(jax.random.key(0), *arguments, jnp.asarray(MASK))
+    core = initial['params']['heads']['core_attention']
+    assert not core['head_gate']['kernel'].any()
+
+
 def test_a_class_of_two_attentions_gates_the_second():
     class Gated(GatedAttention, BlockwiseAttention):
         pass
@@ -171,9 +189,55 @@ def test_pairs_of_heads_are_the_differential_heads_of_a_layer(layer):
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
-def test_an_odd_number_of_differential_heads_is_refused():
+def test_rate_of_lambda_scales_its_vectors():
+    """Adam moves every parameter equally, so λ moves in proportion to the rate."""
+    sizes = Sizes(d_model=D, num_heads=4, num_kv_heads=4, d_k=K, d_v=U)
+    plain = multi_head(sizes, core_attention=DifferentialAttention())
+    p, expected = run(X, Y, MASK, plain)
+    slow = multi_head(sizes, core_attention=DifferentialAttention(lambda_rate=0.25))
+    core = dict(p['core_attention'])
+    for name in ('lambda_query', 'lambda_key'):
+        core[name] = core[name] / 0.25
+    params = {'params': {'heads': p | {'core_attention': core}}}
+    arguments = (jnp.float32(X), jnp.float32(Y), positions_of(X), positions_of(Y))
+    out = Attention(slow).apply(params, *arguments, jnp.asarray(MASK))
+    np.testing.assert_allclose(out, expected, atol=1e-6)
+
+
+def test_v2_subtracts_the_second_head_of_each_pair_that_shares_keys():
+    """As the authors' code of 2026: heads 2i and 2i + 1 read key head i."""
+    sizes = Sizes(d_model=D, num_heads=2 * H, num_kv_heads=H, d_k=K, d_v=U)
+    heads = multi_head(sizes, core_attention=DifferentialV2Attention())
+    p, out = run(X, Y, MASK, heads)
+    lambda_DH = float64(p.pop('core_attention')['lambda']['kernel'])
+    p = {name: float64(layer['kernel']) for name, layer in p.items()}
+    assert p['out_proj'].shape == (H, U, D)
+    expected = np.zeros_like(X)
+    for b, i in np.ndindex(2, H):
+        key, value = (Y[b] @ p[name][:, i] for name in ('key', 'value'))
+
+        def attend(head, b=b, key=key, value=value):
+            e = np.exp(X[b] @ p['query'][:, head] @ key.T / np.sqrt(K)) * MASK[b, 0]
+            return e / e.sum(-1, keepdims=True) @ value
+
+        share = 1 / (1 + np.exp(-X[b] @ lambda_DH[:, i]))
+        head = attend(2 * i) - share[:, None] * attend(2 * i + 1)
+        expected[b] += head @ p['out_proj'][i]
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', [DifferentialAttention, DifferentialV2Attention])
+def test_odd_number_of_differential_heads_is_rejected(kind):
     with pytest.raises(ValueError, match='must be even, not 3'):
-        run(X, Y, MASK, multi_head(core_attention=DifferentialAttention()))
+        run(X, Y, MASK, multi_head(core_attention=kind()))
+
+
+def test_combined_query_heads_need_projections():
+    sizes = Sizes(d_model=D, num_heads=4, num_kv_heads=4, d_k=3, d_v=3)
+    attention = DifferentialV2Attention()
+    heads = multi_head(sizes, core_attention=attention, projections=False)
+    with pytest.raises(ValueError, match='model.projections=False'):
+        run(X, Y, MASK, heads)
 
 
 def test_scores_decay_by_the_forget_gates_after_the_key():

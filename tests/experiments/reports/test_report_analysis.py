@@ -8,7 +8,6 @@ from scipy import stats
 
 from experiments.reports import analysis
 from experiments.reports.analysis import compare
-from experiments.sweeps import schema
 
 # How exact the integrals are, of a p and of a bound.
 EXACT = {'rel': 5e-3}
@@ -169,84 +168,141 @@ def test_the_smallest_difference_that_is_seen_is_seen_in_four_of_five(monkeypatc
     pilot = drawn(400, 3, random=random)  # so that chance is known: 1
     arms = [f'arm {i}' for i in range(4)]
     pairs = [(arm, 'arm 0') for arm in arms[1:]]
-    least = analysis.minimum_detectable(pilot, arms, pairs, seeds=3)
+    least = analysis.minimum_detectable(pilot, pairs, dict.fromkeys(arms, 3))
     seen = []
     for _ in range(400):
         scores = drawn(4, 3, effects=[0, least, 0, 0], random=random)
         seen.append(compare(scores, base='arm 0')[0].significant)
     assert abs(np.mean(seen) - 0.8) < 3 * np.sqrt(0.8 * 0.2 / 400)
     constant = {'a': {0: 1.0}, 'b': {0: 2.0}}
-    assert analysis.minimum_detectable(constant, 'ab', [('a', 'b')], 3) is None
-    two = ['arm 0', 'arm 1']
-    assert analysis.minimum_detectable(pilot, two, [tuple(two)], seeds=1) is None
-    assert analysis.minimum_detectable({}, two, [tuple(two)], seeds=3) is None
+    three_seeds = {'a': 3, 'b': 3}
+    pairs = [('a', 'b')]
+    assert analysis.minimum_detectable(constant, pairs, three_seeds) is None
+    assert analysis.minimum_detectable(pilot, pairs, {'a': 1, 'b': 1}) is None
+    assert analysis.minimum_detectable({}, pairs, three_seeds) is None
 
 
 # Val BLEU by rate in results/norm_tuned, and the spread of its runs.
 BY_RATE, SD = np.array([8.64, 31.25, 46.43, 49.24]), 1.5
 
 
-def sweep_of(design, random, effects, trials):
-    """Returns scores of a sweep with tuned rates; seeds shift all arms."""
-    arms, seeds = list(design.arms), len(design.seeds)
-    noise = random.standard_normal((trials, len(arms), len(BY_RATE)))
-    chosen = BY_RATE[(BY_RATE + SD * noise).mean(0).argmax(1)]
-    values = chosen[:, None] + SD * random.standard_normal((len(arms), seeds))
-    values += SD * random.standard_normal(seeds)
-    values += np.array([effects.get(arm, 0.0) for arm in arms])[:, None]
-    return {
-        arm: dict(zip(design.seeds, row, strict=True))
-        for arm, row in zip(arms, values.tolist(), strict=True)
-    }
+def tuned_sweep(random, seeds, effects, trials, by_rate=BY_RATE):
+    """Returns scores of a sweep with tuned rates, and its trials.
+
+    `seeds` are those of each arm; each seed shifts all arms.
+    """
+    of_seeds = SD * random.standard_normal(20)
+    scores, of_arms = {}, {}
+    for arm, numbers in seeds.items():
+        noise = random.standard_normal((trials, len(by_rate)))
+        means = (by_rate + SD * noise).mean(0)
+        chosen = int(means.argmax())
+        of_arms[arm] = analysis.Trials(tuple(means), trials)
+        level = by_rate[chosen] + effects.get(arm, 0.0)
+        scores[arm] = {
+            seed: level + SD * random.standard_normal() + of_seeds[seed]
+            for seed in numbers
+        }
+    return scores, of_arms
 
 
-@pytest.fixture(scope='module')
-def modern():
-    return schema.load('configs/sweeps/modern.py')
+EIGHT_ARMS = {f'arm {i}': range(3) for i in range(8)}
+
+
+@pytest.fixture
+def rough(monkeypatch):
+    """Makes analyses fast enough to be repeated."""
+    monkeypatch.setattr(analysis, '_POINTS', 9)
+    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
 
 
 @pytest.mark.slow
-def test_planted_effects_of_the_modern_design_are_found_and_nulls_are_not(
-    modern, monkeypatch
-):
-    monkeypatch.setattr(analysis, '_POINTS', 9)
-    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
+def test_planted_effects_are_found_and_nulls_are_not(rough):
     random = np.random.default_rng(7)
-    pairs, seeds = modern.contrasts, len(modern.seeds)
-    pilot = drawn(400, seeds, random=random)  # so that chance is known: 1
-    least = SD * analysis.minimum_detectable(pilot, list(modern.arms), pairs, seeds)
+    pairs = [(arm, 'arm 0') for arm in EIGHT_ARMS if arm != 'arm 0']
+    pilot = drawn(400, 3, random=random)  # estimates a standard deviation of 1
+    counts = dict.fromkeys(EIGHT_ARMS, 3)
+    least = SD * analysis.minimum_detectable(pilot, pairs, counts)
     alarms, seen = [], []
     for _ in range(400):
-        scores = sweep_of(modern, random, {'sink': least}, trials=100)
-        found = compare(scores, contrasts=pairs, margin=modern.margin)
-        planted = {x.arm: x.significant for x in found}
-        seen.append(planted.pop('sink'))
+        scores, _ = tuned_sweep(random, EIGHT_ARMS, {'arm 3': least}, trials=100)
+        planted = {x.arm: x.significant for x in compare(scores, contrasts=pairs)}
+        seen.append(planted.pop('arm 3'))
         alarms.append(any(planted.values()))
     assert np.mean(alarms) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
     assert abs(np.mean(seen) - 0.8) < 3 * np.sqrt(0.8 * 0.2 / 400)
 
 
 @pytest.mark.slow
-def test_a_rate_that_chance_chose_counts_as_an_effect(modern, monkeypatch):
-    monkeypatch.setattr(analysis, '_POINTS', 9)
-    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
+@pytest.mark.parametrize('gap', [0.5, 1.5, 3.0])
+def test_intervals_of_tuned_arms_include_the_choice_of_the_rate(rough, gap):
+    """No arm has an effect, but with one trial per rate, chance chooses some rates."""
     random = np.random.default_rng(8)
+    by_rate = 50 - SD * gap * np.arange(4)
+    ignored, included = [], []
+    for _ in range(300):
+        scores, trials = tuned_sweep(random, EIGHT_ARMS, {}, 1, by_rate)
+        design = analysis.Design(trials=trials)
+        for alarms, found in (
+            (ignored, compare(scores, base='arm 0')),
+            (included, compare(scores, base='arm 0', design=design)),
+        ):
+            alarms.append(any(x.significant for x in found))
+    assert np.mean(included) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
+    pairs = [(arm, 'arm 0') for arm in EIGHT_ARMS if arm != 'arm 0']
+    counts = dict.fromkeys(EIGHT_ARMS, 3)
+    most = analysis.error_rate_of_tuning(pairs, counts, values=4, trials=1)
+    assert 0.07 < np.mean(ignored) < most + 0.05
 
-    def alarms(trials):
-        each = (sweep_of(modern, random, {}, trials) for _ in range(200))
-        found = (compare(x, contrasts=modern.contrasts) for x in each)
-        return np.mean([any(x.significant for x in contrasts) for contrasts in found])
 
-    assert alarms(trials=1) > 0.2
-    assert alarms(trials=5) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 200)
+def test_certain_choices_leave_the_intervals_unchanged():
+    scores = drawn(4, 3)
+    trials = dict.fromkeys(scores, analysis.Trials((0.0, 900.0), number=1))
+    design = analysis.Design(trials=trials)
+    assert compare(scores, base='arm 0', design=design) == compare(scores, base='arm 0')
+
+
+def test_error_rate_of_tuning_falls_with_the_number_of_trials():
+    pairs, counts = [('b', 'a'), ('c', 'a')], {'a': 3, 'b': 3, 'c': 3}
+    rates = [
+        analysis.error_rate_of_tuning(pairs, counts, values=4, trials=number)
+        for number in (1, 3, 1000)
+    ]
+    assert rates[0] > 1.5 * rates[1] > 1.5 * rates[2]
+    assert rates[2] == pytest.approx(0.05, abs=0.002)
+
+
+def test_more_seeds_of_the_base_narrow_all_intervals():
+    """Without seeds as blocks, t has the standard error of unequal groups."""
+    random = np.random.default_rng(3)
+    sizes = {'base': 8, 'one': 3, 'other': 3}
+    scores = {
+        arm: dict(enumerate(random.normal(size=size).tolist()))
+        for arm, size in sizes.items()
+    }
+    design = analysis.Design(blocks=False)
+    found = compare(scores, base='base', design=design)
+    groups = [list(of.values()) for of in scores.values()]
+    pooled = sum(np.var(group, ddof=1) * (len(group) - 1) for group in groups) / 11
+    for contrast in found:
+        own = list(scores[contrast.arm].values())
+        assert contrast.effect == pytest.approx(np.mean(own) - np.mean(groups[0]))
+        assert contrast.error == pytest.approx(np.sqrt(pooled * (1 / 3 + 1 / 8)))
+        assert contrast.freedom == 11
+    expected = stats.dunnett(*groups[1:], control=groups[0]).pvalue
+    assert [x.p for x in found] == pytest.approx(expected, abs=2e-3)
+    # With normal errors, exchanges agree with Dunnett's test.
+    assert [x.permuted for x in found] == pytest.approx(expected, abs=0.06)
 
 
 def test_a_contrast_has_the_detectable_difference_of_its_design():
     scores = drawn(4, 3)
     pairs = [('arm 1', 'arm 0'), ('arm 3', 'arm 2')]
     for looks in (1, 4):
-        planned = analysis.minimum_detectable(scores, list(scores), pairs, 3, looks)
-        for contrast in compare(scores, contrasts=pairs, looks=looks):
+        design = analysis.Design(looks)
+        counts = dict.fromkeys(scores, 3)
+        planned = analysis.minimum_detectable(scores, pairs, counts, design)
+        for contrast in compare(scores, contrasts=pairs, design=design):
             assert contrast.detectable == pytest.approx(planned, rel=1e-3)
     constant = {'a': {0: 1.0, 1: 1.0}, 'b': {0: 2.0, 1: 2.0}}
     assert compare(constant, base='a')[0].detectable is None
@@ -353,7 +409,7 @@ def test_the_best_of_fewer_trials_is_the_mean_over_all_draws_of_so_many():
 def test_looks_share_the_error_rate():
     scores = drawn(2, 5, effects=[0, 1.5])
     (once,) = compare(scores)
-    (often,) = compare(scores, looks=4)
+    (often,) = compare(scores, design=analysis.Design(looks=4))
     assert often.p == pytest.approx(4 * once.p)
     reach = stats.t.isf([0.05 / 2, 0.05 / 4 / 2], 4)
     widths = [x.high - x.low for x in (once, often)]
@@ -378,7 +434,7 @@ def test_a_difference_is_told_by_the_arms_of_its_own_data():
     found = compare(scores, contrasts=[loud, quiet], data=tasks)
     for contrast, pair in zip(found, (loud, quiet), strict=True):
         own = {arm: scores[arm] for arm in scores if tasks[arm] == tasks[pair[0]]}
-        (alone,) = compare(own, contrasts=[pair], looks=2)
+        (alone,) = compare(own, contrasts=[pair], design=analysis.Design(looks=2))
         assert contrast == alone
     (across,) = compare(scores, contrasts=[between], data=tasks)
     assert across == compare(scores, contrasts=[between])[0]
@@ -411,7 +467,7 @@ def test_seeds_added_by_the_width_of_intervals_keep_the_error_rate(monkeypatch):
         scores = drawn(3, 9, random=random)
         for number in (3, 6, 9):
             part = {arm: dict(list(x.items())[:number]) for arm, x in scores.items()}
-            found = compare(part, base='arm 0', looks=3)
+            found = compare(part, base='arm 0', design=analysis.Design(looks=3))
             if max(x.high - x.low for x in found) / 2 < 2:
                 break
         alarms.append(any(x.significant for x in found))

@@ -337,7 +337,7 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
     run_sweep(monkeypatch, file, '--dry_run')
     out, _ = capsys.readouterr()
     pairs = [('heads=4', 'base')]
-    least = analysis.minimum_detectable(pilot, ['base', 'heads=4'], pairs, 2)
+    least = analysis.minimum_detectable(pilot, pairs, {'base': 2, 'heads=4': 2})
     assert (
         f'power: minimum detectable difference {least:.4g} (80% power, 2 seeds, '
         'error variance from 4 finished runs)'
@@ -372,7 +372,7 @@ def test_a_dry_run_tells_the_power_of_the_declared_contrasts(folder, monkeypatch
     file = write_sweep(folder, arms=heads, base='1', contrasts=pairs)
     pilot = {'2': {0: 4.0, 3: 4.1}, '4': {0: 4.4, 3: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
-    least = analysis.minimum_detectable(pilot, list(heads), pairs, 2)
+    least = analysis.minimum_detectable(pilot, pairs, dict.fromkeys(heads, 2))
     power = sweep._power(planning.load(file))
     assert power.startswith(f'power: minimum detectable difference {least:.4g} (80% ')
 
