@@ -59,7 +59,7 @@ class Progress:
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> 'Progress':
         """Returns the progress in the metadata of a checkpoint."""
-        own = ('position', 'seconds', 'tokens', 'window')
+        own = ('position', 'seconds', 'cpu_seconds', 'tokens', 'window')
         kept = {name: metadata[name] for name in own if name in metadata}
         return cls(metadata.get('text', ''), **kept)
 
