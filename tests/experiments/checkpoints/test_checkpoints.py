@@ -1,6 +1,7 @@
 """Tests that checkpoints are restored exactly, or the previous one after damage."""
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -81,7 +82,7 @@ def warnings():
 def save(path, *steps, **options):
     checkpoints = Checkpoints(path, **{'keep': 10} | options)
     for step in steps:
-        checkpoints.save(step, make_state(step), {'position': {'step': step}})
+        checkpoints.save(step, make_state(step), {'progress': {'step': step}})
     checkpoints.close()
 
 
@@ -108,7 +109,7 @@ def content(path):
 def test_the_latest_comes_back_as_it_was_with_all_that_belongs_to_it(tmp_path):
     save(tmp_path, 10, 20)
     step, state, metadata = restore(tmp_path)
-    assert (step, metadata) == (20, {'position': {'step': 20}})
+    assert (step, metadata) == (20, {'progress': {'step': 20}})
     assert_equal(state, make_state(20))
     # The keys go on as those saved would have.
     assert_equal(jax.random.bits(state.key), jax.random.bits(make_state(20).key))
@@ -239,7 +240,7 @@ def test_damage_to_a_file_never_gives_other_bits(tmp_path, damage):
         damage(path / file.relative_to(tmp_path / 'whole'))
         step, state, metadata = restore(path, warnings.append)
         assert_equal(state, make_state(step))
-        assert metadata == {'position': {'step': step}}
+        assert metadata == {'progress': {'step': step}}
         if step == 10:
             assert 'step 20 is damaged' in warnings[0] and len(warnings) == 1
             assert steps_of(path) == [10]
@@ -490,6 +491,37 @@ def test_a_run_that_trains_can_be_read_at_any_time(tmp_path, shapes, monkeypatch
     assert read == sorted(read)
 
 
+@pytest.mark.parametrize(
+    ('name', 'value'),
+    [
+        *[('', value) for value in ([], 'x', None)],
+        *[('metadata', value) for value in ([], None, 5)],
+        *[('arrays', value) for value in ([], None, {'params': 5})],
+        *[('metadata', {'base': value}) for value in ('x', [1], {'run': 5})],
+        ('metadata', {'base': {'run': 'x', 'sha256': 5}}),
+        ('metadata', {'rows': {'count': 1}}),
+        ('metadata', {'position': [0, -1]}),
+        ('metadata', {'window': {'loss': 'x'}}),
+        ('due', 5),
+    ],
+)
+def test_metadata_of_another_form_is_damage_whatever_its_checksum(
+    tmp_path, name, value, warnings
+):
+    save(tmp_path, 1)
+    file = tmp_path / '1' / 'metadata' / 'metadata'
+    content = storage.read_json(file)
+    del content['sha256']
+    content = {**content, name: value} if name else value
+    if name:
+        content['sha256'] = checkpoints._seal(content)
+    file.write_text(json.dumps(content))
+    assert Checkpoints(tmp_path).metadata(1) == {}
+    with pytest.raises(UserError, match='all checkpoints in .* are damaged'):
+        restore(tmp_path, warnings.append)
+    assert len(warnings) == 1 and (not name or str(file) in warnings[0])
+
+
 # Kills, power cuts, full disks.
 
 
@@ -513,7 +545,7 @@ step = restored.step if restored else 0
 print(step, flush=True)
 while True:
     step += 1
-    checkpoints.save(step, make_state(step), {'position': {'step': step}})
+    checkpoints.save(step, make_state(step), {'progress': {'step': step}})
     scores[step] = -step
     checkpoints.wait()
     print(step, flush=True)
@@ -537,7 +569,7 @@ def test_a_kill_at_any_moment_leaves_the_checkpoints_good(tmp_path, kills, warni
         step, state, metadata = restore(tmp_path, warnings.append)
         assert step in (last, last + 1)
         assert_equal(state, make_state(step))
-        assert metadata == {'position': {'step': step}}
+        assert metadata == {'progress': {'step': step}}
     assert warnings == []
     save(tmp_path, last + 2)
     assert {p.name for p in tmp_path.iterdir()} == set(map(str, steps_of(tmp_path)))

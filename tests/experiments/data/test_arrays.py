@@ -11,6 +11,7 @@ import experiments
 import flaxformer_lite
 from experiments.data import corpus, sources, tokenizers
 from experiments.data.batches import Batches, Position
+from experiments.data.tokenizers.arrays import Arrays
 from experiments.errors import UserError
 
 FEATURES = 6
@@ -203,3 +204,9 @@ def test_an_array_alone_is_no_archive():
 def test_arrays_are_of_sources(spec):
     with pytest.raises(UserError, match='tokenizer: .* tokenizes sources only. Write'):
         tokenizers.make(spec)
+
+
+@pytest.mark.parametrize('model', ['[]', '{}', '{"features": "3", "sha256": "x"}'])
+def test_a_model_of_another_form_is_refused(model):
+    with pytest.raises(ValueError, match='must be'):
+        Arrays(path='x.npz').opened(model.encode())

@@ -3,6 +3,7 @@
 import ast
 import collections
 import dataclasses
+import json
 import random
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import sentencepiece
 from published_tokenizers import TOKENIZERS as PUBLISHED
 from test_tokenizer import Words
 
+from experiments import storage
 from experiments.contracts import tokenizer_findings
 from experiments.data import corpus, tokenizers
 from experiments.data.batches import Batches, Position
@@ -131,6 +133,34 @@ def test_a_run_opens_what_it_saved(name, spec, tmp_path):
         tokenizers.open_saved(spec, path)
     path.with_name('tokenizer.model.sha256').write_text('not a sum\n')
     with pytest.raises(UserError, match='damaged .*sha256 has a line that is not a'):
+        tokenizers.open_saved(spec, path)
+
+
+HUGGINGFACE = {
+    'sums': {},
+    'vocab_size': 9,
+    'config_tokens': {'padding': 0, 'bos': 2, 'eos': 1},
+    'languages': ['', ''],
+}
+
+
+@pytest.mark.parametrize(
+    ('spec', 'model'),
+    [
+        *[('words', model) for model in (5, None, {'a': 1}, [1])],
+        *[('huggingface', model) for model in ([], {}, 'x')],
+        *[('huggingface', HUGGINGFACE | {name: '9'}) for name in HUGGINGFACE],
+        ('huggingface', HUGGINGFACE | {'config_tokens': {'padding': 0}}),
+        ('huggingface', HUGGINGFACE | {'languages': ['']}),
+        ('huggingface', HUGGINGFACE | {'sums': {'a': 5}}),
+        ('huggingface', HUGGINGFACE | {'new': []}),
+    ],
+)
+def test_a_file_of_another_form_is_not_a_tokenizer(tmp_path, spec, model):
+    path = tmp_path / 'tokenizer.model'
+    path.write_text(json.dumps(model))
+    storage.write_sums(tmp_path / 'tokenizer.model.sha256', [path])
+    with pytest.raises(UserError, match='tokenizer.model cannot be read as a token'):
         tokenizers.open_saved(spec, path)
 
 

@@ -169,6 +169,16 @@ def check_first_loss(text, source, path):
     np.testing.assert_allclose(first['loss'], sums.loss / sums.tokens, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    'content',
+    ['[]', '5', '{}', '{"run": 5, "tokenizer": "own"}', '{"run": "x", "tokenizer": 5}'],
+)
+def test_a_record_of_another_form_is_named(tmp_path, content):
+    (tmp_path / 'init.json').write_text(content)
+    with pytest.raises(UserError, match='init.json: .* Restore the file'):
+        warm_start.read_record(tmp_path)
+
+
 def check_record(source, path):
     record = warm_start.read_record(path)
     assert record['averaged_steps'] == [1, 2]
