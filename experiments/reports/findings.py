@@ -127,7 +127,7 @@ def answer_table(
 
 
 def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
-    measured = ('difference', '95% CI', 'minimum detectable')
+    measured: Sequence[str] = ('difference', '95% CI', 'minimum detectable')
     columns = ('arm', 'base', 'seeds', *measured, 'p', 'permutation p', 'verdict')
     rows = []
     for x in asked:
