@@ -127,7 +127,7 @@ def answer_table(
 
 
 def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
-    measured: Sequence[str] = ('difference', '95% CI', 'minimum detectable')
+    measured = ('difference', '95% CI', 'minimum detectable')
     columns = ('arm', 'base', 'seeds', *measured, 'p', 'permutation p', 'verdict')
     rows = []
     for x in asked:
@@ -142,7 +142,7 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
         '80%. Permutation p: arms exchanged within seeds, without assuming normal '
         'errors.'
     )
-    decimals = dict.fromkeys(measured, study.measure.decimals)
+    decimals: dict[str, int] = dict.fromkeys(measured, study.measure.decimals)
     return Table('answer', 'Declared contrasts', columns, rows, decimals, note)
 
 
