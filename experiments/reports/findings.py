@@ -143,7 +143,7 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
         '80%. Permutation p: arms exchanged within seeds, without assuming normal '
         'errors.'
     )
-    decimals = dict.fromkeys(measured, study.measure.decimals)
+    decimals: dict[str, int] = dict.fromkeys(measured, study.measure.decimals)
     return Table('answer', 'Declared contrasts', columns, rows, decimals, note)
 
 

@@ -69,13 +69,13 @@ def compare_scores(path: Path, base: str) -> Table:
 
 
 def as_table(contrasts: Sequence[Contrast]) -> Table:
-    names = ('arm', 'base', 'seeds', 'difference', '95% CI', 'p', 'permutation p')
+    measured = ('difference', '95% CI')
+    names = ('arm', 'base', 'seeds', *measured, 'p', 'permutation p')
     rows = []
     for x in contrasts:
         rows.append((x.arm, x.base, x.seeds, *contrast_cells(x), permutation_p(x)))
-    measured = names[3:5]
     digits = shared_decimals([cell for row in rows for cell in row[3:5]])
-    decimals = dict.fromkeys(measured, digits)
+    decimals: dict[str, int] = dict.fromkeys(measured, digits)
     return Table('contrasts', 'Contrasts', names, rows, decimals)
 
 
