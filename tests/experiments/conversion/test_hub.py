@@ -327,13 +327,14 @@ def test_a_name_gets_the_languages_of_the_tokenizer(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=refused):
         found()
 
-    # A dry run takes the same languages.
+    # A dry run takes the same languages, and compares the models.
     monkeypatch.chdir(tmp_path)
     tokenizer = f'huggingface(vocab_size=9, source="{source}", target="{target}")'
     flags = ['--config=wmt_tiny', '--config.init_from=meta/nllb', '--dry_run']
     flags.append(f'--config.tokenizer={tokenizer}')
     monkeypatch.setattr(sys, 'argv', ['run', *flags])
-    run.main()
+    with pytest.raises(UserError, match='^init_from: meta/nllb has a different model'):
+        run.main()
 
 
 RUN = {
