@@ -329,8 +329,15 @@ def test_a_step_diverges_if_no_smaller_loss_scale_can_fix_it(
     progress.add(1, progress.position, metrics)
     expected = [(1, progress.position)] if is_divergence else []
     assert progress.settle() == expected
-    resumed = Progress(**progress.metadata())
+    resumed = Progress.of(progress.metadata())
     assert resumed.row()['skipped'] == progress.row()['skipped'] == 1
+
+
+def test_checkpoint_metadata_restores_the_progress():
+    progress = Progress('digest', (1, 2), 3.0, 4, {'loss': 5.0}, cpu_seconds=6.0)
+    metadata = progress.metadata()
+    later = {'rows': {}, 'base': {'run': 'a', 'sha256': 'b'}}
+    assert Progress.of(metadata | later).metadata() == metadata
 
 
 def test_float16_trains_by_default_and_resumes_with_its_loss_scale(
