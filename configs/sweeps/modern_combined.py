@@ -2,17 +2,15 @@
 
 from configs.sweeps import modern
 
-# With half of these rates, the combination was best at the highest.
-RATES = [8e-3, 1.6e-2, 3.2e-2, 6.4e-2]
+# Twice those of `modern`, where the combination was best at the highest rate.
+RATES = [2 * rate for rate in modern.RATES]
 QK_NORM = 'query_key_norm=True'
 ADDED = {
-    'gated': {'model.attention': f'gated({QK_NORM})'},
+    'gated, per head': {'model.attention': f'gated(gates="heads", {QK_NORM})'},
+    'gated, per element': {'model.attention': f'gated({QK_NORM})'},
     'sink': {'model.attention': f'sink({QK_NORM})'},
-    'differential V1': {'model.attention': f'differential(lambda_rate=0.1, {QK_NORM})'},
-    'forgetting': {
-        'model.decoder.attention': f'forgetting({QK_NORM})',
-        'model.decoder.positions': 'none',
-    },
+    'differential': {'model.attention': f'differential({QK_NORM})'},
+    'forgetting': {'model.decoder.attention': f'forgetting({QK_NORM})'},
 }
 # These fields are free in the combination. nGPT needs another RMSNorm.
 OTHERS = (
@@ -21,6 +19,7 @@ OTHERS = (
     'mHC',
     'transparent',
     'layer-wise',
+    'nGPT residual',
     'nGPT',
     'multi-token',
 )
@@ -38,6 +37,5 @@ def get_config() -> dict:
         arms=arms,
         tune=modern.get_config()['tune'] | dict(values=RATES),
         base='combination',
-        departures=modern.departures(added),
         contrasts=[(part, 'combination') for part in added],
     )

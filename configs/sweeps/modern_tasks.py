@@ -25,8 +25,6 @@ def get_config() -> dict:
         arms={},
         factors={'task': TASKS, 'part': {part: modern.PARTS[part] for part in PARTS}},
         tune=dict(field='optimizer.schedule.peak', values=[6e-3, 1.2e-2]),
-        base_seeds=(),
-        departures={},
         base='SCAN length, base',
         contrasts=[
             (f'{task}, {part}', f'{task}, base')

@@ -1,4 +1,4 @@
-"""At twice the width: the base, and nine arms of `modern`."""
+"""At twice the width: the base, and nine arms of `modern` that differed from it."""
 
 from configs.sweeps import modern
 
@@ -14,8 +14,8 @@ PARTS = (
     'nGPT',
     'hyper-connections',
     'sink',
-    'gated',
-    'differential V1',
+    'gated, per element',
+    'differential',
 )
 
 
@@ -28,8 +28,6 @@ def get_config() -> dict:
         overrides=narrow['overrides'] | sizes,
         arms={part: parts[part] for part in PARTS},
         tune=narrow['tune'] | dict(values=RATES),
-        base_seeds=tuple(range(9)),
-        departures=modern.departures(PARTS),
         contrasts=[(part, 'base') for part in PARTS if part != 'base'],
         differs=(
             f'Two layers of width {WIDTH} on sentences of a grammar, for 600 steps; '

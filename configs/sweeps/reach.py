@@ -15,7 +15,7 @@ Learning rates are those of `reach_rates` at width 32, which μP transfers to th
 widths. They are not tuned again for more steps.
 """
 
-from configs.sweeps import modern
+from configs.sweeps import published_forms
 
 WIDTHS = (32, 64, 128)
 STEPS = (600, 1800, 5400)
@@ -26,7 +26,7 @@ RATES = {
     'gated': 3.2e-2,
     'multi-token': 3.2e-2,
     'QK norm': 3.2e-2,
-    modern.COMBINATION: 3.2e-2,
+    published_forms.COMBINATION: 3.2e-2,
 }
 HELD_OUT = {'width': '128', 'steps': '5400'}
 
@@ -36,7 +36,7 @@ def arm_of(part: str, width: int, steps: int) -> str:
 
 
 def fields(part: str, width: int, steps: int) -> dict:
-    return modern.parts(width)[part] | {
+    return published_forms.parts(width)[part] | {
         'model.d_model': width,
         'model.d_ff': 4 * width,
         'optimizer.schedule': f'cosine(peak={RATES[part]}, warmup=0.15)',
@@ -52,11 +52,11 @@ def get_config() -> dict:
         [(width, steps) for width in WIDTHS for steps in STEPS],
         key=lambda cell: cell[0] * cell[1],
     )
-    of_modern = modern.get_config()
+    of_forms = published_forms.get_config()
     return dict(
         question='Do effects of components hold for wider models and longer training?',
         source='Lourie et al. 2026 (arXiv 2608.11859), on forecasts of effects',
-        config=of_modern['config'],
+        config=of_forms['config'],
         overrides={
             'model.dtype': 'bfloat16',
             'model.init': f'mu_p(base={BASE_WIDTH})',
@@ -87,7 +87,7 @@ def get_config() -> dict:
         forecast=HELD_OUT,
         departures={
             arm_of(part, *cell): text
-            for part, text in modern.DEPARTURES.items()
+            for part, text in published_forms.DEPARTURES.items()
             if part in RATES
             for cell in cells
         },
