@@ -123,8 +123,8 @@ def _without_score(study: Study, run: Run) -> str:
     if study.measure.set in run.evaluations:
         return f'{line}; excluded from the means.'
     return (
-        f'{line}. Score all sets of its data with python -m experiments.evaluate '
-        f'--workdir={shlex.quote(str(run.path))}, or choose another --measure.'
+        f'{line}. Choose another --measure, or score all sets of its data with python '
+        f'-m experiments.evaluate --workdir={shlex.quote(str(run.path))}.'
     )
 
 
