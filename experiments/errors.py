@@ -30,12 +30,14 @@ class UserError(Exception):
 def user_errors(before: str = '') -> Iterator[None]:
     """Converts errors of the library to UserError, with an optional prefix.
 
-    Errors of a user-defined component keep their traceback.
+    Errors of a user-defined component keep their traceback. The command names the extra
+    of a missing package.
     """
     try:
         yield
     except (ValueError, ModuleNotFoundError) as error:
-        if spec.is_of_part(error):
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name
+        if is_missing or spec.is_of_part(error):
             raise
         raise UserError(f'{before}{error}') from None
 

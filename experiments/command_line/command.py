@@ -6,6 +6,7 @@ import logging
 import sys
 import traceback
 import warnings
+from importlib import util
 from typing import Any, NoReturn
 
 from experiments.command_line import stopping
@@ -63,6 +64,8 @@ def run(name: str) -> NoReturn:
     gc.set_threshold(*_COLLECTED_AFTER)
     silence_orbax()
     try:
+        if util.find_spec('numpy') is None:  # otherwise, jaxlib prints a traceback
+            raise ModuleNotFoundError(name='numpy')
         from experiments.command_line import flags
 
         flags.main(importlib.import_module(name).main)
@@ -76,16 +79,14 @@ def run(name: str) -> NoReturn:
 
 
 def _missing_package(command: str, error: ImportError) -> str | None:
-    """Returns one line if a package is missing or too old, else None.
+    """Returns one line if a package is missing or JAX is too old, else None.
 
-    After an interrupted install, a package that `error` names may be one that a package
-    of an extra imports.
+    A package outside of `EXTRAS` belongs to the extra of the package that imports it.
     """
     if not isinstance(error, ModuleNotFoundError):
         return str(error) if error.name == 'jax' else None
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    modules = error.name, frame.f_globals.get('__name__')
-    for module in modules:
+    for module in error.name, frame.f_globals.get('__name__'):
         extra = EXTRAS.get((module or '').partition('.')[0])
         if extra:
             command = command.removesuffix('.__main__')

@@ -75,6 +75,8 @@ class Bleu(SacreBleu):
         # A dictionary or a file from the network may be missing. sacreBLEU exits the
         # process if a download fails.
         except (Exception, SystemExit) as error:
+            if getattr(error, 'name', None) == 'sacrebleu':
+                raise  # the command names its extra
             reason = ' '.join(str(error).split())
             raise UserError(
                 f'evaluation.metrics: {self.name} cannot use its tokenizer '

@@ -349,7 +349,7 @@ class Kept(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every row is that of the source, in the same place."""
+        """True if the rows are those of the source, in the same order."""
         return np.array_equal(self.here, self.there) and len(self.here) == self.rows
 
     @classmethod

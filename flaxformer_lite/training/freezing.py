@@ -8,11 +8,11 @@ from flax import traverse_util
 _SEPARATOR = '/'
 
 
-def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
+def split(params: Any, frozen: Set[str] | str) -> tuple[Any, Any]:
     """Splits parameters into (trained, frozen), which keep their paths.
 
     Args:
-      frozen: Paths such as 'encoder/layer_0/feed_forward/up/kernel'.
+      frozen: Paths such as 'encoder/layer_0/feed_forward/up/kernel', or one path.
 
     Raises:
       ValueError: A path has no parameter.
@@ -24,15 +24,15 @@ def split(params: Any, frozen: Set[str]) -> tuple[Any, Any]:
     """
     if not frozen:
         return params, {}
-    if isinstance(frozen, str):  # whose letters Python would take for paths
-        frozen = {frozen}
+    # Python would iterate over the letters of a string.
+    frozen = {frozen} if isinstance(frozen, str) else set(frozen)
     by_path = paths(params)
-    unknown = sorted(set(frozen) - by_path.keys())
+    unknown = sorted(frozen - by_path.keys())
     if unknown:
         inside = [path for path in by_path if path.startswith(f'{unknown[0]}/')]
         example = min(inside or by_path)
         raise ValueError(
-            f'frozen: there is no parameter {unknown[0]!r}. Pass whole paths, such as '
+            f'frozen: unknown parameter {unknown[0]!r}. Pass whole paths, such as '
             f'{{{example!r}}}.'
         )
     trained = {path: x for path, x in by_path.items() if path not in frozen}

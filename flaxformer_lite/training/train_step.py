@@ -180,8 +180,8 @@ def make_train_step(
     Raises:
       ValueError: The loss or `remat` is unknown, or the model has no blocks. Tracing
         the step: the batch lacks an array, `accumulate` doesn't divide its rows,
-        `frozen` names an unknown parameter, the state is of another optimizer or
-        `frozen`, or a float16 model's state has no `loss_scale`.
+        `frozen` names an unknown parameter, or a float16 model's state has no
+        `loss_scale`. The state was made with another optimizer or `frozen`.
 
     Examples:
       >>> import flaxformer_lite

@@ -184,7 +184,7 @@ def test_invalid_adapters_are_refused():
             adapters.frozen_paths(model, p['params'])
 
 
-def test_equal_adapters_compute_alike_whatever_their_matrices():
+def test_adapters_with_equal_arguments_compute_alike():
     model = model_with('lora(rank=2)')
     alike = 'lora(rank=2, alpha=16.0)', 'lora(rank=2, on="up")'
     for dense in alike:

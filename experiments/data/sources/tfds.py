@@ -100,6 +100,7 @@ class Tfds(OfSplits):
 
     def _find(self) -> Any:
         import absl.logging
+        import importlib_resources  # noqa: F401 (TFDS needs it to prepare WMT)
         from google.protobuf.runtime_version import VersionError
 
         try:

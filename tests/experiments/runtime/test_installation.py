@@ -16,7 +16,8 @@ import flaxformer_lite
 from experiments import __main__ as overview
 from experiments import list as listing
 from experiments.command_line import command
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
+from experiments.metrics.bleu import Bleu
 from experiments.runtime import accelerators
 
 ROOT = Path(__file__).parents[3]
@@ -83,6 +84,7 @@ COMMANDS = ['experiments', *(name.split()[-1] for name, _ in overview.summaries(
     [
         *(('ml_collections', name) for name in COMMANDS),
         ('absl', 'experiments'),
+        ('numpy', 'experiments.run'),
         ('yaml', 'experiments'),  # which ml_collections needs
     ],
 )
@@ -118,6 +120,21 @@ def test_a_package_that_a_command_needs_later_is_one_line(monkeypatch, capsys):
             f'error: experiments.list needs {module}, which {sys.executable} lacks: '
             f'pip install -e ".[{extra}]"\n'
         )
+
+
+def test_a_missing_package_reaches_the_command(monkeypatch):
+    error = ModuleNotFoundError("No module named 'sacrebleu'", name='sacrebleu')
+
+    def fail(*_):
+        raise error
+
+    with pytest.raises(ModuleNotFoundError), user_errors():
+        fail()
+    with pytest.raises(UserError, match='^x: install it'), user_errors('x: '):
+        raise ModuleNotFoundError('install it')  # names its extra
+    monkeypatch.setattr(Bleu, 'make_scorer', fail)
+    with pytest.raises(ModuleNotFoundError):
+        Bleu().check_installed()
 
 
 def _of(name):
