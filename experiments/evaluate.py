@@ -44,6 +44,8 @@ def main() -> None:
         run = OpenedRun(args.workdir, args.trust_code, args.step, args.dtype)
         source = run.data
         chosen = _chosen(args, source)
+        if not args.source:
+            _check_texts(args.workdir, chosen, source)
         usual = run.config.evaluation
         evaluation = dataclasses.replace(
             usual,
@@ -117,6 +119,21 @@ def _check_files(args: Any) -> None:
         raise UserError('--reference: has no source. Add --source=FILE.')
     if args.source and args.set:
         raise UserError('--set: has no effect with --source. Leave one of them out.')
+
+
+def _check_texts(path: Path, chosen: 'dict[str, Pairs]', data: 'Source') -> None:
+    """Raises UserError if a set has other text than in earlier scores of the run."""
+    from experiments.evaluation import sets
+    from experiments.runs import reading
+
+    earlier = reading.scored_texts(path)
+    for name, pairs in chosen.items():
+        digest = sets.digest(pairs, data.documents(name))
+        if earlier.get(f'text of {name}', digest) != digest:
+            raise UserError(
+                f'--set: the text of {name} changed since {path} was scored on it. '
+                'Restore it, or pass the new text as --source and --reference.'
+            )
 
 
 def _chosen(args: Any, data: 'Source') -> 'dict[str, Pairs]':

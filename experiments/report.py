@@ -181,9 +181,10 @@ def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 
 def as_table(runs: Sequence[Run]) -> str:
-    """Formats the arms as a table, followed by the signatures of the scores."""
+    """Formats the arms as a table, followed by signatures and differences in text."""
     table = overview(arms.group(runs), arms.differing_fields(runs))
-    return '\n'.join([tables.text(table), *_signatures(runs)])
+    notes = [*_signatures(runs), *arms.different_text(runs)]
+    return '\n'.join([tables.text(table), *notes])
 
 
 def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments import storage
-from experiments.data.digest import hex_digest
+from experiments.data.digest import hex_digest, text_digest
 from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Pair, Source
 from experiments.data.tokenizers.base import Progress, Tokenizer
@@ -19,6 +19,7 @@ from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 Pairs = list[Pair]
 _CHUNK = 8192  # pairs in memory at once; SentencePiece encodes them in parallel
 _ABOUT = 'corpus.json'
+_DIGEST = 'digest'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +160,20 @@ def prepare(
     folder = cache / f'corpus-{key[:32]}'
     storage.cache_folder(folder, lambda draft: _write(draft, data, tokenizer, progress))
     return _read(folder, tokenizer)
+
+
+def training_digest(data: Source, cache: Path) -> str:
+    """Returns a digest of the training pairs, whatever the tokenizer and the code.
+
+    Keeps it under `cache`, because it reads all pairs.
+    """
+    folder = cache / f'text-{hex_digest(data.digest())[:32]}'
+
+    def write(draft: Path) -> None:
+        storage.write(draft / _DIGEST, text_digest(data.train()))
+
+    storage.cache_folder(folder, write)
+    return (folder / _DIGEST).read_text()
 
 
 def _write(

@@ -134,6 +134,7 @@ class Evaluator:
             'direction': '-'.join(direction),
             'target': target,
             'sentences': len(pairs),
+            'text_sha256': sets.digest(pairs, documents),
             **self.loss(variables, examples),
             **scores.score_translations(metrics, outputs, references, sources),
         }
