@@ -124,6 +124,10 @@ class Tokenizer(Checked):
         """Returns the token that begins the target of each source, if any."""
         return [self.forced_first] * len(texts)
 
+    def direction(self, text: str) -> tuple[str, str] | None:
+        """Returns the languages of a source and its target, if it knows them."""
+        return None
+
     def check_directions(
         self, directions: Sequence[tuple[str, str]], tags: bool | str
     ) -> None:

@@ -220,6 +220,12 @@ class HuggingfaceTokenizer(Tokenizer):
         directions = [direction for direction, _ in map(self._split, texts)]
         return [self._language_ids[target] for _, target in directions]
 
+    def direction(self, text):
+        if not all(self.default_languages):
+            return None
+        direction, _ = self._split(text)
+        return direction
+
     def check_directions(self, directions, tags):
         source, target = self.default_languages
         if not target:

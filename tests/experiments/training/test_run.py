@@ -39,6 +39,7 @@ from experiments.command_line import console
 from experiments.command_line import flags as command_flags
 from experiments.config import load
 from experiments.costs.ledger import ledger
+from experiments.data.sources.base import Source
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
@@ -681,6 +682,33 @@ def test_two_files_are_scored_as_a_set_is_and_nothing_is_written(
     (tmp_path / 'val.de').write_text('eins\n')
     with pytest.raises(UserError, match=r'val.en has 3 lines and .*val.de has 1\.'):
         command(monkeypatch, evaluate, *flags)
+
+
+class Tagged(Source):
+    """Two directions, whose set `val` has documents."""
+
+    source, target, tags = 'en', 'zh+de', True
+
+    def directions(self):
+        return [('en', 'zh'), ('en', 'de')]
+
+    def documents(self, name):
+        return [[2]]
+
+
+@pytest.mark.parametrize(
+    ('sources', 'direction'),
+    [
+        (['<2zh> a', '<2zh> b'], ('en', 'zh')),
+        (['<2zh> a', '<2de> b'], ('en', 'zh+de')),
+        (['a', '<2fr> b'], ('en', 'zh+de')),
+    ],
+)
+def test_files_have_the_languages_of_their_tags_and_no_documents(sources, direction):
+    pairs = [(source, ('x',)) for source in sources]
+    files = evaluate._of_files(pairs, Tagged(), small_runs.Numbers())
+    assert files.direction('val') == direction
+    assert files.documents('val') == ()
 
 
 @pytest.mark.parametrize(
