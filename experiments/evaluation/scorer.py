@@ -97,10 +97,11 @@ class Scorer:
             check_list('pairs', pair)
         for start in range(0, len(pairs), WINDOW):
             window = list(pairs[start : start + WINDOW])
-            tokens = corpus.tokenize(window, self._tokenizer)
+            tokens = corpus.tokenize(window, self._tokenizer, start)
             lengths = tokens.lengths().max(1)
             fitting = count_fitting(lengths, self._longest)
             chosen = tokens.first(fitting)
+            check_lengths(self._model, lengths[:fitting], start)
             found = self._score_window(variables, chosen, interventions)
             first = self._tokenizer.first_tokens([source for source, _ in window])
             for forced, scored in zip(first, found, strict=False):

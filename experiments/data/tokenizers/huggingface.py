@@ -252,7 +252,12 @@ class HuggingfaceTokenizer(Tokenizer):
         if not tag:
             return (source, target), text
         direction = tag[1] or source, tag[2]
-        self._check_direction(f'{tag[0].strip()}: ', direction)
+        try:
+            self._check_direction(f'{tag[0].strip()}: ', direction)
+        except UserError as error:
+            raise UserError(
+                f'{error} If the line does not begin with a tag, put a space before it.'
+            ) from None
         return direction, text[tag.end() :]
 
     def _check_direction(self, where: str, codes: Iterable[str]) -> None:
