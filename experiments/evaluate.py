@@ -14,6 +14,7 @@ if __name__ == '__main__':
     command.run('experiments.evaluate')
 
 import dataclasses
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from experiments.runtime import memory
 
 if TYPE_CHECKING:
     from experiments.data.sources.base import Source
+    from experiments.data.tokenizers.base import Tokenizer
     from experiments.evaluation.sets import Pairs
 
 
@@ -44,6 +46,11 @@ def main() -> None:
         run = OpenedRun(args.workdir, args.trust_code, args.step, args.dtype)
         source = run.data
         chosen = _chosen(args, source)
+        if args.source:
+            (pairs,) = chosen.values()
+            source = _of_files(pairs, source, run.tokenizer)
+        else:
+            _check_texts(args.workdir, chosen, source)
         usual = run.config.evaluation
         evaluation = dataclasses.replace(
             usual,
@@ -117,6 +124,45 @@ def _check_files(args: Any) -> None:
         raise UserError('--reference: has no source. Add --source=FILE.')
     if args.source and args.set:
         raise UserError('--set: has no effect with --source. Leave one of them out.')
+
+
+def _of_files(pairs: 'Pairs', data: 'Source', tokenizer: 'Tokenizer') -> 'Source':
+    """Returns a source without documents, with the languages that tags of lines name.
+
+    Lines without a tag have the languages of the data.
+    """
+    from experiments.data.sources.base import Source
+
+    by_tag = defaultdict(list)
+    for source, target in data.directions() if data.tags else ():
+        tag = f'<{source if data.tags == "both" else ""}2{target}>'
+        by_tag[tag].append((source, target))
+    directions = {}  # each once
+    for text, _ in pairs:
+        known = tokenizer.direction(text)
+        tag = text.partition(' ')[0]
+        usual = (data.source, data.target)
+        directions |= dict.fromkeys([known] if known else by_tag.get(tag, [usual]))
+    files = Source()
+    files.source, files.target = [
+        '+'.join(dict.fromkeys(side)) for side in zip(*directions, strict=True)
+    ]
+    return files
+
+
+def _check_texts(path: Path, chosen: 'dict[str, Pairs]', data: 'Source') -> None:
+    """Raises UserError if a set has other text than in earlier scores of the run."""
+    from experiments.evaluation import sets
+    from experiments.runs import reading
+
+    earlier = reading.scored_texts(path)
+    for name, pairs in chosen.items():
+        digest = sets.digest(pairs, data.documents(name))
+        if earlier.get(f'text of {name}', digest) != digest:
+            raise UserError(
+                f'--set: the text of {name} changed since {path} was scored on it. '
+                'Restore it, or pass the new text as --source and --reference.'
+            )
 
 
 def _chosen(args: Any, data: 'Source') -> 'dict[str, Pairs]':

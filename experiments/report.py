@@ -25,7 +25,7 @@ if __name__ == '__main__':
 
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -185,9 +185,10 @@ def _read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 
 def as_table(runs: Sequence[Run], score: str = '') -> str:
-    """Formats the arms as a table, followed by the signatures of the scores."""
+    """Formats the arms as a table, followed by signatures and differences in text."""
     table = overview(arms.group(runs), arms.differing_fields(runs), score)
-    return '\n'.join([tables.text(table), *_signatures(runs, score)])
+    notes = [*_signatures(runs, score), *arms.different_text(runs)]
+    return '\n'.join([tables.text(table), *notes])
 
 
 def overview(of_arms: Sequence[Arm], fields: Sequence[str], score: str = '') -> Table:
@@ -234,9 +235,16 @@ def _mean(values: Sequence[float | None]) -> Any:
 
 def _signatures(runs: Sequence[Run], score: str) -> list[str]:
     metric = score or runs[0].metrics[0]
-    of_sets = [scored for run in runs for scored in run.evaluations.values()]
-    found = {scored.get(f'{metric}_signature', '') for scored in of_sets}
-    lines = [f'{metric}: {signature}' for signature in sorted(found - {''})]
+    sets_by_signature = defaultdict(dict)  # each set once
+    for run in runs:
+        for name, scored in run.evaluations.items():
+            signature = scored.get(f'{metric}_signature')
+            if signature:
+                sets_by_signature[signature][name] = None
+    lines = []
+    for signature, names in sorted(sets_by_signature.items()):
+        of_sets = f' ({", ".join(names)})' if len(sets_by_signature) > 1 else ''
+        lines.append(f'{metric}{of_sets}: {signature}')
     if len(lines) > 1:
         lines.append('Scores with different signatures are not comparable.')
     if metric in arms.lower_is_better(runs):

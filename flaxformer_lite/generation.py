@@ -90,6 +90,7 @@ def generate(
         length + 50. Learned positions limit it.
       bos, eos: Default to the model's.
       forced_first: First token of every target, such as the target language of M2M100.
+        It has probability 1 in the scores.
       processors: Specs such as '[no_repeat_ngram(size=3), min_length(length=5)]'.
       n_best: The beam search stops when this many results per row are final.
       key: PRNG key for sampling. A row's samples depend only on the key and the row

@@ -33,8 +33,9 @@ class TokenScores(NamedTuple):
 def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenScores:
     """Computes each label's log-probability, rank and entropy, without dropout.
 
-    It uses teacher forcing, so −`log_p` sums to `loss_sums(…).nll`. The full logits are
-    never materialized.
+    It uses teacher forcing, so −`log_p` sums to `loss_sums(…).nll`. This includes a
+    first token that `generate` forces, to which `generate` gives probability 1. The
+    full logits are never materialized.
 
     Args:
       variables: {'params': …}.

@@ -73,6 +73,12 @@ def _result(bleu):
     }
 
 
+def digests(training, test):
+    """Returns entries of a finished run's result, with digests of its text."""
+    scores = _result(30.0)['evaluations']['test'] | {'text_sha256': test}
+    return {'training_text_sha256': training, 'evaluations': {'test': scores}}
+
+
 def translate(path, outputs, sources=SOURCES, references=REFERENCES):
     folder = path / 'translations'
     folder.mkdir(exist_ok=True)

@@ -50,7 +50,7 @@ _PARSE_STATUSES = (
 # Types of the entries of `metadata` that commands read.
 _ENTRIES = {
     **{'text': str, 'position': list, 'seconds': float, 'tokens': int, 'window': dict},
-    **{'cpu_seconds': float, 'rows': dict, 'base': dict, 'run': str},
+    **{'cpu_seconds': float, 'rows': dict, 'base': dict, 'run': str, 'sets': dict},
 }
 _NESTED = {
     'rows': {'count': int, 'sha256': str},

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from experiments import storage
-from experiments.data.digest import hex_digest
+from experiments.data.digest import hex_digest, text_digest
 from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Pair, Source
-from experiments.data.tokenizers.base import Progress, Tokenizer
+from experiments.data.tokenizers.base import Progress, Tokenizer, encode_lines
 from experiments.errors import UserError
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 Pairs = list[Pair]
 _CHUNK = 8192  # pairs in memory at once; SentencePiece encodes them in parallel
 _ABOUT = 'corpus.json'
+_DIGEST = 'digest'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,9 +133,12 @@ def examples(
     )
 
 
-def tokenize(pairs: Pairs, tokenizer: Tokenizer) -> Corpus:
-    """Tokenizes all pairs in memory, including blank ones, for evaluation."""
-    sources, targets = tokenizer.encode_pairs(pairs)
+def tokenize(pairs: Pairs, tokenizer: Tokenizer, first: int = 0) -> Corpus:
+    """Tokenizes all pairs in memory, including blank ones, for evaluation.
+
+    `first` is the number of earlier pairs, for errors.
+    """
+    sources, targets = encode_lines(tokenizer.encode_pairs, pairs, first)
     dtypes = _dtypes(tokenizer)
     return Corpus(
         source=RaggedArray.from_rows(sources, dtypes['source']),
@@ -161,6 +165,20 @@ def prepare(
     return _read(folder, tokenizer)
 
 
+def training_digest(data: Source, cache: Path) -> str:
+    """Returns a digest of the training pairs, whatever the tokenizer and the code.
+
+    Keeps it under `cache`, because it reads all pairs.
+    """
+    folder = cache / f'text-{hex_digest(data.digest())[:32]}'
+
+    def write(draft: Path) -> None:
+        storage.write(draft / _DIGEST, text_digest(data.train()))
+
+    storage.cache_folder(folder, write)
+    return (folder / _DIGEST).read_text()
+
+
 def _write(
     folder: Path,
     data: Source,
@@ -173,7 +191,10 @@ def _write(
     done = 0
     stream = iter(data.train())
     while chunk := list(itertools.islice(stream, _CHUNK)):
-        encoded = zip(*tokenizer.encode_pairs(chunk), strict=True)
+        sides_of_pairs = encode_lines(
+            tokenizer.encode_pairs, chunk, done, 'data: training pair'
+        )
+        encoded = zip(*sides_of_pairs, strict=True)
         full = [both for both in encoded if all(map(len, both))]
         for i, side in enumerate(dtypes):
             own = [both[i] for both in full]

@@ -16,7 +16,7 @@ from experiments.data.documents import separated
 from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Source
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError, warn
+from experiments.errors import UserError, prefix_errors, warn
 from experiments.evaluation import scores, sets
 from experiments.evaluation.scorer import Scorer
 from experiments.evaluation.scores import Scores
@@ -99,7 +99,8 @@ class Evaluator:
         """
         key = (name, step, mean_of)
         if key not in self._evaluated:
-            found = self._evaluate(variables, name, pairs)
+            with prefix_errors(name):
+                found = self._evaluate(variables, name, pairs)
             self._evaluated[key] = found
             if self._path is None or not processes.is_first():
                 return found
@@ -134,6 +135,7 @@ class Evaluator:
             'direction': '-'.join(direction),
             'target': target,
             'sentences': len(pairs),
+            'text_sha256': sets.digest(pairs, documents),
             **self.loss(variables, examples),
             **scores.score_translations(metrics, outputs, references, sources),
         }

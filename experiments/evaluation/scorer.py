@@ -27,7 +27,11 @@ from flaxformer_lite.scoring import TokenScores, log_probs
 
 
 class ScoredToken(NamedTuple):
-    """A target token with scores as in `flaxformer_lite.TokenScores`, in nats."""
+    """A target token with scores as in `flaxformer_lite.TokenScores`, in nats.
+
+    A forced first token, such as the target language, has probability 1, as in the
+    scores of translations.
+    """
 
     token: str
     log_p: float
@@ -93,11 +97,15 @@ class Scorer:
             check_list('pairs', pair)
         for start in range(0, len(pairs), WINDOW):
             window = list(pairs[start : start + WINDOW])
-            tokens = corpus.tokenize(window, self._tokenizer)
+            tokens = corpus.tokenize(window, self._tokenizer, start)
             lengths = tokens.lengths().max(1)
             fitting = count_fitting(lengths, self._longest)
             chosen = tokens.first(fitting)
-            yield from self._score_window(variables, chosen, interventions)
+            check_lengths(self._model, lengths[:fitting], start)
+            found = self._score_window(variables, chosen, interventions)
+            first = self._tokenizer.first_tokens([source for source, _ in window])
+            for forced, scored in zip(first, found, strict=False):
+                yield scored if forced is None else _without_choice(scored)
             check_longest(lengths, self._longest, start)
 
     def _score_window(
@@ -129,6 +137,14 @@ class Scorer:
             ids, *own = [x.tolist() for x in arrays]
             pieces = self._tokenizer.pieces(ids)
             yield list(map(ScoredToken, pieces, *own))
+
+
+def _without_choice(scored: list[ScoredToken]) -> list[ScoredToken]:
+    """Gives the forced first token probability 1; blank targets have no such token."""
+    first, *others = scored
+    if not others:
+        return scored
+    return [first._replace(log_p=0.0, rank=1, entropy=0.0), *others]
 
 
 def _log_probs(model: Model, devices: DeviceMesh) -> Program:

@@ -1,5 +1,6 @@
 """Scores of translations, and their display."""
 
+import collections
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -96,13 +97,17 @@ def summary(name: str, step: int, result: Scores) -> str:
 
 
 def table(results: dict[str, Scores]) -> str:
-    signatures = {}
-    for result in results.values():
-        for name in metric_names(result):
-            signatures[name] = result[f'{name}_signature']
-    entries = (*OF_MODELS, *signatures)
+    """Formats the scores of sets, and each signature with its sets if they differ."""
+    sets_by_signature = collections.defaultdict(lambda: collections.defaultdict(list))
+    for name, result in results.items():
+        for metric in metric_names(result):
+            sets_by_signature[metric][result[f'{metric}_signature']].append(name)
+    entries = (*OF_MODELS, *sets_by_signature)
     columns = ('sentences', *entries, 'direction')
     rows = [[name, *map(result.get, columns)] for name, result in results.items()]
     lines = [console.table(['set', *columns], rows, score_decimals(*entries))]
-    lines += [f'{metric}: {signature}' for metric, signature in signatures.items()]
+    for metric, signatures in sets_by_signature.items():
+        for signature, names in signatures.items():
+            of_sets = f' ({", ".join(names)})' if len(signatures) > 1 else ''
+            lines.append(f'{metric}{of_sets}: {signature}')
     return '\n'.join(lines)

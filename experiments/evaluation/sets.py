@@ -4,6 +4,8 @@ from collections.abc import Container, Sequence
 
 from experiments import storage
 from experiments.data import documents
+from experiments.data.digest import text_digest
+from experiments.data.documents import Documents
 from experiments.data.sources.base import Pair, Sets, as_references
 from experiments.data.tokenizers.base import on_one_line
 from experiments.errors import UserError
@@ -30,6 +32,11 @@ def select(sets: Sets, names: str, field: str) -> dict[str, Pairs]:
         _check_not_blank(f'{field}: the set {name!r}', pairs)
         found[name] = pairs
     return found
+
+
+def digest(pairs: Pairs, of_documents: Documents = ()) -> str:
+    """Returns a hex digest of the text of a set, and of its documents if known."""
+    return text_digest([*pairs, *of_documents])
 
 
 def split_names(listed: str, sets: Container[str]) -> list[str]:

@@ -17,7 +17,12 @@ from experiments.config.search import Decoding
 from experiments.data import packing
 from experiments.data.collate import collate_side
 from experiments.data.corpus import RaggedArray
-from experiments.data.tokenizers.base import Progress, Tokenizer, on_one_line
+from experiments.data.tokenizers.base import (
+    Progress,
+    Tokenizer,
+    encode_lines,
+    on_one_line,
+)
 from experiments.errors import UserError, check_list
 from experiments.runtime import mesh
 from experiments.runtime.compilation import Program, ProgramCache
@@ -112,7 +117,7 @@ class Translator:
             window = list(texts[start : start + WINDOW])
             number = first + start
             side, _ = self._tokenizer.sides
-            rows = side.encode(window)
+            rows = encode_lines(side.encode, window, number)
             lengths = [len(row) + 1 for row in rows]
             fitting = count_fitting(lengths, self._longest)
             if fitting:
@@ -134,7 +139,7 @@ class Translator:
         dtype = side.dtype if side.reads_vectors else 'uint32'
         sentences = RaggedArray.from_rows(rows, dtype)
         lengths = sentences.lengths() + 1
-        check_lengths(self._model, lengths)
+        check_lengths(self._model, lengths, first)
         tokens = max(1, self._decoding.batch_tokens // self._strategy.hypotheses)
         decode = functools.partial(decode, sentences, first)
         first_tokens = self._tokenizer.first_tokens(texts)
@@ -318,13 +323,19 @@ def count_fitting(lengths: Sequence[int], most: int | None) -> int:
     return next((i for i, x in enumerate(lengths) if x > most), len(lengths))
 
 
-def check_lengths(model: Model | Ensemble, lengths: Iterable[int]) -> None:
-    """Raises UserError if a sentence, with EOS, exceeds the model's positions."""
+def check_lengths(
+    model: Model | Ensemble, lengths: Iterable[int], first: int | None = None
+) -> None:
+    """Raises UserError if a sentence, with EOS, exceeds the model's positions.
+
+    `first` is the number of earlier lines; None if the sentences aren't lines.
+    """
     most = model.max_length
-    longest = max(lengths, default=0)
-    if most is not None and longest > most:
-        raise UserError(
-            f'a sentence has {longest} tokens, but the model has learned positions for '
-            f'only {most}. Train with learned(max_length=…) for more, or with other '
-            'positions.'
-        )
+    for number, length in enumerate(lengths, 1):
+        if most is not None and length > most:
+            where = '' if first is None else f'line {first + number:,}: '
+            raise UserError(
+                f'{where}a sentence has {length} tokens, but the model has learned '
+                f'positions for only {most}. Train with learned(max_length=…) for '
+                'more, or with other positions.'
+            )

@@ -18,7 +18,8 @@ from experiments.evaluation.measure import LOWER_IS_BETTER, Measure
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import Spread
-from experiments.runs.reading import SEEDS, Run
+from experiments.runs import reading
+from experiments.runs.reading import SEEDS, Run, TextDifference
 from experiments.storage import run_title
 from experiments.sweeps.schema import Sweep
 
@@ -27,7 +28,7 @@ _LONGEST_NAME = 60
 
 
 class Arm(NamedTuple):
-    """Runs that differ in their seeds only."""
+    """Runs that differ in their seeds only, on the same text."""
 
     name: str
     runs: tuple[Run, ...]
@@ -153,6 +154,23 @@ def differing_fields(
     return differ
 
 
+def text_differences(runs: Sequence[Run]) -> list[TextDifference]:
+    """Returns the texts that differ between runs whose configs name the same data."""
+    known = []
+    for run in runs:
+        data = run.config.get('data'), run.config.get('filters')
+        known.append((run.path, data, run.texts))
+    return reading.text_differences(known)
+
+
+def different_text(runs: Sequence[Run]) -> list[str]:
+    """Returns a warning for each of `text_differences`."""
+    return [
+        f'{difference}, though their data setting is the same. They are separate arms.'
+        for difference in text_differences(runs)
+    ]
+
+
 def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
     """Groups runs into arms, in the order of their first runs."""
     fields = differing_fields(runs)
@@ -160,8 +178,29 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
     for run in runs:
         values = [run.config.get(field) for field in fields]
         groups[json.dumps(values)].append(run)
-    members = list(map(tuple, groups.values()))
-    return tuple(map(Arm, _names(members, fields), members))
+    members = [part for same in groups.values() for part in _by_text(same)]
+    names = _distinct_names(_names(members, fields))
+    return tuple(map(Arm, names, members))
+
+
+def _by_text(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
+    """Separates runs of different text."""
+    differ = [difference.text for difference in text_differences(runs)]
+    groups = collections.defaultdict(list)
+    for run in runs:
+        groups[tuple(map(run.texts.get, differ))].append(run)
+    return list(map(tuple, groups.values()))
+
+
+def _distinct_names(names: Sequence[str]) -> list[str]:
+    """Numbers the arms that differ in their text only: `heads=4, text 2`."""
+    counts = collections.Counter()
+    distinct = []
+    for name in names:
+        counts[name] += 1
+        several = names.count(name) > 1
+        distinct.append(f'{name}, text {counts[name]}' if several else name)
+    return distinct
 
 
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
@@ -210,6 +249,9 @@ def study(
     """
     sweep = sweep or NO_SWEEP
     arms = _arms_of_sweep(sweep, runs) if sweep.arms else group(runs)
+    if sweep.arms:
+        of_sweep = [run for arm in arms for run in arm.runs]
+        reading.check_texts(text_differences(of_sweep))
     if not any(arm.runs for arm in arms):
         raise UserError(
             f'--sweep={sweep.name}: none of the runs belongs to this sweep. Pass its '

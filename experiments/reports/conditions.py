@@ -6,7 +6,7 @@ import shlex
 from scipy import stats
 
 from experiments.command_line import console
-from experiments.reports.arms import Study, differing_fields
+from experiments.reports.arms import Study, different_text, differing_fields
 from experiments.reports.tables import Table
 from experiments.runs.reading import Run
 from experiments.storage import run_title
@@ -22,6 +22,7 @@ CONDITIONS = (
     'train.epochs',
     'train.patience',
 )
+_SHOWN = 16  # hexadecimal digits of a digest
 _EQUAL_COST = 1.02  # the factor by which costs may differ without a warning
 _COSTS = {
     'parameters': 'parameters',
@@ -53,6 +54,8 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
     measure = study.measure
     scored = run.evaluations.get(measure.set, {})
     metric = measure.metric(run.metrics)
+    scored_text = f'text of {measure.set}'
+    digests = {name: digest[:_SHOWN] for name, digest in run.texts.items()}
     environment = run.environment
     counts = environment.get('devices', {})
     devices = [f'{count} × {kind}' for kind, count in counts.items()]
@@ -62,8 +65,10 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
         commit += ' (modified)'
     known = {
         'data': run.config.get('data'),
+        'training text': digests.get('training text'),
         'direction': scored.get('direction'),
         f'sentences in {measure.set}': scored.get('sentences'),
+        scored_text: digests.get(scored_text),
         'signature': scored.get(f'{metric}_signature'),
         'steps': run.result.get('step'),
         'training target tokens': run.tokens and float(f'{run.tokens:.3g}'),
@@ -76,7 +81,7 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
 
 def warnings(study: Study) -> list[str]:
     """Returns sentences that a reader must know before believing the answer."""
-    lines = [*_missing(study), *_in_no_mean(study)]
+    lines = [*_missing(study), *different_text(study.runs), *_in_no_mean(study)]
     parts = study.by_data
     for part in parts:  # data sets aren't compared with each other
         where = f'Compared with {part.base.name}: ' if len(parts) > 1 else ''
@@ -164,11 +169,16 @@ def _unequal_results(study: Study) -> list[str]:
         for run in arm.scored
         if study.measure.set in run.evaluations
     ]
-    return [
+    lines = [
         line
         for name, line in consequences.items()
         if len({values[name] for values in known}) > 1
     ]
+    text = f'text of {study.measure.set}'
+    digests = {run.texts.get(text) for arm in study.arms for run in arm.scored}
+    if len(digests - {None}) > 1:
+        lines.append(f'Runs have a different {text}: the scores are not comparable.')
+    return lines
 
 
 def _unequal_cost(study: Study) -> list[str]:

@@ -59,6 +59,7 @@ RESULT_OPTIONAL = {
     'left_out_steps': COUNT.array,
     'flops_per_token': NUMBER.or_null,
     'peak_memory_bytes': NUMBER.or_null,
+    'training_text_sha256': TEXT,
     'files': OBJECT,
     'sha256': TEXT,
 }
@@ -74,6 +75,8 @@ OPTIONAL = {
     'step': COUNT,
     'set': SET,
     'target': TEXT,
+    'text_sha256': TEXT,
+    'training_text_sha256': TEXT,
     'lower_is_better': TEXT.array,
     'time': NUMBER.or_null,
     'tokens': NUMBER.or_null,

@@ -9,7 +9,7 @@ import glob
 import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,6 +119,11 @@ class Run:
         return self.result['evaluations']
 
     @property
+    def texts(self) -> dict[str, str]:
+        """Digests of the training text and of the scored sets, as far as known."""
+        return texts(self.result)
+
+    @property
     def metrics(self) -> list[str]:
         """Names of the metrics of its translations, the deciding one first."""
         names = list(metrics.by_name(self.metrics_spec))
@@ -138,6 +143,48 @@ class Run:
 
 def _product(*factors: Any) -> float | None:
     return None if None in factors else math.prod(factors)
+
+
+def texts(result: Entries) -> dict[str, str]:
+    """Returns the digest of each text of a result; earlier versions have none."""
+    found = {'training text': result.get('training_text_sha256')}
+    for name, scores in result.get('evaluations', {}).items():
+        found[f'text of {name}'] = scores.get('text_sha256')
+    return {name: digest for name, digest in found.items() if digest}
+
+
+class TextDifference(NamedTuple):
+    text: str
+    path: Path
+    other: Path
+
+    def __str__(self) -> str:
+        return f'{self.path} and {self.other} differ in their {self.text}'
+
+
+def text_differences(
+    runs: Iterable[tuple[Path, Hashable, Mapping[str, str]]],
+) -> list[TextDifference]:
+    """Returns the texts that differ although runs have the same data, with two runs.
+
+    Args:
+      runs: The path, the data and the `texts` of each run.
+    """
+    first = {}
+    found = {}
+    for path, data, of_run in runs:
+        for name, digest in of_run.items():
+            key = data, name
+            other, expected = first.setdefault(key, (path, digest))
+            if digest != expected:
+                found.setdefault(key, TextDifference(name, other, path))
+    return list(found.values())
+
+
+def check_texts(differences: Iterable[TextDifference]) -> None:
+    """Raises UserError if runs to compare have different text."""
+    for difference in differences:
+        raise UserError(f'{difference}. Move the runs on one of the texts away.')
 
 
 def metric_names(scores: Mapping[str, Any]) -> list[str]:
@@ -257,6 +304,7 @@ def _result_so_far(rows: Iterable[Entries]) -> Entries:
             result['tokens_per_second'] = row['tokens_per_second']
         if row['kind'] == 'eval' and 'set' in row:
             result['evaluations'][row['set']] = row
+            result['training_text_sha256'] = row.get('training_text_sha256')
     return result
 
 
@@ -269,6 +317,17 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
         required = {'set': entries.SET}
         entries.check(file, _SCORE_AGAIN, scores, required, entries.OPTIONAL)
         found[file.name.partition('.step=')[0]] = scores
+    return found
+
+
+def scored_texts(path: Path) -> dict[str, str]:
+    """Returns the digest of each set that the run was scored on, at any step."""
+    found = texts(read_run(path).result)
+    for file in sorted((path / 'translations').glob('*.json')):
+        scores = storage.read_json(file)
+        required = {'set': entries.SET}
+        entries.check(file, _SCORE_AGAIN, scores, required, entries.OPTIONAL)
+        found |= texts({'evaluations': {scores['set']: scores}})
     return found
 
 

@@ -55,6 +55,7 @@ def plan(sweep: Sweep) -> Sweep:
             found = tried(sweep, trials)
             values = {arm: value for arm, _, value in found if value is not None}
         runs, ended = _reported(sweep, values, is_tuned)
+        _check_texts([*trials, *runs])
     return dataclasses.replace(
         sweep, trials=tuple(trials), runs=tuple(runs), ended=ended
     )
@@ -212,6 +213,15 @@ def result(run: PlannedRun) -> dict[str, Any]:
 def score(run: PlannedRun) -> float | None:
     evaluations = result(run).get('evaluations', {})
     return evaluations.get(run.measure.set, {}).get(run.measure.score)
+
+
+def _check_texts(runs: Iterable[PlannedRun]) -> None:
+    """Raises UserError if finished runs on the same data have different text."""
+    known = []
+    for run in runs:
+        data = run.config.data, run.config.filters
+        known.append((run.path, data, reading.texts(result(run))))
+    reading.check_texts(reading.text_differences(known))
 
 
 def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:

@@ -208,11 +208,6 @@ class Trainer:
     def _resume(self, restored: Restored) -> None:
         self._check_rows(restored.step, restored.metadata.get('rows'))
         self.progress = Progress.of(restored.metadata)
-        if self.progress.text != self.setup.pairs.digest:
-            raise UserError(
-                f'the training text differs from the one that {self.path} started '
-                'with. Restore it, or start a new run with another --workdir.'
-            )
         self.screen.say(f'resuming at step {restored.step:,}')
         self._unreported_step = restored.step
 
@@ -307,6 +302,7 @@ class Trainer:
         self._log.flush()
         tree = eval_params.to_save(state, self._held)
         metadata = {**self.progress.metadata(), 'rows': self._log.seal()}
+        metadata['sets'] = self.setup.set_digests
         if self._held:
             metadata['base'] = base.facts(self.path)
         self._checkpoints.save(self.step, tree, metadata)
@@ -330,7 +326,8 @@ class Trainer:
             variables = eval_params.variables(state)
             found, outputs = self.setup.evaluator(variables, name, pairs, self.step)
         so_far = self.progress.so_far()
-        self._log.write(self.step, 'eval', set=name, **found, **so_far)
+        text = {'training_text_sha256': self.setup.training_text}
+        self._log.write(self.step, 'eval', set=name, **found, **text, **so_far)
         best = self.setup.best_metric
         self.scores[self.step] = best.rank(found[best.name])
         summary = scores.summary(name, self.step, found)
@@ -358,6 +355,7 @@ class Trainer:
             'flops_per_token': setup.programs.flops_per_token,
             'averaged_steps': mean.steps,
             'left_out_steps': mean.left_out,
+            'training_text_sha256': setup.training_text,
             'evaluations': evaluations,
         }
         if processes.is_first():
@@ -418,8 +416,12 @@ def run(
         setup = prepare(config, path, screen, programs)
         if state == directory.GOES_FURTHER:
             check_may_go_on(config, setup.programs.schedule)
+        digests = {'its digest': setup.pairs.digest}
+        for name, digest in setup.set_digests.items():
+            digests[f'the digest of {name}'] = digest
         # This also waits until all processes have checked the directory.
-        processes.check_same('text', {'its digest': setup.pairs.digest})
+        processes.check_same('text', digests)
+        _check_text(setup, path)
         if processes.is_first():
             opened.enter_context(directory.open_run(path, fields))
             _write_start(setup, path)
@@ -448,6 +450,27 @@ def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
         file = path / trained_run.TOKENIZER
         if tokenizers.damage(file):
             prepare(config, path, screen).tokenizer.save(file)
+
+
+def _check_text(setup: RunSetup, path: Path) -> None:
+    """Raises UserError if the text differs from that of earlier steps."""
+    checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)
+    for step in checkpoints.steps():
+        stored = checkpoints.metadata(step)
+        # Checkpoints of earlier versions have no digests of sets.
+        of_sets = stored.get('sets', {})
+        changed = [
+            f'text of {name}'
+            for name, digest in setup.set_digests.items()
+            if of_sets.get(name, digest) != digest
+        ]
+        if stored.get('text', setup.pairs.digest) != setup.pairs.digest:
+            changed.insert(0, 'training text')
+        if changed:
+            raise UserError(
+                f'data: the {" and the ".join(changed)} changed since {path} started. '
+                'Restore it, or start a new run with another --workdir.'
+            )
 
 
 def _write_start(setup: RunSetup, path: Path) -> None:

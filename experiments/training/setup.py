@@ -49,6 +49,8 @@ class RunSetup(NamedTuple):
     Attributes:
       sets: The sets that are scored at the end.
       frozen: Paths of the parameters that don't train.
+      training_text: Digest of the training pairs as text.
+      set_digests: Digest of each set, including the dev set.
       peak: The peak learning rate, if it is an argument of `programs`.
       warm_start: Parameters from `init_from`; always None in a resumed run.
     """
@@ -59,6 +61,8 @@ class RunSetup(NamedTuple):
     sets: dict[str, Pairs]
     tokenizer: Tokenizer
     pairs: Corpus
+    training_text: str
+    set_digests: dict[str, str]
     batches: Batches
     devices: DeviceMesh
     model: Model
@@ -132,6 +136,8 @@ def prepare(
         sets=final,
         tokenizer=vocabulary,
         pairs=pairs,
+        training_text=corpus.training_digest(data, cache),
+        set_digests=_set_digests(data, dev | final),
         batches=batches,
         devices=devices,
         model=made.model,
@@ -281,6 +287,12 @@ def _evaluation_sets(
     final = sets.select(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.select(available, next(iter(available)), 'data')
     return dev, final
+
+
+def _set_digests(data: Source, chosen: Mapping[str, Pairs]) -> dict[str, str]:
+    return {
+        name: sets.digest(pairs, data.documents(name)) for name, pairs in chosen.items()
+    }
 
 
 def _with_tokenizer(

@@ -41,7 +41,8 @@ class TableSource(Source):
     Raises:
       ValueError: `window` is less than 1, or has no `document`.
       UserError: A file is missing or has another extension. On reading, it is not a
-        table, has no rows, or lacks a column.
+        table, has no rows, or lacks a column, or rows of a document are not
+        consecutive.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class TableSource(Source):
         columns = (self.source, self.target)
         if self.window == 1:
             return map(tuple, self._rows(self._train, columns))
-        return self._windows(self._rows(self._train, (*columns, self._document)))
+        return self._windows(self._rows_of_documents(self._train, columns))
 
     def _windows(self, rows: Iterator[list[str]]) -> Iterator[Pair]:
         for _, same in itertools.groupby(rows, key=lambda row: row[-1]):
@@ -87,10 +88,30 @@ class TableSource(Source):
                 source, target = map(joined, zip(*block, strict=True))
                 yield source, target
 
+    def _rows_of_documents(
+        self, file: Path, columns: tuple[str, ...]
+    ) -> Iterator[list[str]]:
+        """Yields the cells of columns, and the document's name as the last one."""
+        names = set()
+        last = ''
+        for number, row in enumerate(self._rows(file, (*columns, self._document)), 1):
+            name = row[-1]
+            where = f'data: {file}, row {number}: {self._document}'
+            if not name.strip():
+                raise UserError(f'{where} is blank. Name the document of each row.')
+            if name != last and name in names:
+                raise UserError(
+                    f'{where} is {name!r:.60} again, after other documents. Put the '
+                    'rows of a document together, in order.'
+                )
+            names.add(name)
+            last = name
+            yield row
+
     def documents(self, name):
         if not self._document or name not in self._sets:
             return ()
-        rows = self._rows(self._sets[name], (self._document,))
+        rows = self._rows_of_documents(self._sets[name], ())
         sizes = [len(list(same)) for _, same in itertools.groupby(rows)]
         return [blocks(size, self.window) for size in sizes]
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from experiments import storage
 from experiments.data.digest import hex_digest, read_code
+from experiments.errors import UserError, prefix_errors
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from flaxformer_lite.validation import Checked
 
@@ -124,6 +125,10 @@ class Tokenizer(Checked):
         """Returns the token that begins the target of each source, if any."""
         return [self.forced_first] * len(texts)
 
+    def direction(self, text: str) -> tuple[str, str] | None:
+        """Returns the languages of a source and its target, if it knows them."""
+        return None
+
     def check_directions(
         self, directions: Sequence[tuple[str, str]], tags: bool | str
     ) -> None:
@@ -148,6 +153,26 @@ class Tokenizer(Checked):
     def open(self, path: Path) -> Self:
         """Opens an undamaged file that `save` wrote."""
         return self.opened(storage.read_bytes(path))
+
+
+def encode_lines(
+    encode: Callable[[list[Any]], Any],
+    lines: list[Any],
+    first: int = 0,
+    unit: str = 'line',
+) -> Any:
+    """Encodes texts or pairs; an error about one of them names its line.
+
+    `first` is the number of earlier lines.
+    """
+    try:
+        return encode(lines)
+    except UserError:
+        encode([])  # raises errors that no line causes, such as of a missing file
+        for number, text in enumerate(lines, first + 1):
+            with prefix_errors(f'{unit} {number:,}'):
+                encode([text])
+        raise
 
 
 def sums_file(path: Path) -> Path:

@@ -221,6 +221,12 @@ class HuggingfaceTokenizer(Tokenizer):
         directions = [direction for direction, _ in map(self._split, texts)]
         return [self._language_ids[target] for _, target in directions]
 
+    def direction(self, text):
+        if not all(self.default_languages):
+            return None
+        direction, _ = self._split(text)
+        return direction
+
     def check_directions(self, directions, tags):
         source, target = self.default_languages
         if not target:
@@ -247,7 +253,12 @@ class HuggingfaceTokenizer(Tokenizer):
         if not tag:
             return (source, target), text
         direction = tag[1] or source, tag[2]
-        self._check_direction(f'{tag[0].strip()}: ', direction)
+        try:
+            self._check_direction(f'{tag[0].strip()}: ', direction)
+        except UserError as error:
+            raise UserError(
+                f'{error} If the line does not begin with a tag, put a space before it.'
+            ) from None
         return direction, text[tag.end() :]
 
     def _check_direction(self, where: str, codes: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from published_tokenizers import NAMES, TOKENIZERS, checkpoint, golden_of
 
 from experiments.data import collate, corpus, tokenizers
 from experiments.data.tokenizers import huggingface
+from experiments.data.tokenizers.base import encode_lines
 from experiments.errors import UserError
 from flaxformer_lite.pretrained import load
 
@@ -183,7 +184,10 @@ def test_a_tag_of_a_direction_that_the_tokenizer_lacks_is_refused(name, words, r
     with pytest.raises(UserError, match=words) as caught:
         read(name).encode([f'{tag} ab'])
     if name == 'nllb':
-        assert str(caught.value).endswith('Give one of its 4, such as eng_Latn.')
+        assert 'Give one of its 4, such as eng_Latn.' in str(caught.value)
+    assert str(caught.value).endswith('put a space before it.')
+    with pytest.raises(UserError, match=f'^line 4: {tag}: '):
+        encode_lines(read(name).encode, ['ab', f'{tag} ab'], 2)
     assert read(name).encode([f' {tag} ab'])  # a text
 
 

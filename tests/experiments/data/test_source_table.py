@@ -82,7 +82,7 @@ def test_further_references_are_cells_of_more_columns(tmp_path):
 
 
 def test_blocks_of_a_document_are_examples_and_evaluation_has_sentences(tmp_path):
-    ids = 'a a a a b c c a'.split()
+    ids = 'a a a a b c c d'.split()
     rows = [{'id': x, 'word': f'w{i}', 'sounds': f's{i}'} for i, x in enumerate(ids)]
     rows[5]['sounds'] = ''
     train = write(tmp_path / 'a.csv', rows)
@@ -104,6 +104,24 @@ def test_blocks_of_a_document_are_examples_and_evaluation_has_sentences(tmp_path
     mixed = f'table(train="{train}", val="{val}", source="word", target="sounds"'
     with pytest.raises(UserError, match='window of sentences, which mix does not'):
         sources.load(f'mix(sources=[\'{mixed}, document="id", window=2)\'])')
+
+
+@pytest.mark.parametrize(
+    ('names', 'words'),
+    [
+        (['a', 'b', 'a'], "b.csv, row 3: id is 'a' again, after other documents"),
+        (['a', 'a', ' '], 'b.csv, row 3: id is blank. Name the document'),
+        (['', 'a', 'a'], 'b.csv, row 1: id is blank'),
+    ],
+)
+def test_rows_of_a_document_must_be_consecutive(names, words, tmp_path):
+    rows = [{'id': name, 'word': 'w', 'sounds': 's'} for name in names]
+    good = write(tmp_path / 'a.csv', [row | {'id': 'a'} for row in rows])
+    bad = write(tmp_path / 'b.csv', rows)
+    with pytest.raises(UserError, match=words):
+        list(load(bad, good, ', document="id", window=2').train())
+    with pytest.raises(UserError, match=words):
+        load(good, bad, ', document="id"').documents('val')
 
 
 @pytest.mark.parametrize(

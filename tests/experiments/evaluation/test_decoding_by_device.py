@@ -1,6 +1,7 @@
 """Tests that a sentence's decoding does not depend on device, batch or window."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -116,6 +117,13 @@ def test_a_text_with_too_many_tokens_is_named_after_those_before_it(monkeypatch)
     assert len([next(found) for _ in range(3)]) == 3
     with pytest.raises(UserError, match='line 4: 5 tokens exceed the limit of 4'):
         next(found)
+
+
+def test_a_line_beyond_the_learned_positions_is_named():
+    model = SimpleNamespace(max_length=4)
+    message = 'line 12: a sentence has 5 tokens, but the model has learned positions'
+    with pytest.raises(UserError, match=message):
+        translator.check_lengths(model, [2, 5], 10)
 
 
 def test_a_pair_with_too_many_tokens_is_named_after_those_before_it():

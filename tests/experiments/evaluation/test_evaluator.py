@@ -131,6 +131,16 @@ def test_a_table_shows_scores_with_two_decimals(evaluator):
     assert result['lower_is_better'] == ['ter']
 
 
+def test_a_table_shows_each_signature_with_its_sets(evaluator):
+    result = evaluator(1.0, 'val', PAIRS, 6).scores
+    result |= {'perplexity': 1.0, 'accuracy': 1.0}
+    other = result | {'bleu_signature': 'tok:13a'}
+    *_, bleu, of_other, ter = table({'a': result, 'b': other, 'c': result}).split('\n')
+    assert bleu == f'bleu (a, c): {result["bleu_signature"]}' and 'tok:zh' in bleu
+    assert of_other == 'bleu (b): tok:13a'
+    assert ter == f'ter: {result["ter_signature"]}'
+
+
 def test_sets_are_chosen_by_their_names():
     available = {'val': [('a', 'b')], 'none': []}
     assert sets.select(available, 'val, val', '--set') == {'val': [('a', ('b',))]}

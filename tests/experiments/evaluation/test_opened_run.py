@@ -1,5 +1,6 @@
 """Tests of an opened run's arrays and interventions against the library."""
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,8 @@ from experiments.config import search
 from experiments.config.schema import EvaluationConfig
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
+from experiments.evaluation.scorer import Scorer
+from experiments.evaluation.translator import Translator
 from flaxformer_lite import interventions
 
 # Interventions run its layers one by one.
@@ -40,6 +43,29 @@ def run():
     opened.decoding = search.make(SETTINGS)
     opened.mean = SimpleNamespace(variables=tiny.all_variables(MODEL))
     return opened
+
+
+class ForcedTokens(Tokens):
+    forced_first = 5
+
+    def encode_target(self, texts):
+        return [[5, *row] if row else [] for row in self.encode(texts)]
+
+    def decode(self, ids):
+        return [' '.join(map(str, row[1 : [*row, 1].index(1)])) for row in ids]
+
+
+def test_a_forced_first_token_has_probability_1_in_scores_and_translations():
+    variables = tiny.all_variables(MODEL)
+    decoding = search.make(SETTINGS)
+    (best,) = next(Translator(MODEL, ForcedTokens(), decoding)(variables, ['6 7']))
+    score = Scorer(MODEL, ForcedTokens(), 64)
+    pairs = [('6 7', best.text), ('6 7', '')]
+    (first, *others), (end,) = score(variables, pairs)
+    assert first == ('5', 0.0, 1, 0.0)
+    total = math.fsum(token.log_p for token in others)
+    assert best.score == pytest.approx(total, rel=1e-4)
+    assert end.token == '1' and end.log_p < 0
 
 
 def test_a_batch_has_the_tokens_of_each_side_with_their_ends(run):

@@ -3,8 +3,18 @@
 import dataclasses
 
 import pytest
-from made_runs import REFERENCES, fail, heads, make, study, sweep, translate
+from made_runs import (
+    REFERENCES,
+    digests,
+    fail,
+    heads,
+    make,
+    study,
+    sweep,
+    translate,
+)
 
+from experiments import report, storage
 from experiments.errors import UserError
 from experiments.reports import analysis, conditions, findings, tables
 
@@ -25,6 +35,58 @@ def test_runs_that_differ_in_any_seed_are_one_arm(tmp_path):
         'num_heads=8, residual=pre_norm',
         'num_heads=8, residual=post_norm',
     ]
+
+
+def test_runs_on_different_text_are_separate_arms_with_a_warning(tmp_path):
+    paths = [
+        make(tmp_path / 'a', 30.0, result=digests('old', 'old')),
+        make(tmp_path / 'b', 31.0, result=digests('new', 'old'), train__seed=1),
+        make(tmp_path / 'c', 32.0, result=digests('new', 'new'), train__seed=2),
+        make(tmp_path / 'd', 33.0, result=digests('new', 'new'), train__seed=3),
+    ]
+    found = study(paths)
+    arms = [[run.path.name for run in arm.runs] for arm in found.arms]
+    assert arms == [['a'], ['b'], ['c', 'd']]
+    lines = conditions.warnings(found)
+    for name, other in {'training text': 'b', 'text of test': 'c'}.items():
+        said = f'{tmp_path}/a and {tmp_path}/{other} differ in their {name}'
+        assert any(line.startswith(said) for line in lines)
+    assert any('different text of test' in line for line in lines)
+    facts = {row[:2] for row in conditions.facts(found).rows}
+    assert {('training text', 'old'), ('text of test', 'new')} <= facts
+    text = report.as_table(found.runs)
+    assert 'differ in their training text' in text and '31.50' not in text
+
+
+def test_arms_on_different_text_have_different_names(tmp_path):
+    paths = []
+    for seed, text in enumerate(['old', 'old', 'new', 'new']):
+        path = tmp_path / f'run,train.seed={seed}'
+        paths.append(make(path, 30.0, result=digests(text, 'a'), train__seed=seed))
+    names = [arm.name for arm in study(paths).arms]
+    assert names == [f'{tmp_path}/run, text 1', f'{tmp_path}/run, text 2']
+
+
+def test_runs_without_digests_or_on_other_data_cause_no_warning_of_text(tmp_path):
+    paths = [
+        make(tmp_path / 'a', 30.0),
+        make(tmp_path / 'b', 31.0, result=digests('new', 'new'), train__seed=1),
+    ]
+    assert len(study(paths).arms) == 1
+    assert not conditions.warnings(study(paths))
+    other = make(tmp_path / 'c', 31.0, result=digests('c', 'new'), data='other')
+    lines = conditions.warnings(study([*paths, other]))
+    assert not [line for line in lines if 'training text' in line or 'text of' in line]
+
+
+def test_arms_of_a_sweep_are_refused_on_different_text(tmp_path):
+    heads(tmp_path, {4: [30.0, 31.0]})
+    paths = sorted(tmp_path.iterdir())
+    for path, text in zip(paths, ('old', 'new'), strict=True):
+        result = storage.read_json(path / 'result.json')
+        storage.write_json(path / 'result.json', result | digests(text, 'a'))
+    with pytest.raises(UserError, match='differ in their training text. Move the runs'):
+        study(paths, sweep(tmp_path))
 
 
 def test_arms_of_many_differences_are_named_by_their_directories(tmp_path):

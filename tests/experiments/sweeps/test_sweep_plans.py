@@ -6,6 +6,7 @@ from scipy import stats
 from test_sweep import FAILED, fail, write
 from test_sweep_schema import write_sweep
 
+from experiments import storage
 from experiments.command_line import console
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
@@ -168,6 +169,18 @@ def test_a_budget_draws_the_same_values_for_all_arms(folder):
     assert [run.config.model.dropout for run in planned(folder, tune=field).trials] == [
         *(0.0, 0.1, 0.0, 0.1)
     ]
+
+
+def test_runs_on_different_text_are_not_compared(folder):
+    sweep = planned(folder, tune=TUNE)
+    for run, text in zip(sweep.trials, 'aaaaab', strict=True):
+        finish(run, by_value(run))
+        result = storage.read_json(run.path / 'result.json')
+        storage.write_json(
+            run.path / 'result.json', result | {'training_text_sha256': text}
+        )
+    with pytest.raises(UserError, match='differ in their training text'):
+        planned(folder, tune=TUNE)
 
 
 def test_seeds_are_added_until_the_interval_is_narrow(folder):

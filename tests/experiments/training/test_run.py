@@ -39,13 +39,14 @@ from experiments.command_line import console
 from experiments.command_line import flags as command_flags
 from experiments.config import load
 from experiments.costs.ledger import ledger
+from experiments.data.sources.base import Source
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.scores import score_translations
 from experiments.evaluation.sets import to_lines
 from experiments.evaluation.translator import Hypothesis, Translator
-from experiments.runs import directory, metrics_log, trained_run
+from experiments.runs import directory, metrics_log, reading, trained_run
 
 ROOT = Path(__file__).parents[3]
 SMALL = small_runs.SHORT
@@ -757,6 +758,33 @@ def test_two_files_are_scored_as_a_set_is_and_nothing_is_written(
         command(monkeypatch, evaluate, *flags)
 
 
+class Tagged(Source):
+    """Two directions, whose set `val` has documents."""
+
+    source, target, tags = 'en', 'zh+de', True
+
+    def directions(self):
+        return [('en', 'zh'), ('en', 'de')]
+
+    def documents(self, name):
+        return [[2]]
+
+
+@pytest.mark.parametrize(
+    ('sources', 'direction'),
+    [
+        (['<2zh> a', '<2zh> b'], ('en', 'zh')),
+        (['<2zh> a', '<2de> b'], ('en', 'zh+de')),
+        (['a', '<2fr> b'], ('en', 'zh+de')),
+    ],
+)
+def test_files_have_the_languages_of_their_tags_and_no_documents(sources, direction):
+    pairs = [(source, ('x',)) for source in sources]
+    files = evaluate._of_files(pairs, Tagged(), small_runs.Numbers())
+    assert files.direction('val') == direction
+    assert files.documents('val') == ()
+
+
 @pytest.mark.parametrize(
     ('flags', 'message'),
     [
@@ -1020,6 +1048,43 @@ def test_a_run_goes_on_with_other_devices_and_in_another_mesh(whole, text, tmp_p
 def assert_same_losses(*runs):
     losses = [[r['loss'] for r in rows if r['kind'] == 'train'] for rows in runs]
     np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ('name', 'said'), [('train', 'training text'), ('val', 'text of val')]
+)
+def test_changed_text_is_refused_before_a_run_is_changed(
+    text, tmp_path, monkeypatch, name, said
+):
+    changed = shutil.copytree(text, tmp_path / 'text')
+    data = {'data': small_runs.source(changed), 'train__steps': 4}
+    workdir = tmp_path / 'run'
+    settings = data | {'optimizer__schedule': 'constant_schedule(value=1e-2)'}
+    command(monkeypatch, run, *arguments(text, workdir, **settings))
+    assert reading.scored_texts(workdir).keys() == {
+        'training text',
+        'text of val',
+        'text of news',
+    }
+    before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+    for language in ('en', 'de'):
+        file = changed / f'{name}.{language}'
+        lines = file.read_text('utf-8').splitlines(keepends=True)
+        file.write_text(''.join(lines[:-1]), 'utf-8')
+    message = f'data: the {said} changed since'
+    with pytest.raises(UserError, match=message):  # more steps for a finished run
+        more = settings | {'train__steps': 6}
+        command(monkeypatch, run, *arguments(text, workdir, **more))
+    assert storage.exists(workdir / 'result.json')
+    (workdir / 'result.json').unlink()
+    with pytest.raises(UserError, match=message):
+        command(monkeypatch, run, *arguments(text, workdir, **settings))
+    (workdir / 'result.json').write_bytes(before[workdir / 'result.json'])
+    if name == 'val':
+        flags = [f'--workdir={workdir}', '--set=val']
+        with pytest.raises(UserError, match='--set: the text of val changed since'):
+            command(monkeypatch, evaluate, *flags)
+    assert {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()} == before
 
 
 def test_a_directory_of_another_run_is_refused_and_left_alone(whole, text, monkeypatch):
