@@ -169,8 +169,11 @@ def design(sweep: Sweep) -> 'analysis.Design':
     """Returns what the intervals of a sweep take into account."""
     from experiments.reports import analysis
 
+    found = analysis.Design(sweep.looks, not sweep.base_seeds)
+    if sweep.tune is None:
+        return found
     trials = {}
-    for arm, by_value, chosen in tried(sweep, sweep.trials) if sweep.tune else []:
+    for arm, by_value, chosen in tried(sweep, sweep.trials):
         if chosen is None:
             continue
         trials[arm] = analysis.Trials(
@@ -178,7 +181,7 @@ def design(sweep: Sweep) -> 'analysis.Design':
             number=len(sweep.tune.seeds),
             higher_is_better=sweep.trials[0].measure.higher_is_better,
         )
-    return analysis.Design(sweep.looks, not sweep.base_seeds, trials)
+    return found._replace(trials=trials)
 
 
 def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
