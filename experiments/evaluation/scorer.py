@@ -98,7 +98,7 @@ class Scorer:
         for start in range(0, len(pairs), WINDOW):
             window = list(pairs[start : start + WINDOW])
             tokens = corpus.tokenize(window, self._tokenizer, start)
-            lengths = tokens.lengths().max(1)
+            lengths = tokens.lengths().max(1).tolist()
             fitting = count_fitting(lengths, self._longest)
             chosen = tokens.first(fitting)
             check_lengths(self._model, lengths[:fitting], start)

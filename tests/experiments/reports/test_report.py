@@ -104,7 +104,7 @@ def test_signatures_that_differ_are_pointed_out(tmp_path):
         make_run(tmp_path / 'b', 8, 40.0, 'nrefs:1|v:2'),
     ]
     lines = report.as_table([read_one(path) for path in paths]).splitlines()
-    assert lines[-3:-1] == ['bleu (val, test): nrefs:1|v:1', 'bleu (test): nrefs:1|v:2']
+    assert lines[-3:-1] == ['bleu (test, val): nrefs:1|v:1', 'bleu (test): nrefs:1|v:2']
     assert 'not comparable' in lines[-1]
 
 
