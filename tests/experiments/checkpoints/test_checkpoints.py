@@ -500,12 +500,12 @@ def test_a_run_that_trains_can_be_read_at_any_time(tmp_path, shapes, monkeypatch
         *[('metadata', {'base': value}) for value in ('x', [1], {'run': 5})],
         ('metadata', {'base': {'run': 'x', 'sha256': 5}}),
         ('metadata', {'rows': {'count': 1}}),
-        ('metadata', {'position': [0, -1]}),
+        *[('metadata', {'position': value}) for value in ([0, -1], [0, 0, 0, 0])],
         ('metadata', {'window': {'loss': 'x'}}),
         ('due', 5),
     ],
 )
-def test_metadata_of_another_form_is_damage_whatever_its_checksum(
+def test_metadata_of_another_form_is_damage_despite_its_checksum(
     tmp_path, name, value, warnings
 ):
     save(tmp_path, 1)
