@@ -121,7 +121,7 @@ def test_there_is_nothing_to_restore_at_first(tmp_path):
 
 def test_metadata_comes_back_exactly(tmp_path):
     metadata = {'seconds': 0.1 + 0.2, 'none': None, 'list': [1, 'ä'], 'large': 2**60}
-    metadata |= {'window': [float('inf'), float('nan')]}
+    metadata |= {'window': {'a': float('inf'), 'b': float('nan')}}
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
         checkpoints.save(1, make_state(1), metadata)
         assert str(checkpoints.restore(ABSTRACT).metadata) == str(metadata)
