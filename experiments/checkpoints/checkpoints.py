@@ -52,6 +52,7 @@ _ENTRIES = {
     **{'text': str, 'position': list, 'seconds': float, 'tokens': int, 'window': dict},
     **{'cpu_seconds': float, 'rows': dict, 'base': dict, 'run': str, 'sets': dict},
 }
+_POSITIONS = 3  # epoch, window and index
 _NESTED = {
     'rows': {'count': int, 'sha256': str},
     'base': {'run': str, 'sha256': str},
@@ -404,7 +405,10 @@ def _check_content(content: Mapping[str, Any]) -> None:
     for name, kind in _ENTRIES.items():
         if name in metadata:
             validation.check(name, kind, metadata[name])
-    for number in metadata.get('position', ()):
+    position = metadata.get('position', [])
+    if len(position) > _POSITIONS:
+        raise ValueError(f'position has more than {_POSITIONS} numbers')
+    for number in position:
         validation.check('position', Annotated[int, Range(at_least=0)], number)
     for name, number in metadata.get('window', {}).items():
         validation.check(name, float, number)

@@ -95,7 +95,7 @@ def test_a_file_that_was_edited_is_told_once_and_read(tmp_path, capsys, name, ol
     assert read() == (1, '')
 
 
-def test_an_environment_that_was_removed_is_told(tmp_path, capsys):
+def test_a_removed_environment_causes_a_warning(tmp_path, capsys):
     path = make(tmp_path / 'run', 30.0, environment={})
     seal(path)
     reading.read_run(path)
