@@ -591,6 +591,7 @@ SILENCE = 'from experiments.command_line import command; command.silence_orbax()
 # way.
 FULL = """
 import resource
+sys.dont_write_bytecode = True  # a cut file would break later imports
 checkpoints = Checkpoints(Path(sys.argv[1]), keep=1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
