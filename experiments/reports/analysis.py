@@ -641,6 +641,21 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
     return found
 
 
+def error_variances(
+    scores: Scores, data: Mapping[str, str], blocks: bool = True
+) -> dict[str, float]:
+    """Returns the error variance of each data set that has degrees of freedom left.
+
+    Args:
+      data: The data set of each arm.
+    """
+    by_data = collections.defaultdict(dict)
+    for arm, by_seed in scores.items():
+        by_data[data[arm]][arm] = by_seed
+    fits = {name: _fit(of_data, blocks) for name, of_data in by_data.items()}
+    return {name: variance for name, (*_, variance, freedom) in fits.items() if freedom}
+
+
 class Improvement(NamedTuple):
     chance: float
     low: float
