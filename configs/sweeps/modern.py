@@ -161,6 +161,7 @@ def get_config() -> dict:
         base='base',
         contrasts=[(arm, 'base') for arm in arms] + list(CONTROLS.items()),
         measure='test loss',
+        margin='5%',
         departures=DEPARTURES,
         differs=(
             f'Two layers of width {WIDTH} on sentences of a grammar, for 600 steps; '
