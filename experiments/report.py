@@ -40,7 +40,7 @@ from experiments.reports.arms import Arm
 from experiments.reports.tables import Table, column_decimals
 from experiments.runs import directory, reading
 from experiments.runs.reading import Run
-from experiments.sweeps import planning
+from experiments.sweeps import looks, planning
 
 _NUMBERS = ('step', 'parameters', 'tokens_per_second')  # of a result
 _OF_RUNS = ('runs', '--sweep', '--measure')
@@ -148,11 +148,13 @@ def _compare(args: Any) -> None:
 
             study = arms.study(runs, sweep, args.base, args.measure)
             study = study._replace(trust_code=args.trust_code)
+            study = study.as_look()
             shown.begin('writing the report')
             if args.out is None:
                 answer = json_answer.as_dict(study, notes)
             else:
                 page.write(study, args.out, notes, args.against)
+            looks.record(study.sweep)
     if args.json:
         console.print_data(json.dumps(answer, indent=2, default=str))
     elif args.out is not None:

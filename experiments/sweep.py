@@ -13,15 +13,19 @@ if __name__ == '__main__':
     memory.use_huge_pages()
     command.run('experiments.sweep')
 
+import dataclasses
 import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments.command_line import console, flags, stopping
 from experiments.command_line.stopping import Stopped
+from experiments.config.schema import OptimizerConfig
 from experiments.errors import UserError, note, prefix_errors
+from experiments.reports import power
 from experiments.runs import directory, reading
 from experiments.sweeps import planning, progress, workers
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -30,17 +34,22 @@ from experiments.sweeps.schema import PlannedRun, Sweep
 def main() -> None:
     args = _parser().parse_args()
     _check_worker(args.worker)
+    _check_dry_run(args)
     sweep = planning.load(args.config)
     stopping.set_exit_message(lambda: 'Stopped. Rerun the command to continue.')
     if args.worker is not None:
         _work(sweep, *args.worker)
         return
+    pilot = None
+    if args.pilot is not None:
+        pilot = power.read_pilot(args.pilot, sweep)
     _check_runs(sweep)
     idle = _idle_factors(sweep)
     _check_sets(sweep, args.dry_run)
     if args.dry_run:
-        facts = [progress.heading(sweep), *idle, progress.plan(sweep), _power(sweep)]
-        print(*facts, sep='\n')
+        plan = progress.plan(sweep, args.costs)
+        print(progress.heading(sweep), *idle, plan, sep='\n')
+        print(power.text(sweep, pilot, str(args.pilot or '')))
         console.say_next(f'python -m experiments.sweep --config={args.config}')
     else:
         print(*idle, sep='\n', end='\n' if idle else '')
@@ -61,7 +70,17 @@ def _parser() -> flags.Parser:
     parser.add_argument(
         '--dry_run',
         action='store_true',
-        help='show the planned runs and their costs without running them',
+        help='show the planned runs of each arm and their costs without running them',
+    )
+    parser.add_argument(
+        '--costs',
+        action='store_true',
+        help='with --dry_run, count parameters and FLOPs of each arm; slow',
+    )
+    parser.add_argument(
+        '--pilot',
+        type=Path,
+        help='with --dry_run, directory of a report whose scores estimate the power',
     )
     parser.add_argument(
         '--worker',
@@ -82,19 +101,36 @@ def _check_worker(worker: Sequence[int] | None) -> None:
         )
 
 
+def _check_dry_run(args: Any) -> None:
+    for flag in ('costs', 'pilot'):
+        if getattr(args, flag) and not args.dry_run:
+            raise UserError(f'--{flag}: has no effect without --dry_run. Add it.')
+
+
 def _check_runs(sweep: Sweep) -> None:
     import jax
 
     from experiments.config import check, components
+    from experiments.optimizers import optimizer
 
     jax.config.update('jax_platforms', 'cpu')  # leave the GPUs to the workers
     runs = sweep.all_runs
     for run in runs:
         directory.check_directory(run.path, run.config.to_dict())
+    built = set()  # all but the optimizer
     for run in {(run.arm, run.value): run for run in runs}.values():
+        config = run.config
+        others = dataclasses.replace(config, optimizer=OptimizerConfig())
+        others = dataclasses.replace(
+            others, train=dataclasses.replace(config.train, seed=0)
+        )
         with prefix_errors(f'arm {run.arm!r}'):
-            check.check_overrides(run.config, run.asked)
-            components.build(run.config)
+            check.check_overrides(config, run.asked)
+            if others in built:
+                optimizer.make(config)
+            else:
+                components.build(config)
+                built.add(others)
 
 
 def _idle_factors(sweep: Sweep) -> list[str]:
@@ -137,54 +173,6 @@ def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
                 )
 
 
-def _power(sweep: Sweep) -> str:
-    from experiments.reports import analysis
-
-    scores = planning.scores(sweep.runs)
-    bases = sweep.bases(sweep.base)
-    pairs = sweep.contrasts or analysis.pairs_with(bases, bases)
-    families = analysis.families(pairs, bases)
-    design = planning.design(sweep)
-    design = design._replace(looks=design.looks * len(families))
-    lines = []
-    for data, of_data in families.items():
-        arms = [arm for arm in bases if bases[arm] in data]
-        seeds = {arm: len(sweep.seeds_of(arm)) for arm in arms}
-        pilot = {arm: scores[arm] for arm in arms if arm in scores}
-        least = analysis.minimum_detectable(pilot, of_data, seeds, design)
-        known = 'unknown until two arms have finished two seeds'
-        if least is not None:
-            runs = sum(map(len, pilot.values()))
-            known = (
-                f'minimum detectable difference {console.cell(least)} '
-                f'(80% power, {len(sweep.seeds)} seeds, error variance from {runs} '
-                'finished runs)'
-            )
-        where = f' for the data of {of_data[0][1]}' if len(families) > 1 else ''
-        lines.append(f'power{where}: {known}')
-        lines += _tuning_error(sweep, of_data, seeds)
-    return '\n'.join(lines)
-
-
-def _tuning_error(
-    sweep: Sweep, pairs: Sequence[tuple[str, str]], seeds: dict[str, int]
-) -> list[str]:
-    from experiments.reports import analysis
-
-    tune = sweep.tune
-    if tune is None or min(seeds.values()) < 2:
-        return []
-    trials = len(tune.seeds)
-    share = analysis.error_rate_of_tuning(
-        pairs, seeds, len(tune.tried), trials, not sweep.base_seeds
-    )
-    return [
-        f'tuning: with {console.count_noun(trials, "trial")} per value, intervals that '
-        f'ignore the choice of {tune.field} report an effect in up to {share:.0%} of '
-        'sweeps without one. The reported intervals include it, which keeps 5%.'
-    ]
-
-
 def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
     workers.stop_with_parent()
     try:
@@ -199,7 +187,7 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
 
     Forwards a stop to the workers, and ends this process when all have saved.
     """
-    folder = _logs(sweep)
+    folder = sweep.logs
     print(progress.heading(sweep))
     print(f'logs: {folder}/', flush=True)
     workers.forget_failures(sweep)
@@ -224,7 +212,7 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
 def _use_workers(
     sweep: Sweep, said: set[Path], config: str, number: int, stop: Callable[[], bool]
 ) -> Sweep:
-    processes = workers.start_here(config, number, _logs(sweep))
+    processes = workers.start_here(config, number, sweep.logs)
     try:
         while not stop() and None in [process.poll() for process in processes]:
             time.sleep(0.5)
@@ -247,10 +235,6 @@ def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
         was_running = True
         time.sleep(0.5)
     return was_running
-
-
-def _logs(sweep: Sweep) -> Path:
-    return directory.RUNS / '.sweeps' / sweep.name
 
 
 def _note_unfinished(runs: Sequence[PlannedRun], folder: Path) -> int:

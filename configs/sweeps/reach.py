@@ -84,6 +84,7 @@ def get_config() -> dict:
             if part != 'base'
         ],
         measure='test loss',
+        margin='5%',
         forecast=HELD_OUT,
         departures={
             arm_of(part, *cell): text

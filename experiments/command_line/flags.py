@@ -49,11 +49,13 @@ class ConfigFlags(NamedTuple):
     Attributes:
       name: The config file's name without .py, or the run's for its config.json.
       overrides: Such as {'model.num_heads': 8}.
+      defaults: The values of the file itself, flat.
     """
 
     config: schema.ExperimentConfig
     name: str
     overrides: dict[str, Any]
+    defaults: dict[str, Any]
 
 
 def directory(text: str) -> Path:
@@ -273,7 +275,7 @@ def settings(
     load.override(config, overrides)
     found = load.from_dict(config.to_dict())
     changed = {k: v for k, v in found.values().items() if v != before[k]}
-    return ConfigFlags(found, _name(file), changed)
+    return ConfigFlags(found, _name(file), changed, before)
 
 
 def _name(file: Path) -> str:

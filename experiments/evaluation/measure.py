@@ -10,6 +10,7 @@ from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.validation import quote
 
 LOWER_IS_BETTER = ('loss', 'perplexity')
+_PERFECT = {'loss': 0.0, 'perplexity': 0.0, 'accuracy': 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,12 @@ class Measure:
         with user_errors('evaluation.metrics: '):
             metric = by_name[self.score].cls
         return dataclasses.replace(self, higher_is_better=metric.higher_is_better)
+
+    def perfect(self, spec: Spec) -> float | None:
+        """Returns the score without any error; None if it is unknown."""
+        if self.is_of_translations:
+            return metrics.by_name(spec)[self.score].cls.perfect
+        return _PERFECT[self.score]
 
     def metric(self, names: Sequence[str]) -> str:
         """Returns the name of a run's metric; for a loss, the first."""

@@ -16,6 +16,7 @@ class SacreBleu(Metric):
       unsigned: Arguments missing in sacreBLEU's signature, to append unless default.
     """
 
+    perfect: ClassVar[float | None] = 100.0
     unsigned: ClassVar[tuple[str, ...]] = ()
 
     def make_scorer(self) -> Any:

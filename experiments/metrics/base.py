@@ -33,11 +33,13 @@ class Metric(Checked):
     Attributes:
       name: Its name in results.
       language: Code of the target language, or ''.
+      perfect: The score without any error; None if unknown.
     """
 
     name: str = ''
     language: str = ''
     higher_is_better: ClassVar[bool] = True
+    perfect: ClassVar[float | None] = None
 
     def check_installed(self) -> None:
         """Raises UserError, before compilation, if a required package is missing."""

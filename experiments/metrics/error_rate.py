@@ -20,6 +20,7 @@ class ErrorRate(Metric):
     """
 
     higher_is_better: ClassVar[bool] = False
+    perfect: ClassVar[float | None] = 0.0
 
     unit: Annotated[str, Choices('word', 'character')] = 'word'
     lowercase: bool = False

@@ -1,6 +1,7 @@
 """Exact match."""
 
 import dataclasses
+from typing import ClassVar
 
 from experiments.metrics.base import Metric
 
@@ -11,6 +12,8 @@ class ExactMatch(Metric):
 
     The number of spaces between words doesn't matter.
     """
+
+    perfect: ClassVar[float | None] = 100.0
 
     lowercase: bool = False
 

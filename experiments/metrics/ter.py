@@ -22,6 +22,7 @@ class Ter(SacreBleu):
     """
 
     higher_is_better: ClassVar[bool] = False
+    perfect: ClassVar[float | None] = 0.0
 
     normalized: bool = False
     no_punct: bool = False

@@ -7,6 +7,7 @@ Hothorn, Bretz and Westfall 2008 for any contrasts.
 """
 
 import collections
+import functools
 import operator
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -85,6 +86,7 @@ class Contrast(NamedTuple):
       p: Two-sided, adjusted for this family of contrasts.
       seeds: Number of shared seeds.
       equivalent: Whether the whole interval lies within the margin, if any.
+      margin: Smallest difference that matters next to this base.
       error, freedom: Standard error over seeds, and its degrees of freedom.
       permuted: The p of `permutation_tests`.
     """
@@ -97,6 +99,7 @@ class Contrast(NamedTuple):
     p: float | None = None
     seeds: int = 0
     equivalent: bool | None = None
+    margin: float | None = None
     error: float | None = None
     freedom: int = 0
     permuted: float | None = None
@@ -119,7 +122,7 @@ def compare(
     scores: Scores,
     base: str | None = None,
     contrasts: Sequence[Pair] | None = None,
-    margin: float | None = None,
+    margin: float | Mapping[str, float] | None = None,
     design: Design = PLAIN,
     data: Mapping[str, str] | None = None,
 ) -> list[Contrast]:
@@ -132,7 +135,7 @@ def compare(
       scores: `scores[arm][seed]`; runs may be missing.
       base: The arm to compare all others with.
       contrasts: Pairs (arm, base) instead of `base`. Without both, compares all pairs.
-      margin: Smallest difference that matters.
+      margin: Smallest difference that matters, or that of each base.
       data: The data set of each arm, if they differ. Each has its own seed effects,
         errors, and share of the error rate (Bonferroni).
 
@@ -140,8 +143,6 @@ def compare(
       ValueError: An arm is unknown or has no score, a score isn't finite, or a margin
         isn't above 0.
     """
-    if margin is not None and not margin > 0:
-        raise ValueError(f'margin must be above 0, not {margin}.')
     if contrasts is not None:
         pairs = list(contrasts)
     elif base is not None:
@@ -149,6 +150,14 @@ def compare(
     else:
         pairs = list(combinations(scores, 2))
     _check(scores, pairs)
+    bases = [other for _, other in pairs]
+    if margin is None:
+        margin = {}
+    elif not isinstance(margin, Mapping):
+        margin = dict.fromkeys(bases, margin)
+    for number in margin.values():
+        if not number > 0:
+            raise ValueError(f'margin must be above 0, not {number}.')
     data = data or {}
     by_data = families(pairs, data)
     found = {}
@@ -178,7 +187,10 @@ def pairs_with(bases: Mapping[str, str], arms: Collection[str]) -> list[Pair]:
 
 
 def _family(
-    scores: Scores, pairs: Sequence[Pair], margin: float | None, design: Design
+    scores: Scores,
+    pairs: Sequence[Pair],
+    margins: Mapping[str, float],
+    design: Design,
 ) -> list[Contrast]:
     ordered = dict(sorted(scores.items()))  # independent of the arms' order
     means, covariance, variance, freedom = _fit(ordered, design.blocks)
@@ -199,7 +211,8 @@ def _family(
     ):
         seeds = len(scores[arm].keys() & scores[other].keys())
         p = None if chance is None else min(1.0, design.looks * chance)
-        contrast = Contrast(arm, other, effect, seeds=seeds, permuted=p)
+        margin = margins.get(other)
+        contrast = Contrast(arm, other, effect, seeds=seeds, margin=margin, permuted=p)
         if largest is not None:
             low = effect - bound * error
             high = effect + bound * error
@@ -352,6 +365,17 @@ def _indicators(values: Sequence[Any]) -> np.ndarray:
     return np.array(rows, float)
 
 
+@functools.lru_cache(maxsize=2)
+def _normal_points(columns: int, logarithm: int) -> np.ndarray:
+    """Returns Sobol points of independent normal numbers, [2^logarithm, columns]."""
+    from scipy import stats
+
+    uniform = stats.qmc.Sobol(columns, rng=0).random_base2(logarithm)
+    normal = stats.norm.ppf(uniform)
+    normal.flags.writeable = False
+    return normal
+
+
 class Largest:
     """The distribution of the largest |t| of all contrasts under the null hypothesis.
 
@@ -367,12 +391,8 @@ class Largest:
     def __init__(
         self, root: np.ndarray, freedom: int, shifts: np.ndarray | float = 0.0
     ):
-        from scipy import stats
-
         root = root / np.linalg.norm(root, axis=1, keepdims=True)
-        sobol = stats.qmc.Sobol(root.shape[1], rng=0)
-        uniform = sobol.random_base2(_POINTS)
-        normal = stats.norm.ppf(uniform)
+        normal = _normal_points(root.shape[1], _POINTS)
         self._largest = np.abs(normal @ root.T + shifts).max(1)
         self._freedom = freedom
 
@@ -639,6 +659,21 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
         p = float(stats.f.sf(f, own, freedom))
         found.append(Effect(term, (own, freedom), f, p))
     return found
+
+
+def error_variances(
+    scores: Scores, data: Mapping[str, str], blocks: bool = True
+) -> dict[str, float]:
+    """Returns the error variance of each data set that has degrees of freedom left.
+
+    Args:
+      data: The data set of each arm.
+    """
+    by_data = collections.defaultdict(dict)
+    for arm, by_seed in scores.items():
+        by_data[data[arm]][arm] = by_seed
+    fits = {name: _fit(of_data, blocks) for name, of_data in by_data.items()}
+    return {name: variance for name, (*_, variance, freedom) in fits.items() if freedom}
 
 
 class Improvement(NamedTuple):

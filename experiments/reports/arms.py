@@ -100,6 +100,16 @@ class Study(NamedTuple):
             for base, arms in groups.items()
         ]
 
+    def as_look(self) -> 'Study':
+        """Returns the study with the seeds that it analyzes, which count its looks."""
+        if not self.sweep.arms:
+            return self
+        analyzed = {
+            arm.name: [seeds[0] for seeds in arm.by_seeds(self.measure)]
+            for arm in self.arms
+        }
+        return self._replace(sweep=dataclasses.replace(self.sweep, analyzed=analyzed))
+
     def ranked(self) -> list[Arm]:
         """Returns the arms of each data set, the best first; unscored ones last."""
 

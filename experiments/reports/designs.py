@@ -20,13 +20,39 @@ from experiments.sweeps import planning
 from experiments.sweeps.planning import Tried
 from experiments.sweeps.schema import Tuning
 
+_POOLED = 10.0  # largest ratio of error variances that one test pools
+
 
 def factor_effects(study: Study) -> list[Effect]:
-    """Returns effects of factors and their interactions that can be estimated."""
+    """Returns effects of factors and their interactions that can be estimated.
+
+    Returns none if the errors of the data sets differ too much to be pooled.
+    """
     scores = study.scores()
-    if len(study.sweep.factors) < 2 or not scores:
+    if len(study.sweep.factors) < 2 or not scores or _unequal_errors(study):
         return []
     return analysis.effects(scores, study.sweep.levels)
+
+
+def _unequal_errors(study: Study) -> list[str]:
+    """Says why the errors of data sets are not pooled, if they aren't."""
+    sweep = study.sweep
+    if sweep.factor_of_data is None or len(sweep.factors) < 2:
+        return []
+    bases = study.bases
+    variances = analysis.error_variances(study.scores(), bases, not sweep.base_seeds)
+    if not variances:
+        return []
+    least = min(variances, key=variances.__getitem__)
+    most = max(variances, key=variances.__getitem__)
+    if variances[most] <= _POOLED * variances[least]:
+        return []
+    return [
+        'Factors are not tested over all data sets: the error variance is '
+        f'{console.cell(variances[most])} on the data of {most} and '
+        f'{console.cell(variances[least])} on that of {least}, and the test assumes '
+        'equal ones.'
+    ]
 
 
 def effects(study: Study) -> Table | None:
@@ -124,8 +150,8 @@ def tried(study: Study) -> list[Tried]:
 
 
 def doubts(study: Study) -> list[str]:
-    """Warns of missing trials, and of best values at the edge of their range."""
-    lines = []
+    """Warns of unpooled errors, missing trials, and best values at an edge."""
+    lines = _unequal_errors(study)
     for arm, scores, value in tried(study):
         tune, _ = _tuning(study)
         values = tune.tried

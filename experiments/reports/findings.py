@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from statistics import fmean
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def from_base(study: Study) -> dict[str, Contrast]:
     found = analysis.compare(
         scores,
         contrasts=analysis.pairs_with(bases, scores),
-        margin=study.sweep.margin or None,
+        margin=margins(study),
         design=planning.design(study.sweep),
         data=bases,
     )
@@ -62,10 +63,23 @@ def declared_contrasts(study: Study) -> list[Contrast]:
     return analysis.compare(
         scores,
         contrasts=pairs,
-        margin=sweep.margin or None,
+        margin=margins(study),
         design=planning.design(sweep),
         data=sweep.bases(sweep.base),
     )
+
+
+def margins(study: Study) -> dict[str, float]:
+    """Returns the smallest difference that matters next to each arm, if declared."""
+    sweep = study.sweep
+    found = {}
+    if sweep.margin_share and study.measure.score != sweep.measure.score:
+        return found  # a share of another score's error
+    for arm, by_seeds in study.scores().items():
+        margin = planning.margin(sweep, fmean(by_seeds.values()))
+        if margin is not None:
+            found[arm] = margin
+    return found
 
 
 def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
@@ -321,6 +335,13 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
     if study.sweep.until is not None:
         ended = study.sweep.ended or 'further seeds may follow'
         lines.append(f'Seeds: {ended}. Intervals are corrected for all looks.')
+    earlier = study.sweep.earlier_looks
+    if earlier:
+        reports = console.count_noun(earlier, 'earlier report')
+        lines.append(
+            f'Looks: {study.sweep.looks}, because {reports} analyzed fewer seeds '
+            f'({study.sweep.logs}/looks.json). Intervals are corrected for all looks.'
+        )
     return lines
 
 

@@ -45,6 +45,7 @@ def as_dict(study: Study, notes: Sequence[str] = ()) -> Entries:
         'level': LEVEL,
         'looks': sweep.looks,
         'margin': sweep.margin or None,
+        'margin_share': sweep.margin_share or None,
         'declared': bool(declared),
         'contrasts': list(map(contrast, answer)),
         'exploratory': list(map(contrast, exploratory)),

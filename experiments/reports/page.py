@@ -1,7 +1,7 @@
 """Reports as a page and as files."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from experiments.reports.arms import Study
 from experiments.reports.figures import Figure
 from experiments.reports.tables import Table
 from experiments.reports.texts import Sentence
+from experiments.sweeps.schema import Sweep
 
 _EMBED = 'window.vegaEmbed = vegaEmbed;'  # called by the page's script
 _TEMPLATES = jinja2.Environment(
@@ -94,7 +95,7 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
     of_arms = [findings.arms(study), findings.exploratory(study, contrasts)]
     return ReportSection(
         'Answer',
-        [*_terms(study), *findings.answer(study, declared)],
+        [*_terms(study, drawn), *findings.answer(study, declared)],
         _some(
             findings.answer_table(study, contrasts, declared),
             *(of_arms if declared else ()),
@@ -109,18 +110,25 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
     )
 
 
-def _terms(study: Study) -> list[str]:
-    """Returns the unit and direction of the measure, and the margin."""
+def _terms(study: Study, contrasts: Sequence[Contrast]) -> list[str]:
+    """Returns the unit and direction of the measure, and the margins of contrasts."""
     measure = study.measure
     score = figures.axis_title(measure.score, measure.set)
     lines = [f'Measure: {score}; {measure.direction}.']
-    if study.sweep.margin:
-        margin = console.cell(study.sweep.margin)
+    by_base = {x.base: x.margin for x in contrasts if x.margin is not None}
+    if by_base:
         lines.append(
-            f'Equivalence margin: ± {margin}. An arm is equivalent if its whole '
-            'interval lies within.'
+            f'Equivalence margin: {_margin(study.sweep, by_base)}. An arm is '
+            'equivalent if its whole interval lies within.'
         )
     return lines
+
+
+def _margin(sweep: Sweep, by_base: Mapping[str, float]) -> str:
+    if not sweep.margin_share:
+        return f'± {console.cell(sweep.margin)}'
+    numbers = [f'± {console.cell(x)} for {base}' for base, x in by_base.items()]
+    return f'{sweep.margin_text} of each base, {", ".join(numbers)}'
 
 
 def _forest(study: Study, contrasts: Sequence[Contrast]) -> Figure | None:

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments import metrics, storage
 from experiments.command_line import console, flags
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, check_value
+from experiments.config.schema import fields as config_fields
 from experiments.config.user_modules import NeedsConsent
 from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.evaluation import sets
 from experiments.metrics.base import OF_MODELS
 from experiments.runs import directory, reading
 from experiments.runs.reading import RunStatus
-from experiments.sweeps import schema
+from experiments.sweeps import looks, schema
 from experiments.sweeps.schema import SEED, PlannedRun, Sweep, Until
 from flaxformer_lite.validation import Choices, quote
 
@@ -39,7 +40,8 @@ Values = Mapping[str, Any]  # arm → the value it is reported with
 
 def load(path: str | Path) -> Sweep:
     """Loads a sweep file, and plans its runs from the existing results."""
-    return plan(schema.load(path))
+    sweep = schema.load(path)
+    return plan(dataclasses.replace(sweep, reports=looks.read(sweep)))
 
 
 def plan(sweep: Sweep) -> Sweep:
@@ -69,8 +71,7 @@ def _trials(sweep: Sweep) -> list[PlannedRun]:
     trials = []
     for arm in sweep.arms:
         for value in tune.tried:
-            for seed in tune.seeds:
-                run = _planned_run(sweep, arm, seed, value, only)
+            for run in _planned_runs(sweep, arm, tune.seeds, value, only):
                 measure = dataclasses.replace(run.measure, set=tune.set)
                 trials.append(run._replace(measure=measure))
     _check_runs(sweep, trials)
@@ -130,11 +131,13 @@ def _runs_of_seeds(
     sweep: Sweep, values: Values, seeds: Mapping[str, Sequence[int]]
 ) -> list[PlannedRun]:
     known = {(run.arm, run.seed, run.value): run for run in sweep.runs}
-    wanted = [
-        (arm, seed, value) for arm, value in values.items() for seed in seeds[arm]
-    ]
-    runs = [known.get(each) or _planned_run(sweep, *each) for each in wanted]
-    if not known.keys() >= set(wanted):
+    runs = []
+    for arm, value in values.items():
+        new = [seed for seed in seeds[arm] if (arm, seed, value) not in known]
+        planned = iter(_planned_runs(sweep, arm, new, value) if new else ())
+        for seed in seeds[arm]:
+            runs.append(known.get((arm, seed, value)) or next(planned))
+    if not known.keys() >= {(run.arm, run.seed, run.value) for run in runs}:
         _check_runs(sweep, runs)
     return runs
 
@@ -182,6 +185,23 @@ def design(sweep: Sweep) -> 'analysis.Design':
             higher_is_better=sweep.trials[0].measure.higher_is_better,
         )
     return found._replace(trials=trials)
+
+
+def margin(sweep: Sweep, mean: float) -> float | None:
+    """Returns the smallest difference that matters next to a base, if declared.
+
+    Args:
+      mean: The base's mean score.
+    """
+    if not sweep.margin_share:
+        return sweep.margin or None
+    perfect = _perfect_score(sweep.all_runs[0])
+    assert perfect is not None
+    return sweep.margin_share * abs(perfect - mean) or None
+
+
+def _perfect_score(run: PlannedRun) -> float | None:
+    return run.measure.perfect(run.config.evaluation.metrics)
 
 
 def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
@@ -251,28 +271,50 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
                 f'measure={quote(str(run.measure))}: evaluation.sets={quote(scored)} '
                 f'lacks {name!r}. Add it, or measure a listed set.'
             )
+        if sweep.margin_share and _perfect_score(run) is None:
+            raise ValueError(
+                f'margin: {run.measure.score} has no known perfect score, so its '
+                'remaining error is unknown. Set a number.'
+            )
         known = metrics.by_name(run.config.evaluation.metrics)
         publishable = Choices(*known, *OF_MODELS, 'parameters')
         for entry in sweep.published.get(run.arm, {}):
             publishable.check(f'published[{run.arm!r}]', entry)
 
 
-def _planned_run(
-    sweep: Sweep, arm: str, seed: int, value: Any, only: Mapping[str, Any] = {}
-) -> PlannedRun:
-    overrides = {**sweep.overrides, **sweep.arms[arm], SEED: seed, **only}
+def _planned_runs(
+    sweep: Sweep,
+    arm: str,
+    seeds: Sequence[int],
+    value: Any,
+    only: Mapping[str, Any] = {},
+) -> list[PlannedRun]:
+    """Plans the runs of an arm and a value, whose configs differ in their seeds."""
+    overrides = {**sweep.overrides, **sweep.arms[arm], SEED: seeds[0], **only}
     with prefix_errors(f'sweep {sweep.name}, arm {arm!r}'):
         if sweep.tune is not None:
             overrides[sweep.tune.field] = value
         if sweep.equal != 'steps':
             overrides['train.steps'] = _equal_steps(sweep, overrides)
-        config, _, changed = _settings(sweep, overrides)
-        measure = sweep.measure.resolve(config.evaluation.metrics)
+        found = _settings(sweep, overrides)
+        measure = sweep.measure.resolve(found.config.evaluation.metrics)
+        for seed in seeds:
+            check_value(SEED, config_fields()[SEED].kind, seed)
     path = directory.RUNS / sweep.name / directory.folder_name(arm)
     if value is not None:
         path /= directory.folder_name(str(value))
-    path /= f'seed={seed}'
-    return PlannedRun(arm, seed, changed, path, config, measure, value, sweep.crossed)
+    runs = []
+    for seed in seeds:
+        train = dataclasses.replace(found.config.train, seed=seed)
+        config = dataclasses.replace(found.config, train=train)
+        changed = found.overrides | {SEED: seed}
+        if seed == found.defaults[SEED]:
+            del changed[SEED]
+        where = path / f'seed={seed}'
+        runs.append(
+            PlannedRun(arm, seed, changed, where, config, measure, value, sweep.crossed)
+        )
+    return runs
 
 
 def _settings(sweep: Sweep, overrides: Overrides) -> flags.ConfigFlags:

@@ -1,25 +1,28 @@
 """Output of a sweep: its plan, the runs that ended, and their scores."""
 
 import collections
-from collections.abc import Iterable, Sequence
+import itertools
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from experiments.command_line import console
+from experiments.config.schema import ExperimentConfig
 from experiments.runs import reading
 from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
 
 _SIMILAR = 4.0  # factor between the FLOPs of steps
+_SQUARE = 512  # rows of the timed product
 
 
 def heading(sweep: Sweep) -> str:
-    arms, seeds = len(sweep.arms), len(sweep.seeds)
+    arms = len(sweep.arms)
     most = 'at most ' if sweep.until else ''
-    product = f'{console.count_noun(arms, "arm")} × {console.count_noun(seeds, "seed")}'
-    if sweep.base_seeds:
-        product += f', {len(sweep.base_seeds)} of the base'
+    product = f'{console.count_noun(arms, "arm")} × {seeds(sweep)}'
     runs = f'{most}{_number_reported(sweep)} ({product})'
     if sweep.tune is not None:
         trials = len(sweep.trials) // arms
@@ -35,66 +38,161 @@ def heading(sweep: Sweep) -> str:
             'runs': runs,
             'base': sweep.base,
             'measure': f'{sweep.measure}, {measure.direction}',
-            **({'margin': sweep.margin} if sweep.margin else {}),
+            **({'looks': _looks(sweep)} if sweep.earlier_looks else {}),
+            **({'margin': sweep.margin_text} if sweep.margin_text else {}),
         }
     )
 
 
-def plan(sweep: Sweep) -> str:
-    """Formats the runs with their costs, and the total of unfinished runs.
+def seeds(sweep: Sweep) -> str:
+    """Formats the number of seeds, such as `3 seeds, 12 of the base`."""
+    text = console.count_noun(len(sweep.seeds), 'seed')
+    if sweep.base_seeds:
+        bases = [
+            arm for arm in sweep.arms if len(sweep.seeds_of(arm)) > len(sweep.seeds)
+        ]
+        whose = 'the base' if len(bases) == 1 else f'each of {len(bases)} bases'
+        text += f', {len(sweep.base_seeds)} of {whose}'
+    return text
 
-    The time of a run is its arm's mean. The total includes runs after tuning.
+
+def _looks(sweep: Sweep) -> str:
+    reports = console.count_noun(sweep.earlier_looks, 'report')
+    return f'{sweep.looks}, because {reports} analyzed fewer seeds'
+
+
+class Costs(NamedTuple):
+    """The costs of a run.
+
+    Attributes:
+      parameters: None if only the FLOPs are estimated, from those of the base.
+      flops, batch: FLOPs of the training, and of a step.
     """
-    arms = collections.defaultdict(list)
+
+    parameters: int | None
+    flops: float
+    batch: float
+
+
+def plan(sweep: Sweep, is_exact: bool = False) -> str:
+    """Formats the runs and costs of each arm, and the total of unfinished runs.
+
+    The total includes runs after tuning.
+
+    Args:
+      is_exact: Whether to count the costs of every arm, which takes about a second
+        each. Otherwise all arms have the base's FLOPs per token.
+    """
+    of_run = _exact_costs(sweep) if is_exact else _costs_of_base(sweep)
+    by_arm = collections.defaultdict(list)
     for run in sweep.all_runs:
-        arms[run.title].append(run)
-    # The optimizer changes neither parameters nor FLOPs.
-    tune = sweep.tune
-    is_same_for_arm = tune is None or tune.field.startswith('optimizer.')
-    costs_of = {}
-    rows = []
-    left = []
+        by_arm[run.arm].append((run, of_run(run)))
     spent = []
-    planned = {run.arm for run in sweep.runs}
-    for title, runs in arms.items():
-        key = runs[0].arm if is_same_for_arm else title
-        if key not in costs_of:
-            costs_of[key] = _costs(runs[0])
-        parameters, flops, batch = costs_of[key]
-        seconds = [planning.result(run).get('train_seconds') for run in runs]
-        mean = _mean(seconds)
-        time = None
-        if mean is not None:
-            time = console.duration(mean)
-        spent += [Work(flops, batch, taken) for taken in seconds if taken is not None]
-        for run in runs:
-            status = planning.outcome(run).status
-            costs = (parameters, flops, time)
-            rows.append([title, run.seed, status, *costs, run.path])
-            if not planning.has_ended(run):
-                left.append(Work(flops, batch))
-        arm = runs[0].arm
-        if arm not in planned:  # its value is not chosen yet
-            planned.add(arm)
-            left += [Work(flops, batch)] * len(sweep.seeds_of(arm))
-    names = ['arm', 'seed', 'status', 'parameters', 'FLOPs', 'time', 'directory']
+    for run, costs in itertools.chain(*by_arm.values()):
+        taken = planning.result(run).get('train_seconds')
+        if taken is not None:
+            spent.append(Work(costs.flops, costs.batch, taken))
+    left = []
+    rows = []
+    for arm, runs in by_arm.items():
+        of_arm = _left(sweep, arm, runs)
+        left += of_arm
+        rows.append([arm, *_counts(sweep, arm), *_shown(runs), _hours(of_arm, spent)])
+    columns = ['trials', 'runs'] if sweep.tune else ['runs']
+    names = ['arm', *columns, 'parameters', 'FLOPs per run', 'hours left']
     lines = [console.table(names, rows)]
     later = number_of_runs(sweep) - len(sweep.all_runs)
     if sweep.tune is not None and later > 0:
-        runs = console.count_noun(later, 'run')
-        lines.append(f'{runs} with the tuned values will follow')
-    lines.append(total_cost(left, spent))
+        lines.append(f'{console.count_noun(later, "run")} with the tuned values follow')
+    if not is_exact and len(sweep.arms) > 1:
+        lines.append(
+            f'FLOPs of all arms are estimated from {sweep.base}, by training tokens. '
+            '--costs counts those of each arm.'
+        )
+    lines.append(total_cost(left, spent, sweep.all_runs[0].config))
     return '\n'.join(lines)
 
 
-def _costs(run: PlannedRun) -> tuple[int, float, float]:
-    """Returns the parameters, and the FLOPs of the training and of a step."""
+def _counts(sweep: Sweep, arm: str) -> list[str]:
+    """Returns the numbers of ended and planned runs, first of trials if any."""
+
+    def ended(runs):
+        return sum(run.arm == arm and planning.has_ended(run) for run in runs)
+
+    counts = []
+    if sweep.tune is not None:
+        trials = len(sweep.trials) // len(sweep.arms)
+        counts.append(f'{ended(sweep.trials)}/{trials}')
+    return [*counts, f'{ended(sweep.runs)}/{len(sweep.seeds_of(arm))}']
+
+
+def _shown(runs: Sequence[tuple[PlannedRun, Costs]]) -> list[Any]:
+    """Returns cells of parameters and FLOPs per run; a range if they differ."""
+    of_runs = [costs for _, costs in runs]
+    parameters = {costs.parameters for costs in of_runs}
+    return [
+        None if None in parameters else _range(parameters),
+        _range({costs.flops for costs in of_runs}),
+    ]
+
+
+def _range(values: Collection[Any]) -> Any:
+    least, most = min(values), max(values)
+    if least == most:
+        return least
+    return f'{console.cell(least)} to {console.cell(most)}'
+
+
+def _left(
+    sweep: Sweep, arm: str, runs: Sequence[tuple[PlannedRun, Costs]]
+) -> list['Work']:
+    work = [
+        Work(costs.flops, costs.batch)
+        for run, costs in runs
+        if not planning.has_ended(run)
+    ]
+    if not any(run.arm == arm for run in sweep.runs):  # its value is not chosen yet
+        _, costs = runs[0]
+        work += [Work(costs.flops, costs.batch)] * len(sweep.seeds_of(arm))
+    return work
+
+
+def _exact_costs(sweep: Sweep) -> Callable[[PlannedRun], Costs]:
+    # The optimizer changes neither parameters nor FLOPs.
+    tune = sweep.tune
+    is_same_for_arm = tune is None or tune.field.startswith('optimizer.')
+    known = {}
+
+    def of_run(run: PlannedRun) -> Costs:
+        key = run.arm if is_same_for_arm else run.title
+        if key not in known:
+            known[key] = _costs(run)
+        return known[key]
+
+    return of_run
+
+
+def _costs_of_base(sweep: Sweep) -> Callable[[PlannedRun], Costs]:
+    first = next((x for x in sweep.all_runs if x.arm == sweep.base), sweep.all_runs[0])
+    of_base = _costs(first)
+    tokens = first.config.batch.tokens
+
+    def of_run(run: PlannedRun) -> Costs:
+        if run.arm == first.arm:
+            return of_base
+        batch = of_base.batch * run.config.batch.tokens / tokens
+        return Costs(None, batch * run.config.train.steps, batch)
+
+    return of_run
+
+
+def _costs(run: PlannedRun) -> Costs:
     from experiments.costs.ledger import ledger
 
     book = ledger(run.config)
     flops = book['flops']
     parameters = book['parameters']['total']
-    return parameters, float(flops['training']), float(flops['batch'])
+    return Costs(parameters, float(flops['training']), float(flops['batch']))
 
 
 def number_of_runs(sweep: Sweep) -> int:
@@ -120,20 +218,61 @@ class Work(NamedTuple):
         return max(self.batch, other.batch) <= _SIMILAR * min(self.batch, other.batch)
 
 
-def total_cost(left: Sequence[Work], spent: Sequence[Work]) -> str:
-    """Formats the cost of the runs left: FLOPs, and hours if known."""
-    total = sum(work.flops or 0.0 for work in left)
-    text = f'cost: {console.cell(float(total))} FLOPs'
+def _hours(left: Sequence[Work], spent: Sequence[Work]) -> float | None:
+    """Returns the hours of the runs left; None without similar finished runs."""
     hours = 0.0
     for work in left:
         similar = [x for x in spent if work.resembles(x)]
         if not similar:
-            return text
+            return None
         rate = fmean(x.seconds / x.flops for x in similar if x.flops)
         hours += (work.flops or 0.0) * rate / 3600
+    return hours
+
+
+def total_cost(
+    left: Sequence[Work], spent: Sequence[Work], config: ExperimentConfig | None = None
+) -> str:
+    """Formats the cost of the runs left: FLOPs, and hours if known.
+
+    Args:
+      config: Without similar finished runs, gives the type of a timed matrix product.
+    """
+    total = sum(work.flops or 0.0 for work in left)
+    text = f'cost: {console.cell(float(total))} FLOPs'
+    hours = _hours(left, spent)
     if hours:
         text += f', about {hours:.2g} worker hours (from similar runs)'
+    elif hours is None and total and config is not None:
+        text += f', {_least_hours(total, config)}'
     return text
+
+
+def _least_hours(flops: float, config: ExperimentConfig) -> str:
+    if shutil.which('nvidia-smi'):
+        return 'hours unknown until a similar run has ended'
+    rate = _matmul_rate(config.model.dtype)
+    return (
+        f'at least {flops / rate / 3600:.2g} worker hours on this CPU: at '
+        f'{rate / 1e9:.3g} GFLOP/s, the rate of one timed matrix product, which '
+        'training does not reach'
+    )
+
+
+def _matmul_rate(dtype: str) -> float:
+    """Returns the FLOPs per second of a product of two square matrices."""
+    import jax
+    import jax.numpy as jnp
+
+    square = jnp.ones((_SQUARE, _SQUARE), dtype)
+    product = jax.jit(jnp.matmul)
+    product(square, square).block_until_ready()
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        product(square, square).block_until_ready()
+        times.append(time.perf_counter() - begin)
+    return 2 * _SQUARE**3 / min(times)
 
 
 def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:

@@ -5,17 +5,19 @@ import dataclasses
 import hashlib
 import itertools
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.command_line import flags
+from experiments.command_line import console, flags
 from experiments.config.load import flatten, plain
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.evaluation.measure import Measure
+from experiments.runs import directory
 from flaxformer_lite import validation
 from flaxformer_lite.config.spec import Component
 from flaxformer_lite.validation import (
@@ -28,6 +30,7 @@ from flaxformer_lite.validation import (
     quote,
 )
 
+Seeds = Mapping[str, Sequence[int]]  # by arm
 Fields = dict[str, Any]  # of a sweep's file, or of a config: overrides
 FOLDER = flags.PROJECT / 'configs' / 'sweeps'
 SEED = 'train.seed'
@@ -136,7 +139,10 @@ class Sweep:
         'flops' set them so that each arm gets the base's total.
       contrasts: Pairs (arm, arm) whose differences answer the question. Defaults to
         each arm against the base.
-      margin: Smallest difference that matters; 0 for none.
+      margin: Smallest difference that matters; 0 for none. In a sweep file also a share
+        of the remaining error of the base, such as '5%'.
+      margin_share: That share; 0 for none. The remaining error is the distance of the
+        base's mean from the best score: 100 − BLEU, or the loss itself.
       forecast: The levels of numeric factors that the trend of effects leaves out, and
         forecasts: {'width': '128', 'steps': '5400'}. Needs `contrasts` on a loss.
       target: A dev set score. The report shows what each arm took to reach it.
@@ -144,6 +150,8 @@ class Sweep:
       differs: How the runs differ from the published ones.
       departures: How an arm differs from the form that its paper describes, by arm.
       digest: SHA-256 of the file.
+      reports: The seeds that each earlier report analyzed.
+      analyzed: The seeds that the current report analyzes; if empty, all planned ones.
       trials: The tuning runs, arm by arm.
       runs: The reported runs that results determine so far.
       ended: Why results add no more runs; empty while they may.
@@ -166,22 +174,50 @@ class Sweep:
     equal: Annotated[str, Choices('steps', 'tokens', 'flops')] = 'steps'
     contrasts: tuple = ()
     margin: NotNegative = 0.0
+    margin_share: float = 0.0
     forecast: dict = dataclasses.field(default_factory=dict)
     target: float | None = None
     published: dict = dataclasses.field(default_factory=dict)
     differs: str = ''
     departures: dict = dataclasses.field(default_factory=dict)
     digest: str = ''
+    reports: tuple[Seeds, ...] = ()
+    analyzed: Seeds = dataclasses.field(default_factory=dict)
     trials: tuple[PlannedRun, ...] = ()
     runs: tuple[PlannedRun, ...] = ()
     ended: str = ''
 
     @property
     def looks(self) -> int:
-        """Maximum number of decisions on whether to add seeds."""
-        if self.until is None:
-            return 1
-        return math.ceil(self.until.most / self.until.first)
+        """Maximum number of looks at the data that may decide to add seeds."""
+        planned = 1
+        if self.until is not None:
+            planned = math.ceil(self.until.most / self.until.first)
+        return max(planned, 1 + self.earlier_looks)
+
+    @property
+    def earlier_looks(self) -> int:
+        """Number of reports that analyzed fewer seeds of an arm.
+
+        An arm that a report lacked does not count.
+        """
+        seeds = self.analyzed or {arm: self.seeds_of(arm) for arm in self.arms}
+        return sum(
+            any(not set(seeds.get(arm, ())) <= set(report[arm]) for arm in report)
+            for report in self.reports
+        )
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the workers' output and of the record of reports."""
+        return directory.RUNS / '.sweeps' / self.name
+
+    @property
+    def margin_text(self) -> str:
+        """The declared margin; '' for none."""
+        if self.margin_share:
+            return f'{100 * self.margin_share:.3g}% of the remaining error'
+        return console.cell(self.margin) if self.margin else ''
 
     def seeds_of(self, arm: str) -> tuple:
         """Returns the seeds with which an arm is reported."""
@@ -243,7 +279,10 @@ class Sweep:
         return names
 
 
-NOT_OF_THE_FILE = ('name', 'until', 'digest', 'trials', 'runs', 'ended')
+NOT_OF_THE_FILE = (
+    *('name', 'until', 'margin_share', 'digest'),
+    *('reports', 'analyzed', 'trials', 'runs', 'ended'),
+)
 
 
 def load(path: str | Path) -> Sweep:
@@ -281,8 +320,11 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     if isinstance(values.get('seeds'), str):
         until = _until(values['seeds'])
         values['seeds'] = tuple(range(until.most))
+    share = 0.0
+    if isinstance(values.get('margin'), str):
+        share = _share(values.pop('margin'))
     Component.of('sweep', values, Sweep).check(NOT_OF_THE_FILE)
-    values |= {'name': name, 'digest': digest, 'until': until}
+    values |= {'margin_share': share, 'name': name, 'digest': digest, 'until': until}
     if values.get('factors'):
         values |= _factors(values)
     for field in ('arms', 'published'):
@@ -290,6 +332,16 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     with prefix_errors('overrides'):
         values['overrides'] = flatten(values.get('overrides', {}))
     return Sweep(**values)
+
+
+def _share(margin: str) -> float:
+    number = margin.removesuffix('%')
+    if number == margin or not _is_positive(number) or float(number) >= 100:
+        raise UserError(
+            f"margin: {quote(margin)} is neither a number nor a share. Write '5%' for "
+            'a share of the remaining error.'
+        )
+    return float(number) / 100
 
 
 def _until(seeds: str) -> Until:
@@ -437,7 +489,7 @@ def _check_forecast(sweep: Sweep) -> None:
 
 def _is_positive(text: str) -> bool:
     try:
-        return float(text) > 0
+        return 0 < float(text) < math.inf
     except ValueError:
         return False
 

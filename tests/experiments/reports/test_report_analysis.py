@@ -132,6 +132,15 @@ def test_declared_contrasts_are_a_family_of_their_own():
     assert declared.high - declared.low < same.high - same.low
 
 
+def test_each_base_has_its_own_margin():
+    scores = {'a': {0: 30.0, 1: 30.1, 2: 30.2}, 'b': {0: 30.1, 1: 30.1, 2: 30.3}}
+    scores['c'] = {0: 30.2, 1: 30.1, 2: 30.3}
+    pairs = [('a', 'b'), ('a', 'c'), ('b', 'a')]
+    found = compare(scores, contrasts=pairs, margin={'b': 5.0, 'c': 1e-3})
+    assert [x.margin for x in found] == [5.0, 1e-3, None]
+    assert [x.equivalent for x in found] == [True, False, None]
+
+
 def test_arms_are_equivalent_where_the_whole_interval_is_within_the_margin():
     scores = drawn(2, 6)
     (found,) = compare(scores, base='arm 0', margin=0.1)

@@ -161,6 +161,10 @@ def test_an_arm_stands_beside_the_base_on_its_own_data(folder, measure):
         ends = sorted([sign * interval.low, sign * interval.high])
         assert effect == pytest.approx(sign * differences.mean())
         assert [found.low, found.high] == pytest.approx(ends, rel=1e-3)
+    # The errors differ too much for one test of all data.
+    assert designs.effects(study) is None
+    (doubt,) = designs.doubts(study)
+    assert doubt.startswith('Factors are not tested over all data sets: the error ')
     # Of other data are other sentences; of one data set all runs have the same.
     assert not any('sentences' in line for line in conditions.warnings(study))
     runs[0].evaluations['test']['sentences'] = 5
@@ -278,3 +282,25 @@ def test_scores_of_a_factor_of_sizes_stand_over_their_parameters(folder):
     ]
     assert b'<path' in figures.files(figure)['svg']
     assert figures.scores_over_sizes(arms.study(study.runs, None)) is None
+
+
+@pytest.mark.parametrize(
+    ('measure', 'error'), [('test bleu', 12.0), ('test loss', 88.0)]
+)
+def test_a_margin_may_be_a_share_of_the_remaining_error(folder, measure, error):
+    sweep = planned(folder, margin='5%', measure=measure, seeds=[0, 1, 2])
+    for run in sweep.runs:
+        score = 88.0 + (run.seed - 1) / 10 + (run.seed == 1) * (run.arm == 'wide') / 10
+        make(run.path, score, train__seed=run.seed)
+        finish(run, score)
+    study = read_study(sweep)
+    (contrast,) = findings.from_base(study).values()
+    assert contrast.margin == pytest.approx(0.05 * error)
+    assert contrast.equivalent
+    page.write(study, folder / 'report')
+    text = (folder / 'report/report.md').read_text('utf-8')
+    share = f'5% of the remaining error of each base, ± {error / 20:.3g} for base'
+    assert share in text
+    # The error of another score has another size.
+    other = study._replace(measure=Measure('test', 'chrf'))
+    assert findings.margins(other) == {}

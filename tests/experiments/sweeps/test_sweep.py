@@ -14,9 +14,10 @@ import small_runs
 from test_sweep_schema import write_sweep
 
 from experiments import storage, sweep
+from experiments.command_line import console
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
-from experiments.reports import analysis
+from experiments.reports import analysis, power
 from experiments.runs import directory, metrics_log
 from experiments.runtime import compilation
 from experiments.sweeps import planning, progress, workers
@@ -238,15 +239,14 @@ def test_one_arm_and_one_seed_are_no_plural(tmp_path):
         assert f'  {words}\n' in progress.heading(planning.load(file))
 
 
-def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
+def test_a_plan_has_a_line_for_each_arm_with_its_costs(planned):
     finish(planned.runs[0].path)
-    first, second, *_, cost = progress.plan(planned).splitlines()[2:]
+    first, second, *_, cost = progress.plan(planned, is_exact=True).splitlines()[2:]
     book = ledger(planned.runs[0].config)
     flops = 100 * book['flops_per_token']['total'] * book['batch']['tokens']
-    costs = f'{book["parameters"]["total"]:,} {flops / 1e10:.3g} × 10¹⁰ 0:50'
-    path = str(planned.runs[0].path)
-    assert first.split() == ['a', '0', 'finished', *costs.split(), path]
-    assert second.split()[2:4] == ['not', 'begun'] and second.split()[-2] == '-'
+    costs = f'{book["parameters"]["total"]:,} {flops / 1e10:.3g} × 10¹⁰'
+    assert first.split() == ['a', '1/1', *costs.split(), '0']
+    assert second.split()[:2] == ['b', '0/1'] and float(second.split()[-1]) > 0
     # The other five cost a little more each, with wider layers: 50 seconds are one.
     left = sum(
         100 * of['flops_per_token']['total'] * of['batch']['tokens']
@@ -256,6 +256,25 @@ def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
     assert cost == (
         f'cost: {left / 1e11:.3g} × 10¹¹ FLOPs, about {hours:.2g} worker hours '
         '(from similar runs)'
+    )
+
+
+def test_a_plan_counts_the_base_and_estimates_the_other_arms(planned, monkeypatch):
+    monkeypatch.setattr(progress, '_matmul_rate', lambda dtype: 1e9)
+    monkeypatch.setattr('shutil.which', lambda name: None)
+    counted = []
+    monkeypatch.setattr(
+        'experiments.costs.ledger.ledger', lambda x: counted.append(x) or ledger(x)
+    )
+    *rows, note, cost = progress.plan(planned).splitlines()[2:]
+    assert counted == [planned.runs[0].config]
+    flops = float(ledger(planned.runs[0].config)['flops']['training'])
+    assert [row.split()[2] == '-' for row in rows] == [False] + 5 * [True]
+    assert {' '.join(row.split()[3:6]) for row in rows} == {console.cell(flops)}
+    assert note.startswith('FLOPs of all arms are estimated from a, by training tok')
+    assert cost.startswith(
+        f'cost: {console.cell(6 * flops)} FLOPs, at least '
+        f'{6 * flops / 1e9 / 3600:.2g} worker hours on this CPU: at 1 GFLOP/s, the '
     )
 
 
@@ -327,10 +346,12 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
     file = write_small(folder, {'base': {}, 'heads=4': {'model.num_heads': 4}})
     assert run_sweep(monkeypatch, file, '--dry_run') == 0
     out, _ = capsys.readouterr()
-    for run in planning.load(file).runs:
-        assert str(run.path) in out
+    assert [line.split()[:2] for line in out.splitlines() if ' 0/2 ' in line] == [
+        ['base', '0/2'],
+        ['heads=4', '0/2'],
+    ]
     assert 'How many heads?' in out
-    assert 'power: unknown until two arms have finished two seeds' in out
+    assert 'power: unknown until an arm has finished two seeds' in out
     assert not (folder / 'runs').exists()
     pilot = {'base': {0: 4.0, 1: 4.1}, 'heads=4': {0: 4.4, 1: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
@@ -359,11 +380,11 @@ def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
     file = write_sweep(folder, arms={}, factors=factors, base='simple, 2')
     pilot = {'simple, 2': {0: 4.0, 1: 4.1}, 'simple, 4': {0: 4.4, 1: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
-    simple, length = sweep._power(planning.load(file)).splitlines()
+    simple, length = power.text(planning.load(file)).splitlines()
     where = 'power for the data of simple, 2: minimum detectable difference '
     assert simple.startswith(where)
-    unknown = 'unknown until two arms have finished two seeds'
-    assert length == f'power for the data of length, 2: {unknown}'
+    unknown = 'power for the data of length, 2: unknown until an arm has finished'
+    assert length.startswith(unknown)
 
 
 def test_a_dry_run_tells_the_power_of_the_declared_contrasts(folder, monkeypatch):
@@ -373,8 +394,56 @@ def test_a_dry_run_tells_the_power_of_the_declared_contrasts(folder, monkeypatch
     pilot = {'2': {0: 4.0, 3: 4.1}, '4': {0: 4.4, 3: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
     least = analysis.minimum_detectable(pilot, pairs, dict.fromkeys(heads, 2))
-    power = sweep._power(planning.load(file))
-    assert power.startswith(f'power: minimum detectable difference {least:.4g} (80% ')
+    found = power.text(planning.load(file))
+    assert found.startswith(f'power: minimum detectable difference {least:.4g} (80% ')
+
+
+def test_a_pilot_gives_the_power(folder, monkeypatch, capsys):
+    arms = {'base': {}, 'heads=4': {'model.num_heads': 4}}
+    file = write_small(folder, arms)
+    tables = folder / 'pilot/tables'
+    tables.mkdir(parents=True)
+    rows = ['arm,seed,score', 'other,0,4.0', 'other,1,4.2', 'more,0,4.1', 'more,1,4.5']
+    (tables / 'runs.csv').write_text('\n'.join(rows), 'utf-8')
+    (tables / 'arms.csv').write_text('arm,val loss\nother,4.1\n', 'utf-8')
+    assert run_sweep(monkeypatch, file, '--dry_run', '--pilot=pilot') == 0
+    out, _ = capsys.readouterr()
+    scores = {'other': {'0': 4.0, '1': 4.2}, 'more': {'0': 4.1, '1': 4.5}}
+    seeds = dict.fromkeys(arms, 2)
+    least = analysis.minimum_detectable(scores, [('heads=4', 'base')], seeds)
+    assert (
+        f'minimum detectable difference {console.cell(least)} (80% power, 2 seeds, '
+        'error variance from 4 runs of pilot)'
+    ) in out
+    (tables / 'arms.csv').write_text('arm,test bleu\nother,4.1\n', 'utf-8')
+    with pytest.raises(UserError, match="--pilot=pilot: its scores are not 'val loss'"):
+        run_sweep(monkeypatch, file, '--dry_run', '--pilot=pilot')
+    (tables / 'runs.csv').unlink()
+    with pytest.raises(UserError, match='--pilot=pilot: no tables/runs.csv'):
+        run_sweep(monkeypatch, file, '--dry_run', '--pilot=pilot')
+    for flag in ('--pilot=pilot', '--costs'):
+        with pytest.raises(UserError, match='has no effect without --dry_run'):
+            run_sweep(monkeypatch, file, flag)
+
+
+def test_seeds_of_several_bases_are_planned_and_priced(folder, monkeypatch):
+    heads = {name: {'model.num_heads': int(name)} for name in ('1', '2', '4', '8')}
+    pairs = [('1', '2'), ('4', '2'), ('8', '4'), ('1', '4')]
+    file = write_sweep(
+        folder, arms=heads, base='2', contrasts=pairs, seeds=[0, 1], base_seeds=range(5)
+    )
+    planned = planning.load(file)
+    assert '14 (4 arms × 2 seeds, 5 of each of 2 bases)' in progress.heading(planned)
+    # One arm with two seeds estimates the error, without blocks.
+    scores = {'2': {0: 4.0, 1: 4.1}}
+    monkeypatch.setattr(planning, 'scores', lambda runs: scores)
+    design = analysis.Design(blocks=False)
+    seeds = {'1': 2, '2': 5, '4': 5, '8': 2}
+    least = analysis.minimum_detectable(scores, pairs, seeds, design)
+    assert power.text(planned).startswith(
+        f'power: minimum detectable difference {console.cell(least)} (80% power, '
+        '2 seeds, 5 of each of 2 bases, error variance from 2 finished runs)'
+    )
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_costs_are_counted_once_for_all_rates_of_an_arm(
     monkeypatch.setattr(
         'experiments.costs.ledger.ledger', lambda x: counted.append(x) or ledger(x)
     )
-    progress.plan(sweep)
+    progress.plan(sweep, is_exact=True)
     assert len(counted) == times
 
 
@@ -111,10 +111,10 @@ def test_a_tuned_sweep_is_priced_and_counted_with_what_follows(folder, capsys):
     flops = {
         run.arm: float(ledger(run.config)['flops']['training']) for run in sweep.trials
     }
-    more, cost = progress.plan(sweep).splitlines()[-2:]
+    more, cost = progress.plan(sweep, is_exact=True).splitlines()[-2:]
     total = sum(flops.values()) * (3 + 2)
-    assert cost == f'cost: {console.cell(total)} FLOPs'
-    assert more == '4 runs with the tuned values will follow'
+    assert cost.startswith(f'cost: {console.cell(total)} FLOPs')
+    assert more == '4 runs with the tuned values follow'
     said = set()
     for run in sweep.trials:
         finish(run, by_value(run))

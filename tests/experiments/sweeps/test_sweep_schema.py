@@ -319,6 +319,16 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
             r'train.seed must be of type int, not \[1\]',
         ),
         ({'margin': -1.0}, 'margin must be at least 0, not -1.0'),
+        ({'margin': '5'}, "margin: '5' is neither a number nor a share. Write '5%'"),
+        ({'margin': '-5%'}, "margin: '-5%' is neither a number nor a share"),
+        (
+            {
+                'margin': '5%',
+                'measure': 'test external',
+                'overrides': {'evaluation.metrics': 'external(command="true")'},
+            },
+            'margin: external has no known perfect score, so its remaining error is',
+        ),
         ({'seeds': []}, 'seeds: missing. Set it'),
         ({'seeds': [-1]}, 'train.seed must be at least 0'),
         ({'question': 3}, 'question must be of type str, not 3'),
