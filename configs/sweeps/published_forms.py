@@ -168,6 +168,7 @@ def get_config() -> dict:
         base_seeds=tuple(range(12)),
         base='base',
         contrasts=[(arm, 'base') for arm in arms] + list(CONTROLS.items()),
+        margin='5%',
         measure='test loss',
         departures=DEPARTURES,
         differs=(

@@ -32,7 +32,7 @@ def get_config() -> dict:
             ('SOAP', 'Adam'),
             ('SOAP', CONTROL),
         ],
-        margin=0.0,
+        margin='5%',
         measure='test loss',
         departures={
             'Muon': 'Embeddings, norms and biases are trained by NAdam, not AdamW.',
