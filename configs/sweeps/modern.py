@@ -160,7 +160,7 @@ def get_config() -> dict:
         base_seeds=tuple(range(12)),
         base='base',
         contrasts=[(arm, 'base') for arm in arms] + list(CONTROLS.items()),
-        measure='test loss',
+        measure=['test loss', 'test bleu'],
         departures=DEPARTURES,
         differs=(
             f'Two layers of width {WIDTH} on sentences of a grammar, for 600 steps; '

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,14 @@ from experiments.evaluation.measure import Measure
 from experiments.metrics.base import OF_MODELS, Metric, score_decimals
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
-from experiments.reports.arms import Arm, Study, find_metric, lower_is_better
+from experiments.reports.arms import (
+    Arm,
+    Study,
+    find_metric,
+    lower_is_better,
+    run_cost,
+    run_score,
+)
 from experiments.reports.tables import (
     Table,
     column_decimals,
@@ -19,8 +27,7 @@ from experiments.reports.tables import (
     permutation_p,
 )
 from experiments.runs import reading
-from experiments.runs.reading import Translations
-from experiments.sweeps import planning
+from experiments.runs.reading import Entries, Translations
 
 Paired = tuple[Translations, Translations]  # of one seed: base, system
 COSTS = {
@@ -31,6 +38,8 @@ COSTS = {
     'tokens_per_second': 'tokens per second',
     'peak_memory_bytes': 'peak memory, bytes',
 }
+COSTS_OF_RUNS = ('train_seconds', 'train_cpu_seconds', 'parameters', 'training_flops')
+ANSWER = 'answer.json'  # in the folder of a report
 OTHER_SENTENCES = (
     'These intervals also include the variance from sampling test sentences. The '
     'intervals of the answer hold for this test set alone.'
@@ -47,8 +56,8 @@ def from_base(study: Study) -> dict[str, Contrast]:
     found = analysis.compare(
         scores,
         contrasts=analysis.pairs_with(bases, scores),
-        margin=study.sweep.margin or None,
-        design=planning.design(study.sweep),
+        margin=study.margin,
+        design=study.design(),
         data=bases,
     )
     return {contrast.arm: contrast for contrast in found}
@@ -62,8 +71,8 @@ def declared_contrasts(study: Study) -> list[Contrast]:
     return analysis.compare(
         scores,
         contrasts=pairs,
-        margin=sweep.margin or None,
-        design=planning.design(sweep),
+        margin=study.margin,
+        design=study.design(),
         data=sweep.bases(sweep.base),
     )
 
@@ -77,9 +86,19 @@ def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
         return 'base'
     if contrast is None:
         return f'the base has {_missing(study, study.base)}'
+    fewest = min(seeds, len(study.base.by_seeds(study.measure)))
+    return verdict_with_base(study.measure, contrast, fewest)
+
+
+def verdict_with_base(measure: Measure, contrast: Contrast, seeds: int) -> str:
+    """Returns the verdict on a difference, or why it has no test.
+
+    Args:
+      seeds: The number of seeds of the arm or of its base, whichever has fewer.
+    """
     if contrast.p is not None:
-        return contrast_verdict(study, contrast)
-    if min(seeds, len(study.base.by_seeds(study.measure))) < 2:
+        return contrast_verdict(measure, contrast)
+    if seeds < 2:
         return ONE_SEED
     return f'{NO_TEST}: no variance between seeds'
 
@@ -97,15 +116,21 @@ def verdicts(study: Study, contrasts: Mapping[str, Contrast]) -> dict[Contrast, 
     }
 
 
-def contrast_verdict(study: Study, contrast: Contrast) -> str:
+def contrast_verdict(measure: Measure, contrast: Contrast) -> str:
     if contrast.p is None:
         return NO_TEST
     if contrast.significant:
         rises = contrast.effect > 0
-        return 'better' if rises == study.measure.higher_is_better else 'worse'
+        return 'better' if rises == measure.higher_is_better else 'worse'
     if contrast.equivalent:
         return 'equivalent'
     return NOT_SIGNIFICANT
+
+
+def entries(contrast: Contrast, verdict: str) -> Entries:
+    """Returns a contrast with its verdict, for JSON."""
+    more = {'detectable': contrast.detectable, 'verdict': verdict}
+    return contrast._asdict() | more
 
 
 def answer_table(
@@ -119,12 +144,41 @@ def answer_table(
         if study.sweep.contrasts:
             note = f'{table.note} The declared contrasts have no scores yet.'
             table = table._replace(note=note)
-    looks = study.sweep.looks
-    if looks == 1:
-        return table
-    # `--recompute` has no sweep to read the looks from.
-    rows = [(*row, looks) for row in table.rows]
-    return table._replace(columns=(*table.columns, 'looks'), rows=rows)
+    stated = {}
+    if study.margin is not None:
+        stated['margin'] = study.margin
+    if study.sweep.looks > 1:
+        stated['looks'] = study.sweep.looks
+    rows = [(*row, *stated.values()) for row in table.rows]
+    return table._replace(columns=(*table.columns, *stated), rows=rows)
+
+
+def further_answers(study: Study) -> list[Table]:
+    """Returns the table of the answer for each further measure."""
+    found = []
+    for measure in study.further:
+        part = study._replace(measure=measure)
+        table = answer_table(part, from_base(part), declared_contrasts(part))
+        note = f'{study.measure} decides; {measure} does not. {table.note}'
+        if study.sweep.tune is not None:
+            note += (
+                ' The intervals do not include the choice of tuned values, because '
+                f'{study.sweep.measure.score} chose them.'
+            )
+        table = table._replace(
+            name=answer_name(study.measure, measure),
+            title=f'{table.title}: {measure}',
+            note=note,
+        )
+        found.append(table)
+    return found
+
+
+def answer_name(decides: Measure, further: Measure) -> str:
+    """Returns the name of the table of a further measure: `answer_bleu`."""
+    if further.set == decides.set:
+        return f'answer_{further.score}'
+    return f'answer_{further.set}_{further.score}'
 
 
 def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
@@ -133,7 +187,7 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
     rows = []
     for x in asked:
         effect, interval, p = contrast_cells(x)
-        said = contrast_verdict(study, x)
+        said = contrast_verdict(study.measure, x)
         test = (effect, interval, x.detectable, p, permutation_p(x), said)
         rows.append((x.arm, x.base, x.seeds, *test))
     note = (
@@ -143,7 +197,7 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
         '80%. Permutation p: arms exchanged within seeds, without assuming normal '
         'errors.'
     )
-    decimals = dict.fromkeys(measured, study.measure.decimals)
+    decimals: dict[str, int] = dict.fromkeys(measured, study.measure.decimals)
     return Table('answer', 'Declared contrasts', columns, rows, decimals, note)
 
 
@@ -327,7 +381,7 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
 def _sentence(study: Study, contrast: Contrast) -> str:
     form = console.number_form(study.measure.decimals)
     effect, interval, _ = contrast_cells(contrast)
-    word = contrast_verdict(study, contrast)
+    word = contrast_verdict(study.measure, contrast)
     facts = f'difference {format_cell(effect, form)}'
     if interval is not None:
         facts += f', 95% CI {format_cell(interval, form)}'
@@ -349,30 +403,40 @@ def costs(study: Study) -> Table:
 
 
 def runs(study: Study) -> Table:
-    """Returns the deciding score of each run; `--recompute` gets the answer from it."""
+    """Returns the scores and costs of each run, the deciding score first.
+
+    `--recompute` gets the answer from it. Columns without a value are left out.
+    """
     factor = study.sweep.factor_of_data
+    sets, names = _sets(study), [*study.metrics, *OF_MODELS]
+    measures = [Measure(of_set, score) for of_set in sets for score in names]
     rows = []
     for arm in study.arms:
-        by_seeds = arm.by_seeds(study.measure)
         for run in arm.scored:
-            if run.seeds not in by_seeds:
-                continue
-            row = [arm.name, run.seed, by_seeds[run.seeds]]
+            row: dict[str, Any] = {'arm': arm.name, 'seed': run.seed}
+            row['score'] = run_score(run, study.measure)
             if factor is not None:
-                row.append(study.sweep.levels[arm.name][factor])
+                row['data'] = study.sweep.levels[arm.name][factor]
+            row |= {str(measure): run_score(run, measure) for measure in measures}
+            row |= {entry: run_cost(run, entry) for entry in COSTS_OF_RUNS}
             rows.append(row)
-    columns = ['arm', 'seed', 'score']
-    if factor is not None:
-        columns.append('data')
-    return Table('runs', 'Runs', columns, rows)
+    known = {name for row in rows for name in row if row[name] is not None}
+    known |= {'arm', 'seed', 'score'}
+    columns = [name for name in (rows[0] if rows else known) if name in known]
+    cells = [[row[name] for name in columns] for row in rows]
+    return Table('runs', 'Runs', columns, cells)
+
+
+def _sets(study: Study) -> list[str]:
+    counted = [run for arm in study.arms for run in arm.scored]
+    return list(dict.fromkeys(chain(*[run.evaluations for run in counted])))
 
 
 def scores(study: Study) -> Table:
     counted = [run for arm in study.arms for run in arm.scored]
-    sets = dict.fromkeys(chain(*[run.evaluations for run in counted]))
     names = [*study.metrics, *OF_MODELS]
     rows = []
-    for name in sets:
+    for name in _sets(study):
         for arm in study.arms:
             spreads = [arm.spread(Measure(name, score)) for score in names]
             rows.append((name, arm.name, *spreads))

@@ -10,7 +10,16 @@ import vl_convert
 
 from experiments import storage
 from experiments.command_line import console
-from experiments.reports import conditions, designs, figures, findings, tables, texts
+from experiments.reports import (
+    conditions,
+    designs,
+    figures,
+    findings,
+    forecasts,
+    json_answer,
+    tables,
+    texts,
+)
 from experiments.reports.analysis import Contrast
 from experiments.reports.arms import Study
 from experiments.reports.figures import Figure
@@ -66,6 +75,7 @@ def write(
             for form, data in figures.files(figure).items():
                 files[f'figures/{figure.name}.{form}'] = data
     files['tables/runs.csv'] = tables.as_csv(findings.runs(study))
+    files[findings.ANSWER] = json_answer.text(study, notes) + '\n'
     number = console.count_noun(len(study.arms), 'arm')
     title = study.sweep.question or f'{number} by {study.measure}'
     files['report.md'] = markdown(title, sections)
@@ -88,8 +98,10 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
         [*_terms(study), *findings.answer(study, declared)],
         _some(
             findings.answer_table(study, contrasts, declared),
+            *findings.further_answers(study),
             *(of_arms if declared else ()),
             findings.over_sentences(study, drawn),
+            forecasts.table(study),
             designs.effects(study),
             designs.across_data(study),
         ),
@@ -99,12 +111,15 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
 
 
 def _terms(study: Study) -> list[str]:
-    """Returns the unit and direction of the measure, and the margin."""
+    """Returns the unit and direction of the measure, further ones, and the margin."""
     measure = study.measure
     score = figures.axis_title(measure.score, measure.set)
     lines = [f'Measure: {score}; {measure.direction}.']
-    if study.sweep.margin:
-        margin = console.cell(study.sweep.margin)
+    if study.further:
+        others = ', '.join(map(str, study.further))
+        lines[0] += f' It decides. Further measures: {others}.'
+    if study.margin is not None:
+        margin = console.cell(study.margin)
         lines.append(
             f'Equivalence margin: ± {margin}. An arm is equivalent if its whole '
             'interval lies within.'

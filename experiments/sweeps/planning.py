@@ -71,7 +71,7 @@ def _trials(sweep: Sweep) -> list[PlannedRun]:
             for seed in tune.seeds:
                 run = _planned_run(sweep, arm, seed, value, only)
                 measure = dataclasses.replace(run.measure, set=tune.set)
-                trials.append(run._replace(measure=measure))
+                trials.append(run._replace(measure=measure, further=()))
     _check_runs(sweep, trials)
     return trials
 
@@ -168,16 +168,20 @@ def design(sweep: Sweep) -> 'analysis.Design':
     """Returns what the intervals of a sweep take into account."""
     from experiments.reports import analysis
 
+    found = analysis.Design(sweep.looks, not sweep.base_seeds)
+    tune = sweep.tune
+    if tune is None:
+        return found
     trials = {}
-    for arm, by_value, chosen in tried(sweep, sweep.trials) if sweep.tune else []:
+    for arm, by_value, chosen in tried(sweep, sweep.trials):
         if chosen is None:
             continue
         trials[arm] = analysis.Trials(
             means=tuple(map(fmean, by_value.values())),
-            number=len(sweep.tune.seeds),
+            number=len(tune.seeds),
             higher_is_better=sweep.trials[0].measure.higher_is_better,
         )
-    return analysis.Design(sweep.looks, not sweep.base_seeds, trials)
+    return found._replace(trials=trials)
 
 
 def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
@@ -231,13 +235,14 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
                     f'{run.path}: trained with fewer train.steps or train.epochs. Move '
                     'it away.'
                 )
-        name = run.measure.set
         scored = run.config.evaluation.sets
-        if scored and name not in sets.split_names(scored, [name]):
-            raise ValueError(
-                f'measure={quote(str(run.measure))}: evaluation.sets={quote(scored)} '
-                f'lacks {name!r}. Add it, or measure a listed set.'
-            )
+        for measure in (run.measure, *run.further):
+            name = measure.set
+            if scored and name not in sets.split_names(scored, [name]):
+                raise ValueError(
+                    f'measure={quote(str(measure))}: evaluation.sets={quote(scored)} '
+                    f'lacks {name!r}. Add it, or measure a listed set.'
+                )
         known = metrics.by_name(run.config.evaluation.metrics)
         publishable = Choices(*known, *OF_MODELS, 'parameters')
         for entry in sweep.published.get(run.arm, {}):
@@ -254,12 +259,17 @@ def _planned_run(
         if sweep.equal != 'steps':
             overrides['train.steps'] = _equal_steps(sweep, overrides)
         config, _, changed = _settings(sweep, overrides)
-        measure = sweep.measure.resolve(config.evaluation.metrics)
+        spec = config.evaluation.metrics
+        measure = sweep.measure.resolve(spec)
+        further = tuple(other.resolve(spec) for other in sweep.further)
     path = directory.RUNS / sweep.name / directory.folder_name(arm)
     if value is not None:
         path /= directory.folder_name(str(value))
     path /= f'seed={seed}'
-    return PlannedRun(arm, seed, changed, path, config, measure, value, sweep.crossed)
+    crossed = sweep.crossed
+    return PlannedRun(
+        arm, seed, changed, path, config, measure, value, crossed, further
+    )
 
 
 def _settings(sweep: Sweep, overrides: Overrides) -> flags.ConfigFlags:

@@ -40,6 +40,7 @@ class PlannedRun(NamedTuple):
     Attributes:
       path: `runs/<sweep>/<arm>/seed=1`, or, with tuning,
         `runs/<sweep>/<arm>/<value>/seed=1`.
+      further: Scores that are also reported.
       crossed: Fields of crossed factors, which may have no effect in an arm.
     """
 
@@ -51,6 +52,7 @@ class PlannedRun(NamedTuple):
     measure: Measure
     value: Any = None
     crossed: frozenset[str] = frozenset()
+    further: tuple[Measure, ...] = ()
 
     @property
     def asked(self) -> Fields:
@@ -122,6 +124,8 @@ class Sweep:
       source: Origin of the question or the published numbers.
       base: The arm that the others are compared with.
       measure: The deciding score; a sweep file gives it as 'test bleu'.
+      further: Scores that the report compares too. A sweep file gives them after the
+        deciding one: ['test loss', 'test bleu'].
       arms: Overrides of each arm by field, or by a component's argument:
         'optimizer.schedule.peak'.
       factors: Overrides of each level by factor. Every combination of levels is an arm.
@@ -155,6 +159,7 @@ class Sweep:
     config: str
     base: str
     measure: Measure
+    further: tuple[Measure, ...] = ()
     arms: dict = dataclasses.field(default_factory=dict)
     factors: dict = dataclasses.field(default_factory=dict)
     levels: dict = dataclasses.field(default_factory=dict)
@@ -243,7 +248,7 @@ class Sweep:
         return names
 
 
-NOT_OF_THE_FILE = ('name', 'until', 'digest', 'trials', 'runs', 'ended')
+NOT_OF_THE_FILE = ('name', 'further', 'until', 'digest', 'trials', 'runs', 'ended')
 
 
 def load(path: str | Path) -> Sweep:
@@ -274,15 +279,16 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
         with user_errors('tune: '):
             tuning = _with_tuples(values['tune'])
             values['tune'] = Component.of('tuning', tuning, Tuning).make()
+    further = ()
     if 'measure' in values:
-        validation.check('measure', str, values['measure'])
-        values['measure'] = Measure.parse(values['measure'])
+        values['measure'], *further = _measures(values['measure'])
     until = None
     if isinstance(values.get('seeds'), str):
         until = _until(values['seeds'])
         values['seeds'] = tuple(range(until.most))
     Component.of('sweep', values, Sweep).check(NOT_OF_THE_FILE)
     values |= {'name': name, 'digest': digest, 'until': until}
+    values['further'] = tuple(further)
     if values.get('factors'):
         values |= _factors(values)
     for field in ('arms', 'published'):
@@ -290,6 +296,18 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     with prefix_errors('overrides'):
         values['overrides'] = flatten(values.get('overrides', {}))
     return Sweep(**values)
+
+
+def _measures(stated: Any) -> list[Measure]:
+    texts = stated if isinstance(stated, tuple) else (stated,)
+    for text in texts:
+        validation.check('measure', str, text)
+    if not texts or len(set(texts)) < len(texts):
+        raise UserError(
+            f"measure: {quote(texts)} must be different scores, such as ['test loss', "
+            "'test bleu']."
+        )
+    return list(map(Measure.parse, texts))
 
 
 def _until(seeds: str) -> Until:
@@ -457,8 +475,9 @@ def _check_tuning(sweep: Sweep) -> None:
         raise UserError(
             f'tune: seeds={quote(tune.seeds)} must differ from the reported seeds.'
         )
-    if sweep.measure.set == tune.set:
-        raise UserError(
-            f'tune: set={quote(tune.set)} is the reported set, by measure='
-            f'{quote(str(sweep.measure))}. Choose another, such as val.'
-        )
+    for measure in (sweep.measure, *sweep.further):
+        if measure.set == tune.set:
+            raise UserError(
+                f'tune: set={quote(tune.set)} is the reported set, by measure='
+                f'{quote(str(measure))}. Choose another, such as val.'
+            )
