@@ -360,7 +360,7 @@ def paired_test(
 
 def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
     """Returns a sentence for each declared contrast, and notes that tables lack."""
-    lines = [_sentence(study, contrast) for contrast in contrasts]
+    lines = [sentence(study.measure, contrast) for contrast in contrasts]
     if contrasts and study.sweep.factor_of_data:
         lines.append(
             'Each difference is estimated from the runs on its own data, because '
@@ -378,10 +378,11 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
     return lines
 
 
-def _sentence(study: Study, contrast: Contrast) -> str:
-    form = console.number_form(study.measure.decimals)
+def sentence(measure: Measure, contrast: Contrast) -> str:
+    """Returns the answer to a declared contrast."""
+    form = console.number_form(measure.decimals)
     effect, interval, _ = contrast_cells(contrast)
-    word = contrast_verdict(study.measure, contrast)
+    word = contrast_verdict(measure, contrast)
     facts = f'difference {format_cell(effect, form)}'
     if interval is not None:
         facts += f', 95% CI {format_cell(interval, form)}'
