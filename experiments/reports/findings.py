@@ -1,7 +1,8 @@
 """The answer of a report, and its tables."""
 
+import collections
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,9 @@ ANSWER = 'answer.json'  # in the folder of a report
 OTHER_SENTENCES = (
     'These intervals also include the variance from sampling test sentences. The '
     'intervals of the answer hold for this test set alone.'
+)
+_OF_RANKS = (
+    'Rank: 1–3 if two arms may be better, by simultaneous intervals of all pairs.'
 )
 NO_TEST = 'not testable'
 NOT_SIGNIFICANT = 'not significant'
@@ -140,7 +144,7 @@ def answer_table(
     if asked:
         table = _differences(study, asked)
     else:
-        table = ranking(study, contrasts)
+        table = _with_ranks(study, ranking(study, contrasts))
         if study.sweep.contrasts:
             note = f'{table.note} The declared contrasts have no scores yet.'
             table = table._replace(note=note)
@@ -151,6 +155,14 @@ def answer_table(
         stated['looks'] = study.sweep.looks
     rows = [(*row, *stated.values()) for row in table.rows]
     return table._replace(columns=(*table.columns, *stated), rows=rows)
+
+
+def _with_ranks(study: Study, table: Table) -> Table:
+    placed = ranks(study)
+    rows = [(arm, placed.get(arm), *cells) for arm, *cells in table.rows]
+    arm, *columns = table.columns
+    note = f'{_OF_RANKS} {table.note}'
+    return table._replace(columns=(arm, 'rank', *columns), rows=rows, note=note)
 
 
 def further_answers(study: Study) -> list[Table]:
@@ -202,11 +214,45 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
 
 
 def arms(study: Study) -> Table:
-    rows = [(arm.name, arm.spread(study.measure)) for arm in study.ranked()]
+    placed = ranks(study)
+    rows = [
+        (arm.name, placed.get(arm.name), arm.spread(study.measure))
+        for arm in study.ranked()
+    ]
     measure = str(study.measure)
     decimals = {measure: study.measure.decimals}
-    note = 'Mean ± standard deviation over seeds.'
-    return Table('arms', 'Arms, best first', ('arm', measure), rows, decimals, note)
+    note = f'{_OF_RANKS} Mean ± standard deviation over seeds.'
+    columns = ('arm', 'rank', measure)
+    return Table('arms', 'Arms, best first', columns, rows, decimals, note)
+
+
+def ranks(study: Study) -> dict[str, str]:
+    """Returns each arm's rank among those on its data: `1–3` if it is tied.
+
+    It reaches from 1 + the number of significantly better arms to the number of arms
+    minus that of significantly worse ones. Arms without a test have no rank.
+    """
+    scores = study.scores()
+    parts = [[arm.name for arm in x.arms if arm.name in scores] for x in study.by_data]
+    pairs = list(chain(*[combinations(names, 2) for names in parts]))
+    design, bases = study.design(), study.bases
+    found = analysis.compare(scores, contrasts=pairs, design=design, data=bases)
+    better = collections.Counter()  # number of arms that are better than this one
+    worse = collections.Counter()
+    for contrast in found:
+        order = [contrast.arm, contrast.base]
+        if contrast_verdict(study.measure, contrast) == 'worse':
+            order.reverse()
+        if contrast.significant:
+            worse[order[0]] += 1
+            better[order[1]] += 1
+    tested = set(chain(*[x[:2] for x in found if x.p is not None]))
+    placed = {}
+    for names in parts:
+        for name in tested.intersection(names):
+            first, last = 1 + better[name], len(names) - worse[name]
+            placed[name] = f'{first}–{last}' if first < last else str(first)
+    return placed
 
 
 def undeclared(study: Study, contrasts: Mapping[str, Contrast]) -> dict[str, Contrast]:
@@ -455,8 +501,29 @@ def published(study: Study) -> Table | None:
         for name, number in numbers.items():
             score = Measure(study.measure.set, name)
             here = arm.spread(score) or arm.cost(name)
-            rows.append((arm.name, name, number, here))
+            test = (None, None, None)
+            if here is not None:
+                test = contrast_cells(analysis.from_number(here, number))
+            rows.append((arm.name, name, number, here, *test))
     if not rows:
         return None
-    columns = ('arm', 'score', 'published', 'measured here')
-    return Table('published', 'Published and measured scores', columns, rows)
+    measured = ('measured here', 'difference', '95% CI', 'p')
+    columns = ('arm', 'score', 'published', *measured)
+    note = (
+        'Interval and p are those of a t test over seeds, for each row on its own. The '
+        'published number counts as exact.'
+    )
+    title = 'Published and measured scores'
+    return Table('published', title, columns, rows, note=note)
+
+
+def departures(study: Study) -> Table | None:
+    """Returns how arms differ from the forms that their papers describe."""
+    of_texts = collections.defaultdict(list)
+    for arm, text in study.sweep.departures.items():
+        of_texts[text].append(arm)
+    if not of_texts:
+        return None
+    rows = [('; '.join(arms), text) for text, arms in of_texts.items()]
+    columns = ('arms', 'differs from the paper in')
+    return Table('departures', 'Departures from the papers', columns, rows)

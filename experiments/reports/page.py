@@ -142,8 +142,12 @@ def _setup(study: Study) -> ReportSection:
         text.append(f'Source: {study.sweep.source}')
     if study.sweep.differs:
         text.append(f'Differences from the source: {study.sweep.differs}')
-    compared = _some(conditions.facts(study), findings.published(study))
-    return ReportSection('Setup', text, compared)
+    shown = _some(
+        conditions.facts(study),
+        findings.departures(study),
+        findings.published(study),
+    )
+    return ReportSection('Setup', text, shown)
 
 
 def _tuning(study: Study) -> ReportSection | None:

@@ -151,7 +151,8 @@ def _part(answer: Entries, stored: Entries, known: scores.Scores) -> _Part:
         )
 
     with_base = []
-    for contrast in compare(analysis.pairs_with(bases, known.keys() & bases)):
+    scored = [arm for arm in bases if arm in known]
+    for contrast in compare(analysis.pairs_with(bases, scored)):
         seeds = min(len(known[contrast.arm]), len(known[contrast.base]))
         verdict = findings.verdict_with_base(measure, contrast, seeds)
         with_base.append((contrast, verdict))

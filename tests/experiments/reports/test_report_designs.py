@@ -203,10 +203,10 @@ def test_an_answer_is_recomputed_with_its_design(folder, contrasts, seeds):
         '3' if isinstance(seeds, str) else None for row in rows
     ]
     (row,) = [x for x in rows if x['arm'] == declared[0]]
-    text = file.read_text('utf-8').replace(row['p'], '0.987')
+    text = file.read_text('utf-8').replace(row['95% CI low'], '99')
     file.write_text(text, encoding='utf-8')
     (mismatch,) = recomputation.recompute(report).mismatches
-    assert mismatch[:3] == ('tables/answer_chrf.csv', declared[0], 'p')
+    assert mismatch[:3] == ('tables/answer_chrf.csv', declared[0], '95% CI low')
 
 
 def test_recomputed_intervals_include_the_choice_of_tuned_values(tuned, folder):

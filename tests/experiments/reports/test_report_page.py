@@ -124,7 +124,7 @@ def test_the_page_is_small_and_needs_no_other_file(report):
 
 def test_markdown_tells_the_same(report):
     text = (report / 'report.md').read_text('utf-8')
-    assert '| num\\_heads=8 |     3 | 37.00 ± 2.00 |' in text
+    assert '| num\\_heads=8 | 1    |     3 | 37.00 ± 2.00 |' in text
     assert text.index('figures/differences.svg') < text.index('seed 9: diverged')
     assert 'seed 9: diverged' in text
     assert '<script>' not in text
