@@ -2,19 +2,19 @@
 
 python -m experiments.report runs/wmt_small* [--csv | --json | --out=DIR]
 python -m experiments.report --scores=scores.csv [--base=ARM]
-python -m experiments.report --recompute=results/scan_splits
+python -m experiments.report --recompute=results/scan_splits [--json]
 
 Runs that differ only in their seeds are one arm, shown as mean ± standard deviation.
 
 --out writes a folder with index.html (self-contained), the same text as report.md, the
-tables as CSV and LaTeX, and the figures as SVG and PDF.
+tables as CSV and LaTeX, the figures as SVG and PDF, and the answer as answer.json.
 
 --json prints the answer of a report for programs.
 
 --scores compares scores from elsewhere: the columns arm, seed and score.
 
---recompute computes a report's answer again from the scores in its folder. The exit
-status is 1 if the answer differs.
+--recompute computes a report's answer again from answer.json and tables/runs.csv in
+its folder. The exit status is 1 if the answer or its tables differ.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -48,13 +48,13 @@ _OF_RUNS = ('runs', '--sweep', '--measure')
 
 def main() -> None:
     args = _parser().parse_args()
-    if args.scores is not None:
+    if args.recompute is not None:
+        of_others = (*_OF_RUNS, '--base', '--csv', '--out', '--scores')
+        _refuse(args, of_others, 'with --recompute. Leave one of them out.')
+        _recompute(args.recompute, args.json)
+    elif args.scores is not None:
         _refuse(args, _OF_RUNS, 'with --scores. Leave one of them out.')
         print(tables.text(scores.compare_scores(args.scores, args.base)))
-    elif args.recompute is not None:
-        of_reports = (*_OF_RUNS, '--base')
-        _refuse(args, of_reports, 'with --recompute. Leave one of them out.')
-        _recompute(args.recompute)
     else:
         if args.out is not None:
             _check_out(args.out)
@@ -80,7 +80,7 @@ def _parser() -> flags.Parser:
     form.add_argument(
         '--scores', type=Path, help='CSV file of scores to compare: arm, seed, score'
     )
-    form.add_argument(
+    parser.add_argument(
         '--recompute', type=Path, help='directory of a report whose answer to recompute'
     )
     parser.add_argument(
@@ -122,14 +122,23 @@ def _check_out(folder: Path) -> None:
         raise UserError(f'--out={folder}: cannot be written, {reason}. Pass another.')
 
 
-def _recompute(folder: Path) -> None:
-    found, others = scores.recompute(folder)
-    print(tables.text(found))
-    if others:
-        names = ', '.join(others)
-        errors.note(f'{folder}/tables/answer.csv differs in {names}')
+def _recompute(folder: Path, as_json: bool) -> None:
+    flags.require_packages('--recompute', ('scipy',), 'report')
+    from experiments.reports import findings, recomputation
+
+    answer, contrasts, mismatches = recomputation.recompute(folder)
+    if as_json:
+        differs = [mismatch._asdict() for mismatch in mismatches]
+        console.print_data(json.dumps(answer | {'differs': differs}, indent=2))
+    else:
+        print(tables.text(scores.as_table(contrasts)))
+    for file, row, column, stored, found in mismatches:
+        stated = f'{console.cell(stored)} instead of {console.cell(found)}'
+        errors.note(f'{folder}/{file}: {row}: {column} is {stated}')
+    if mismatches:
         sys.exit(1)
-    print(f'matches {folder}/tables/answer.csv')
+    if not as_json:
+        print(f'matches {folder}/{findings.ANSWER} and its tables')
 
 
 def _compare(args: Any) -> None:
@@ -142,7 +151,7 @@ def _compare(args: Any) -> None:
     score = '' if sweep is None else sweep.measure.score
     with screen.on_stderr('reading runs') as shown:
         runs, notes = _read_runs(paths)
-        answer = {}
+        answer = ''
         if args.out is not None or args.json:
             from experiments.reports import json_answer, page
 
@@ -151,12 +160,12 @@ def _compare(args: Any) -> None:
             study = study.as_look()
             shown.begin('writing the report')
             if args.out is None:
-                answer = json_answer.as_dict(study, notes)
+                answer = json_answer.text(study, notes)
             else:
                 page.write(study, args.out, notes, args.against)
             looks.record(study.sweep)
     if args.json:
-        console.print_data(json.dumps(answer, indent=2, default=str))
+        console.print_data(answer)
     elif args.out is not None:
         print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
     elif args.csv:

@@ -159,18 +159,20 @@ def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
     by_data = {}
     for run in sweep.all_runs:
         scored = run.config.evaluation.sets
-        by_data.setdefault((run.config.data, scored, run.measure), run)
-    for (data, scored, measure), run in by_data.items():
+        measures = (run.measure, *run.further)
+        by_data.setdefault((run.config.data, scored, measures), run)
+    for (data, scored, measures), run in by_data.items():
         with prefix_errors(f'arm {run.arm!r}'):
             source = sources.load(data)
             if is_dry_run and source.may_download:
                 continue
             found = sets.select(source.evaluation(), scored, 'evaluation.sets')
-            if measure.set not in found:
-                raise UserError(
-                    f'measure={str(measure)!r}: unknown set {measure.set!r}. '
-                    f'Choose one of {", ".join(found)}.'
-                )
+            for measure in measures:
+                if measure.set not in found:
+                    raise UserError(
+                        f'measure={str(measure)!r}: unknown set {measure.set!r}. '
+                        f'Choose one of {", ".join(found)}.'
+                    )
 
 
 def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:

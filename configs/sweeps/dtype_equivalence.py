@@ -10,5 +10,5 @@ from configs.sweeps import dtype
 
 def get_config() -> dict:
     return dtype.get_config() | dict(
-        seeds=tuple(range(10, 26)), margin='5%', measure='test loss'
+        seeds=tuple(range(10, 26)), margin='5%', measure=['test loss', 'test bleu']
     )

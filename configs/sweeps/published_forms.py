@@ -169,7 +169,7 @@ def get_config() -> dict:
         base='base',
         contrasts=[(arm, 'base') for arm in arms] + list(CONTROLS.items()),
         margin='5%',
-        measure='test loss',
+        measure=['test loss', 'test bleu'],
         departures=DEPARTURES,
         differs=(
             f'Two layers of width {WIDTH} on sentences of a grammar, for 600 steps; '

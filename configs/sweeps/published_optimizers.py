@@ -33,7 +33,7 @@ def get_config() -> dict:
             ('SOAP', CONTROL),
         ],
         margin='5%',
-        measure='test loss',
+        measure=['test loss', 'test bleu'],
         departures={
             'Muon': 'Embeddings, norms and biases are trained by NAdam, not AdamW.',
             'SOAP': 'Eigenbases are computed every 10 steps; no other was tried.',

@@ -83,7 +83,7 @@ def get_config() -> dict:
             for part in RATES
             if part != 'base'
         ],
-        measure='test loss',
+        measure=['test loss', 'test bleu'],
         margin='5%',
         forecast=HELD_OUT,
         departures={

@@ -78,6 +78,39 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     return Spread(statistics.fmean(there), sd, len(there))
 
 
+class FromNumber(NamedTuple):
+    """The difference of a mean over seeds from a fixed number.
+
+    Attributes:
+      low, high, p: Of a t test; None with one seed, or if nothing varies.
+    """
+
+    effect: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+
+
+def from_number(found: Spread, number: float) -> FromNumber:
+    """Tests the mean of a spread against a number that has no error of its own.
+
+    Examples:
+      >>> test = from_number(Spread(31.0, 1.0, 4), 30.0)
+      >>> round(test.low, 2), round(test.high, 2), round(test.p, 2)
+      (-0.59, 2.59, 0.14)
+    """
+    from scipy import stats
+
+    effect = found.mean - number
+    if not found.sd:
+        return FromNumber(effect)
+    error = found.sd / found.n**0.5
+    t = stats.t(found.n - 1)
+    reach = float(t.isf(LEVEL / 2)) * error
+    p = 2 * float(t.sf(abs(effect) / error))
+    return FromNumber(effect, effect - reach, effect + reach, p)
+
+
 class Contrast(NamedTuple):
     """The difference between an arm and a base, with its test, if any.
 

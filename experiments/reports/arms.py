@@ -17,10 +17,11 @@ from experiments.errors import UserError
 from experiments.evaluation.measure import LOWER_IS_BETTER, Measure
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
-from experiments.reports.analysis import Spread
+from experiments.reports.analysis import Design, Spread
 from experiments.runs import reading
 from experiments.runs.reading import SEEDS, Run, TextDifference
 from experiments.storage import run_title
+from experiments.sweeps import planning
 from experiments.sweeps.schema import Sweep
 
 NO_SWEEP = Sweep('', '', '', '', '', measure=Measure('', ''))
@@ -45,9 +46,9 @@ class Arm(NamedTuple):
     def by_seeds(self, measure: Measure) -> dict[Any, float]:
         scores = {}
         for run in self.scored:
-            of_set = run.evaluations.get(measure.set, {})
-            if of_set.get(measure.score) is not None:
-                scores[run.seeds] = of_set[measure.score]
+            score = run_score(run, measure)
+            if score is not None:
+                scores[run.seeds] = score
         return scores
 
     def spread(self, measure: Measure) -> Spread | None:
@@ -55,9 +56,17 @@ class Arm(NamedTuple):
 
     def cost(self, entry: str) -> Spread | None:
         """Returns the mean of `tokens`, `training_flops` or an entry of results."""
-        # Costs that aren't entries of a result are properties of a run.
-        costs = [getattr(run, entry, run.result.get(entry)) for run in self.scored]
-        return analysis.spread(costs)
+        return analysis.spread([run_cost(run, entry) for run in self.scored])
+
+
+def run_cost(run: Run, entry: str) -> float | None:
+    """Returns `tokens`, `training_flops` or an entry of a run's result."""
+    # Costs that aren't entries of a result are properties of a run.
+    return getattr(run, entry, run.result.get(entry))
+
+
+def run_score(run: Run, measure: Measure) -> float | None:
+    return run.evaluations.get(measure.set, {}).get(measure.score)
 
 
 class Study(NamedTuple):
@@ -66,6 +75,7 @@ class Study(NamedTuple):
     Attributes:
       sweep: The sweep of the runs. With `NO_SWEEP`, compares the runs as they are.
       trust_code: Allows metrics to run the commands that configs of the runs name.
+      further: Scores that the report compares too.
     """
 
     arms: tuple[Arm, ...]
@@ -73,6 +83,7 @@ class Study(NamedTuple):
     measure: Measure
     sweep: Sweep = NO_SWEEP
     trust_code: bool = False
+    further: tuple[Measure, ...] = ()
 
     @property
     def runs(self) -> list[Run]:
@@ -81,6 +92,21 @@ class Study(NamedTuple):
     @property
     def metrics(self) -> list[str]:
         return _metrics_of(self.runs)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the sweep chose by this score, and states its margin in its unit."""
+        return self.measure.score == self.sweep.measure.score
+
+    @property
+    def margin(self) -> float | None:
+        """The smallest difference that matters, if the sweep states it."""
+        return (self.sweep.margin or None) if self.decides else None
+
+    def design(self) -> Design:
+        """Returns what the intervals include."""
+        design = planning.design(self.sweep)
+        return design if self.decides else design._replace(trials={})
 
     @property
     def bases(self) -> dict[str, str]:
@@ -269,7 +295,9 @@ def study(
         )
     compared_with = _base(arms, base or sweep.base)
     decides = _measure(runs, measure or sweep.measure)
-    return Study(arms, compared_with, decides, sweep)
+    of_sweep = [_measure(runs, other) for other in sweep.further]
+    further = tuple(other for other in of_sweep if other != decides)
+    return Study(arms, compared_with, decides, sweep, further=further)
 
 
 def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:

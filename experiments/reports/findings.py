@@ -1,8 +1,10 @@
 """The answer of a report, and its tables."""
 
+import collections
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, combinations
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,14 @@ from experiments.evaluation.measure import Measure
 from experiments.metrics.base import OF_MODELS, Metric, score_decimals
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
-from experiments.reports.arms import Arm, Study, find_metric, lower_is_better
+from experiments.reports.arms import (
+    Arm,
+    Study,
+    find_metric,
+    lower_is_better,
+    run_cost,
+    run_score,
+)
 from experiments.reports.tables import (
     Table,
     column_decimals,
@@ -20,7 +29,7 @@ from experiments.reports.tables import (
     permutation_p,
 )
 from experiments.runs import reading
-from experiments.runs.reading import Translations
+from experiments.runs.reading import Entries, Translations
 from experiments.sweeps import planning
 
 Paired = tuple[Translations, Translations]  # of one seed: base, system
@@ -32,9 +41,14 @@ COSTS = {
     'tokens_per_second': 'tokens per second',
     'peak_memory_bytes': 'peak memory, bytes',
 }
+COSTS_OF_RUNS = ('train_seconds', 'train_cpu_seconds', 'parameters', 'training_flops')
+ANSWER = 'answer.json'  # in the folder of a report
 OTHER_SENTENCES = (
     'These intervals also include the variance from sampling test sentences. The '
     'intervals of the answer hold for this test set alone.'
+)
+_OF_RANKS = (
+    'Rank: 1–3 if two arms may be better, by simultaneous intervals of all pairs.'
 )
 NO_TEST = 'not testable'
 NOT_SIGNIFICANT = 'not significant'
@@ -49,7 +63,7 @@ def from_base(study: Study) -> dict[str, Contrast]:
         scores,
         contrasts=analysis.pairs_with(bases, scores),
         margin=margins(study),
-        design=planning.design(study.sweep),
+        design=study.design(),
         data=bases,
     )
     return {contrast.arm: contrast for contrast in found}
@@ -64,7 +78,7 @@ def declared_contrasts(study: Study) -> list[Contrast]:
         scores,
         contrasts=pairs,
         margin=margins(study),
-        design=planning.design(sweep),
+        design=study.design(),
         data=sweep.bases(sweep.base),
     )
 
@@ -73,8 +87,8 @@ def margins(study: Study) -> dict[str, float]:
     """Returns the smallest difference that matters next to each arm, if declared."""
     sweep = study.sweep
     found = {}
-    if sweep.margin_share and study.measure.score != sweep.measure.score:
-        return found  # a share of another score's error
+    if not study.decides:
+        return found  # it is declared for another score
     for arm, by_seeds in study.scores().items():
         margin = planning.margin(sweep, fmean(by_seeds.values()))
         if margin is not None:
@@ -91,9 +105,19 @@ def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
         return 'base'
     if contrast is None:
         return f'the base has {_missing(study, study.base)}'
+    fewest = min(seeds, len(study.base.by_seeds(study.measure)))
+    return verdict_with_base(study.measure, contrast, fewest)
+
+
+def verdict_with_base(measure: Measure, contrast: Contrast, seeds: int) -> str:
+    """Returns the verdict on a difference, or why it has no test.
+
+    Args:
+      seeds: The number of seeds of the arm or of its base, whichever has fewer.
+    """
     if contrast.p is not None:
-        return contrast_verdict(study, contrast)
-    if min(seeds, len(study.base.by_seeds(study.measure))) < 2:
+        return contrast_verdict(measure, contrast)
+    if seeds < 2:
         return ONE_SEED
     return f'{NO_TEST}: no variance between seeds'
 
@@ -111,15 +135,21 @@ def verdicts(study: Study, contrasts: Mapping[str, Contrast]) -> dict[Contrast, 
     }
 
 
-def contrast_verdict(study: Study, contrast: Contrast) -> str:
+def contrast_verdict(measure: Measure, contrast: Contrast) -> str:
     if contrast.p is None:
         return NO_TEST
     if contrast.significant:
         rises = contrast.effect > 0
-        return 'better' if rises == study.measure.higher_is_better else 'worse'
+        return 'better' if rises == measure.higher_is_better else 'worse'
     if contrast.equivalent:
         return 'equivalent'
     return NOT_SIGNIFICANT
+
+
+def entries(contrast: Contrast, verdict: str) -> Entries:
+    """Returns a contrast with its verdict, for JSON."""
+    more = {'detectable': contrast.detectable, 'verdict': verdict}
+    return contrast._asdict() | more
 
 
 def answer_table(
@@ -129,16 +159,53 @@ def answer_table(
     if asked:
         table = _differences(study, asked)
     else:
-        table = ranking(study, contrasts)
+        table = _with_ranks(study, ranking(study, contrasts))
         if study.sweep.contrasts:
             note = f'{table.note} The declared contrasts have no scores yet.'
             table = table._replace(note=note)
-    looks = study.sweep.looks
-    if looks == 1:
-        return table
-    # `--recompute` has no sweep to read the looks from.
-    rows = [(*row, looks) for row in table.rows]
-    return table._replace(columns=(*table.columns, 'looks'), rows=rows)
+    stated = {}
+    if study.margin is not None:
+        stated['margin'] = study.margin
+    if study.sweep.looks > 1:
+        stated['looks'] = study.sweep.looks
+    rows = [(*row, *stated.values()) for row in table.rows]
+    return table._replace(columns=(*table.columns, *stated), rows=rows)
+
+
+def _with_ranks(study: Study, table: Table) -> Table:
+    placed = ranks(study)
+    rows = [(arm, placed.get(arm), *cells) for arm, *cells in table.rows]
+    arm, *columns = table.columns
+    note = f'{_OF_RANKS} {table.note}'
+    return table._replace(columns=(arm, 'rank', *columns), rows=rows, note=note)
+
+
+def further_answers(study: Study) -> list[Table]:
+    """Returns the table of the answer for each further measure."""
+    found = []
+    for measure in study.further:
+        part = study._replace(measure=measure)
+        table = answer_table(part, from_base(part), declared_contrasts(part))
+        note = f'{study.measure} decides; {measure} does not. {table.note}'
+        if study.sweep.tune is not None:
+            note += (
+                ' The intervals do not include the choice of tuned values, because '
+                f'{study.sweep.measure.score} chose them.'
+            )
+        table = table._replace(
+            name=answer_name(study.measure, measure),
+            title=f'{table.title}: {measure}',
+            note=note,
+        )
+        found.append(table)
+    return found
+
+
+def answer_name(decides: Measure, further: Measure) -> str:
+    """Returns the name of the table of a further measure: `answer_bleu`."""
+    if further.set == decides.set:
+        return f'answer_{further.score}'
+    return f'answer_{further.set}_{further.score}'
 
 
 def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
@@ -147,7 +214,7 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
     rows = []
     for x in asked:
         effect, interval, p = contrast_cells(x)
-        said = contrast_verdict(study, x)
+        said = contrast_verdict(study.measure, x)
         test = (effect, interval, x.detectable, p, permutation_p(x), said)
         rows.append((x.arm, x.base, x.seeds, *test))
     note = (
@@ -162,11 +229,45 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
 
 
 def arms(study: Study) -> Table:
-    rows = [(arm.name, arm.spread(study.measure)) for arm in study.ranked()]
+    placed = ranks(study)
+    rows = [
+        (arm.name, placed.get(arm.name), arm.spread(study.measure))
+        for arm in study.ranked()
+    ]
     measure = str(study.measure)
     decimals = {measure: study.measure.decimals}
-    note = 'Mean ± standard deviation over seeds.'
-    return Table('arms', 'Arms, best first', ('arm', measure), rows, decimals, note)
+    note = f'{_OF_RANKS} Mean ± standard deviation over seeds.'
+    columns = ('arm', 'rank', measure)
+    return Table('arms', 'Arms, best first', columns, rows, decimals, note)
+
+
+def ranks(study: Study) -> dict[str, str]:
+    """Returns each arm's rank among those on its data: `1–3` if it is tied.
+
+    It reaches from 1 + the number of significantly better arms to the number of arms
+    minus that of significantly worse ones. Arms without a test have no rank.
+    """
+    scores = study.scores()
+    parts = [[arm.name for arm in x.arms if arm.name in scores] for x in study.by_data]
+    pairs = list(chain(*[combinations(names, 2) for names in parts]))
+    design, bases = study.design(), study.bases
+    found = analysis.compare(scores, contrasts=pairs, design=design, data=bases)
+    better = collections.Counter()  # number of arms that are better than this one
+    worse = collections.Counter()
+    for contrast in found:
+        order = [contrast.arm, contrast.base]
+        if contrast_verdict(study.measure, contrast) == 'worse':
+            order.reverse()
+        if contrast.significant:
+            worse[order[0]] += 1
+            better[order[1]] += 1
+    tested = set(chain(*[x[:2] for x in found if x.p is not None]))
+    placed = {}
+    for names in parts:
+        for name in tested.intersection(names):
+            first, last = 1 + better[name], len(names) - worse[name]
+            placed[name] = f'{first}–{last}' if first < last else str(first)
+    return placed
 
 
 def undeclared(study: Study, contrasts: Mapping[str, Contrast]) -> dict[str, Contrast]:
@@ -320,7 +421,7 @@ def paired_test(
 
 def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
     """Returns a sentence for each declared contrast, and notes that tables lack."""
-    lines = [_sentence(study, contrast) for contrast in contrasts]
+    lines = [sentence(study.measure, contrast) for contrast in contrasts]
     if contrasts and study.sweep.factor_of_data:
         lines.append(
             'Each difference is estimated from the runs on its own data, because '
@@ -345,10 +446,11 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
     return lines
 
 
-def _sentence(study: Study, contrast: Contrast) -> str:
-    form = console.number_form(study.measure.decimals)
+def sentence(measure: Measure, contrast: Contrast) -> str:
+    """Returns the answer to a declared contrast."""
+    form = console.number_form(measure.decimals)
     effect, interval, _ = contrast_cells(contrast)
-    word = contrast_verdict(study, contrast)
+    word = contrast_verdict(measure, contrast)
     facts = f'difference {format_cell(effect, form)}'
     if interval is not None:
         facts += f', 95% CI {format_cell(interval, form)}'
@@ -370,30 +472,40 @@ def costs(study: Study) -> Table:
 
 
 def runs(study: Study) -> Table:
-    """Returns the deciding score of each run; `--recompute` gets the answer from it."""
+    """Returns the scores and costs of each run, the deciding score first.
+
+    `--recompute` gets the answer from it. Columns without a value are left out.
+    """
     factor = study.sweep.factor_of_data
+    sets, names = _sets(study), [*study.metrics, *OF_MODELS]
+    measures = [Measure(of_set, score) for of_set in sets for score in names]
     rows = []
     for arm in study.arms:
-        by_seeds = arm.by_seeds(study.measure)
         for run in arm.scored:
-            if run.seeds not in by_seeds:
-                continue
-            row = [arm.name, run.seed, by_seeds[run.seeds]]
+            row: dict[str, Any] = {'arm': arm.name, 'seed': run.seed}
+            row['score'] = run_score(run, study.measure)
             if factor is not None:
-                row.append(study.sweep.levels[arm.name][factor])
+                row['data'] = study.sweep.levels[arm.name][factor]
+            row |= {str(measure): run_score(run, measure) for measure in measures}
+            row |= {entry: run_cost(run, entry) for entry in COSTS_OF_RUNS}
             rows.append(row)
-    columns = ['arm', 'seed', 'score']
-    if factor is not None:
-        columns.append('data')
-    return Table('runs', 'Runs', columns, rows)
+    known = {name for row in rows for name in row if row[name] is not None}
+    known |= {'arm', 'seed', 'score'}
+    columns = [name for name in (rows[0] if rows else known) if name in known]
+    cells = [[row[name] for name in columns] for row in rows]
+    return Table('runs', 'Runs', columns, cells)
+
+
+def _sets(study: Study) -> list[str]:
+    counted = [run for arm in study.arms for run in arm.scored]
+    return list(dict.fromkeys(chain(*[run.evaluations for run in counted])))
 
 
 def scores(study: Study) -> Table:
     counted = [run for arm in study.arms for run in arm.scored]
-    sets = dict.fromkeys(chain(*[run.evaluations for run in counted]))
     names = [*study.metrics, *OF_MODELS]
     rows = []
-    for name in sets:
+    for name in _sets(study):
         for arm in study.arms:
             spreads = [arm.spread(Measure(name, score)) for score in names]
             rows.append((name, arm.name, *spreads))
@@ -411,8 +523,29 @@ def published(study: Study) -> Table | None:
         for name, number in numbers.items():
             score = Measure(study.measure.set, name)
             here = arm.spread(score) or arm.cost(name)
-            rows.append((arm.name, name, number, here))
+            test = (None, None, None)
+            if here is not None:
+                test = contrast_cells(analysis.from_number(here, number))
+            rows.append((arm.name, name, number, here, *test))
     if not rows:
         return None
-    columns = ('arm', 'score', 'published', 'measured here')
-    return Table('published', 'Published and measured scores', columns, rows)
+    measured = ('measured here', 'difference', '95% CI', 'p')
+    columns = ('arm', 'score', 'published', *measured)
+    note = (
+        'Interval and p are those of a t test over seeds, for each row on its own. The '
+        'published number counts as exact.'
+    )
+    title = 'Published and measured scores'
+    return Table('published', title, columns, rows, note=note)
+
+
+def departures(study: Study) -> Table | None:
+    """Returns how arms differ from the forms that their papers describe."""
+    of_texts = collections.defaultdict(list)
+    for arm, text in study.sweep.departures.items():
+        of_texts[text].append(arm)
+    if not of_texts:
+        return None
+    rows = [('; '.join(arms), text) for text, arms in of_texts.items()]
+    columns = ('arms', 'differs from the paper in')
+    return Table('departures', 'Departures from the papers', columns, rows)

@@ -141,7 +141,7 @@ def _cell(levels: Mapping[str, str]) -> Cell:
 def table(study: Study) -> Table | None:
     """Returns the table of effects by cell, trends and forecasts, in percent."""
     sweep = study.sweep
-    if not sweep.forecast:
+    if not sweep.forecast or not study.decides:
         return None
     found = outlooks(study.scores(), sweep)
     cells = sorted({cell for outlook in found for cell in outlook.effects})

@@ -1,5 +1,9 @@
-"""The answer of a report for programs; docs/how_to/sweeps.md documents its fields."""
+"""The answer of a report for programs; docs/how_to/sweeps.md documents its fields.
 
+A report stores it as `findings.ANSWER`.
+"""
+
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,36 +23,25 @@ def as_dict(study: Study, notes: Sequence[str] = ()) -> Entries:
       notes: Further warnings, as in `page.write`.
     """
     sweep = study.sweep
-    from_base = findings.from_base(study)
-    declared = findings.declared_contrasts(study)
-    verdicts = findings.verdicts(study, from_base)
-    if declared:
-        verdicts |= {x: findings.contrast_verdict(study, x) for x in declared}
-        exploratory = list(findings.undeclared(study, from_base).values())
-    else:
-        exploratory = []
-    answer = declared or list(from_base.values())
-    of_sentences = findings.sentence_tests(study, answer)
-
-    def contrast(x: Contrast) -> Entries:
-        found = x._asdict() | {'detectable': x.detectable, 'verdict': verdicts[x]}
-        if x in of_sentences:
-            seeds, test = of_sentences[x]
-            return found | {'over_sentences': test._asdict() | {'seeds': seeds}}
-        return found | {'over_sentences': None}
-
+    design = study.design()
     warnings = [*designs.doubts(study), *conditions.warnings(study), *notes]
     return {
         'schema': SCHEMA,
+        'sweep': sweep.name,
         'question': sweep.question,
-        'measure': vars(study.measure),
         'level': LEVEL,
-        'looks': sweep.looks,
-        'margin': sweep.margin or None,
+        'looks': design.looks,
+        'blocks': design.blocks,
+        'trials': [
+            {'arm': arm, 'means': list(x.means), 'number': x.number}
+            for arm, x in design.trials.items()
+        ],
+        'margin': study.margin,
         'margin_share': sweep.margin_share or None,
-        'declared': bool(declared),
-        'contrasts': list(map(contrast, answer)),
-        'exploratory': list(map(contrast, exploratory)),
+        **_differences(study),
+        'further': [
+            _differences(study._replace(measure=measure)) for measure in study.further
+        ],
         'effects': [x._asdict() for x in designs.factor_effects(study)],
         'arms': [_arm(study, arm) for arm in study.ranked()],
         'conditions': [
@@ -57,6 +50,38 @@ def as_dict(study: Study, notes: Sequence[str] = ()) -> Entries:
         ],
         'budget': {'equal': sweep.equal, 'tuning': _tuning(study)},
         'warnings': warnings,
+    }
+
+
+def text(study: Study, notes: Sequence[str] = ()) -> str:
+    # A tuned value may be an object.
+    return json.dumps(as_dict(study, notes), indent=2, default=str)
+
+
+def _differences(study: Study) -> Entries:
+    """Returns the contrasts of the study's measure."""
+    from_base = findings.from_base(study)
+    declared = findings.declared_contrasts(study)
+    verdicts = findings.verdicts(study, from_base)
+    exploratory = []
+    if declared:
+        verdicts |= {x: findings.contrast_verdict(study.measure, x) for x in declared}
+        exploratory = list(findings.undeclared(study, from_base).values())
+    answer = declared or list(from_base.values())
+    of_sentences = findings.sentence_tests(study, answer)
+
+    def contrast(x: Contrast) -> Entries:
+        test = None
+        if x in of_sentences:
+            seeds, of_both = of_sentences[x]
+            test = of_both._asdict() | {'seeds': seeds}
+        return findings.entries(x, verdicts[x]) | {'over_sentences': test}
+
+    return {
+        'measure': vars(study.measure),
+        'declared': bool(declared),
+        'contrasts': list(map(contrast, answer)),
+        'exploratory': list(map(contrast, exploratory)),
     }
 
 

@@ -17,6 +17,7 @@ from experiments.reports import (
     figures,
     findings,
     forecasts,
+    json_answer,
     tables,
     texts,
 )
@@ -76,6 +77,7 @@ def write(
             for form, data in figures.files(figure).items():
                 files[f'figures/{figure.name}.{form}'] = data
     files['tables/runs.csv'] = tables.as_csv(findings.runs(study))
+    files[findings.ANSWER] = json_answer.text(study, notes) + '\n'
     number = console.count_noun(len(study.arms), 'arm')
     title = study.sweep.question or f'{number} by {study.measure}'
     files['report.md'] = markdown(title, sections)
@@ -98,6 +100,7 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
         [*_terms(study, drawn), *findings.answer(study, declared)],
         _some(
             findings.answer_table(study, contrasts, declared),
+            *findings.further_answers(study),
             *(of_arms if declared else ()),
             findings.over_sentences(study, drawn),
             equal_time.table(study),
@@ -111,10 +114,13 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
 
 
 def _terms(study: Study, contrasts: Sequence[Contrast]) -> list[str]:
-    """Returns the unit and direction of the measure, and the margins of contrasts."""
+    """Returns the unit and direction of the measure, further ones, and margins."""
     measure = study.measure
     score = figures.axis_title(measure.score, measure.set)
     lines = [f'Measure: {score}; {measure.direction}.']
+    if study.further:
+        others = ', '.join(map(str, study.further))
+        lines[0] += f' It decides. Further measures: {others}.'
     by_base = {x.base: x.margin for x in contrasts if x.margin is not None}
     if by_base:
         lines.append(
@@ -146,8 +152,12 @@ def _setup(study: Study) -> ReportSection:
         text.append(f'Source: {study.sweep.source}')
     if study.sweep.differs:
         text.append(f'Differences from the source: {study.sweep.differs}')
-    compared = _some(conditions.facts(study), findings.published(study))
-    return ReportSection('Setup', text, compared)
+    shown = _some(
+        conditions.facts(study),
+        findings.departures(study),
+        findings.published(study),
+    )
+    return ReportSection('Setup', text, shown)
 
 
 def _tuning(study: Study) -> ReportSection | None:

@@ -4,13 +4,11 @@ A report stores its own in the same format, as `tables/runs.csv`.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from experiments.errors import UserError, user_errors
-from experiments.reports.analysis import Contrast, Design, compare, pairs_with
+from experiments.reports.analysis import Contrast, compare
 from experiments.reports.tables import (
     Table,
     contrast_cells,
@@ -20,15 +18,17 @@ from experiments.reports.tables import (
 from experiments.storage import as_user_error
 
 COLUMNS = ('arm', 'seed', 'score')
-_OF_ANSWERS = ('difference', '95% CI low', '95% CI high')
 
 Scores = dict[str, dict[str, float]]
 
 
 def read_scores(path: Path) -> Scores:
+    """Returns the scores of a file. A run with an empty score is missing."""
     found: Scores = {}
-    for number, row in enumerate(_read_rows(path, COLUMNS), 2):
+    for number, row in enumerate(read_rows(path, COLUMNS), 2):
         arm, seed, score = (row[name] for name in COLUMNS)
+        if not score:
+            continue
         by_seed = found.setdefault(arm, {})
         where = f'{path}, line {number}'
         if seed in by_seed:
@@ -46,7 +46,7 @@ def read_scores(path: Path) -> Scores:
     return found
 
 
-def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+def read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
     with (
         as_user_error('read', path),
         path.open(encoding='utf-8-sig', newline='') as file,
@@ -59,6 +59,15 @@ def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
                     f'{path}: column {name!r} is missing. Found {", ".join(names)}.'
                 )
         return list(rows)
+
+
+def by_arm(rows: Sequence[Mapping[str, str]], column: str) -> Scores:
+    """Returns the scores of rows of `tables/runs.csv` that aren't empty."""
+    found: Scores = {}
+    for row in rows:
+        if row.get(column):
+            found.setdefault(row['arm'], {})[row['seed']] = float(row[column])
+    return found
 
 
 def compare_scores(path: Path, base: str) -> Table:
@@ -77,43 +86,3 @@ def as_table(contrasts: Sequence[Contrast]) -> Table:
     digits = shared_decimals([cell for row in rows for cell in row[3:5]])
     decimals: dict[str, int] = dict.fromkeys(measured, digits)
     return Table('contrasts', 'Contrasts', names, rows, decimals)
-
-
-def recompute(folder: Path) -> tuple[Table, list[str]]:
-    """Recomputes the answer of a report from its own scores.
-
-    Returns the differences, and the arms whose row in `answer.csv` disagrees in the
-    first three digits.
-    """
-    runs = folder / 'tables/runs.csv'
-    found = read_scores(runs)
-    of_runs = _read_rows(runs, COLUMNS)
-    data = {row['arm']: row['data'] for row in of_runs if 'data' in row}
-    answer = folder / 'tables/answer.csv'
-    rows = _read_rows(answer, ('arm',))
-    of_sets = [row['arm'] for row in rows if row.get('verdict') == 'base']
-    if of_sets:
-        bases = dict.fromkeys(found, of_sets[0])
-        bases |= {row['arm']: row['base'] for row in rows if 'base' in row}
-        pairs = pairs_with(bases, found)
-        data = data or bases
-    elif rows and all(row.get('base') for row in rows):
-        bases = {}
-        pairs = [(row['arm'], row['base']) for row in rows]
-    else:
-        raise UserError(f'{answer}: no base arm. Pass the directory of a report.')
-    looks = int(rows[0].get('looks') or 1)
-    with user_errors(f'{answer}: '):
-        design = Design(looks)
-        contrasts = compare(found, contrasts=pairs, design=design, data=data)
-    shipped = {(row['arm'], row.get('base') or bases[row['arm']]): row for row in rows}
-    others = [x.arm for x in contrasts if not _is_shipped(x, shipped.get(x[:2], {}))]
-    return as_table(contrasts), others
-
-
-def _is_shipped(contrast: Contrast, row: dict[str, str]) -> bool:
-    texts = [row.get(name) or 'nan' for name in _OF_ANSWERS]
-    shipped = np.array(texts, float)
-    # NumPy converts None to nan.
-    values = np.array([contrast.effect, contrast.low, contrast.high], float)
-    return np.allclose(shipped, values, rtol=1e-3, equal_nan=True)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from experiments.command_line import console
 from experiments.errors import printable
-from experiments.reports.analysis import Contrast, OverSentences, Spread
+from experiments.reports.analysis import Contrast, FromNumber, OverSentences, Spread
 
 # Markdown's markup characters, which are escaped in text.
 _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
@@ -146,7 +146,7 @@ def shared_decimals(values: Iterable[Any]) -> int:
 
 
 def contrast_cells(
-    contrast: Contrast | OverSentences,
+    contrast: Contrast | OverSentences | FromNumber,
 ) -> tuple[Difference, Interval | None, PValue | None]:
     effect = Difference(contrast.effect)
     low, high, p = contrast.low, contrast.high, contrast.p

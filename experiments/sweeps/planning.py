@@ -73,7 +73,7 @@ def _trials(sweep: Sweep) -> list[PlannedRun]:
         for value in tune.tried:
             for run in _planned_runs(sweep, arm, tune.seeds, value, only):
                 measure = dataclasses.replace(run.measure, set=tune.set)
-                trials.append(run._replace(measure=measure))
+                trials.append(run._replace(measure=measure, further=()))
     _check_runs(sweep, trials)
     return trials
 
@@ -264,13 +264,14 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
                     f'{run.path}: trained with fewer train.steps or train.epochs. Move '
                     'it away.'
                 )
-        name = run.measure.set
         scored = run.config.evaluation.sets
-        if scored and name not in sets.split_names(scored, [name]):
-            raise ValueError(
-                f'measure={quote(str(run.measure))}: evaluation.sets={quote(scored)} '
-                f'lacks {name!r}. Add it, or measure a listed set.'
-            )
+        for measure in (run.measure, *run.further):
+            name = measure.set
+            if scored and name not in sets.split_names(scored, [name]):
+                raise ValueError(
+                    f'measure={quote(str(measure))}: evaluation.sets={quote(scored)} '
+                    f'lacks {name!r}. Add it, or measure a listed set.'
+                )
         if sweep.margin_share and _perfect_score(run) is None:
             raise ValueError(
                 f'margin: {run.measure.score} has no known perfect score, so its '
@@ -297,13 +298,16 @@ def _planned_runs(
         if sweep.equal != 'steps':
             overrides['train.steps'] = _equal_steps(sweep, overrides)
         found = _settings(sweep, overrides)
-        measure = sweep.measure.resolve(found.config.evaluation.metrics)
+        spec = found.config.evaluation.metrics
+        measure = sweep.measure.resolve(spec)
+        further = tuple(other.resolve(spec) for other in sweep.further)
         for seed in seeds:
             check_value(SEED, config_fields()[SEED].kind, seed)
     path = directory.RUNS / sweep.name / directory.folder_name(arm)
     if value is not None:
         path /= directory.folder_name(str(value))
     runs = []
+    others = measure, value, sweep.crossed, further
     for seed in seeds:
         train = dataclasses.replace(found.config.train, seed=seed)
         config = dataclasses.replace(found.config, train=train)
@@ -311,9 +315,7 @@ def _planned_runs(
         if seed == found.defaults[SEED]:
             del changed[SEED]
         where = path / f'seed={seed}'
-        runs.append(
-            PlannedRun(arm, seed, changed, where, config, measure, value, sweep.crossed)
-        )
+        runs.append(PlannedRun(arm, seed, changed, where, config, *others))
     return runs
 
 

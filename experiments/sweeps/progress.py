@@ -30,6 +30,9 @@ def heading(sweep: Sweep) -> str:
         runs = f'{runs}, after {tried} of {sweep.tune.field} per arm'
     # Only planned runs know the direction of a metric.
     measure = sweep.all_runs[0].measure
+    decides = f'{sweep.measure}, {measure.direction}'
+    if sweep.further:
+        decides += f'; also {", ".join(map(str, sweep.further))}'
     return console.facts(
         {
             'sweep': sweep.name,
@@ -37,7 +40,7 @@ def heading(sweep: Sweep) -> str:
             'source': sweep.source,
             'runs': runs,
             'base': sweep.base,
-            'measure': f'{sweep.measure}, {measure.direction}',
+            'measure': decides,
             **({'looks': _looks(sweep)} if sweep.earlier_looks else {}),
             **({'margin': sweep.margin_text} if sweep.margin_text else {}),
         }

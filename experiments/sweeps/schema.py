@@ -43,6 +43,7 @@ class PlannedRun(NamedTuple):
     Attributes:
       path: `runs/<sweep>/<arm>/seed=1`, or, with tuning,
         `runs/<sweep>/<arm>/<value>/seed=1`.
+      further: Scores that are also reported.
       crossed: Fields of crossed factors, which may have no effect in an arm.
     """
 
@@ -54,6 +55,7 @@ class PlannedRun(NamedTuple):
     measure: Measure
     value: Any = None
     crossed: frozenset[str] = frozenset()
+    further: tuple[Measure, ...] = ()
 
     @property
     def asked(self) -> Fields:
@@ -125,6 +127,8 @@ class Sweep:
       source: Origin of the question or the published numbers.
       base: The arm that the others are compared with.
       measure: The deciding score; a sweep file gives it as 'test bleu'.
+      further: Scores that the report compares too. A sweep file gives them after the
+        deciding one: ['test loss', 'test bleu'].
       arms: Overrides of each arm by field, or by a component's argument:
         'optimizer.schedule.peak'.
       factors: Overrides of each level by factor. Every combination of levels is an arm.
@@ -163,6 +167,7 @@ class Sweep:
     config: str
     base: str
     measure: Measure
+    further: tuple[Measure, ...] = ()
     arms: dict = dataclasses.field(default_factory=dict)
     factors: dict = dataclasses.field(default_factory=dict)
     levels: dict = dataclasses.field(default_factory=dict)
@@ -280,7 +285,7 @@ class Sweep:
 
 
 NOT_OF_THE_FILE = (
-    *('name', 'until', 'margin_share', 'digest'),
+    *('name', 'further', 'until', 'margin_share', 'digest'),
     *('reports', 'analyzed', 'trials', 'runs', 'ended'),
 )
 
@@ -313,9 +318,9 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
         with user_errors('tune: '):
             tuning = _with_tuples(values['tune'])
             values['tune'] = Component.of('tuning', tuning, Tuning).make()
+    further = ()
     if 'measure' in values:
-        validation.check('measure', str, values['measure'])
-        values['measure'] = Measure.parse(values['measure'])
+        values['measure'], *further = _measures(values['measure'])
     until = None
     if isinstance(values.get('seeds'), str):
         until = _until(values['seeds'])
@@ -325,6 +330,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
         share = _share(values.pop('margin'))
     Component.of('sweep', values, Sweep).check(NOT_OF_THE_FILE)
     values |= {'margin_share': share, 'name': name, 'digest': digest, 'until': until}
+    values['further'] = tuple(further)
     if values.get('factors'):
         values |= _factors(values)
     for field in ('arms', 'published'):
@@ -342,6 +348,18 @@ def _share(margin: str) -> float:
             'a share of the remaining error.'
         )
     return float(number) / 100
+
+
+def _measures(stated: Any) -> list[Measure]:
+    texts = stated if isinstance(stated, tuple) else (stated,)
+    for text in texts:
+        validation.check('measure', str, text)
+    if not texts or len(set(texts)) < len(texts):
+        raise UserError(
+            f"measure: {quote(texts)} must be different scores, such as ['test loss', "
+            "'test bleu']."
+        )
+    return list(map(Measure.parse, texts))
 
 
 def _until(seeds: str) -> Until:
@@ -509,8 +527,9 @@ def _check_tuning(sweep: Sweep) -> None:
         raise UserError(
             f'tune: seeds={quote(tune.seeds)} must differ from the reported seeds.'
         )
-    if sweep.measure.set == tune.set:
-        raise UserError(
-            f'tune: set={quote(tune.set)} is the reported set, by measure='
-            f'{quote(str(sweep.measure))}. Choose another, such as val.'
-        )
+    for measure in (sweep.measure, *sweep.further):
+        if measure.set == tune.set:
+            raise UserError(
+                f'tune: set={quote(tune.set)} is the reported set, by measure='
+                f'{quote(str(measure))}. Choose another, such as val.'
+            )

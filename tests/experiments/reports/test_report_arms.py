@@ -13,6 +13,7 @@ from made_runs import (
     sweep,
     translate,
 )
+from scipy import stats
 
 from experiments import report, storage
 from experiments.errors import UserError
@@ -443,9 +444,57 @@ def test_a_report_names_the_file_that_declared_its_question(tmp_path):
 def test_what_was_published_stands_beside_what_was_found(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 32.0), 8: [32.0]})
     table = findings.published(study(paths, sweep(tmp_path)))
+    test = stats.ttest_1samp([30.0, 32.0], 25.5)
+    ends = [x - 25.5 for x in test.confidence_interval(0.95)]
+    low, high = (f'{x:.4g}'.replace('-', '−') for x in ends)
     assert table.cells() == [
-        ['few', 'bleu', '25.5', '31.0 ± 1.4'],
-        ['few', 'parameters', '65,000,000', '1,000'],
-        ['many', 'bleu', '25.8', '32'],
+        [
+            *('few', 'bleu', '25.5', '31.0 ± 1.4', '5.5'),
+            *(f'{low} to {high}', f'{test.pvalue:.3f}'),
+        ],
+        ['few', 'parameters', '65,000,000', '1,000', '−64,999,000', '-', '-'],
+        ['many', 'bleu', '25.8', '32', '6.2', '-', '-'],
     ]
     assert findings.published(study(paths)) is None
+
+
+@pytest.mark.parametrize(
+    ('measure', 'placed'),
+    [
+        ('test bleu', {'few': '3', 'many': '1–2', 'most': '1–2'}),
+        ('test ter', {'few': '1', 'many': '2–3', 'most': '2–3'}),
+    ],
+)
+def test_arms_that_do_not_differ_share_their_ranks(tmp_path, measure, placed):
+    scores = {4: (30.0, 30.3, 30.1), 8: (40.0, 40.1, 40.3), 16: (40.2, 40.0, 40.4)}
+    paths = []
+    for number, of_seeds in scores.items():
+        for seed, score in enumerate(of_seeds):
+            of_set = {'direction': 'en-de', 'sentences': 3, 'lower_is_better': ['ter']}
+            of_set |= {'loss': 1.0, 'perplexity': 2.7, 'accuracy': 0.5}
+            for name in ('bleu', 'ter'):
+                of_set |= {name: score, f'{name}_signature': name}
+            fields = {'model__num_heads': number, 'train__seed': seed}
+            path = tmp_path / f'{number},{seed}'
+            result = {'evaluations': {'test': of_set}}
+            metrics = {'evaluation__metrics': '[bleu, ter]'}
+            paths.append(make(path, score, result=result, **metrics, **fields))
+    found = study(paths, measure=measure)
+    names = {'few': 'num_heads=4', 'many': 'num_heads=8', 'most': 'num_heads=16'}
+    assert findings.ranks(found) == {names[arm]: x for arm, x in placed.items()}
+    rows = findings.answer_table(found, findings.from_base(found), []).rows
+    assert {row[0]: row[1] for row in rows} == findings.ranks(found)
+    assert {row[0]: row[1] for row in findings.arms(found).rows} == findings.ranks(
+        found
+    )
+    assert findings.ranks(study(paths[::3])) == {}
+
+
+def test_departures_of_arms_are_listed_once_for_each_text(tmp_path):
+    paths = heads(tmp_path, {4: [30.0], 8: [31.0]})
+    assert findings.departures(study(paths, sweep(tmp_path))) is None
+    texts = {'few': 'No bias.', 'most': 'Two layers.', 'many': 'No bias.'}
+    departing = dataclasses.replace(sweep(tmp_path), departures=texts)
+    table = findings.departures(study(paths, departing))
+    assert table.columns[1] == 'differs from the paper in'
+    assert table.rows == [('few; many', 'No bias.'), ('most', 'Two layers.')]

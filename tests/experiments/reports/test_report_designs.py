@@ -1,6 +1,7 @@
 """Tests of a report's analysis of factors and tuning."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ from experiments.reports import (
     figures,
     findings,
     page,
+    recomputation,
     tables,
 )
-from experiments.reports import scores as report_scores
 from experiments.reports.arms import Arm, Study
 from experiments.runs import reading
 from experiments.sweeps import planning
@@ -173,12 +174,12 @@ def test_an_arm_stands_beside_the_base_on_its_own_data(folder, measure):
         'Compared with 2000, pre_norm: Runs have different numbers of sentences in test'
     )
     page.write(study, folder / 'report')
-    again, others = report_scores.recompute(folder / 'report')
-    assert [row[:2] for row in again.rows] == [
+    again = recomputation.recompute(folder / 'report')
+    assert {x[:2] for x in again.contrasts} == {
         ('2000, rezero', '2000, pre_norm'),
         ('3000, rezero', '3000, pre_norm'),
-    ]
-    assert not others
+    }
+    assert not again.mismatches
 
 
 @pytest.mark.parametrize('seeds', [[0, 1, 2], 'until(half_width=1.0, most=9)'])
@@ -189,26 +190,44 @@ def test_an_answer_is_recomputed_with_its_design(folder, contrasts, seeds):
         'model.residual': ['pre_norm', 'rezero'],
     }
     design = dict(factors=factors, base='2000, pre_norm', contrasts=contrasts)
-    sweep = planned(folder, arms=..., seeds=seeds, **design)
+    measure = ['test bleu', 'test chrf']
+    sweep = planned(folder, arms=..., seeds=seeds, measure=measure, **design)
     for i, run in enumerate(sweep.runs):
         score = 30.0 + i * i % 7 + 9 * run.arm.startswith('3000') * run.seed
         make(run.path, score, train__seed=run.seed)
-        finish(run, score)
     report = folder / 'report'
     page.write(read_study(sweep), report)
-    again, others = report_scores.recompute(report)
-    found = [tuple(row[:2]) for row in again.rows]
-    declared = [*contrasts, ('2000, rezero', '2000, pre_norm')][:1]
-    assert found[0] == declared[0] and not others
-    file = report / 'tables/answer.csv'
+    again = recomputation.recompute(report)
+    first = again.contrasts[0]
+    declared = [*contrasts, ('2000, rezero', '2000, pre_norm')][0]
+    assert first[:2] == declared and not again.mismatches
+    file = report / 'tables/answer_chrf.csv'
     rows = list(csv.DictReader(file.read_text('utf-8').splitlines()))
     assert [row.get('looks') for row in rows] == [
         '3' if isinstance(seeds, str) else None for row in rows
     ]
-    wrong = file.read_text('utf-8').replace(f'{again.rows[0][3]}', '99')
-    file.write_text(wrong, encoding='utf-8')
-    _, others = report_scores.recompute(report)
-    assert others == [declared[0][0]]
+    (row,) = [x for x in rows if x['arm'] == declared[0]]
+    text = file.read_text('utf-8').replace(row['95% CI low'], '99')
+    file.write_text(text, encoding='utf-8')
+    (mismatch,) = recomputation.recompute(report).mismatches
+    assert mismatch[:3] == ('tables/answer_chrf.csv', declared[0], '95% CI low')
+
+
+def test_recomputed_intervals_include_the_choice_of_tuned_values(tuned, folder):
+    for run in tuned.sweep.runs:
+        score = 30.0 + run.seed * (1 + (run.arm == 'wide'))
+        make(run.path, score, train__seed=run.seed)
+    study = read_study(tuned.sweep)
+    assert study.design().trials
+    page.write(study, folder / 'report')
+    assert recomputation.recompute(folder / 'report').mismatches == []
+    file = folder / 'report/answer.json'
+    answer = json.loads(file.read_text('utf-8'))
+    for trial in answer['trials']:
+        trial['means'] = [30.0, 29.9, 29.8]
+    file.write_text(json.dumps(answer), encoding='utf-8')
+    found = recomputation.recompute(folder / 'report').mismatches
+    assert {'low', 'high', 'p'} <= {x.column for x in found}
 
 
 @pytest.mark.parametrize('measure', ['test bleu', 'test loss'])

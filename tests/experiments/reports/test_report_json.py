@@ -37,6 +37,7 @@ def study(tmp_path_factory):
             contrasts=asked,
             margin=0.5,
             tune=TUNE,
+            measure=['test bleu', 'test chrf'],
         )
         for run in sweep.trials:
             finish(run, by_value(run))
@@ -62,7 +63,7 @@ def test_contrasts_are_those_of_the_text_report(study, answer):
     rows = {row[0]: row for row in findings.ranking(study, from_base).rows}
     assert answer['declared'] and len(declared) == 1 and len(others) == 2
     (of_table,) = findings.answer_table(study, from_base, declared).rows
-    assert answer['contrasts'][0]['verdict'] == of_table[-1]
+    assert (answer['contrasts'][0]['verdict'], 0.5) == of_table[-2:]
     for found, x in zip(
         [*answer['contrasts'], *answer['exploratory']],
         [*declared, *others.values()],
@@ -76,6 +77,23 @@ def test_contrasts_are_those_of_the_text_report(study, answer):
     expected = test._asdict() | {'seeds': seeds}
     assert answer['contrasts'][0]['over_sentences'] == expected
     assert seeds == 3 and answer['exploratory'][0]['over_sentences'] is None
+
+
+def test_further_measures_have_their_own_contrasts(study, answer):
+    (further,) = answer['further']
+    chrf = study._replace(measure=study.further[0])
+    assert further['measure'] == vars(chrf.measure)
+    (contrast,) = findings.declared_contrasts(chrf)
+    assert contrast._asdict().items() <= further['contrasts'][0].items()
+    # The intervals of the deciding measure include the choice of the tuned value.
+    assert [x['arm'] for x in answer['trials']] == list(study.sweep.arms)
+    assert chrf.design().trials == {} and chrf.margin is None
+    assert further['contrasts'][0]['equivalent'] is None
+    assert answer['contrasts'][0]['equivalent'] is not None
+    (table,) = findings.further_answers(study)
+    assert table.name == 'answer_chrf'
+    assert table.note.startswith('test bleu decides; test chrf does not. ')
+    assert 'do not include the choice of tuned values, because bleu' in table.note
 
 
 def test_effects_arms_and_budget_are_those_of_the_text_report(study, answer):

@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 import pytest
-from made_runs import REFERENCES, SOURCES, fail, heads, make, sweep, translate
+from made_runs import BLEU, REFERENCES, SOURCES, fail, heads, make, sweep, translate
 
 import experiments.report
 from experiments.errors import UserError
@@ -124,7 +124,7 @@ def test_the_page_is_small_and_needs_no_other_file(report):
 
 def test_markdown_tells_the_same(report):
     text = (report / 'report.md').read_text('utf-8')
-    assert '| num\\_heads=8 |     3 | 37.00 ± 2.00 |' in text
+    assert '| num\\_heads=8 | 1    |     3 | 37.00 ± 2.00 |' in text
     assert text.index('figures/differences.svg') < text.index('seed 9: diverged')
     assert 'seed 9: diverged' in text
     assert '<script>' not in text
@@ -135,16 +135,70 @@ def test_markdown_tells_the_same(report):
 def test_a_report_explains_its_measure_and_margin(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, 'files', lambda figure: {})
     paths = heads(tmp_path / 'runs', {4: (30.0, 31.0), 8: (32.0, 33.5)})
-    known = {'margin': 0.5, 'differs': '', 'source': ''}
-    of_sweep = dataclasses.replace(sweep(tmp_path / 'runs'), **known)
     measure = Measure('test', 'loss', higher_is_better=False)
+    known = {'margin': 0.5, 'measure': measure, 'differs': '', 'source': ''}
+    of_sweep = dataclasses.replace(sweep(tmp_path / 'runs'), **known)
     runs = [read_run(path) for path in paths]
-    page.write(arms.study(runs, of_sweep, measure=measure), tmp_path / 'report')
+    page.write(arms.study(runs, of_sweep), tmp_path / 'report')
     text = (tmp_path / 'report/report.md').read_text('utf-8')
     assert 'Measure: Loss (nats per token) on test; lower is better.' in text
     assert 'Equivalence margin: ± 0.5.' in text
     assert 'Lower is better: loss, perplexity.' in text
     assert 'ource:' not in text
+
+
+def test_report_compares_further_measures_and_says_which_decides(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, 'files', lambda figure: {})
+    paths = []
+    for number, bleu in ((4, 30.0), (8, 35.0)):
+        for seed in range(3):
+            # The arm with the better BLEU has the worse loss.
+            scores = {'direction': 'en-de', 'sentences': 3, 'bleu_signature': 'a'}
+            scores |= {'loss': bleu / 10 + seed * number / 100, 'perplexity': 9.0}
+            scores |= {'accuracy': None, 'bleu': bleu + seed * number / 16}
+            paths.append(
+                make(
+                    tmp_path / f'runs/run,heads={number},train.seed={seed}',
+                    bleu,
+                    result={'evaluations': {'test': scores}, 'train_cpu_seconds': 7.0},
+                    evaluation__metrics='bleu',
+                    model__num_heads=number,
+                    train__seed=seed,
+                )
+            )
+    loss = Measure('test', 'loss', higher_is_better=False)
+    known = {'measure': loss, 'further': (BLEU,), 'margin': 0.1}
+    of_sweep = dataclasses.replace(sweep(tmp_path / 'runs'), **known)
+    runs = [read_run(path) for path in paths]
+    page.write(arms.study(runs, of_sweep), tmp_path / 'report')
+    text = (tmp_path / 'report/report.md').read_text('utf-8')
+    assert 'lower is better. It decides. Further measures: test bleu.' in text
+    assert '### Arms, best first: test bleu' in text
+    assert 'test loss decides; test bleu does not. ' in text
+
+    def table(name):
+        file = tmp_path / f'report/tables/{name}.csv'
+        return list(csv.DictReader(io.StringIO(file.read_text('utf-8'))))
+
+    verdicts = {
+        name: [(row['arm'], row['verdict'], row.get('margin')) for row in table(name)]
+        for name in ('answer', 'answer_bleu')
+    }
+    assert verdicts['answer'][:2] == [('few', 'base', '0.1'), ('many', 'worse', '0.1')]
+    better = [('many', 'better', None), ('few', 'base', None)]
+    assert verdicts['answer_bleu'][:2] == better
+    columns = 'arm seed score loss perplexity bleu train_seconds train_cpu_seconds'
+    first, *_ = table('runs')
+    sets = ('loss', 'perplexity', 'bleu')
+    assert set(first) == {
+        *(f'test {x}' if x in sets else x for x in columns.split()),
+        'parameters',
+    }
+    assert list(first)[:3] == ['arm', 'seed', 'score']
+    assert first['score'] == first['test loss'] == '3.0'
+    assert (first['test bleu'], first['train_cpu_seconds']) == ('30.0', '7.0')
+    answer = json.loads((tmp_path / 'report/answer.json').read_text('utf-8'))
+    assert answer['sweep'] == 'heads' and answer['measure']['score'] == 'loss'
 
 
 def test_the_same_runs_give_the_same_page(study, report, tmp_path, monkeypatch):

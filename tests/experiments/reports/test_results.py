@@ -2,63 +2,144 @@
 
 import csv
 import functools
+import io
+import json
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from experiments import report
 from experiments.errors import UserError
-from experiments.reports import findings, scores
+from experiments.evaluation.measure import Measure
+from experiments.reports import findings, recomputation
 from experiments.reports.tables import escape_markdown
-from experiments.sweeps import planning
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted(x.parents[1] for x in (ROOT / 'results').glob('*/tables/runs.csv'))
+LOOKS = ROOT / 'results/optimizers_tuned'  # three arms, two looks, a margin
 
 
-def arms(folder):
-    _, *runs = (folder / 'tables/runs.csv').read_text('utf-8').splitlines()
-    return {run.rsplit(',', 2)[0] for run in runs}
-
-
-# Of one arm there is nothing to compare.
-FOLDERS = [folder for folder in SHIPPED if len(arms(folder)) > 1]
-
-
-@pytest.mark.parametrize('folder', FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize('folder', SHIPPED, ids=lambda folder: folder.name)
 def test_the_answer_follows_from_the_runs(folder):
-    table, others = scores.recompute(folder)
-    assert table.rows and not others
+    assert recomputation.recompute(folder).mismatches == []
 
 
-def test_an_answer_that_does_not_follow_is_said(tmp_path, command, capsys):
-    folder = shutil.copytree(FOLDERS[0], tmp_path / 'x')
+@pytest.fixture
+def folder(tmp_path):
+    return shutil.copytree(LOOKS, tmp_path / 'x')
+
+
+def change_table(folder, column, value, row=0):
+    file = folder / 'tables/answer.csv'
+    rows = list(csv.DictReader(io.StringIO(file.read_text('utf-8'))))
+    rows[row][column] = value
+    lines = [','.join(rows[0]), *(','.join(x.values()) for x in rows)]
+    file.write_text('\n'.join(lines), encoding='utf-8')
+
+
+def change_answer(folder, change):
+    file = folder / 'answer.json'
+    answer = json.loads(file.read_text('utf-8'))
+    change(answer)
+    file.write_text(json.dumps(answer), encoding='utf-8')
+
+
+def changed(folder):
+    """Returns the file, row and column of each value that does not follow."""
+    found = recomputation.recompute(folder).mismatches
+    return {(x.file, x.row, x.column) for x in found}
+
+
+@pytest.mark.parametrize(
+    'column', ['verdict', 'margin', 'looks', 'minimum detectable', 'p', '95% CI low']
+)
+def test_changed_value_of_the_table_is_named(folder, column):
+    change_table(folder, column, 'worse' if column == 'verdict' else '1', row=2)
+    arm = 'schedule-free AdamW'
+    assert changed(folder) == {('tables/answer.csv', arm, column)}
+
+
+@pytest.mark.parametrize('column', ['verdict', 'detectable', 'equivalent', 'permuted'])
+def test_changed_value_of_the_answer_is_named(folder, column):
+    value = 'equivalent' if column == 'verdict' else 0.5
+    change_answer(folder, lambda x: x['contrasts'][1].update({column: value}))
+    assert changed(folder) == {('answer.json', 'SOAP compared with Adam', column)}
+
+
+def test_changed_looks_and_margin_of_the_answer_are_named(folder):
+    change_answer(folder, lambda answer: answer.update(looks=1, margin=20.0))
+    found = changed(folder)
+    for arm in ('Muon', 'SOAP'):
+        for column in ('looks', 'margin', 'p', '95% CI high', 'minimum detectable'):
+            assert ('tables/answer.csv', arm, column) in found
+    arm = 'schedule-free AdamW'
+    assert ('tables/answer.csv', arm, 'verdict') in found
+    pair = f'{arm} compared with Adam'
+    columns = {'low', 'high', 'p', 'permuted', 'detectable', 'verdict', 'equivalent'}
+    assert {('answer.json', pair, x) for x in columns} <= found
+
+
+def test_missing_contrast_is_named(folder):
+    change_answer(folder, lambda answer: answer['contrasts'].pop())
+    arm = 'schedule-free AdamW'
+    # Fewer contrasts also have narrower intervals.
+    assert ('tables/answer.csv', arm, 'difference') in changed(folder)
+    file = folder / 'tables/answer.csv'
+    lines = (LOOKS / 'tables/answer.csv').read_text('utf-8').splitlines()
+    shutil.copy(LOOKS / 'answer.json', folder)
+    file.write_text('\n'.join(lines[:-1]), encoding='utf-8')
+    assert changed(folder) == {('tables/answer.csv', arm, 'row')}
+
+
+def test_command_names_what_does_not_follow(folder, command, capsys):
+    assert 'matches ' in command(report, f'--recompute={folder}').out
     file = folder / 'tables/runs.csv'
-    first, arm, *rest = file.read_text('utf-8').splitlines()
-    changed = f'{arm.rpartition(",")[0]},99'
-    file.write_text('\n'.join([first, changed, *rest]), encoding='utf-8')
+    text = file.read_text('utf-8').replace('Muon,0,55.86', 'Muon,0,45.86')
+    file.write_text(text, encoding='utf-8')
     with pytest.raises(SystemExit):
+        command(report, f'--recompute={folder}', '--json')
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out)
+    assert answer['contrasts'][0]['effect'] == pytest.approx(7.037 - 10 / 8, abs=1e-3)
+    first, *_ = answer['differs']
+    assert first['row'] == 'Muon compared with Adam' and first['column'] == 'effect'
+    line = f'{folder}/tables/answer.csv: Muon: difference is 7.037 instead of 5.787'
+    assert line in shown.err
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (lambda answer: answer.pop('blocks'), 'blocks is missing'),
+        (lambda answer: answer.update(looks=0), 'looks must be a positive number'),
+        (
+            lambda answer: answer.update(further=[{}]),
+            r'further\[0\].measure is',
+        ),
+        (lambda answer: answer['contrasts'][0].pop('arm'), 'contrasts.arm is missing'),
+        (
+            lambda answer: answer['contrasts'][0].update(arm='x'),
+            "answer.json: unknown arm 'x'",
+        ),
+    ],
+)
+def test_damaged_answer_is_an_error_of_one_line(folder, change, message):
+    change_answer(folder, change)
+    with pytest.raises(UserError, match=message) as error:
+        recomputation.recompute(folder)
+    assert '\n' not in str(error.value)
+
+
+def test_report_without_an_answer_must_be_written_again(folder, command):
+    (folder / 'answer.json').unlink()
+    with pytest.raises(UserError, match='Write the report again with --out'):
         command(report, f'--recompute={folder}')
-    assert 'answer.csv differs in ' in capsys.readouterr().err
-    with pytest.raises(UserError, match='--base: has no effect with --recompute'):
-        command(report, f'--recompute={folder}', '--base=x')
-    file.with_name('answer.csv').write_text('arm\nx\n', encoding='utf-8')
-    with pytest.raises(UserError, match='answer.csv: no base arm'):
-        scores.recompute(folder)
-
-
-def declared(folder):
-    sweep = planning.load(ROOT / f'configs/sweeps/{folder.name}.py')
-    found = scores.read_scores(folder / 'tables/runs.csv')
-    study = SimpleNamespace(
-        sweep=sweep,
-        scores=lambda: found,
-        measure=sweep.measure,
-    )
-    return findings.answer(study, findings.declared_contrasts(study))
+    for flag in ('--base=x', '--csv', '--out=x', '--scores=x'):
+        message = f'{flag.split("=")[0]}: has no effect with --recompute'
+        with pytest.raises(UserError, match=message):
+            command(report, f'--recompute={folder}', flag)
 
 
 # Three at each commit, all of them each night.
@@ -66,12 +147,15 @@ def declared(folder):
     'folder',
     [
         pytest.param(folder, marks=[pytest.mark.slow] * (i >= 3), id=folder.name)
-        for i, folder in enumerate(FOLDERS)
+        for i, folder in enumerate(SHIPPED)
     ],
 )
 def test_a_report_says_what_its_scores_say_of_the_question(folder):
     text = (folder / 'report.md').read_text('utf-8')
-    for sentence in declared(folder):
+    answer, contrasts, _ = recomputation.recompute(folder)
+    measure = Measure(**answer['measure'])
+    for contrast in contrasts if answer['declared'] else ():
+        sentence = findings.sentence(measure, contrast)
         assert escape_markdown(sentence) in text
 
 
@@ -133,4 +217,6 @@ def test_a_page_quotes_numbers_that_a_table_has(page):
 
 def test_readme_counts_the_sweeps_with_several_arms():
     text = (ROOT / 'README.md').read_text('utf-8')
-    assert f' {len(FOLDERS)} ablations' in text
+    answers = [json.loads((x / 'answer.json').read_text('utf-8')) for x in SHIPPED]
+    several = sum(len(answer['arms']) > 1 for answer in answers)
+    assert f' {several} ablations' in text

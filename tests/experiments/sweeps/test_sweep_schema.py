@@ -11,7 +11,7 @@ from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
 from experiments.runs import directory
-from experiments.sweeps import planning
+from experiments.sweeps import planning, progress
 
 FIELDS = {
     'question': 'How many heads?',
@@ -64,6 +64,18 @@ def test_its_runs_have_the_measure_with_its_direction(tmp_path, text, expected):
     assert (sweep.measure.set, sweep.measure.score) == (expected.set, expected.score)
     assert {run.measure for run in sweep.runs} == {expected}
     assert str(expected) == text
+
+
+def test_first_of_several_measures_decides(tmp_path):
+    overrides = {'evaluation.metrics': '[bleu, ter]'}
+    measure = ['test loss', 'long ter']
+    sweep = planning.load(write_sweep(tmp_path, overrides=overrides, measure=measure))
+    loss = Measure('test', 'loss', higher_is_better=False)
+    assert sweep.measure == loss
+    assert {run.measure for run in sweep.runs} == {loss}
+    ter = Measure('long', 'ter', higher_is_better=False)
+    assert {run.further for run in sweep.runs} == {(ter,)}
+    assert 'test loss, lower is better; also long ter' in progress.heading(sweep)
 
 
 def test_overrides_may_be_nested(tmp_path):
@@ -283,6 +295,28 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
         ({'measure': 'test '}, "measure='test ': unknown set or score"),
         ({'measure': 3}, 'heads.py: measure must be of type str, not 3'),
         ({'measure': ...}, 'heads.py: sweep needs measure'),
+        ({'measure': ['test bleu', 3]}, 'heads.py: measure must be of type str, not 3'),
+        ({'measure': []}, r'measure: \(\) must be different scores, such as'),
+        ({'measure': ['test loss'] * 2}, 'measure: .* must be different scores'),
+        (
+            {'measure': ['test loss', 'test blue']},
+            "measure='test blue': unknown",
+        ),
+        ({'further': ('test bleu',)}, "unknown argument 'further'"),
+        (
+            {
+                'measure': ['test loss', 'long bleu'],
+                'overrides': {'evaluation.sets': 'test'},
+            },
+            "measure='long bleu': evaluation.sets='test' lacks 'long'",
+        ),
+        (
+            {
+                'measure': ['test loss', 'val loss'],
+                'tune': {'field': 'model.d_ff', 'values': [8, 9], 'seeds': [100]},
+            },
+            "tune: set='val' is the reported set, by measure='val loss'",
+        ),
         (
             {'measure': 'tset bleu', 'overrides': {'evaluation.sets': 'test'}},
             "measure='tset bleu': evaluation.sets='test' lacks 'tset'",
