@@ -90,7 +90,7 @@ class Progress:
     def settle(self) -> list[tuple[int, Position]]:
         """Waits for the dispatched steps and adds their metrics to the sums.
 
-        The sums exclude non-finite updates. Returns the steps of those that a smaller
+        The sums exclude non-finite updates. Returns the steps whose update a smaller
         loss scale can't fix, and the positions of their batches.
         """
         values: Any = jax.device_get([started.metrics for started in self._started])
@@ -101,13 +101,12 @@ class Progress:
         not_finite = []
         for started, metrics in zip(self._started, values, strict=True):
             self.tokens += int(metrics.sums.tokens)
-            is_finite = np.isfinite(metrics.sums.loss)
-            if is_finite and np.isfinite(metrics.gradient_norm):
+            if np.isfinite(metrics.sums.loss) and np.isfinite(metrics.gradient_norm):
                 self._add_step(metrics)
                 continue
             self._window.update({'skipped': 1})
             # At a larger scale, float16 gradients overflow until the scale has halved.
-            if not is_finite or metrics.loss_scale <= 1:
+            if not np.isfinite(metrics.sums.loss) or metrics.loss_scale <= 1:
                 not_finite.append((started.step, started.position))
         self._started.clear()
         return not_finite

@@ -186,7 +186,7 @@ class ScannedStack(Stack):
         first = jnp.arange(0, self.num_layers, len(self.blocks))
         others = encoder_kv, old, keep, context, beam
         published = self._initial_published(*x_BTD.shape[:2])
-        # The last entry is what the last layer finds published.
+        # The last entry holds values published before the last layer.
         carry = x_BTD, published, published
         (y_BTD, _, earlier), (new, streams) = scan(self.layers, carry, first, *others)
         if outputs is not None:
