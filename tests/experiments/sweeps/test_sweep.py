@@ -208,7 +208,7 @@ def test_progress_says_what_has_ended_and_how_long_it_took(planned, capsys):
     progress.say_ended(planned, said)
     progress.say_ended(planned, said)
     assert capsys.readouterr().out.splitlines() == [
-        '[2/6] b, seed 0: test bleu 12.5, trained in 0:50',
+        '[2/6] b, seed 0: test bleu 12.50, trained in 0:50',
         '[3/6] c, seed 0: diverged: not finite',
     ]
     assert [line.split() for line in progress.summary(planned).splitlines()[2:5]] == [
