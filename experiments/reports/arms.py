@@ -95,7 +95,7 @@ class Study(NamedTuple):
 
     @property
     def decides(self) -> bool:
-        """Whether the sweep chose by this score, and states its margin in its unit."""
+        """True for the score of the sweep's choices and margin."""
         return self.measure.score == self.sweep.measure.score
 
     @property

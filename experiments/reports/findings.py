@@ -113,7 +113,7 @@ def verdict_with_base(measure: Measure, contrast: Contrast, seeds: int) -> str:
     """Returns the verdict on a difference, or why it has no test.
 
     Args:
-      seeds: The number of seeds of the arm or of its base, whichever has fewer.
+      seeds: The smaller number of seeds, of the arm or its base.
     """
     if contrast.p is not None:
         return contrast_verdict(measure, contrast)
