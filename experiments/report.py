@@ -14,7 +14,8 @@ tables as CSV and LaTeX, the figures as SVG and PDF, and the answer as answer.js
 --scores compares scores from elsewhere: the columns arm, seed and score.
 
 --recompute computes a report's answer again from answer.json and tables/runs.csv in
-its folder. The exit status is 1 if the answer or its tables differ.
+its folder. The exit status is 1 if the answer or its tables differ. With --other=DIR it
+also tests whether contrasts differ between two reports, such as of two widths.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -51,7 +52,13 @@ def main() -> None:
     if args.recompute is not None:
         of_others = (*_OF_RUNS, '--base', '--csv', '--out', '--scores')
         _refuse(args, of_others, 'with --recompute. Leave one of them out.')
+        if args.other is not None:
+            _refuse(args, ('--json',), 'with --other. Leave one of them out.')
         _recompute(args.recompute, args.json)
+        if args.other is not None:
+            _compare_answers(args.recompute, args.other)
+    elif args.other is not None:
+        raise UserError('--other: has no effect without --recompute. Add it.')
     elif args.scores is not None:
         _refuse(args, _OF_RUNS, 'with --scores. Leave one of them out.')
         print(tables.text(scores.compare_scores(args.scores, args.base)))
@@ -82,6 +89,12 @@ def _parser() -> flags.Parser:
     )
     parser.add_argument(
         '--recompute', type=Path, help='directory of a report whose answer to recompute'
+    )
+    parser.add_argument(
+        '--other',
+        type=Path,
+        help='directory of a report whose contrasts to compare with those of '
+        '--recompute: whether they differ',
     )
     parser.add_argument(
         '--base', default='', help='arm to compare with; default: the first'
@@ -139,6 +152,19 @@ def _recompute(folder: Path, as_json: bool) -> None:
         sys.exit(1)
     if not as_json:
         print(f'matches {folder}/{findings.ANSWER} and its tables')
+
+
+def _compare_answers(folder: Path, other: Path) -> None:
+    from experiments.reports import interactions, recomputation
+
+    first, second = (recomputation.recompute(x).contrasts for x in (folder, other))
+    found = interactions.interactions(first, second)
+    if not found:
+        raise UserError(
+            f'--other={other}: has no contrast with a test in common with {folder}. '
+            'Pass the report of a sweep with the same arms.'
+        )
+    print(tables.text(interactions.table(found, (folder.name, other.name))))
 
 
 def _compare(args: Any) -> None:

@@ -1,9 +1,14 @@
 """Tests of the change of a contrast between two sweeps."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
 
+from experiments import report
+from experiments.errors import UserError
 from experiments.reports.analysis import Contrast, Design, compare
 from experiments.reports.interactions import interactions
 
@@ -69,3 +74,30 @@ def test_contrasts_of_only_one_sweep_are_left_out():
     first = contrasts(drawn_scores(random, 1.0, 1.0))
     renamed = [x._replace(arm='other') for x in first]
     assert interactions(first, renamed) == []
+
+
+RESULTS = Path(__file__).parents[3] / 'results'
+
+
+def run_report(monkeypatch, *flags):
+    monkeypatch.setattr(sys, 'argv', ['report', *flags])
+    report.main()
+
+
+def test_command_compares_two_reports(monkeypatch, capsys):
+    folders = [RESULTS / name for name in ('modern', 'modern_longer')]
+    flags = [f'--recompute={folders[0]}', f'--other={folders[1]}']
+    run_report(monkeypatch, *flags)
+    out = capsys.readouterr().out
+    (row,) = [line for line in out.splitlines() if line.startswith('sink ')][-1:]
+    # −4.06 after 600 steps, 0.28 after 3,000.
+    assert '−4.0' in row
+    assert '4.3' in row
+
+
+def test_command_rejects_reports_without_a_common_contrast(monkeypatch):
+    flags = [f'--recompute={RESULTS}/modern', f'--other={RESULTS}/depth']
+    with pytest.raises(UserError, match='--other=.*: has no contrast'):
+        run_report(monkeypatch, *flags)
+    with pytest.raises(UserError, match='--other: has no effect'):
+        run_report(monkeypatch, f'--other={RESULTS}/modern')

@@ -183,7 +183,8 @@ def numbers_of_tables():
     for file in (ROOT / 'results').glob('*/tables/*.csv'):
         for row in csv.DictReader(file.read_text('utf-8').splitlines()):
             if row.get('95% CI low'):
-                names = ('difference', '95% CI low', '95% CI high')
+                difference = 'change' if 'change' in row else 'difference'
+                names = (difference, '95% CI low', '95% CI high')
                 effect, low, high = (float(row[name]) for name in names)
                 effects += [(effect, low, high), (-effect, -high, -low)]
             for name in row:
@@ -220,3 +221,41 @@ def test_readme_counts_the_sweeps_with_several_arms():
     answers = [json.loads((x / 'answer.json').read_text('utf-8')) for x in SHIPPED]
     several = sum(len(answer['arms']) > 1 for answer in answers)
     assert f' {several} ablations' in text
+
+
+def lost_by_holm():
+    """Returns the significant contrasts of all answers that Holm's correction removes.
+
+    Also returns the number of contrasts, and of significant ones.
+    """
+    tested = []
+    for folder in SHIPPED:
+        answer = json.loads((folder / 'answer.json').read_text('utf-8'))
+        for x in answer['contrasts']:
+            if x['p'] is not None:
+                tested.append((x['p'], folder.name, f'{x["arm"]} / {x["base"]}'))
+    tested.sort()
+    significant = [each for each in tested if each[0] < 0.05]
+    largest = 0.0
+    lost = []
+    for i, (p, *where) in enumerate(significant):
+        largest = max(largest, p * (len(tested) - i))
+        if largest >= 0.05:
+            lost.append(tuple(where))
+    return lost, len(tested), len(significant)
+
+
+def test_page_lists_what_a_correction_over_all_contrasts_removes():
+    lost, number, significant = lost_by_holm()
+    text = (ROOT / 'results/README.md').read_text('utf-8')
+    _, _, section = text.partition('## After a correction over this page\n')
+    section, _, _ = section.partition('\n## ')
+    for stated in (
+        f'Over all {number} contrasts',
+        f'{significant - len(lost)} of {significant} significant',
+        f'The other {len(lost)} are',
+    ):
+        assert stated in ' '.join(section.split())
+    rows = re.findall(r'^\| \[`(\w+)`\]\(\w+/report\.md\) \| (.*) \|$', section, re.M)
+    listed = {(name, pair) for name, pairs in rows for pair in pairs.split('; ')}
+    assert listed == set(lost)
