@@ -119,6 +119,22 @@ def test_a_text_with_too_many_tokens_is_named_after_those_before_it(monkeypatch)
         next(found)
 
 
+def test_a_text_that_cannot_be_encoded_is_named_with_its_line():
+    class Strict(Numbers):
+        def encode(self, texts):
+            if 'x' in texts:
+                raise UserError('x is unknown.')
+            return super().encode(texts)
+
+    variables = tiny.all_variables(MODEL)
+    decoding = search.make(EvaluationConfig(decode='greedy'))
+    translate = translator.Translator(MODEL, Strict(), decoding)
+    with pytest.raises(UserError, match='^line 4: x is unknown'):
+        next(translate(variables, ['3', 'x'], first=2))
+    with pytest.raises(UserError, match='^line 2: x is unknown'):
+        next(scorer.Scorer(MODEL, Strict(), 64)(variables, [('3', '4'), ('x', '4')]))
+
+
 def test_a_line_beyond_the_learned_positions_is_named():
     model = SimpleNamespace(max_length=4)
     message = 'line 12: a sentence has 5 tokens, but the model has learned positions'
