@@ -50,6 +50,7 @@ OTHER_SENTENCES = (
 _OF_RANKS = (
     'Rank: 1–3 if two arms may be better, by simultaneous intervals of all pairs.'
 )
+_MOST_RANKED = 30  # the tests of all pairs of 45 arms take a minute and 1 GB
 NO_TEST = 'not testable'
 NOT_SIGNIFICANT = 'not significant'
 ONE_SEED = f'{NO_TEST}: only one seed'
@@ -245,10 +246,13 @@ def ranks(study: Study) -> dict[str, str]:
     """Returns each arm's rank among those on its data: `1–3` if it is tied.
 
     It reaches from 1 + the number of significantly better arms to the number of arms
-    minus that of significantly worse ones. Arms without a test have no rank.
+    minus that of significantly worse ones. Arms without a test have no rank, nor have
+    more than `_MOST_RANKED` arms.
     """
     scores = study.scores()
     parts = [[arm.name for arm in x.arms if arm.name in scores] for x in study.by_data]
+    if max(map(len, parts), default=0) > _MOST_RANKED:
+        return {}
     pairs = list(chain(*[combinations(names, 2) for names in parts]))
     design, bases = study.design(), study.bases
     found = analysis.compare(scores, contrasts=pairs, design=design, data=bases)
