@@ -11,7 +11,7 @@ Declared before any run:
 - A forecast is "not predictable" if its interval includes 0 and reaches further than
   the largest effect in the fitted cells.
 
-Learning rates are those of `reach_rates` at width 32, which μP transfers to the other
+Learning rates come from `reach_rates` at width 32, and μP transfers them to the other
 widths. They are not tuned again for more steps.
 """
 
@@ -20,7 +20,8 @@ from configs.sweeps import published_forms
 WIDTHS = (32, 64, 128)
 STEPS = (600, 1800, 5400)
 BASE_WIDTH = WIDTHS[0]
-# The best of `reach_rates`, by loss on `val`.
+# The base's best rate in `reach_rates`, by loss on `val`. Set those of the other arms
+# to their own best before the first run.
 RATES = {
     'base': 3.2e-2,
     'gated': 3.2e-2,
