@@ -77,7 +77,7 @@ def same(value, where):
     return value
 
 
-@jax.jit(static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
 def logits(model, variables, batch, given):
     """Teacher-forced logits with interventions; those of a plain call for None."""
     if given is None:
