@@ -214,29 +214,23 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
     for run in runs:
         values = [run.config.get(field) for field in fields]
         groups[json.dumps(values)].append(run)
-    members = [part for same in groups.values() for part in _by_text(same)]
-    names = _distinct_names(_names(members, fields))
-    return tuple(map(Arm, names, members))
+    members = list(map(tuple, groups.values()))
+    arms = []
+    for name, same in zip(_names(members, fields), members, strict=True):
+        arms += _by_text(name, same)
+    return tuple(arms)
 
 
-def _by_text(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
-    """Separates runs of different text."""
+def _by_text(name: str, runs: tuple[Run, ...]) -> list[Arm]:
+    """Separates runs that differ in their text only: `heads=4, text 2`."""
     differ = [difference.text for difference in text_differences(runs)]
     groups = collections.defaultdict(list)
     for run in runs:
         groups[tuple(map(run.texts.get, differ))].append(run)
-    return list(map(tuple, groups.values()))
-
-
-def _distinct_names(names: Sequence[str]) -> list[str]:
-    """Numbers the arms that differ in their text only: `heads=4, text 2`."""
-    counts = collections.Counter()
-    distinct = []
-    for name in names:
-        counts[name] += 1
-        several = names.count(name) > 1
-        distinct.append(f'{name}, text {counts[name]}' if several else name)
-    return distinct
+    if len(groups) == 1:
+        return [Arm(name, runs)]
+    numbered = enumerate(groups.values(), 1)
+    return [Arm(f'{name}, text {number}', tuple(part)) for number, part in numbered]
 
 
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:

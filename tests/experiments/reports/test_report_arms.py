@@ -248,7 +248,7 @@ def test_a_run_without_the_deciding_score_is_named(tmp_path):
     paths.append(make(tmp_path / 'c', 30.0, result=unscored, model__num_heads=2))
     lines = conditions.warnings(study(paths, measure='test bleu'))
     (line,) = [line for line in lines if 'no score' in line]
-    assert line.startswith(f'{tmp_path}/c: has no score for test bleu. Score all sets')
+    assert line.startswith(f'{tmp_path}/c: has no score for test bleu. Choose another ')
     assert verdicts(study(paths))[-1] == ('num_heads=2', 'no score for test bleu')
     without = study(paths[2:])
     assert findings.answer(without) == ['No finished run has a score for test bleu.']
