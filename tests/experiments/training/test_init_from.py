@@ -378,7 +378,7 @@ def damaged(path, text):
 @pytest.mark.parametrize(
     ('make', 'message'),
     [
-        (None, 'not a run directory, because it has no config.json'),
+        (None, 'not a run directory, because it does not exist'),
         (unfinished, 'has no complete checkpoint yet'),
         (damaged, 'damaged'),
     ],
@@ -429,7 +429,7 @@ def adapted(text, tmp_path_factory):
     lora = {'model__dense': 'lora(rank=2)', 'init_from': 'elsewhere'}
     path = tmp_path_factory.mktemp('runs') / 'adapted'
     make_source(path, text, **lora)
-    record = {'published_base': False, 'tokenizer': 'own', 'rows': {}}
+    record = {'run': 'x', 'published_base': False, 'tokenizer': 'own', 'rows': {}}
     storage.write_json(path / warm_start.NAME, record)
     return path
 
