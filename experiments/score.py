@@ -7,7 +7,7 @@ JSON for each pair, in order:
   log_p: log-probability of the whole target, in nats;
   tokens: for each target token and the end token, its log_p, its rank (1 for the most
     likely token) and the entropy of the predicted distribution. A language token that
-    translation forces has probability 1, as in `translate --scores`.
+    translation forces has probability 1, as in the scores of `translate`.
 """
 
 # PYTHON_ARGCOMPLETE_OK

@@ -314,7 +314,10 @@ def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> st
     reasons = set(refused)
     if len(reasons) == 1:
         return reasons.pop()
-    name, _ = parse(part)
+    try:
+        name, _ = parse(part)
+    except ValueError as error:  # folders add different suggestions to it
+        return str(error)
     if '.' in name:
         return (
             f'{name} is not a component. Derive it from the base class of its kind, '
