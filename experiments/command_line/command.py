@@ -62,8 +62,8 @@ def run(name: str) -> NoReturn:
     # default collects after every 700 objects, which takes a tenth of a short command's
     # time.
     gc.set_threshold(*_COLLECTED_AFTER)
-    silence_orbax()
     try:
+        silence_orbax()
         if util.find_spec('numpy') is None:  # otherwise, jaxlib prints a traceback
             raise ModuleNotFoundError(name='numpy')
         from experiments.command_line import flags

@@ -24,7 +24,11 @@ from flaxformer_lite.training import freezing
 
 safetensors_numpy = pytest.importorskip('safetensors.numpy')
 SUPPORTED = sorted({*published.NAMES} - {'t5gemma2', 'gemma3'})
-RECORD = {'run': 'cache/hub-me--tiny-0', 'published_base': True}
+RECORD = {
+    'run': 'cache/hub-me--tiny-0',
+    'tokenizer': 'init_from',
+    'published_base': True,
+}
 
 
 def run_of(family, path, model, **record):

@@ -33,6 +33,7 @@ from flaxformer_lite.training.train_step import TrainState, make_train_step
 CACHES = {
     'experiments.config.schema.fields',
     'experiments.optimizers.optax_specs.makers',
+    'experiments.reports.analysis._normal_points',
     'experiments.reports.page._library',
     'experiments.runs.reading._warn_once',
     'experiments.runtime.mesh._make',
