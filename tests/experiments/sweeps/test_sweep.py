@@ -318,11 +318,13 @@ def test_the_runs_are_the_command_lines_and_an_arm_that_fails_stops_none(
     out, err = capsys.readouterr()
     assert '[1/6] base, seed 0: val loss ' in out
     assert '[3/6] diverges, seed 0: diverged: loss or gradient not finite' in out
-    assert [line.split()[:3] for line in out.splitlines()[-3:]] == [
+    *_, base, diverges, fails, following = out.splitlines()
+    assert [line.split()[:3] for line in (base, diverges, fails)] == [
         ['base', '2', 'finished'],
         ['diverges', '2', 'diverged'],
         ['fails', '2', 'not'],
     ]
+    assert following.startswith('next: ')
     assert err.count('not begun: see the logs in runs/.sweeps/heads/') == 2
     log = (folder / 'runs/.sweeps/heads/worker0.log').read_text('utf-8')
     assert 'error: ' in log and 'the model has learned positions for only 3' in log
