@@ -63,7 +63,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def export(args: argparse.Namespace) -> dict[str, float]:
-    from experiments.conversion import export
+    from flaxformer_checkpoints.exports import export
 
     for quantization in QUANTIZATIONS:
         out = args.share / quantization

@@ -22,7 +22,7 @@ SOURCES = PICTURES / 'sources.json'
 SWEEP = 'configs/sweeps/made_positions.py'
 SCORES = 'results/made_positions/tables/runs.csv'
 CONFIG = 'configs/wmt_small.py'
-PAGE = 'experiments/browser/page.html'
+PAGE = 'flaxformer_explain/browser/page.html'
 TEXT = 'My doctor forgets to close my useful box.'
 WIDTHS = (1280, 390)  # CSS pixels of a desktop and a phone
 SCHEMES = ('light', 'dark')
@@ -47,7 +47,7 @@ def stale() -> list[str]:
 def draw(workdir: Path, chromium: Path) -> None:
     """Draws all pictures; `workdir` holds a finished run of `configs/wmt_small.py`."""
     from experiments import open_run
-    from experiments.reports import looking
+    from flaxformer_explain import looking
 
     run = open_run(workdir)
     (translation,) = run.translate([TEXT])
@@ -94,9 +94,9 @@ def forest():
     """Draws a report's forest plot, narrow enough for half a page."""
     import altair as alt
 
-    from experiments.reports import figures, scores
-    from experiments.reports.analysis import compare
-    from experiments.sweeps import schema
+    from experiments.reports import figures
+    from experiments.sweeps import schema, scores
+    from experiments.sweeps.analysis import compare
 
     sweep = schema.load(ROOT / SWEEP)
     found = scores.read_scores(ROOT / SCORES)

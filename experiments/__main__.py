@@ -1,4 +1,4 @@
-"""Lists the commands of this package, each with a summary.
+"""Lists the commands of the runner and of installed packages, each with a summary.
 
 Each command is a separate module: python -m experiments.run --help
 """
@@ -10,9 +10,13 @@ if __name__ == '__main__':
     command.run('experiments.__main__')
 
 import ast
+from importlib import util
 from pathlib import Path
 
 from experiments.command_line import console, flags
+from flaxformer_lite.config import spec
+
+COMMANDS = 'flaxformer_lite.commands'  # group of entry points
 
 
 def main() -> None:
@@ -23,10 +27,20 @@ def main() -> None:
 def summaries() -> list[tuple[str, str]]:
     """Returns each command with the first line of its docstring."""
     found = []
-    for file in sorted(Path(__file__).parent.glob('[a-z]*.py')):
+    for module, file in _modules().items():
         code = file.read_text(encoding='utf-8')
         if "__name__ == '__main__'" in code:
             docstring = ast.get_docstring(ast.parse(code)) or ''
-            command = f'python -m experiments.{file.stem}'
-            found.append((command, docstring.partition('\n')[0]))
+            found.append((f'python -m {module}', docstring.partition('\n')[0]))
+    return found
+
+
+def _modules() -> dict[str, Path]:
+    """Returns the files of the modules that may be commands."""
+    own = sorted(Path(__file__).parent.glob('[a-z]*.py'))
+    found = {f'experiments.{file.stem}': file for file in own}
+    for _, entry in sorted(spec.entry_points(COMMANDS).items()):
+        module = util.find_spec(entry.module)
+        if module and module.origin:
+            found[entry.module] = Path(module.origin)
     return found

@@ -88,17 +88,10 @@ def print_gold(config: ExperimentConfig) -> None:
     A line has the set and the fields of `parallel_grammar.Gold`; words are indices.
     """
     from experiments.data import sources
-    from experiments.data.sources import grammar
 
-    for name, golds in grammar.read_gold(sources.load(config.data)).items():
+    for name, golds in sources.load(config.data).gold().items():
         for gold in golds:
-            fields = {
-                'set': name,
-                **gold._asdict(),
-                'sure': sorted(gold.sure),
-                'possible': sorted(gold.possible),
-                'decisions': [decision._asdict() for decision in gold.decisions],
-            }
+            fields = {'set': name, **gold.as_json()}
             console.print_data(json.dumps(fields, ensure_ascii=False))
 
 

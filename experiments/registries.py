@@ -3,12 +3,18 @@
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.spec import Folder
 
-SOURCES = Folder('experiments.data.sources', 'Source')
-FILTERS = Folder('experiments.data.filters', 'Filter', may_be_empty=True)
-TOKENIZERS = Folder('experiments.data.tokenizers', 'Tokenizer')
-OBJECTIVES = Folder('experiments.data.objectives', 'Objective', may_be_empty=True)
-HOOKS = Folder('experiments.hooks', 'Hook', may_be_empty=True)
-METRICS = Folder('experiments.metrics', 'Metric')
+SOURCES = Folder('experiments.data.sources', 'Source', group='flaxformer_lite.data')
+FILTERS = Folder(
+    'experiments.data.filters', 'Filter', True, group='flaxformer_lite.filters'
+)
+TOKENIZERS = Folder(
+    'experiments.data.tokenizers', 'Tokenizer', group='flaxformer_lite.tokenizer'
+)
+OBJECTIVES = Folder(
+    'experiments.data.objectives', 'Objective', True, group='flaxformer_lite.objective'
+)
+HOOKS = Folder('experiments.hooks', 'Hook', True, group='flaxformer_lite.hooks')
+METRICS = Folder('experiments.metrics', 'Metric', group='flaxformer_lite.metrics')
 
 FOLDERS = {
     'data': SOURCES,

@@ -36,12 +36,12 @@ from experiments.command_line import console, flags, screen
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
 from experiments.metrics.base import score_decimals
-from experiments.reports import analysis, arms, scores, tables
+from experiments.reports import arms, scores, tables
 from experiments.reports.arms import Arm
 from experiments.reports.tables import Table, column_decimals
 from experiments.runs import directory, reading
 from experiments.runs.reading import Run
-from experiments.sweeps import looks, planning
+from experiments.sweeps import analysis, looks, planning
 
 _NUMBERS = ('step', 'parameters', 'tokens_per_second')  # of a result
 _OF_RUNS = ('runs', '--sweep', '--measure')

@@ -25,9 +25,8 @@ from experiments.command_line import console, flags, stopping
 from experiments.command_line.stopping import Stopped
 from experiments.config.schema import OptimizerConfig
 from experiments.errors import UserError, note, prefix_errors
-from experiments.reports import power
 from experiments.runs import directory, reading
-from experiments.sweeps import planning, progress, workers
+from experiments.sweeps import planning, power, progress, workers
 from experiments.sweeps.schema import PlannedRun, Sweep
 
 

@@ -2,7 +2,6 @@
 
 `build.model` builds a model from a config and `make_batch` makes training batches.
 `init_state` and `make_train_step` train the model; `generate` decodes.
-`from_pretrained` loads a published checkpoint.
 """
 # ruff: noqa: F403, F405 (type checkers follow the star)
 
@@ -26,11 +25,8 @@ __all__ = [
     'attention_stats',
     'build',
     'decoding',
-    'describe_pretrained',
     'ensemble',
     'ensemble_variables',
-    'explanations',
-    'from_pretrained',
     'generate',
     'init_state',
     'intervene',
@@ -44,8 +40,15 @@ __all__ = [
     'record',
     'schedules',
     'sharding',
-    'to_pretrained',
 ]
+
+# Names that have moved → their package.
+_MOVED = {
+    'describe_pretrained': 'flaxformer_checkpoints',
+    'explanations': 'flaxformer_explain',
+    'from_pretrained': 'flaxformer_checkpoints',
+    'to_pretrained': 'flaxformer_checkpoints',
+}
 
 
 def _check_jax_version() -> None:
@@ -71,6 +74,9 @@ _check_jax_version()
 
 def __getattr__(name: str) -> Any:
     """Imports the public names on first use, so configs can be read without JAX."""
+    if name in _MOVED:
+        package = _MOVED[name]
+        raise AttributeError(f'{__name__}.{name} is now {package}.{name}')
     if name not in __all__:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     from flaxformer_lite import public

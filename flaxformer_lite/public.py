@@ -1,7 +1,6 @@
 """The public names of `flaxformer_lite`."""
 
 from flaxformer_lite import decoding as decoding
-from flaxformer_lite import explanations as explanations
 from flaxformer_lite import interventions as interventions
 from flaxformer_lite import ops as ops
 from flaxformer_lite import sharding as sharding
@@ -15,9 +14,6 @@ from flaxformer_lite.introspection import ablation_masks as ablation_masks
 from flaxformer_lite.introspection import attention_stats as attention_stats
 from flaxformer_lite.introspection import patch as patch
 from flaxformer_lite.introspection import record as record
-from flaxformer_lite.pretrained.load import describe_pretrained as describe_pretrained
-from flaxformer_lite.pretrained.load import from_pretrained as from_pretrained
-from flaxformer_lite.pretrained.load import to_pretrained as to_pretrained
 from flaxformer_lite.scoring import TokenScores as TokenScores
 from flaxformer_lite.scoring import log_probs as log_probs
 from flaxformer_lite.training import schedules as schedules

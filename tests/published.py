@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from flaxformer_lite.pretrained import folder, load
+from flaxformer_checkpoints.loading import folder, load
 
 GOLDENS = Path(__file__).parent / 'goldens' / 'families'
 NAMES = sorted(path.name for path in GOLDENS.iterdir())

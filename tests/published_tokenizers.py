@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from experiments.conversion import converted
-from experiments.conversion.converted import Conversion
+from flaxformer_checkpoints import converted
+from flaxformer_checkpoints.converted import Conversion
 
 EXTRA_LENGTH = 3  # tokens that a translation may have more than its source
 GOLDENS = Path(__file__).parent / 'goldens'

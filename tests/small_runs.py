@@ -15,9 +15,9 @@ from experiments import run
 from experiments.command_line import flags as command_flags
 from experiments.data import tokenizers
 from experiments.data.sources.base import Source
-from experiments.data.sources.grammar import Grammar
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.runs import directory
+from parallel_grammar.source import Grammar
 
 FIELDS = {
     'tokenizer': 'sentencepiece(vocab_size=200)',

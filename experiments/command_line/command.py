@@ -78,6 +78,12 @@ def run(name: str) -> NoReturn:
     sys.exit()
 
 
+def moved(name: str) -> NoReturn:
+    """Exits with the new name of a command."""
+    print(f'error: moved; run python -m {name}', file=sys.stderr)
+    sys.exit(2)
+
+
 def _missing_package(command: str, error: ImportError) -> str | None:
     """Returns one line if a package is missing or JAX is too old, else None.
 

@@ -16,11 +16,12 @@ from typing import Any
 from experiments import storage
 from experiments.config import load, schema
 from experiments.errors import UserError, warn
+from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Component, Spec
 
 FOLDER = 'parts'
 _MOVE = 'move it to the working directory'
-_NOT_USERS = {'__main__', 'experiments', 'flaxformer_lite', 'parallel_grammar'}
+_NOT_USERS = {'__main__', *spec.OURS}
 _NOT_USERS |= sys.stdlib_module_names
 
 

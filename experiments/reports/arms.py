@@ -16,12 +16,11 @@ from experiments.config.schema import short_name
 from experiments.errors import UserError
 from experiments.evaluation.measure import LOWER_IS_BETTER, Measure
 from experiments.metrics.base import OF_MODELS, Metric
-from experiments.reports import analysis
-from experiments.reports.analysis import Design, Spread
 from experiments.runs import reading
 from experiments.runs.reading import SEEDS, Run, TextDifference
 from experiments.storage import run_title
-from experiments.sweeps import planning
+from experiments.sweeps import analysis, planning
+from experiments.sweeps.analysis import Design, Spread
 from experiments.sweeps.schema import Sweep
 
 NO_SWEEP = Sweep('', '', '', '', '', measure=Measure('', ''))

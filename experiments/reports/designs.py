@@ -10,13 +10,12 @@ from scipy import stats
 
 from experiments.command_line import console
 from experiments.evaluation.measure import Measure
-from experiments.reports import analysis
-from experiments.reports.analysis import Effect
 from experiments.reports.arms import Study
 from experiments.reports.figures import Figure, line_chart, over_seeds
 from experiments.reports.tables import PValue, Table, column_decimals
 from experiments.runs.reading import Run
-from experiments.sweeps import planning
+from experiments.sweeps import analysis, planning
+from experiments.sweeps.analysis import Effect
 from experiments.sweeps.planning import Tried
 from experiments.sweeps.schema import Tuning
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.reports.analysis import LEVEL
 from experiments.reports.arms import Arm, Study
 from experiments.reports.tables import Difference, Interval, Table
 from experiments.runs.reading import Run
+from experiments.sweeps.analysis import LEVEL
 from experiments.sweeps.schema import Sweep
 
 # They follow from the number of steps.

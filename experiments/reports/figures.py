@@ -12,9 +12,9 @@ import altair as alt
 import vl_convert
 
 from experiments.errors import printable
-from experiments.reports.analysis import Contrast
 from experiments.reports.arms import Study
 from experiments.runs.reading import Run
+from experiments.sweeps.analysis import Contrast
 from experiments.sweeps.schema import Sweep
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart. Grey replaces

@@ -11,8 +11,6 @@ import numpy as np
 from experiments.command_line import console
 from experiments.evaluation.measure import Measure
 from experiments.metrics.base import OF_MODELS, Metric, score_decimals
-from experiments.reports import analysis
-from experiments.reports.analysis import LEVEL, Contrast, OverSentences
 from experiments.reports.arms import (
     Arm,
     Study,
@@ -30,7 +28,8 @@ from experiments.reports.tables import (
 )
 from experiments.runs import reading
 from experiments.runs.reading import Entries, Translations
-from experiments.sweeps import planning
+from experiments.sweeps import analysis, planning
+from experiments.sweeps.analysis import LEVEL, Contrast, OverSentences
 
 Paired = tuple[Translations, Translations]  # of one seed: base, system
 COSTS = {

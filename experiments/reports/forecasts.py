@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.reports.analysis import LEVEL, Scores
 from experiments.reports.arms import Study
 from experiments.reports.tables import Table
+from experiments.sweeps.analysis import LEVEL, Scores
 from experiments.sweeps.schema import Sweep
 
 COVERAGE = 0.9  # of a forecast's interval

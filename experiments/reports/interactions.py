@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments.reports.analysis import LEVEL, Contrast
 from experiments.reports.tables import Difference, Interval, PValue, Table
+from experiments.sweeps.analysis import LEVEL, Contrast
 
 
 class Interaction(NamedTuple):

@@ -7,9 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.reports import analysis, conditions, designs, findings
-from experiments.reports.analysis import LEVEL, Contrast
+from experiments.reports import conditions, designs, findings
 from experiments.reports.arms import Arm, Study
+from experiments.sweeps import analysis
+from experiments.sweeps.analysis import LEVEL, Contrast
 
 SCHEMA = 1  # increased if a field is renamed or removed, or changes its meaning
 

@@ -21,11 +21,11 @@ from experiments.reports import (
     tables,
     texts,
 )
-from experiments.reports.analysis import Contrast
 from experiments.reports.arms import Study
 from experiments.reports.figures import Figure
 from experiments.reports.tables import Table
 from experiments.reports.texts import Sentence
+from experiments.sweeps.analysis import Contrast
 from experiments.sweeps.schema import Sweep
 
 _EMBED = 'window.vegaEmbed = vegaEmbed;'  # called by the page's script

@@ -9,11 +9,12 @@ from experiments import storage
 from experiments.command_line import console
 from experiments.errors import UserError, user_errors
 from experiments.evaluation.measure import Measure
-from experiments.reports import analysis, findings, scores
-from experiments.reports.analysis import Contrast, Design, Trials
+from experiments.reports import findings
 from experiments.runs import entries
 from experiments.runs.entries import NUMBER, OBJECT, TEXT, EntryType
 from experiments.runs.reading import Entries
+from experiments.sweeps import analysis, scores
+from experiments.sweeps.analysis import Contrast, Design, Trials
 
 _REWRITE = 'Write the report again with --out.'
 _BOOLEAN = EntryType('true or false', lambda x: isinstance(x, bool))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from experiments.command_line import console
 from experiments.errors import printable
-from experiments.reports.analysis import Contrast, FromNumber, OverSentences, Spread
+from experiments.sweeps.analysis import Contrast, FromNumber, OverSentences, Spread
 
 # Markdown's markup characters, which are escaped in text.
 _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')

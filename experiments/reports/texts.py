@@ -3,14 +3,17 @@
 import contextlib
 import itertools
 import operator
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.errors import UserError
 from experiments.metrics.base import Metric
-from experiments.reports.analysis import spread
+from experiments.registries import SOURCES
 from experiments.reports.arms import Study, find_metric
 from experiments.reports.tables import Table
 from experiments.runs import reading
+from experiments.sweeps.analysis import spread
+from flaxformer_lite.config.spec import Component
 
 LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 1000)  # upper bounds of the ranges, in words
 FEWEST = 5  # sentences in a group that gets a score
@@ -112,12 +115,18 @@ def _by_length(found: Translated) -> dict[str, list[int]]:
     return groups
 
 
-def _by_phenomenon(found: Translated) -> dict[str, list[int]]:
-    if found.data.partition('(')[0] != 'grammar':
-        return {}
-    from experiments.data import phenomena
+def _by_phenomenon(found: Translated) -> Mapping[str, Sequence[int]]:
+    """Returns the groups of the data source; {} unless it has the same text now."""
+    from experiments.data import sources
+    from experiments.data.sources.base import Source
 
     pairs = [(x, y) for x, (y, *_) in zip(found.sources, found.references, strict=True)]
-    with contextlib.suppress(UserError):  # a grammar with other arguments
-        return phenomena.rows(found.data, found.name, pairs)
+    with contextlib.suppress(UserError, ValueError):  # no longer a source
+        component = Component(found.data, SOURCES)
+        # A report imports no code that a run names.
+        if '.' in component.name or component.cls.groups is Source.groups:
+            return {}
+        source = sources.load(component)
+        if source.evaluation().get(found.name) == pairs:
+            return source.groups(found.name)
     return {}

@@ -30,7 +30,7 @@ from experiments.sweeps.schema import SEED, PlannedRun, Sweep, Until
 from flaxformer_lite.validation import Choices, quote
 
 if TYPE_CHECKING:
-    from experiments.reports import analysis
+    from experiments.sweeps import analysis
 
 _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
 _HOPELESS = 2.0  # times the wanted half-width, after all seeds
@@ -144,7 +144,7 @@ def _runs_of_seeds(
 
 def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     """Returns why no seeds are added to the runs, or '' to add some."""
-    from experiments.reports import analysis
+    from experiments.sweeps import analysis
 
     found = scores(runs)
     seeds = len({run.seed for run in runs})
@@ -170,7 +170,7 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
 
 def design(sweep: Sweep) -> 'analysis.Design':
     """Returns what the intervals of a sweep take into account."""
-    from experiments.reports import analysis
+    from experiments.sweeps import analysis
 
     found = analysis.Design(sweep.looks, not sweep.base_seeds)
     if sweep.tune is None:

@@ -15,13 +15,11 @@ from experiments.command_line.screen import Screen
 from experiments.config import check, components
 from experiments.config.components import Components
 from experiments.config.schema import ExperimentConfig, seed
-from experiments.conversion import hub
 from experiments.data import corpus, filters, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
 from experiments.data.sources.base import OfRule, Source
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.data.tokenizers.huggingface import HuggingfaceTokenizer
 from experiments.errors import UserError, user_errors
 from experiments.evaluation import scores, sets, translator
 from experiments.evaluation.evaluator import Evaluator
@@ -41,6 +39,8 @@ from experiments.training.teacher import open_teacher
 from flaxformer_lite.config import spec
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import freezing, schedules
+
+INIT_FROM = 'flaxformer_lite.init_from'
 
 
 class RunSetup(NamedTuple):
@@ -200,16 +200,21 @@ def check_may_go_on(config: ExperimentConfig, made: optax.Schedule) -> None:
 def find_origin(
     config: ExperimentConfig, path: Path, untrained: Tokenizer
 ) -> Origin | None:
-    """Returns the run of `init_from`, which may be converted from the Hub.
+    """Returns the run of `init_from`, which an installed package may have to find.
 
-    A multilingual checkpoint is converted for the languages of the tokenizer.
+    An entry point of the group `INIT_FROM` is a function of the field's text and the
+    untrained tokenizer. It returns the directory of a run, or None for other texts.
     """
-    languages = ()
-    if isinstance(untrained, HuggingfaceTokenizer):
-        languages = untrained.base_languages
 
     def find(name: str) -> Path:
-        return hub.as_run(name, *languages)
+        local = Path(name).expanduser()
+        if local.exists():
+            return local
+        for finder in spec.entry_points(INIT_FROM):
+            found = spec.load_entry_point(INIT_FROM, finder)(name, untrained)
+            if found is not None:
+                return found
+        return local
 
     return warm_start.source(config, path, untrained, find)
 

@@ -1,7 +1,8 @@
 """Spec strings such as `'local(window=64)'`: a component and its arguments.
 
-A component is a file `<folder>/<name>.py` that defines one public class. Name a class
-of your own with its module, or pass the class or an object in Python.
+A component is a file `<folder>/<name>.py` that defines one public class. An installed
+package can add components by entry points. Name a class of your own with its module,
+or pass the class or an object in Python.
 
     LOSSES = Folder('flaxformer_lite.losses', 'Loss')
     loss = LOSSES.make('smoothed(rate=0.1)')       # from losses/smoothed.py
@@ -22,6 +23,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Collection, Iterable, Iterator
+from importlib import metadata
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import validation
@@ -42,7 +44,14 @@ class Dataclass(Protocol):
 # A component's name; in Python also its class, or an object of it.
 Spec = str | type | Dataclass
 
-_OURS = ('flaxformer_lite', 'experiments')
+# The packages of this project.
+OURS = (
+    'flaxformer_lite',
+    'experiments',
+    'parallel_grammar',
+    'flaxformer_checkpoints',
+    'flaxformer_explain',
+)
 # User packages and modules that specs have named.
 _elsewhere: set[str] = set()
 # Exceptions that Python raises for text it can't parse. Deeply nested text raises one
@@ -58,24 +67,36 @@ _OF_FLAX = ('parent', 'name')  # attributes that Flax adds to every module
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """The components of one kind: the files of a package, and user classes.
+    """The components of one kind: a package's files, entry points and user classes.
 
     Attributes:
       base: Name of the class in `<package>/base.py` from which components derive.
       may_be_empty: Whether '' and '[]' name no component.
+      group: Group of the entry points by which installed packages add components.
+        Defaults to `package`.
     """
 
     package: str
     base: str
     may_be_empty: bool = False
+    group: str = ''
 
     def names(self) -> list[str]:
-        """Returns the names of the files, without importing them or the package."""
+        """Returns the names of the components, without importing them."""
+        return sorted({*self._files(), *entry_points(self.group or self.package)})
+
+    def _files(self) -> set[str]:
         package = importlib.util.find_spec(self.package)
         assert package, self.package
         files = pkgutil.iter_modules(package.submodule_search_locations)
         names = {file.name for file in files if not file.name.startswith('_')}
-        return sorted(names - {'base'})
+        return names - {'base'}
+
+    def load(self, name: str) -> Any:
+        """Returns the class of a name without a module; a file takes precedence."""
+        if name in self._files():
+            return _only_class(f'{self.package}.{name}')
+        return load_entry_point(self.group or self.package, name)
 
     def check_name(self, spec: Spec) -> None:
         """Checks, without imports, that a name without a module has a file.
@@ -215,7 +236,7 @@ class Component(str):
         self.folder.check_name(self)
         if '.' in self.name:
             return imported(self.name)
-        return _only_class(f'{self.folder.package}.{self.name}')
+        return self.folder.load(self.name)
 
     @functools.cached_property
     def cls(self) -> Any:
@@ -533,7 +554,43 @@ def _is_own(cls: type) -> bool:
 
 
 def _is_elsewhere(module: str) -> bool:
-    return module.partition('.')[0] in _elsewhere
+    return _package_of(module) in _elsewhere
+
+
+def _note_package(package: str) -> None:
+    if package not in OURS:
+        _elsewhere.add(package)
+
+
+def _package_of(module: str) -> str:
+    return module.partition('.')[0]
+
+
+@functools.cache
+def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
+    """Returns the entry points of a group, which installed packages declare, by name.
+
+    See https://packaging.python.org/specifications/entry-points.
+    """
+    return {entry.name: entry for entry in metadata.entry_points(group=group)}
+
+
+def load_entry_point(group: str, name: str) -> Any:
+    """Imports what an entry point names.
+
+    Raises:
+      ModuleError: The module raises an error, which is the cause.
+    """
+    entry = entry_points(group)[name]
+    package = _package_of(entry.module)
+    _note_package(package)
+    try:
+        return entry.load()
+    except Exception as error:
+        if package in OURS:
+            raise
+        what = f'{type(error).__name__}: {error}'.removesuffix(': ')
+        raise ModuleError(f'{entry.value} cannot be imported: {what}') from error
 
 
 def imported(name: str) -> Any:
@@ -544,7 +601,7 @@ def imported(name: str) -> Any:
       ModuleError: The module raises an error, which is the cause.
     """
     module_name, _, class_name = name.rpartition('.')
-    package, _, _ = name.partition('.')
+    package = _package_of(name)
     # A shared config may name any module, and importing some has effects.
     is_standard = package in (*sys.stdlib_module_names, 'test')  # not among them
     if is_standard or '__main__' in name.split('.'):
@@ -552,8 +609,7 @@ def imported(name: str) -> Any:
             f'{name} cannot be a component. Give the path of your own class, such as '
             'my_parts.MyClass.'
         )
-    if package not in _OURS:
-        _elsewhere.add(package)
+    _note_package(package)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

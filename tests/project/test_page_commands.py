@@ -27,7 +27,7 @@ SHELL = f'pip() {{ :; }}; python() {{ "{sys.executable}" "{SHRUNK}" "$@"; }}; '
 NOT_HERE = (
     '--sweep=configs/sweeps/',
     'benchmarks.',
-    'experiments.demo',  # which answers until it is stopped
+    'flaxformer_explain.demo',  # which answers until it is stopped
     'euclidean',  # which the page has the reader write: the last test does
     'experiments.config.table',  # of which another test compares all that it prints
 )

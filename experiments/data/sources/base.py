@@ -62,6 +62,20 @@ class Source:
         """Returns the documents of an evaluation set, if known."""
         return ()
 
+    def groups(self, name: str) -> Mapping[str, Sequence[int]]:
+        """Returns the indices of an evaluation set's pairs in each group, if any.
+
+        Reports score each group, such as the sentences with a phenomenon.
+        """
+        return {}
+
+    def gold(self) -> Mapping[str, Sequence[Any]]:
+        """Returns the gold annotation of each pair by set, as `parallel_grammar.Gold`.
+
+        Raises UserError if the source has none.
+        """
+        raise UserError(f'data: {type(self).__name__} has no gold. Use grammar.')
+
     def digest(self) -> str:
         """Returns a hex digest of the training pairs, without reading all of them."""
         raise NotImplementedError

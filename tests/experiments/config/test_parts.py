@@ -19,17 +19,7 @@ import small_runs
 from ml_collections import ConfigDict
 
 import experiments
-from experiments import (
-    convert,
-    demo,
-    describe,
-    evaluate,
-    registries,
-    run,
-    score,
-    storage,
-    translate,
-)
+from experiments import describe, evaluate, registries, run, score, storage, translate
 from experiments.command_line import flags
 from experiments.config import load, schema, user_modules
 from experiments.config.schema import ExperimentConfig
@@ -37,6 +27,8 @@ from experiments.errors import UserError
 from experiments.evaluation import opened_run
 from experiments.optimizers import optax_specs
 from experiments.runtime import mesh
+from flaxformer_checkpoints import convert
+from flaxformer_explain import demo
 from flaxformer_lite.attention.base import Attention
 from flaxformer_lite.config import results, spec, variants
 

@@ -11,11 +11,11 @@ import tiny
 import experiments
 from experiments.command_line import flags
 from experiments.config import components
-from experiments.conversion.export import export
 from experiments.data import corpus, objectives, sources, tokenizers
 from experiments.data.batches import Batches, Position
 from experiments.errors import UserError
 from experiments.runs import reading
+from flaxformer_checkpoints.exports.export import export
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.train_step import init_variables
 

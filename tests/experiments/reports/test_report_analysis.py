@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.reports import analysis
-from experiments.reports.analysis import compare
+from experiments.sweeps import analysis
+from experiments.sweeps.analysis import compare
 
 # How exact the integrals are, of a p and of a bound.
 EXACT = {'rel': 5e-3}

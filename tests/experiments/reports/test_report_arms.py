@@ -17,7 +17,8 @@ from scipy import stats
 
 from experiments import report, storage
 from experiments.errors import UserError
-from experiments.reports import analysis, conditions, findings, tables
+from experiments.reports import conditions, findings, tables
+from experiments.sweeps import analysis
 
 
 def test_runs_that_differ_in_any_seed_are_one_arm(tmp_path):

@@ -9,8 +9,8 @@ from scipy import stats
 
 from experiments import report
 from experiments.errors import UserError
-from experiments.reports.analysis import Contrast, Design, compare
 from experiments.reports.interactions import interactions
+from experiments.sweeps.analysis import Contrast, Design, compare
 
 UNBLOCKED = Design(blocks=False)
 

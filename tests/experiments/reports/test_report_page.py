@@ -17,11 +17,13 @@ from made_runs import BLEU, REFERENCES, SOURCES, fail, heads, make, sweep, trans
 import experiments.report
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
-from experiments.reports import analysis, arms, figures, looking, page, tables
-from experiments.reports.analysis import Spread
+from experiments.reports import arms, figures, page, tables
 from experiments.reports.figures import Figure
 from experiments.reports.tables import Difference, Interval, PValue, Table
 from experiments.runs.reading import read_run
+from experiments.sweeps import analysis
+from experiments.sweeps.analysis import Spread
+from flaxformer_explain import looking
 
 HOSTILE = '<script>document.title = "taken"</script> & <b>bold</b> </script> {{ 1 }}'
 DATA = f'parallel_text(train_source={HOSTILE!r})'

@@ -6,8 +6,9 @@ import sacrebleu
 from scipy import stats
 
 from experiments import metrics
-from experiments.reports import analysis, findings
+from experiments.reports import findings
 from experiments.runs.reading import Translations
+from experiments.sweeps import analysis
 
 
 def test_a_spread_is_numpys_mean_and_sample_deviation():

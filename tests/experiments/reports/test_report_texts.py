@@ -8,12 +8,11 @@ import sacrebleu
 from made_runs import REFERENCES, make, translate
 
 from experiments import metrics
-from experiments.data import phenomena
-from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.reports import arms, page, texts
 from experiments.runs.reading import read_run as read
-from parallel_grammar import english, german
+from parallel_grammar import english, german, phenomena
+from parallel_grammar.source import Grammar
 
 BLEU = metrics.deciding(metrics.make('bleu'), '')
 
@@ -116,7 +115,7 @@ def grammar():
 
 def held(grammar, name):
     pairs = grammar.evaluation()[name]
-    found = phenomena.rows('grammar', name, pairs)
+    found = grammar.groups(name)
     return {key: [pairs[i] for i in rows] for key, rows in found.items()}
 
 
@@ -142,11 +141,17 @@ def test_questions_are_all_that_end_in_a_question_mark(grammar):
 
 
 def test_only_the_grammars_own_sentences_have_phenomena(grammar):
-    pairs = grammar.evaluation()['val']
-    assert not phenomena.rows('grammar', 'val', pairs[1:])
-    assert not phenomena.rows('grammar(seed=1)', 'val', pairs)
-    with pytest.raises(UserError):
-        phenomena.rows('no such source', 'val', pairs)
+    sources, references = map(list, zip(*grammar.evaluation()['val'], strict=True))
+    own = made(references, references)._replace(name='val', sources=sources)
+    own = own._replace(data='grammar')
+    others = [
+        own._replace(sources=sources[::-1]),
+        own._replace(data='grammar(seed=1)'),
+        own._replace(data='no_such_source'),
+        own._replace(data='my_package.my_module.MySource'),
+    ]
+    counts = [len(texts.by_group(found).rows) for found in (own, *others)]
+    assert counts[0] > max(counts[1:])
 
 
 def test_trees_belong_to_their_pairs(grammar):

@@ -11,9 +11,7 @@ import pytest
 import tiny
 from small_runs import Numbers
 
-import experiments.conversion.export
 import experiments.describe
-import experiments.evaluation.explainer
 import experiments.sweeps.workers
 import experiments.training.loop  # noqa: F401
 from configs import wmt_base
@@ -33,12 +31,12 @@ from flaxformer_lite.training.train_step import TrainState, make_train_step
 CACHES = {
     'experiments.config.schema.fields',
     'experiments.optimizers.optax_specs.makers',
-    'experiments.reports.analysis._normal_points',
+    'experiments.sweeps.analysis._normal_points',
     'experiments.reports.page._library',
     'experiments.runs.reading._warn_once',
     'experiments.runtime.mesh._make',
     'experiments.sweeps.planning._flops_per_step',
-    'flaxformer_lite.pretrained.arrays._pattern',
+    'flaxformer_checkpoints.loading.arrays._pattern',
     'flaxformer_lite.validation._limited',
 }
 

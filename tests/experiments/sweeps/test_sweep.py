@@ -17,10 +17,9 @@ from experiments import storage, sweep
 from experiments.command_line import console
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
-from experiments.reports import analysis, power
 from experiments.runs import directory, metrics_log
 from experiments.runtime import compilation
-from experiments.sweeps import planning, progress, workers
+from experiments.sweeps import analysis, planning, power, progress, workers
 from experiments.training import loop
 from flaxformer_lite.config.results import ResultError
 

@@ -9,10 +9,10 @@ from test_sweep_plans import finish
 from test_sweep_schema import write_sweep
 
 from experiments import report
-from experiments.reports import analysis, arms, findings
+from experiments.reports import arms, findings
 from experiments.runs import directory, reading
 from experiments.storage import write_json
-from experiments.sweeps import looks, planning, progress
+from experiments.sweeps import analysis, looks, planning, progress
 
 SMALL = {'model.d_model': 16, 'model.num_heads': 2, 'train.steps': 100}
 ARMS = {'base': {}, 'wide': {'model.d_ff': 32}}

@@ -18,7 +18,6 @@ from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
 from experiments.config import components
-from experiments.conversion.export import export
 from experiments.data import sources, tokenizers
 from experiments.data.batches import Position
 from experiments.errors import UserError
@@ -27,6 +26,7 @@ from experiments.runs import directory, metrics_log, trained_run, warm_start
 from experiments.runtime import compilation
 from experiments.runtime.mesh import abstract_variables
 from experiments.training import loop, setup
+from flaxformer_checkpoints.exports.export import export
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.loss import loss_sums

@@ -24,7 +24,6 @@ from terminals import Terminal
 
 import experiments
 from experiments import (
-    demo,
     describe,
     evaluate,
     metrics,
@@ -40,13 +39,14 @@ from experiments.command_line import flags as command_flags
 from experiments.config import load
 from experiments.costs.ledger import ledger
 from experiments.data.sources.base import Source
-from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.scores import score_translations
 from experiments.evaluation.sets import to_lines
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import directory, metrics_log, reading, trained_run
+from flaxformer_explain import demo
+from parallel_grammar.source import Grammar
 
 ROOT = Path(__file__).parents[3]
 SMALL = small_runs.SHORT

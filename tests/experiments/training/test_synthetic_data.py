@@ -7,7 +7,7 @@ import subprocess
 import pages
 import pytest
 
-from experiments.data.sources.grammar import Grammar
+from parallel_grammar.source import Grammar
 
 PAGE = 'docs/how_to/synthetic_data.md'
 PAIRS, MONOLINGUAL = 2000, 4000
