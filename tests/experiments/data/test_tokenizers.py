@@ -19,7 +19,6 @@ from experiments import storage
 from experiments.contracts import tokenizer_findings
 from experiments.data import corpus, tokenizers
 from experiments.data.batches import Batches, Position
-from experiments.data.tokenizers import huggingface
 from experiments.data.tokenizers.base import (
     BOS,
     EOS,
@@ -32,6 +31,7 @@ from experiments.data.tokenizers.base import (
 from experiments.data.tokenizers.sentencepiece import bpe_dropout, unigram_sample
 from experiments.errors import UserError
 from experiments.registries import TOKENIZERS
+from flaxformer_checkpoints import tokenizer as huggingface
 from flaxformer_lite import testing
 
 TEXTS = [text for pair in Words().pairs for text in pair]

@@ -23,13 +23,13 @@ from experiments import report, run, storage, translate
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
 from experiments.config import search
-from experiments.data.tokenizers import huggingface
 from experiments.errors import UserError
 from experiments.evaluation.translator import Translator
 from experiments.runs import directory, reading, trained_run, warm_start
 from experiments.runs.reading import outputs_path
 from experiments.training import setup
 from flaxformer_checkpoints import convert, converted
+from flaxformer_checkpoints import tokenizer as huggingface
 
 # Compiling takes a second each: these differ in what a search is told.
 MOST_TELLING = ('marian', 'mbart')

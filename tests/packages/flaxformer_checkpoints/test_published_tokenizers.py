@@ -10,9 +10,9 @@ import pytest
 from published_tokenizers import NAMES, TOKENIZERS, checkpoint, golden_of
 
 from experiments.data import collate, corpus, tokenizers
-from experiments.data.tokenizers import huggingface
 from experiments.data.tokenizers.base import encode_lines
 from experiments.errors import UserError
+from flaxformer_checkpoints import tokenizer as huggingface
 from flaxformer_checkpoints.loading import load
 
 COPY = 'Copy all of its files from where the checkpoint was published.'
