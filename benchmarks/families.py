@@ -110,9 +110,11 @@ def _tokens(args: argparse.Namespace, batch: Any) -> int:
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
-    import flaxformer_lite
+    import flaxformer_checkpoints
 
-    loaded = flaxformer_lite.from_pretrained(args.share / family_models.CHECKPOINT)
+    loaded = flaxformer_checkpoints.from_pretrained(
+        args.share / family_models.CHECKPOINT
+    )
     batch = np.load(args.share / family_models.BATCH)
     make = {'encoder': _our_encoder, 'training': _our_training}
     compute = make.get(args.work, _our_decoding)(args, *loaded, batch)

@@ -163,9 +163,9 @@ def as_trained_on(batch: Any) -> Any:
 def compare(folder: Path) -> None:
     import jax
 
-    import flaxformer_lite
+    import flaxformer_checkpoints
 
-    model, variables = flaxformer_lite.from_pretrained(folder / CHECKPOINT)
+    model, variables = flaxformer_checkpoints.from_pretrained(folder / CHECKPOINT)
     given = np.load(folder / BATCH)
     batch = as_trained_on(given)
     found = {

@@ -18,8 +18,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 COPIED = (
     'flaxformer_lite',
-    'parallel_grammar',
     'experiments',
+    'packages',
     'configs',
     'docs',
     'tests',
@@ -55,7 +55,7 @@ def read_mistakes() -> list[Mistake]:
 def run_tests(copy: Path, tests: list[str]) -> tuple[int, str]:
     """Runs pytest in a copy of the code; returns its status and last line."""
     environment = os.environ | {
-        'PYTHONPATH': str(copy),
+        'PYTHONPATH': f'{copy}{os.pathsep}{copy / "packages"}',
         'FLAXFORMER_LITE_CACHE': str(copy / 'cache'),
     }
     command = [sys.executable, '-m', 'pytest', '-x', '-q', '-n0', '--tb=line']

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-import flaxformer_lite
+import flaxformer_checkpoints
 from experiments import storage
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.config import components, load
@@ -56,7 +56,9 @@ def read_checkpoint(
         theirs = folder.read_config(path)
         if 'model_type' not in theirs and 'model' in theirs:
             raise UserError(f'{path}: is a run. To export it, pass --to and --out.')
-        model, vocab_size, special_tokens = flaxformer_lite.describe_pretrained(path)
+        model, vocab_size, special_tokens = flaxformer_checkpoints.describe_pretrained(
+            path
+        )
         if to_encoder_decoder:
             model = adaptation.to_encoder_decoder(model, to_encoder_decoder)
     specs: Any = {
@@ -81,7 +83,7 @@ def write_run(conversion: Conversion, path: Path) -> Any:
         raise UserError(f'{path} already exists. Choose another --workdir.')
     stored = conversion.config.to_dict()
     with user_errors():
-        _, variables = flaxformer_lite.from_pretrained(conversion.folder)
+        _, variables = flaxformer_checkpoints.from_pretrained(conversion.folder)
     if conversion.is_adapted:
         variables = adaptation.adapt_variables(conversion.config.model, variables)
     with storage.replacing(path) as draft:

@@ -44,8 +44,8 @@ class HuggingfaceTokenizer(Tokenizer):
     """A published tokenizer: `huggingface(path="opus-mt-en-de")`.
 
     A run from `flaxformer_checkpoints.convert` keeps the files, and needs no path. If
-    the tokenizer writes languages as tokens, a source may begin with a tag for its pair,
-    `<eng_Latn2swh_Latn>`, or `<2swh_Latn>` for the default source language.
+    the tokenizer writes languages as tokens, a source may begin with a tag for its
+    pair, `<eng_Latn2swh_Latn>`, or `<2swh_Latn>` for the default source language.
 
     Attributes:
       path: A folder saved by Transformers; `~` is the home directory.

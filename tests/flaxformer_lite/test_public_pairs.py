@@ -9,6 +9,7 @@ import pytest
 import tiny
 from published import GOLDENS
 
+import flaxformer_checkpoints
 import flaxformer_lite
 
 SOURCES = [[4, 5, 6, 7], [10, 4], [9]]
@@ -47,7 +48,7 @@ def opened(name):
         variables = flaxformer_lite.ensemble_variables(variables)
         return flaxformer_lite.ensemble(models), variables
     if name in PUBLISHED:
-        return flaxformer_lite.from_pretrained(GOLDENS / name)
+        return flaxformer_checkpoints.from_pretrained(GOLDENS / name)
     model = tiny.model(num_layers=1, **MODELS[name])
     return model, tiny.all_variables(model)
 
@@ -151,7 +152,7 @@ def test_an_ensemble_refuses_what_one_model_is_asked_for(name):
 
 
 def test_models_of_several_vocabularies_are_no_ensemble():
-    special = flaxformer_lite.from_pretrained(GOLDENS / 'bart')[0].special_tokens
+    special = flaxformer_checkpoints.from_pretrained(GOLDENS / 'bart')[0].special_tokens
     one = tiny.model()
     for other, name in (
         (one.clone(vocab_size=14), 'vocab_size'),

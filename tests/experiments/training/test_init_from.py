@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import small_runs
 
-import flaxformer_lite
+import flaxformer_checkpoints
 from experiments import storage
 from experiments.checkpoints import base
 from experiments.checkpoints.checkpoints import Checkpoints
@@ -221,7 +221,7 @@ def test_only_adapters_train_and_the_export_merges_them(text, source, tmp_path):
     assert sorted(x[7:] for x in kinds if x.startswith('params/')) == trained
 
     export(path, 'huggingface', tmp_path / 'out')
-    model, variables = flaxformer_lite.from_pretrained(tmp_path / 'out')
+    model, variables = flaxformer_checkpoints.from_pretrained(tmp_path / 'out')
     run = OpenedRun(path)
     pair = np.array([[5, 6, 7, 1]]), np.array([[2, 8, 9]])
     ours = run.model.apply(run.variables, *pair)

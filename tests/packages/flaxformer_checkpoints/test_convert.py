@@ -18,7 +18,7 @@ import published_tokenizers
 import pytest
 from terminals import Terminal
 
-import flaxformer_lite
+import flaxformer_checkpoints
 from experiments import report, run, storage, translate
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
@@ -201,7 +201,7 @@ def test_an_adapted_decoder_is_trained_and_written_as_t5gemma_2(tmp_path, monkey
     assert config['encoder']['text_config']['sliding_window'] == 3
     trained = trained_run.open_trained(path)
     mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
-    _, again = flaxformer_lite.from_pretrained(out)
+    _, again = flaxformer_checkpoints.from_pretrained(out)
     jax.tree.map(np.testing.assert_array_equal, again, mean.variables)
     separate = tmp_path / 'separate'
     options = f'--workdir={separate}', '--to_encoder_decoder=separate'
@@ -348,11 +348,11 @@ def written_again(name, runs, folder, monkeypatch):
     theirs = published_tokenizers.checkpoint(name, folder / 'theirs')
     out = folder / 'out'
     command(monkeypatch, convert, runs / name, '--to=huggingface', f'--out={out}')
-    assert flaxformer_lite.describe_pretrained(
+    assert flaxformer_checkpoints.describe_pretrained(
         out
-    ) == flaxformer_lite.describe_pretrained(theirs)
+    ) == flaxformer_checkpoints.describe_pretrained(theirs)
     ours, expected = [
-        dict(jax.tree.leaves_with_path(flaxformer_lite.from_pretrained(path)[1]))
+        dict(jax.tree.leaves_with_path(flaxformer_checkpoints.from_pretrained(path)[1]))
         for path in (out, theirs)
     ]
     assert ours.keys() == expected.keys()

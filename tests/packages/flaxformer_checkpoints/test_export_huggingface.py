@@ -12,6 +12,7 @@ import tiny
 from published import GOLDENS, weights_of
 from published_tokenizers import TOKENIZERS
 
+import flaxformer_checkpoints
 import flaxformer_lite
 from experiments.config.schema import (
     BatchConfig,
@@ -107,8 +108,8 @@ def test_the_folder_is_read_to_the_bit_and_gives_our_logits(tmp_path, vocabulary
     ours = trained(vocabulary, **CASES[name])
     huggingface.write(ours, tmp_path)
     found = huggingface.find_family(ours)
-    assert flaxformer_lite.describe_pretrained(tmp_path) == found.described
-    model, variables = flaxformer_lite.from_pretrained(tmp_path)
+    assert flaxformer_checkpoints.describe_pretrained(tmp_path) == found.described
+    model, variables = flaxformer_checkpoints.from_pretrained(tmp_path)
     expected = jax.tree.leaves_with_path(found.variables)
     for path, x in expected:
         np.testing.assert_array_equal(
@@ -228,7 +229,7 @@ def test_a_published_tokenizer_is_written_with_a_model_that_was_trained_here(tmp
     texts = ['a red box', 'The dog sleeps.']
     assert written.encode(texts) == own.encode(texts)
     source, inputs = np.full((2, 1, 5), 7, np.int32)
-    model, variables = flaxformer_lite.from_pretrained(out)
+    model, variables = flaxformer_checkpoints.from_pretrained(out)
     np.testing.assert_allclose(
         model.apply(variables, source, inputs),
         ours.model.apply(ours.variables, source, inputs),

@@ -7,6 +7,7 @@ import published
 import published_tokenizers
 import pytest
 
+import flaxformer_checkpoints
 import flaxformer_lite
 from flaxformer_checkpoints.exports import huggingface
 from flaxformer_checkpoints.exports.trained import Trained
@@ -29,7 +30,7 @@ def test_ctranslate2_scores_as_the_trained_model(tmp_path):
     published.change_weights(checkpoint.folder, zero_start)
     # CTranslate2's converter reads one number of heads for both stacks.
     published.change_config(checkpoint.folder, decoder_attention_heads=2)
-    model, variables = flaxformer_lite.from_pretrained(checkpoint.folder)
+    model, variables = flaxformer_checkpoints.from_pretrained(checkpoint.folder)
     golden = published.golden_of('marian')
     batch = flaxformer_lite.make_batch(golden['source'], golden['labels'], model=model)
     optimizer = optax.adam(3e-2)

@@ -11,7 +11,7 @@ import numpy as np
 import published
 import pytest
 
-import flaxformer_lite
+import flaxformer_checkpoints
 from experiments import storage
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
@@ -46,8 +46,8 @@ def run_of(family, path, model, **record):
 def adapted(family, path, dense):
     """Returns a run with random adapters on a published checkpoint."""
     base = published.GOLDENS / family
-    described = flaxformer_lite.describe_pretrained(base)
-    _, variables = flaxformer_lite.from_pretrained(base)
+    described = flaxformer_checkpoints.describe_pretrained(base)
+    _, variables = flaxformer_checkpoints.from_pretrained(base)
     fields = described.config.with_values({'dense': dense})
     model = build.model(fields, *described[1:])
     inputs = np.ones((1, 2), int)
@@ -121,9 +121,9 @@ def test_the_matrices_are_those_that_peft_merges(family, arguments, tmp_path):
     scale = 6 / np.sqrt(3) if settings['use_rslora'] else 6 / 3
 
     merged = export._as_exported(run)
-    described = flaxformer_lite.describe_pretrained(published.GOLDENS / family)
+    described = flaxformer_checkpoints.describe_pretrained(published.GOLDENS / family)
     kind = load.family_of(settings_of(family)['model_type']).model_types[0]
-    _, theirs = flaxformer_lite.to_pretrained(described, merged.variables, kind)
+    _, theirs = flaxformer_checkpoints.to_pretrained(described, merged.variables, kind)
     base = published.weights_of(published.GOLDENS / family)
     modules = settings['target_modules']
     changed = {x for x in theirs if x in base and (theirs[x] != base[x]).any()}

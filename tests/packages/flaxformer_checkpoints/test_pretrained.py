@@ -22,6 +22,7 @@ from published import (
     weights_of,
 )
 
+import flaxformer_checkpoints
 import flaxformer_lite
 from flaxformer_checkpoints.loading import adaptation, arrays, folder, load
 from flaxformer_lite.config import build
@@ -56,7 +57,7 @@ def test_logits_loss_and_gradients_are_those_of_transformers(name):
 
 
 def check_forward(path, golden, rounding):
-    model, variables = flaxformer_lite.from_pretrained(path)
+    model, variables = flaxformer_checkpoints.from_pretrained(path)
     tokens = model.special_tokens
     batch = flaxformer_lite.make_batch(
         golden['source'], golden['labels'], tokens.bos, tokens.padding
@@ -81,7 +82,7 @@ def check_forward(path, golden, rounding):
 
 def check_gradients(path, model, gradients, golden, rounding):
     family = family_of(path)
-    config = flaxformer_lite.describe_pretrained(path).config
+    config = flaxformer_checkpoints.describe_pretrained(path).config
     given = {k.removeprefix('gradients/') for k in golden if k.startswith('gradients/')}
     for array in arrays.table(family, config, model):
         if array.name == 'final_logits_bias':
@@ -110,7 +111,7 @@ def tolerance(gradient):
 
 @pytest.mark.parametrize('name', ['m2m100', 't5'])
 def test_padding_on_the_left_changes_nothing(name):
-    model, variables = flaxformer_lite.from_pretrained(GOLDENS / name)
+    model, variables = flaxformer_checkpoints.from_pretrained(GOLDENS / name)
     golden = golden_of(name)
     source, inputs = golden['source'], golden['inputs']
     padding = model.special_tokens.padding
@@ -127,7 +128,7 @@ def test_padding_on_the_left_changes_nothing(name):
 @pytest.mark.slow
 @every_golden
 def test_greedy_tokens_are_those_of_transformers(name):
-    loaded = flaxformer_lite.from_pretrained(GOLDENS / name)
+    loaded = flaxformer_checkpoints.from_pretrained(GOLDENS / name)
     source = golden_of(name)['source']
     texts, _ = decoded(*loaded, source, 'greedy', FIRST.get(name))
     assert texts == texts_of(name)['greedy']
@@ -135,7 +136,7 @@ def test_greedy_tokens_are_those_of_transformers(name):
 
 @by_cost(['t5_untied'])
 def test_beam_search_finds_what_transformers_finds_or_better(name):
-    loaded = flaxformer_lite.from_pretrained(GOLDENS / name)
+    loaded = flaxformer_checkpoints.from_pretrained(GOLDENS / name)
     source = golden_of(name)['source']
     check_beam(*loaded, source, texts_of(name), FIRST.get(name))
 
@@ -188,10 +189,12 @@ def log_probabilities(model, variables, source, texts, first):
 @by_cost(['bart', 'marian', 't5_untied'])
 def test_back_and_forth_is_the_same_to_the_bit(name):
     path = GOLDENS / name
-    described = flaxformer_lite.describe_pretrained(path)
-    _, variables = flaxformer_lite.from_pretrained(path)
+    described = flaxformer_checkpoints.describe_pretrained(path)
+    _, variables = flaxformer_checkpoints.from_pretrained(path)
     model_type = folder.read_config(path)['model_type']
-    config, theirs = flaxformer_lite.to_pretrained(described, variables, model_type)
+    config, theirs = flaxformer_checkpoints.to_pretrained(
+        described, variables, model_type
+    )
     stored = weights_of(path)
     assert theirs.keys() == {x for x in stored if not is_unread(path, x)}
     for key, x in theirs.items():
@@ -277,8 +280,8 @@ def test_without_a_source_an_adapted_decoder_computes_what_its_base_does(
     cross_attention,
 ):
     path = GOLDENS / 'gemma3'
-    described = flaxformer_lite.describe_pretrained(path)
-    _, variables = flaxformer_lite.from_pretrained(path)
+    described = flaxformer_checkpoints.describe_pretrained(path)
+    _, variables = flaxformer_checkpoints.from_pretrained(path)
     config = adaptation.to_encoder_decoder(described.config, cross_attention)
     model = build.model(config, *described[1:])
     variables = adaptation.adapt_variables(config, variables)
@@ -300,8 +303,8 @@ def same(tree, other):
 def test_arrays_are_read_to_where_the_mesh_has_them_and_in_the_dtype():
     axis_types = (AxisType.Auto,) * 2
     mesh = jax.make_mesh((2, 2), ('fsdp', 'tensor'), axis_types=axis_types)
-    _, whole = flaxformer_lite.from_pretrained(GOLDENS / 'bart')
-    model, divided = flaxformer_lite.from_pretrained(
+    _, whole = flaxformer_checkpoints.from_pretrained(GOLDENS / 'bart')
+    model, divided = flaxformer_checkpoints.from_pretrained(
         GOLDENS / 'bart', dtype='bfloat16', mesh=mesh
     )
     assert model.dense.dtype == jnp.bfloat16
@@ -323,7 +326,7 @@ def test_variables_in_bfloat16_are_trained(name, tmp_path):
     golden = golden_of(name)
 
     def stepped(dtype):
-        model, variables = flaxformer_lite.from_pretrained(path, dtype=dtype)
+        model, variables = flaxformer_checkpoints.from_pretrained(path, dtype=dtype)
         batch = flaxformer_lite.make_batch(
             golden['source'], golden['labels'], model=model
         )
@@ -341,7 +344,7 @@ def test_variables_in_bfloat16_are_trained(name, tmp_path):
 
 @pytest.fixture(scope='module')
 def marian_step():
-    model, variables = flaxformer_lite.from_pretrained(GOLDENS / 'marian')
+    model, variables = flaxformer_checkpoints.from_pretrained(GOLDENS / 'marian')
     optimizer = optax.adamw(1e-2)
     step = jax.jit(make_train_step(model, optimizer))
     return model, variables, optimizer, step
@@ -375,8 +378,8 @@ def marian(tmp_path):
 
 def test_the_parts_of_a_large_checkpoint_are_one(marian):
     split_weights(marian)
-    _, variables = flaxformer_lite.from_pretrained(marian)
-    _, expected = flaxformer_lite.from_pretrained(GOLDENS / 'marian')
+    _, variables = flaxformer_checkpoints.from_pretrained(marian)
+    _, expected = flaxformer_checkpoints.from_pretrained(GOLDENS / 'marian')
     assert same(variables, expected)
 
 
@@ -386,9 +389,9 @@ def test_a_file_of_the_model_without_its_head_is_read(marian):
         for name in list(stored):
             stored[name.removeprefix('model.')] = stored.pop(name)
 
-    _, whole = flaxformer_lite.from_pretrained(marian)
+    _, whole = flaxformer_checkpoints.from_pretrained(marian)
     change_weights(marian, behead)
-    _, found = flaxformer_lite.from_pretrained(marian)
+    _, found = flaxformer_checkpoints.from_pretrained(marian)
     assert not found['params']['output_bias'].any()
     found['params']['output_bias'] = whole['params']['output_bias']
     assert same(found, whole)

@@ -20,7 +20,7 @@ from published import (
     split_weights,
 )
 
-import flaxformer_lite
+import flaxformer_checkpoints
 from experiments.command_line import flags
 from flaxformer_checkpoints import convert
 from flaxformer_checkpoints.loading import folder
@@ -41,7 +41,7 @@ def marian(tmp_path):
 
 def refusal(path):
     with pytest.raises(ValueError, match='.') as caught:
-        flaxformer_lite.from_pretrained(path)
+        flaxformer_checkpoints.from_pretrained(path)
     message = str(caught.value)
     assert message.startswith(str(path)) and '\n' not in message
     return message
@@ -254,7 +254,7 @@ def test_any_value_of_any_field_is_used_or_refused_in_a_line(name, count, tmp_pa
         set_nested(path, field, value)
         given = f'{".".join(field)}={validation.quote(value)}, seed {SEED}'
         try:
-            build.model(*flaxformer_lite.describe_pretrained(path))
+            build.model(*flaxformer_checkpoints.describe_pretrained(path))
         except ValueError as error:
             assert str(error).isprintable() and len(str(error)) < 500, given
         except Exception as error:
@@ -266,7 +266,7 @@ def test_an_array_that_is_there_twice_has_to_be_the_same(marian):
         stored['lm_head.weight'] = stored['model.shared.weight'] + 0
 
     change_weights(marian, untie)
-    flaxformer_lite.from_pretrained(marian)
+    flaxformer_checkpoints.from_pretrained(marian)
 
     def differ(stored):
         stored['lm_head.weight'][3, 3] += 1
@@ -286,4 +286,4 @@ def test_a_t5_with_an_output_matrix_that_its_config_ties_says_what_to_set(tmp_pa
     change_config(path, tie_word_embeddings=True, scale_decoder_outputs=...)
     assert refusal(path).endswith('set tie_word_embeddings to false in config.json.')
     change_config(path, tie_word_embeddings=False)
-    flaxformer_lite.from_pretrained(path)
+    flaxformer_checkpoints.from_pretrained(path)

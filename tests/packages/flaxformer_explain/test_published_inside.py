@@ -11,6 +11,7 @@ import pytest
 import tiny
 from published import GOLDENS, golden_of
 
+import flaxformer_checkpoints
 import flaxformer_lite
 from flaxformer_explain import explanations
 from flaxformer_lite import interventions
@@ -22,7 +23,7 @@ every_name = pytest.mark.parametrize('name', NAMES)
 
 @functools.cache
 def loaded(name):
-    return flaxformer_lite.from_pretrained(GOLDENS / name)
+    return flaxformer_checkpoints.from_pretrained(GOLDENS / name)
 
 
 def batch_of(name):
