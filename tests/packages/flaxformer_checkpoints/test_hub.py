@@ -17,6 +17,7 @@ import pytest
 
 from experiments import run
 from experiments.config.schema import ExperimentConfig
+from experiments.data import tokenizers
 from experiments.errors import UserError
 from experiments.runs import reading
 from experiments.training import setup
@@ -25,6 +26,7 @@ from flaxformer_checkpoints.tokenizer import HuggingfaceTokenizer
 
 COMMIT = '0123456789abcdef0123456789abcdef01234567'
 NAME = 'google-t5/tiny'
+UNTRAINED = tokenizers.make('characters')
 
 
 class Hub:
@@ -277,21 +279,21 @@ def test_a_local_folder_of_the_name_needs_no_network(tmp_path, monkeypatch):
     local.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert hub.checkpoint(NAME).samefile(local)
-    assert hub.as_run(NAME).samefile(local)
     # A typo in a path is not a name.
-    assert not hub.as_run('google-t5/other').exists()
-    assert not hub.as_run(str(tmp_path / 'other')).exists()
+    for path in (NAME, 'google-t5/other', str(tmp_path / 'other')):
+        assert hub.as_run(path, UNTRAINED) is None
 
 
 def test_init_from_may_be_a_name(repositories, tmp_path, monkeypatch):
     monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path / 'cache'))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hub, 'checkpoint', lambda name: repositories)
-    path = hub.as_run(NAME)
+    path = hub.as_run(NAME, UNTRAINED)
+    assert path
     config = json.loads((path / 'config.json').read_text('utf-8'))
     assert config['tokenizer'].startswith('huggingface(')
     monkeypatch.setattr(converted, 'write_run', None)
-    assert hub.as_run(NAME) == path  # converted once
+    assert hub.as_run(NAME, UNTRAINED) == path  # converted once
 
 
 def test_languages_of_a_name_create_nothing_outside_the_cache(tmp_path, monkeypatch):
@@ -299,7 +301,7 @@ def test_languages_of_a_name_create_nothing_outside_the_cache(tmp_path, monkeypa
     monkeypatch.setattr(hub, 'checkpoint', lambda name: tmp_path / 'found')
     for languages in (('../../x', ''), ('a', '/../../x')):
         with pytest.raises(UserError, match='must be codes without slashes'):
-            hub.as_run(NAME, *languages)
+            hub.as_run(NAME, HuggingfaceTokenizer('p', *languages))
     assert list(tmp_path.iterdir()) == []
 
 

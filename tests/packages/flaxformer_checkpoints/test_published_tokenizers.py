@@ -346,7 +346,7 @@ def test_without_a_package_it_is_named_and_nothing_else_is_said(tmp_path):
     program = (
         'import logging, os, sys, warnings\n'
         'from pathlib import Path\n'
-        'from experiments.data.tokenizers import huggingface\n'
+        'from flaxformer_checkpoints import tokenizer\n'
         'from flaxformer_lite.special_tokens import SpecialTokens\n'
         'if sys.argv[2]: sys.modules[sys.argv[2]] = None\n'
         'special = SpecialTokens(16, 16, 0)\n'
@@ -354,7 +354,7 @@ def test_without_a_package_it_is_named_and_nothing_else_is_said(tmp_path):
         '    filters = list(warnings.filters)\n'
         '    return dict(os.environ), filters, logging.root.manager.disable\n'
         'before = state()\n'
-        'found = huggingface.from_checkpoint(Path(sys.argv[1]), 17, special)\n'
+        'found = tokenizer.from_checkpoint(Path(sys.argv[1]), 17, special)\n'
         'found.encode(["ab " * 9000])\n'
         'assert state() == before\n'
         'assert logging.getLogger("transformers").isEnabledFor(logging.WARNING)\n'

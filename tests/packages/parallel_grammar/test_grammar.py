@@ -218,7 +218,8 @@ def test_a_sentence_has_one_translation():
 # --------------------------------------------------------------------------------
 
 
-MODULES = sorted(Path(parallel_grammar.__file__).parent.glob('*.py'))
+FILES = sorted(Path(parallel_grammar.__file__).parent.glob('*.py'))
+MODULES = [file for file in FILES if file.stem != 'source']  # which the runner reads
 
 
 @pytest.mark.parametrize('file', MODULES, ids=lambda file: file.stem)
