@@ -2,7 +2,7 @@
 
 python -m experiments.report runs/wmt_small* [--csv | --json | --out=DIR]
 python -m experiments.report --scores=scores.csv [--base=ARM]
-python -m experiments.report --recompute=results/scan_splits [--json]
+python -m experiments.report --recompute=results/scan_splits [--json | --out=DIR]
 
 Runs that differ only in their seeds are one arm, shown as mean ± standard deviation.
 
@@ -14,8 +14,10 @@ tables as CSV and LaTeX, the figures as SVG and PDF, and the answer as answer.js
 --scores compares scores from elsewhere: the columns arm, seed and score.
 
 --recompute computes a report's answer again from answer.json and tables/runs.csv in
-its folder. The exit status is 1 if the answer or its tables differ. With --other=DIR it
-also tests whether contrasts differ between two reports, such as of two widths.
+its folder. The exit status is 1 if the answer or its tables differ. --out writes the
+tables and figures that follow from them; training curves need the runs. With
+--other=DIR it also tests whether contrasts differ between two reports, such as of two
+widths.
 """
 
 # PYTHON_ARGCOMPLETE_OK
@@ -50,11 +52,11 @@ _OF_RUNS = ('runs', '--sweep', '--measure')
 def main() -> None:
     args = _parser().parse_args()
     if args.recompute is not None:
-        of_others = (*_OF_RUNS, '--base', '--csv', '--out', '--scores')
+        of_others = (*_OF_RUNS, '--base', '--csv', '--scores')
         _refuse(args, of_others, 'with --recompute. Leave one of them out.')
         if args.other is not None:
             _refuse(args, ('--json',), 'with --other. Leave one of them out.')
-        _recompute(args.recompute, args.json)
+        _recompute(args.recompute, args.json, args.out)
         if args.other is not None:
             _compare_answers(args.recompute, args.other)
     elif args.other is not None:
@@ -135,11 +137,20 @@ def _check_out(folder: Path) -> None:
         raise UserError(f'--out={folder}: cannot be written, {reason}. Pass another.')
 
 
-def _recompute(folder: Path, as_json: bool) -> None:
+def _recompute(folder: Path, as_json: bool, out: Path | None) -> None:
     flags.require_packages('--recompute', ('scipy',), 'report')
+    if out is not None:
+        _check_out(out)
+        if out.resolve() == folder.resolve():
+            raise UserError(f'--out={out}: directory of the report. Pass another.')
     from experiments.reports import findings, recomputation
 
-    answer, contrasts, mismatches = recomputation.recompute(folder)
+    found = recomputation.recompute(folder)
+    answer, contrasts, mismatches, _ = found
+    if out is not None:
+        from experiments.reports import redrawing
+
+        redrawing.write(found, folder, out)
     if as_json:
         differs = [mismatch._asdict() for mismatch in mismatches]
         console.print_data(json.dumps(answer | {'differs': differs}, indent=2))
@@ -152,6 +163,8 @@ def _recompute(folder: Path, as_json: bool) -> None:
         sys.exit(1)
     if not as_json:
         print(f'matches {folder}/{findings.ANSWER} and its tables')
+        if out is not None:
+            print(f'{out}/ (tables/, figures/)')
 
 
 def _compare_answers(folder: Path, other: Path) -> None:

@@ -10,8 +10,9 @@ from scipy import stats
 
 from experiments.command_line import console
 from experiments.evaluation.measure import Measure
+from experiments.reports import figures
 from experiments.reports.arms import Study
-from experiments.reports.figures import Figure, line_chart, over_seeds
+from experiments.reports.figures import Figure
 from experiments.reports.tables import PValue, Table, column_decimals
 from experiments.runs.reading import Run
 from experiments.sweeps import analysis, planning
@@ -197,17 +198,9 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
 
 
 def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
-    tune, score = _tuning(study)
-    lines = {
-        arm: [over_seeds(*trial) for trial in scores.items()]
-        for arm, scores, _ in found
-        if scores
-    }
-    if not lines or not all(map(console.is_number, tune.tried)):
-        return None
-    is_positive = min(tune.tried) > 0
-    chart = line_chart(lines, tune.field, str(score), is_positive)
-    return Figure('tuning', f'{score} by {tune.field}', chart)
+    tune, measure = _tuning(study)
+    trials = {arm: scores for arm, scores, _ in found}
+    return figures.tuning_curve(trials, tune.field, measure)
 
 
 def _tuning(study: Study) -> tuple[Tuning, Measure]:

@@ -4,17 +4,19 @@ import collections
 import json
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, starmap
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import altair as alt
 import vl_convert
 
+from experiments.command_line import console
 from experiments.errors import printable
+from experiments.evaluation.measure import Measure
 from experiments.reports.arms import Study
 from experiments.runs.reading import Run
-from experiments.sweeps.analysis import Contrast
+from experiments.sweeps.analysis import Contrast, Spread
 from experiments.sweeps.schema import Sweep
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart. Grey replaces
@@ -322,15 +324,39 @@ def label_expression(names: Sequence[str]) -> str:
     return f'{texts}[datum.value]'
 
 
-def score_by_cost(study: Study) -> Figure | None:
-    """Draws scores against training FLOPs; None if no arm has both."""
+def tuning_curve(
+    trials: Mapping[str, Mapping[Any, Sequence[float]]], field: str, measure: Measure
+) -> Figure | None:
+    """Draws scores against the values of a tuned field, if these are numbers.
+
+    Args:
+      trials: The scores of each arm by value.
+    """
+    lines = {
+        arm: list(starmap(over_seeds, scores.items()))
+        for arm, scores in trials.items()
+        if scores
+    }
+    values = list(chain(*trials.values()))
+    if not lines or not all(map(console.is_number, values)):
+        return None
+    chart = line_chart(lines, field, str(measure), logarithmic=min(values) > 0)
+    return Figure('tuning', f'{measure} by {field}', chart)
+
+
+def score_by_cost(
+    spreads: Mapping[str, tuple[Spread | None, Spread | None]], measure: Measure
+) -> Figure | None:
+    """Draws scores against training FLOPs; None if no arm has both.
+
+    Args:
+      spreads: The training FLOPs and the score of each arm.
+    """
     values = []
-    for arm in study.arms:
-        cost = arm.cost('training_flops')
-        score = arm.spread(study.measure)
+    for arm, (cost, score) in spreads.items():
         if cost is None or score is None:
             continue
-        row: dict[str, Any] = {'arm': arm.name}
+        row: dict[str, Any] = {'arm': arm}
         for axis, spread in (('x', cost), ('y', score)):
             sd = spread.sd or 0.0
             row[axis] = spread.mean
@@ -343,12 +369,12 @@ def score_by_cost(study: Study) -> Figure | None:
     x_scale = alt.Scale(zero=False, padding=20)
     axis = alt.Axis(format='.1~e')
     x = alt.X('x:Q', title=x_title, scale=x_scale, axis=axis)
-    base = _by_arm(values, x, study)
+    base = _by_arm(values, x, measure)
     across = base.mark_rule().encode(x='x_low:Q', x2='x_high:Q')
     upright = base.mark_rule().encode(y='y_low:Q', y2='y_high:Q')
     points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
     points = points.encode(shape=_shape(values))
-    title = f'{axis_title(study.measure.score)} by training FLOPs'
+    title = f'{axis_title(measure.score)} by training FLOPs'
     chart = alt.layer(across, upright, points, **_SIZE)
     return Figure('score_by_training_flops', title, chart)
 
@@ -375,7 +401,7 @@ def scores_over_sizes(study: Study) -> Figure | None:
     x_scale = alt.Scale(type='log', nice=False, padding=20)
     axis = alt.Axis(format='~s')
     x = alt.X('x:Q', title='Parameters', scale=x_scale, axis=axis)
-    base = _by_arm(values, x, study)
+    base = _by_arm(values, x, study.measure)
     fitted = base.transform_regression('x', 'y', groupby=['arm'], method='log')
     points = base.mark_point(filled=True, opacity=0.6, tooltip=True)
     points = points.encode(shape=_shape(values))
@@ -384,10 +410,10 @@ def scores_over_sizes(study: Study) -> Figure | None:
     return Figure('scores_over_sizes', title, chart)
 
 
-def _by_arm(values: list[dict[str, Any]], x: alt.X, study: Study) -> alt.Chart:
+def _by_arm(values: list[dict[str, Any]], x: alt.X, measure: Measure) -> alt.Chart:
     names = list(dict.fromkeys(row['arm'] for row in values))
     scale = alt.Scale(zero=False)
-    title = axis_title(study.measure.score, study.measure.set)
+    title = axis_title(measure.score, measure.set)
     y = alt.Y('y:Q', title=title, scale=scale)
     chart = alt.Chart(alt.InlineData(values=values))
     return chart.encode(x=x, y=y, color=_colour('arm:N', names))

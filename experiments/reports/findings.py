@@ -157,17 +157,22 @@ def answer_table(
 ) -> Table:
     """Returns the table `answer`: declared contrasts, or else all arms and the base."""
     if asked:
-        table = _differences(study, asked)
+        table = differences(study.measure, asked)
     else:
         table = _with_ranks(study, ranking(study, contrasts))
         if study.sweep.contrasts:
             note = f'{table.note} The declared contrasts have no scores yet.'
             table = table._replace(note=note)
+    return with_design(table, study.margin, study.sweep.looks)
+
+
+def with_design(table: Table, margin: float | None, looks: int) -> Table:
+    """Returns the table with the columns `margin` and `looks`, if there are any."""
     stated = {}
-    if study.margin is not None:
-        stated['margin'] = study.margin
-    if study.sweep.looks > 1:
-        stated['looks'] = study.sweep.looks
+    if margin is not None:
+        stated['margin'] = margin
+    if looks > 1:
+        stated['looks'] = looks
     rows = [(*row, *stated.values()) for row in table.rows]
     return table._replace(columns=(*table.columns, *stated), rows=rows)
 
@@ -208,13 +213,14 @@ def answer_name(decides: Measure, further: Measure) -> str:
     return f'answer_{further.set}_{further.score}'
 
 
-def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
+def differences(measure: Measure, contrasts: Sequence[Contrast]) -> Table:
+    """Returns the table `answer` of contrasts."""
     measured = ('difference', '95% CI', 'minimum detectable')
     columns = ('arm', 'base', 'seeds', *measured, 'p', 'permutation p', 'verdict')
     rows = []
-    for x in asked:
+    for x in contrasts:
         effect, interval, p = contrast_cells(x)
-        said = contrast_verdict(study.measure, x)
+        said = contrast_verdict(measure, x)
         test = (effect, interval, x.detectable, p, permutation_p(x), said)
         rows.append((x.arm, x.base, x.seeds, *test))
     note = (
@@ -224,7 +230,7 @@ def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
         '80%. Permutation p: arms exchanged within seeds, without assuming normal '
         'errors.'
     )
-    decimals: dict[str, int] = dict.fromkeys(measured, study.measure.decimals)
+    decimals: dict[str, int] = dict.fromkeys(measured, measure.decimals)
     return Table('answer', 'Declared contrasts', columns, rows, decimals, note)
 
 

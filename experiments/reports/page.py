@@ -68,6 +68,18 @@ def write(
         _curves(study, against),
         *translations(study),
     )
+    files = section_files(sections)
+    files['tables/runs.csv'] = tables.as_csv(findings.runs(study))
+    files[findings.ANSWER] = json_answer.text(study, notes) + '\n'
+    number = console.count_noun(len(study.arms), 'arm')
+    title = study.sweep.question or f'{number} by {study.measure}'
+    files['report.md'] = markdown(title, sections)
+    files['index.html'] = html(title, sections)
+    write_files(files, folder)
+
+
+def section_files(sections: Sequence[ReportSection]) -> dict[str, str | bytes]:
+    """Returns the tables and figures of sections, by path within a report."""
     files: dict[str, str | bytes] = {}
     for section in sections:
         for table in section.tables:
@@ -76,12 +88,10 @@ def write(
         for figure in section.figures:
             for form, data in figures.files(figure).items():
                 files[f'figures/{figure.name}.{form}'] = data
-    files['tables/runs.csv'] = tables.as_csv(findings.runs(study))
-    files[findings.ANSWER] = json_answer.text(study, notes) + '\n'
-    number = console.count_noun(len(study.arms), 'arm')
-    title = study.sweep.question or f'{number} by {study.measure}'
-    files['report.md'] = markdown(title, sections)
-    files['index.html'] = html(title, sections)
+    return files
+
+
+def write_files(files: Mapping[str, str | bytes], folder: Path) -> None:
     for name, data in files.items():
         storage.write(folder / name, data)
 
@@ -172,7 +182,11 @@ def _tuning(study: Study) -> ReportSection | None:
 
 def _costs(study: Study) -> ReportSection:
     costs = _some(findings.costs(study), designs.time_to_target(study))
-    drawn = _some(figures.score_by_cost(study))
+    spreads = {
+        arm.name: (arm.cost('training_flops'), arm.spread(study.measure))
+        for arm in study.arms
+    }
+    drawn = _some(figures.score_by_cost(spreads, study.measure))
     return ReportSection('Cost', tables=costs, figures=drawn)
 
 

@@ -42,7 +42,10 @@ _INNER = {
     'exploratory': {'arm': TEXT, 'base': TEXT},
     'trials': {'arm': TEXT, 'means': NUMBER.array, 'number': _POSITIVE},
     'effects': {'factors': TEXT.array},
-    'arms': {'name': TEXT, 'base': TEXT, 'levels': OBJECT, 'score': OBJECT.or_null},
+    'arms': {
+        **{'name': TEXT, 'base': TEXT, 'levels': OBJECT},
+        **{'score': OBJECT.or_null, 'costs': OBJECT},
+    },
 }
 _OF_TABLES = {  # column of a table → entry of a contrast
     'difference': 'effect',
@@ -71,11 +74,13 @@ class Recomputed(NamedTuple):
     Attributes:
       answer: As in `answer.json`.
       contrasts: Its contrasts of the deciding measure.
+      runs: The rows of `tables/runs.csv`.
     """
 
     answer: Entries
     contrasts: list[Contrast]
     mismatches: list[Mismatch]
+    runs: list[dict[str, str]]
 
 
 class _Part(NamedTuple):
@@ -119,7 +124,8 @@ def recompute(folder: Path) -> Recomputed:
         name = findings.answer_name(of_decider.measure, part.measure)
         stated = found | {'margin': None}
         mismatches += _in_table(folder, name, stated, part, part.answer)
-    return Recomputed(found, [x for x, _ in of_decider.answer], mismatches)
+    contrasts = [contrast for contrast, _ in of_decider.answer]
+    return Recomputed(found, contrasts, mismatches, runs)
 
 
 def _read_answer(file: Path) -> Entries:

@@ -486,6 +486,14 @@ def test_markdown_shows_markup_as_text():
     assert len(re.findall(r'(?<!\\)\|', row)) == len(TABLE.columns) + 1
 
 
+def score_by_cost(study):
+    spreads = {
+        arm.name: (arm.cost('training_flops'), arm.spread(study.measure))
+        for arm in study.arms
+    }
+    return figures.score_by_cost(spreads, study.measure)
+
+
 def test_scores_stand_over_their_cost_with_both_deviations(tmp_path):
     paths = [
         make(
@@ -498,7 +506,7 @@ def test_scores_stand_over_their_cost_with_both_deviations(tmp_path):
         for seed, (score, flops) in enumerate([(30.0, 5.0), (34.0, 7.0)])
     ]
     found = arms.study([read_run(path) for path in paths], None)
-    figure = figures.score_by_cost(found)
+    figure = score_by_cost(found)
     drawn = figure.spec()
     ((row,),) = [*drawn['datasets'].values()]
     sd_x, sd_y = 1000 * 2**0.5, 2 * 2 / 2**0.5
@@ -508,4 +516,4 @@ def test_scores_stand_over_their_cost_with_both_deviations(tmp_path):
     assert row['y_low'] == pytest.approx(32 - sd_y)
     assert row['y_high'] == pytest.approx(32 + sd_y)
     unknown = arms.study([read_run(make(tmp_path / 'none', 30.0))], None)
-    assert figures.score_by_cost(unknown) is None
+    assert score_by_cost(unknown) is None

@@ -18,6 +18,7 @@ from experiments.reports.tables import escape_markdown
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted(x.parents[1] for x in (ROOT / 'results').glob('*/tables/runs.csv'))
+TASKS = ROOT / 'results/norm_tasks'  # tuned, two data sets
 LOOKS = ROOT / 'results/optimizers_tuned'  # three arms, two looks, a margin
 
 
@@ -31,9 +32,14 @@ def folder(tmp_path):
     return shutil.copytree(LOOKS, tmp_path / 'x')
 
 
+def rows_of_answer(folder):
+    text = (folder / 'tables/answer.csv').read_text('utf-8')
+    return list(csv.DictReader(io.StringIO(text)))
+
+
 def change_table(folder, column, value, row=0):
     file = folder / 'tables/answer.csv'
-    rows = list(csv.DictReader(io.StringIO(file.read_text('utf-8'))))
+    rows = rows_of_answer(folder)
     rows[row][column] = value
     lines = [','.join(rows[0]), *(','.join(x.values()) for x in rows)]
     file.write_text('\n'.join(lines), encoding='utf-8')
@@ -136,10 +142,38 @@ def test_report_without_an_answer_must_be_written_again(folder, command):
     (folder / 'answer.json').unlink()
     with pytest.raises(UserError, match='Write the report again with --out'):
         command(report, f'--recompute={folder}')
-    for flag in ('--base=x', '--csv', '--out=x', '--scores=x'):
+    for flag in ('--base=x', '--csv', '--scores=x'):
         message = f'{flag.split("=")[0]}: has no effect with --recompute'
         with pytest.raises(UserError, match=message):
             command(report, f'--recompute={folder}', flag)
+
+
+def test_figures_are_drawn_again_from_the_tables(command, tmp_path):
+    out = tmp_path / 'report'
+    shown = command(report, f'--recompute={TASKS}', f'--out={out}').out
+    assert shown.endswith(f'{out}/ (tables/, figures/)\n')
+    drawn = {x.name for x in (out / 'figures').iterdir() if x.suffix == '.svg'}
+    assert drawn == {'differences.svg', 'tuning.svg', 'score_by_training_flops.svg'}
+    columns = ('arm', 'base', 'looks', 'margin', 'verdict')
+    old, new = (
+        [[row.get(x) for x in columns] for row in rows_of_answer(x)]
+        for x in (TASKS, out)
+    )
+    assert old == new
+    svg = (out / 'figures/differences.svg').read_text('utf-8')
+    assert svg.count('>post_norm, warm-up − pre_norm, warm-up<') == 2  # data sets
+    svg = (out / 'figures/tuning.svg').read_text('utf-8')
+    assert '>SCAN, pre_norm, warm-up<' in svg
+    with pytest.raises(UserError, match='directory of the report. Pass another'):
+        command(report, f'--recompute={TASKS}', f'--out={TASKS}')
+
+
+def test_results_are_small_and_link_to_files_that_exist():
+    files = [x for x in (ROOT / 'results').rglob('*') if x.is_file()]
+    assert sum(x.stat().st_size for x in files) < 4_000_000
+    for page in (x for x in files if x.suffix == '.md'):
+        for link in re.findall(r'(?<=\]\()[^)#\s]+', page.read_text('utf-8')):
+            assert '://' in link or (page.parent / link).exists(), (page, link)
 
 
 # Three at each commit, all of them each night.
@@ -152,7 +186,8 @@ def test_report_without_an_answer_must_be_written_again(folder, command):
 )
 def test_a_report_says_what_its_scores_say_of_the_question(folder):
     text = (folder / 'report.md').read_text('utf-8')
-    answer, contrasts, _ = recomputation.recompute(folder)
+    found = recomputation.recompute(folder)
+    answer, contrasts = found.answer, found.contrasts
     measure = Measure(**answer['measure'])
     for contrast in contrasts if answer['declared'] else ():
         sentence = findings.sentence(measure, contrast)
