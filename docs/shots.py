@@ -22,7 +22,7 @@ SOURCES = PICTURES / 'sources.json'
 SWEEP = 'configs/sweeps/made_positions.py'
 SCORES = 'results/made_positions/tables/runs.csv'
 CONFIG = 'configs/wmt_small.py'
-PAGE = 'flaxformer_explain/browser/page.html'
+PAGE = 'packages/flaxformer_explain/browser/page.html'
 TEXT = 'My doctor forgets to close my useful box.'
 WIDTHS = (1280, 390)  # CSS pixels of a desktop and a phone
 SCHEMES = ('light', 'dark')
@@ -69,13 +69,13 @@ def draw(workdir: Path, chromium: Path) -> None:
 
 
 def photograph_run(workdir: Path, chromium: Path) -> None:
-    """Takes a screenshot of the page of `translate --html`, down to its logit lens."""
+    """Takes a screenshot of a translation's page, down to its logit lens."""
     from playwright.sync_api import sync_playwright
 
-    command = [sys.executable, '-m', 'experiments.translate', f'--workdir={workdir}']
+    command = [sys.executable, '-m', 'flaxformer_explain.page', f'--workdir={workdir}']
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as started:
         file = Path(folder) / 'page.html'
-        command.append(f'--html={file}')
+        command.append(f'--out={file}')
         subprocess.run(command, input=f'{TEXT}\n', text=True, check=True)
         browser = started.chromium.launch(executable_path=chromium, args=FLAGS)
         tab = browser.new_page(viewport={'width': WIDTHS[0], 'height': 1400})

@@ -33,8 +33,8 @@ NAMES = (
 # `pretrained` opens one of the tests' checkpoints.
 _COPIED = (
     'flaxformer_lite',
-    'parallel_grammar',
     'experiments',
+    'packages',
     'configs',
     'notebooks',
     'results',

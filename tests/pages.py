@@ -15,7 +15,7 @@ PAGES = sorted(
     )
 )
 FENCE = re.compile(r'^```(\w*)\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r'python -m (?:experiments|benchmarks)\.\w')
+COMMAND = re.compile(r'python -m (?:experiments|benchmarks|flaxformer_\w+)\.\w')
 # What stands for something in a command → something that can stand there.
 PLACEHOLDERS = {
     ' --config.<field>=…': '',

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from parallel_grammar import Gold
+if TYPE_CHECKING:
+    from parallel_grammar import Gold
 
 ALIGNMENT = 'alignment'
 BOOTSTRAPS = 2_000
@@ -119,7 +120,7 @@ class Maps(NamedTuple):
     target: np.ndarray | None = None
 
 
-def position_maps(gold: Gold) -> Maps:
+def position_maps(gold: 'Gold') -> Maps:
     """Returns maps that know only positions, as a baseline.
 
     They point at source words near the diagonal, and at the nearest earlier words.
@@ -153,7 +154,7 @@ class Counts(NamedTuple):
     chance: float  # expectation of the value for a random map
 
 
-def sentence_counts(gold: Gold, maps: Maps) -> dict[Measured, Counts]:
+def sentence_counts(gold: 'Gold', maps: Maps) -> dict[Measured, Counts]:
     """Scores the maps of a sentence.
 
     For the alignment, each target word with a sure translation ranks all source words.
@@ -178,7 +179,7 @@ def _add(found, key: Measured, value: float, weight: float, chance: float) -> No
     found[key] = Counts(*(a + b for a, b in zip(old, new, strict=True)))
 
 
-def _alignment_counts(gold: Gold, maps: Maps) -> Counts:
+def _alignment_counts(gold: 'Gold', maps: Maps) -> Counts:
     """Returns the counts of links: each target word chooses a source word."""
     chosen = maps.source.argmax(1)
     links = {(int(i), j) for j, i in enumerate(chosen)}
@@ -189,7 +190,7 @@ def _alignment_counts(gold: Gold, maps: Maps) -> Counts:
 
 
 def _rankings(
-    gold: Gold, maps: Maps
+    gold: 'Gold', maps: Maps
 ) -> Iterator[tuple[str, str, np.ndarray, np.ndarray]]:
     """Yields side, phenomenon, the values of the items and which are relevant."""
     sure_TS = _table(gold, gold.sure)
@@ -210,7 +211,7 @@ def _rankings(
             yield 'target', phenomenon, maps.target[target][:target], relevant_N
 
 
-def _table(gold: Gold, links: Links) -> np.ndarray:
+def _table(gold: 'Gold', links: Links) -> np.ndarray:
     table_TS = np.zeros((len(gold.target), len(gold.source)), bool)
     for source, target in links:
         table_TS[target, source] = True

@@ -45,10 +45,10 @@ def test_the_design_lists_the_packages_that_exist():
     for indent, name in re.findall(r'^( *)([\w]+)/ *', tree, re.MULTILINE):
         root = root if indent else f'{name}/'
         listed.add(f'{root}{name}' if indent else name)
-    packages = ('configs', 'experiments', 'flaxformer_lite', 'parallel_grammar')
+    packages = ('configs', 'experiments', 'flaxformer_lite', 'packages')
     folders = [
         path.parent
-        for name in packages[1:3]
+        for name in packages[1:]
         for path in ROOT.glob(f'{name}/*/__init__.py')
     ]
     assert listed == {*packages, *(str(path.relative_to(ROOT)) for path in folders)}

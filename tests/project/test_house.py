@@ -7,6 +7,7 @@ import mistakes
 import pytest
 from importlinter import cli
 
+from experiments import __main__ as overview
 from experiments import registries
 from experiments.config import schema
 from flaxformer_lite.config import variants
@@ -28,10 +29,9 @@ def test_commands_fields_and_kinds_are_the_listed_ones():
 
 
 def commands() -> list[str]:
-    """Returns the modules of the runner that `python -m` starts."""
-    files = sorted((ROOT / 'experiments').glob('*.py'))
-    started = [file for file in files if "__name__ == '__main__'" in file.read_text()]
-    return [f'command {file.stem}' for file in started]
+    """Returns the modules that `python -m` starts."""
+    started = [command.split()[-1] for command, _ in overview.summaries()]
+    return [f'command {name.removeprefix("experiments.")}' for name in started]
 
 
 def config_fields() -> list[str]:

@@ -65,6 +65,7 @@ names = {}
 for example in examples:
     exec(example, names)
 assert names['logits'].shape == (2, 3, 8_000)
+import flaxformer_checkpoints, flaxformer_explain.explanations
 assert 'site-packages' in flaxformer_lite.__file__, flaxformer_lite.__file__
 assert metadata.version('flaxformer-lite') == flaxformer_lite.__version__
 for name in ('experiments', 'configs', 'parallel_grammar'):
@@ -106,14 +107,24 @@ def test_the_wheel_is_the_library_and_runs_the_readmes_examples(tmp_path):
     file = wheel(tmp_path)
     names = zipfile.ZipFile(file).namelist()
     roots = {name.split('/')[0] for name in names}
-    (info,) = roots - {'flaxformer_lite'}
+    (info,) = roots - {
+        'flaxformer_lite',
+        'flaxformer_checkpoints',
+        'flaxformer_explain',
+    }
     assert re.fullmatch(r'flaxformer_lite-[\d.]+\.dist-info', info)
     assert 'flaxformer_lite/py.typed' in names
     metadata = zipfile.ZipFile(file).read(f'{info}/METADATA').decode()
     provided = re.findall('^Provides-Extra: (.*)$', metadata, re.MULTILINE)
     assert set(provided) == extras().keys()
     modules = {str(p.relative_to(ROOT)) for p in ROOT.glob('flaxformer_lite/**/*.py')}
-    assert modules <= set(names)
+    modules |= {
+        str(path.relative_to(ROOT / 'packages'))
+        for part in ('*', '*/families', '*/loading', '*/explanations')
+        for path in ROOT.glob(f'packages/flaxformer_{part}/*.py')
+        if part != '*' or path.stem == '__init__'
+    }
+    assert modules == {name for name in names if name.endswith('.py')}
 
     environment = tmp_path / 'venv'
     run(sys.executable, '-m', 'venv', environment, cwd=tmp_path)

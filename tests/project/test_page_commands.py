@@ -152,7 +152,7 @@ def beside_a_run(trained, monkeypatch):
 
 @pytest.mark.usefixtures('beside_a_run')
 def test_the_python_about_a_run_runs_beside_it():
-    page = 'docs/how_to/looking_inside.md'
+    page = 'docs/packages/flaxformer_explain/translations.md'
     (code,) = about_a_run(page)
     names = {}
     exec(compile(code, page, 'exec'), names)
@@ -180,7 +180,7 @@ np.savez('called.npz', source=source_BS, tokens=tokens_BT)
 
 def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
     root = tmp_path / 'project'
-    packages = ('flaxformer_lite', 'parallel_grammar', 'experiments', 'configs')
+    packages = ('flaxformer_lite', 'experiments', 'packages', 'configs')
     for name in (*packages, 'tests'):
         shutil.copytree(pages.ROOT / name, root / name)
     shutil.copy(pages.ROOT / 'pyproject.toml', root)

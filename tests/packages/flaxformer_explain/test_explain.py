@@ -14,6 +14,7 @@ from test_gold_scores import Words, run_of
 
 from experiments import describe
 from experiments.command_line import flags
+from experiments.data.sources.base import Source
 from experiments.errors import UserError
 from flaxformer_explain import explain, explained
 from flaxformer_explain.gold_scores import Maps
@@ -74,7 +75,7 @@ def test_the_figure_has_the_first_word_of_each_model_and_method():
 
 
 def test_other_data_has_no_gold():
-    run: Any = SimpleNamespace(data=object())
+    run: Any = SimpleNamespace(data=Source())
     with pytest.raises(UserError, match='has no gold. Use grammar.'):
         explain.gold_pairs(run, 'test')
 
