@@ -18,6 +18,15 @@ from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 
 
+def test_a_name_that_has_moved_raises_an_error_that_names_its_package():
+    for name, package in (
+        ('from_pretrained', 'flaxformer_checkpoints'),
+        ('explanations', 'flaxformer_explain'),
+    ):
+        with pytest.raises(AttributeError, match=f'is now {package}.{name}$'):
+            getattr(flaxformer_lite, name)
+
+
 def test_the_defaults_are_the_papers_base_model():
     assert ModelConfig.of(wmt_base.get_config().model) == ModelConfig()
 

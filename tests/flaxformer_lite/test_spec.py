@@ -162,6 +162,35 @@ def test_available_lists_files_but_base_and_hidden_ones():
     assert SHOP.names() == ['local']
 
 
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Installs a package that registers a class, a known name and a broken module."""
+    (tmp_path / 'mall.py').write_text(
+        'from shop.base import Base\n\nclass Remote(Base):\n    pass\n'
+    )
+    (tmp_path / 'broken_mall.py').write_text('raise OSError("no power")\n')
+    info = tmp_path / 'mall-1.0.dist-info'
+    info.mkdir()
+    (info / 'METADATA').write_text('Name: mall\nVersion: 1.0\n')
+    (info / 'entry_points.txt').write_text(
+        '[shop]\nremote = mall:Remote\nlocal = mall:Remote\nbroken = broken_mall:X\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    spec.entry_points.cache_clear()
+    yield
+    spec.entry_points.cache_clear()
+
+
+@pytest.mark.usefixtures('installed')
+def test_an_installed_package_registers_components_by_entry_points():
+    assert SHOP.names() == ['broken', 'local', 'remote']
+    assert type(SHOP.make('remote')).__module__ == 'mall'
+    assert type(SHOP.make('local(window=3)')).__module__ == 'shop.local'
+    message = '^broken_mall:X cannot be imported: OSError: no power$'
+    with pytest.raises(spec.ModuleError, match=message):
+        SHOP.make('broken')
+
+
 def test_make_makes_the_one_public_class_of_the_file():
     local = SHOP.make('local(window=3)')
     assert (type(local).__name__, local.window, local.dilation) == ('Local', 3, 1)

@@ -261,3 +261,21 @@ def test_two_plugins_are_refused_with_the_one_to_uninstall(
     uninstall = f'pip uninstall jax-{removed}-plugin jax-{removed}-pjrt'
     with pytest.raises(UserError, match=f'both installed. Uninstall one: {uninstall}'):
         accelerators.check()
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['convert'], 'error: moved; run python -m flaxformer_checkpoints.convert\n'),
+        (['demo'], 'error: moved; run python -m flaxformer_explain.demo\n'),
+        (['explain'], 'error: moved; run python -m flaxformer_explain.explain\n'),
+        (
+            ['translate', '--workdir=x', '--html=y'],
+            'error: --html: moved; run python -m flaxformer_explain.page\n',
+        ),
+    ],
+)
+def test_an_old_command_prints_the_new_one(arguments, message, tmp_path):
+    command, *flags = arguments
+    found = start(tmp_path, '-m', f'experiments.{command}', *flags)
+    assert found == (2, '', message)

@@ -30,6 +30,7 @@ from experiments.runs.reading import outputs_path
 from experiments.training import setup
 from flaxformer_checkpoints import convert, converted
 from flaxformer_checkpoints import tokenizer as huggingface
+from flaxformer_explain import page
 
 # Compiling takes a second each: these differ in what a search is told.
 MOST_TELLING = ('marian', 'mbart')
@@ -448,11 +449,13 @@ def test_from_a_published_checkpoint_to_one_that_is_trained_on(
     assert re.search(r'run +1  finished +64 ', capsys.readouterr().out)
     texts_file = tmp_path / 'texts'
     texts_file.write_text('cab abba\n', encoding='utf-8')
-    page = tmp_path / 'page.html'
+    written = tmp_path / 'page.html'
     with texts_file.open() as file, monkeypatch.context() as patch:
         patch.setattr(sys, 'stdin', file)
-        command(patch, translate, f'--workdir={path}', f'--html={page}')
-    assert page.exists()
+        command(patch, translate, f'--workdir={path}')
+        file.seek(0)
+        command(patch, page, f'--workdir={path}', f'--out={written}')
+    assert written.exists()
     out = tmp_path / 'out'
     command(monkeypatch, convert, path, '--to=huggingface', f'--out={out}')
 

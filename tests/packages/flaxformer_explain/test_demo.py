@@ -22,6 +22,7 @@ from test_explainer import explainer_of
 
 from experiments import storage, translate
 from experiments.errors import UserError
+from flaxformer_explain import page as page_command
 from flaxformer_explain.browser import page, server
 from flaxformer_explain.browser.server import Server
 from flaxformer_explain.explainer import Explainer
@@ -291,33 +292,35 @@ def lines_to_page(trained, out, lines, monkeypatch, *flags):
     source.write_text(lines, encoding='utf-8')
     with source.open() as stdin, monkeypatch.context() as patch:
         patch.setattr(sys, 'stdin', stdin)
-        argv = ['translate', f'--workdir={trained}', f'--html={out}', *flags]
+        argv = ['page', f'--workdir={trained}', f'--out={out}', *flags]
         patch.setattr(sys, 'argv', argv)
-        translate.main()
+        page_command.main()
     (data,) = re.findall(r'id="data">(.*?)</script>', out.read_text('utf-8'))
     return json.loads(data)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('cache')
-def test_translate_writes_the_page_of_what_it_prints(
+def test_the_page_of_a_text_has_the_translations_that_translate_prints(
     trained, tmp_path, monkeypatch, capsys
 ):
     blank = '\n' * 20
     lines = f'{blank}My dog sleeps.\n\n{"a cat " * 60}\nMy cat.\n'
     data = lines_to_page(trained, tmp_path / 'x.html', lines, monkeypatch)
-    printed = capsys.readouterr()
-    *_, first, _, _, last = printed.out.splitlines()
+    assert "skipped 'a cat a cat" in capsys.readouterr().err
+    with (tmp_path / 'in.txt').open() as stdin, monkeypatch.context() as patch:
+        patch.setattr(sys, 'stdin', stdin)
+        patch.setattr(sys, 'argv', ['translate', f'--workdir={trained}'])
+        translate.main()
+    *_, first, _, _, last = capsys.readouterr().out.splitlines()
     assert [x['text'] for x in data['answers']] == ['My dog sleeps.', 'My cat.']
     assert [x['texts'][0] for x in data['answers']] == [first, last]
-    assert "--html: skipped 'a cat a cat" in printed.err
     link = tmp_path / 'link.html'
     link.symlink_to('target.html')
     lines_to_page(trained, link, 'a\n', monkeypatch)
     assert link.is_symlink() and (tmp_path / 'target.html').is_file()
-    for flag in ('--decode=sample', f'--workdir={trained}'):
-        with pytest.raises(UserError, match='shows the search of a single run'):
-            lines_to_page(trained, tmp_path / 'y.html', 'a', monkeypatch, flag)
+    with pytest.raises(UserError, match='--decode=sample draws samples'):
+        lines_to_page(trained, tmp_path / 'y.html', 'a', monkeypatch, '--decode=sample')
 
 
 @pytest.mark.slow
