@@ -10,7 +10,6 @@ import optax
 from flax import linen as nn
 
 import flaxformer_lite
-from configs import wmt_base
 from flaxformer_lite.config import build, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.decoding import DecodeInputs
@@ -42,8 +41,7 @@ batch = rows.batch_of
 
 def config(**overrides: Any) -> ModelConfig:
     """Returns the paper's base model, shrunk. `decoder__norm` sets `decoder.norm`."""
-    base = ModelConfig.of(wmt_base.get_config().model.to_dict())
-    return base.with_values(dotted(SIZES | overrides))
+    return ModelConfig().with_values(dotted(SIZES | overrides))
 
 
 def dotted(fields: dict[str, Any]) -> dict[str, Any]:

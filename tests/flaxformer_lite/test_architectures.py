@@ -11,7 +11,6 @@ from flax import linen as nn
 from flax.traverse_util import flatten_dict
 from tiny import float64
 
-from configs import wmt_base
 from flaxformer_lite.config import build, schema, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.dense.base import Dense
@@ -218,10 +217,8 @@ OTHERS: dict[str, Any] = {
 
 @pytest.mark.parametrize('architecture', variants.names('architecture'))
 def test_unused_fields_and_no_others_change_nothing(architecture):
-    config = wmt_base.get_config().model
     assert OTHERS.keys() == set(schema.fields()) - {'architecture'}
     given = dict(architecture=architecture, residual='post_norm')
-    config.update(given)
     for field, value in OTHERS.items():
         # Without projections heads are slices of d_model.
         needs = dict(d_k=None, d_v=None) if field == 'projections' else {}
@@ -229,7 +226,7 @@ def test_unused_fields_and_no_others_change_nothing(architecture):
             needs = dict(tie='none')
         changed = tiny.model(**given | needs | {field: value})
         same = changed == tiny.model(**given | needs)
-        unused = variants.unused_fields(ModelConfig.of(config))
+        unused = variants.unused_fields(ModelConfig.of(given))
         assert same == (field in unused), field
 
 
@@ -255,9 +252,7 @@ def test_a_norm_is_unused_where_it_makes_no_parameter_another(overrides):
 
 
 def entities():
-    config = wmt_base.get_config().model
-    config.update(tiny.SIZES)
-    model = build.entity_encoder(config)
+    model = build.entity_encoder(tiny.SIZES)
     rng = np.random.default_rng(0)
     features = jnp.asarray(rng.normal(size=(2, 5, 7)), jnp.float32)
     present = jnp.asarray(

@@ -10,7 +10,6 @@ import pytest
 import tiny
 
 import flaxformer_lite
-from configs import wmt_base
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.decoding.strategies.sample import Sampling
 from flaxformer_lite.generation import as_strategy
@@ -28,7 +27,21 @@ def test_a_name_that_has_moved_raises_an_error_that_names_its_package():
 
 
 def test_the_defaults_are_the_papers_base_model():
-    assert ModelConfig.of(wmt_base.get_config().model) == ModelConfig()
+    paper = dict(
+        d_model=512,
+        num_layers=6,
+        num_heads=8,
+        d_ff=2048,
+        dropout=0.1,
+        attention='softmax',
+        positions='sinusoidal',
+        norm='layer',
+        residual='post_norm',
+        feed_forward='relu',
+        tie='all',
+        scale_embeddings=True,
+    )
+    assert ModelConfig.of(paper) == ModelConfig()
 
 
 def test_a_batch_is_one_pair_a_row():

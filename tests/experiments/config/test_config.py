@@ -9,7 +9,7 @@ from made_runs import nest
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import wmt_base
+from configs import wmt_base, wmt_big
 from experiments.command_line import flags
 from experiments.config import components, load, schema, table
 from experiments.config.load import flatten
@@ -46,6 +46,11 @@ def test_the_documentation_lists_the_fields_as_they_are():
 def test_the_base_config_is_the_defaults():
     assert load.from_config_dict(wmt_base.get_config()) == ExperimentConfig()
     assert load.from_config_dict(ConfigDict()) == ExperimentConfig()
+
+
+def test_the_big_config_has_the_sizes_of_the_papers_big_model():
+    big = ModelConfig(d_model=1024, num_heads=16, d_ff=4096, dropout=0.3)
+    assert load.from_config_dict(wmt_big.get_config()).model == big
 
 
 def test_no_spec_of_a_loaded_config_is_parsed_again(monkeypatch):
