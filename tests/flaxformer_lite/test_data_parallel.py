@@ -5,12 +5,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import meshes
 import numpy as np
 import pytest
 import tiny
 from collectives import collectives, total_bytes
 
-from experiments.runtime import compilation, mesh
 from flaxformer_lite.layers.dropout import keep_mask
 from flaxformer_lite.ops import loss_of_logits, use_reference
 from flaxformer_lite.sharding import sum_over_data
@@ -35,10 +35,12 @@ def alone(function, *arguments):
 
 
 def on_devices(function, whole, divided):
-    arguments = [jax.device_put(x, mesh.make_mesh().everywhere()) for x in whole]
-    arguments += [jax.device_put(x, mesh.make_mesh().rows()) for x in divided]
-    jitted = jax.jit(function, out_shardings=mesh.make_mesh().everywhere())
-    program = compilation.compile_program(jitted, *arguments)
+    mesh = meshes.make_mesh()
+    everywhere, rows = meshes.everywhere(mesh), meshes.rows(mesh)
+    arguments = [jax.device_put(x, everywhere) for x in whole]
+    arguments += [jax.device_put(x, rows) for x in divided]
+    jitted = jax.jit(function, out_shardings=everywhere)
+    program = meshes.compile_on(mesh, jitted, *arguments)
     return jax.device_get(program(*arguments)), program
 
 
@@ -135,14 +137,12 @@ def train_step(accumulate=1, **overrides):
 
 
 def exchanged(step, state):
-    everywhere = mesh.make_mesh().everywhere()
-    state, key = (
-        mesh.attach_shardings(state, everywhere),
-        mesh.attach_shardings(KEY, everywhere),
-    )
-    batch = mesh.attach_shardings(rows_of_pairs(), mesh.make_mesh().rows())
+    mesh = meshes.make_mesh()
+    everywhere = meshes.everywhere(mesh)
+    state, key = jax.device_put((state, KEY), everywhere)
+    batch = jax.device_put(rows_of_pairs(), meshes.rows(mesh))
     jitted = jax.jit(step, donate_argnums=0, out_shardings=everywhere)
-    program = compilation.compile_program(jitted, state, batch, key)
+    program = meshes.compile_on(mesh, jitted, state, batch, key)
     return program, sum(4 * x.size for x in jax.tree.leaves(state.params))
 
 

@@ -4,12 +4,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import meshes
 import numpy as np
 import pytest
 import tiny
 
 import flaxformer_lite
-from experiments.runtime import compilation, mesh
 from flaxformer_lite import testing
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.variants import LOSSES
@@ -315,7 +315,7 @@ def test_only_labels_are_filled_with_the_padding_id(text, monkeypatch):
     close(run(loss_of_logits.tuned), run(loss_of_logits.reference))
 
 
-def stepped(text, accumulate=1, devices=None):
+def stepped(text, accumulate=1, mesh=None):
     """Returns the sums and the gradient of a training step without noise."""
     model, optimizer = Words(noise=0.0), tiny.adam(1e-2)
 
@@ -325,11 +325,13 @@ def stepped(text, accumulate=1, devices=None):
 
     state = TrainState.create(variables(), optimizer)
     arguments = state, rows(0, 1, 2), jax.random.key(0), loss_of(text)
-    if devices is not None:
-        everywhere = devices.everywhere()
-        places = everywhere, devices.rows(), everywhere, everywhere
+    run = jax.jit(step)
+    if mesh is not None:
+        everywhere = meshes.everywhere(mesh)
+        places = everywhere, meshes.rows(mesh), everywhere, everywhere
         arguments = tuple(map(jax.device_put, arguments, places))
-    state, metrics = compilation.compile_program(jax.jit(step), *arguments)(*arguments)
+        run = meshes.compile_on(mesh, run, *arguments)
+    state, metrics = run(*arguments)
     return jax.device_get((metrics.sums, tiny.first_gradient(state)))
 
 
@@ -338,7 +340,7 @@ def test_parts_of_a_batch_and_devices_sum_up_to_the_whole(text):
     whole = stepped(text)
     close(stepped(text, accumulate=2), whole)
     assert jax.device_count() == 4
-    close(stepped(text, devices=mesh.make_mesh()), whole)
+    close(stepped(text, mesh=meshes.make_mesh()), whole)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import functools
 import re
 
 import jax
+import meshes
 import numpy as np
 import optax
 import pytest
@@ -12,8 +13,6 @@ from collectives import collectives, total_bytes
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
 
-from experiments.errors import UserError
-from experiments.runtime import compilation, mesh
 from flaxformer_lite import sharding, testing
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
@@ -47,12 +46,12 @@ def on_mesh(sizes, function, state, *others, batch=None):
 
     `others` are replicated, and the batch comes last.
     """
-    devices = mesh.make_mesh(**sizes)
-    arguments = [jax.device_put(state, devices.state(state))]
-    arguments += [jax.device_put(x, devices.everywhere()) for x in others]
+    mesh = meshes.make_mesh(**sizes)
+    arguments = [jax.device_put(state, state_shardings(state, mesh))]
+    arguments += [jax.device_put(x, meshes.everywhere(mesh)) for x in others]
     if batch is not None:
-        arguments.append(jax.device_put(batch, devices.rows()))
-    program = compilation.compile_program(jax.jit(function), *arguments)
+        arguments.append(jax.device_put(batch, meshes.rows(mesh)))
+    program = meshes.compile_on(mesh, jax.jit(function), *arguments)
     return program(*arguments), program
 
 
@@ -133,12 +132,11 @@ def test_weights_are_sent_and_never_activations():
 
 def test_weights_are_cast_before_they_are_gathered():
     model = tiny.model(**SIZES, dtype='bfloat16')
-    devices = mesh.make_mesh(**FSDP)
 
     def logits(variables, batch):
         return model.apply(variables, batch['source'], batch['inputs'])
 
-    with jax.set_mesh(devices.mesh):
+    with jax.set_mesh(meshes.make_mesh(**FSDP)):
         program = jax.jit(logits).lower(tiny.all_variables(model), batch_of(8))
     constraints = re.findall(r'sdy.sharding_constraint .*', program.as_text())
     heads = [line for line in constraints if '12x4x' in line]
@@ -152,15 +150,15 @@ def test_activations_can_be_placed_within_a_map_over_data():
     def place(x_BTHK):
         return sharding.place(2 * x_BTHK, 'BTHK')
 
-    with jax.set_mesh(mesh.make_mesh(**TENSOR).mesh):
+    with jax.set_mesh(meshes.make_mesh(**TENSOR)):
         mapped = sharding.by_device(place, rows(), rows(), axes=('data',))
         np.testing.assert_array_equal(jax.jit(mapped)(x_BTHK), 2 * x_BTHK)
 
 
 def test_each_device_holds_its_part_of_parameters_and_moments():
     _, state, _ = training()
-    devices = mesh.make_mesh(fsdp=4)
-    placed = jax.device_put(state, devices.state(state))
+    mesh = meshes.make_mesh(fsdp=4)
+    placed = jax.device_put(state, state_shardings(state, mesh))
     whole = sum(x.nbytes for x in jax.tree.leaves((state.params, state.opt_state)))
     held = jax.tree.leaves((placed.params, placed.opt_state))
     part = sum(x.addressable_shards[0].data.nbytes for x in held)
@@ -173,8 +171,8 @@ def test_parameters_go_by_the_letters_of_their_axes():
     mixture = {'decoder.feed_forward': 'mixture(experts=4)'}
     model = tiny.model(**SIZES, attention_bias=True, **mixture)
     shapes = {'params': tiny.parameters(model)}
-    devices = mesh.make_mesh(**BOTH)
-    found = flatten_dict(state_shardings(shapes, devices.mesh)['params'], sep='/')
+    mesh = meshes.make_mesh(**BOTH)
+    found = flatten_dict(state_shardings(shapes, mesh)['params'], sep='/')
     layer = 'decoder/layer_0'
     expected = {
         f'{layer}/self_attention/query/kernel': ('fsdp', 'tensor', None),
@@ -245,26 +243,3 @@ def test_a_search_finds_what_that_on_one_device_finds(sizes):
     found, _ = on_mesh(sizes, search, variables, batch=source_BS)
     np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
     np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ('sizes', 'message'),
-    [
-        (dict(fsdp=3), 'mesh.fsdp=3 .* must multiply to the number of devices, 4'),
-        (dict(data=2), 'mesh.data=2, .* must multiply to the number of devices, 4'),
-        (dict(fsdp=8), 'mesh.fsdp=8 .* must multiply to the number of devices, 4'),
-    ],
-    ids=str,
-)
-def test_a_mesh_that_does_not_multiply_to_the_devices_is_refused(sizes, message):
-    with pytest.raises(UserError, match=message):
-        mesh.make_mesh(**sizes)
-
-
-@pytest.mark.parametrize('axis', ['fsdp', 'tensor'])
-def test_an_axis_that_divides_nothing_is_refused(axis):
-    sizes = dict(d_model=6, num_heads=2, d_ff=6, num_layers=1)
-    variables = tiny.all_variables(tiny.model(**sizes))
-    with pytest.raises(UserError, match=f'mesh.{axis}=4 shards no parameter'):
-        mesh.check_divides(mesh.make_mesh(**{axis: 4}).mesh, variables)
-    mesh.check_divides(mesh.make_mesh(**{axis: 2}).mesh, variables)
