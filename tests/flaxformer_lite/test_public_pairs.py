@@ -7,10 +7,9 @@ import numpy as np
 import optax
 import pytest
 import tiny
-from published import GOLDENS
 
-import flaxformer_checkpoints
 import flaxformer_lite
+from flaxformer_lite.special_tokens import SpecialTokens
 
 SOURCES = [[4, 5, 6, 7], [10, 4], [9]]
 TARGETS = [[5, 9], [8, 6, 7], [4]]
@@ -20,25 +19,27 @@ MODELS = {
     'recurrent': {'architecture': 'recurrent'},
     'decoder_only': {'architecture': 'decoder_only'},
 }
-PUBLISHED = ['bart']
-ENSEMBLES = {
-    'scanned, recurrent': ['scanned', 'recurrent'],
-    'bart, bart': ['bart', 'bart'],
-}
-# Slow tests: most other tests are of the plain model, published ones have their own,
-# and one ensemble is enough here.
-SLOW = ('plain', 'bart', 'bart, bart')
+ENSEMBLES = {'scanned, recurrent': ['scanned', 'recurrent']}
+# A slow test: most other tests are of the plain model.
+CASES = [
+    pytest.param(name, marks=[pytest.mark.slow] if name == 'plain' else [])
+    for name in MODELS
+]
 
 
-def each(*names, slow=SLOW):
-    marks = {name: [pytest.mark.slow] if name in slow else [] for name in names}
-    cases = [pytest.param(name, marks=marks[name]) for name in names]
-    return pytest.mark.parametrize('name', cases)
+@pytest.fixture(params=CASES)
+def single_model(request):
+    return opened(request.param)
 
 
-single = each(*MODELS, *PUBLISHED)
-several = each(*ENSEMBLES, slow=())
-every = each(*MODELS, *PUBLISHED, *ENSEMBLES)
+@pytest.fixture(params=ENSEMBLES)
+def ensemble(request):
+    return opened(request.param)
+
+
+@pytest.fixture(params=[*CASES, *ENSEMBLES])
+def model_or_ensemble(request):
+    return opened(request.param)
 
 
 @functools.cache
@@ -47,8 +48,6 @@ def opened(name):
         models, variables = zip(*map(opened, ENSEMBLES[name]), strict=True)
         variables = flaxformer_lite.ensemble_variables(variables)
         return flaxformer_lite.ensemble(models), variables
-    if name in PUBLISHED:
-        return flaxformer_checkpoints.from_pretrained(GOLDENS / name)
     model = tiny.model(num_layers=1, **MODELS[name])
     return model, tiny.all_variables(model)
 
@@ -62,9 +61,8 @@ def a_batch(model):
     return batch_of(model, [[*row, model.special_tokens.eos] for row in TARGETS])
 
 
-@every
-def test_what_is_generated_has_the_score_that_it_is_given(name):
-    model, variables = opened(name)
+def test_what_is_generated_has_the_score_that_it_is_given(model_or_ensemble):
+    model, variables = model_or_ensemble
     end = model.special_tokens.eos
     sources = [[*row, end] for row in SOURCES]
     beam = 'beam(beams=2, alpha=0)'
@@ -75,9 +73,8 @@ def test_what_is_generated_has_the_score_that_it_is_given(name):
     np.testing.assert_allclose(scores.log_p.sum(1), found.scores_BN[:, 0], atol=1e-3)
 
 
-@every
-def test_a_call_gives_the_logits_that_are_scored(name):
-    model, variables = opened(name)
+def test_a_call_gives_the_logits_that_are_scored(model_or_ensemble):
+    model, variables = model_or_ensemble
     batch = a_batch(model)
     logits = tiny.apply(model, variables, batch['source'], batch['inputs'])
     log_p = jax.nn.log_softmax(logits)
@@ -88,9 +85,8 @@ def test_a_call_gives_the_logits_that_are_scored(name):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-@single
-def test_what_is_recorded_can_be_patched(name):
-    model, variables = opened(name)
+def test_what_is_recorded_can_be_patched(single_model):
+    model, variables = single_model
     batch = a_batch(model)
     recorded = tiny.record(model, variables, batch)
     assert recorded.weights
@@ -104,9 +100,8 @@ def test_what_is_recorded_can_be_patched(name):
     assert tiny.attention_stats(model, variables, batch)
 
 
-@single
-def test_masks_that_are_on_change_nothing(name):
-    model, variables = opened(name)
+def test_masks_that_are_on_change_nothing(single_model):
+    model, variables = single_model
     batch = a_batch(model)
     masked = variables | {'ablation_masks': flaxformer_lite.ablation_masks(model)}
     expected = tiny.log_probs(model, variables, batch).log_p
@@ -114,9 +109,8 @@ def test_masks_that_are_on_change_nothing(name):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-@each(*MODELS, *PUBLISHED, slow=('plain', 'bart'))
-def test_it_is_trained_from_where_it_is(name):
-    model, variables = opened(name)
+def test_it_is_trained_from_where_it_is(single_model):
+    model, variables = single_model
     batch = a_batch(model)
     optimizer = optax.sgd(1e-3)
     state = flaxformer_lite.TrainState.create(variables, optimizer)
@@ -129,9 +123,8 @@ def test_it_is_trained_from_where_it_is(name):
     np.testing.assert_allclose(before.nll, -log_p.sum(), rtol=1e-4)
 
 
-@several
-def test_an_ensemble_refuses_what_one_model_is_asked_for(name):
-    model, variables = opened(name)
+def test_an_ensemble_refuses_what_one_model_is_asked_for(ensemble):
+    model, variables = ensemble
     batch = a_batch(model)
     optimizer = optax.sgd(1e-3)
     for ask in (
@@ -152,7 +145,7 @@ def test_an_ensemble_refuses_what_one_model_is_asked_for(name):
 
 
 def test_models_of_several_vocabularies_are_no_ensemble():
-    special = flaxformer_checkpoints.from_pretrained(GOLDENS / 'bart')[0].special_tokens
+    special = SpecialTokens(padding=1, bos=2, eos=2)
     one = tiny.model()
     for other, name in (
         (one.clone(vocab_size=14), 'vocab_size'),
