@@ -2,29 +2,20 @@
 
 import functools
 import re
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 import tiny
 
-from configs import wmt_base
-from experiments.config import load
-from experiments.config.schema import without_seeds
-from experiments.optimizers import optimizer
-from experiments.runtime import compilation, mesh
-from experiments.training import programs
 from flaxformer_lite.generation import generate
 from flaxformer_lite.training.batch import BATCH_ARRAYS
-from flaxformer_lite.training.loss import as_loss
 from flaxformer_lite.training.train_step import (
     init_state,
     init_variables,
     make_train_step,
 )
 
-ROOT = Path(__file__).parents[2]
 ROWS, LENGTH, HEADS = 3, 7, 2
 SIZES = dict(num_layers=1, num_heads=HEADS, d_k=16, d_v=16, dtype='bfloat16')
 KEY = jax.eval_shape(lambda: jax.random.key(0))
@@ -85,21 +76,6 @@ def test_a_search_multiplies_bfloat16_and_asks_nothing_of_the_host(platform):
     program = lowered(traced_search(), platform)
     check_products(program)
     assert 'callback' not in program
-
-
-def test_the_runners_step_overwrites_the_state_on_each_device():
-    config = wmt_base.get_config()
-    config.model.update(tiny.SIZES | {'num_layers': 1})
-    config = without_seeds(load.from_config_dict(config))
-    made = as_loss(config.train.loss), optimizer.make(config)
-    model = tiny.model(num_layers=1)
-    kind = programs.ProgramKey(config, model, *made, 10, mesh.make_mesh())
-    made = programs.TrainingPrograms(kind)
-    program = made.step((jax.device_count(), LENGTH))
-    _, state = made.first_state
-    held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-    assert program.memory_analysis().alias_size_in_bytes == held
-    assert 'callback' not in program.as_text()
 
 
 @pytest.fixture
@@ -168,20 +144,3 @@ def test_blockwise_keeps_no_weights_on_a_tpu():
     program = lowered(traced, 'tpu')
     check_products(program)
     assert not pairs(program)
-
-
-def test_several_gpus_compute_while_they_send(monkeypatch):
-    monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
-    options = compilation._options(once=False)
-    assert options == compilation._GPU_OPTIONS | compilation._GPUS_OPTIONS
-    program = jax.jit(lambda x: x + 1).lower(1.0)
-    program.compile(compiler_options=options)
-    with pytest.raises(jax.errors.JaxRuntimeError, match='No such compile option'):
-        program.compile(compiler_options={'xla_gpu_no_such_flag': True})
-    guide = (ROOT / 'docs/how_to/many_devices.md').read_text('utf-8')
-    (flag,) = re.findall(r'XLA_FLAGS=(--xla_gpu_\w+=false)', guide)
-    monkeypatch.setenv('XLA_FLAGS', flag)
-    assert compilation._options(once=False) == compilation._GPU_OPTIONS
-    monkeypatch.delenv('XLA_FLAGS')
-    monkeypatch.setattr(jax, 'device_count', lambda: 1)
-    assert compilation._options(once=False) == compilation._GPU_OPTIONS

@@ -7,8 +7,6 @@ import pytest
 import tiny
 from tiny import record
 
-from experiments.config.schema import BatchConfig, ExperimentConfig
-from experiments.costs import ledger
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.masks import AttentionContext, TokenBatch
@@ -119,17 +117,3 @@ def test_layers_that_hold_their_weights_are_recorded_by_their_own_mask():
     is_near = np.eye(near.shape[-1], dtype=bool)
     assert (np.asarray(near)[..., ~is_near] == 0).all()
     assert (np.asarray(far)[..., ~is_near] > 0).any()
-
-
-def test_the_ledger_counts_each_layer_by_its_own_kind():
-    def parameters(feed_forward):
-        sizes = tiny.SIZES | {'num_layers': 2, 'feed_forward': feed_forward}
-        batch = BatchConfig(tokens=64, max_length=16)
-        config = ExperimentConfig(model=ModelConfig(**sizes), batch=batch)
-        found = ledger.ledger(config)
-        return found['parameters'], found['flops_per_token']
-
-    (both, flops), *alone = map(parameters, ('[relu, swiglu]', 'relu', 'swiglu'))
-    for part in ('encoder feed-forward', 'decoder feed-forward'):
-        assert both[part] == sum(x[part] for x, _ in alone) / 2
-        assert flops[part] == sum(x[part] for _, x in alone) / 2

@@ -5,7 +5,6 @@ from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 
-from experiments.config import schema
 from flaxformer_lite import validation
 from flaxformer_lite.attention.local import LocalAttention
 from flaxformer_lite.config import build, variants
@@ -153,22 +152,3 @@ def test_every_number_of_a_schedule_strategy_or_processor_has_a_range(folder, na
     for argument, kind in folder.find(name).parameters.items():
         # A utility is a spec, which has a check of its own.
         assert argument == 'utility' or not lacks_limit(kind), argument
-
-
-def test_every_field_of_a_config_has_a_type_and_every_number_a_range():
-    kinds = {name: field.kind for name, field in schema.fields().items()}
-    # What is free text, and what is a spec, is looked at by who reads it.
-    text = {
-        'data',
-        'filters',
-        'objective',
-        'tokenizer',
-        'optimizer.name',
-        'optimizer.schedule',
-        'train.loss',
-    }
-    text |= {'init_from', 'train.teacher', 'train.hooks'}
-    text |= {f'evaluation.{field}' for field in ('sets', 'metrics', 'best')}
-    text |= {'evaluation.decode', 'evaluation.processors'}
-    text |= {f'model.{field}' for field in variants.fields()}
-    assert {field for field, kind in kinds.items() if lacks_limit(kind)} == text

@@ -5,16 +5,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-import pytest
 import tiny
 from flax import linen as nn
 from tiny import apply
 
-from configs import wmt_base
-from experiments.config import load
-from experiments.costs import flops
-from experiments.optimizers import optimizer
 from flaxformer_lite.attention.softmax import SoftmaxAttention
 from flaxformer_lite.layer_scope import layer_index
 from flaxformer_lite.layers.dropout import Dropout
@@ -148,53 +142,3 @@ def gradient_jaxpr(num_layers):
 def test_the_program_of_a_step_does_not_grow_with_depth():
     two, six = gradient_jaxpr(2), gradient_jaxpr(6)
     assert str(two).count(' = ') == str(six).count(' = ')
-    assert flops.flops(six).total() > 2 * flops.flops(two).total()
-
-
-def config(name='adam'):
-    settings = wmt_base.get_config()
-    load.fill(settings)
-    settings.model.update(tiny.SIZES | {'scan_layers': True})
-    settings.optimizer.name = name
-    settings.optimizer.schedule = 'constant_schedule(value=0.1)'
-    return load.from_config_dict(settings)
-
-
-def moved(update, params, gradients):
-    state = update.init(params)
-    for gradient in gradients:
-        updates, state = jax.jit(update.update)(gradient, state, params)
-        params = optax.apply_updates(params, updates)
-    return params
-
-
-def layers(seed):
-    rng = np.random.default_rng(seed)
-    shapes = {'kernel': (3, 2, 4), 'bias': (4,)}
-    tree = {
-        f'layer_{i}': {x: jnp.float32(rng.normal(size=s)) for x, s in shapes.items()}
-        for i in range(2)
-    }
-    return {'encoder': tree, 'embedding': jnp.float32(rng.normal(size=(5, 3)))}
-
-
-@pytest.mark.parametrize(
-    'name',
-    [
-        *('adam', 'contrib.muon', 'adafactor(min_dim_size_to_factor=2)', 'lamb'),
-        *(
-            pytest.param(x, marks=pytest.mark.slow)
-            for x in optimizer.ENTRYWISE
-            if x != 'adam'
-        ),
-    ],
-)
-def test_an_optimizer_moves_stacked_layers_as_it_moves_separate_ones(name):
-    separate, _ = optimizer.make(config(name)).build(tiny.model(), 10)
-    scanned = separate
-    if name not in optimizer.ENTRYWISE:
-        scanned = optimizer.separately(separate, {'encoder': 1})
-    params, gradients = layers(0), [layers(1), layers(2)]
-    expected = moved(separate, params, gradients)
-    found = moved(scanned, *map(stack_layers, (params,)), map(stack_layers, gradients))
-    close(found, stack_layers(expected))

@@ -9,10 +9,7 @@ import pytest
 import tiny
 from tiny import attention_stats, record
 
-from experiments.config.schema import BatchConfig, ExperimentConfig
-from experiments.costs import ledger
 from flaxformer_lite import testing
-from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.testing import models
 from flaxformer_lite.training.loss import loss_and_grads
@@ -153,15 +150,3 @@ def test_what_is_inside_is_recorded_by_depth():
         attention_stats(scanned, stacked, batch()),
         attention_stats(unshared(), params, batch()),
     )
-
-
-def test_costs_are_the_parameters_of_few_layers_and_the_work_of_all():
-    def found(**fields):
-        config = ModelConfig().with_values(tiny.dotted(tiny.SIZES | fields))
-        batch = BatchConfig(tokens=64, max_length=16)
-        costs = ledger.ledger(ExperimentConfig(model=config, batch=batch))
-        return costs['parameters'], costs['flops_per_token']
-
-    parameters, flops = found(num_layers=3, share_layers=1)
-    assert parameters == found(num_layers=1)[0]
-    assert flops == found(num_layers=3)[1]

@@ -1,27 +1,13 @@
 """Tests that each contract finds a broken component and shows an example."""
 
-import itertools
-import re
-
 import jax
 import jax.numpy as jnp
 import pytest
 from flax import linen as nn
 
-from configs import wmt_base
-from experiments import check, contracts, registries
-from experiments.command_line.screen import Screen
-from experiments.config import load
-from experiments.config.check import check_contracts
-from experiments.data import sources
-from experiments.data.filters.base import Filter
-from experiments.data.objectives.base import Objective
-from experiments.data.sources.base import Source
-from experiments.errors import UserError
-from experiments.hooks.base import Hook
-from experiments.training import setup
-from flaxformer_lite import testing
+from flaxformer_lite import generation, testing
 from flaxformer_lite.attention.softmax import SoftmaxAttention
+from flaxformer_lite.config import variants
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.greedy import GreedySearch
 from flaxformer_lite.decoding.strategies.sample import Sampling
@@ -200,29 +186,6 @@ def test_what_is_no_part_is_refused(part, message):
         testing.check(part)
 
 
-@pytest.mark.parametrize(
-    ('part', 'message'),
-    [
-        ('focl', "'focl' is not a component, .*Close matches: focal"),
-        ('local(', r"'local\(' is not a spec: write name or name"),
-        ('builtins.dict', 'builtins.dict cannot be a component. Give the path of'),
-    ],
-)
-def test_the_command_names_what_is_no_part_in_one_short_line(part, message):
-    with pytest.raises(UserError, match=message) as caught:
-        check._kind_of(part)
-    assert len(str(caught.value)) < 200
-
-
-def test_the_command_prints_what_it_finds_and_exits_with_1(command, capsys):
-    assert 'NO' not in command(check, 'swiglu', '--quick').out
-    with pytest.raises(SystemExit) as leaving:
-        command(check, 'test_testing.SeesTheFuture', '--quick')
-    assert leaving.value.code == 1
-    line = 'on later tokens +NO +logits at position 0 change by .* with token 1'
-    assert re.search(line, capsys.readouterr().out)
-
-
 class Mean(Loss):
     """A mean over all positions, padding included."""
 
@@ -262,85 +225,22 @@ def test_a_loss_with_a_mistake_is_found(loss, message):
         testing.require(testing.loss_findings(loss), 'it')
 
 
-class Careless(Source):
-    def __init__(self, val=(), train=()):
-        self.val, self.calls = val, iter(train)
-
-    def train(self):
-        return iter(next(self.calls))
-
-    def evaluation(self):
-        return {'val': self.val}
+def findings(kind, part):
+    if kind == 'decode':
+        return testing.strategy_findings(generation.as_strategy(part))
+    (processor,) = generation.as_processors(part)
+    return testing.processor_findings(processor)
 
 
-@pytest.mark.parametrize(
-    ('train', 'val', 'example'),
-    [
-        ([[('a', 'b')]] * 2, [('a', 'b')], 'evaluation sets .*: val, pair 0: '),
-        (
-            [[('a', 'b')], [('c', 'd')]],
-            [],
-            'every pass .*: number 0: .* first, then',
-        ),
-        ([[('a', 'o\u0308')]] * 2, [], 'text is NFC.*: training, pair 0: '),
-        ([[]] * 2, [], 'training has pairs: no pair'),
-    ],
-)
-def test_a_careless_source_is_found(train, val, example):
-    found = contracts.source_findings(Careless(val, train))
-    with pytest.raises(testing.BrokenContract, match=f'contracts:\n{example}'):
-        testing.require(found, 'Careless')
-
-
-@pytest.mark.parametrize('name', ['grammar(pairs=300)', 'needles(pairs=300)'])
-def test_our_sources_that_make_their_text_keep_their_contracts(name):
-    testing.require(contracts.source_findings(sources.load(name)), name)
-
-
-def config_with(part='relu', **train):
-    settings = wmt_base.get_config()
-    load.fill(settings)
-    settings.model.decoder.feed_forward = part
-    settings.train.update(train)
-    return load.from_config_dict(settings)
-
-
-def test_a_run_refuses_a_part_that_breaks_a_contract_unless_told_to_train_it(
-    tmp_path, cache
-):
-    part = 'test_testing.SeesTheFuture'
-    message = (
-        f'model.decoder.feed_forward={part}: failed contract .logits do not depend on '
-        'later tokens.: logits at position 0 change by .* with token 1.*'
-        'train.check_parts=False'
-    )
-    with pytest.raises(UserError, match=message):
-        setup.prepare(config_with(part), tmp_path / 'run', Screen())
-    check_contracts(config_with(part, check_parts=False))
-    check_contracts(config_with('test_testing.HasTooMany'))
-    with pytest.raises(UserError, match='Mean: failed contract .padding has no effect'):
-        check_contracts(config_with(loss='test_testing.Mean'))
-
-
-# What the files of a folder need to be told; of the others their names are specs.
-TOLD = {
+# The arguments that a component needs.
+GIVEN = {
     'forced_prefix': 'forced_prefix(tokens=(5, 9))',
     'min_length': 'min_length(length=3)',
-    'profile': 'profile(after=100)',
 }
-OF_OTHERS = {'wandb', 'mlflow'}  # hooks that call what is installed
 OURS = [
-    (field.rpartition('.')[2], TOLD.get(name, name))
-    for field in ('filters', 'objective', 'train.hooks')
-    for name in registries.FOLDERS[field].names()
-    if name not in OF_OTHERS
-] + [
-    (field, TOLD.get(name, name))
-    for field in ('decode', 'processors')
-    for name in registries.FOLDERS[f'evaluation.{field}'].names()
+    *(('decode', name) for name in variants.STRATEGIES.names()),
+    *(('processors', GIVEN.get(name, name)) for name in variants.PROCESSORS.names()),
 ]
-
-
 # Slow tests: the tests of decoding hold every strategy to the same.
 SLOW = ('diverse_beam', 'greedy', 'mbr')
 
@@ -349,58 +249,9 @@ SLOW = ('diverse_beam', 'greedy', 'mbr')
     ('kind', 'part'),
     [pytest.param(*x, marks=[pytest.mark.slow] if x[1] in SLOW else []) for x in OURS],
 )
-def test_ours_keep_the_contracts(kind, part):
-    found = testing.require(contracts.findings(part, kind), part)
+def test_our_strategies_and_processors_keep_the_contracts(kind, part):
+    found = testing.require(findings(kind, part), part)
     assert len(found) >= 2 and all(finding.holds for finding in found)
-
-
-class KeepsNothing(Filter):
-    def keeps(self, source, target):
-        return False
-
-
-class GoesOn(Filter):
-    """Counts over all passes."""
-
-    calls = itertools.count()
-
-    def keeps(self, source, target):
-        return next(self.calls) % 3 != 1
-
-
-class EverySecond(Filter):
-    def __init__(self):
-        self.calls = itertools.count()
-
-    def keeps(self, source, target):
-        return next(self.calls) % 2 == 0
-
-
-class Draws(Objective):
-    calls = itertools.count()
-
-    def example(self, row, rng):
-        return row, [3 + next(self.calls)]
-
-
-class Doubles(Objective):
-    def example(self, row, rng):
-        return row * 2, row
-
-
-class Ends(Objective):
-    def example(self, row, rng):
-        return row, [*row[:-1], 1]
-
-
-class Overwrites(Hook):
-    def row(self, row):
-        row['loss'] = 0.0
-
-
-class AddsItself(Hook):
-    def row(self, row):
-        return {'hook': self}
 
 
 class Twice(GreedySearch):
@@ -456,14 +307,6 @@ class InBfloat16(Processor):
 
 
 CARELESS = [
-    ('filters', KeepsNothing, 'some pairs are kept: no pair'),
-    ('filters', GoesOn, 'every pass keeps the same pairs: '),
-    ('filters', EverySecond, 'filtering twice changes nothing: '),
-    ('objective', Draws, 'equal seeds give equal examples: number 0'),
-    ('objective', Doubles, 'sides are not longer than the text: 1 ids became 2'),
-    ('objective', Ends, r'examples have no special ids: \[57\] contains id 1'),
-    ('hooks', Overwrites, 'rows are not modified: number 0: .* first, then'),
-    ('hooks', AddsItself, 'added values are JSON serializable: .*AddsItself'),
     ('decode', Twice, 'scores equal teacher forcing: the score of .* differs'),
     ('decode', FindsNothing, 'every sentence has a result: sentence 0 has none'),
     ('decode', NeverEnds, 'results are tokens, an end token and padding: '),
@@ -489,7 +332,6 @@ CARELESS = [
 
 
 @pytest.mark.parametrize(('kind', 'part', 'message'), CARELESS)
-def test_a_careless_part_of_the_runner_is_found(kind, part, message):
-    found = contracts.findings(f'test_testing.{part.__name__}', kind)
+def test_a_careless_strategy_or_processor_is_found(kind, part, message):
     with pytest.raises(testing.BrokenContract, match=message):
-        testing.require(found, 'it')
+        testing.require(findings(kind, part), 'it')

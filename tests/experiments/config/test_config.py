@@ -8,6 +8,7 @@ import pytest
 from made_runs import nest
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
+from test_ranges import lacks_limit
 
 from configs import wmt_base, wmt_big
 from experiments.command_line import flags
@@ -17,7 +18,7 @@ from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.runs import directory, reading, trained_run
 from flaxformer_lite import validation
-from flaxformer_lite.config import spec
+from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 
 ROOT = Path(__file__).parents[3]
@@ -34,6 +35,25 @@ def test_every_field_says_what_it_means_and_what_it_may_be(name):
     kinds = set(validation.types_of(field.kind)) - {type(None)}
     is_spec = name in FREE_TEXT or name in schema.part_fields()
     assert validation.limit_of(field.kind) is not None or kinds == {bool} or is_spec
+
+
+def test_every_field_of_a_config_has_a_type_and_every_number_a_range():
+    kinds = {name: field.kind for name, field in schema.fields().items()}
+    # What is free text, and what is a spec, is looked at by who reads it.
+    text = {
+        'data',
+        'filters',
+        'objective',
+        'tokenizer',
+        'optimizer.name',
+        'optimizer.schedule',
+        'train.loss',
+    }
+    text |= {'init_from', 'train.teacher', 'train.hooks'}
+    text |= {f'evaluation.{field}' for field in ('sets', 'metrics', 'best')}
+    text |= {'evaluation.decode', 'evaluation.processors'}
+    text |= {f'model.{field}' for field in variants.fields()}
+    assert {field for field, kind in kinds.items() if lacks_limit(kind)} == text
 
 
 def test_the_documentation_lists_the_fields_as_they_are():

@@ -10,15 +10,20 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+import tiny
 
 from configs import wmt_base
 from experiments import describe
 from experiments.config import load
+from experiments.config.schema import BatchConfig, ExperimentConfig
 from experiments.costs import flops
 from experiments.costs import ledger as costs_ledger
 from experiments.errors import UserError
+from flaxformer_lite import remat
 from flaxformer_lite.config import build, variants
+from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.training.loss import loss_and_grads
 from flaxformer_lite.training.train_step import init_variables
 
 # Sizes that differ, so that none can stand for another.
@@ -244,3 +249,57 @@ def test_the_memory_of_a_step_is_what_xla_says_of_the_devices_here():
     # Of each row its four arrays of int32, and their segments and positions.
     assert 0 < many['arrays'] - few['arrays'] <= (64 - 8) / 4 * L * 4 * 8
     assert many['working'] > few['working'] > 0
+
+
+def test_the_ledger_counts_each_layer_by_its_own_kind():
+    def parameters(feed_forward):
+        sizes = tiny.SIZES | {'num_layers': 2, 'feed_forward': feed_forward}
+        batch = BatchConfig(tokens=64, max_length=16)
+        config = ExperimentConfig(model=ModelConfig(**sizes), batch=batch)
+        found = costs_ledger.ledger(config)
+        return found['parameters'], found['flops_per_token']
+
+    (both, flops), *alone = map(parameters, ('[relu, swiglu]', 'relu', 'swiglu'))
+    for part in ('encoder feed-forward', 'decoder feed-forward'):
+        assert both[part] == sum(x[part] for x, _ in alone) / 2
+        assert flops[part] == sum(x[part] for _, x in alone) / 2
+
+
+def test_costs_are_the_parameters_of_few_layers_and_the_work_of_all():
+    def found(**fields):
+        config = ModelConfig().with_values(tiny.dotted(tiny.SIZES | fields))
+        batch = BatchConfig(tokens=64, max_length=16)
+        costs = costs_ledger.ledger(ExperimentConfig(model=config, batch=batch))
+        return costs['parameters'], costs['flops_per_token']
+
+    parameters, flops = found(num_layers=3, share_layers=1)
+    assert parameters == found(num_layers=1)[0]
+    assert flops == found(num_layers=3)[1]
+
+
+def test_what_is_computed_again_shrinks_with_the_policy():
+    ledgers = {}
+    for choice in (remat.NONE, remat.BLOCKS, *remat.POLICIES):
+        config = small(num_layers=1, architecture='decoder_only')
+        config.train.remat = choice
+        ledgers[choice] = ledger(config)
+    again = {
+        choice: x['recomputed']['flops_per_token'] for choice, x in ledgers.items()
+    }
+    _, no_products_of_pairs, products, everything = remat.POLICIES
+    assert again['blocks'] > again[no_products_of_pairs] > 0
+    assert again[products] == again[everything] == again['none'] == 0
+    flops = [x['flops_per_token'] for x in ledgers.values()]
+    assert all(x == flops[0] for x in flops)
+
+
+def test_a_loop_of_layers_costs_each_of_them():
+    batch = tiny.batch([[pair] for pair in tiny.PAIRS])
+
+    def cost(num_layers):
+        model = tiny.model(scan_layers=True, num_layers=num_layers, layer_drop=0.1)
+        variables = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
+        step = functools.partial(loss_and_grads, model, dropout_key=jax.random.key(1))
+        return flops_of(step, variables, batch)
+
+    assert cost(6) > 2 * cost(2)

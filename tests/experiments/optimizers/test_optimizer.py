@@ -19,7 +19,12 @@ from experiments.errors import UserError
 from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite import testing
 from flaxformer_lite.config import build, variants
-from flaxformer_lite.training.train_step import init_variables
+from flaxformer_lite.layers.scanned_stack import stack_layers
+from flaxformer_lite.training.train_step import (
+    init_state,
+    init_variables,
+    make_train_step,
+)
 
 STEPS = 6
 D_MODEL, WARMUP = 16, 3
@@ -445,3 +450,80 @@ def test_the_contracts_find_updates_that_are_not_finite():
     for name in ('adam', 'contrib.muon', f'{__name__}.plain_descent'):
         assert not broken(name)
     assert broken(f'{__name__}.endless') == ['updates are finite']
+
+
+def moved(update, params, gradients):
+    state = update.init(params)
+    for gradient in gradients:
+        updates, state = jax.jit(update.update)(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def layers(seed):
+    rng = np.random.default_rng(seed)
+    shapes = {'kernel': (3, 2, 4), 'bias': (4,)}
+    tree = {
+        f'layer_{i}': {x: jnp.float32(rng.normal(size=s)) for x, s in shapes.items()}
+        for i in range(2)
+    }
+    return {'encoder': tree, 'embedding': jnp.float32(rng.normal(size=(5, 3)))}
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        *('adam', 'contrib.muon', 'adafactor(min_dim_size_to_factor=2)', 'lamb'),
+        *(
+            pytest.param(x, marks=pytest.mark.slow)
+            for x in optimizer.ENTRYWISE
+            if x != 'adam'
+        ),
+    ],
+)
+def test_an_optimizer_moves_stacked_layers_as_it_moves_separate_ones(name):
+    settings = config(name=name, schedule='constant_schedule(value=0.1)')
+    separate, _ = optimizer.make(settings).build(tiny.model(), 10)
+    scanned = separate
+    if name not in optimizer.ENTRYWISE:
+        scanned = optimizer.separately(separate, {'encoder': 1})
+    params, gradients = layers(0), [layers(1), layers(2)]
+    expected = moved(separate, params, gradients)
+    found = moved(scanned, stack_layers(params), map(stack_layers, gradients))
+    assert_equal(found, stack_layers(expected))
+
+
+def change_of_logits(init, width):
+    """Returns how far five steps of Adam move the logits."""
+    config = wmt_base.get_config()
+    sizes = dict(
+        d_model=width, d_ff=2 * width, num_heads=4, num_layers=1, dropout=0.0, init=init
+    )
+    config.model.update(sizes)
+    config.optimizer.schedule = 'constant_schedule(value=0.01)'
+    config = load.from_config_dict(config)
+    model = build.model(config.model, tiny.VOCAB)
+    update, _ = optimizer.make(config).build(model)
+    state = init_state(model, update, jax.random.key(0))
+    rows = tiny.batch([[pair] for pair in tiny.PAIRS])
+    step = jax.jit(make_train_step(model, update))
+
+    def logits(state):
+        return tiny.apply(model, state.variables, rows['source'], rows['inputs'])
+
+    before = logits(state)
+    for _ in range(5):
+        state, _ = step(state, rows, jax.random.key(0))
+    return float(np.sqrt(np.square(logits(state) - before).mean()))
+
+
+@pytest.mark.slow
+def test_with_mu_p_a_rate_means_the_same_at_any_width():
+    """Runs the coordinate check of Yang et al. (2021), appendix D.1."""
+    mu_p, xavier = (
+        [change_of_logits(init, width) for width in (32, 512)]
+        for init in ('mu_p(base=32)', None)
+    )
+    assert mu_p[0] == pytest.approx(xavier[0], rel=1e-3)  # the base
+    assert 0.5 < mu_p[1] / mu_p[0] < 2
+    assert xavier[1] / xavier[0] > 3

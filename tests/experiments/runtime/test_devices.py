@@ -1,8 +1,9 @@
-"""Tests of the compilation cache."""
+"""Tests of compilation: its options, its mesh and its cache."""
 
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -198,3 +199,21 @@ def test_a_variant_of_ones_own_that_is_edited_runs_as_edited(tmp_path):
         result = json.loads((tmp_path / str(number) / 'result.json').read_text())
         losses.append(result['evaluations']['val']['loss'])
     assert losses[0] == losses[1] != losses[2]
+
+
+def test_several_gpus_compute_while_they_send(monkeypatch):
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+    options = compilation._options(once=False)
+    assert options == compilation._GPU_OPTIONS | compilation._GPUS_OPTIONS
+    program = jax.jit(lambda x: x + 1).lower(1.0)
+    program.compile(compiler_options=options)
+    with pytest.raises(jax.errors.JaxRuntimeError, match='No such compile option'):
+        program.compile(compiler_options={'xla_gpu_no_such_flag': True})
+    root = Path(__file__).parents[3]
+    guide = (root / 'docs/how_to/many_devices.md').read_text('utf-8')
+    (flag,) = re.findall(r'XLA_FLAGS=(--xla_gpu_\w+=false)', guide)
+    monkeypatch.setenv('XLA_FLAGS', flag)
+    assert compilation._options(once=False) == compilation._GPU_OPTIONS
+    monkeypatch.delenv('XLA_FLAGS')
+    monkeypatch.setattr(jax, 'device_count', lambda: 1)
+    assert compilation._options(once=False) == compilation._GPU_OPTIONS

@@ -1,4 +1,4 @@
-"""Tests that compiled programs live as long as the objects that run them."""
+"""Tests of compiled programs: what they overwrite, and how long they live."""
 
 import functools
 import gc
@@ -144,3 +144,17 @@ def test_an_opened_run_compiles_once(monkeypatch):
     for _ in range(2):
         assert len(run.translate(['3 4'])) == len(run.score([('3 4', '5')])) == 1
     assert len(compiled) == 2
+
+
+def test_the_runners_step_overwrites_the_state_on_each_device():
+    config = wmt_base.get_config()
+    config.model.update(tiny.SIZES | {'num_layers': 1})
+    config = without_seeds(load.from_config_dict(config))
+    made = as_loss(config.train.loss), optimizer.make(config)
+    model = tiny.model(num_layers=1)
+    training = TrainingPrograms(ProgramKey(config, model, *made, 10, mesh.make_mesh()))
+    program = training.step((jax.device_count(), 7))
+    _, state = training.first_state
+    held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    assert program.memory_analysis().alias_size_in_bytes == held
+    assert 'callback' not in program.as_text()
