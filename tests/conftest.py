@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.command_line.command import silence_orbax
-
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # An array that is broadcast over axes it does not have is more often a mistake than
 # meant.
@@ -51,11 +49,6 @@ def pytest_collection_finish():
     """Excludes imported modules from garbage collection, since they are never freed."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
-
-
-@pytest.fixture(scope='session', autouse=True)
-def silent_orbax():
-    silence_orbax()
 
 
 @pytest.fixture(scope='module')
@@ -127,16 +120,6 @@ def browser():
         found = chromium.launch(executable_path=shots.CHROMIUM, args=shots.FLAGS)
         yield found
         found.close()
-
-
-@pytest.fixture(scope='session', autouse=True)
-def no_default_is_written():
-    """Stops absl from formatting each default as YAML, half of the parsing time."""
-    from ml_collections import ConfigDict
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ConfigDict, '__str__', lambda config: 'a config')
-        yield
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -14,13 +14,36 @@ from flaxformer_lite.config import variants
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = sorted((ROOT / 'flaxformer_lite').rglob('*.py'))
+TESTS = ROOT / 'tests'
 # Every line of it is a promise: whoever adds one says in the commit what users gain.
-SURFACE = ROOT / 'tests' / 'surface.txt'
+SURFACE = TESTS / 'surface.txt'
 
 
 def test_imports_keep_the_contracts_of_pyproject(monkeypatch):
     monkeypatch.chdir(ROOT)
     assert cli.lint_imports(no_cache=True, verbose=False) == cli.EXIT_STATUS_SUCCESS
+
+
+def test_tests_of_the_library_import_neither_the_runner_nor_a_package():
+    forbidden = {'experiments', 'configs'}
+    forbidden |= {path.name for path in (ROOT / 'packages').iterdir()}
+    files = [TESTS / 'conftest.py', *(TESTS / 'flaxformer_lite').rglob('*.py')]
+    for file in files:
+        names = imported_packages(file)
+        assert not names & forbidden, file
+        helpers = [TESTS / f'{name}.py' for name in sorted(names)]
+        files += [x for x in helpers if x.exists() and x not in files]
+
+
+def imported_packages(file: Path) -> set[str]:
+    """Returns the top-level names that a file imports."""
+    modules = []
+    for node in ast.walk(ast.parse(file.read_text('utf-8'))):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules.append(node.module or '')
+    return {module.partition('.')[0] for module in modules}
 
 
 def test_commands_fields_and_kinds_are_the_listed_ones():
