@@ -27,7 +27,8 @@ from experiments.training.programs import ProgramKey, TrainingPrograms
 from flaxformer_lite.training.loss import as_loss
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
-# These hold text, numbers, classes, optax's functions, or meshes of the devices.
+# These hold text, numbers, classes, optax's functions, entry points, or meshes of the
+# devices.
 CACHES = {
     'experiments.config.schema.fields',
     'experiments.optimizers.optax_specs.makers',
@@ -37,8 +38,16 @@ CACHES = {
     'experiments.runtime.mesh._make',
     'experiments.sweeps.planning._flops_per_step',
     'flaxformer_checkpoints.loading.arrays._pattern',
+    'flaxformer_lite.config.spec.entry_points',
     'flaxformer_lite.validation._limited',
 }
+PACKAGES = (
+    'experiments',
+    'flaxformer_checkpoints',
+    'flaxformer_explain',
+    'flaxformer_lite',
+    'parallel_grammar',
+)
 
 
 class Words(Numbers):
@@ -51,7 +60,7 @@ class Words(Numbers):
 def test_caches_of_modules_hold_no_models_and_programs():
     found = set()
     for name, module in list(sys.modules.items()):
-        if name.split('.')[0] in ('experiments', 'flaxformer_lite'):
+        if name.split('.')[0] in PACKAGES:
             for attribute, value in vars(module).items():
                 if hasattr(value, 'cache_info') and value.__module__ == name:
                     found.add(f'{name}.{attribute}')
