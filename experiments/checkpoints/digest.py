@@ -4,8 +4,9 @@ The bits of an array's elements are words w₀, w₁, … in row-major order. Th
 
     Σᵢ mix(wᵢ + mix(i))  mod 2³²,
 
-where `mix` is a bijection of 32-bit integers. The digest doesn't depend on the sharding, since integer addition is associative. It detects any change of one
-element, and others with probability 1 − 2⁻³².
+where `mix` is a bijection of 32-bit integers. The digest doesn't depend on the
+sharding, since integer addition is associative. It detects any change of one element,
+and others with probability 1 − 2⁻³².
 """
 
 import math
