@@ -56,11 +56,10 @@ def _modules_in(part: Any) -> set[str]:
             module = entry.name.rpartition('.')[0]
             if module and module.partition('.')[0] not in _NOT_USERS:
                 found.add(module)
-            # The utility of `mbr` and the sources of `mix` are also components.
-            for argument in ('utility', 'sources'):
-                inner = entry.arguments.get(argument, [])
-                for nested in inner if isinstance(inner, list | tuple) else [inner]:
-                    found |= _modules_in(nested)
+            # The sources of `mix` are also components.
+            sources = entry.arguments.get('sources', [])
+            for nested in sources if isinstance(sources, list | tuple) else [sources]:
+                found |= _modules_in(nested)
     return found
 
 
