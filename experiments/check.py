@@ -49,10 +49,19 @@ def main() -> None:
 
     with user_errors():
         kind = args.kind or _kind_of(args.part)
-        if kind in variants.FOLDERS:
-            findings = testing.findings(args.part, kind, args.quick)
-        else:
-            findings = contracts.findings(args.part, kind)
+        try:
+            if kind in variants.FOLDERS:
+                findings = testing.findings(args.part, kind, args.quick)
+            else:
+                findings = contracts.findings(args.part, kind)
+        except (AttributeError, TypeError) as error:
+            if spec.own_traceback(error):
+                raise
+            raise UserError(
+                f'{args.part}: a method returned a wrong type '
+                f'({type(error).__name__}: {error}). Return what the annotations of '
+                'the base class say.'
+            ) from None
     rows = [[x.contract, WORDS[x.holds], x.detail or None] for x in findings]
     print(console.table(['contract', 'holds', 'counterexample'], rows))
     if testing.broken(findings):

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flaxformer_lite.config import spec
-from flaxformer_lite.config.results import ResultError
 
 LONGEST = 1000  # characters of a line
 # C0, DEL and C1, controls that reorder text, and code points that are no characters.
@@ -76,11 +75,8 @@ def note(message: str) -> None:
 def component_error(error: BaseException) -> tuple[str, str] | None:
     """Describes an error of a user-defined component; returns None for other errors.
 
-    Returns a line that names the component, and the traceback of its code, which is
-    empty for a wrong result.
+    Returns a line that names the component, and the traceback of its code.
     """
-    if isinstance(error, ResultError):
-        return line(error), ''
     cause = error
     if isinstance(error, spec.ModuleError) and error.__cause__:
         cause = error.__cause__

@@ -23,7 +23,7 @@ from experiments.command_line import console, flags, stopping
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError, warn
-from experiments.runs import directory, reading
+from experiments.runs import directory, environment, reading
 from experiments.runtime import processes
 
 
@@ -35,7 +35,7 @@ def main() -> None:
         help='directory of the run; default: runs/<config>,<overrides>',
     )
     parser.add_argument(
-        '--accept_changed_parts',
+        '--accept_changed_code',
         action='store_true',
         help='resume with user modules that have changed since the run started',
     )
@@ -59,7 +59,7 @@ def main() -> None:
 
 def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     from experiments import describe
-    from experiments.config import check, user_modules
+    from experiments.config import check
     from experiments.costs.ledger import ledger
     from experiments.sweeps import progress
     from experiments.training import setup
@@ -68,9 +68,8 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     # These raise as in the run itself, such as for missing files or untrusted code.
     processes.from_flags(args)
     state = directory.check_directory(path, config.to_dict())
-    accepts = args.accept_changed_parts or state == directory.HAS_ENDED
-    user_modules.use(path, warn, accepts, args.trust_code, is_own=True)
     if state != directory.HAS_ENDED:  # the run would only show its result
+        environment.check_modules(path, warn, args.accept_changed_code)
         check.check_overrides(config, settings.overrides)
         setup.check_plan(config, path, state)
     costs = ledger(config)
@@ -107,8 +106,7 @@ def _run(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
                 path,
                 settings.overrides,
                 screen,
-                args.accept_changed_parts,
-                args.trust_code,
+                args.accept_changed_code,
             )
             screen.close()
             console.say_next(f'python -m experiments.translate --workdir={path}')

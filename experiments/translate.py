@@ -143,8 +143,7 @@ def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
 
 def _check_decoding(args: Any, decoding: 'Decoding') -> None:
     strategy = decoding.strategy
-    samples = decoding.count_samples(args.n_best)
-    most = samples if strategy.draws else strategy.hypotheses
+    most = max(args.n_best, 1) if strategy.draws else strategy.hypotheses
     if not 1 <= args.n_best <= most:
         raise UserError(
             f'--n_best={args.n_best} must be from 1 to {most}. Use more beams, as in '

@@ -19,7 +19,7 @@ import struct
 import types
 import typing
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, dataclass_transform
 
 LARGEST_INT = 2**31 - 1  # JAX integers are int32
 SMALLEST_FLOAT = 2.0**-126  # most devices flush smaller numbers to 0
@@ -160,6 +160,16 @@ class Checked:
         following = getattr(super(), '__post_init__', None)
         if following is not None:
             following()
+
+
+@dataclass_transform(frozen_default=True)
+@dataclasses.dataclass(frozen=True)
+class FrozenDataclass(Checked):
+    """A base class whose subclasses are frozen dataclasses that check their fields."""
+
+    def __init_subclass__(cls, **settings: Any):
+        super().__init_subclass__(**settings)
+        dataclasses.dataclass(frozen=True)(cls)
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,10 +4,9 @@ The bits of an array's elements are words w₀, w₁, … in row-major order. Th
 
     Σᵢ mix(wᵢ + mix(i))  mod 2³²,
 
-where `mix` is a bijection of 32-bit integers in which each output bit depends on each
-input bit (lowbias32; Wellons 2018, "Prospecting for Hash Functions"). It doesn't depend
-on the sharding, since integer addition is associative. It detects any change of one
-element, and others with probability 1 − 2⁻³².
+where `mix` is a bijection of 32-bit integers. The digest doesn't depend on the
+sharding, since integer addition is associative. It detects any change of one element,
+and others with probability 1 − 2⁻³².
 """
 
 import math
@@ -15,6 +14,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from flaxformer_lite.ops.random_bits import mix
 
 
 def leaves_by_path(tree: Any) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def array_facts(tree: Any) -> dict[str, str]:
 @jax.jit
 def _digest(x: jax.Array) -> jax.Array:
     words = _words(x)
-    return jnp.sum(_mix(words + _mix(_positions(words.shape))), dtype=jnp.uint32)
+    return jnp.sum(mix(words + mix(_positions(words.shape))), dtype=jnp.uint32)
 
 
 def _words(x: jax.Array) -> jax.Array:
@@ -68,11 +69,3 @@ def _positions(shape: tuple[int, ...]) -> jax.Array:
         stride = jnp.uint32(math.prod(shape[axis + 1 :]) % 2**32)
         positions += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * stride
     return positions
-
-
-def _mix(x: jax.Array) -> jax.Array:
-    x ^= x >> 16
-    x *= jnp.uint32(0x7FEB352D)
-    x ^= x >> 15
-    x *= jnp.uint32(0x846CA68B)
-    return x ^ (x >> 16)

@@ -246,18 +246,7 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Confi
     if {'-h', '--help'} & set(argv):
         parser.epilog = _help(argv)
     args, overrides = parser.parse_known_args(argv)
-    found = settings(args.config, parse_overrides(overrides), args.trust_code)
-    if args.trust_code:
-        # Trusting them now lets later code open them without the flag.
-        for field in ('init_from', 'train.teacher'):
-            _trust(field, found.config.get(field))
-    return args, found
-
-
-def _trust(field: str, run: str) -> None:
-    if run:
-        with prefix_errors(field):
-            user_modules.use(Path(run).expanduser(), trust_code=True)
+    return args, settings(args.config, parse_overrides(overrides), args.trust_code)
 
 
 def settings(
@@ -268,7 +257,7 @@ def settings(
     config = _load(file)
     before = flatten(config.to_dict())
     if file.suffix == '.json':
-        user_modules.use(file.parent, trust_code=trust_code)
+        user_modules.check_stored(file.parent, trust_code)
         if 'evaluation.metrics' not in overrides:
             stored = before['evaluation.metrics']
             user_modules.check_commands(stored, file.parent, trust_code)

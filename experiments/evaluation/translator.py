@@ -1,8 +1,6 @@
 """Translation in batches of similar length."""
 
-import collections
 import functools
-import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,7 +35,7 @@ from flaxformer_lite.interventions import Interventions
 from flaxformer_lite.models.base import Model
 
 if TYPE_CHECKING:
-    from experiments.metrics.base import Metric
+    pass
 
 WINDOW = 4096  # sentences to read ahead and sort by length
 # Maximum tokens of a line in commands. Attention memory is quadratic in it.
@@ -54,8 +52,7 @@ class Translator:
     """Translates text; memory does not grow with the text.
 
     Args:
-      n_best: Number of hypotheses that a search must finish, or of samples, unless the
-        strategy sets another.
+      n_best: Number of hypotheses that a search must finish, or of samples.
       longest: Maximum number of tokens of a text; None disables the limit.
       programs: Shares compiled programs with other translators.
     """
@@ -78,9 +75,7 @@ class Translator:
         self._seed = seed
         self._devices = devices or mesh.make_mesh()
         self._strategy = decoding.strategy
-        self._samples = decoding.count_samples(n_best)
-        if decoding.utility:
-            decoding.utility.check_installed()
+        self._samples = n_best if self._strategy.draws else 1
         extra = decoding.extra_length
         forced = forced_prefix(tokenizer.forced_first)
         processors = (*forced, *decoding.processors)
@@ -159,7 +154,7 @@ class Translator:
                 hypotheses = self._hypotheses(found)
                 for i, drawn in zip(index, hypotheses, strict=True):
                     if lengths[i] > 1:
-                        results[i] = self._best_first(drawn, texts[i])
+                        results[i] = self._best_first(drawn)
                 done += len(index)
                 on_progress(done)
         return results
@@ -223,48 +218,18 @@ class Translator:
             # Without hypotheses, because logits were NaN, the line is blank.
             yield found or [Hypothesis('', -math.inf)]
 
-    def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
-        """Sorts hypotheses by utility or score; merges equal texts that aren't samples.
+    def _best_first(self, found: list[Hypothesis]) -> list[Hypothesis]:
+        """Sorts hypotheses by score; merges equal texts that aren't samples.
 
         A text with several segmentations gets the best of their scores.
         """
-        utility = self._decoding.utility
-        if utility is None:
-            ordered = sorted(found, key=lambda x: -x.score)
-            if self._strategy.draws:
-                return ordered
-            best: dict[str, Hypothesis] = {}
-            for hypothesis in ordered:
-                best.setdefault(hypothesis.text, hypothesis)
-            return list(best.values())
-        first_of = {x.text: x for x in reversed(found)}
-        if len(first_of) == 1:
-            return found[:1]
-        means = mean_utilities([x.text for x in found], source, utility)
-        texts = sorted(means, key=lambda text: -means[text])
-        return [first_of[text] for text in texts]
-
-
-def mean_utilities(
-    texts: Sequence[str], source: str, utility: 'Metric'
-) -> dict[str, float]:
-    """Returns 1/S Σ u(y, y_s) for each distinct text y; higher is better.
-
-    Minimum Bayes risk decoding selects the highest (Eikema and Aziz 2020, §5). Each
-    nonblank sample y_s is also a reference. `utility` is the sentence-level metric u.
-    """
-    counts = collections.Counter(texts)
-    references = [text for text in counts if text.strip()]
-    pairs = list(itertools.product(counts, references))
-    scores = utility.sentence_scores(
-        [text for text, _ in pairs],
-        [(reference,) for _, reference in pairs],
-        [source] * len(pairs),
-    )
-    means = dict.fromkeys(counts, 0.0)
-    for (text, reference), score in zip(pairs, scores, strict=True):
-        means[text] += utility.rank(score) * counts[reference] / len(texts)
-    return means
+        ordered = sorted(found, key=lambda x: -x.score)
+        if self._strategy.draws:
+            return ordered
+        best: dict[str, Hypothesis] = {}
+        for hypothesis in ordered:
+            best.setdefault(hypothesis.text, hypothesis)
+        return list(best.values())
 
 
 def _search(

@@ -14,7 +14,6 @@ from experiments.optimizers import matrices
 from experiments.optimizers.normalized import normalized_adam
 from experiments.optimizers.soap import soap
 from flaxformer_lite import testing
-from flaxformer_lite.config import results
 from flaxformer_lite.config.spec import Component, Spec, imported
 from flaxformer_lite.validation import did_you_mean
 
@@ -55,7 +54,11 @@ def resolve(name: str, arguments: dict[str, Any]) -> Component:
         component.check(_GIVEN)
     try:
         update = make(component, _RATE)
-        results.check_type(name, update, optax.GradientTransformation)
+        if not isinstance(update, optax.GradientTransformation):
+            raise UserError(
+                f'optimizer.name: {name} returned {update!r:.40}. Return an '
+                'optax.GradientTransformation.'
+            )
         _try(update)
     except Exception as error:  # any error of optax and JAX for a wrong type
         if name not in of_optax:

@@ -43,6 +43,10 @@ PAIRS = EntryType(
     'an object of pairs of whole numbers',
     lambda x: OBJECT.holds(x) and all(map(_is_pair, x.values())),
 )
+MODULES = EntryType(
+    'an object of files and digests',
+    lambda x: OBJECT.holds(x) and all(map(_is_file, x.values())),
+)
 # The name of a set is part of the names of its files.
 SET = EntryType('a file name', lambda x: isinstance(x, str) and storage.is_file_name(x))
 
@@ -93,6 +97,7 @@ ENVIRONMENT_OPTIONAL = {
     'devices': OBJECT,
     'packages': OBJECT,
     'git': OBJECT.or_null,
+    'modules': MODULES,
     'earlier': OBJECT.array,
 }
 _SIGNATURE = '_signature'
@@ -133,6 +138,11 @@ def _of_metrics(values: Mapping[str, Any]) -> Schema:
         elif name.startswith('loss/'):
             found[name] = NUMBER.or_null
     return found
+
+
+def _is_file(value: Any) -> bool:
+    entries = (value.get('file'), value.get('sha256')) if OBJECT.holds(value) else ()
+    return bool(entries) and all(map(TEXT.holds, entries))
 
 
 def _is_pair(value: Any) -> bool:

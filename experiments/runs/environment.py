@@ -4,12 +4,14 @@ import contextlib
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from experiments import storage
+from experiments.config import user_modules
+from experiments.errors import UserError, warn
 from experiments.runs import reading
 
 CPUINFO = Path('/proc/cpuinfo')
@@ -22,8 +24,13 @@ PACKAGES = (
 VECTORS = re.compile(r'(sse4|avx|fma|f16c|amx|neon|asimd|sve|sme2?\b)\w*')
 
 
-def describe(devices: Sequence[str]) -> dict[str, Any]:
-    """Returns versions, platform and commit; `devices` has the kind of each device."""
+def describe(devices: Sequence[str], modules: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns versions, platform, commit and digests of user modules.
+
+    Args:
+      devices: The kind of each device.
+      modules: Names of the imported user modules.
+    """
     return {
         'python': platform.python_version(),
         'packages': {name: metadata.version(name) for name in PACKAGES},
@@ -31,6 +38,7 @@ def describe(devices: Sequence[str]) -> dict[str, Any]:
         'processor': _processor(),
         'devices': {kind: devices.count(kind) for kind in devices},
         'git': _git_commit(),
+        'modules': _digests(modules),
     }
 
 
@@ -62,12 +70,12 @@ def fastest_dtype(device: Any) -> str:
     return 'bfloat16'
 
 
-def save(path: Path, devices: Sequence[str]) -> None:
+def save(path: Path, devices: Sequence[str], modules: Sequence[str] = ()) -> None:
     """Writes `environment.json` in a run's directory.
 
     If a run resumes in another environment, `earlier` keeps the previous ones.
     """
-    now = describe(devices)
+    now = describe(devices, modules)
     before = reading.read_environment(path)
     earlier = before.pop('earlier', [])
     if before and before != now:
@@ -75,6 +83,44 @@ def save(path: Path, devices: Sequence[str]) -> None:
     if earlier:
         now['earlier'] = earlier
     storage.write_json(path / reading.ENVIRONMENT, now)
+
+
+def check_modules(
+    path: Path, tell: Callable[[str], None] = warn, accept_changed: bool = True
+) -> None:
+    """Tells which user modules have changed or are missing since a run started.
+
+    Raises UserError if one is missing, or has changed without `accept_changed`.
+    """
+    recorded = reading.read_environment(path).get('modules', {})
+    here = _digests(recorded)
+    missing = sorted(recorded.keys() - here.keys())
+    if missing:
+        files = ', '.join(recorded[name]['file'] for name in missing)
+        raise UserError(
+            f'{path}: cannot import {", ".join(missing)}. Copy {files} to the working '
+            'directory.'
+        )
+    changed = [x for x in here if here[x]['sha256'] != recorded[x]['sha256']]
+    if changed:
+        files = ', '.join(here[name]['file'] for name in changed)
+        message = f'{files}: changed since the run {path} started'
+        if not accept_changed:
+            raise UserError(
+                f'{message}. Restore it, choose another --workdir, or pass '
+                '--accept_changed_code.'
+            )
+        tell(message)
+
+
+def _digests(modules: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Returns the file and the SHA-256 of each module that can be imported here."""
+    found = {}
+    for name in modules:
+        file = user_modules.file_of(name)
+        if file is not None:
+            found[name] = {'file': str(file), 'sha256': storage.sha256(file)}
+    return found
 
 
 def _git_commit() -> dict[str, Any] | None:

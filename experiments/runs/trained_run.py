@@ -15,7 +15,7 @@ from experiments.config.search import Decoding
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, prefix_errors, user_errors, warn
-from experiments.runs import directory
+from experiments.runs import directory, environment
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import adapters
@@ -45,7 +45,8 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
       dtype: Replaces `model.dtype`.
     """
     stored = directory.read_config(path)
-    user_modules.use(path, trust_code=trust_code)
+    user_modules.check_stored(path, trust_code)
+    environment.check_modules(path)
     with prefix_errors(path / directory.CONFIG):
         config = load.from_dict(stored)
         if dtype:

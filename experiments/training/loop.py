@@ -384,8 +384,7 @@ def run(
     path: Path,
     overrides: Iterable[str],
     screen: Screen,
-    accept_changed_parts: bool = False,
-    trust_code: bool = False,
+    accept_changed_code: bool = False,
     programs: ProgramCache | None = None,
 ) -> None:
     """Trains and scores a run, or shows its result.
@@ -393,7 +392,7 @@ def run(
     Args:
       path: The run's directory. An unfinished run in it is resumed.
       overrides: Names of overridden fields. Fields without effect are rejected.
-      accept_changed_parts, trust_code: As in `user_modules.use`.
+      accept_changed_code: Resumes although user modules have changed.
       programs: Shares compiled programs with other runs.
 
     Raises:
@@ -407,11 +406,10 @@ def run(
             processes.check_same('command', _command(config, path))
         state = directory.check_directory(path, fields)
         has_ended = state == directory.HAS_ENDED
-        accept = accept_changed_parts or has_ended
-        user_modules.use(path, screen.say, accept, trust_code, is_own=True)
         if has_ended:
             _show_result(config, path, screen)
             return
+        environment.check_modules(path, screen.say, accept_changed_code)
         check.check_overrides(config, overrides)
         setup = prepare(config, path, screen, programs)
         if state == directory.GOES_FURTHER:
@@ -475,7 +473,7 @@ def _check_text(setup: RunSetup, path: Path) -> None:
 
 def _write_start(setup: RunSetup, path: Path) -> None:
     setup.tokenizer.save(path / trained_run.TOKENIZER)
-    user_modules.save(path, setup.config.values())
-    environment.save(path, [device.device_kind for device in jax.devices()])
+    kinds = [device.device_kind for device in jax.devices()]
+    environment.save(path, kinds, user_modules.imported(setup.config.values()))
     if setup.warm_start is not None:
         storage.write_json(path / warm_start.NAME, setup.warm_start.record)

@@ -27,7 +27,6 @@ from importlib import metadata
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import validation
-from flaxformer_lite.config.results import check_results
 
 
 class ModuleError(ImportError):
@@ -125,8 +124,6 @@ class Folder:
                 f'{name} is not a subclass of {self.base}. Derive it from '
                 f'{base.__module__}.{self.base}.'
             )
-        for part in filter(_is_own, cls.__mro__):
-            check_results(part, base)
 
     def find(self, spec: Spec) -> 'Component':
         """Resolves a spec; nothing is built.
@@ -551,10 +548,6 @@ def own_traceback(error: BaseException) -> types.TracebackType | None:
             return trace
         trace = trace.tb_next
     return None
-
-
-def _is_own(cls: type) -> bool:
-    return _is_elsewhere(cls.__module__)
 
 
 def _is_elsewhere(module: str) -> bool:

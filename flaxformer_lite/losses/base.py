@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections import Counter
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,10 @@ from flaxformer_lite.ops.loss_of_logits import (
 )
 from flaxformer_lite.training.batch import Batch
 from flaxformer_lite.training.forward import forward
-from flaxformer_lite.validation import Checked
+from flaxformer_lite.validation import FrozenDataclass
 
 
-@dataclass_transform(frozen_default=True)
-@dataclasses.dataclass(frozen=True)
-class Loss(Checked):
+class Loss(FrozenDataclass):
     """Sum of token losses over the non-padding labels of a batch.
 
     Override `token_losses`, `targets` to use more than logits and labels, or `__call__`
@@ -40,7 +38,6 @@ class Loss(Checked):
 
     def __init_subclass__(cls, **settings: Any):
         super().__init_subclass__(**settings)
-        dataclasses.dataclass(frozen=True)(cls)
         names = {field.name for field in dataclasses.fields(cls)}
         others = sorted(names - set(cls.arrays))
         jax.tree_util.register_dataclass(cls, cls.arrays, others)

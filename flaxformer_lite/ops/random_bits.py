@@ -73,11 +73,11 @@ def words_at(
             block = block * jnp.uint32(size) + along_axis
         else:
             index = index * jnp.uint32(size) + along_axis
-    words = _mix(index ^ first)
-    return _mix(words ^ second ^ _mix(block))
+    words = mix(index ^ first)
+    return mix(words ^ second ^ mix(block))
 
 
-def _mix(x: jax.Array) -> jax.Array:
+def mix(x: jax.Array) -> jax.Array:
     """Maps 32-bit words one to one; each input bit flips each output bit half the time.
 
     Constants: Wellons, "Prospecting for Hash Functions", 2018.

@@ -150,5 +150,5 @@ FOLDERS = (variants.SCHEDULES, variants.STRATEGIES, variants.PROCESSORS)
 )
 def test_every_number_of_a_schedule_strategy_or_processor_has_a_range(folder, name):
     for argument, kind in folder.find(name).parameters.items():
-        # A utility is a spec, which has a check of its own.
+        # A utility is a function, which has a check of its own.
         assert argument == 'utility' or not lacks_limit(kind), argument

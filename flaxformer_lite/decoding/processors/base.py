@@ -1,17 +1,12 @@
 """Base class of logits processors."""
 
-import dataclasses
-from typing import Any, dataclass_transform
-
 import jax
 
 from flaxformer_lite.special_tokens import SpecialTokens
-from flaxformer_lite.validation import Checked
+from flaxformer_lite.validation import FrozenDataclass
 
 
-@dataclass_transform(frozen_default=True)
-@dataclasses.dataclass(frozen=True)
-class Processor(Checked):
+class Processor(FrozenDataclass):
     """Changes the logits of the next token, given the tokens before it.
 
     Scores are not renormalized: a changed logit changes the token's log-probability by
@@ -19,10 +14,6 @@ class Processor(Checked):
 
     Annotated attributes are arguments. Use a tuple for a list.
     """
-
-    def __init_subclass__(cls, **settings: Any):
-        super().__init_subclass__(**settings)
-        dataclasses.dataclass(frozen=True)(cls)
 
     def __call__(
         self, logits_BNV: jax.Array, tokens_BNL: jax.Array, step: jax.Array, eos: int

@@ -1,18 +1,15 @@
 """Base class of decoding strategies."""
 
-import dataclasses
-from typing import Any, ClassVar, dataclass_transform
+from typing import ClassVar
 
 import jax
 
 from flaxformer_lite.decoding.result import DecodeResult
 from flaxformer_lite.decoding.search import DecodeInputs, Search, SearchState
-from flaxformer_lite.validation import Checked
+from flaxformer_lite.validation import FrozenDataclass
 
 
-@dataclass_transform(frozen_default=True)
-@dataclasses.dataclass(frozen=True)
-class Strategy(Checked):
+class Strategy(FrozenDataclass):
     """A search that keeps N hypotheses per sentence and chooses their continuations.
 
     Override `choose`, or `__call__` for a different loop. Annotated attributes are
@@ -23,10 +20,6 @@ class Strategy(Checked):
     """
 
     draws: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **settings: Any):
-        super().__init_subclass__(**settings)
-        dataclasses.dataclass(frozen=True)(cls)
 
     @property
     def hypotheses(self) -> int:

@@ -25,12 +25,19 @@ class MBRDecoding(Sampling):
     Attributes:
       temperature, top_k, top_p: As in `sample`.
       samples: S; 1 is equivalent to `sample`.
-      utility: u, a function like the default `gleu`. A string names a text metric of
-        `experiments`, whose default is chrF.
+      utility: u. In Python, it may be another function with the arguments of `gleu`.
     """
 
     samples: Size = 16
-    utility: str | Utility | None = None
+    utility: Utility | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.utility is not None and not callable(self.utility):
+            raise ValueError(
+                f'utility: {self.utility!r} is no function of token ids. Leave it out, '
+                'or give one such as MBRDecoding(utility=f).'
+            )
 
     @property
     def sampler(self) -> Sampling:
@@ -38,11 +45,6 @@ class MBRDecoding(Sampling):
 
     def __call__(self, inputs, n_best=1):
         utility = gleu if self.utility is None else self.utility
-        if not callable(utility):
-            raise ValueError(
-                f'utility: {utility!r} is no function of token ids. Leave it out, or '
-                'give one such as MBRDecoding(utility=f). Metrics of texts need a run.'
-            )
         fold_in = jax.vmap(jax.random.fold_in, (0, None))
         keys_B: Any = inputs.keys_B
         # The first sample is that of `sample`. Steps of a search are below 2³¹.

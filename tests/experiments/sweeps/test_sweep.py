@@ -21,7 +21,6 @@ from experiments.runs import directory, metrics_log
 from experiments.runtime import compilation
 from experiments.sweeps import analysis, planning, power, progress, workers
 from experiments.training import loop
-from flaxformer_lite.config.results import ResultError
 
 ROOT = Path(__file__).parents[3]
 DIVERGED = {'status': 'diverged', 'step': 3, 'message': 'not finite'}
@@ -98,7 +97,6 @@ def test_what_has_ended_or_is_in_use_is_left_alone(planned, made):
         UserError('no text'),
         ZeroDivisionError('by zero'),
         storage.InUse('now'),
-        ResultError('my_parts.Rows.train: returned None.'),
     ],
 )
 def test_an_error_stops_no_other_run(planned, made, monkeypatch, error, capsys):

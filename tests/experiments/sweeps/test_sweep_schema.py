@@ -144,7 +144,6 @@ def get_config():
 LOCAL = 'flaxformer_lite.attention.local.LocalAttention'
 RMS = 'flaxformer_lite.norms.rms.RMSNorm'
 FOCAL = 'flaxformer_lite.losses.focal.Focal'
-CHRF = 'experiments.metrics.chrf.Chrf'
 
 
 def load_with_classes(folder, changes):
@@ -184,14 +183,14 @@ def test_levels_and_tuned_values_may_be_classes(tmp_path):
         tmp_path,
         'arms={}, '
         "factors={'model.norm': ['layer', RMSNorm], 'model.num_heads': (2, 8)}, "
-        "base='layer, 2', overrides={'evaluation.decode': 'mbr(samples=3)'}, "
-        "tune={'field': 'evaluation.decode.utility', 'values': ['bleu', Chrf]}",
+        "base='layer, 2', "
+        "tune={'field': 'train.loss', 'values': ['cross_entropy', Focal]}",
     )
     assert list(sweep.arms) == ['layer, 2', 'layer, 8', f'{RMS}, 2', f'{RMS}, 8']
-    assert sweep.tune.values == ('bleu', CHRF)
-    decodes = [run.config.evaluation.decode for run in sweep.trials[:2]]
-    assert decodes == [f"mbr(samples=3, utility='{x}')" for x in ('bleu', CHRF)]
-    assert str(sweep.trials[1]) == f'layer, 2, {CHRF}, seed 100'
+    assert sweep.tune.values == ('cross_entropy', FOCAL)
+    losses = [run.config.train.loss for run in sweep.trials[:2]]
+    assert losses == ['cross_entropy', FOCAL]
+    assert str(sweep.trials[1]) == f'layer, 2, {FOCAL}, seed 100'
 
 
 def test_a_tuned_argument_of_an_object_is_replaced(tmp_path):

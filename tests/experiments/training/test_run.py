@@ -18,7 +18,6 @@ import jax
 import made_runs
 import numpy as np
 import pytest
-import sacrebleu
 import small_runs
 from terminals import Terminal
 
@@ -523,34 +522,12 @@ def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
     for decode, message in (
         ('greedy', 'from 1 to 1. Use more beams'),
         ('beam(beams=2)', 'from 1 to 2. Use more beams'),
-        ('mbr(samples=2)', 'from 1 to 2. Use more beams'),
-        ('mbr(utility="chf")', "^evaluation.decode: utility: 'chf' is not one of "),
-        (
-            'mbr(utility="external(command=\'x\')")',
-            '^evaluation.decode: utility: external would start its command',
-        ),
+        ('mbr(utility="chrf")', "^evaluation.decode: utility.*'chrf'"),
     ):
         with pytest.raises(UserError, match=message):
             translated(
                 monkeypatch, capsys, workdir, '', f'--decode={decode}', '--n_best=3'
             )
-
-
-def test_the_sample_that_the_others_are_likest_is_chosen(
-    whole, text, monkeypatch, capsys
-):
-    workdir, _ = whole
-    lines = (text / 'news.en').read_text()
-    by_risk = '--decode=mbr(samples=5, temperature=0.5)'
-    sample, *flags = '--decode=sample(temperature=0.5)', '--seed=3', '--n_best=5'
-    drawn = translated(monkeypatch, capsys, workdir, lines, sample, *flags)
-    chosen = translated(monkeypatch, capsys, workdir, lines, by_risk, '--seed=3')
-    for i, line in enumerate(chosen):
-        texts = drawn[5 * i : 5 * i + 5]
-        utilities = {
-            x: sum(sacrebleu.sentence_chrf(x, [y]).score for y in texts) for x in texts
-        }
-        assert utilities[line] == pytest.approx(max(utilities.values()))
 
 
 def test_a_run_beside_itself_translates_as_it_does_alone(
