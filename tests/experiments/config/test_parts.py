@@ -119,7 +119,6 @@ def test_a_run_tells_whether_its_modules_have_changed_or_are_missing(
     [
         ('model.attention', '{}'),
         ('evaluation.metrics', '[bleu, {}]'),
-        ('evaluation.decode', "mbr(utility='{}')"),
         ('data', "mix(sources=['scan', '{}'])"),
         ('data', "mix(sources=['scan', 'mix(sources=[\"{}\"])'])"),
         ('optimizer.name', '{}'),
@@ -305,7 +304,7 @@ def test_the_modules_of_a_run_are_those_that_its_components_imported(world):
     fields = dict.fromkeys(schema.fields()) | {
         'model.attention': '[softmax, my_package.near.C(x=1)]',
         'model.norm': 'flaxformer_lite.norms.rms.RMSNorm',
-        'evaluation.decode': 'mbr(utility="my_metrics.Words")',
+        'evaluation.metrics': '[bleu, my_metrics.Words]',
     }
     assert user_modules.packages(fields) == ['my_metrics', 'my_package']
     assert user_modules.imported(fields) == ['my_package', 'my_package.near']

@@ -192,8 +192,10 @@ def test_the_environment_names_versions_and_devices(tmp_path):
     assert stored['packages']['jax'] == jax.__version__
     assert stored['python'] == '.'.join(map(str, sys.version_info[:3]))
     assert stored['devices'] == {'cpu': 2}
-    expected = {'python', 'packages', 'platform', 'processor', 'devices', 'git'}
-    assert set(stored) == expected
+    assert stored['modules'] == {}
+    assert set(stored) == {
+        *('python', 'packages', 'platform', 'processor', 'devices', 'git', 'modules')
+    }
 
 
 def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):

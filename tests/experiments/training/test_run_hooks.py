@@ -1,5 +1,6 @@
 """Tests of the hooks of a run."""
 
+import hashlib
 import http.server
 import importlib
 import json
@@ -149,7 +150,9 @@ def test_what_a_hook_returns_is_in_the_row_and_takes_no_name_from_it(whole):
     assert {row['nan'] for row in rows} == {None}
     written = [x for x in events(whole / 'run') if b'/twice' in x]
     assert len(written) == len(rows)  # the hook behind it has seen them
-    assert (whole / 'run' / 'parts' / 'my_hooks.py').read_text() == RECORDER
+    environment = json.loads((whole / 'run' / 'environment.json').read_text())
+    digest = hashlib.sha256(RECORDER.encode()).hexdigest()
+    assert environment['modules']['my_hooks']['sha256'] == digest
 
 
 @pytest.mark.skipif(os.name != 'posix', reason='kills as POSIX does')
