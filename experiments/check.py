@@ -59,8 +59,8 @@ def main() -> None:
                 raise
             raise UserError(
                 f'{args.part}: a method returned a wrong type '
-                f'({type(error).__name__}: {error}). Return what the annotations of '
-                'the base class say.'
+                f'({type(error).__name__}: {error}). Follow the annotations of '
+                'its base class.'
             ) from None
     rows = [[x.contract, WORDS[x.holds], x.detail or None] for x in findings]
     print(console.table(['contract', 'holds', 'counterexample'], rows))

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 def main() -> None:
     args = _parser().parse_args()
     if args.html is not None:
-        raise UserError('--html: moved; run python -m flaxformer_explain.page')
+        raise UserError(
+            '--html: moved; run python -m flaxformer_explain.page --out=FILE'
+        )
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
     # Import JAX only after the flags, so that errors in flags show at once.

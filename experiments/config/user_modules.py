@@ -5,6 +5,7 @@ user's consent, and nothing in a run's directory is imported.
 """
 
 import contextlib
+import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
@@ -25,12 +26,21 @@ class NeedsConsent(UserError):
     """A stored config names code that the user must allow.
 
     Attributes:
-      without_flag: The message for commands that lack `--trust_code`.
+      without_flag: The message where `--trust_code` has no effect.
     """
 
     def __init__(self, problem: str, fix: str, without_flag: str):
         super().__init__(f'{problem}, then {fix}.')
         self.without_flag = f'{problem}, then {without_flag}.'
+
+
+@contextlib.contextmanager
+def without_trust_flag() -> Iterator[None]:
+    """Leaves `--trust_code` out of errors, where it has no effect."""
+    try:
+        yield
+    except NeedsConsent as error:
+        raise UserError(error.without_flag) from None
 
 
 def modules(fields: Mapping[str, Any]) -> list[str]:
@@ -130,15 +140,17 @@ def _holds(folder: Path, run: Path) -> bool:
 
 def _places(module: str) -> Iterator[ModuleSpec]:
     """Yields where the packages of a module and the module are. Imports nothing."""
-    path = None
-    for name in module.split('.'):
-        # Without its package: the finder of a nested folder would look that up in
-        # `sys.modules`.
-        found = PathFinder.find_spec(name, path)
+    package, *inner = module.split('.')
+    found = importlib.util.find_spec(package)
+    for name in inner:
         if found is None:
             return
         yield found
-        path = found.submodule_search_locations or []
+        # The name alone: with its package, the finder of a folder without `__init__.py`
+        # would look that package up in `sys.modules`.
+        found = PathFinder.find_spec(name, found.submodule_search_locations or [])
+    if found is not None:
+        yield found
 
 
 def imported(fields: Mapping[str, Any]) -> list[str]:
@@ -149,6 +161,8 @@ def imported(fields: Mapping[str, Any]) -> list[str]:
 
 def file_of(module: str) -> Path | None:
     """Returns the file from which a module would be imported. Imports nothing."""
+    if not all(map(str.isidentifier, module.split('.'))):
+        return None
     places = list(_places(module))
     is_found = len(places) == len(module.split('.')) and places[-1].has_location
     return Path(places[-1].origin or '') if is_found else None

@@ -90,7 +90,8 @@ def check_modules(
 ) -> None:
     """Tells which user modules have changed or are missing since a run started.
 
-    Raises UserError if one is missing, or has changed without `accept_changed`.
+    Raises UserError if a module is missing, or if one has changed and `accept_changed`
+    is False.
     """
     recorded = reading.read_environment(path).get('modules', {})
     here = _digests(recorded)

@@ -16,6 +16,7 @@ from experiments import storage
 from experiments.checkpoints import digest
 from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.config.schema import ExperimentConfig, seed
+from experiments.config.user_modules import without_trust_flag
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, prefix_errors, user_errors
@@ -76,7 +77,7 @@ def source(
     # The first checkpoint holds the parameters from the source.
     if processes.from_first(checkpoints.steps):
         return None
-    with prefix_errors('init_from'):
+    with prefix_errors('init_from'), without_trust_flag():
         run = trained_run.open_trained(find(config.init_from))
     if tokenizers.make(run.config.tokenizer) == untrained:
         return Origin(run, run.tokenizer)

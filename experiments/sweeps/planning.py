@@ -19,7 +19,7 @@ from experiments import metrics, storage
 from experiments.command_line import console, flags
 from experiments.config.schema import ExperimentConfig, check_value
 from experiments.config.schema import fields as config_fields
-from experiments.config.user_modules import NeedsConsent
+from experiments.config.user_modules import without_trust_flag
 from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.evaluation import sets
 from experiments.metrics.base import OF_MODELS
@@ -320,10 +320,8 @@ def _planned_runs(
 
 
 def _settings(sweep: Sweep, overrides: Overrides) -> flags.ConfigFlags:
-    try:
+    with without_trust_flag():
         return flags.settings(sweep.config, overrides)
-    except NeedsConsent as error:
-        raise UserError(error.without_flag) from None
 
 
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from experiments.config.user_modules import without_trust_flag
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
@@ -14,7 +15,8 @@ def open_teacher(path: str, vocabulary: Tokenizer | None = None) -> OpenedRun | 
     """
     if not path:
         return None
-    teacher = OpenedRun(Path(path).expanduser())
+    with without_trust_flag():
+        teacher = OpenedRun(Path(path).expanduser())
     if vocabulary and teacher.tokenizer.digest != vocabulary.digest:
         raise UserError(
             f'train.teacher={path}: the teacher has a different tokenizer. Train both '

@@ -72,7 +72,7 @@ class Folder:
       base: Name of the class in `<package>/base.py` from which components derive.
       may_be_empty: Whether '' and '[]' name no component.
       group: Group of the entry points by which installed packages add components.
-        None is `package`, and '' is none.
+        Defaults to `package`; '' allows no entry points.
     """
 
     package: str
@@ -567,8 +567,8 @@ def _package_of(module: str) -> str:
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
     """Returns the entry points of a group, which installed packages declare, by name.
 
-    Names are identifiers. Of several with one name, the first on `sys.path` counts, as
-    for imports. See https://packaging.python.org/specifications/entry-points.
+    Names are identifiers. If several have the same name, the first on `sys.path` wins,
+    as for imports. See https://packaging.python.org/specifications/entry-points.
     """
     found: dict[str, metadata.EntryPoint] = {}
     for entry in metadata.entry_points(group=group):
@@ -584,7 +584,7 @@ def load_entry_point(group: str, name: str) -> Any:
       ModuleError: It is malformed, or its module raises an error, which is the cause.
     """
     entry = entry_points(group)[name]
-    package = _package_of(entry.value)
+    package = _package_of(entry.value.partition(':')[0])  # it may be malformed
     _note_package(package)
     try:
         return entry.load()

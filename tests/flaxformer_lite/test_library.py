@@ -209,7 +209,7 @@ def test_a_forced_prefix_leaves_room_for_the_end_of_each_target():
         (dict(strategy='mbr'), 'sampling needs a key'),
         (
             dict(strategy='mbr(utility="bleu")', key=jax.random.key(0)),
-            "utility: 'bleu' is no function of token ids. Leave it out, or",
+            "utility must be a function of token ids, not 'bleu'. Leave it out, or",
         ),
         (dict(source=[[4, 13, 1]]), 'source holds token 13: a vocabulary of 13 ends'),
         (dict(max_length=0), 'max_length must be at least 1, not 0'),

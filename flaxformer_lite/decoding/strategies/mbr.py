@@ -35,8 +35,8 @@ class MBRDecoding(Sampling):
         super().__post_init__()
         if self.utility is not None and not callable(self.utility):
             raise ValueError(
-                f'utility: {self.utility!r} is no function of token ids. Leave it out, '
-                'or give one such as MBRDecoding(utility=f).'
+                f'utility must be a function of token ids, not {self.utility!r}. Leave '
+                'it out, or give one such as MBRDecoding(utility=f).'
             )
 
     @property

@@ -405,7 +405,7 @@ def test_check_names_a_component_whose_method_returns_a_wrong_type(
 ):
     name = component(world('here'), base, method, code)
     monkeypatch.setattr(sys, 'argv', ['check', name])
-    message = f'^{name}: a method returned a wrong type \\(.* Return what'
+    message = f'^{name}: a method returned a wrong type \\(.* Follow the'
     with pytest.raises(UserError, match=message):
         check.main()
 

@@ -277,7 +277,7 @@ def test_two_plugins_are_refused_with_the_one_to_uninstall(
         (['explain'], 'error: moved; run python -m flaxformer_explain.explain\n'),
         (
             ['translate', '--workdir=x', '--html=y'],
-            'error: --html: moved; run python -m flaxformer_explain.page\n',
+            'error: --html: moved; run python -m flaxformer_explain.page --out=FILE\n',
         ),
     ],
 )
