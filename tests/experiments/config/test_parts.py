@@ -29,6 +29,7 @@ from experiments.errors import UserError
 from experiments.evaluation import opened_run
 from experiments.optimizers import optax_specs
 from experiments.runtime import mesh
+from experiments.training.teacher import open_teacher
 from flaxformer_lite.attention.base import Attention
 from flaxformer_lite.config import spec, variants
 
@@ -176,6 +177,9 @@ def test_a_package_that_holds_a_run_may_have_come_with_it(world):
     with pytest.raises(UserError, match=message):
         user_modules.check_stored(path)
     user_modules.check_stored(path, trust_code=True)
+    # Of a teacher, the flag has no effect.
+    with pytest.raises(UserError, match='then move it to the working directory.$'):
+        open_teacher(str(path))
     link = here / 'my_sweep' / 'link'
     path.rename(here / 'elsewhere')
     link.symlink_to(here / 'elsewhere', target_is_directory=True)
