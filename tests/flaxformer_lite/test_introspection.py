@@ -163,18 +163,31 @@ def test_a_head_that_is_off_is_one_whose_rows_of_the_last_matrix_are_zero(kind):
     assert np.abs(found - logits(m, variables, pairs())).max() > 1e-2
 
 
-@pytest.mark.parametrize('block', ['sequential', 'parallel'])
-def test_a_pre_norm_layer_whose_sublayers_are_off_is_not_there(block):
-    m = model(residual='pre_norm', block=block)
-    variables = tiny.all_variables(m)
+def check_skips_a_layer(m, variables, skip):
+    """Compares interventions with an encoder of one layer."""
+    found = logits(m, variables, pairs(), skip)
     flat = flatten_dict(variables, sep='/')
-    layer_off = {'encoder/layer_1/*_out': interventions.scale(0.0)}
-    found = logits(m, variables, pairs(), layer_off)
     kept = {k: v for k, v in flat.items() if 'encoder/layer_1' not in k}
     shorter = m.clone(encoder=m.encoder.clone(num_layers=1))
     expected = logits(shorter, unflatten_dict(kept, sep='/'), pairs())
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.abs(found - logits(m, variables, pairs())).max() > 1e-2
+
+
+@pytest.mark.parametrize('block', ['sequential', 'parallel'])
+def test_a_pre_norm_layer_whose_sublayers_are_off_is_skipped(block):
+    m = model(residual='pre_norm', block=block)
+    layer_off = {'encoder/layer_1/*_out': interventions.scale(0.0)}
+    check_skips_a_layer(m, tiny.all_variables(m), layer_off)
+
+
+def test_a_layer_whose_output_is_its_recorded_input_is_skipped():
+    m = model()
+    variables = tiny.all_variables(m)
+    seen = record(m, variables, pairs())
+    own_input = interventions.set_to(seen.values['encoder/layer_1/resid_pre'])
+    skip = {'encoder/layer_1/resid_post': own_input}
+    check_skips_a_layer(m, variables, skip)
 
 
 def two_batches():
