@@ -10,6 +10,7 @@ if __name__ == '__main__':
     command.run('experiments.__main__')
 
 import ast
+import contextlib
 from importlib import util
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def summaries() -> list[tuple[str, str]]:
     """Returns each command with the first line of its docstring."""
     found = []
     for module, file in _modules().items():
-        code = file.read_text(encoding='utf-8')
+        code = file.read_text(encoding='utf-8', errors='replace')
         if "__name__ == '__main__'" in code:
             docstring = ast.get_docstring(ast.parse(code)) or ''
             found.append((f'python -m {module}', docstring.partition('\n')[0]))
@@ -39,8 +40,9 @@ def _modules() -> dict[str, Path]:
     """Returns the files of the modules that may be commands."""
     own = sorted(Path(__file__).parent.glob('[a-z]*.py'))
     found = {f'experiments.{file.stem}': file for file in own}
-    for _, entry in sorted(spec.entry_points(COMMANDS).items()):
-        module = util.find_spec(entry.module)
-        if module and module.origin:
-            found[entry.module] = Path(module.origin)
-    return found
+    for entry in spec.entry_points(COMMANDS).values():
+        with contextlib.suppress(Exception):  # of a broken package
+            module = util.find_spec(entry.module)
+            if module and module.has_location and module.origin:
+                found[entry.module] = Path(module.origin)
+    return dict(sorted(found.items()))

@@ -6,7 +6,8 @@ import logging
 import sys
 import traceback
 import warnings
-from importlib import util
+from importlib import metadata, util
+from pathlib import Path
 from typing import Any, NoReturn
 
 from experiments.command_line import stopping
@@ -58,6 +59,7 @@ def run(name: str) -> NoReturn:
     """
     stopping.watch()
     sys.excepthook = _print_error
+    _use_own_packages()
     # Tracing makes millions of objects, with hardly any garbage cycles. Python's
     # default collects after every 700 objects, which takes a tenth of a short command's
     # time.
@@ -76,6 +78,21 @@ def run(name: str) -> NoReturn:
         print(f'error: {message}', file=sys.stderr)
         sys.exit(2)
     sys.exit()
+
+
+def _use_own_packages() -> None:
+    """Imports packages from this checkout, and checks that they are registered.
+
+    Another checkout may be installed, or this one before it had entry points.
+    """
+    sys.path.insert(0, str(Path(__file__).parents[2] / 'packages'))
+    if not metadata.entry_points(group='flaxformer_lite.commands'):
+        print(
+            'error: the packages of this checkout are not registered: run '
+            'pip install -e ".[experiments]"',
+            file=sys.stderr,
+        )
+        sys.exit(2)
 
 
 def moved(name: str) -> NoReturn:

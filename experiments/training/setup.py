@@ -213,7 +213,7 @@ def find_origin(
         for finder in spec.entry_points(INIT_FROM):
             found = spec.load_entry_point(INIT_FROM, finder)(name, untrained)
             if found is not None:
-                return found
+                return Path(found)
         return local
 
     return warm_start.source(config, path, untrained, find)

@@ -72,17 +72,21 @@ class Folder:
       base: Name of the class in `<package>/base.py` from which components derive.
       may_be_empty: Whether '' and '[]' name no component.
       group: Group of the entry points by which installed packages add components.
-        Defaults to `package`.
+        None is `package`, and '' is none.
     """
 
     package: str
     base: str
     may_be_empty: bool = False
-    group: str = ''
+    group: str | None = None
 
     def names(self) -> list[str]:
         """Returns the names of the components, without importing them."""
-        return sorted({*self._files(), *entry_points(self.group or self.package)})
+        return sorted({*self._files(), *entry_points(self._group)})
+
+    @property
+    def _group(self) -> str:
+        return self.package if self.group is None else self.group
 
     def _files(self) -> set[str]:
         package = importlib.util.find_spec(self.package)
@@ -95,7 +99,7 @@ class Folder:
         """Returns the class of a name without a module; a file takes precedence."""
         if name in self._files():
             return _only_class(f'{self.package}.{name}')
-        return load_entry_point(self.group or self.package, name)
+        return load_entry_point(self._group, name)
 
     def check_name(self, spec: Spec) -> None:
         """Checks, without imports, that a name without a module has a file.
@@ -563,19 +567,24 @@ def _package_of(module: str) -> str:
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
     """Returns the entry points of a group, which installed packages declare, by name.
 
-    See https://packaging.python.org/specifications/entry-points.
+    Names are identifiers. Of several with one name, the first on `sys.path` counts, as
+    for imports. See https://packaging.python.org/specifications/entry-points.
     """
-    return {entry.name: entry for entry in metadata.entry_points(group=group)}
+    found: dict[str, metadata.EntryPoint] = {}
+    for entry in metadata.entry_points(group=group):
+        if entry.name.isidentifier():
+            found.setdefault(entry.name, entry)
+    return found
 
 
 def load_entry_point(group: str, name: str) -> Any:
     """Imports what an entry point names.
 
     Raises:
-      ModuleError: The module raises an error, which is the cause.
+      ModuleError: It is malformed, or its module raises an error, which is the cause.
     """
     entry = entry_points(group)[name]
-    package = _package_of(entry.module)
+    package = _package_of(entry.value)
     _note_package(package)
     try:
         return entry.load()
@@ -583,7 +592,10 @@ def load_entry_point(group: str, name: str) -> Any:
         if package in OURS:
             raise
         what = f'{type(error).__name__}: {error}'.removesuffix(': ')
-        raise ModuleError(f'{entry.value} cannot be imported: {what}') from error
+        source = f' of {entry.dist.name}' if entry.dist else ''
+        raise ModuleError(
+            f'the entry point {name} = {entry.value!r}{source} cannot be loaded: {what}'
+        ) from error
 
 
 def imported(name: str) -> Any:

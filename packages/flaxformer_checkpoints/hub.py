@@ -212,8 +212,8 @@ def _hub_errors(name: str) -> Iterator[None]:
         said = 'the Hub has no such revision. Check the part after @.'
     except errors.LocalEntryNotFoundError:
         said = (
-            'not in the cache, and the Hub is not reachable (or HF_HUB_OFFLINE is '
-            'set). Connect once, or give a folder.'
+            'no such folder here, nor in the cache, and the Hub is not reachable (or '
+            'HF_HUB_OFFLINE is set). Connect once, or give a folder.'
         )
     except Exception as error:  # its versions use several HTTP packages
         said = f'the Hub does not answer as expected: {reason(error)}'

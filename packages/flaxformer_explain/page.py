@@ -52,7 +52,10 @@ def main() -> None:
                 "strategy, such as 'beam(beams=4)'."
             )
         shown.begin('translating')
-        _write(args.out, run, _sentences(), strategy)
+        sentences = _sentences()
+        if not sentences:
+            raise UserError('standard input has no text. Pass a sentence per line.')
+        _write(args.out, run, sentences, strategy)
     print(f'saved as {args.out}')
 
 

@@ -174,6 +174,7 @@ def installed(tmp_path, monkeypatch):
     (info / 'METADATA').write_text('Name: mall\nVersion: 1.0\n')
     (info / 'entry_points.txt').write_text(
         '[shop]\nremote = mall:Remote\nlocal = mall:Remote\nbroken = broken_mall:X\n'
+        'malformed = not a value\nno-name = mall:Remote\n'
     )
     monkeypatch.syspath_prepend(tmp_path)
     spec.entry_points.cache_clear()
@@ -183,12 +184,15 @@ def installed(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures('installed')
 def test_an_installed_package_registers_components_by_entry_points():
-    assert SHOP.names() == ['broken', 'local', 'remote']
+    assert SHOP.names() == ['broken', 'local', 'malformed', 'remote']
     assert type(SHOP.make('remote')).__module__ == 'mall'
     assert type(SHOP.make('local(window=3)')).__module__ == 'shop.local'
-    message = '^broken_mall:X cannot be imported: OSError: no power$'
-    with pytest.raises(spec.ModuleError, match=message):
-        SHOP.make('broken')
+    for name, message in (
+        ('broken', "'broken_mall:X' of mall cannot be loaded: OSError: no power$"),
+        ('malformed', "'not a value' of mall cannot be loaded: "),
+    ):
+        with pytest.raises(spec.ModuleError, match=message):
+            SHOP.make(name)
 
 
 def test_make_makes_the_one_public_class_of_the_file():

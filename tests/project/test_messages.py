@@ -7,19 +7,21 @@ import re
 from pathlib import Path
 
 import pytest
-import test_house
 
+from experiments import __main__ as overview
 from experiments.command_line import flags
 from experiments.config import schema
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = 'experiments flaxformer_lite packages/flaxformer_*'.split()
 FILES = sorted(
     file
-    for package in ('experiments', 'flaxformer_lite')
-    for file in (ROOT / package).rglob('*.py')
+    for package in PACKAGES
+    for folder in ROOT.glob(package)
+    for file in folder.rglob('*.py')
 )
 FLAG = re.compile(r'(?<![\w-])--(?:no)?([a-z]\w*)((?:\.[\w…]+)*)')
-COMMAND = re.compile(r'python -m (experiments(?:\.\w+)+)(.*)')
+COMMAND = re.compile(r'python -m ((?:experiments|flaxformer_\w+)(?:\.\w+)+)(.*)')
 # Flags of git, XLA and `hf`, and the placeholder `--flag`.
 OTHERS = re.compile('error|flag|local|porcelain|untracked|xla_\\w+')
 
@@ -38,9 +40,9 @@ def flags_of():
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flags.Parser, 'parse_known_args', stop)
-        for command in (line.split()[1] for line in test_house.commands()):
+        for command in (line.split()[-1] for line, _ in overview.summaries()):
             with pytest.raises(Parsed) as parsed:
-                importlib.import_module(f'experiments.{command}').main()
+                importlib.import_module(command).main()
             known = parsed.value.args[0]._option_string_actions
             found[command] = {name.removeprefix('--') for name in known}
     return found
@@ -80,11 +82,10 @@ def unknown_flags(text, known):
 @pytest.mark.parametrize('file', FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_texts_name_flags_and_commands_that_exist(file, flags_of):
     known = set().union(*flags_of.values())
-    if file.parent == ROOT / 'experiments' and file.stem in flags_of:
-        known = flags_of[file.stem]  # a command advises only its own flags
+    # A command advises only its own flags.
+    known = flags_of.get(f'{file.parent.name}.{file.stem}', known)
     for text in texts(file):
         for module, rest in COMMAND.findall(text):
             assert importlib.util.find_spec(module), text
-            command = module.removeprefix('experiments.')
-            assert not unknown_flags(rest, flags_of.get(command, ())), text
+            assert not unknown_flags(rest, flags_of.get(module, ())), text
         assert not unknown_flags(COMMAND.sub('', text), known), text

@@ -17,7 +17,7 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import state_shardings
 from flaxformer_lite.validation import quote
 
-FAMILIES = Folder('flaxformer_checkpoints.families', 'Family')
+FAMILIES = Folder('flaxformer_checkpoints.families', 'Family', group='')
 
 
 def family_of(model_type: Any) -> type[Family]:

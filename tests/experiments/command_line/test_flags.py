@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import __main__ as overview
 from experiments.command_line import flags, stopping
 from experiments.config import schema
 from experiments.config.load import flatten
@@ -367,7 +368,7 @@ import importlib, sys
 for name in sys.argv[1:]:
     sys.argv = [name, '--help']
     try:
-        importlib.import_module(f'experiments.{name}').main()
+        importlib.import_module(name).main()
     except SystemExit:
         found = {'jax', 'flax', 'altair', 'scipy', 'tensorflow'} & set(sys.modules)
         print(name, *found, file=sys.stderr)
@@ -375,8 +376,7 @@ for name in sys.argv[1:]:
 
 
 def test_flags_and_help_are_read_without_what_takes_long_to_import():
-    files = Path(flags.PROJECT, 'experiments').glob('*.py')
-    names = [x.stem for x in files if 'def main(' in x.read_text('utf-8')]
+    names = [command.split()[-1] for command, _ in overview.summaries()]
     assert len(names) >= 11
     found = subprocess.run(
         [sys.executable, '-c', HELP_OF_ALL, *names],
@@ -393,11 +393,12 @@ def test_the_package_lists_every_command_and_its_summary():
     _, _, *rows = done.stdout.splitlines()
     listed = dict(re.split('  +', row, maxsplit=1) for row in rows)
     surface = Path(flags.PROJECT, 'tests/surface.txt').read_text('utf-8')
-    names = re.findall('^command ([a-z]+)$', surface, re.MULTILINE)
-    assert list(listed) == [f'python -m experiments.{name}' for name in names]
-    for name in names:
-        module = importlib.import_module(f'experiments.{name}')
-        assert listed[f'python -m experiments.{name}'] == module.__doc__.splitlines()[0]
+    names = re.findall(r'^command (\S+)$', surface, re.MULTILINE)
+    modules = [name if '.' in name else f'experiments.{name}' for name in names]
+    assert list(listed) == [f'python -m {module}' for module in modules]
+    for name in modules:
+        summary = importlib.import_module(name).__doc__.splitlines()[0]
+        assert listed[f'python -m {name}'] == summary
     assert not re.search(r'\| +jax$', done.stderr, re.MULTILINE)
 
 

@@ -19,6 +19,7 @@ from experiments.command_line import command
 from experiments.errors import UserError, user_errors
 from experiments.metrics.bleu import Bleu
 from experiments.runtime import accelerators
+from flaxformer_lite.config import spec
 
 ROOT = Path(__file__).parents[3]
 JAXLIB = '0.9.1'
@@ -71,6 +72,11 @@ class Finder:
             return None
         found = (finder.find_spec(name, *more) for finder in self.finders)
         return next(filter(None, found), None)
+
+    def find_distributions(self, *context):
+        for finder in self.finders:
+            if hasattr(finder, 'find_distributions'):
+                yield from finder.find_distributions(*context)
 
 sys.meta_path[:] = [Finder(sys.argv[1], [*sys.meta_path])]
 sys.argv = sys.argv[2:]
@@ -279,3 +285,28 @@ def test_an_old_command_prints_the_new_one(arguments, message, tmp_path):
     command, *flags = arguments
     found = start(tmp_path, '-m', f'experiments.{command}', *flags)
     assert found == (2, '', message)
+
+
+def test_an_installation_without_the_packages_says_how_to_install_again(tmp_path):
+    code = (
+        'from importlib import metadata\n'
+        'metadata.entry_points = lambda **group: ()\n'
+        'from experiments.command_line import command\n'
+        'command.run("experiments.list")\n'
+    )
+    message = (
+        'error: the packages of this checkout are not registered: run '
+        'pip install -e ".[experiments]"\n'
+    )
+    assert start(tmp_path, '-c', code) == (2, '', message)
+
+
+def test_a_broken_package_does_not_hide_the_other_commands(monkeypatch):
+    broken = {
+        name: metadata.EntryPoint(name, value, overview.COMMANDS)
+        for name, value in (('a', 'no_such.command'), ('b', '!'), ('c', 'sys'))
+    }
+    known = spec.entry_points(overview.COMMANDS)
+    expected = overview.summaries()
+    monkeypatch.setattr(spec, 'entry_points', lambda group: broken | known)
+    assert overview.summaries() == expected

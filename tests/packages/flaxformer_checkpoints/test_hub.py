@@ -263,7 +263,7 @@ def test_a_name_is_downloaded_once_and_without_code_or_pickles(
 def test_what_was_downloaded_needs_no_network(group, answers, server):
     cached, missing = answers[group]
     assert cached == answers['first'][0]
-    words = 'refused no/such: not in the cache, and the Hub is not reachable'
+    words = 'refused no/such: no such folder here, nor in the cache, and the Hub is'
     assert missing.startswith(words)
     assert asked_in(server, group) == []
 
