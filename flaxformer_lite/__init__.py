@@ -21,7 +21,6 @@ __all__ = [
     'Record',
     'TokenScores',
     'TrainState',
-    'ablation_masks',
     'attention_stats',
     'build',
     'decoding',
@@ -36,18 +35,19 @@ __all__ = [
     'make_batch',
     'make_train_step',
     'ops',
-    'patch',
     'record',
     'schedules',
     'sharding',
 ]
 
-# Names that have moved → their package.
+# Former names → their replacements.
 _MOVED = {
-    'describe_pretrained': 'flaxformer_checkpoints',
-    'explanations': 'flaxformer_explain',
-    'from_pretrained': 'flaxformer_checkpoints',
-    'to_pretrained': 'flaxformer_checkpoints',
+    'ablation_masks': 'intervene({name: interventions.scale(0.0, heads=[…])})',
+    'describe_pretrained': 'flaxformer_checkpoints.describe_pretrained',
+    'explanations': 'flaxformer_explain.explanations',
+    'from_pretrained': 'flaxformer_checkpoints.from_pretrained',
+    'patch': 'intervene({name: interventions.set_to(value)})',
+    'to_pretrained': 'flaxformer_checkpoints.to_pretrained',
 }
 
 
@@ -75,8 +75,7 @@ _check_jax_version()
 def __getattr__(name: str) -> Any:
     """Imports the public names on first use, so configs can be read without JAX."""
     if name in _MOVED:
-        package = _MOVED[name]
-        raise AttributeError(f'{__name__}.{name} is now {package}.{name}')
+        raise AttributeError(f'{__name__}.{name} is now {_MOVED[name]}')
     if name not in __all__:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     from flaxformer_lite import public

@@ -1,6 +1,6 @@
-"""Records, patches, summarizes and ablates a model's internal values."""
+"""Records and summarizes a model's internal values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,9 +13,6 @@ from flaxformer_lite.interventions.context import Intervened
 from flaxformer_lite.interventions.hooks import Hooks, with_separate_layers
 from flaxformer_lite.interventions.names import Interventions, Where, matches
 from flaxformer_lite.interventions.places import Places
-from flaxformer_lite.layers.blocks.base import Block
-from flaxformer_lite.layers.scanned_stack import stack_layers
-from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
 from flaxformer_lite.training.batch import Batch, source_and_inputs
@@ -76,17 +73,17 @@ def record(
     model = model.with_remat(NONE)
     found = Record({}, {}, {}, {}, {}, {})
 
-    def keeps(name: str, is_alias: bool) -> bool:
-        return names is None or any(matches(key, name, is_alias) for key in names)
+    def keeps(name: str) -> bool:
+        return names is None or any(matches(key, name) for key in names)
 
-    def wants(name: str, is_alias: bool) -> bool:
-        return intervened.wants(name, is_alias) or keeps(name, is_alias)
+    def wants(name: str) -> bool:
+        return intervened.wants(name) or keeps(name)
 
     def keep(value: jax.Array, where: Where) -> None:
-        if keeps(where.name, intervened.is_alias(where.name)):
+        if keeps(where.name):
             found.values[where.name] = value
 
-    has_logits = wants('logits', False)
+    has_logits = wants('logits')
     hooks = Hooks(wants, intervened.take, keep=keep)
     with nn.intercept_methods(hooks.intercept):
         _, written = model.apply(
@@ -105,53 +102,6 @@ def record(
         if stack.block.merged and name in found.weights:
             _split_merged(found, name)
     return found
-
-
-def patch(
-    model: Model, variables: Any, batch: Batch, values: Mapping[str, jax.Array]
-) -> jax.Array:
-    """Returns the logits of a batch with some internal values replaced.
-
-    Values from another input give activation patching (Vig et al. 2020; Meng et al.
-    2022); zeros or means give ablation.
-
-    Args:
-      values: Replacements, with the names and shapes of `Record.values`. Use
-        `make_batch(…, length=)` to give both inputs the same length.
-
-    Returns:
-      The logits of `model.apply`, float32 BTV.
-
-    Raises:
-      ValueError: A value is unknown or has the wrong shape, or `variables` lacks the
-        'params' level.
-    """
-    model, variables = with_separate_layers(model, variables)
-    known = {}
-
-    def wants(name: str, is_alias: bool) -> bool:
-        known[name] = is_alias
-        return name in values
-
-    def replace(value: jax.Array, where: Where) -> jax.Array:
-        name = where.name
-        new = jnp.asarray(values[name], value.dtype)
-        if new.shape != value.shape:
-            raise ValueError(
-                f'values[{name!r}] must be of shape {value.shape}, not {new.shape}: '
-                'pad both batches by make_batch(…, length=)'
-            )
-        return new
-
-    with nn.intercept_methods(Hooks(wants, replace).intercept):
-        logits_BTV: Any = model.apply(variables, *source_and_inputs(batch))
-    unknown = [name for name in values if name not in known]
-    if unknown:
-        current = [name for name, is_alias in known.items() if not is_alias]
-        raise ValueError(
-            f'unknown value {unknown[0]!r}. The model has {", ".join(current)}.'
-        )
-    return logits_BTV
 
 
 def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None:
@@ -296,40 +246,3 @@ def _head_stats(weights_BHTS, positions_BT, valid_BT, key_positions_BS, key_vali
 
 def _mean_over_tokens(x_BHT, valid_BT):
     return jnp.where(valid_BT[:, None], x_BHT, 0).sum((0, 2)) / valid_BT.sum()
-
-
-def ablation_masks(model: Model) -> dict[str, Any]:
-    """Returns masks of ones for all heads and layers: a collection for `model.apply`.
-
-        model.apply(variables | {'ablation_masks': masks}, source, inputs)
-
-    `masks['encoder']['layer_0']['self_attention']['heads']` scales the output of each
-    head. Setting `masks['encoder']['layer_drop_0']['keep']` to 0 skips the layer.
-    Scanned layers stack the masks:
-    `masks['encoder']['layers']['self_attention']['heads'][0]` and
-    `masks['encoder']['layer_drop']['keep'][0]`.
-    """
-    masks = {name: _stack_masks(stack) for name, stack in model.stacks().items()}
-    if model.scans_layers:
-        return stack_layers(masks, model.layer_periods)
-    return masks
-
-
-def _stack_masks(stack: Stack) -> dict[str, Any]:
-    masks: dict[str, Any] = {}
-    for i in range(stack.num_layers):
-        # Separate arrays per layer, so in-place edits don't affect other layers.
-        masks[f'layer_{i}'] = _head_masks(stack.template(i))
-        masks[f'layer_drop_{i}'] = {'keep': jnp.ones(())}
-    return masks
-
-
-def _head_masks(block: Block) -> dict[str, Any]:
-    masks = {}
-    for module in ATTENTION_SUFFIXES:
-        attention = getattr(block, module, None)
-        if attention is not None:
-            per_head = attention.core_attention.queries_per_head
-            num_heads = attention.sizes.num_heads // per_head
-            masks[module] = {'heads': jnp.ones(num_heads)}
-    return masks

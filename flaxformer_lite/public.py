@@ -10,9 +10,7 @@ from flaxformer_lite.ensembling import ensemble_variables as ensemble_variables
 from flaxformer_lite.generation import generate as generate
 from flaxformer_lite.interventions import intervene as intervene
 from flaxformer_lite.introspection import Record as Record
-from flaxformer_lite.introspection import ablation_masks as ablation_masks
 from flaxformer_lite.introspection import attention_stats as attention_stats
-from flaxformer_lite.introspection import patch as patch
 from flaxformer_lite.introspection import record as record
 from flaxformer_lite.scoring import TokenScores as TokenScores
 from flaxformer_lite.scoring import log_probs as log_probs

@@ -181,7 +181,7 @@ class Attention(Checked, nn.Module):
     ) -> jax.Array:
         """Returns the input of the output projection; by default the heads unchanged.
 
-        Head dropout, recording and ablation masks apply to the result.
+        Head dropout, recording and interventions apply to the result.
 
         Args:
           y_BTHU: Output of each query head, float32.

@@ -21,10 +21,13 @@ def intervene(
         with intervene({'decoder/layer_1/mlp_out': add(0.1 * direction_D)}):
             logits = model.apply(variables, source, inputs)
 
-    It also affects `record`, `patch`, `log_probs` and `loss_sums`. `generate` takes
+    It also affects `record`, `log_probs` and `loss_sums`. `generate` takes
     `interventions` as an argument. With `jax.jit`, open the context in the function and
     pass the interventions as an argument, to reuse the program for other values. A
     function of your own must then be `jax.tree_util.Partial(function, *arrays)`.
+
+    Scanned layers need `model.with_separate_layers()` and the variables of
+    `layers.scanned_stack.unstack_layers`.
 
     Args:
       interventions: Functions (value, where) → value, by name. '*' matches any part of
@@ -69,19 +72,14 @@ class Intervened:
                     f'{known}.'
                 )
 
-    def wants(self, name: str, is_alias: bool) -> bool:
+    def wants(self, name: str) -> bool:
         """Returns whether a function applies to an activation, and remembers it."""
-        if not is_alias:
-            self._seen[name] = None
-        return any(matches(key, name, is_alias) for key in self._interventions)
-
-    def is_alias(self, name: str) -> bool:
-        return name not in self._seen
+        self._seen[name] = None
+        return any(matches(key, name) for key in self._interventions)
 
     def take(self, value: jax.Array, where: Where) -> jax.Array:
-        is_alias = self.is_alias(where.name)
         for key in sorted(self._interventions):
-            if not matches(key, where.name, is_alias):
+            if not matches(key, where.name):
                 continue
             self._used.add(key)
             new = self._interventions[key](value, where)

@@ -29,14 +29,14 @@ class Hooks:
     """Calls `take(value, where)` for each activation that `wants` names.
 
     Args:
-      wants: (name, is_alias) → whether to take this activation.
+      wants: name → whether to take this activation.
       take: Returns the value to use instead.
       keep: Called with the value that the model uses.
     """
 
     def __init__(
         self,
-        wants: Callable[[str, bool], bool],
+        wants: Callable[[str], bool],
         take: Callable[[jax.Array, Where], jax.Array],
         places: Places | None = None,
         keep: Callable[[jax.Array, Where], None] = lambda value, where: None,
@@ -95,8 +95,8 @@ class Hooks:
             }.get((path[3], method))
         return None
 
-    def _take(self, name, value, axes='BTD', is_alias=False, where=None, mask=None):
-        if not self._wants(name, is_alias):
+    def _take(self, name, value, axes='BTD', where=None, mask=None):
+        if not self._wants(name):
             return value
         where = where or self._places.current or self._places.of_rows(value)
         where = where._replace(name=name, axes=axes)
@@ -141,7 +141,6 @@ class Hooks:
         name = '/'.join(module.path)
         x_BTD, *others = args
         x_BTD = self._take(f'{name}/resid_pre', x_BTD)
-        x_BTD = self._take(f'{name}/before', x_BTD, is_alias=True)
         self._in_layer = True
         try:
             x_BTD, cache = of(x_BTD, *others, **kwargs)
@@ -151,7 +150,7 @@ class Hooks:
 
     def _residual(self, module, of, args, kwargs):
         *layer, name = module.path
-        x_BTD = self._take('/'.join(module.path), of(*args, **kwargs), is_alias=True)
+        x_BTD = of(*args, **kwargs)
         streams = module.parent.streams_between()
         number = int(name.removeprefix('residual_')) - 1
         if number < len(streams):
@@ -160,9 +159,7 @@ class Hooks:
 
     def _sublayer(self, module, of, args, kwargs):
         *layer, name = module.path
-        y_BTD = of(*args, **kwargs)
-        y_BTD = self._take('/'.join((*layer, _OUTPUTS[name])), y_BTD)
-        return self._take('/'.join(module.path), y_BTD, is_alias=True)
+        return self._take('/'.join((*layer, _OUTPUTS[name])), of(*args, **kwargs))
 
     def _activation(self, module, of, args, kwargs):
         *layer, _ = module.path
@@ -196,13 +193,7 @@ class Hooks:
         name = '/'.join(module.path)
         q_BTHK, *others = args
         q_BTHK = self._take(f'{name}/q', q_BTHK, 'BTHK')
-        z_BTHU = self._take(f'{name}/z', of(q_BTHK, *others, **kwargs), 'BTHU')
-        for i in range(z_BTHU.shape[2]):
-            alias = f'{name}/head_{i}'
-            if self._wants(alias, True):
-                x_BTU = self._take(alias, z_BTHU[:, :, i], 'BTU', is_alias=True)
-                z_BTHU = z_BTHU.at[:, :, i].set(x_BTU)
-        return z_BTHU
+        return self._take(f'{name}/z', of(q_BTHK, *others, **kwargs), 'BTHU')
 
     def _weights(self, module, of, args, kwargs):
         name = '/'.join(module.path[:-1])
@@ -227,7 +218,7 @@ class Hooks:
         name = '/'.join(module.path[:-1]) + '/result'
         (z_BTHU,) = args
         y_BTD = of(z_BTHU)
-        if not self._wants(name, False):
+        if not self._wants(name):
             return y_BTD
         # An adapter's matrices add to the kernel.
         kernel_HUD = module.merge(module.variables['params'])['kernel']

@@ -44,13 +44,8 @@ Intervention = Callable[[jax.Array, Where], jax.Array]
 Interventions = Mapping[str, Intervention]
 
 
-def matches(key: str, name: str, is_alias: bool = False) -> bool:
-    """Returns whether an activation has the name `key`, in which '*' is any part.
-
-    Aliases match only themselves.
-    """
-    if is_alias:
-        return key == name
+def matches(key: str, name: str) -> bool:
+    """Returns whether an activation has the name `key`, in which '*' is any part."""
     keys, parts = key.split('/'), name.split('/')
     pairs = zip(keys, parts, strict=False)
     return len(keys) == len(parts) and all(fnmatch.fnmatchcase(b, a) for a, b in pairs)

@@ -71,14 +71,6 @@ class LayerDrop(Checked, nn.Module):
 
         Without arguments it decides for one layer; the result has no layer axis.
         """
-        shape = (*layers, 1, 1, 1)
-        keep = None
-        if self.has_variable('ablation_masks', 'keep'):
-            mask = self.get_variable('ablation_masks', 'keep')
-            keep = mask.reshape(shape) != 0
         if self.rate == 0 or not self.has_rng('dropout'):
-            return keep
-        drawn = keep_mask(self.make_rng('dropout'), shape, self.rate)
-        if keep is None:
-            return drawn
-        return keep & drawn
+            return None
+        return keep_mask(self.make_rng('dropout'), (*layers, 1, 1, 1), self.rate)

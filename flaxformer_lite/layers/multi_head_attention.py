@@ -111,13 +111,9 @@ class MultiHeadAttention(nn.Module):
         context: AttentionContext,
         x_BTD: jax.Array,
     ) -> jax.Array:
-        """Returns each head's input of W^O, BTHU. `introspection` may replace it."""
+        """Returns each head's input of W^O, BTHU. Interventions may change it."""
         y_BTHU = self._attend(q_BTHK, kv, context)
-        y_BTHU = self.core_attention.transform_heads(y_BTHU, x_BTD, self.dense)
-        if self.has_variable('ablation_masks', 'heads'):
-            masks_H = self.get_variable('ablation_masks', 'heads')
-            y_BTHU *= masks_H[None, None, :, None]
-        return y_BTHU
+        return self.core_attention.transform_heads(y_BTHU, x_BTD, self.dense)
 
     def _attend(self, q_BTHK, kv, context):
         """Applies the core attention, with as many query heads as key heads.

@@ -21,11 +21,7 @@ _OF_A_LAYER: dict[Any, Any] = {
     'batch_stats': 0,
     'losses': 0,
     'metrics': 0,
-    'ablation_masks': 0,
 }
-# Names of the layers in a `Stack`, without their numbers, and of their stacked
-# variables.
-_STACKED = {'layer': 'layers', 'layer_drop': 'layer_drop'}
 
 
 class _Turn(nn.Module):
@@ -248,16 +244,15 @@ def _stack(tree: Any, name: str, periods: Mapping[str, int]) -> Any:
     if not isinstance(tree, Mapping):
         return tree
     stacked = {}
-    layers: dict[str, dict[int, Any]] = {}
+    layers: dict[int, Any] = {}
     for key, value in tree.items():
         kind, _, number = key.rpartition('_')
-        if kind in _STACKED and number.isdigit():
-            layers.setdefault(kind, {})[int(number)] = value
+        if kind == 'layer' and number.isdigit():
+            layers[int(number)] = value
         else:
             stacked[key] = _stack(value, key, periods)
-    for kind, trees in layers.items():
-        period = periods.get(name, 1) if kind == 'layer' else 1
-        stacked[_STACKED[kind]] = _stack_turns(trees, period)
+    if layers:
+        stacked['layers'] = _stack_turns(layers, periods.get(name, 1))
     return stacked
 
 
@@ -292,18 +287,16 @@ def _unstack(tree: Any, name: str, periods: Mapping[str, int]) -> Any:
     for key, value in tree.items():
         if key == 'layers':
             for i, same in _by_place_in_turn(value).items():
-                separate |= _unstack_axis('layer', same, i, periods[name])
-        elif key == 'layer_drop':
-            separate |= _unstack_axis('layer_drop', value, 0, 1)
+                separate |= _unstack_axis(same, i, periods[name])
         else:
             separate[key] = _unstack(value, key, periods)
     return separate
 
 
-def _unstack_axis(kind: str, tree: Any, first: int, period: int) -> dict[str, Any]:
+def _unstack_axis(tree: Any, first: int, period: int) -> dict[str, Any]:
     separate = {}
     for turn in range(len(jax.tree.leaves(tree)[0])):
-        name = f'{kind}_{first + turn * period}'
+        name = f'layer_{first + turn * period}'
         separate[name] = jax.tree.map(operator.itemgetter(turn), tree)
     return separate
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import unflatten_dict
 
 from experiments.errors import UserError
 from flaxformer_lite import interventions, introspection
@@ -38,7 +37,8 @@ class Editor:
 
     Attributes:
       names: Names of all that can change: `decoder/layer_1/cross_attention/z/3` is a
-        head, `decoder/layer_1/mlp_out` a sublayer and `decoder/layer_1` a layer.
+        head, `decoder/layer_1/mlp_out` a sublayer and `decoder/layer_1` a layer. The
+        factor of a layer multiplies the outputs of its sublayers.
 
     Args:
       model: A model with separate layers.
@@ -88,33 +88,28 @@ class Editor:
         if name in self._layers and factor not in (0, 1):
             raise UserError(f'edits: {name} has the factor {factor:g}. Use 0 or 1.')
 
-    def arrays(
+    def functions(
         self, edits: Mapping[str, Any], donor: Donor | None
-    ) -> tuple[Any, interventions.Interventions]:
-        """Returns the masks of layers, and the interventions.
+    ) -> interventions.Interventions:
+        """Returns the interventions.
 
         Args:
           edits: A factor or 'patch' by name.
         """
-        masks = {}
-        for name in self._layers:
-            stack, _, layer = name.rpartition('/layer_')
-            factor = as_number(edits.get(name, 1))
-            masks[f'{stack}/layer_drop_{layer}/keep'] = np.float32(factor)
-        functions = {name: self._function(name, edits, donor) for name in self._parts}
-        return unflatten_dict(masks, sep='/'), functions
+        return {name: self._function(name, edits, donor) for name in self._parts}
 
     def _function(self, name, edits, donor):
         parts = self._parts[name]
+        stack, layer, *_ = name.split('/')
+        of_layer = as_number(edits.get(f'{stack}/{layer}', 1))
         chosen = [edits.get(name, edits.get(f'{name}/{i}', 1)) for i in range(parts)]
         is_patched = np.array([value == PATCH for value in chosen])
         factors = [1.0 if value == PATCH else as_number(value) for value in chosen]
-        factor = np.array(factors, np.float32)
+        factor = np.array(factors, np.float32) * np.float32(of_layer)
         if name.endswith('/z'):
             factor, is_patched = factor[:, None], is_patched[:, None]
         patch = None
         if donor is not None:
-            stack, _, _ = name.partition('/')
             patch = is_patched, donor.values[name], donor.lengths[stack]
         return jax.tree_util.Partial(_edit, factor, patch)
 

@@ -22,7 +22,7 @@ from flaxformer_lite import generation, introspection
 from flaxformer_lite.decoding import SearchTrace
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
-from flaxformer_lite.interventions import intervene
+from flaxformer_lite.interventions import Interventions, intervene
 from flaxformer_lite.interventions.hooks import with_separate_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.top_k import top_k_indices
@@ -121,9 +121,9 @@ class Explainer:
         if editing.PATCH in edits.values():
             with prefix_errors('sentence to patch from'):
                 donor = self._donor(other, strategy)
-        arguments = self._arguments(edits, donor)
+        functions = self._functions(edits, donor)
         (first,) = self.run.tokenizer.first_tokens([text])
-        trace = self._trace(arguments, strategy, source, first)
+        trace = self._trace(functions, strategy, source, first)
         end = self._model.special_tokens.eos
         hypotheses = trace.hypotheses(end)
         numbers = {ids: i for i, ids in enumerate(hypotheses)}
@@ -143,7 +143,7 @@ class Explainer:
             'texts': self.run.tokenizer.decode([list(ids) for ids in results]),
             'nodes': [numbers[ids] for ids in results],
             'tree': tree,
-            **self._look_inside(arguments, source, target),
+            **self._look_inside(functions, source, target),
         }
 
     def _results(self, trace: SearchTrace) -> list[tuple[int, ...]]:
@@ -168,17 +168,16 @@ class Explainer:
         check_lengths(self._model, [len(ids)])
         return ids
 
-    def _arguments(
+    def _functions(
         self, edits: Mapping[str, Any], donor: editing.Donor | None
-    ) -> tuple[Any, Any]:
-        masks, functions = _placed(self._editor.arrays(edits, donor))
-        return {**self._variables, 'ablation_masks': masks}, functions
+    ) -> Interventions:
+        return _placed(self._editor.functions(edits, donor))
 
     def _donor(self, text: str, strategy: Strategy) -> editing.Donor:
         source = self._encode(text)
-        arguments = self._arguments({}, None)
+        functions = self._functions({}, None)
         (first,) = self.run.tokenizer.first_tokens([text])
-        trace = self._trace(arguments, strategy, source, first)
+        trace = self._trace(functions, strategy, source, first)
         target, *_ = self._results(trace)
         # A single length, so that all sentences compile once.
         room = _room(MOST_TOKENS + self.run.decoding.extra_length)
@@ -197,7 +196,7 @@ class Explainer:
 
     def _trace(
         self,
-        arguments: tuple[Any, Any],
+        functions: Interventions | None,
         strategy: Strategy,
         source: Sequence[int],
         first: int | None,
@@ -212,7 +211,8 @@ class Explainer:
         # As in `Translator`, without the EOS of the source.
         max_len_B = np.array([len(source) - 1 + extra], np.int32)
         arrays = _placed((source_BS, max_len_B))
-        return jax.device_get(self._searches[choice](*arguments, *arrays))
+        search = self._searches[choice]
+        return jax.device_get(search(self._variables, functions, *arrays))
 
     def _inspected(self, variables: Any, functions: Any, batch: Batch) -> Any:
         with intervene(functions):
@@ -236,14 +236,14 @@ class Explainer:
 
     def _look_inside(
         self,
-        arguments: tuple[Any, Any],
+        functions: Interventions,
         source: Sequence[int],
         target: Sequence[int],
     ) -> dict[str, Any]:
         special = self._model.special_tokens
         length = _room(max(len(source), len(target)))
         batch = self._batch(source, target, length)
-        seen = self._inspect(*arguments, _placed(batch))
+        seen = self._inspect(self._variables, functions, _placed(batch))
         weights, lens, *found = jax.device_get(seen)
         of_source, of_target = self.run.tokenizer.sides
         read = of_source.pieces(list(source))

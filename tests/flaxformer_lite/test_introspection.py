@@ -1,4 +1,4 @@
-"""Tests of recorded values against formulas, and of masks against smaller models."""
+"""Tests of recorded values against formulas, and of changes against other models."""
 
 import functools
 
@@ -11,8 +11,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from tiny import attention_stats, float64, record
 
 import flaxformer_lite
+from flaxformer_lite import interventions
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.interventions.hooks import with_separate_layers
 from flaxformer_lite.training.batch import source_and_inputs
 
 
@@ -138,66 +140,54 @@ def test_what_holds_no_weights_says_so():
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def logits(model, variables):
-    rows = tiny.batch([[pair] for pair in tiny.PAIRS])
-    return model.apply(variables, rows['source'], rows['inputs'])
+def logits(model, variables, rows, given=None):
+    with flaxformer_lite.intervene(given or {}):
+        return model.apply(variables, *source_and_inputs(rows))
 
 
-def off(model, *path):
-    on = flatten_dict(flaxformer_lite.ablation_masks(model))
-    *path, index = path
-    on[tuple(path)] = on[tuple(path)].at[index].set(0)
-    return tiny.all_variables(model) | {'ablation_masks': unflatten_dict(on)}
+def pairs():
+    return tiny.batch([[pair] for pair in tiny.PAIRS])
 
 
 @pytest.mark.parametrize('kind', ['self_attention', 'cross_attention'])
 def test_a_head_that_is_off_is_one_whose_rows_of_the_last_matrix_are_zero(kind):
     m = model()
-    flat = flatten_dict(tiny.all_variables(m), sep='/')
+    variables = tiny.all_variables(m)
+    flat = flatten_dict(variables, sep='/')
     merge = f'params/decoder/layer_1/{kind}/out_proj/kernel'
     flat[merge] = flat[merge].at[1].set(0)
-    found = logits(m, off(m, 'decoder', 'layer_1', kind, 'heads', 1))
-    np.testing.assert_allclose(
-        found, logits(m, unflatten_dict(flat, sep='/')), atol=1e-5
-    )
-    assert np.abs(found - logits(m, tiny.all_variables(m))).max() > 1e-2
+    head_off = {f'decoder/layer_1/{kind}/z': interventions.scale(0.0, heads=[1])}
+    found = logits(m, variables, pairs(), head_off)
+    without = logits(m, unflatten_dict(flat, sep='/'), pairs())
+    np.testing.assert_allclose(found, without, atol=1e-5)
+    assert np.abs(found - logits(m, variables, pairs())).max() > 1e-2
 
 
-def test_a_layer_that_is_off_is_not_there():
-    m = model(residual='pre_norm')
-    flat = flatten_dict(tiny.all_variables(m), sep='/')
-    found = logits(m, off(m, 'encoder', 'layer_drop_1', 'keep', ()))
-    stayed = {k: v for k, v in flat.items() if 'encoder/layer_1' not in k}
+def check_skips_a_layer(m, variables, skip):
+    """Compares interventions with an encoder of one layer."""
+    found = logits(m, variables, pairs(), skip)
+    flat = flatten_dict(variables, sep='/')
+    kept = {k: v for k, v in flat.items() if 'encoder/layer_1' not in k}
     shorter = m.clone(encoder=m.encoder.clone(num_layers=1))
-    np.testing.assert_allclose(
-        found, logits(shorter, unflatten_dict(stayed, sep='/')), atol=1e-5
-    )
+    expected = logits(shorter, unflatten_dict(kept, sep='/'), pairs())
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(found - logits(m, variables, pairs())).max() > 1e-2
 
 
-def test_masks_change_nothing_while_all_are_on_and_never_compile_again():
+@pytest.mark.parametrize('block', ['sequential', 'parallel'])
+def test_a_pre_norm_layer_whose_sublayers_are_off_is_skipped(block):
+    m = model(residual='pre_norm', block=block)
+    layer_off = {'encoder/layer_1/*_out': interventions.scale(0.0)}
+    check_skips_a_layer(m, tiny.all_variables(m), layer_off)
+
+
+def test_a_layer_whose_output_is_its_recorded_input_is_skipped():
     m = model()
     variables = tiny.all_variables(m)
-    traces = []
-
-    @jax.jit
-    def run(variables, on):
-        traces.append(1)
-        return m.apply(variables | {'ablation_masks': on}, *tokens)
-
-    rows = batch()
-    tokens = rows['source'], rows['inputs']
-    on = flaxformer_lite.ablation_masks(m)
-    # The variables are arguments of both programs: XLA folds constants differently.
-    np.testing.assert_array_equal(run(variables, on), tiny.apply(m, variables, *tokens))
-    for i in range(2):
-        head = 'encoder', f'layer_{i}', 'self_attention', 'heads', i
-        layer = 'decoder', f'layer_drop_{i}', 'keep', ()
-        run(variables, off(m, *head)['ablation_masks'])
-        run(variables, off(m, *layer)['ablation_masks'])
-    assert len(traces) == 1
-
-
-patch = jax.jit(flaxformer_lite.patch, static_argnums=0)
+    seen = record(m, variables, pairs())
+    own_input = interventions.set_to(seen.values['encoder/layer_1/resid_pre'])
+    skip = {'encoder/layer_1/resid_post': own_input}
+    check_skips_a_layer(m, variables, skip)
 
 
 def two_batches():
@@ -207,85 +197,62 @@ def two_batches():
     return ours, flaxformer_lite.make_batch(others, others, length=6)
 
 
-def logits_of(model, variables, batch):
-    return tiny.apply(model, variables, *source_and_inputs(batch))
-
-
 @pytest.mark.parametrize(
     'config',
     [{}, {'scan_layers': True, 'residual': 'sandwich'}, {'block': 'parallel'}],
     ids=lambda config: ','.join(config),
 )
-def test_all_that_the_last_layer_gives_makes_the_other_run(config):
+def test_the_recorded_stream_of_another_batch_gives_its_logits(config):
     m = model(**config)
     variables = tiny.all_variables(m)
     ours, other = two_batches()
-    seen = record(m.with_remat('blocks'), variables, other).values
-    last = max(name for name in seen if name.startswith('decoder/layer_1/residual'))
-    wanted = logits_of(m, variables, other)
-    found = patch(m, variables, ours, {last: seen[last]})
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
-    # So does what the decoder is fed, with the other source.
+    seen = record(m.with_remat('blocks'), variables, other)
+    m, variables = with_separate_layers(m, variables)
+    expected = logits(m, variables, other)
+    patch = interventions.from_record(seen)
+    found = logits(m, variables, ours, {'decoder/layer_1/resid_post': patch})
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    # So does the decoder's input, with the other source.
     same_source = other | {'inputs': ours['inputs']}
-    fed = 'decoder/layer_0/before'
-    found = patch(m, variables, same_source, {fed: seen[fed]})
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
-    nothing = logits_of(m, variables, ours)
-    np.testing.assert_allclose(patch(m, variables, ours, {}), nothing, atol=1e-5)
-    assert np.abs(nothing - wanted).max() > 1e-2
+    found = logits(m, variables, same_source, {'decoder/layer_0/resid_pre': patch})
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(logits(m, variables, ours) - expected).max() > 1e-2
 
 
-def test_the_stream_is_the_sum_of_what_sublayers_give_it():
+def test_the_stream_is_the_sum_of_the_outputs_of_sublayers():
     m = model(residual='pre_norm')
     seen = float64(record(m, tiny.all_variables(m), batch()).values)
-    for stack, parts in {
-        'encoder': ('self_attention', 'feed_forward'),
-        'decoder': ('self_attention', 'cross_attention', 'feed_forward'),
+    for stack, streams in {
+        'encoder': {'attn_out': 'resid_mid', 'mlp_out': 'resid_post'},
+        'decoder': {
+            'attn_out': 'resid_mid',
+            'cross_attn_out': 'resid_mid_cross',
+            'mlp_out': 'resid_post',
+        },
     }.items():
-        stream = seen[f'{stack}/layer_0/before']
-        for i, part in enumerate(parts, 1):
-            stream = stream + seen[f'{stack}/layer_0/{part}']
-            found = seen[f'{stack}/layer_0/residual_{i}']
-            np.testing.assert_allclose(found, stream, atol=1e-5)
-        np.testing.assert_allclose(seen[f'{stack}/layer_1/before'], stream, atol=1e-5)
+        stream = seen[f'{stack}/layer_0/resid_pre']
+        for output, name in streams.items():
+            stream = stream + seen[f'{stack}/layer_0/{output}']
+            np.testing.assert_allclose(
+                seen[f'{stack}/layer_0/{name}'], stream, atol=1e-5
+            )
+        after = seen[f'{stack}/layer_1/resid_pre']
+        np.testing.assert_allclose(after, stream, atol=1e-5)
 
 
-def test_a_head_is_patched_as_its_rows_of_the_last_matrix_have_it():
+def test_a_patched_head_changes_the_output_by_its_rows_of_the_last_matrix():
     m = model()
     variables = tiny.all_variables(m)
     ours, other = two_batches()
-    own, seen = (record(m, variables, rows).values for rows in (ours, other))
-    part = 'decoder/layer_1/cross_attention'
-    head = f'{part}/head_1'
-    # Its result through its rows of W^O is its share of what the sublayer gives.
-    change = np.float64(seen[head]) - np.float64(own[head])
+    own, seen = (record(m, variables, rows) for rows in (ours, other))
+    layer = 'decoder/layer_1'
+    head, output = f'{layer}/cross_attention/z', f'{layer}/cross_attn_out'
+    change_BTU = float64(seen.values[head] - own.values[head])[:, :, 1]
     params = float64(variables['params'])
     rows_UD = params['decoder']['layer_1']['cross_attention']['out_proj']['kernel'][1]
-    whole = np.float64(own[part]) + change @ rows_UD
-    found = patch(m, variables, ours, {head: seen[head]})
-    wanted = patch(m, variables, ours, {part: np.float32(whole)})
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
-    nothing = patch(m, variables, ours, {head: 0 * own[head]})
-    flat = flatten_dict(variables, sep='/')
-    merge = f'params/{part}/out_proj/kernel'
-    flat[merge] = flat[merge].at[1].set(0)
-    without = logits_of(m, unflatten_dict(flat, sep='/'), ours)
-    np.testing.assert_allclose(nothing, without, atol=1e-5)
-    assert np.abs(found - nothing).max() > 1e-2
-
-
-@pytest.mark.parametrize(
-    ('name', 'shape', 'message'),
-    [
-        ('decoder/layer_2/before', (), "unknown value 'decoder/layer_2/before'. The"),
-        (
-            'encoder/layer_0/before',
-            (3, 5, 12),
-            r'of shape \(3, 6, 12\), not \(3, 5, 12',
-        ),
-    ],
-)
-def test_a_value_that_is_not_there_is_told_of(name, shape, message):
-    ours, _ = two_batches()
-    with pytest.raises(ValueError, match=message):
-        patch(model(), tiny.all_variables(model()), ours, {name: jnp.zeros(shape)})
+    patched_BTD = float64(own.values[output]) + change_BTU @ rows_UD
+    patch = interventions.from_record(seen, heads=[1])
+    found = logits(m, variables, ours, {head: patch})
+    given = {output: interventions.set_to(np.float32(patched_BTD))}
+    np.testing.assert_allclose(found, logits(m, variables, ours, given), atol=1e-5)
+    assert np.abs(found - logits(m, variables, ours)).max() > 1e-3

@@ -9,6 +9,8 @@ import pytest
 import tiny
 
 import flaxformer_lite
+from flaxformer_lite import interventions
+from flaxformer_lite.interventions.hooks import with_separate_layers
 from flaxformer_lite.special_tokens import SpecialTokens
 
 SOURCES = [[4, 5, 6, 7], [10, 4], [9]]
@@ -91,22 +93,19 @@ def test_what_is_recorded_can_be_patched(single_model):
     recorded = tiny.record(model, variables, batch)
     assert recorded.weights
     values = dict(list(recorded.values.items())[:3])
-    found = jax.jit(flaxformer_lite.patch, static_argnums=0)(
-        model, variables, batch, values
-    )
+    functions = {name: interventions.set_to(x) for name, x in values.items()}
+    separate, separate_variables = with_separate_layers(model, variables)
+
+    @jax.jit
+    def patched(variables, functions):
+        with flaxformer_lite.intervene(functions):
+            return separate.apply(variables, batch['source'], batch['inputs'])
+
+    found = patched(separate_variables, functions)
     expected = tiny.apply(model, variables, batch['source'], batch['inputs'])
     is_token = np.asarray(batch['target_segments'] > 0)
     np.testing.assert_allclose(found[is_token], expected[is_token], atol=1e-4)
     assert tiny.attention_stats(model, variables, batch)
-
-
-def test_masks_that_are_on_change_nothing(single_model):
-    model, variables = single_model
-    batch = a_batch(model)
-    masked = variables | {'ablation_masks': flaxformer_lite.ablation_masks(model)}
-    expected = tiny.log_probs(model, variables, batch).log_p
-    found = tiny.log_probs(model, masked, batch).log_p
-    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_it_is_trained_from_where_it_is(single_model):
@@ -130,8 +129,6 @@ def test_an_ensemble_refuses_what_one_model_is_asked_for(ensemble):
     for ask in (
         lambda: flaxformer_lite.record(model, variables, batch),
         lambda: flaxformer_lite.attention_stats(model, variables, batch),
-        lambda: flaxformer_lite.patch(model, variables, batch, {}),
-        lambda: flaxformer_lite.ablation_masks(model),
         lambda: flaxformer_lite.loss_sums(model, variables, batch),
         lambda: flaxformer_lite.init_state(model, optimizer, jax.random.key(0)),
         lambda: flaxformer_lite.make_train_step(model, optimizer)(

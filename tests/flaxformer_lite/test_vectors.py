@@ -57,7 +57,7 @@ def test_vectors_with_a_single_1_are_tokens(architecture):
 def test_the_stream_of_the_encoder_begins_with_the_weighted_rows():
     model, p = made(positions='none')
     batch = flaxformer_lite.make_batch(VECTORS, TARGETS)
-    found = record(model, p, batch).values['encoder/layer_0/before']
+    found = record(model, p, batch).values['encoder/layer_0/resid_pre']
     table_FD = np.asarray(p['params']['source_embedding'], np.float64)
     for row, vectors_SF in enumerate(VECTORS):
         expected = vectors_SF.astype(np.float64) @ table_FD * model.d_model**0.5

@@ -49,9 +49,9 @@ def after_looking_inside(names):
     for figures in stats.values():
         assert set(figures) <= named('docs/how_to/looking_inside.md')
     assert names['logits'].shape == (2, 3, 100)
-    heads = names['importance']['encoder']['layer_0']['self_attention']['heads']
+    importance = names['importance']['encoder/layer_0/self_attention/z']
     # Michel et al. (2019) average absolute values: a signed mean is about 0.
-    assert heads.shape == (4,) and (heads > 0).all()
+    assert importance.shape == (4, 1) and (importance > 0).all()
 
 
 def named(page):

@@ -130,17 +130,7 @@ def _streams(model, variables, batch):
     _, found = activations(model, variables, batch, names)
     # A decoder-only model also reads the source.
     length = batch['inputs'].shape[1]
-    *before, after = [found[name].value[:, -length:] for name in names]
-    # A skipped layer's output is recorded, but the next layer gets its input.
-    keep = _is_kept(variables, num_layers - 1)
-    return jnp.stack([*before, jnp.where(keep, after, before[-1])])
-
-
-def _is_kept(variables, layer):
-    masks = variables.get('ablation_masks', {}).get('decoder', {})
-    if f'layer_drop_{layer}' not in masks:
-        return True
-    return masks[f'layer_drop_{layer}']['keep'] != 0
+    return jnp.stack([found[name].value[:, -length:] for name in names])
 
 
 def _read(model, variables, stream_LBTD, translators):

@@ -586,7 +586,7 @@ def test_an_opened_run_does_what_the_commands_do(whole, translations):
     assert opened.translate(sources) == translations
     (tokens,) = opened.score([(sources[0], references[0][0])])
     seen = opened.record([(sources[0], references[0][0])])
-    assert seen.values['decoder/layer_0/before'].shape == (1, len(tokens), 16)
+    assert seen.values['decoder/layer_0/resid_pre'].shape == (1, len(tokens), 16)
     for ask, name in (
         (lambda: opened.translate(sources[0]), 'lines'),
         (lambda: opened.score(sources[0]), 'pairs'),

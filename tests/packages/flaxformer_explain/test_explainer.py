@@ -220,13 +220,14 @@ def test_a_scaled_head_is_the_intervention(told, factor):
     assert answer['tree'] != found.explain(TEXT, strategy)['tree']
 
 
-def test_a_skipped_layer_is_the_mask(told):
+def test_a_layer_that_is_off_has_sublayers_that_give_zeros(told):
     model, variables, found = told
     needs_switches(found)
-    answer = found.explain(TEXT, found.strategy(4), {'decoder/layer_1': 0})
-    masks = flaxformer_lite.ablation_masks(model)
-    masks['decoder']['layer_drop_1']['keep'] = jnp.zeros(())
-    check_answer(answer, model, variables | {'ablation_masks': masks})
+    strategy = found.strategy(4)
+    answer = found.explain(TEXT, strategy, {'decoder/layer_1': 0})
+    zeros = flaxformer_lite.interventions.set_to(0.0)
+    check_answer(answer, model, variables, {'decoder/layer_1/*_out': zeros})
+    assert answer['tree'] != found.explain(TEXT, strategy)['tree']
 
 
 def test_factors_of_1_change_no_bit_and_compile_nothing(told):
@@ -239,10 +240,8 @@ def test_factors_of_1_change_no_bit_and_compile_nothing(told):
     assert [len(program._programs) for program in programs] == compiled
     # Also next to the program without interventions.
     source = source_of(TEXT)
-    variables, functions = found._arguments({}, None)
-    traces = [
-        found._trace((variables, x), strategy, source, None) for x in (functions, None)
-    ]
+    functions = found._functions({}, None)
+    traces = [found._trace(x, strategy, source, None) for x in (functions, None)]
     jax.tree.map(np.testing.assert_array_equal, *traces)
 
 
@@ -261,7 +260,7 @@ def test_a_patch_takes_the_tokens_of_the_other_sentence():
     donor = edits.Donor(values, {'encoder': np.int32(4), 'decoder': np.int32(2)})
     chosen = {f'{PATCHED[0]}/1': 'patch', PATCHED[1]: 'patch'}
     editor.check(chosen)
-    _, functions = editor.arrays(chosen, donor)
+    functions = editor.functions(chosen, donor)
     heads, tokens = jnp.arange(2), jnp.arange(8)
 
     def replace(name, is_chosen, value, where):

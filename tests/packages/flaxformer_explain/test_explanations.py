@@ -12,7 +12,7 @@ from tiny import float64
 
 import flaxformer_lite
 from flaxformer_explain import explanations
-from flaxformer_lite import interventions, introspection
+from flaxformer_lite import interventions
 from flaxformer_lite.training.batch import source_and_inputs
 
 SOURCES, TARGETS = zip(*tiny.PAIRS, strict=True)
@@ -82,14 +82,17 @@ def test_an_entry_of_the_lens_is_the_model_without_the_later_layers(name):
     assert np.abs(lens_LBTV[1] - lens_LBTV[0]).max() > 0.1
 
 
-def test_a_skipped_layer_repeats_its_entry_of_the_lens():
-    m = model('paper')
-    masks = jax.tree.map(np.array, introspection.ablation_masks(m))
-    masks['decoder']['layer_drop_1']['keep'] *= 0
-    variables = {**tiny.all_variables(m), 'ablation_masks': masks}
-    lens = jax.jit(explanations.logit_lens, static_argnums=0)
-    lens_LBTV = lens(m, variables, batch())
-    expected = tiny.apply(m, variables, *source_and_inputs(batch()))
+def test_a_pre_norm_layer_that_is_off_repeats_its_entry_of_the_lens():
+    m = model('grouped')
+    given = {'decoder/layer_1/*_out': interventions.scale(0.0)}
+
+    @jax.jit
+    def lens(variables, given):
+        with flaxformer_lite.intervene(given):
+            return explanations.logit_lens(m, variables, batch())
+
+    lens_LBTV = lens(tiny.all_variables(m), given)
+    expected = logits(m, batch(), given)
     np.testing.assert_allclose(lens_LBTV[2], expected, atol=1e-5)
     np.testing.assert_allclose(lens_LBTV[1], expected, atol=1e-5)
 
@@ -392,7 +395,6 @@ def test_patching_all_parts_at_once_is_patching_each(axes):
         'encoder/layer_0/self_attention/z',
     ]
     new, old = (tiny.record(m, variables, x).values for x in (other_batch(), rows))
-    patch = jax.jit(flaxformer_lite.patch, static_argnums=0)
     before_B = log_p(rows)(logits(m, rows))
     for name in ('encoder/layer_0/self_attention/z', names[0].replace('*', '1')):
         sizes = {'T': 6, 'H': 2}
@@ -401,7 +403,8 @@ def test_patching_all_parts_at_once_is_patching_each(axes):
         t = index.get('T', slice(None))
         h = index.get('H', slice(None))
         value = old[name].at[:, t, h].set(new[name][:, t, h])
-        after_B = log_p(rows)(patch(m, variables, rows, {name: value}))
+        patched = logits(m, rows, {name: interventions.set_to(value)})
+        after_B = log_p(rows)(patched)
         own_B = found[name][(slice(None), *index.values())]
         np.testing.assert_allclose(own_B, after_B - before_B, atol=1e-4)
         assert np.abs(own_B).max() > 1e-3
