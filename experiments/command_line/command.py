@@ -25,6 +25,7 @@ EXTRAS = {
             'jax',
             'jaxlib',
             'ml_collections',
+            'msgspec',
             'numpy',
             'optax',
             'orbax',
