@@ -32,6 +32,7 @@ from experiments import (
     storage,
     translate,
 )
+from experiments.checkpoints import checkpoints
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import console
 from experiments.command_line import flags as command_flags
@@ -530,6 +531,15 @@ def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
             )
 
 
+def forget_tokenizer(folder):
+    """Makes a checkpoint one of an earlier version, without its tokenizer's digest."""
+    file = folder / 'metadata' / 'metadata'
+    content = storage.read_json(file)
+    del content['metadata']['tokenizer'], content['sha256']
+    content['sha256'] = checkpoints._seal(content)
+    file.write_text(json.dumps(content))
+
+
 def test_a_run_beside_itself_translates_as_it_does_alone(
     whole, translations, text, tmp_path, monkeypatch, capsys
 ):
@@ -540,6 +550,7 @@ def test_a_run_beside_itself_translates_as_it_does_alone(
     shutil.copytree(workdir, tmp_path / 'other')
     other = small_runs.train_tokenizer(Grammar(pairs=100), 300, tmp_path)
     other.save(tmp_path / 'other' / 'tokenizer.model')
+    forget_tokenizer(tmp_path / 'other' / trained_run.CHECKPOINTS / '12')
     with pytest.raises(UserError, match='its tokenizer differs from that of'):
         translated(
             monkeypatch, capsys, workdir, lines, f'--workdir={tmp_path / "other"}'
