@@ -26,6 +26,7 @@ EXTRAS = {
             'jax',
             'jaxlib',
             'ml_collections',
+            'msgspec',
             'numpy',
             'optax',
             'orbax',

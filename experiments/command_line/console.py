@@ -171,8 +171,7 @@ def line_windows(descriptor: int, most: int = sys.maxsize) -> Iterator[list[str]
             rest.clear()
         lines += ended
         rest.append(last)
-        is_long = sum(map(len, rest)) > storage.LONGEST_LINE  # refused by `decode_line`
-        is_open = bool(block) and not is_long
+        is_open = bool(block)
         while lines:
             if len(lines) < most and is_open:
                 seconds = deadline - time.monotonic() if len(lines) > 1 else 0

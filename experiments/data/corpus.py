@@ -20,6 +20,7 @@ Pairs = list[Pair]
 _CHUNK = 8192  # pairs in memory at once; SentencePiece encodes them in parallel
 _ABOUT = 'corpus.json'
 _DIGEST = 'digest'
+_SUMS = 'SHA256SUMS'  # as `sha256sum` writes it; checkpoints hold the digest of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +163,12 @@ def prepare(
     key = hex_digest(f'{data.digest()} {tokenizer.digest}')
     folder = cache / f'corpus-{key[:32]}'
     storage.cache_folder(folder, lambda draft: _write(draft, data, tokenizer, progress))
-    return _read(folder, tokenizer)
+    try:
+        return _read(folder, tokenizer)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f'cannot read {folder}: {error}. Remove it, to tokenize the text again.'
+        ) from error
 
 
 def training_digest(data: Source, cache: Path) -> str:
@@ -176,7 +182,8 @@ def training_digest(data: Source, cache: Path) -> str:
         storage.write(draft / _DIGEST, text_digest(data.train()))
 
     storage.cache_folder(folder, write)
-    return (folder / _DIGEST).read_text()
+    with storage.as_user_error('read', folder):
+        return (folder / _DIGEST).read_text()
 
 
 def _write(
@@ -212,13 +219,16 @@ def _write(
     for side, parts in lengths.items():
         offsets = np.cumsum(np.concatenate(parts))
         offsets.tofile(folder / f'{side}.offsets')
-    # Checkpoints hold the digest of these files. Other content would end their runs.
+    # Another content would change the digest in checkpoints, and so end their runs.
     about: dict[str, Any] = {'dtype': dtypes['target'], 'skipped': done - pairs}
     if tokenizer.reads_vectors:
         about['source_dtype'] = dtypes['source']
     if data.left_out:
         about['left_out'] = dict(data.left_out)
     storage.write_json(folder / _ABOUT, about)
+    files = sorted(folder.iterdir())
+    sums = [f'{storage.sha256(file)}  {file.name}\n' for file in files]
+    storage.write(folder / _SUMS, ''.join(sums))
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
@@ -246,7 +256,7 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
         **sides,
         skipped=about['skipped'],
         left_out=about.get('left_out', {}),
-        digest=storage.sha256(folder / storage.SUMS),
+        digest=storage.sha256(folder / _SUMS),
         special_tokens=tokenizer.special_tokens,
         source_eos=tokenizer.source_eos,
     )

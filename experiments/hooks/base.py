@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from experiments import storage
-from experiments.errors import UserError
-from flaxformer_lite.validation import Checked, quote
+from flaxformer_lite.validation import Checked
 
 Row = Mapping[str, Any]
 
@@ -62,13 +61,8 @@ def saved_id(file: Path) -> str | None:
     """Returns the id that a hook saved in a JSON file, if it exists."""
     if not storage.exists(file):
         return None
-    found = storage.read_json(file)
-    if not isinstance(found, str):
-        raise UserError(
-            f'{file}: must be a string, not {quote(found)}. Remove it to start a new '
-            'run of the service.'
-        )
-    return found
+    fix = 'Remove it to start a new run of the service.'
+    return storage.read_json(file, str, fix)
 
 
 def numbers(row: Row) -> dict[str, float]:

@@ -3,50 +3,21 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from experiments import storage
 from experiments.command_line import console
 from experiments.errors import UserError, user_errors
 from experiments.evaluation.measure import Measure
 from experiments.reports import findings
-from experiments.runs import entries
-from experiments.runs.entries import NUMBER, OBJECT, TEXT, EntryType
 from experiments.runs.reading import Entries
 from experiments.sweeps import analysis, scores
 from experiments.sweeps.analysis import Contrast, Design, Trials
 
 _REWRITE = 'Write the report again with --out.'
-_BOOLEAN = EntryType('true or false', lambda x: isinstance(x, bool))
-_POSITIVE = EntryType('a positive number', lambda x: NUMBER.holds(x) and x > 0)
-_PART = {
-    'measure': OBJECT,
-    'declared': _BOOLEAN,
-    'contrasts': OBJECT.array,
-    'exploratory': OBJECT.array,
-}
-_ANSWER = _PART | {
-    'looks': _POSITIVE,
-    'blocks': _BOOLEAN,
-    'margin': _POSITIVE.or_null,
-    'margin_share': _POSITIVE.or_null,
-    'trials': OBJECT.array,
-    'further': OBJECT.array,
-    'effects': OBJECT.array,
-    'arms': OBJECT.array,
-}
-# Entries of each object in an array or object of the answer.
-_INNER = {
-    'measure': {'set': TEXT, 'score': TEXT, 'higher_is_better': _BOOLEAN},
-    'contrasts': {'arm': TEXT, 'base': TEXT},
-    'exploratory': {'arm': TEXT, 'base': TEXT},
-    'trials': {'arm': TEXT, 'means': NUMBER.array, 'number': _POSITIVE},
-    'effects': {'factors': TEXT.array},
-    'arms': {
-        **{'name': TEXT, 'base': TEXT, 'levels': OBJECT},
-        **{'score': OBJECT.or_null, 'costs': OBJECT},
-    },
-}
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
 _OF_TABLES = {  # column of a table → entry of a contrast
     'difference': 'effect',
     '95% CI low': 'low',
@@ -56,6 +27,53 @@ _OF_TABLES = {  # column of a table → entry of a contrast
     'permutation p': 'permuted',
     'verdict': 'verdict',
 }
+
+
+class _Measure(msgspec.Struct):
+    set: str
+    score: str
+    higher_is_better: bool
+
+
+class _Pair(msgspec.Struct):
+    arm: str
+    base: str
+
+
+class _StoredPart(msgspec.Struct, kw_only=True):
+    measure: _Measure
+    declared: bool
+    contrasts: list[_Pair]
+    exploratory: list[_Pair]
+
+
+class _Trials(msgspec.Struct):
+    arm: str
+    means: list[float]
+    number: _Positive
+
+
+class _Effect(msgspec.Struct):
+    factors: list[str]
+
+
+class _Arm(msgspec.Struct):
+    name: str
+    base: str
+    levels: dict
+    score: dict | None
+    costs: dict
+
+
+class _Answer(_StoredPart, kw_only=True):
+    looks: _Positive
+    blocks: bool
+    margin: _Positive | None
+    margin_share: _Positive | None
+    trials: list[_Trials]
+    further: list[_StoredPart]
+    effects: list[_Effect]
+    arms: list[_Arm]
 
 
 class Mismatch(NamedTuple):
@@ -131,16 +149,7 @@ def recompute(folder: Path) -> Recomputed:
 def _read_answer(file: Path) -> Entries:
     if not storage.exists(file):
         raise UserError(f'{file}: not found. {_REWRITE}')
-    answer = storage.read_json(file)
-    entries.check(file, _REWRITE, answer, _ANSWER)
-    for i, part in enumerate(answer['further']):
-        entries.check(file, _REWRITE, part, _PART, within=f'further[{i}]')
-    for part in (answer, *answer['further']):
-        for name, schema in _INNER.items():
-            inner = part.get(name, [])
-            for each in inner if isinstance(inner, list) else [inner]:
-                entries.check(file, _REWRITE, each, schema, within=name)
-    return answer
+    return storage.read_json(file, _Answer, _REWRITE)
 
 
 def _margin(answer: Entries) -> float | dict[str, float] | None:

@@ -29,11 +29,6 @@ HAS_ENDED = 'has ended'
 _LIMITS = ('train.steps', 'train.epochs')
 # A run can resume with other values of these: they change its result by rounding only.
 _ANY = ('mesh.', 'train.hooks')
-# Folders of a run, which it writes or reads.
-_FOLDERS = (
-    *('base', 'checkpoints', 'parts', 'profile', 'published', 'tensorboard'),
-    *('translations', 'wandb'),
-)
 # Files that a new run would overwrite.
 _OVERWRITTEN = (RESULT, 'metrics.jsonl', 'tokenizer.model', 'checkpoints')
 
@@ -82,7 +77,6 @@ def check_directory(path: Path, config: Config) -> str:
 
 def state(path: Path, config: Config) -> str:
     """Returns the same as `check_directory`, also for a read-only directory."""
-    storage.check_entries(path, _FOLDERS)
     if not storage.exists(path / CONFIG):
         for name in _OVERWRITTEN:
             if storage.exists(path / name):
@@ -125,9 +119,8 @@ def open_run(path: Path, config: Config) -> Iterator[None]:
         state = check_directory(path, config)
         if state != HAS_ENDED:
             # A killed process of this run may have left incomplete files.
-            storage.remove_leftovers(path)
-            for folder in _FOLDERS:
-                storage.remove_leftovers(path, f'{folder}/**/.*.tmp')
+            for folder in (path, path / 'translations', path / 'published'):
+                storage.remove_leftovers(folder)
             storage.remove(path / RESULT)
         if state in (BEGINS, GOES_FURTHER):
             storage.write_json(path / CONFIG, load.to_store(config))
@@ -135,11 +128,7 @@ def open_run(path: Path, config: Config) -> Iterator[None]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Returns the nested config of a run, converted to the current version.
-
-    Every command that opens a run reads it, so it first checks the run's entries.
-    """
-    storage.check_entries(path, _FOLDERS)
+    """Returns the nested config of a run, converted to the current version."""
     return load.read_stored(path / CONFIG)
 
 

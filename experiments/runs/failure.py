@@ -75,7 +75,5 @@ def read_failure(path: Path) -> dict[str, Any] | None:
     file = path / NAME
     if not storage.exists(file):
         return None
-    entry = storage.read_json(file)
     fix = 'Remove the file, and rerun the command to resume the run.'
-    entries.check(file, fix, entry, entries.FAILURE, entries.FAILURE_OPTIONAL)
-    return entry
+    return storage.read_json(file, entries.Failure, fix)

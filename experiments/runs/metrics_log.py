@@ -1,12 +1,13 @@
 """A run's metrics: `metrics.jsonl`, one JSON object per line."""
 
-import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from experiments import storage
 from experiments.errors import UserError
@@ -38,11 +39,9 @@ class MetricsLog:
     ):
         self._file = path / NAME if path else None
         self._complete = complete
-        self._count = 0
-        self._sum = hashlib.sha256()
         if path and self._file:
             rows = _kept(read_rows(path), step)
-            storage.write(self._file, ''.join(map(self._sealed_line, rows)))
+            storage.write(self._file, ''.join(map(_line, rows)))
 
     def write(self, step: int, kind: str, **values: Any) -> None:
         """Adds a row `{"step": …, "kind": "train", "eval", …, "time": …, **values}`.
@@ -54,17 +53,7 @@ class MetricsLog:
         row = {'step': step, 'kind': kind, 'time': round(time.time(), 3)}
         row |= {name: _plain(value) for name, value in values.items()}
         self._complete(row)
-        storage.append(self._file, self._sealed_line(row).encode())
-
-    def _sealed_line(self, row: Row) -> str:
-        line = _line(row)
-        self._count += 1
-        self._sum.update(line.encode())
-        return line
-
-    def seal(self) -> dict[str, Any]:
-        """Returns the number of rows so far and their SHA-256, for `is_changed`."""
-        return {'count': self._count, 'sha256': self._sum.hexdigest()}
+        storage.append(self._file, _line(row).encode())
 
     def flush(self) -> None:
         if self._file is not None:
@@ -77,25 +66,17 @@ def read_rows(path: Path) -> list[Row]:
     file = path / NAME
     if not storage.exists(file):
         return []
+    with storage.as_user_error('read', file):
+        lines = file.read_bytes().splitlines(keepends=True)
     return [
         _row(line, f'{file}, line {number}')
-        for number, line in enumerate(storage.lines(file), 1)
+        for number, line in enumerate(lines, 1)
         if line.endswith(b'\n')
     ]
 
 
 def _kept(rows: Iterable[Row], step: int) -> list[Row]:
     return [row for row in rows if row['step'] <= step and row['kind'] != 'final']
-
-
-def is_changed(path: Path, step: int, seal: Mapping[str, Any]) -> bool:
-    """Returns whether rows differ from those of a checkpoint with the given `seal`."""
-    rows = _kept(read_rows(path), step)
-    sealed, later = rows[: seal['count']], rows[seal['count'] :]
-    lines = ''.join(map(_line, sealed)).encode()
-    # After a checkpoint, only the scores of its own step are written.
-    is_longer = [row['kind'] for row in later] not in ([], ['eval'])
-    return is_longer or hashlib.sha256(lines).hexdigest() != seal['sha256']
 
 
 def set_aside(path: Path) -> int:
@@ -123,10 +104,10 @@ def dev_scores(rows: Iterable[Row], metric: Metric) -> dict[int, float]:
 def _row(line: bytes, where: str) -> Row:
     fix = 'Delete this line.'
     try:
-        row = storage.parse_json(line)
-    except ValueError as error:
+        row = msgspec.json.decode(line)
+    except (ValueError, RecursionError) as error:
         raise UserError(f'{where}: not a row of metrics ({error}). {fix}') from None
-    entries.check(where, fix, row, entries.ROW, entries.OPTIONAL)
+    entries.check_scores(where, row, entries.Row, fix)
     return row
 
 

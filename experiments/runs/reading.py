@@ -4,7 +4,6 @@ A damaged file raises a UserError: `FILE: field: problem`.
 """
 
 import dataclasses
-import functools
 import glob
 import itertools
 import math
@@ -30,9 +29,6 @@ CONVERTED = 'converted'  # never trained here
 # The fields in which the runs of one arm may differ.
 SEEDS = ('train.seed', 'train.init_seed', 'train.data_seed', 'train.dropout_seed')
 ENVIRONMENT = 'environment.json'
-# Entries of a result that runs of earlier versions don't have.
-_FILES = 'files'
-_SEAL = 'sha256'
 Entries = dict[str, Any]  # of a JSON file, or of a row of metrics
 
 # Patterns of run directories in a folder: runs, an arm, a sweep, several sweeps.
@@ -207,10 +203,7 @@ def read_run(path: Path) -> Run:
     config = _read_config(path)
     rows = metrics_log.read_rows(path)
     status, message, result = run_status(path)
-    if status == FINISHED:
-        for name in (metrics_log.NAME, ENVIRONMENT):
-            _check_file(path, path / name, result)
-    else:
+    if status != FINISHED:
         result = _result_so_far(rows)
     final = result.get('averaged_steps', [])
     if directory.is_converted(config):
@@ -238,45 +231,11 @@ def run_status(path: Path) -> RunStatus:
 def read_result(path: Path) -> Entries:
     """Returns the result of a run; UserError if it is missing."""
     file = path / directory.RESULT
-    result = storage.read_json(file)
-    optional = entries.RESULT_OPTIONAL
-    entries.check(file, _RESTORE, result, entries.RESULT, optional)
+    result = storage.read_json(file, entries.Result, _RESTORE)
     for name, scores in result['evaluations'].items():
-        entries.check(file, _RESTORE, {'set': name}, {'set': entries.SET})
         within = f'evaluations.{name}'
-        optional = entries.OPTIONAL
-        entries.check(file, _RESTORE, scores, entries.SCORES, optional, within)
-    unsealed = {name: value for name, value in result.items() if name != _SEAL}
-    seal = storage.json_sha256(unsealed)
-    if result.get(_SEAL, seal) != seal:
-        _warn_once(changed_file(file))
+        entries.check_scores(file, scores, entries.FinalScores, _RESTORE, within)
     return result
-
-
-def seals(path: Path, result: Entries) -> Entries:
-    steps = result['averaged_steps']
-    files = [path / metrics_log.NAME, path / ENVIRONMENT]
-    for name in result['evaluations']:
-        files.append(outputs_path(path, name, max(steps), len(steps)))
-    there = filter(storage.exists, files)
-    sums = {str(file.relative_to(path)): storage.sha256(file) for file in there}
-    return {_FILES: sums, _SEAL: storage.json_sha256({**result, _FILES: sums})}
-
-
-def changed_file(file: Path) -> str:
-    """Returns a warning that a file has changed since the run ended."""
-    return f'{file}: was edited, damaged or removed after the run wrote it'
-
-
-def _check_file(path: Path, file: Path, result: Entries) -> None:
-    total = result.get(_FILES, {}).get(str(file.relative_to(path)))
-    if total and not (storage.exists(file) and storage.sha256(file) == total):
-        _warn_once(changed_file(file))
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    errors.warn(message)
 
 
 def read_environment(path: Path) -> Entries:
@@ -284,9 +243,7 @@ def read_environment(path: Path) -> Entries:
     file = path / ENVIRONMENT
     if not storage.exists(file):
         return {}
-    environment = storage.read_json(file)
-    entries.check(file, _REMOVE, environment, {}, entries.ENVIRONMENT_OPTIONAL)
-    return environment
+    return storage.read_json(file, entries.Environment, _REMOVE)
 
 
 def _read_config(path: Path) -> Entries:
@@ -313,20 +270,21 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
     pattern = outputs.with_suffix('.json')
     found = {}
     for file in sorted(pattern.parent.glob(pattern.name)):
-        scores = storage.read_json(file)
-        required = {'set': entries.SET}
-        entries.check(file, _SCORE_AGAIN, scores, required, entries.OPTIONAL)
-        found[file.name.partition('.step=')[0]] = scores
+        found[file.name.partition('.step=')[0]] = _read_scores(file)
     return found
+
+
+def _read_scores(file: Path) -> Entries:
+    scores = storage.read_json(file)
+    entries.check_scores(file, scores, entries.SetScores, _SCORE_AGAIN)
+    return scores
 
 
 def scored_texts(path: Path) -> dict[str, str]:
     """Returns the digest of each set that the run was scored on, at any step."""
     found = texts(read_run(path).result)
     for file in sorted((path / 'translations').glob('*.json')):
-        scores = storage.read_json(file)
-        required = {'set': entries.SET}
-        entries.check(file, _SCORE_AGAIN, scores, required, entries.OPTIONAL)
+        scores = _read_scores(file)
         found |= texts({'evaluations': {scores['set']: scores}})
     return found
 
@@ -346,8 +304,6 @@ def read_translations(run: Run, name: str) -> Translations | None:
     if not steps:
         return None
     outputs = outputs_path(run.path, name, max(steps), len(steps))
-    if storage.exists(outputs):
-        _check_file(run.path, outputs, run.result)
     folder = outputs.parent
     there = len(list(folder.glob(f'{glob.escape(name)}.reference*.txt')))
     columns = _read_columns([*pair_paths(folder, name, there), outputs])
@@ -373,7 +329,7 @@ def _read_columns(files: Sequence[Path]) -> list[list[str]]:
     columns = []
     for file in files:
         with storage.as_user_error('read', file):
-            columns.append(storage.read_bytes(file).decode().split('\n')[:-1])
+            columns.append(file.read_bytes().decode().split('\n')[:-1])
         if len(columns[-1]) != len(columns[0]):
             raise UserError(
                 f'{file}: has {console.count_noun(len(columns[-1]), "line")}, but the '

@@ -59,7 +59,7 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
             f'{path} has no complete checkpoint yet. Let the run train longer.'
         )
     checkpoints.scores = _dev_scores(checkpoints, config)
-    vocabulary = tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
+    vocabulary = open_tokenizer(config, path)
     with prefix_errors(path), user_errors():
         model = build.model(
             config.model, vocabulary.vocab_size, vocabulary.special_tokens
@@ -70,6 +70,25 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
     if model.dense.trained_parameters:
         base.check(checkpoints)
     return TrainedRun(config, vocabulary, model, checkpoints, decoding)
+
+
+def open_tokenizer(config: ExperimentConfig, path: Path) -> Tokenizer:
+    """Opens the tokenizer of the run in a directory.
+
+    Raises UserError if it isn't the one of the newest checkpoint. Checkpoints of
+    earlier versions don't name theirs.
+    """
+    file = path / TOKENIZER
+    found = tokenizers.open_saved(config.tokenizer, file)
+    checkpoints = Checkpoints(path / CHECKPOINTS)
+    for step in checkpoints.steps()[-1:]:
+        digest = found.model_digest
+        if checkpoints.metadata(step).get('tokenizer', digest) != digest:
+            raise UserError(
+                f'{file} differs from the tokenizer of step {step}, which decides '
+                'what its ids mean. Restore the file from a copy.'
+            )
+    return found
 
 
 def average(
@@ -123,13 +142,9 @@ def _dev_scores(checkpoints: Checkpoints, config: ExperimentConfig) -> dict[int,
     if not takes_best(config):
         return {}
     from experiments import metrics  # needed for the best ones only
-    from experiments.runs import metrics_log, reading
+    from experiments.runs import metrics_log
 
     path = checkpoints.directory.parent
-    for step in checkpoints.steps()[-1:]:
-        seal = checkpoints.metadata(step).get('rows')
-        if seal and metrics_log.is_changed(path, step, seal):
-            warn(reading.changed_file(path / metrics_log.NAME))
     made = metrics.make(config.evaluation.metrics)
     best = metrics.deciding(made, config.evaluation.best)
     return metrics_log.dev_scores(metrics_log.read_rows(path), best)

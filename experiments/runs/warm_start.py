@@ -101,16 +101,14 @@ def vocabulary(
     if origin is not None:
         return origin.tokenizer or train()
     if config.init_from and read_record(path)['tokenizer'] == 'init_from':
-        return tokenizers.open_saved(config.tokenizer, path / trained_run.TOKENIZER)
+        return trained_run.open_tokenizer(config, path)
     return train()
 
 
 def read_record(path: Path) -> dict[str, Any]:
     """Returns the record in `init.json`; entries of later versions may be missing."""
-    file = path / NAME
-    record = storage.read_json(file)
     fix = 'Restore the file from a copy.'
-    entries.check(file, fix, record, entries.INIT, entries.INIT_OPTIONAL)
+    record = storage.read_json(path / NAME, entries.Init, fix)
     return {'anew': [], 'rows': {}, **record}
 
 

@@ -5,7 +5,6 @@ look can find an effect by chance, so all looks share the error rate.
 """
 
 from pathlib import Path
-from typing import Any
 
 from experiments import storage
 from experiments.errors import UserError, note
@@ -45,19 +44,7 @@ def record(sweep: Sweep) -> None:
 def _read(file: Path) -> list[Seeds]:
     if not storage.exists(file):
         return []
-    looks = storage.read_json(file)
-    if not _is_valid(looks):
-        raise UserError(f'{file}: no list of seeds by arm. Delete the file.')
-    return looks
-
-
-def _is_valid(looks: Any) -> bool:
-    if not isinstance(looks, list) or not all(isinstance(x, dict) for x in looks):
-        return False
-    of_arms = [seeds for look in looks for seeds in look.values()]
-    if not all(isinstance(seeds, list) for seeds in of_arms):
-        return False
-    return all(isinstance(seed, int) for seeds in of_arms for seed in seeds)
+    return storage.read_json(file, list[dict[str, list[int]]], 'Delete the file.')
 
 
 def _file(sweep: Sweep) -> Path:

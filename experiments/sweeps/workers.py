@@ -108,7 +108,7 @@ def start_here(
     command = [sys.executable, '-m', 'experiments.sweep', f'--config={config}']
     processes = []
     for index in range(workers):
-        with storage.open_end(folder / f'worker{index}.log') as log:
+        with (folder / f'worker{index}.log').open('ab') as log:
             process = subprocess.Popen(
                 [*command, '--worker', f'{index}', f'{workers}'],
                 env=os.environ | _environment(index, workers) | {_STARTED_HERE: '1'},

@@ -17,7 +17,6 @@ from experiments.command_line.screen import Screen, note_errors
 from experiments.command_line.stopping import Stopped
 from experiments.config import check, user_modules
 from experiments.config.schema import ExperimentConfig, seed
-from experiments.data import tokenizers
 from experiments.data.batches import Position
 from experiments.data.prefetch import prefetch
 from experiments.errors import UserError
@@ -206,21 +205,9 @@ class Trainer:
         return state
 
     def _resume(self, restored: Restored) -> None:
-        self._check_rows(restored.step, restored.metadata.get('rows'))
         self.progress = Progress.of(restored.metadata)
         self.screen.say(f'resuming at step {restored.step:,}')
         self._unreported_step = restored.step
-
-    def _check_rows(self, step: int, seal: dict[str, Any] | None) -> None:
-        """Warns if the metric rows differ from those of the checkpoint.
-
-        Checkpoints of earlier versions have no `seal`.
-        """
-        if not seal or not processes.is_first():
-            return
-        if metrics_log.is_changed(self.path, step, seal):
-            said = reading.changed_file(self.path / metrics_log.NAME)
-            self.screen.say(f'warning: {said}')
 
     def _set_rows_aside(self) -> None:
         last = metrics_log.set_aside(self.path) if processes.is_first() else 0
@@ -301,8 +288,9 @@ class Trainer:
         self._wait_for_checkpoint()
         self._log.flush()
         tree = eval_params.to_save(state, self._held)
-        metadata = {**self.progress.metadata(), 'rows': self._log.seal()}
+        metadata = self.progress.metadata()
         metadata['sets'] = self.setup.set_digests
+        metadata['tokenizer'] = self.setup.tokenizer.model_digest
         if self._held:
             metadata['base'] = base.facts(self.path)
         self._checkpoints.save(self.step, tree, metadata)
@@ -359,7 +347,6 @@ class Trainer:
             'evaluations': evaluations,
         }
         if processes.is_first():
-            found |= reading.seals(self.path, found)
             storage.write_json(self.path / directory.RESULT, found)
             self._hooks.end(found)
         self.screen.say(result.summary(self.path, found))
@@ -445,9 +432,6 @@ def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
         return
     with directory.open_run(path, config.to_dict()):
         screen.say(result.summary(path, reading.read_result(path)))
-        file = path / trained_run.TOKENIZER
-        if tokenizers.damage(file):
-            prepare(config, path, screen).tokenizer.save(file)
 
 
 def _check_text(setup: RunSetup, path: Path) -> None:

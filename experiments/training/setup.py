@@ -28,7 +28,7 @@ from experiments.evaluation.sets import Pairs
 from experiments.hooks.base import Hook
 from experiments.metrics.base import Metric
 from experiments.optimizers import optimizer
-from experiments.runs import directory, environment, trained_run, warm_start
+from experiments.runs import directory, environment, warm_start
 from experiments.runs.warm_start import Origin, WarmStart
 from experiments.runtime import accelerators, compilation, mesh
 from experiments.runtime.compilation import ProgramCache
@@ -105,7 +105,6 @@ def prepare(
     show_pairs = functools.partial(screen.count, total=None, unit='pairs')
     train = functools.partial(tokenizers.train, made.tokenizer, data, cache, show_pairs)
     vocabulary = warm_start.vocabulary(config, path, origin, train)
-    tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
     vocabulary.check_directions(data.directions(), data.tags)
     teacher = open_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)

@@ -91,7 +91,11 @@ def write_run(conversion: Conversion, path: Path) -> Any:
         conversion.tokenizer.save(draft / trained_run.TOKENIZER)
         environment.save(draft, [device.device_kind for device in jax.devices()])
         checkpoints = Checkpoints(draft / trained_run.CHECKPOINTS)
-        checkpoints.save(STEP, variables, {'converted': conversion.model_type})
+        metadata = {
+            'converted': conversion.model_type,
+            'tokenizer': conversion.tokenizer.model_digest,
+        }
+        checkpoints.save(STEP, variables, metadata)
         checkpoints.close()
         storage.write_json(draft / directory.CONFIG, load.to_store(stored))
     return variables

@@ -14,20 +14,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
+
 from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer, until
 from experiments.errors import UserError, check_list, reason
-from flaxformer_lite import validation
 from flaxformer_lite.special_tokens import SpecialTokens
-from flaxformer_lite.validation import Range, Size
+from flaxformer_lite.validation import Range
 
 Around = tuple[list[int], list[int]]  # the tokens before and after a text
 CONFIG, GENERATION = 'config.json', 'generation_config.json'
 # Files that a tokenizer may consist of. Weights and documents are not copied.
 _FILES = ('*.json', '*.model', '*.spm', '*.txt')
 _WEIGHTS_INDEX = '.index.json'
-# Folder of the copies in a run, next to the list of their checksums.
+# Folder of the copies in a run, next to `tokenizer.model`, which has their checksums.
 _FOLDER = 'published'
 # Until 0.4, these special tokens had other names.
 _RENAMED = {'start': 'bos', 'end': 'eos'}
@@ -37,6 +38,14 @@ _SHOWN = 3  # languages to list in an error
 _TAG = re.compile('<([A-Za-z_]*)2([A-Za-z_]+)> ?')
 _COPY = 'Copy all of its files from where the checkpoint was published.'
 _RESTORE = 'Restore it from a copy, or convert the checkpoint again.'
+
+
+class _Fields(msgspec.Struct):
+    sums: dict[str, str]
+    vocab_size: Annotated[int, msgspec.Meta(ge=1)]
+    config_tokens: dict[str, int]
+    languages: tuple[str, str]
+    new: dict[str, str] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +123,9 @@ class HuggingfaceTokenizer(Tokenizer):
         return self.opened(self.train(())).vocab_size
 
     def opened(self, model):
-        fields = storage.parse_json(model)
-        _check_fields(fields)
-        return dataclasses.replace(self, model=model, vocab_size=fields['vocab_size'])
+        fields = msgspec.json.decode(model, type=_Fields)
+        _special_tokens(fields.config_tokens)
+        return dataclasses.replace(self, model=model, vocab_size=fields.vocab_size)
 
     @property
     def _folder(self) -> Path:
@@ -377,23 +386,6 @@ def from_checkpoint(
     found = HuggingfaceTokenizer(path=str(folder)).opened(model)
     _check_tokens(found, folder)
     return found
-
-
-def _check_fields(fields: Any) -> None:
-    """Raises ValueError for a field of `model` that is missing or of another type."""
-    validation.check('the content', dict, fields)
-    kinds = {'sums': dict, 'vocab_size': Size, 'config_tokens': dict}
-    for name, kind in (kinds | {'languages': list}).items():
-        validation.check(name, kind, fields.get(name))
-    validation.check('new', dict, fields.get('new', {}))
-    for name in ('sums', 'new'):
-        for key, value in fields.get(name, {}).items():
-            validation.check(f'{name}.{key}', str, value)
-    if len(fields['languages']) != 2:
-        raise ValueError('languages must have two entries')
-    for code in fields['languages']:
-        validation.check('languages', str, code)
-    _special_tokens(fields['config_tokens'])
 
 
 def _special_tokens(stored: Mapping[str, int]) -> SpecialTokens:

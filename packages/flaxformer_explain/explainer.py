@@ -69,7 +69,7 @@ class Explainer:
         folder = self.run.path / 'translations'
         for file in sorted(folder.glob('*.source.txt')):
             with storage.as_user_error('read', file):
-                lines = storage.read_bytes(file).decode().splitlines()
+                lines = file.read_bytes().decode().splitlines()
             if lines:
                 return lines[0]
         return ''

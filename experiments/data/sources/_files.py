@@ -40,7 +40,7 @@ def lines(path: Path) -> Iterator[str]:
     Other separators may be part of a sentence.
     """
     with opened(path) as file:
-        for number, line in enumerate(storage.bounded_lines(file), 1):
+        for number, line in enumerate(file, 1):
             try:
                 if number == 1:
                     storage.check_line_ends(line)

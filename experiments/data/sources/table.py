@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -228,8 +229,8 @@ def _jsonl(file: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            row = storage.parse_json(line, object_pairs_hook=_object)
-        except ValueError as error:
+            row = json.loads(line, object_pairs_hook=_object)
+        except (ValueError, RecursionError) as error:
             raise UserError(f'data: {file}, line {number}: {error}') from None
         if not isinstance(row, dict):
             raise UserError(f'data: {file}, line {number}, is not a JSON object')

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import storage
 from experiments.data.digest import hex_digest
-from experiments.data.tokenizers.base import Progress, Tokenizer, sums_file
-from experiments.errors import UserError, user_errors, warn
+from experiments.data.tokenizers.base import Progress, Tokenizer
+from experiments.errors import UserError, user_errors
 from experiments.registries import TOKENIZERS
 from flaxformer_lite.config.spec import Component, Spec
 
@@ -67,39 +67,16 @@ def train(
         (draft / _MODEL).write_bytes(tokenizer.train(texts()))
 
     storage.cache_folder(folder, write)
-    return tokenizer.opened((folder / _MODEL).read_bytes())
+    with storage.as_user_error('read', folder):
+        model = (folder / _MODEL).read_bytes()
+    return tokenizer.opened(model)
 
 
 def open_saved(spec: Spec, path: Path) -> Tokenizer:
-    wrong = damage(path)
-    if wrong:
-        raise UserError(
-            f'{path} is damaged ({wrong}). Restore it from a copy, rerun its training '
-            'command with the same text, or convert its checkpoint again.'
-        )
     try:
         return make(spec).open(path)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f'{path} cannot be read as a tokenizer: {error}') from None
-
-
-def damage(path: Path) -> str:
-    """Returns what is wrong with a saved tokenizer, or ''."""
-    sums = sums_file(path)
-    return storage.damage(sums) if storage.exists(sums) else ''
-
-
-def check_same(model: bytes, path: Path) -> None:
-    """Raises UserError if a tokenizer differs from the saved one; warns of damage."""
-    saved = storage.read_sums(sums_file(path)).get(path.name)
-    if saved not in (None, hex_digest(model)):
-        raise UserError(
-            f'data: the training text, and so the tokenizer, differs from that at the '
-            f'start of {path.parent}. Restore the text, or start a new run with '
-            'another --workdir.'
-        )
-    if damage(path):
-        warn(f'{path} is damaged ({damage(path)}); writing it again')
 
 
 def _sample(

@@ -6,7 +6,8 @@ import functools
 import json
 from typing import Annotated
 
-from experiments import storage
+import msgspec
+
 from experiments.data.tokenizers.base import (
     UNK,
     UNKNOWN,
@@ -15,7 +16,6 @@ from experiments.data.tokenizers.base import (
     text_ids,
 )
 from experiments.errors import UserError, check_list
-from flaxformer_lite import validation
 from flaxformer_lite.validation import Range, Size
 
 SPECIAL = ('<pad>', '</s>', '<s>', '<unk>')  # in the order of their ids
@@ -58,11 +58,7 @@ class Counted(Tokenizer):
         return json.dumps(found, ensure_ascii=False).encode()
 
     def opened(self, model):
-        units = storage.parse_json(model)
-        validation.check('the content', list, units)
-        for unit in units:
-            validation.check('a unit', str, unit)
-        size = len(SPECIAL) + len(units)
+        size = len(SPECIAL) + len(msgspec.json.decode(model, type=list[str]))
         return dataclasses.replace(self, model=model, vocab_size=size)
 
     @functools.cached_property

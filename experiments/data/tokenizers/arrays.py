@@ -6,8 +6,9 @@ import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from experiments import storage
@@ -15,7 +16,11 @@ from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, check_list, reason
 from flaxformer_lite import validation
-from flaxformer_lite.validation import Size
+
+
+class _About(msgspec.Struct):
+    features: Annotated[int, msgspec.Meta(ge=1)]
+    sha256: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +49,7 @@ class Arrays(Tokenizer):
             return self._array(archive, min(archive)).shape[1]
 
     def opened(self, model):
-        about = storage.parse_json(model)
-        validation.check('the content', dict, about)
-        for name, kind in {'features': Size, 'sha256': str}.items():
-            validation.check(name, kind, about.get(name))
+        msgspec.json.decode(model, type=_About)
         return super().opened(model)
 
     @property

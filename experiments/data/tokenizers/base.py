@@ -67,6 +67,11 @@ class Tokenizer(Checked):
         kinds = [kind for kind in type(self).__mro__ if issubclass(kind, Tokenizer)]
         return hex_digest(repr(self), self.model, *map(read_code, kinds))
 
+    @property
+    def model_digest(self) -> str:
+        """A hex digest of the saved file, which checkpoints store."""
+        return hex_digest(self.model)
+
     def largest_vocab_size(self) -> int:
         """Returns the maximum of `vocab_size`; overrides may read files."""
         return self.vocab_size
@@ -146,13 +151,12 @@ class Tokenizer(Checked):
         raise NotImplementedError
 
     def save(self, path: Path) -> None:
-        """Writes the model file and the file of its checksum, both atomically."""
+        """Writes the model file atomically."""
         storage.write(path, self.model)
-        storage.write_sums(sums_file(path), [path])
 
     def open(self, path: Path) -> Self:
-        """Opens an undamaged file that `save` wrote."""
-        return self.opened(storage.read_bytes(path))
+        """Opens a file that `save` wrote."""
+        return self.opened(path.read_bytes())
 
 
 def encode_lines(
@@ -173,10 +177,6 @@ def encode_lines(
             with prefix_errors(f'{unit} {number:,}'):
                 encode([text])
         raise
-
-
-def sums_file(path: Path) -> Path:
-    return path.with_name(f'{path.name}.sha256')
 
 
 def normalize(text: str) -> str:

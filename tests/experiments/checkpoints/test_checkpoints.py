@@ -1,7 +1,6 @@
 """Tests that checkpoints are restored exactly, or the previous one after damage."""
 
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -489,37 +488,6 @@ def test_a_run_that_trains_can_be_read_at_any_time(tmp_path, shapes, monkeypatch
         stop.set()
         trainer.join()
     assert read == sorted(read)
-
-
-@pytest.mark.parametrize(
-    ('name', 'value'),
-    [
-        *[('', value) for value in ([], 'x', None)],
-        *[('metadata', value) for value in ([], None, 5)],
-        *[('arrays', value) for value in ([], None, {'params': 5})],
-        *[('metadata', {'base': value}) for value in ('x', [1], {'run': 5})],
-        ('metadata', {'base': {'run': 'x', 'sha256': 5}}),
-        ('metadata', {'rows': {'count': 1}}),
-        *[('metadata', {'position': value}) for value in ([0, -1], [0, 0, 0, 0])],
-        ('metadata', {'window': {'loss': 'x'}}),
-        ('due', 5),
-    ],
-)
-def test_metadata_of_another_form_is_damage_despite_its_checksum(
-    tmp_path, name, value, warnings
-):
-    save(tmp_path, 1)
-    file = tmp_path / '1' / 'metadata' / 'metadata'
-    content = storage.read_json(file)
-    del content['sha256']
-    content = {**content, name: value} if name else value
-    if name:
-        content['sha256'] = checkpoints._seal(content)
-    file.write_text(json.dumps(content))
-    assert Checkpoints(tmp_path).metadata(1) == {}
-    with pytest.raises(UserError, match='all checkpoints in .* are damaged'):
-        restore(tmp_path, warnings.append)
-    assert len(warnings) == 1 and (not name or str(file) in warnings[0])
 
 
 # Kills, power cuts, full disks.

@@ -6,9 +6,7 @@ import sys
 
 import pytest
 
-from experiments import storage
 from experiments.command_line import console
-from experiments.data.sources import _files
 from experiments.errors import UserError
 
 
@@ -101,23 +99,6 @@ def test_byte_order_marks_are_no_text(tmp_path):
     (tmp_path / 'text').write_bytes(mark + b'a\r\n' + mark + b'\n' + mark + b'b')
     with open(tmp_path / 'text', 'rb') as stream:
         assert sum(console.line_windows(stream.fileno()), []) == ['a', '', 'b']
-
-
-def test_a_long_line_is_refused_after_the_lines_before_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, 'LONGEST_LINE', 100)
-    monkeypatch.setattr(console, '_BLOCK', 16)
-    (tmp_path / 'text').write_bytes(b'a\n' + b'b' * 99 + b'\n' + b'c' * 5_000 + b'\nd')
-    with open(tmp_path / 'text', 'rb') as stream:
-        found = []
-        with pytest.raises(UserError, match='line 3, is longer than 100 bytes. Split'):
-            for window in console.line_windows(stream.fileno()):
-                found += window
-        assert found == ['a', 'b' * 99]
-        assert os.lseek(stream.fileno(), 0, os.SEEK_CUR) < 300  # the rest isn't read
-    with pytest.raises(UserError, match='text, line 3, is longer than 100 bytes'):
-        list(_files.lines(tmp_path / 'text'))
-    with pytest.raises(UserError, match='text, line 3: longer than 100 bytes'):
-        list(storage.lines(tmp_path / 'text'))
 
 
 @pytest.mark.parametrize(

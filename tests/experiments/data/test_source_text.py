@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments import storage
 from experiments.contracts import source_findings
 from experiments.data import sources
 from experiments.data.sources.text import Text
@@ -185,7 +184,7 @@ def test_bad_arguments_are_one_line_of_the_field(arguments, message):
 
 @pytest.mark.parametrize(
     'forbidden',
-    [(Path, 'iterdir'), (storage, '_open_regular')],
+    [(Path, 'iterdir'), (Path, 'open')],
     ids=['iterdir', 'open'],
 )
 def test_a_folder_or_file_without_permission_is_named(folder, monkeypatch, forbidden):

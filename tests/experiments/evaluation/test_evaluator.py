@@ -68,13 +68,10 @@ def test_a_mean_of_checkpoints_has_files_of_its_own(evaluator, tmp_path):
     assert {'val.source.txt', 'val.reference.txt'} < {x.name for x in folder.iterdir()}
 
 
-def test_translations_are_not_written_through_a_link(evaluator, tmp_path, capsys):
-    (tmp_path / 'elsewhere').mkdir()
-    (tmp_path / 'translations').symlink_to('elsewhere')
+def test_scores_survive_translations_that_cannot_be_saved(evaluator, tmp_path, capsys):
+    (tmp_path / 'translations').write_text('')
     assert evaluator(1.0, 'val', PAIRS, 6).scores['loss'] == 1.0
-    assert 'cannot save translations' in (err := capsys.readouterr().err)
-    assert 'translations is a link. Remove it' in err
-    assert not any((tmp_path / 'elsewhere').iterdir())
+    assert 'cannot save translations' in capsys.readouterr().err
 
 
 def test_what_training_has_scored_is_not_scored_again(evaluator):

@@ -118,13 +118,16 @@ def test_command_names_what_does_not_follow(folder, command, capsys):
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
-        (lambda answer: answer.pop('blocks'), 'blocks is missing'),
-        (lambda answer: answer.update(looks=0), 'looks must be a positive number'),
+        (lambda answer: answer.pop('blocks'), 'missing required field blocks'),
+        (lambda answer: answer.update(looks=0), 'looks: expected float > 0'),
         (
             lambda answer: answer.update(further=[{}]),
-            r'further\[0\].measure is',
+            r'further\[0\]: object missing required field measure',
         ),
-        (lambda answer: answer['contrasts'][0].pop('arm'), 'contrasts.arm is missing'),
+        (
+            lambda answer: answer['contrasts'][0].pop('arm'),
+            r'contrasts\[0\]: .* field arm',
+        ),
         (
             lambda answer: answer['contrasts'][0].update(arm='x'),
             "answer.json: unknown arm 'x'",

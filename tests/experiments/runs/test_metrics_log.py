@@ -62,65 +62,17 @@ def test_a_resumed_run_keeps_the_rows_up_to_its_checkpoint(tmp_path):
     assert metrics_log.read_rows(tmp_path) == []
 
 
-def keep(lines):
-    return lines
-
-
-def cut(lines):
-    return lines[1:]
-
-
-def cut_at_the_end(lines):
-    return lines[:2]
-
-
-def double(lines):
-    return [lines[0], *lines]
-
-
-def double_the_last_train_row(lines):
-    return [*lines[:3], lines[2], *lines[3:]]
-
-
-def double_the_scores(lines):
-    return [*lines, lines[3]]
-
-
-def change(lines):
-    return [lines[0], lines[1].replace('9.4', '9.5'), *lines[2:]]
-
-
-HARMS = [cut, cut_at_the_end, double, double_the_last_train_row, double_the_scores]
-
-
-@pytest.mark.parametrize('harm', [keep, *HARMS, change])
-def test_rows_that_are_not_those_of_a_checkpoint_are_noticed(tmp_path, harm):
-    first = metrics_log.MetricsLog(tmp_path)
-    first.write(1, 'train', loss=9.9)
-    log = metrics_log.MetricsLog(tmp_path, 1)  # which counts the rows that are there
-    log.write(2, 'eval', bleu=9.4)
-    log.write(3, 'train', loss=0.1 + 0.2, note='ä')
-    seal = json.loads(json.dumps(log.seal()))
-    log.write(3, 'eval', bleu=9.5)  # of the checkpoint, after it
-    log.write(3, 'final', bleu=9.5)
-    log.write(4, 'train', loss=9.0)
-    file = tmp_path / 'metrics.jsonl'
-    lines = file.read_text('utf-8').splitlines(keepends=True)
-    file.write_text(''.join(harm(lines)), 'utf-8')
-    assert metrics_log.is_changed(tmp_path, 3, seal) == (harm is not keep)
-
-
 @pytest.mark.parametrize(
     ('line', 'message'),
     [
         (
             '{"step": "1", "kind": "train"}',
-            'line 2: step must be a whole number',
+            'line 2: step: expected int, got str. Delete this line.',
         ),
-        ('{"step": 1, "kind": []}', 'line 2: kind must be a string'),
+        ('{"step": 1, "kind": []}', 'line 2: kind: expected str, got array'),
         ('nonsense', 'line 2: not a row of metrics'),
-        ('[]', 'line 2: the content must be an object'),
-        ('{"kind": "train"}', 'line 2: step is missing'),
+        ('[]', 'line 2: the content: expected object, got array'),
+        ('{"kind": "train"}', 'line 2: .* missing required field step'),
     ],
 )
 def test_a_row_that_cannot_be_is_one_line(tmp_path, line, message):

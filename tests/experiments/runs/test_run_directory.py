@@ -147,41 +147,11 @@ def test_what_a_kill_left_half_written_goes_at_the_next_start(tmp_path):
         assert not list(tmp_path.rglob('.*.tmp'))
 
 
-@pytest.mark.skipif(os.name != 'posix', reason='links and pipes as POSIX has them')
-@pytest.mark.parametrize(
-    'name',
-    ['explanations.val.html', 'tensorboard', 'checkpoints/1/metadata', 'parts/a/b.py'],
-)
-@pytest.mark.parametrize('kind', ['link', 'device', 'pipe'])
-def test_a_run_with_a_link_a_device_or_a_pipe_is_refused(tmp_path, name, kind):
-    with directory.open_run(tmp_path / 'run', CONFIG):
+def test_a_run_may_be_a_link(tmp_path):
+    with directory.open_run(tmp_path / 'disk', CONFIG):
         pass
-    entry = tmp_path / 'run' / name
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    if kind == 'pipe':
-        os.mkfifo(entry)
-    else:
-        entry.symlink_to(tmp_path if kind == 'link' else '/dev/zero')
-    problem = 'is a pipe or device' if kind == 'pipe' else 'is a link'
-    for use in (directory.read_config, lambda path: directory.state(path, CONFIG)):
-        with pytest.raises(UserError, match=f'{name}:? {problem}. Remove it'):
-            use(tmp_path / 'run')
-
-
-def test_a_run_may_be_a_link_and_have_links_within_it(tmp_path):
-    run = tmp_path / 'disk' / 'run'
-    with directory.open_run(run, CONFIG):
-        pass
-    (run / 'wandb').mkdir()
-    (run / 'wandb' / 'latest').symlink_to('../config.json')
-    (tmp_path / 'runs').symlink_to('disk')
-    (tmp_path / 'link').symlink_to(run)
-    for path in (run, tmp_path / 'runs' / 'run', tmp_path / 'link'):
-        assert directory.read_config(path) == json.loads(json.dumps(CONFIG))
-    # Nothing reads or writes a folder of the user in the directory.
-    (run / 'mine').mkdir()
-    (run / 'mine' / 'link').symlink_to('/dev/zero')
-    directory.read_config(run)
+    (tmp_path / 'link').symlink_to('disk')
+    assert directory.read_config(tmp_path / 'link') == json.loads(json.dumps(CONFIG))
 
 
 def test_the_environment_names_versions_and_devices(tmp_path):
@@ -193,9 +163,8 @@ def test_the_environment_names_versions_and_devices(tmp_path):
     assert stored['python'] == '.'.join(map(str, sys.version_info[:3]))
     assert stored['devices'] == {'cpu': 2}
     assert stored['modules'] == {}
-    assert set(stored) == {
-        *('python', 'packages', 'platform', 'processor', 'devices', 'git', 'modules')
-    }
+    entries = {'python', 'packages', 'platform', 'processor', 'devices', 'git'}
+    assert set(stored) == entries | {'modules'}
 
 
 def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace as Namespace
 
 import pytest
 import small_runs
@@ -15,7 +14,7 @@ from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import flags
 from experiments.errors import UserError
 from experiments.evaluation import evaluator
-from experiments.runs import directory, metrics_log, trained_run
+from experiments.runs import directory, metrics_log
 from experiments.training.metrics import Progress, stops_early
 from flaxformer_lite.ops.loss_of_logits import LossSums
 from flaxformer_lite.training import loss_scale
@@ -96,28 +95,6 @@ def whole(data, tmp_path_factory):
     path = tmp_path_factory.mktemp('runs') / 'whole'
     start(data, path)
     return path
-
-
-def test_edited_scores_are_told_where_a_run_resumes_and_where_they_decide(
-    data, whole, tmp_path, capsys
-):
-    path = tmp_path / 'run'
-    shutil.copytree(whole, path)
-    (path / 'result.json').unlink()
-    file = path / metrics_log.NAME
-    said = f'warning: {file}: was edited, damaged or removed after the run wrote it\n'
-    capsys.readouterr()
-    evaluation = dict(average=1, average_of='best', metrics='[bleu, chrf]', best='')
-    config = Namespace(evaluation=Namespace(**evaluation), train=Namespace(patience=0))
-    checkpoints = trained_run.open_trained(path).checkpoints
-    scores = trained_run._dev_scores(checkpoints, config)
-    assert list(scores) == [2, 4] and capsys.readouterr().err == ''
-    file.write_text(file.read_text().replace('"chrf": ', '"chrf": 9'))
-    assert trained_run._dev_scores(checkpoints, config).keys() == scores.keys()
-    assert capsys.readouterr().err == said
-    start(data, path)
-    out = capsys.readouterr().out
-    assert out.count(said) == 1 and 'resuming at step 4' in out
 
 
 def test_a_run_whose_checkpoints_were_deleted_begins_again_and_says_so(

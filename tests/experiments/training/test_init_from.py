@@ -184,8 +184,8 @@ def check_record(source, path):
     assert record['averaged_steps'] == [1, 2]
     assert (record['anew'], record['left_out']) == ([], [])
     assert record['tokenizer'] == 'init_from'
-    for name in (trained_run.TOKENIZER, f'{trained_run.TOKENIZER}.sha256'):
-        assert (path / name).read_bytes() == (source / name).read_bytes()
+    name = trained_run.TOKENIZER
+    assert (path / name).read_bytes() == (source / name).read_bytes()
 
 
 def test_its_tokenizer_comes_along_to_other_text(source, tmp_path):
