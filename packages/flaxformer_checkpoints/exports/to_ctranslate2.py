@@ -23,15 +23,18 @@ from flaxformer_checkpoints.exports.trained import Trained, draw_tokens, logits
 from flaxformer_lite.config import build, schema
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Component
+from flaxformer_lite.positions.rotary import RotaryPositions
+from flaxformer_lite.positions.shaw import ShawPositions
+from flaxformer_lite.positions.t5 import T5Positions
 from flaxformer_lite.training.batch import make_batch
 
 Params = Mapping[str, Any]
 
-# Field → its supported variants or values.
-_WRITTEN: dict[str, tuple[Any, ...]] = {
+# Field → its supported variants or values, which docs/packages list.
+SUPPORTED: dict[str, tuple[Any, ...]] = {
     'architecture': ('encoder_decoder',),
     'attention': ('softmax',),
-    'positions': ('none', 'sinusoidal', 'learned', 'rotary'),
+    'positions': ('none', 'sinusoidal', 'learned', 'rotary', 't5', 'shaw'),
     'cross.positions': ('none',),
     'continuous_positions': (False,),
     'norm': ('layer', 'rms'),
@@ -46,7 +49,8 @@ _WRITTEN: dict[str, tuple[Any, ...]] = {
 # `check_scores` detects the effect of all other fields.
 _ARGUMENTS = (
     *('dropout', 'scale', 'interleaved', 'scaled_down', 'offset'),
-    *('max_length', 'max_wavelength'),
+    *('max_length', 'max_wavelength', 'buckets', 'max_distance'),
+    *('query_key_norm', 'query_key_offset'),
     *('epsilon', 'bias', 'd_ff', 'tanh'),
 )
 # Minimum rows of a position table, which limits the length of sentences.
@@ -87,21 +91,33 @@ def check_model(config: ModelConfig) -> None:
     """Raises UserError for components that CTranslate2 doesn't support."""
     for field in schema.fields():
         value = config.get(field)
-        kind = field if field in _WRITTEN else field.rpartition('.')[2]
-        if kind not in _WRITTEN or value is None:
+        kind = field if field in SUPPORTED else field.rpartition('.')[2]
+        if kind not in SUPPORTED or value is None:
             continue
         refused = f'--to=ctranslate2: model.{field}={value}: '
         variant, arguments = value, {}
         if isinstance(value, Component):
             variant, arguments = value.name, value.arguments
-        if variant not in _WRITTEN[kind]:
-            known = ', '.join(map(str, _WRITTEN[kind]))
+        if variant not in SUPPORTED[kind]:
+            known = ', '.join(map(str, SUPPORTED[kind]))
             raise UserError(f'{refused}CTranslate2 supports only {known}.')
         for argument in arguments:
             if argument not in _ARGUMENTS:
                 raise UserError(
                     f'{refused}CTranslate2 has no {argument} for {variant}.'
                 )
+    _check_cross_norm(config)
+
+
+def _check_cross_norm(config: ModelConfig) -> None:
+    field = config.deciding_field('attention', 'cross')
+    is_normalized = config.get(field).arguments.get('query_key_norm')
+    if is_normalized and config.cross_sizes().num_heads > 1:
+        raise UserError(
+            f'--to=ctranslate2: model.{field}={config.get(field)}: in cross-attention, '
+            'CTranslate2 normalizes the queries of all heads together. Train with '
+            'model.cross.attention=softmax.'
+        )
 
 
 def _described(trained: Trained, config: ModelConfig) -> Any:
@@ -144,6 +160,7 @@ def _described(trained: Trained, config: ModelConfig) -> Any:
 def _options(stack: Any, params: Params) -> dict[str, Any]:
     block = stack.block
     sizes = block.self_attention.sizes
+    positions = block.self_attention.positions
     options = dict(
         num_layers=stack.num_layers,
         num_heads=sizes.num_heads,
@@ -154,10 +171,13 @@ def _options(stack: Any, params: Params) -> dict[str, Any]:
         layernorm_embedding='embedding_norm' in params,
         ffn_glu='gate' in params['layer_0']['feed_forward'],
         rms_norm=not block.residual.norm.biased,
+        qk_norm=block.self_attention.core_attention.query_key_norm,
+        relative_attention_bias=isinstance(positions, T5Positions),
+        relative_position=isinstance(positions, ShawPositions),
     )
-    if stack.positions.in_attention:
+    if isinstance(positions, RotaryPositions):
         options['rotary_dim'] = sizes.d_k
-        options['rotary_base'] = stack.positions.max_wavelength
+        options['rotary_base'] = positions.max_wavelength
     return options
 
 
@@ -178,6 +198,7 @@ def _described_stack(stack: Any, params: Params, rows: int) -> Any:
     from ctranslate2.specs import transformer_spec
 
     block = stack.block
+    positions = block.self_attention.positions
     kind: Any = transformer_spec.TransformerEncoderSpec
     if block.cross_attention is not None:
         kind = transformer_spec.TransformerDecoderSpec
@@ -187,7 +208,7 @@ def _described_stack(stack: Any, params: Params, rows: int) -> Any:
         _fill_norm(theirs.layernorm_embedding, params['embedding_norm'], offset)
     if 'final' in params:
         _fill_norm(theirs.layer_norm, params['final']['norm'], offset)
-    if not stack.positions.in_attention:
+    if not positions.in_attention and not isinstance(positions, T5Positions):
         table_TD = _table(stack, params.get('positions', {}), rows)
         theirs.position_encodings.encodings = table_TD
     for i, layer in enumerate(theirs.layer):
@@ -195,6 +216,9 @@ def _described_stack(stack: Any, params: Params, rows: int) -> Any:
         _fill_attention(
             layer.self_attention, block.self_attention, ours['self_attention']
         )
+        if isinstance(positions, T5Positions):
+            # Every layer names the one table of the stack.
+            _fill_biases(layer.self_attention, positions, params['positions'])
         norms = [layer.self_attention.layer_norm]
         if block.cross_attention is not None:
             _fill_attention(
@@ -253,6 +277,26 @@ def _fill_attention(theirs: Any, attention: Any, params: Params) -> None:
     kernel_HUD = params['out_proj']['kernel']
     kernel = kernel_HUD.reshape(-1, kernel_HUD.shape[-1])
     _fill_linear(out, {**params['out_proj'], 'kernel': kernel})
+    _fill_query_key_norm(theirs, attention.core_attention, params)
+    if isinstance(attention.positions, ShawPositions):
+        theirs.relative_position_keys = params['positions']['key']
+        theirs.relative_position_values = params['positions']['value']
+
+
+def _fill_query_key_norm(theirs: Any, core: Any, params: Params) -> None:
+    if not core.query_key_norm:
+        # Their decoder gives both of its attentions the norms, or none.
+        theirs.__dict__.pop('q_norm', None)
+        theirs.__dict__.pop('k_norm', None)
+        return
+    norms = params['core_attention']
+    _fill_norm(theirs.q_norm, norms['query_norm'], core.query_key_offset)
+    _fill_norm(theirs.k_norm, norms['key_norm'], core.query_key_offset)
+
+
+def _fill_biases(theirs: Any, positions: T5Positions, params: Params) -> None:
+    theirs.relative_attention_bias = params['table']
+    theirs.relative_attention_max_distance = np.int32(positions.max_distance)
 
 
 def _fill_linear(theirs: Any, *parts: Params) -> None:

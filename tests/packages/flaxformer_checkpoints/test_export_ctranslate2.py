@@ -1,5 +1,8 @@
 """Tests of export to CTranslate2; with that package, slow tests compare results."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +18,7 @@ from experiments.errors import UserError
 from flaxformer_checkpoints.exports import to_ctranslate2
 from flaxformer_checkpoints.exports.trained import Trained
 from flaxformer_lite.config import build
-from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.config.schema import FOLDERS, ModelConfig
 from parallel_grammar.source import Grammar
 
 SIZES = dict(d_model=24, num_layers=1, decoder__num_layers=2, num_heads=2, d_ff=40)
@@ -60,6 +63,31 @@ CASES = {
     'offset': dict(
         norm='rms(offset=1.0)', residual='pre_norm', decoder__feed_forward='silu'
     ),
+    'query_key_norm': dict(
+        attention='softmax(query_key_norm=True, query_key_offset=1.0)',
+        cross__attention='softmax',
+        norm='rms',
+        residual='pre_norm',
+        positions='rotary',
+        feed_forward='swiglu',
+        **UNEQUAL,
+    ),
+    'query_key_norm_in_decoder': dict(
+        decoder__attention='softmax(query_key_norm=True)',
+        cross__num_heads=1,
+        cross__d_k=12,
+        cross__d_v=12,
+        decoder__num_heads=1,
+    ),
+    # Distances in the sentences reach beyond these.
+    't5': dict(
+        positions='t5(buckets=8, max_distance=16)',
+        residual='pre_norm',
+        decoder__num_heads=3,
+        decoder__d_k=8,
+        decoder__d_v=8,
+    ),
+    'shaw': dict(positions='shaw(max_distance=5)', num_kv_heads=1),
     'multi_query': dict(num_kv_heads=1, attention='softmax(scale=0.3)'),
     'widths': dict(
         decoder__d_model=36,
@@ -91,6 +119,11 @@ def config_with(fields):
             dict(continuous_positions=True),
             'model.continuous_positions=True: CTranslate2',
         ),
+        (
+            dict(attention='softmax(query_key_norm=True)'),
+            'model.attention=softmax(query_key_norm=True): in cross-attention',
+        ),
+        (dict(positions='t5(per_layer=True)'), 'CTranslate2 has no per_layer for t5'),
         (dict(norm='batch'), 'model.norm=batch: CTranslate2 supports only layer, rms'),
         (
             dict(merged_attention=True),
@@ -121,6 +154,16 @@ def test_what_is_not_computed_is_refused_by_its_field(given, words):
 @pytest.mark.parametrize('name', CASES)
 def test_what_is_computed_is_not_refused(name):
     to_ctranslate2.check_model(config_with(CASES[name]))
+
+
+def test_the_guide_lists_the_supported_components():
+    page = Path('docs/packages/flaxformer_checkpoints/export.md').read_text('utf-8')
+    rows = re.findall(r'^\| `(\w+)` \| (.*) \|$', page, flags=re.M)
+    for field, cell in rows:
+        known = FOLDERS[field].names()
+        named = set(re.findall(r'`(\w+)`', cell)).intersection(known)
+        assert named == set(to_ctranslate2.SUPPORTED[field]), field
+    assert {'positions', 'attention', 'norm'} < dict(rows).keys()
 
 
 @pytest.fixture(scope='module')
