@@ -222,26 +222,12 @@ def make_train_step(
             function = sum_over_data(batch_gradients)
         scale = _loss_scale(model, state)
         output, batch_stats = function((state.variables, key, loss, scale), batch)
-        gradients = _keep_start_at_zero(model, output.gradients, state.params)
+        tokens = model.special_tokens
+        gradients = tokens.adjust_gradients(output.gradients, state.params)
         output = output._replace(gradients=gradients)
         return _update(optimizer, state, output, batch_stats, frozen)
 
     return train_step
-
-
-def _keep_start_at_zero(model: Model, gradients: Any, params: Any) -> Any:
-    """Returns gradients that keep a zero start embedding at zero.
-
-    Marian's start token is padding, and CTranslate2 has no weights for it.
-    """
-    tokens = model.special_tokens
-    if tokens.bos != tokens.padding or 'embedding' not in gradients:
-        return gradients
-    is_zero = ~jnp.any(params['embedding'][tokens.bos])
-    gradients_VD = gradients['embedding']
-    row_D = jnp.where(is_zero, 0, gradients_VD[tokens.bos])
-    gradients_VD = gradients_VD.at[tokens.bos].set(row_D)
-    return {**gradients, 'embedding': gradients_VD}
 
 
 def _loss_scale(model: Model, state: TrainState) -> jax.Array | float:
