@@ -14,7 +14,6 @@ from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
 from flaxformer_lite.layer_scope import (
     LayerOutputs,
     LayerScope,
-    requested_outputs,
     running_layer,
 )
 from flaxformer_lite.layers.blocks.base import Block
@@ -184,6 +183,7 @@ class Stack(Checked, nn.Module):
         encoder_kv: tuple[KeyValues, ...] | None = None,
         caches: tuple[CacheState, ...] | None = None,
         beam: BeamState | None = None,
+        outputs: LayerOutputs | None = None,
     ) -> tuple[jax.Array, tuple[CacheState, ...]]:
         """Runs all layers.
 
@@ -192,6 +192,7 @@ class Stack(Checked, nn.Module):
           encoder_kv: Result of `cross_kv`, in a decoder.
           caches: Result of `init_cache` or the previous call.
           beam: Step and visible slots; required with `caches`.
+          outputs: Receives the outputs of the layers.
 
         Returns:
           The output, float32 BTD, and each layer's cache, or its keys and values
@@ -203,7 +204,8 @@ class Stack(Checked, nn.Module):
             x_BTD = self.initial.initial_stream(x_BTD)
         context = self._with_bias(context)
         self._sow_stream(context, x_BTD)
-        x_BTD, caches = self._run_layers(x_BTD, context, encoder_kv, caches, beam)
+        arguments = context, encoder_kv, caches, beam, outputs
+        x_BTD, caches = self._run_layers(x_BTD, *arguments)
         return self.normalize(x_BTD, context), caches
 
     def normalize(self, x_BTD: jax.Array, context: AttentionContext) -> jax.Array:
@@ -222,7 +224,7 @@ class Stack(Checked, nn.Module):
 
         Args:
           layer: A module of the caller.
-          outputs: Value of `layer_outputs` for a call of the stack.
+          outputs: Those of a call of the stack.
         """
         scope = LayerScope(self.num_layers - 1, outputs.published)
         run_layer = self._run_layer(trains=True)
@@ -232,7 +234,7 @@ class Stack(Checked, nn.Module):
         return self.normalize(y_BTD, context)
 
     @_with_tied_params
-    def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
+    def _run_layers(self, x_BTD, context, encoder_kv, caches, beam, outputs):
         trains = caches is None
         run_layer = self._run_layer(trains)
         is_plain = run_layer is _call and self._is_unobserved()
@@ -256,7 +258,6 @@ class Stack(Checked, nn.Module):
             self._sow_stream(context, x_BTD)
             streams.append(x_BTD)
             new_caches.append(cache)
-        outputs = requested_outputs()
         if outputs is not None:
             outputs.streams += streams
             outputs.published |= earlier
