@@ -181,7 +181,7 @@ def make_train_step(
       ValueError: The loss or `remat` is unknown, or the model has no blocks. Tracing
         the step: the batch lacks an array, `accumulate` doesn't divide its rows,
         `frozen` names an unknown parameter, or a float16 model's state has no
-        `loss_scale`. The state was made with another optimizer or `frozen`.
+        `loss_scale`.
 
     Examples:
       >>> import flaxformer_lite
@@ -258,7 +258,6 @@ def _update(
     frozen: Set[str],
 ) -> tuple[TrainState, Metrics]:
     trained, held = freezing.split(state.params, frozen)
-    _check_opt_state(optimizer, state, trained)
     tokens = jnp.maximum(output.sums.tokens, 1)
     loss_scale = state.loss_scale
     divisor = tokens if loss_scale is None else tokens * loss_scale.scale
@@ -284,17 +283,6 @@ def _update(
         kept = kept.replace(loss_scale=loss_scale.adjusted(is_finite))
     scale = 1.0 if loss_scale is None else loss_scale.scale
     return kept, Metrics(output.sums, norm, output.aux_metrics, scale)
-
-
-def _check_opt_state(
-    optimizer: optax.GradientTransformation, state: TrainState, trained: Any
-) -> None:
-    expected = jax.eval_shape(optimizer.init, trained)
-    if jax.tree.structure(expected) != jax.tree.structure(state.opt_state):
-        raise ValueError(
-            'state.opt_state: made with another optimizer or other `frozen` paths. '
-            'Pass the same to init_state or TrainState.create as to make_train_step.'
-        )
 
 
 def _sum_over_parts(
