@@ -7,13 +7,12 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import DROPOUT_AXES, ModelConfig
-from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.layers.scanned_stack import ScannedStack
-from flaxformer_lite.layers.stack import Stack
+from flaxformer_lite.layers.stack import EntityEncoder, Stack
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sizes import Role, Sizes
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens

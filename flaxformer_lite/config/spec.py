@@ -21,7 +21,7 @@ import sys
 import traceback
 import types
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -315,26 +315,38 @@ def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
         ) from None
 
 
-def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> str:
-    """Returns one line about an unknown component, given each folder's message."""
-    reasons = set(refused)
-    if len(reasons) == 1:
-        return reasons.pop()
-    try:
-        name, _ = parse(part)
-    except ValueError as error:  # folders add different suggestions to it
-        return str(error)
-    if '.' in name:
-        return (
-            f'{name} is not a component. Derive it from the base class of its kind, '
-            'such as flaxformer_lite.losses.base.Loss.'
+def kind_of(part: Spec, folders: Mapping[str, Folder]) -> str:
+    """Returns the kind of a component: the key of the folder that finds it.
+
+    Raises:
+      ValueError: No folder finds it, or several do.
+    """
+    kinds, refused = [], set()
+    for kind, folder in folders.items():
+        try:
+            folder.find(part)
+            kinds.append(kind)
+        except ValueError as error:
+            refused.add(str(error))
+    if len(kinds) == 1:
+        return kinds[0]
+    if len(refused) == 1 and not kinds:
+        raise ValueError(*refused)
+    name, _ = parse(part)
+    problem = 'is not a component'
+    if kinds:
+        problem = f'matches several kinds of component: {", ".join(kinds)}'
+        fix = 'Pass its kind.'
+    elif '.' in name:
+        fix = (
+            'Derive it from the base class of its kind, such as '
+            'flaxformer_lite.losses.base.Loss.'
         )
-    known = sorted({x for folder in folders for x in folder.names()})
-    close = ', '.join(difflib.get_close_matches(name, known)) or 'none'
-    return (
-        f'{validation.quote(name)} is not a component, nor the path of a class, such '
-        f'as my_package.my_module.MyClass. Close matches: {close}.'
-    )
+    else:
+        known = sorted({x for folder in folders.values() for x in folder.names()})
+        close = ', '.join(difflib.get_close_matches(name, known)) or 'none'
+        fix = f'Close matches: {close}. Pass the path of your own class.'
+    raise ValueError(f'{validation.quote(name)} {problem}. {fix}')
 
 
 def text(spec: Spec) -> str:
