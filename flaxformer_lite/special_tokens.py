@@ -3,13 +3,12 @@
 import dataclasses
 from typing import Annotated, Any
 
-from flaxformer_lite.validation import Checked, Range
+from flaxformer_lite.validation import FrozenDataclass, Range
 
 Token = Annotated[int, Range(at_least=0)]
 
 
-@dataclasses.dataclass(frozen=True)
-class SpecialTokens(Checked):
+class SpecialTokens(FrozenDataclass):
     """Ids of the special tokens. Default to those of this project's tokenizers.
 
     The start token may be padding, as in T5 and Marian, or the end token, as in BART.
