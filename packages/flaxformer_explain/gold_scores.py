@@ -97,11 +97,11 @@ class Maps(NamedTuple):
 
     Attributes:
       source: Weights of source words, [target words, source words].
-      target: Weights of earlier target words; None if a method has none.
+      target: Weights of earlier target words, [target words, target words].
     """
 
     source: np.ndarray
-    target: np.ndarray | None = None
+    target: np.ndarray
 
 
 def position_maps(gold: 'Gold') -> Maps:
@@ -190,8 +190,7 @@ def _rankings(
             row_N = maps.source[target][candidates_S]
             yield 'source', phenomenon, row_N, relevant_N
         relevant_N = np.isin(np.arange(target), targets)
-        is_choice = relevant_N.any() and not relevant_N.all()
-        if maps.target is not None and is_choice:
+        if relevant_N.any() and not relevant_N.all():
             yield 'target', phenomenon, maps.target[target][:target], relevant_N
 
 
