@@ -48,7 +48,7 @@ def main() -> None:
     from flaxformer_lite import testing
 
     with user_errors():
-        kind = args.kind or _kind_of(args.part)
+        kind = args.kind or spec.kind_of(args.part, KINDS)
         try:
             if kind in variants.FOLDERS:
                 findings = testing.findings(args.part, kind, args.quick)
@@ -66,24 +66,6 @@ def main() -> None:
     print(console.table(['contract', 'holds', 'counterexample'], rows))
     if testing.broken(findings):
         sys.exit(1)
-
-
-def _kind_of(part: str) -> str:
-    found, refused = [], []
-    for kind, folder in KINDS.items():
-        try:
-            folder.find(part)
-            found.append(kind)
-        except ValueError as error:
-            refused.append(str(error))
-    if len(found) > 1:
-        raise UserError(
-            f'{part} matches several kinds of component. Pass '
-            f'--kind={" or ".join(found)}.'
-        )
-    if not found:
-        raise UserError(spec.refusal(part, KINDS.values(), refused))
-    return found[0]
 
 
 def _make_devices() -> None:

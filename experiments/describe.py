@@ -113,7 +113,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     devices = mesh.make_mesh(**vars(config.mesh))
     made = components.build(config)
     check.check_backend(config)
-    rows, length = batch_shape(config)
+    rows, length = batch_shape(config.batch, config.train.accumulate)
     multiple = config.train.accumulate * devices.row_shards
     shape = math.ceil(rows / multiple) * multiple, length
     teacher = open_teacher(config.train.teacher)

@@ -19,6 +19,7 @@ from flaxformer_lite.interventions.context import as_pytree
 from flaxformer_lite.interventions.decoding import decode_functions
 from flaxformer_lite.interventions.hooks import with_separate_layers
 from flaxformer_lite.interventions.names import Interventions
+from flaxformer_lite.kv_cache import with_float32_slots
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
@@ -30,13 +31,20 @@ EXTRA_LENGTH = 50
 
 
 class DecodingOptions(NamedTuple):
-    """Static arguments of `decode_rows`. `length` limits all targets."""
+    """Static arguments of `decode_rows`.
+
+    Attributes:
+      length: Limit of all targets, in tokens.
+      float32_cache: Whether caches hold bfloat16 values as float32, which is faster on
+        CPU.
+    """
 
     strategy: Strategy
     processors: tuple[Processor, ...]
     length: int
     special_tokens: SpecialTokens
     n_best: int = 1
+    float32_cache: bool = False
 
 
 def as_strategy(strategy: Spec) -> Strategy:
@@ -122,10 +130,6 @@ def generate(
         key = jax.random.key(0)
     arrays = variables, key, source_BS, max_len_B
     if interventions:
-        if isinstance(model, Ensemble):
-            raise ValueError(
-                'interventions: an ensemble has no activations. Pass one of its models.'
-            )
         interventions = as_pytree(interventions)
     return _generate(
         model, settings, interceptor_keys(), *arrays, interventions or None
@@ -244,6 +248,8 @@ def decode_inputs(
     else:
         decode_step = functools.partial(model.apply, variables, method='decode_step')
         state = model.apply(variables, source_BS, method='prefill')
+    if settings.float32_cache:
+        state = with_float32_slots(state)
     length = settings.length
     if model.max_length is not None:
         length = min(length, model.max_length)

@@ -5,7 +5,6 @@ hypotheses go to slots i·N … i·N + N − 1. A mask selects the slots of each
 so reordering beams moves nothing.
 """
 
-import contextlib
 from typing import Any, Self
 
 import jax
@@ -79,8 +78,7 @@ class Cache(struct.PyTreeNode):
     @classmethod
     def starting_with(cls, prefix: KeyValues) -> Self:
         """Returns the cache of a prefix, without slots for generated tokens."""
-        slots = jax.tree.map(_to_stored_dtype, prefix)
-        return cls(slots, slots.positions_BS.shape[-1])
+        return cls(prefix, prefix.positions_BS.shape[-1])
 
     def append(self, new: KeyValues, beam: BeamState) -> tuple[Self, KeyValues]:
         """Writes the N new tokens to the slots of their step.
@@ -110,24 +108,6 @@ class Cache(struct.PyTreeNode):
         return self.replace(slots=jax.tree.map(extend, self.slots))
 
 
-# As in `ops/choose.py`: part of JAX's cache key, so a change retraces functions.
-_are_float32 = jax.make_user_context(False)
-
-
-def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
-    """Context in which new caches hold bfloat16 values as float32 (same values).
-
-    On CPU, XLA can't update bfloat16 in place. Open the context during tracing.
-    """
-    return _are_float32(are)
-
-
-def _to_stored_dtype(x: jax.Array) -> jax.Array:
-    if x.dtype == jnp.bfloat16 and _are_float32.value:
-        return x.astype(jnp.float32)
-    return x
-
-
 class LayersCache(struct.PyTreeNode):
     """The stacked caches of a stack, with an axis of layers after the batch axis."""
 
@@ -139,6 +119,21 @@ class LayersCache(struct.PyTreeNode):
             return cache.allocate(hypotheses, tokens)
 
         return self.replace(caches=jax.vmap(extend, 1, 1)(self.caches))
+
+
+def with_float32_slots(state: Any) -> Any:
+    """Returns a decoding state whose caches hold bfloat16 values as float32.
+
+    On CPU, XLA can't update bfloat16 in place.
+    """
+
+    def widen(x):
+        return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
+
+    def convert(x):
+        return jax.tree.map(widen, x) if isinstance(x, Cache) else x
+
+    return jax.tree.map(convert, state, is_leaf=lambda x: isinstance(x, Cache))
 
 
 def gather_beams(x_BN: jax.Array, index_BM: jax.Array) -> jax.Array:

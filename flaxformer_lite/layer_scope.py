@@ -35,6 +35,8 @@ class LayerScope(struct.PyTreeNode):
     published: dict[str, Published] = dataclasses.field(default_factory=dict)
 
 
+# Not an argument: attention, residual connections and blocks, also those of users, have
+# signatures without it, and most variants don't need it.
 _scope: contextvars.ContextVar[LayerScope | None] = contextvars.ContextVar(
     'scope', default=None
 )
@@ -112,7 +114,7 @@ def publish(name: str, value: jax.Array) -> None:
 
 @dataclasses.dataclass
 class LayerOutputs:
-    """The outputs of a stack's layers.
+    """The outputs of a stack's layers, which a call of the stack adds.
 
     Attributes:
       streams: The input of the first layer, then the residual stream after each layer.
@@ -122,24 +124,3 @@ class LayerOutputs:
 
     streams: list[jax.Array] = dataclasses.field(default_factory=list)
     published: dict[str, Published] = dataclasses.field(default_factory=dict)
-
-
-_outputs: contextvars.ContextVar[LayerOutputs | None] = contextvars.ContextVar(
-    'outputs', default=None
-)
-
-
-@contextlib.contextmanager
-def layer_outputs() -> Iterator[LayerOutputs]:
-    """Context in which the next call of a stack adds its layers' outputs."""
-    outputs = LayerOutputs()
-    token = _outputs.set(outputs)
-    try:
-        yield outputs
-    finally:
-        _outputs.reset(token)
-
-
-def requested_outputs() -> LayerOutputs | None:
-    """Returns the value of the enclosing `layer_outputs`, or None outside of one."""
-    return _outputs.get()

@@ -156,6 +156,8 @@ class AttentionContext(NamedTuple):
         return self._replace(mask_BHTS=mask_BHTS, bias_BHTS=bias_BHTS)
 
 
+# Not an argument: only norm `batch` and feed-forward `mixture` need it, but all norms,
+# residual connections and feed-forward networks would have to pass it on.
 _valid: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar(
     'valid', default=None
 )

@@ -245,8 +245,9 @@ def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
     return function(*whole, *divided)
 
 
-# Number of devices among which `sum_over_data` divides the rows. It is part of JAX's
-# cache key, so a layer traced outside `sum_over_data` is traced again inside it.
+# Number of devices among which `sum_over_data` divides the rows. Not an argument: all
+# modules would have to pass it to dropout, which draws the bits of all rows. It is part
+# of JAX's cache key, so a layer traced outside `sum_over_data` is traced again inside.
 _shares_of_rows = jax.make_user_context(1)
 
 

@@ -91,7 +91,7 @@ def build(
         best_metric=metrics.deciding(by_name, config.evaluation.best),
         decoding=decoding,
         model=model,
-        frozen=frozen.paths(config, model),
+        frozen=frozen.paths(config.train.freeze, model),
         loss=loss,
         optimizer=optimizer.make(config),
     )

@@ -11,7 +11,7 @@ from jax.interpreters import partial_eval
 from jax.sharding import AbstractMesh
 
 from experiments.config import components
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import BatchConfig, ExperimentConfig
 from experiments.costs.flops import flops as count_flops
 from experiments.data.collate import abstract_batch
 from experiments.errors import UserError, user_errors
@@ -62,16 +62,18 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
       flops: FLOPs of a batch, and of the `train.steps` of training.
     """
     made = components.build(config)
-    rows, length = batch_shape(config)
+    accumulate = config.train.accumulate
+    rows, length = batch_shape(config.batch, accumulate)
     state = _abstract_state(made)
     trained, _ = freezing.split(state.params, made.frozen)
     loss = None if config.train.teacher else made.loss
     arguments = state.variables, loss, made.frozen, made.tokenizer.source_features
-    once = flops_per_token(config, made.model, *arguments)
+    part = rows // accumulate, length
+    once = flops_per_token(part, made.model, *arguments)
     again = 0
     if config.train.remat != NONE:
         rematerialised = made.model.with_remat(config.train.remat)
-        twice = flops_per_token(config, rematerialised, *arguments)
+        twice = flops_per_token(part, rematerialised, *arguments)
         again = twice['total'] - once['total']
     arrays = {
         'parameters': state.params,
@@ -96,7 +98,7 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
 
 
 def flops_per_token(
-    config: ExperimentConfig,
+    shape: tuple[int, int],
     model: Model,
     variables: Any,
     loss: Loss | None,
@@ -106,6 +108,7 @@ def flops_per_token(
     """Computes FLOPs of a training step by part and in total, without a teacher's.
 
     Args:
+      shape: Rows of a microbatch, and their length.
       variables: Arrays or their shapes.
       loss: Defaults to the default loss, as for a loss with a teacher.
       frozen: Paths of the parameters that are not trained.
@@ -113,11 +116,9 @@ def flops_per_token(
     Raises:
       ValueError: As `flops.flops`.
     """
-    rows, length = batch_shape(config)
-    rows //= config.train.accumulate
-    batch = abstract_batch((rows, length), source_features)
+    batch = abstract_batch(shape, source_features)
     step = _step(model, variables, batch, frozen, loss or DEFAULT_LOSS)
-    return _by_part(count_flops(step), rows * length)
+    return _by_part(count_flops(step), math.prod(shape))
 
 
 def _bytes(arrays: dict[str, Any], mesh: AbstractMesh) -> dict[str, int]:
@@ -133,18 +134,16 @@ def _bytes(arrays: dict[str, Any], mesh: AbstractMesh) -> dict[str, int]:
     return found
 
 
-def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
+def batch_shape(batch: BatchConfig, accumulate: int) -> tuple[int, int]:
     """Returns the rows of a batch, and their length."""
-    length = config.batch.max_length
-    parts = config.train.accumulate
-    multiple = config.batch.rows_multiple * parts
-    rows = config.batch.tokens // length // multiple * multiple
+    length = batch.max_length
+    multiple = batch.rows_multiple * accumulate
+    rows = batch.tokens // length // multiple * multiple
     if not rows:
         raise UserError(
-            f'batch.tokens={config.batch.tokens} is less than one batch: '
-            f'batch.rows_multiple={config.batch.rows_multiple} × '
-            f'batch.max_length={length} × train.accumulate={parts}. Set it to at least '
-            f'{length * multiple}.'
+            f'batch.tokens={batch.tokens} is less than one batch: '
+            f'batch.rows_multiple={batch.rows_multiple} × batch.max_length={length} × '
+            f'train.accumulate={accumulate}. Set it to at least {length * multiple}.'
         )
     return rows, length
 

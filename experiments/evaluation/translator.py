@@ -25,7 +25,6 @@ from experiments.errors import UserError, check_list
 from experiments.runtime import mesh
 from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
-from flaxformer_lite import kv_cache
 from flaxformer_lite.decoding import DecodeResult
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
@@ -248,11 +247,15 @@ def _search(
         # Languages differ in the value of the token only, and share a program.
         processors = (*forced_prefix(first_token), *own)
         settings = DecodingOptions(
-            strategy, processors, length, model.special_tokens, n_best
+            strategy,
+            processors,
+            length,
+            model.special_tokens,
+            n_best,
+            float32_cache=jax.default_backend() == 'cpu',
         )
         arrays = (source_BS, max_len_B, numbers_B)
-        with kv_cache.float32_slots(jax.default_backend() == 'cpu'):
-            return decode_rows(model, settings, variables, key, *arrays, interventions)
+        return decode_rows(model, settings, variables, key, *arrays, interventions)
 
     jitted = jax.jit(decode, out_shardings=devices.readable_rows())
     return Program(jitted)

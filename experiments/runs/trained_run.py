@@ -20,6 +20,7 @@ from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import adapters
 from flaxformer_lite.config import build
+from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import freezing
 
@@ -59,7 +60,7 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
             f'{path} has no complete checkpoint yet. Let the run train longer.'
         )
     checkpoints.scores = _dev_scores(checkpoints, config)
-    vocabulary = open_tokenizer(config, path)
+    vocabulary = open_tokenizer(config.tokenizer, path)
     with prefix_errors(path), user_errors():
         model = build.model(
             config.model, vocabulary.vocab_size, vocabulary.special_tokens
@@ -72,14 +73,14 @@ def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> Train
     return TrainedRun(config, vocabulary, model, checkpoints, decoding)
 
 
-def open_tokenizer(config: ExperimentConfig, path: Path) -> Tokenizer:
+def open_tokenizer(spec: Spec, path: Path) -> Tokenizer:
     """Opens the tokenizer of the run in a directory.
 
     Raises UserError if it isn't the one of the newest checkpoint. Checkpoints of
     earlier versions don't name theirs.
     """
     file = path / TOKENIZER
-    found = tokenizers.open_saved(config.tokenizer, file)
+    found = tokenizers.open_saved(spec, file)
     checkpoints = Checkpoints(path / CHECKPOINTS)
     for step in checkpoints.steps()[-1:]:
         digest = found.model_digest

@@ -101,7 +101,7 @@ def vocabulary(
     if origin is not None:
         return origin.tokenizer or train()
     if config.init_from and read_record(path)['tokenizer'] == 'init_from':
-        return trained_run.open_tokenizer(config, path)
+        return trained_run.open_tokenizer(config.tokenizer, path)
     return train()
 
 
@@ -178,7 +178,7 @@ def compare(config: ExperimentConfig, run: TrainedRun, model: Model) -> Comparis
             theirs = _resized(run.model, model)
         here, there = _kinds(model), _kinds(theirs)
         added = _adapters(model, here)
-        ignored = _ignored(config, here.keys() | there.keys())
+        ignored = _ignored(config.init_ignore, here.keys() | there.keys())
         inherited = _adapters(run.model, there) - ignored
         _check_adapters(config, run, model, here, inherited)
         fitting = _fitting_paths(here, there, added, ignored, config)
@@ -228,14 +228,13 @@ def _has_published_base(run: TrainedRun) -> bool:
     return directory.is_converted(directory.read_config(path))
 
 
-def _ignored(config: ExperimentConfig, paths: Collection[str]) -> set[str]:
-    if not config.init_ignore:
+def _ignored(pattern: str, paths: Collection[str]) -> set[str]:
+    if not pattern:
         return set()
-    ignored = {x for x in paths if re.search(config.init_ignore, _name(x))}
+    ignored = {x for x in paths if re.search(pattern, _name(x))}
     if not ignored:
         raise UserError(
-            f'init_ignore={quote(config.init_ignore)} matches no parameter. Leave it '
-            'out.'
+            f'init_ignore={quote(pattern)} matches no parameter. Leave it out.'
         )
     return ignored
 

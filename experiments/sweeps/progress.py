@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from experiments.command_line import console
-from experiments.config.schema import ExperimentConfig
 from experiments.runs import reading
 from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -112,7 +111,7 @@ def plan(sweep: Sweep, is_exact: bool = False) -> str:
             f'FLOPs of all arms are estimated from {sweep.base}, by training tokens. '
             '--costs counts those of each arm.'
         )
-    lines.append(total_cost(left, spent, sweep.all_runs[0].config))
+    lines.append(total_cost(left, spent, sweep.all_runs[0].config.model.dtype))
     return '\n'.join(lines)
 
 
@@ -234,27 +233,27 @@ def _hours(left: Sequence[Work], spent: Sequence[Work]) -> float | None:
 
 
 def total_cost(
-    left: Sequence[Work], spent: Sequence[Work], config: ExperimentConfig | None = None
+    left: Sequence[Work], spent: Sequence[Work], dtype: str | None = None
 ) -> str:
     """Formats the cost of the runs left: FLOPs, and hours if known.
 
     Args:
-      config: Without similar finished runs, gives the type of a timed matrix product.
+      dtype: That of a timed matrix product, without similar finished runs.
     """
     total = sum(work.flops or 0.0 for work in left)
     text = f'cost: {console.cell(float(total))} FLOPs'
     hours = _hours(left, spent)
     if hours:
         text += f', about {hours:.2g} worker hours (from similar runs)'
-    elif hours is None and total and config is not None:
-        text += f', {_least_hours(total, config)}'
+    elif hours is None and total and dtype is not None:
+        text += f', {_least_hours(total, dtype)}'
     return text
 
 
-def _least_hours(flops: float, config: ExperimentConfig) -> str:
+def _least_hours(flops: float, dtype: str) -> str:
     if shutil.which('nvidia-smi'):
         return 'hours unknown until a similar run has ended'
-    rate = _matmul_rate(config.model.dtype)
+    rate = _matmul_rate(dtype)
     return (
         f'at least {flops / rate / 3600:.2g} worker hours on this CPU: at '
         f'{rate / 1e9:.3g} GFLOP/s, the rate of one timed matrix product, which '

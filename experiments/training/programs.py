@@ -88,9 +88,11 @@ class TrainingPrograms:
     def flops_per_token(self) -> int | None:
         """FLOPs of a training step per token, if they can be counted."""
         kind = self._kind
+        accumulate = kind.config.train.accumulate
         try:
+            rows, length = ledger.batch_shape(kind.config.batch, accumulate)
             return ledger.flops_per_token(
-                kind.config,
+                (rows // accumulate, length),
                 kind.model,
                 mesh.abstract_variables(kind.model),
                 None if kind.teacher else kind.loss,

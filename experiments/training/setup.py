@@ -14,7 +14,7 @@ from experiments.command_line import console
 from experiments.command_line.screen import Screen
 from experiments.config import check, components
 from experiments.config.components import Components
-from experiments.config.schema import ExperimentConfig, seed
+from experiments.config.schema import ExperimentConfig, TrainConfig, seed
 from experiments.data import corpus, filters, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
@@ -126,7 +126,7 @@ def prepare(
     pairs = _tokenize(data, vocabulary, cache, screen)
     batches = _batches(config, made, pairs, devices)
     _check_positions(made.model, batches, vocabulary, dev | final)
-    steps = count_steps(config, batches)
+    steps = count_steps(config.train, batches)
     shared, peak = _programs(config, made, steps, devices, teacher, programs)
     return RunSetup(
         config=config,
@@ -218,10 +218,10 @@ def find_origin(
     return warm_start.source(config, path, untrained, find)
 
 
-def count_steps(config: ExperimentConfig, batches: Batches) -> int:
+def count_steps(train: TrainConfig, batches: Batches) -> int:
     """Returns the lower of `train.steps` and `train.epochs`; 0 disables a limit."""
-    epochs = config.train.epochs * batches.batches_per_epoch
-    return min(limit for limit in (config.train.steps, epochs) if limit)
+    epochs = train.epochs * batches.batches_per_epoch
+    return min(limit for limit in (train.steps, epochs) if limit)
 
 
 def describe(setup: RunSetup, path: Path) -> str:

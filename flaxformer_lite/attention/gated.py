@@ -1,6 +1,5 @@
 """Softmax attention with gated heads (Qiu et al. 2025, "Gated Attention for LLMs")."""
 
-import dataclasses
 from typing import Annotated
 
 import jax
@@ -48,7 +47,6 @@ class GatedAttention(ScaledDotProduct):
         return y_BTHU * (scale * jax.nn.sigmoid(gate(x_BTD)))
 
 
-@dataclasses.dataclass(frozen=True)
 class _Zeros(Init):
     def matrix(self, key, fan_in, fan_out, name):
         return jnp.zeros((fan_in, fan_out))

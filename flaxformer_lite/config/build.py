@@ -7,13 +7,12 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import DROPOUT_AXES, ModelConfig
-from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.layers.scanned_stack import ScannedStack
-from flaxformer_lite.layers.stack import Stack
+from flaxformer_lite.layers.stack import EntityEncoder, Stack
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sizes import Role, Sizes
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
@@ -126,7 +125,8 @@ class Parts:
         layers = self._of_layers[: sizes.num_layers]
         blocks = tuple(Parts([layer])._block(role, sizes) for layer in layers)
         self._check_streams(role, blocks)
-        return blocks[: period_of(blocks)]
+        # Twice, because the blocks repeat as a whole: their period divides them.
+        return blocks[: variants.shortest_period(blocks * 2)]
 
     def _check_streams(self, role: Role, blocks: tuple[Block, ...]) -> None:
         numbers = {block.residual.num_streams for block in blocks}
@@ -308,15 +308,6 @@ class Parts:
     def _make(self, kind: str, role: str, **given: Any) -> Any:
         field = self.config.deciding_field(kind, role)
         return variants.make(field, self.config.get(field), **given)
-
-
-def period_of(layers: tuple[Any, ...]) -> int:
-    """Returns the length of the shortest prefix that repeats to all layers."""
-    for length in range(1, len(layers)):
-        times, rest = divmod(len(layers), length)
-        if not rest and layers == layers[:length] * times:
-            return length
-    return len(layers)
 
 
 def _check_shared(

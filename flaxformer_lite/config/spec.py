@@ -10,7 +10,6 @@ or pass the class or an object in Python.
 """
 
 import ast
-import cmath
 import dataclasses
 import difflib
 import functools
@@ -22,7 +21,7 @@ import sys
 import traceback
 import types
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -56,11 +55,6 @@ _elsewhere: set[str] = set()
 # Exceptions that Python raises for text it can't parse. Deeply nested text raises one
 # of the last two, depending on the Python version.
 _UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
-# A quoted text, a list of unquoted words, or one such word.
-_VALUES = re.compile(
-    r""""[^"]*"|'[^']*'|=\s*\[(?P<words>[^"'\[\](){}=]+)\]"""
-    r"""|[=:]\s*(?P<word>[^\s"'\[\](){},=]+)(?=\s*[,)\]}])"""
-)
 _OF_FLAX = ('parent', 'name')  # attributes that Flax adds to every module
 
 
@@ -192,10 +186,7 @@ class Component(str):
         texts = entries(str(self))
         if texts != [self]:
             return tuple(Component(text, folder) for text in texts)
-        try:
-            _ = self._parsed  # reports malformed text
-        except ValueError as error:
-            raise ValueError(f'{error}{_hint_for(str(self), folder)}') from None
+        _ = self._parsed  # reports malformed text
         return (self,)
 
     @classmethod
@@ -316,41 +307,46 @@ def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
         cls = _class_of(spec)
         return f'{cls.__module__}.{cls.__qualname__}', _attributes(spec)
     try:
-        name, arguments = _read(spec)
+        return _read(spec)
     except _UNREADABLE:
-        form = 'write name or name(argument=value, …)'
         raise ValueError(
-            f'{validation.quote(spec)} is not a spec: {_correction(spec) or form}'
+            f'{validation.quote(spec)} is not a spec: write name or '
+            'name(argument=value, …), with quotes around texts'
         ) from None
-    for argument, value in arguments.items():
-        floats = (x for x in numbers_in(value) if not isinstance(x, int))
-        if not all(map(cmath.isfinite, floats)):  # such as 1e999
-            raise ValueError(
-                f'{argument} must be finite, not {validation.quote(value)}'
-            )
-    return name, arguments
 
 
-def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> str:
-    """Returns one line about an unknown component, given each folder's message."""
-    reasons = set(refused)
-    if len(reasons) == 1:
-        return reasons.pop()
-    try:
-        name, _ = parse(part)
-    except ValueError as error:  # folders add different suggestions to it
-        return str(error)
-    if '.' in name:
-        return (
-            f'{name} is not a component. Derive it from the base class of its kind, '
-            'such as flaxformer_lite.losses.base.Loss.'
+def kind_of(part: Spec, folders: Mapping[str, Folder]) -> str:
+    """Returns the kind of a component: the key of the folder that finds it.
+
+    Raises:
+      ValueError: No folder finds it, or several do.
+    """
+    kinds, refused = [], set()
+    for kind, folder in folders.items():
+        try:
+            folder.find(part)
+            kinds.append(kind)
+        except ValueError as error:
+            refused.add(str(error))
+    if len(kinds) == 1:
+        return kinds[0]
+    if len(refused) == 1 and not kinds:
+        raise ValueError(*refused)
+    name, _ = parse(part)
+    problem = 'is not a component'
+    if kinds:
+        problem = f'matches several kinds of component: {", ".join(kinds)}'
+        fix = 'Pass its kind.'
+    elif '.' in name:
+        fix = (
+            'Derive it from the base class of its kind, such as '
+            'flaxformer_lite.losses.base.Loss.'
         )
-    known = sorted({x for folder in folders for x in folder.names()})
-    close = ', '.join(difflib.get_close_matches(name, known)) or 'none'
-    return (
-        f'{validation.quote(name)} is not a component, nor the path of a class, such '
-        f'as my_package.my_module.MyClass. Close matches: {close}.'
-    )
+    else:
+        known = sorted({x for folder in folders.values() for x in folder.names()})
+        close = ', '.join(difflib.get_close_matches(name, known)) or 'none'
+        fix = f'Close matches: {close}. Pass the path of your own class.'
+    raise ValueError(f'{validation.quote(name)} {problem}. {fix}')
 
 
 def text(spec: Spec) -> str:
@@ -407,9 +403,9 @@ def entries(spec: Spec) -> list[Spec]:
     try:
         return list(_entries(spec))
     except _UNREADABLE:
-        form = 'write [spec, spec, …]'
         raise ValueError(
-            f'{validation.quote(spec)} is not a list: {_correction(spec) or form}'
+            f'{validation.quote(spec)} is not a list: write [spec, spec, …], with '
+            'quotes around texts'
         ) from None
 
 
@@ -426,68 +422,14 @@ def _parse_expression(text: str) -> ast.expr:
         return ast.parse(text.strip(), mode='eval').body
 
 
-def _correction(spec: str) -> str:
-    """Returns how to correct a malformed spec, or `''` if unknown."""
-    hints = []
-    corrected = spec.strip()
-    if '\\' in spec:
-        hints.append('write / or \\\\ for \\')
-        corrected = re.sub(r'\\+', '/', corrected)
-    quoted = _VALUES.sub(_quoted, corrected)
-    if quoted != corrected:
-        hints.append('texts need quotes')
-    if not hints:
-        return ''
-    try:
-        for entry in _entries(quoted) if quoted.startswith('[') else [quoted]:
-            _read(entry)
-    except _UNREADABLE:
-        return ''
-    return f"{', and '.join(hints)}, as in '{quoted}'"
-
-
-def _hint_for(text: str, folder: Folder | None) -> str:
-    """Returns a suffix for a malformed spec whose name is nearly one of the folder."""
-    name = text.partition('(')[0].strip()
-    if folder is None or name in folder.names():
-        return ''
-    return validation.did_you_mean(name, folder.names())
-
-
-def _quoted(match: re.Match[str]) -> str:
-    for name in ('word', 'words'):
-        if match[name] is not None:
-            words = [_as_literal(word.strip()) for word in match[name].split(',')]
-            return match[0].replace(match[name], ', '.join(words))
-    return match[0]
-
-
-def _as_literal(word: str) -> str:
-    try:
-        ast.literal_eval(_parse_expression(word))
-    except _UNREADABLE:
-        return f'"{word}"'
-    return word
-
-
 def _read(spec: str) -> tuple[str, dict[str, Any]]:
     node = _parse_expression(spec)
-    if '\\' in spec:
-        _check_escapes(node)
     if not isinstance(node, ast.Call):
         return _name(node), {}
     arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords if k.arg}
     if node.args or len(arguments) != len(node.keywords):
         raise ValueError('an argument without a name, or one given twice')
     return _name(node.func), arguments
-
-
-def _check_escapes(node: ast.expr) -> None:
-    """Raises ValueError if `"C:\\temp"` was read as a path with a tab."""
-    for part in ast.walk(node):
-        value = part.value if isinstance(part, ast.Constant) else ''
-        if isinstance(value, str) and not value.isprintable():
-            raise ValueError('an escape of a character that cannot be printed')
 
 
 def _name(node: ast.expr) -> str:
@@ -499,22 +441,12 @@ def _name(node: ast.expr) -> str:
 
 
 def _class_of(spec: type | Dataclass) -> type:
-    if isinstance(spec, list | tuple):
-        raise ValueError(
-            f'{validation.quote(spec)} is not a spec: write several as one text, such '
-            f'as {_list_example(spec)}'
-        )
     if not isinstance(spec, type | Dataclass):
         raise ValueError(
             f'{validation.quote(spec)} is not a spec: give a name, a class or an '
-            'object of a dataclass'
+            "object of a dataclass, and several as one text, '[name, name]'"
         )
     return spec if isinstance(spec, type) else type(spec)
-
-
-def _list_example(specs: Collection[Any]) -> str:
-    is_text = specs and all(isinstance(x, str) for x in specs)
-    return repr(f'[{", ".join(specs)}]' if is_text else '[name, name]')
 
 
 def _attributes(spec: type | Dataclass) -> dict[str, Any]:
@@ -650,14 +582,3 @@ def _only_class(module_name: str) -> type:
             'of the others with _.'
         )
     return classes[0]
-
-
-def numbers_in(value: Any) -> Iterator[complex]:
-    """Yields the numbers of a literal, at any depth."""
-    if isinstance(value, dict):
-        value = (*value.keys(), *value.values())
-    if isinstance(value, (tuple, list, set)):
-        for part in value:
-            yield from numbers_in(part)
-    if isinstance(value, (int, float, complex)):
-        yield value

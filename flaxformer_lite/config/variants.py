@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from flaxformer_lite import validation
@@ -90,6 +91,20 @@ def of_layers(config: ModelConfig) -> list[ModelConfig]:
         )
         for i in range(period)
     ]
+
+
+def shortest_period(layers: Sequence[Any]) -> int:
+    """Returns the smallest n for which layer i equals layer i mod n.
+
+    Examples:
+      >>> shortest_period(['local', 'softmax', 'local'])
+      2
+    """
+    return next(
+        n
+        for n in range(1, len(layers) + 1)
+        if all(layer == layers[i % n] for i, layer in enumerate(layers))
+    )
 
 
 def _entries(field: str, component: Component) -> tuple[Component, ...]:

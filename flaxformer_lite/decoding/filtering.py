@@ -14,10 +14,9 @@ def filter_logits(
 
     Args:
       logits_BV: float32.
-      top_k: k. 0 disables it, as 1 disables `top_p`.
-
-    Raises:
-      ValueError: Temperature ≤ 0 (use `greedy`), top_k < 0, or top_p not in (0, 1].
+      temperature: Above 0.
+      top_k: k, at least 0. 0 disables it.
+      top_p: p, above 0 and at most 1, which disables it.
 
     Examples:
       >>> logits_BV = jnp.log(jnp.array([[0.5, 0.3, 0.15, 0.05]]))
@@ -25,11 +24,6 @@ def filter_logits(
       >>> jnp.isfinite(filter_logits(logits_BV, top_p=0.7)).tolist()
       [[True, True, False, False]]
     """
-    if not (temperature > 0 and top_k >= 0 and 0 < top_p <= 1):
-        raise ValueError(
-            'sampling needs temperature > 0, top_k ≥ 0 and 0 < top_p ≤ 1, not '
-            f'{temperature}, {top_k} and {top_p}'
-        )
     logits_BV = logits_BV / temperature
     vocab_size = logits_BV.shape[-1]
     if top_k == 0 and top_p == 1:

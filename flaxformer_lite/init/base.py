@@ -1,16 +1,13 @@
 """Base class of initializers."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.sizes import Sizes
-from flaxformer_lite.validation import Checked
+from flaxformer_lite.validation import FrozenDataclass
 
 
-@dataclasses.dataclass(frozen=True)
-class Init(Checked):
+class Init(FrozenDataclass):
     """Initializer with embeddings from N(0, 1 / d_model). Variants define matrices."""
 
     sizes: Sizes = Sizes()

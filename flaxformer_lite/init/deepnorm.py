@@ -1,14 +1,11 @@
 """Initializer for `residual/deepnorm.py` (Wang et al. 2022, "DeepNet", figure 2)."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.init.base import Init
 
 
-@dataclasses.dataclass(frozen=True)
 class DeepNormInit(Init):
     """Xavier, scaled by β for all matrices except queries and keys.
 

@@ -1,14 +1,11 @@
 """Kaiming initializer (He et al. 2015, equation 10)."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.init.base import Init
 
 
-@dataclasses.dataclass(frozen=True)
 class KaimingInit(Init):
     """N(0, 2 / fan_in), which preserves the mean square through a ReLU."""
 

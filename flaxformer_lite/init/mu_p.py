@@ -1,7 +1,5 @@
 """Maximal update parametrization (Yang et al. 2021, "Tensor Programs V", table 8)."""
 
-import dataclasses
-
 from flaxformer_lite.init.base import Init, uniform_with_variance
 from flaxformer_lite.validation import Size
 
@@ -9,7 +7,6 @@ from flaxformer_lite.validation import Size
 ATTENTION_WEIGHTS = ('query', 'key', 'form', 'energy')
 
 
-@dataclasses.dataclass(frozen=True)
 class MuPInit(Init):
     """Xavier at the base width; at m times it, rescaled for similar Adam updates.
 

@@ -1,7 +1,5 @@
 """One normal distribution for all matrices (Radford et al. 2018, "GPT")."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -9,7 +7,6 @@ from flaxformer_lite.init.base import Init
 from flaxformer_lite.validation import Positive
 
 
-@dataclasses.dataclass(frozen=True)
 class NormalInit(Init):
     """N(0, std²) for every shape."""
 

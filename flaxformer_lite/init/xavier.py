@@ -1,11 +1,8 @@
 """Xavier initializer (Glorot and Bengio 2010, equation 16), as in tensor2tensor."""
 
-import dataclasses
-
 from flaxformer_lite.init.base import Init, uniform_with_variance
 
 
-@dataclasses.dataclass(frozen=True)
 class XavierInit(Init):
     """Uniform with variance 2 / (fan_in + fan_out); all heads count as one matrix."""
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import LayersCache
-from flaxformer_lite.layer_scope import LayerScope, Published, requested_outputs
+from flaxformer_lite.layer_scope import LayerScope, Published
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.layers.stack import Stack
@@ -131,10 +131,8 @@ class ScannedStack(Stack):
 
         return self._with_parameters(function, alone, stacked)
 
-    def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
+    def _run_layers(self, x_BTD, context, encoder_kv, caches, beam, outputs):
         run_layer = self._run_layer(trains=caches is None)
-
-        outputs = requested_outputs()
 
         def step(turn, carry, first, encoder_kv, caches, keep, context, beam):
             x_BTD, published, earlier = carry

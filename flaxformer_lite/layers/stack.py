@@ -14,10 +14,10 @@ from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
 from flaxformer_lite.layer_scope import (
     LayerOutputs,
     LayerScope,
-    requested_outputs,
     running_layer,
 )
 from flaxformer_lite.layers.blocks.base import Block
+from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.masks import AttentionContext, padding_known
 from flaxformer_lite.remat import BLOCKS, NONE, Remat
@@ -184,6 +184,7 @@ class Stack(Checked, nn.Module):
         encoder_kv: tuple[KeyValues, ...] | None = None,
         caches: tuple[CacheState, ...] | None = None,
         beam: BeamState | None = None,
+        outputs: LayerOutputs | None = None,
     ) -> tuple[jax.Array, tuple[CacheState, ...]]:
         """Runs all layers.
 
@@ -192,6 +193,7 @@ class Stack(Checked, nn.Module):
           encoder_kv: Result of `cross_kv`, in a decoder.
           caches: Result of `init_cache` or the previous call.
           beam: Step and visible slots; required with `caches`.
+          outputs: Receives the outputs of the layers.
 
         Returns:
           The output, float32 BTD, and each layer's cache, or its keys and values
@@ -203,7 +205,8 @@ class Stack(Checked, nn.Module):
             x_BTD = self.initial.initial_stream(x_BTD)
         context = self._with_bias(context)
         self._sow_stream(context, x_BTD)
-        x_BTD, caches = self._run_layers(x_BTD, context, encoder_kv, caches, beam)
+        arguments = context, encoder_kv, caches, beam, outputs
+        x_BTD, caches = self._run_layers(x_BTD, *arguments)
         return self.normalize(x_BTD, context), caches
 
     def normalize(self, x_BTD: jax.Array, context: AttentionContext) -> jax.Array:
@@ -222,7 +225,7 @@ class Stack(Checked, nn.Module):
 
         Args:
           layer: A module of the caller.
-          outputs: Value of `layer_outputs` for a call of the stack.
+          outputs: Those of a call of the stack.
         """
         scope = LayerScope(self.num_layers - 1, outputs.published)
         run_layer = self._run_layer(trains=True)
@@ -232,7 +235,7 @@ class Stack(Checked, nn.Module):
         return self.normalize(y_BTD, context)
 
     @_with_tied_params
-    def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
+    def _run_layers(self, x_BTD, context, encoder_kv, caches, beam, outputs):
         trains = caches is None
         run_layer = self._run_layer(trains)
         is_plain = run_layer is _call and self._is_unobserved()
@@ -256,7 +259,6 @@ class Stack(Checked, nn.Module):
             self._sow_stream(context, x_BTD)
             streams.append(x_BTD)
             new_caches.append(cache)
-        outputs = requested_outputs()
         if outputs is not None:
             outputs.streams += streams
             outputs.published |= earlier
@@ -300,6 +302,33 @@ class Stack(Checked, nn.Module):
             self.put_variable('intermediates', 'positions', context.positions_BT)
             self.put_variable('intermediates', 'valid', context.valid_BT)
             self.sow('intermediates', 'norms', jnp.linalg.norm(x_BTD, axis=-1))
+
+
+class EntityEncoder(nn.Module):
+    """Permutation-equivariant encoder of entities that attend to each other.
+
+    Source: Zambaldi et al. 2019.
+    """
+
+    embedding: Dense
+    encoder: Stack
+
+    def __call__(self, features_BTF: jax.Array, present_BT: jax.Array) -> jax.Array:
+        """Encodes sets of up to T entities.
+
+        Args:
+          present_BT: bool, False for absent entities.
+
+        Returns:
+          float32 BTD, with zeros for absent entities.
+        """
+        context = AttentionContext(
+            positions_BT=jnp.zeros(present_BT.shape, jnp.int32),
+            mask_BHTS=present_BT[:, None, None],
+            valid_BT=present_BT,
+        )
+        y_BTD, _ = self.encoder(self.embedding(features_BTF), context)
+        return jnp.where(present_BT[..., None], y_BTD, 0.0)
 
 
 def _call(layer, scope, x_BTD, context, *arguments):

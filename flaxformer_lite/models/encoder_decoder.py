@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import KeyValues
-from flaxformer_lite.layer_scope import layer_outputs
+from flaxformer_lite.layer_scope import LayerOutputs
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import AttentionContext, TokenBatch
 from flaxformer_lite.models.base import DecodeState, Model
@@ -111,8 +111,8 @@ class EncoderDecoder(Model, kw_only=True):
         )
         if self.reads == 'last':
             return self.encoder(x_BSD, context)[0]
-        with layer_outputs() as found:
-            encoded_BSD, _ = self.encoder(x_BSD, context)
+        found = LayerOutputs()
+        encoded_BSD, _ = self.encoder(x_BSD, context, outputs=found)
         streams = found.streams[:-1]
         outputs = [self.encoder.normalize(x_BSD, context) for x_BSD in streams]
         # Not the last stream: an intervention may have changed the result.

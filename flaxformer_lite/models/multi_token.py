@@ -4,7 +4,7 @@ from typing import Annotated
 
 import jax
 
-from flaxformer_lite.layer_scope import layer_outputs
+from flaxformer_lite.layer_scope import LayerOutputs
 from flaxformer_lite.models.encoder_decoder import EncoderDecoder
 from flaxformer_lite.validation import Range
 
@@ -45,8 +45,8 @@ class MultiToken(EncoderDecoder, kw_only=True):
         positions_BS = source.positions_BT
         encoder_kv = self.decoder.cross_kv(encoded, positions_BS)
         x_BTD, context = self._target(source, inputs)
-        with layer_outputs() as outputs:
-            hidden_BTD, _ = self.decoder(x_BTD, context, encoder_kv)
+        outputs = LayerOutputs()
+        hidden_BTD, _ = self.decoder(x_BTD, context, encoder_kv, outputs=outputs)
         last_BSD = encoded[-1] if isinstance(encoded, tuple) else encoded
 
         def hidden_of(head) -> jax.Array:

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 
-# JAX includes user contexts in its cache keys: a function traced with the tuned
-# versions is traced again within `use_reference`, and vice versa.
+# Not an argument: all modules, also those of users, would have to pass it to the
+# operations that they call. JAX includes user contexts in its cache keys: a function
+# traced with the tuned versions is traced again within `use_reference`, and vice versa.
 _reference = jax.make_user_context(False)
 
 

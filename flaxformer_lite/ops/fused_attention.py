@@ -54,15 +54,10 @@ def _reference_without_lowering(
 
 
 def _refuse(*_, reason):
+    problem = 'runs on NVIDIA GPUs with cuDNN only.'
     if reason:
-        raise ValueError(
-            f'attention: flash does not run on this GPU: {reason} Choose '
-            'attention=blockwise.'
-        )
-    raise ValueError(
-        'attention: flash runs on NVIDIA GPUs with cuDNN only. Choose '
-        'attention=blockwise here.'
-    )
+        problem = f'does not run on this GPU: {reason}'
+    raise ValueError(f'attention: flash {problem} Choose attention=blockwise.')
 
 
 # Identity of a mask, which needs no derivative.

@@ -10,8 +10,7 @@ from flax import struct
 from jax.typing import DTypeLike
 
 from flaxformer_lite.ops.choose import choose
-from flaxformer_lite.ops.matmul import matmul, weight_gradient
-from flaxformer_lite.ops.rows import sum_rows
+from flaxformer_lite.ops.matmul import matmul, sum_rows, weight_gradient
 from flaxformer_lite.ops.softmax_statistics import softmax_statistics
 from flaxformer_lite.shapes import split_into_blocks
 from flaxformer_lite.sharding import (

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from flaxformer_lite import remat
-from flaxformer_lite.config import variants
+from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.spec import Component, Spec
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.testing import forms, models, parts
@@ -46,7 +46,7 @@ def findings(
     if isinstance(part, Model):
         return model_findings(part, quick)
     if kind is None:
-        kind = parts.kind_of(part)
+        kind = spec.kind_of(part, variants.FOLDERS)
     cls = variants.folder(kind).find(part).cls
     backend = getattr(cls, 'backend', None)
     if backend not in (None, jax.default_backend()):

@@ -181,7 +181,7 @@ def make_train_step(
       ValueError: The loss or `remat` is unknown, or the model has no blocks. Tracing
         the step: the batch lacks an array, `accumulate` doesn't divide its rows,
         `frozen` names an unknown parameter, or a float16 model's state has no
-        `loss_scale`. The state was made with another optimizer or `frozen`.
+        `loss_scale`.
 
     Examples:
       >>> import flaxformer_lite
@@ -222,26 +222,12 @@ def make_train_step(
             function = sum_over_data(batch_gradients)
         scale = _loss_scale(model, state)
         output, batch_stats = function((state.variables, key, loss, scale), batch)
-        gradients = _keep_start_at_zero(model, output.gradients, state.params)
+        tokens = model.special_tokens
+        gradients = tokens.adjust_gradients(output.gradients, state.params)
         output = output._replace(gradients=gradients)
         return _update(optimizer, state, output, batch_stats, frozen)
 
     return train_step
-
-
-def _keep_start_at_zero(model: Model, gradients: Any, params: Any) -> Any:
-    """Returns gradients that keep a zero start embedding at zero.
-
-    Marian's start token is padding, and CTranslate2 has no weights for it.
-    """
-    tokens = model.special_tokens
-    if tokens.bos != tokens.padding or 'embedding' not in gradients:
-        return gradients
-    is_zero = ~jnp.any(params['embedding'][tokens.bos])
-    gradients_VD = gradients['embedding']
-    row_D = jnp.where(is_zero, 0, gradients_VD[tokens.bos])
-    gradients_VD = gradients_VD.at[tokens.bos].set(row_D)
-    return {**gradients, 'embedding': gradients_VD}
 
 
 def _loss_scale(model: Model, state: TrainState) -> jax.Array | float:
@@ -272,7 +258,6 @@ def _update(
     frozen: Set[str],
 ) -> tuple[TrainState, Metrics]:
     trained, held = freezing.split(state.params, frozen)
-    _check_opt_state(optimizer, state, trained)
     tokens = jnp.maximum(output.sums.tokens, 1)
     loss_scale = state.loss_scale
     divisor = tokens if loss_scale is None else tokens * loss_scale.scale
@@ -298,17 +283,6 @@ def _update(
         kept = kept.replace(loss_scale=loss_scale.adjusted(is_finite))
     scale = 1.0 if loss_scale is None else loss_scale.scale
     return kept, Metrics(output.sums, norm, output.aux_metrics, scale)
-
-
-def _check_opt_state(
-    optimizer: optax.GradientTransformation, state: TrainState, trained: Any
-) -> None:
-    expected = jax.eval_shape(optimizer.init, trained)
-    if jax.tree.structure(expected) != jax.tree.structure(state.opt_state):
-        raise ValueError(
-            'state.opt_state: made with another optimizer or other `frozen` paths. '
-            'Pass the same to init_state or TrainState.create as to make_train_step.'
-        )
 
 
 def _sum_over_parts(

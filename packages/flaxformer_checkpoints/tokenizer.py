@@ -20,6 +20,7 @@ from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer, until
 from experiments.errors import UserError, check_list, reason
+from flaxformer_checkpoints.tokens import published_tokens
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.validation import Range
 
@@ -94,7 +95,7 @@ class HuggingfaceTokenizer(Tokenizer):
                 f'eos_token_id={eos}. Both are required and must differ.'
             )
         bos = padding if theirs.bos_token_id is None else theirs.bos_token_id
-        special = SpecialTokens(padding, bos, eos)
+        special = published_tokens(padding, bos, eos)
         vocab_size = self.vocab_size or max(len(theirs), bos + 1)
         sides = (self.source, self.target)
         made = from_checkpoint(
@@ -210,7 +211,8 @@ class HuggingfaceTokenizer(Tokenizer):
         """The start token is the language token if targets end with one."""
         _, behind = self.around_target
         if behind and behind[-1] != self.config_tokens.eos:
-            return dataclasses.replace(self.config_tokens, bos=behind[-1])
+            config = self.config_tokens
+            return published_tokens(config.padding, behind[-1], config.eos)
         return self.config_tokens
 
     @property
@@ -392,7 +394,7 @@ def _special_tokens(stored: Mapping[str, int]) -> SpecialTokens:
     tokens = {_RENAMED.get(name, name): token for name, token in stored.items()}
     if tokens.keys() != {'padding', 'bos', 'eos'}:
         raise ValueError('config_tokens must have padding, bos and eos')
-    return SpecialTokens(**tokens)
+    return published_tokens(**tokens)
 
 
 def _open(folder: Path, source: str = '', target: str = '') -> Any:

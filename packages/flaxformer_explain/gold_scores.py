@@ -28,28 +28,17 @@ def alignment_error_rate(links: Links, sure: Links, possible: Links) -> float:
       links: A, the predicted pairs (source, target).
       sure: S, the pairs that must be found.
       possible: P, the pairs that may be found. It includes S.
-
-    Raises:
-      ValueError: A and S are both empty.
     """
-    size = len(links) + len(sure)
-    if size == 0:
-        raise ValueError('links: no pairs and no sure pairs. Pass one or the other.')
     found = len(set(links) & set(sure)) + len(set(links) & set(possible))
-    return 1 - found / size
+    return 1 - found / (len(links) + len(sure))
 
 
-def precision_at_k(values_N: np.ndarray, relevant_N: np.ndarray, k: int = 1) -> float:
-    """Returns the share of relevant items among the k with the highest values.
+def precision_of_first(values_N: np.ndarray, relevant_N: np.ndarray) -> float:
+    """Returns whether the item with the highest value is relevant.
 
-    Returns its expectation if items with equal values compete for the last ranks.
+    Returns the share of relevant items among several with the highest value.
     """
-    threshold = np.sort(values_N)[-k]
-    above_N = values_N > threshold
-    tied_N = values_N == threshold
-    places = k - above_N.sum()
-    share = relevant_N[tied_N].mean()
-    return float((relevant_N[above_N].sum() + places * share) / k)
+    return float(relevant_N[values_N == values_N.max()].mean())
 
 
 def average_precision(values_N: np.ndarray, relevant_N: np.ndarray) -> float:
@@ -58,13 +47,8 @@ def average_precision(values_N: np.ndarray, relevant_N: np.ndarray) -> float:
     It is Σ_n (R_n − R_{n−1}) P_n over the distinct values, in descending order. R and P
     are recall and precision of the items with at least this value. This is
     `sklearn.metrics.average_precision_score`.
-
-    Raises:
-      ValueError: No item is relevant.
     """
     total = relevant_N.sum()
-    if total == 0:
-        raise ValueError('relevant_N: no item is relevant. Pass at least one.')
     area = 0.0
     for value in np.unique(values_N[relevant_N]):
         chosen_N = values_N >= value
@@ -113,11 +97,11 @@ class Maps(NamedTuple):
 
     Attributes:
       source: Weights of source words, [target words, source words].
-      target: Weights of earlier target words; None if a method has none.
+      target: Weights of earlier target words, [target words, target words].
     """
 
     source: np.ndarray
-    target: np.ndarray | None = None
+    target: np.ndarray
 
 
 def position_maps(gold: 'Gold') -> Maps:
@@ -165,7 +149,7 @@ def sentence_counts(gold: 'Gold', maps: Maps) -> dict[Measured, Counts]:
     for side, phenomenon, values_N, relevant_N in _rankings(gold, maps):
         share = relevant_N.mean()
         rank = chance_average_precision(len(relevant_N), relevant_N.sum())
-        precision = precision_at_k(values_N, relevant_N)
+        precision = precision_of_first(values_N, relevant_N)
         area = average_precision(values_N, relevant_N)
         _add(found, Measured(side, phenomenon, 'p@1'), precision, 1, share)
         _add(found, Measured(side, phenomenon, 'ap'), area, 1, rank)
@@ -206,8 +190,7 @@ def _rankings(
             row_N = maps.source[target][candidates_S]
             yield 'source', phenomenon, row_N, relevant_N
         relevant_N = np.isin(np.arange(target), targets)
-        is_choice = relevant_N.any() and not relevant_N.all()
-        if maps.target is not None and is_choice:
+        if relevant_N.any() and not relevant_N.all():
             yield 'target', phenomenon, maps.target[target][:target], relevant_N
 
 

@@ -14,8 +14,13 @@ from flaxformer_lite.attention.flash import FlashAttention
 from flaxformer_lite.attention.sink import SinkAttention
 from flaxformer_lite.attention.softmax import SoftmaxAttention
 from flaxformer_lite.config import variants
-from flaxformer_lite.generation import generate
-from flaxformer_lite.kv_cache import BeamState, Cache, KeyValues, float32_slots
+from flaxformer_lite.generation import DecodingOptions, as_strategy, decode_rows
+from flaxformer_lite.kv_cache import (
+    BeamState,
+    Cache,
+    KeyValues,
+    with_float32_slots,
+)
 from flaxformer_lite.ops import use_reference
 from flaxformer_lite.training.train_step import init_variables
 
@@ -503,8 +508,10 @@ def test_a_cache_of_bfloat16_has_what_was_written_to_it(are_float32):
     prefix, new = tokens(2, seed=0), tokens(1, seed=2)
     step = jnp.int32(1)
     beam = BeamState(step, jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1, 3), bool))
-    with float32_slots(are_float32):
-        cache = Cache.starting_with(prefix).allocate(1, 3)
+    cache = Cache.starting_with(prefix)
+    if are_float32:
+        cache = with_float32_slots(cache)
+    cache = cache.allocate(1, 3)
     cache, everything = jax.jit(Cache.append)(cache, new, beam)
     assert everything.key_BGKS.dtype == (jnp.float32 if are_float32 else jnp.bfloat16)
     leaves = map(jax.tree.leaves, (everything, prefix, new))
@@ -519,10 +526,19 @@ def test_a_search_finds_the_same_with_slots_of_float32():
     source_BS = jnp.arange(3, 13, dtype=jnp.int32).reshape(2, 5)
     init = jax.jit(functools.partial(init_variables, model))
     variables = init(jax.random.key(0))
+    limits_B = jnp.array([8, 8])
+    given = variables, jax.random.key(0), source_BS, limits_B, jnp.arange(2)
     found = []
     for are_float32 in (False, True):
-        with float32_slots(are_float32):
-            found.append(generate(model, variables, source_BS, 'beam(beams=3)'))
+        settings = DecodingOptions(
+            as_strategy('beam(beams=3)'),
+            processors=(),
+            length=8,
+            special_tokens=model.special_tokens,
+            float32_cache=are_float32,
+        )
+        decode = jax.jit(functools.partial(decode_rows, model, settings))
+        found.append(decode(*given))
     plain, kept = found
     np.testing.assert_array_equal(kept.tokens_BNL, plain.tokens_BNL)
     np.testing.assert_allclose(kept.scores_BN, plain.scores_BN, rtol=1e-5)

@@ -101,7 +101,8 @@ def lacks_limit(kind):
         return False
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
-    return validation.is_literal(kind) and kind is not bool
+    kinds = validation.types_of(kind)
+    return bool({int, float, str} & set(kinds))
 
 
 VARIANTS = [

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import pickle
-import re
 import textwrap
 
 import numpy as np
@@ -117,36 +116,9 @@ def test_what_is_not_a_spec_is_refused(text):
         spec.parse(text)
 
 
-@pytest.mark.parametrize(
-    ('text', 'correction'),
-    [
-        (
-            'text(path=/tmp/x, source=en)',
-            """texts need quotes, as in 'text(path="/tmp/x", source="en")'""",
-        ),
-        ('local(window=size)', """texts need quotes, as in 'local(window="size")'"""),
-        (
-            'table(n=3, ok=True, sets={"a": b.tsv}, references=[more, 2])',
-            'texts need quotes, as in \'table(n=3, ok=True, sets={"a": "b.tsv"}, '
-            'references=["more", 2])\'',
-        ),
-        (
-            r'text(path="C:\Users\me\x")',
-            r"""write / or \\ for \, as in 'text(path="C:/Users/me/x")'""",
-        ),
-        (
-            r'text(path="data\train")',
-            r"""write / or \\ for \, as in 'text(path="data/train")'""",
-        ),
-        (
-            r'text(path=C:\x)',
-            r"""for \, and texts need quotes, as in 'text(path="C:/x")'""",
-        ),
-        ('[far(a=/b), far]', """texts need quotes, as in '[far(a="/b"), far]'"""),
-    ],
-)
-def test_a_spec_that_cannot_be_read_is_shown_as_it_should_be(text, correction):
-    with pytest.raises(ValueError, match=re.escape(correction) + '$'):
+@pytest.mark.parametrize('text', ['text(path=/tmp/x)', '[far(a=/b), far]'])
+def test_message_about_an_unreadable_spec_mentions_quotes(text):
+    with pytest.raises(ValueError, match='with quotes around texts$'):
         for entry in spec.entries(text):
             spec.parse(entry)
 
@@ -347,15 +319,10 @@ def test_what_no_text_can_name_has_none():
 @pytest.mark.parametrize(
     ('given', 'message'),
     [
-        ('lo-cal', "'lo-cal' is not a spec: write name or .*; did you mean 'local'"),
-        ('lo cal(window=3)', "; did you mean 'local'"),
-        (
-            ['local', 'local(window=3)'],
-            r"one text, such as '\[local, local\(window=3\)\]'",
-        ),
-        ([SHOP], r"write several as one text, such as '\[name, name\]'"),
+        ('lo-cal', "'lo-cal' is not a spec: write name or name"),
+        (['local', 'local(window=3)'], r"several as one text, '\[name, name\]'"),
     ],
 )
-def test_a_malformed_spec_is_refused_with_the_nearest_right_one(given, message):
+def test_a_malformed_spec_is_refused_with_the_right_form(given, message):
     with pytest.raises(ValueError, match=message):
         SHOP.make(given)

@@ -9,14 +9,13 @@ import numpy as np
 
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
-from flaxformer_lite.validation import Checked, Choices
+from flaxformer_lite.validation import Choices, FrozenDataclass
 
 
-@dataclasses.dataclass(frozen=True)
-class Objective(Checked):
+class Objective(FrozenDataclass):
     """Base class of objectives, which make examples from one side of the pairs.
 
-    A subclass is a frozen dataclass.
+    Annotated attributes are arguments.
 
     Attributes:
       pieces: The piece of each id; `with_tokenizer` sets it.

@@ -1,6 +1,5 @@
 """BART's denoising objective (Lewis et al., BART, 2020)."""
 
-import dataclasses
 import math
 from typing import Annotated, ClassVar
 
@@ -10,7 +9,6 @@ from experiments.data.objectives.base import Objective
 from flaxformer_lite.validation import Range
 
 
-@dataclasses.dataclass(frozen=True)
 class Denoise(Objective):
     """Replaces each span of ids by one `<mask>`; the target is the text (§2.2).
 

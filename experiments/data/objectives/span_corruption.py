@@ -1,6 +1,5 @@
 """T5's objective (Raffel et al., Exploring the Limits of Transfer Learning, 2020)."""
 
-import dataclasses
 import itertools
 from typing import Annotated, ClassVar
 
@@ -10,7 +9,6 @@ from experiments.data.objectives.base import Objective
 from flaxformer_lite.validation import Range
 
 
-@dataclasses.dataclass(frozen=True)
 class SpanCorruption(Objective):
     """Replaces spans by `<extra_id_0>`, …; the target is the spans (§3.1.4).
 

@@ -4,16 +4,15 @@ import copy
 import dataclasses
 import math
 import re
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from flaxformer_lite import validation
-from flaxformer_lite.config.spec import Component, Spec, numbers_in
+from flaxformer_lite.config.spec import Component, Spec
 from flaxformer_lite.config.variants import SCHEDULES
-from flaxformer_lite.validation import Range
 
 _OPTAX = re.compile('[a-z].*_schedule')
 
@@ -38,9 +37,7 @@ def make(spec: Spec, d_model: int, steps: int) -> optax.Schedule:
     ours = None
     if '.' in name or name in SCHEDULES.names():
         ours = component.make(**component.accepted(d_model=d_model, steps=steps))
-    elif name in available():
-        _refuse_long(arguments)
-    else:
+    elif name not in available():
         raise ValueError(
             f'{validation.quote(name)} is not one of {", ".join(available())}, nor a '
             'class of your own'
@@ -108,13 +105,6 @@ def check_rates(schedule: optax.Schedule, steps: int) -> None:
                 f'the rate at step {count:,} is {rate:g}; it must be at least 0 and '
                 'finite'
             )
-
-
-def _refuse_long(arguments: dict[str, Any]) -> None:
-    for argument, value in arguments.items():
-        for number in numbers_in(value):
-            if isinstance(number, int):
-                validation.check(argument, Annotated[int | bool, Range()], number)
 
 
 def _is_number(rate: Any) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flaxformer_lite.config import variants
 from flaxformer_lite.config.spec import Component
 from flaxformer_lite.validation import quote
 
@@ -157,14 +158,5 @@ def pattern(texts: Sequence[str]) -> str:
       >>> pattern(['local', 'softmax', 'local', 'softmax'])
       '[local, softmax]'
     """
-    texts = texts[: shortest_period(texts)]
+    texts = texts[: variants.shortest_period(texts)]
     return texts[0] if len(texts) == 1 else f'[{", ".join(texts)}]'
-
-
-def shortest_period(layers: Sequence[Any]) -> int:
-    """Returns the smallest n for which layer i equals layer i mod n."""
-    return next(
-        n
-        for n in range(1, len(layers) + 1)
-        if all(layer == layers[i % n] for i, layer in enumerate(layers))
-    )

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from flaxformer_checkpoints.families import _entries
 from flaxformer_checkpoints.families._entries import Entry, Theirs
+from flaxformer_checkpoints.tokens import published_tokens
 from flaxformer_lite import validation
 from flaxformer_lite.config import schema, variants
 from flaxformer_lite.config.schema import ModelConfig
@@ -73,7 +74,7 @@ class Family:
             ours: entry.read(given) if isinstance(entry, Entry) else entry
             for ours, entry in cls.fields.items()
         }
-        tokens = SpecialTokens(
+        tokens = published_tokens(
             padding=given['pad_token_id'],
             bos=given['decoder_start_token_id'],
             eos=_eos_token(given['eos_token_id']),

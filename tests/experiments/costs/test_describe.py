@@ -108,12 +108,15 @@ def test_rows_are_those_of_the_runs_batches(multiple, rows):
     load.fill(config)
     config.batch.rows_multiple = multiple
     found = load.from_config_dict(config)
-    assert costs_ledger.batch_shape(found) == (rows, config.batch.max_length)
+    assert costs_ledger.batch_shape(found.batch, found.train.accumulate) == (
+        rows,
+        config.batch.max_length,
+    )
     config.batch.tokens = 7 * config.batch.max_length
     config.batch.rows_multiple = 8
     found = load.from_config_dict(config)
     with pytest.raises(UserError, match='batch.rows_multiple=8 .*Set it to at least'):
-        costs_ledger.batch_shape(found)
+        costs_ledger.batch_shape(found.batch, found.train.accumulate)
 
 
 def test_it_agrees_with_a_built_model():

@@ -92,7 +92,7 @@ def test_an_ema_is_of_what_a_training_step_makes(fields):
         train__ema=0.8, train__freeze='^encoder/', optimizer__clip=0.1, **fields
     )
     model = build(settings)
-    held = frozen.paths(settings, model)
+    held = frozen.paths(settings.train.freeze, model)
     update, _ = optimizer.make(settings).build(model)
     init = functools.partial(init_state, model, update, frozen=held)
     state = jax.jit(init)(jax.random.key(0))

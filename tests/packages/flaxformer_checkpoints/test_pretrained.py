@@ -1,6 +1,7 @@
 """Tests of Transformers checkpoints."""
 
 import itertools
+import json
 import shutil
 
 import jax
@@ -25,6 +26,7 @@ from published import (
 import flaxformer_checkpoints
 import flaxformer_lite
 from flaxformer_checkpoints.loading import adaptation, arrays, folder, load
+from flaxformer_checkpoints.tokenizer import HuggingfaceTokenizer
 from flaxformer_lite.config import build
 from flaxformer_lite.training.loss import loss_and_grads
 from flaxformer_lite.training.train_step import TrainState, make_train_step
@@ -367,6 +369,24 @@ def test_training_keeps_the_start_embedding_of_marian_at_zero(is_zero, marian_st
     moved_V = (np.asarray(state.params['embedding']) != before_VD).any(1)
     assert moved_V[start] == (not is_zero)
     assert np.delete(moved_V, start).all()
+
+
+@pytest.mark.parametrize(('bos', 'expected'), [(3, 0.0), (2, 1.0)])
+def test_tokenizer_of_a_run_keeps_a_zero_start_embedding(bos, expected):
+    stored = {'padding': 3, 'bos': bos, 'eos': 0}
+    fields = {
+        'sums': {},
+        'vocab_size': 4,
+        'config_tokens': stored,
+        'languages': ['', ''],
+    }
+    tokenizer = HuggingfaceTokenizer().opened(json.dumps(fields).encode())
+    params = {'embedding': jnp.ones((4, 2)).at[bos].set(0.0)}
+    gradients = {'embedding': jnp.ones((4, 2))}
+    found = tokenizer.config_tokens.adjust_gradients(gradients, params)
+    assert found['embedding'].sum(1).tolist() == [
+        2 * (expected if token == bos else 1) for token in range(4)
+    ]
 
 
 @pytest.fixture
