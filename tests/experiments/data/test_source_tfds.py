@@ -11,7 +11,6 @@ import tensorflow_datasets as tfds
 from google.protobuf.runtime_version import VersionError
 from tensorflow_datasets.core import decode
 
-from experiments.data import sources
 from experiments.data.sources import tfds as tfds_source
 from experiments.data.sources.tfds import Tfds
 from experiments.errors import UserError
@@ -117,7 +116,7 @@ def test_the_direction_can_be_turned(folder):
     assert next(make(folder, source='de', target='en').train()) == pair[::-1]
 
 
-def test_streams(folder, monkeypatch):
+def test_pairs_are_read_one_at_a_time(folder, monkeypatch):
     read = []
     text = tfds_source._text
     monkeypatch.setattr(
@@ -147,47 +146,20 @@ def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        ({'source': 'fr'}, r"tiny_translate/de-en has no 'fr'. It has de, en.$"),
-        (
-            {'split': 'nope'},
-            r"Unknown split 'nope'.*splits are train, validation, test",
-        ),
-        ({'dev': 'dev'}, r"Unknown split 'dev'.*dev=\"train\[99%:\]\""),
-        ({'split': 'train['}, r'Error parsing split'),
-        (
-            {'dev': 'train[99%:]'},
-            r"split='train' overlaps dev='train\[99%:\]'",
-        ),
-        (
-            {'name': 'no_such_set'},
-            r"name='no_such_set'\): Dataset no_such_set not found\.$",
-        ),
-        (
-            {'name': 'wmt14_transalte/de-en'},
-            r'not found\. Did you mean: wmt14_transalte -> wmt14_translate \?',
-        ),
-        (
-            {'name': 'tiny_translate/xx'},
-            r"name='tiny_translate/xx'\): BuilderConfig xx not found",
-        ),
+        ({'source': 'fr'}, "'fr'.* de, en"),
+        ({'split': 'nope'}, "'nope'.* train, validation, test"),
+        ({'dev': 'dev'}, "'dev'"),
+        ({'split': 'train['}, 'split'),
+        ({'dev': 'train[99%:]'}, r"split='train' .*dev='train\[99%:\]'"),
+        ({'name': 'no_such_set'}, "name='no_such_set'"),
+        ({'name': 'wmt14_transalte/de-en'}, 'wmt14_translate'),
+        ({'name': 'tiny_translate/xx'}, "name='tiny_translate/xx'"),
     ],
 )
-def test_errors_name_what_is_there(folder, arguments, message):
+def test_errors_name_the_existing_choices(folder, arguments, message):
     with pytest.raises(UserError, match=message) as raised:
         next(make(folder, **arguments).train())
     assert '\n' not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    'arguments, message',
-    [
-        ('name="x", source="en", target="en"', "both 'en'"),
-        ('name=5, source="en", target="de"', 'name must be of type str, not 5'),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(UserError, match=message):
-        sources.load(f'tfds({arguments})')
 
 
 def test_a_protobuf_that_is_too_old_is_one_line(monkeypatch, tmp_path):
@@ -217,7 +189,7 @@ def test_a_damaged_file_is_named(folder, tmp_path, split, content):
     assert '\n' not in str(raised.value)
 
 
-def test_what_cannot_be_prepared_here_is_told_how_to_prepare_elsewhere(
+def test_failed_preparation_shows_the_command_for_another_machine(
     tmp_path, monkeypatch
 ):
     def fail(self):
@@ -232,15 +204,14 @@ def test_what_cannot_be_prepared_here_is_told_how_to_prepare_elsewhere(
     message = str(raised.value)
     command = message[message.index('"') + 1 : message.rindex('"')]
     assert f'python -c "{command}"' in message and '\n' not in message
-    # The command is Python, and the TFDS that is installed takes it as far as to the
-    # download.
+    # The installed TFDS can run the command up to the download.
     command = command.removesuffix('.download_and_prepare()')
     made = {}
     exec(command.replace('t.builder(', 'builder = t.builder('), made)
     assert made['builder'].info.full_name == 'wmt14_translate/de-en/1.0.0'
 
 
-def test_without_a_network_that_is_said_before_a_download(tmp_path, monkeypatch):
+def test_missing_network_is_an_error_before_the_download(tmp_path, monkeypatch):
     asked = []
 
     def refuse(request, timeout):
@@ -265,7 +236,7 @@ def test_without_a_network_that_is_said_before_a_download(tmp_path, monkeypatch)
         make(tmp_path, name=name).train()
 
 
-def test_prepares_what_is_not_there(tmp_path):
+def test_missing_set_is_prepared(tmp_path):
     assert set(make(tmp_path).train()) == expected('train')
     assert list(tmp_path.rglob('*.array_record-*'))
 
@@ -304,7 +275,9 @@ def test_a_prepared_set_that_names_code_is_refused(
 @pytest.mark.parametrize(
     'name', ['TinyTranslate/de-en:1.0.0', 'link/de-en', 'x/..:1.0.0']
 )
-def test_code_is_refused_however_the_set_is_named(folder, tmp_path, monkeypatch, name):
+def test_code_is_refused_under_every_name_of_the_set(
+    folder, tmp_path, monkeypatch, name
+):
     path = tmp_path / 'sets'
     shutil.copytree(folder, path)
     (file,) = path.rglob('features.json')
@@ -319,12 +292,3 @@ def test_code_is_refused_however_the_set_is_named(folder, tmp_path, monkeypatch,
     with pytest.raises(UserError, match='data: .*feature class .my_features.Loud'):
         source.evaluation()
     assert 'my_features' not in sys.modules
-
-
-def test_a_set_of_a_namespace_is_refused():
-    with pytest.raises(ValueError, match='a namespace has code from elsewhere'):
-        Tfds('huggingface:wmt14/de-en', 'en', 'de')
-    with pytest.raises(ValueError, match='a namespace has code from elsewhere'):
-        Tfds('some-one:wmt14/de-en', 'en', 'de')
-    for name in ('wmt14_translate:1.0.0', 'wmt14_translate/de-en:1.*.*'):
-        Tfds(name, 'en', 'de')
