@@ -99,7 +99,7 @@ def test_missing_contrast_is_named(folder):
     assert changed(folder) == {('tables/answer.csv', arm, 'row')}
 
 
-def test_command_names_what_does_not_follow(folder, command, capsys):
+def test_recompute_names_the_values_that_differ(folder, command, capsys):
     assert 'matches ' in command(report, f'--recompute={folder}').out
     file = folder / 'tables/runs.csv'
     text = file.read_text('utf-8').replace('Muon,0,55.86', 'Muon,0,45.86')
@@ -187,7 +187,7 @@ def test_results_are_small_and_link_to_files_that_exist():
         for i, folder in enumerate(SHIPPED)
     ],
 )
-def test_a_report_says_what_its_scores_say_of_the_question(folder):
+def test_answer_of_a_report_follows_from_its_scores(folder):
     text = (folder / 'report.md').read_text('utf-8')
     found = recomputation.recompute(folder)
     answer, contrasts = found.answer, found.contrasts
@@ -241,7 +241,7 @@ def has_rounded(rows, texts):
 
 
 @pytest.mark.parametrize('page', TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_quotes_numbers_that_a_table_has(page):
+def test_quoted_numbers_are_in_a_table(page):
     effects, spreads = numbers_of_tables()
     text = ' '.join(page.read_text('utf-8').split())
     kinds = [(EFFECT, effects), (SPREAD, spreads)]
@@ -283,7 +283,7 @@ def lost_by_holm():
     return lost, len(tested), len(significant)
 
 
-def test_page_lists_what_a_correction_over_all_contrasts_removes():
+def test_page_lists_the_contrasts_that_holms_correction_removes():
     lost, number, significant = lost_by_holm()
     text = (ROOT / 'results/README.md').read_text('utf-8')
     _, _, section = text.partition('## After a correction over this page\n')

@@ -78,7 +78,7 @@ def test_each_worker_begins_at_its_own_place_and_helps_with_the_rest(planned, ma
     assert made == []  # all are finished
 
 
-def test_what_has_ended_or_is_in_use_is_left_alone(planned, made):
+def test_runs_that_ended_or_are_in_use_are_skipped(planned, made):
     a, b, c, d, _, _ = [run.path for run in planned.runs]
     finish(a)
     fail(b, DIVERGED)
@@ -141,13 +141,12 @@ def worker(seconds, is_started_here):
 
 @pytest.mark.skipif(os.name != 'posix', reason='signals as POSIX has them')
 @pytest.mark.parametrize('worker', [(0, 0), (2, 2), (3, 2)])
-def test_a_worker_is_one_of_all(tmp_path, monkeypatch, worker):
+def test_worker_number_must_be_less_than_their_count(tmp_path, monkeypatch, worker):
     file = write_sweep(tmp_path)
     argv = ['sweep', f'--config={file}', '--worker', *map(str, worker)]
     monkeypatch.setattr(sys, 'argv', argv)
     number, of = worker
-    message = f'^--worker: NUMBER must be less than OF, not {number} {of}'
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f'^--worker: .* {number} {of}'):
         sweep.main()
 
 
@@ -162,9 +161,7 @@ def test_a_worker_stops_with_the_process_that_started_it():
         assert process.stdout.read() == 'ready\nmade\n'
 
 
-def test_a_sweep_that_goes_on_has_as_many_workers_as_asked_for(
-    folder, monkeypatch, capsys
-):
+def test_resumed_sweep_starts_the_requested_workers(folder, monkeypatch, capsys):
     file = write_small(folder, {'base': {}})
     for run in planning.load(file).runs:
         with directory.open_run(run.path, run.config.to_dict()):
@@ -185,7 +182,7 @@ def test_a_sweep_that_goes_on_has_as_many_workers_as_asked_for(
     assert out.splitlines()[-1] == then
 
 
-def test_runs_of_others_are_waited_for(planned, monkeypatch, capsys):
+def test_sweep_waits_for_runs_of_other_processes(planned, monkeypatch, capsys):
     path = planned.runs[0].path
     path.mkdir(parents=True)
     with contextlib.ExitStack() as others:
@@ -196,7 +193,7 @@ def test_runs_of_others_are_waited_for(planned, monkeypatch, capsys):
     assert capsys.readouterr().out == 'waiting for runs of other processes\n'
 
 
-def test_progress_says_what_has_ended_and_how_long_it_took(planned, capsys):
+def test_progress_shows_ended_runs_and_their_times(planned, capsys):
     first, second, third, *_ = [run.path for run in planned.runs]
     finish(first)
     said = {first}
@@ -228,7 +225,7 @@ def test_the_rate_of_a_much_smaller_run_prices_no_larger_one():
     assert 'hours' not in progress.total_cost([large, unknown], [similar])
 
 
-def test_one_arm_and_one_seed_are_no_plural(tmp_path):
+def test_heading_counts_arms_and_seeds(tmp_path):
     for number, words in ((1, '1 (1 arm × 1 seed)'), (2, '4 (2 arms × 2 seeds)')):
         arms = {name: {'model.num_heads': i} for i, name in enumerate('ab'[:number], 1)}
         seeds = range(number)
@@ -302,7 +299,7 @@ def run_sweep(monkeypatch, file, *arguments):
 
 
 @pytest.mark.slow
-def test_the_runs_are_the_command_lines_and_an_arm_that_fails_stops_none(
+def test_sweep_trains_as_the_command_line_and_continues_after_failures(
     folder, monkeypatch, capsys
 ):
     arms = {
@@ -372,7 +369,7 @@ def test_a_sweep_for_a_gpu_is_planned_without_one(folder, monkeypatch, capsys):
     assert 'flash' in capsys.readouterr().out
 
 
-def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
+def test_dry_run_shows_the_power_on_each_data_set(folder, monkeypatch):
     scans = {name: {'data': f'scan(split="{name}")'} for name in ('simple', 'length')}
     heads = {name: {'model.num_heads': int(name)} for name in ('2', '4')}
     factors = {'split': scans, 'heads': heads}
@@ -386,7 +383,7 @@ def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
     assert length.startswith(unknown)
 
 
-def test_a_dry_run_tells_the_power_of_the_declared_contrasts(folder, monkeypatch):
+def test_dry_run_shows_the_power_of_declared_contrasts(folder, monkeypatch):
     heads = {name: {'model.num_heads': int(name)} for name in ('1', '2', '4')}
     pairs = [('4', '2')]
     file = write_sweep(folder, arms=heads, base='1', contrasts=pairs)
@@ -453,7 +450,9 @@ def test_seeds_of_several_bases_are_planned_and_priced(folder, monkeypatch):
         ({}, '--workers=0', '--workers'),
     ],
 )
-def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, message):
+def test_invalid_arms_and_flags_are_refused_before_the_first_run(
+    folder, monkeypatch, arm, argument, message
+):
     file = write_small(folder, {'base': arm})
     with pytest.raises(UserError, match=message):
         run_sweep(monkeypatch, file, argument)
@@ -464,10 +463,10 @@ def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, messag
 @pytest.mark.parametrize(
     ('fields', 'message'),
     [
-        ({}, "measure='vla loss': unknown set 'vla'. Choose one of val."),
-        ({'evaluation.sets': 'val'}, "evaluation.sets='val' lacks 'vla'"),
-        ({'evaluation.sets': 'vla'}, "evaluation.sets: unknown set 'vla'"),
-        ({'data': small_runs.source('gone')}, "arm 'base': data: gone is not a folder"),
+        ({}, "measure='vla loss': .*'vla'.* val"),
+        ({'evaluation.sets': 'val'}, "evaluation.sets='val' .*'vla'"),
+        ({'evaluation.sets': 'vla'}, "evaluation.sets: .*'vla'"),
+        ({'data': small_runs.source('gone')}, "arm 'base': data: gone"),
     ],
 )
 def test_a_set_that_is_not_there_is_refused_before_the_first_run(
@@ -551,7 +550,7 @@ def test_a_crossed_factor_may_have_no_effect_in_an_arm(folder, monkeypatch, caps
 
 
 @pytest.mark.slow
-def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys):
+def test_local_workers_share_the_runs_stop_and_resume(folder, monkeypatch, capsys):
     file = write_small(folder, {'base': {}}, **{'train.steps': 400})
     paths = [folder / run.path for run in planning.load(file).runs]
     command = [sys.executable, '-m', 'experiments.sweep', f'--config={file}']
