@@ -125,7 +125,7 @@ def test_it_is_on_the_site_with_its_figures_as_pictures(name):
 
 
 @every_notebook
-def test_its_outputs_are_there_small_and_of_no_machine(name):
+def test_notebook_outputs_are_complete_small_and_without_local_paths(name):
     found = outputs(name)
     assert found
     for cell in cells(name, 'code'):

@@ -88,7 +88,7 @@ def extras():
     return project['optional-dependencies']
 
 
-def test_the_install_table_says_of_each_extra_whether_a_wheel_has_what_it_is_for():
+def test_install_table_lists_the_extras_of_the_wheel():
     page = ROOT / 'docs/how_to/install.md'
     table = page.read_text('utf-8').partition('## Extras')[2]
     named = {'yes': set(), 'no': set()}

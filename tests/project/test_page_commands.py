@@ -151,7 +151,7 @@ def beside_a_run(trained, monkeypatch):
 
 
 @pytest.mark.usefixtures('beside_a_run')
-def test_the_python_about_a_run_runs_beside_it():
+def test_python_of_the_page_of_translations_runs_on_a_trained_run():
     page = 'docs/packages/flaxformer_explain/translations.md'
     (code,) = about_a_run(page)
     names = {}
@@ -178,7 +178,7 @@ np.savez('called.npz', source=source_BS, tokens=tokens_BT)
     assert expected[0].any()
 
 
-def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
+def test_readmes_own_attention_trains_and_passes_its_reference_test(tmp_path):
     root = tmp_path / 'project'
     packages = ('flaxformer_lite', 'experiments', 'packages', 'configs')
     for name in (*packages, 'tests'):

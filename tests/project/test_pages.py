@@ -181,7 +181,7 @@ def check_read(found):
 
 
 @pytest.mark.parametrize(('page', 'command'), COMMANDS)
-def test_a_command_has_flags_and_fields_that_there_are(
+def test_commands_of_pages_have_existing_flags_and_fields(
     page, command, folder, monkeypatch
 ):
     refused = re.search(
@@ -201,14 +201,14 @@ PATH = re.compile(r'\b(?:flaxformer_lite|experiments|configs|tests|docs)/[\w/.-]
 
 
 @pytest.mark.parametrize('page', pages.PAGES)
-def test_a_page_names_files_that_are_there(page):
+def test_pages_name_existing_files(page):
     example = 'flaxformer_lite/attention/euclidean.py'  # which the reader writes
     for path in set(PATH.findall(pages.text(page))) - {example}:
         assert (pages.ROOT / path).exists(), path
 
 
 @pytest.mark.parametrize('page', pages.PAGES)
-def test_a_page_installs_extras_that_there_are(page):
+def test_pages_install_existing_extras(page):
     project = tomllib.loads((pages.ROOT / 'pyproject.toml').read_text('utf-8'))
     extras = project['project']['optional-dependencies']
     for names in re.findall(r'\.\[([\w,]+)\]"', pages.text(page)):
@@ -227,7 +227,7 @@ def code_lines(code):
     return len(found)
 
 
-def test_tasks_take_as_many_lines_as_their_page_says():
+def test_page_of_tasks_counts_its_lines():
     guide = 'docs/how_to/tasks.md'
     here, elsewhere = (
         dict(re.findall(row, pages.text(guide), re.MULTILINE))

@@ -185,7 +185,7 @@ def test_a_compression_that_zipfile_cannot_undo_is_refused(method, folder):
 
 
 @pytest.mark.parametrize('content', [b'', b'PK\x03\x04 and no more', None])
-def test_a_file_that_is_none_is_refused(content, folder):
+def test_invalid_files_of_arrays_are_refused(content, folder):
     (folder / 'frames.npz').unlink()
     if content is not None:
         (folder / 'frames.npz').write_bytes(content)
@@ -193,7 +193,7 @@ def test_a_file_that_is_none_is_refused(content, folder):
         trained(folder)
 
 
-def test_an_array_alone_is_no_archive():
+def test_single_arrays_are_refused():
     with open('frames.npz', 'wb') as file:
         np.save(file, np.ones((2, FEATURES)))
     with pytest.raises(UserError, match='it is not an .npz file of arrays'):

@@ -176,7 +176,7 @@ def test_a_tokenizer_has_sentinels_in_their_order(text, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('cache')
-def test_a_run_begins_with_what_an_objective_taught(text, tmp_path):
+def test_a_run_starts_from_parameters_of_a_pretraining_objective(text, tmp_path):
     fields = small_runs.FIELDS | {
         'data': small_runs.source(text),
         'tokenizer': 'sentencepiece(vocab_size=200, sentinels=9)',

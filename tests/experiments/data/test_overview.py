@@ -60,7 +60,7 @@ def test_an_empty_set_is_counted_and_not_written(tmp_path, capsys):
     assert list(again.evaluation()) == ['val', 'test']
 
 
-def test_what_is_written_is_read_again_as_text(tmp_path, monkeypatch):
+def test_written_data_is_read_back_as_text(tmp_path, monkeypatch):
     folder = tmp_path / 'made'
     run(monkeypatch, f'--config.data={DATA}', f'--write={folder}')
     again = sources.load(

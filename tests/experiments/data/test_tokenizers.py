@@ -58,7 +58,7 @@ def test_ours_keep_the_contracts(name, spec):
 
 
 @every_tokenizer
-def test_one_text_is_no_list_of_letters(name, spec, tmp_path):
+def test_one_text_instead_of_a_list_is_refused(name, spec, tmp_path):
     trained = train(spec, tmp_path)
     message = r"^texts: a single text was given\. Pass a list, such as \['A dog\.'\]\.$"
     for encode in (trained.encode, trained.encode_target):
@@ -117,7 +117,7 @@ def test_a_careless_tokenizer_is_found(mistake, contract):
 
 
 @every_tokenizer
-def test_a_run_opens_what_it_saved(name, spec, tmp_path):
+def test_saved_tokenizers_are_restored(name, spec, tmp_path):
     trained = train(spec, tmp_path)
     path = tmp_path / 'run' / 'tokenizer.model'
     trained.save(path)
@@ -248,7 +248,7 @@ def test_the_most_frequent_units_have_the_first_ids(name, tmp_path):
     assert fewer.decode([[4, UNK]])[0].endswith('⁇')
 
 
-def test_min_count_leaves_out_what_is_rarer(tmp_path):
+def test_min_count_removes_rarer_words(tmp_path):
     pairs = [('einmal', 'zweimal zweimal')]
     trained = train('words(min_count=2)', tmp_path, pairs)
     assert UNK in trained.encode(['einmal'])[0]
@@ -304,7 +304,7 @@ def sampler(request, tmp_path):
     return train(spec, tmp_path)
 
 
-def test_what_is_sampled_keeps_the_contracts_and_often_differs(sampler):
+def test_sampled_tokens_keep_the_contracts_and_often_differ(sampler):
     rows = sampler.encode(TEXTS)
     drawn = [sampler.sample(row, seed) for seed, row in enumerate(rows)]
     others = sum(a != b for a, b in zip(drawn, rows, strict=True))
@@ -378,7 +378,7 @@ print([sampler.sample(row, seed) for seed, row in enumerate({rows})])
     assert ast.literal_eval(there) == here != rows
 
 
-def test_each_epoch_draws_anew_and_a_resumed_run_draws_the_same(sampler, tmp_path):
+def test_each_epoch_samples_new_tokens_and_resuming_repeats_them(sampler, tmp_path):
     data = Words()
     stored = corpus.prepare(data, sampler, tmp_path)
     settings = dict(tokens=512, max_length=99, packed=True, seed=5, window=150)
@@ -406,7 +406,7 @@ def test_each_epoch_draws_anew_and_a_resumed_run_draws_the_same(sampler, tmp_pat
             np.testing.assert_array_equal(resumed[name], array)
 
 
-def test_alpha_changes_neither_what_is_learnt_nor_what_is_cached(tmp_path):
+def test_alpha_changes_neither_training_nor_the_cache(tmp_path):
     plain = train('sentencepiece(vocab_size=120)', tmp_path)
     sampled = train('sentencepiece(vocab_size=120, alpha=0.1)', tmp_path)
     assert plain.digest == sampled.digest and plain != sampled

@@ -31,6 +31,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Writes pages without the files of figures, which take seconds to draw."""
+    monkeypatch.setattr(figures, 'files', lambda figure: {})
+
+
 def data_sets(*sizes):
     """Returns a factor of data sets."""
     return {'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in sizes}}
@@ -75,6 +81,7 @@ def test_trials_are_shown_by_the_measure_that_chose(tuned):
     assert curves[0] == curves[1]
 
 
+@pytest.mark.usefixtures('undrawn')
 def test_report_of_a_tuned_sweep_has_its_trials(tuned, folder):
     sweep = tuned.sweep
     for run in sweep.runs:
@@ -85,7 +92,7 @@ def test_report_of_a_tuned_sweep_has_its_trials(tuned, folder):
     (line,) = designs.doubts(tuned)
     assert line.startswith('base: the best optimizer.schedule.peak, 0.001')
     assert '## Tuning' in text and line.partition(', ')[0] in text
-    assert (folder / 'report/figures/tuning.svg').exists()
+    assert '(figures/tuning.svg)' in text
     assert (folder / 'report/tables/expected_best.csv').exists()
 
 
@@ -115,6 +122,7 @@ def test_interaction_of_factors_is_tested(folder):
     assert designs.effects(arms.study(study.runs, None)) is None
 
 
+@pytest.mark.usefixtures('undrawn')
 @pytest.mark.parametrize('measure', ['test bleu', 'test loss'])
 def test_arms_are_compared_with_the_base_on_their_data(folder, measure):
     factors = data_sets(2000, 3000) | {'model.residual': ['pre_norm', 'rezero']}
@@ -181,6 +189,7 @@ def test_arms_are_compared_with_the_base_on_their_data(folder, measure):
     assert not again.mismatches
 
 
+@pytest.mark.usefixtures('undrawn')
 @pytest.mark.parametrize('seeds', [[0, 1, 2], 'until(half_width=1.0, most=9)'])
 @pytest.mark.parametrize('contrasts', [[], [('3000, rezero', '3000, pre_norm')]])
 def test_an_answer_is_recomputed_with_its_design(folder, contrasts, seeds):
@@ -209,6 +218,7 @@ def test_an_answer_is_recomputed_with_its_design(folder, contrasts, seeds):
     assert mismatch[:3] == ('tables/answer_chrf.csv', declared[0], '95% CI low')
 
 
+@pytest.mark.usefixtures('undrawn')
 def test_recomputed_intervals_include_the_choice_of_tuned_values(tuned, folder):
     for run in tuned.sweep.runs:
         score = 30.0 + run.seed * (1 + (run.arm == 'wide'))
@@ -296,6 +306,7 @@ def test_scores_of_sizes_are_drawn_over_parameters(folder):
     assert figures.scores_over_sizes(arms.study(study.runs, None)) is None
 
 
+@pytest.mark.usefixtures('undrawn')
 @pytest.mark.parametrize(
     ('measure', 'error'), [('test bleu', 12.0), ('test loss', 88.0)]
 )

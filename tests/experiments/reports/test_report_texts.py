@@ -107,35 +107,39 @@ def grammar():
     return Grammar()
 
 
-def held(grammar, name):
-    pairs = grammar.evaluation()[name]
-    found = grammar.groups(name)
-    return {key: [pairs[i] for i in rows] for key, rows in found.items()}
+@pytest.fixture(scope='module')
+def sets(grammar):
+    return grammar.evaluation()
 
 
-def test_each_phenomenon_is_in_some_sentences_and_not_in_all(grammar):
-    found = held(grammar, 'test')
-    assert found.keys() == phenomena.PHENOMENA.keys()
-    for name, pairs in found.items():
+@pytest.fixture(scope='module')
+def groups(grammar, sets):
+    """Returns the pairs of the test set with each phenomenon."""
+    found = grammar.groups('test')
+    return {name: [sets['test'][i] for i in rows] for name, rows in found.items()}
+
+
+def test_each_phenomenon_is_in_some_sentences_and_not_in_all(groups):
+    assert groups.keys() == phenomena.PHENOMENA.keys()
+    for name, pairs in groups.items():
         assert 5 <= len(pairs) <= 300, name
 
 
-def test_a_table_has_lengths_and_phenomena(grammar):
-    sources, references = map(list, zip(*grammar.evaluation()['test'], strict=True))
+def test_a_table_has_lengths_and_phenomena(sets):
+    sources, references = map(list, zip(*sets['test'], strict=True))
     found = made(references, references)._replace(data='grammar', sources=sources)
     rows = texts.by_group(found).rows
     assert {'6–10 words', *phenomena.PHENOMENA} <= {row[0] for row in rows}
     assert all(row[2].mean == pytest.approx(100) for row in rows)
 
 
-def test_questions_are_all_that_end_in_a_question_mark(grammar):
-    pairs = grammar.evaluation()['test']
-    asked = [pair for pair in pairs if pair[1].endswith('?')]
-    assert held(grammar, 'test')['question'] == asked
+def test_questions_are_all_that_end_in_a_question_mark(groups, sets):
+    asked = [pair for pair in sets['test'] if pair[1].endswith('?')]
+    assert groups['question'] == asked
 
 
-def test_only_the_grammars_own_sentences_have_phenomena(grammar):
-    sources, references = map(list, zip(*grammar.evaluation()['val'], strict=True))
+def test_only_the_grammars_own_sentences_have_phenomena(sets):
+    sources, references = map(list, zip(*sets['val'], strict=True))
     own = made(references, references)._replace(name='val', sources=sources)
     own = own._replace(data='grammar')
     others = [
@@ -148,7 +152,7 @@ def test_only_the_grammars_own_sentences_have_phenomena(grammar):
     assert counts[0] > max(counts[1:])
 
 
-def test_trees_belong_to_their_pairs(grammar):
+def test_trees_belong_to_their_pairs(grammar, sets):
     for name, trees in grammar.trees().items():
         read_from = [(english.sentence(tree), german.sentence(tree)) for tree in trees]
-        assert read_from == grammar.evaluation()[name]
+        assert read_from == sets[name]

@@ -362,7 +362,7 @@ def written_again(name, runs, folder, monkeypatch):
     return out, theirs
 
 
-def test_what_was_published_is_written_again(runs, tmp_path, monkeypatch, capsys):
+def test_published_checkpoints_survive_a_roundtrip(runs, tmp_path, monkeypatch, capsys):
     out, theirs = written_again('mbart50', runs, tmp_path, monkeypatch)
     model = 'sentencepiece.bpe.model'
     assert (out / model).read_bytes() == (theirs / model).read_bytes()
@@ -383,7 +383,7 @@ def test_what_was_published_is_written_again(runs, tmp_path, monkeypatch, capsys
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['m2m100', 'nllb', 'mbart50', 'bart'])
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')  # of Transformers
-def test_transformers_opens_what_is_written_again(name, runs, tmp_path, monkeypatch):
+def test_transformers_opens_exported_checkpoints(name, runs, tmp_path, monkeypatch):
     pytest.importorskip('torch')
     transformers = pytest.importorskip('transformers')
     out, _ = written_again(name, runs, tmp_path, monkeypatch)
@@ -417,7 +417,7 @@ def killed_at_a_checkpoint(path, settings):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')  # of Transformers
-def test_from_a_published_checkpoint_to_one_that_is_trained_on(
+def test_training_continues_from_a_published_checkpoint(
     runs, tmp_path, monkeypatch, capsys
 ):
     theirs = runs / 'mbart'

@@ -111,7 +111,7 @@ def config_with(fields):
         (dict(logit_cap=30.0), 'model.logit_cap=30.0: CTranslate2 supports only empty'),
     ],
 )
-def test_what_is_not_computed_is_refused_by_its_field(given, words):
+def test_unsupported_fields_are_refused(given, words):
     with pytest.raises(UserError) as caught:
         to_ctranslate2.check_model(config_with(given))
     assert str(caught.value).startswith('--to=ctranslate2: model.')
@@ -119,7 +119,7 @@ def test_what_is_not_computed_is_refused_by_its_field(given, words):
 
 
 @pytest.mark.parametrize('name', CASES)
-def test_what_is_computed_is_not_refused(name):
+def test_supported_fields_are_accepted(name):
     to_ctranslate2.check_model(config_with(CASES[name]))
 
 

@@ -296,17 +296,17 @@ def test_a_sentence_patched_from_itself_is_unchanged():
 @pytest.mark.parametrize(
     ('chosen', 'message'),
     [
-        ({f'{HEAD}/2': 0}, r"^edits: the model has no '.*/z/2'\. Choose a head"),
-        ({f'{HEAD}/0': 'much'}, r"^factor: 'much' is not a number from -1000 to 1000"),
-        ({f'{HEAD}/0': None}, r"^factor: 'None' is not a number"),
-        ({f'{HEAD}/0': float('nan')}, r"^factor: 'nan' is not a number"),
-        ({f'{HEAD}/0': 10**400}, r"^factor: '1000.* is not a number"),
-        ({'decoder/layer_0': 0.5}, r'^edits: decoder/layer_0 has the factor 0\.5'),
-        ({'decoder/layer_0': 'patch'}, r'^edits: decoder/layer_0 cannot be patched'),
-        ({f'{HEAD}/0': 'patch'}, r'^sentence to patch from: the sentence is blank'),
+        ({f'{HEAD}/2': 0}, "^edits: .*/z/2'"),
+        ({f'{HEAD}/0': 'much'}, "^factor: 'much'"),
+        ({f'{HEAD}/0': None}, "^factor: 'None'"),
+        ({f'{HEAD}/0': float('nan')}, "^factor: 'nan'"),
+        ({f'{HEAD}/0': 10**400}, "^factor: '1000"),
+        ({'decoder/layer_0': 0.5}, '^edits: decoder/layer_0 .*0[.]5'),
+        ({'decoder/layer_0': 'patch'}, '^edits: decoder/layer_0 '),
+        ({f'{HEAD}/0': 'patch'}, '^sentence to patch from: '),
     ],
 )
-def test_a_change_that_the_model_has_not_is_one_line(told, chosen, message):
+def test_invalid_edits_are_refused(told, chosen, message):
     *_, found = told
     needs_switches(found)
     with pytest.raises(UserError, match=message):
@@ -320,7 +320,7 @@ def test_every_head_sublayer_and_layer_has_a_name():
     assert not explainer_of(architecture='recurrent').switches
 
 
-def test_what_keeps_no_weights_is_left_out_and_the_rest_is_told():
+def test_attention_without_stored_weights_is_left_out_of_explanations():
     found = explainer_of(attention='blockwise', cross__attention='softmax')
     answer = found.explain(TEXT, found.strategy(1))
     assert 'encoder' not in answer['attention']
@@ -331,13 +331,10 @@ def test_what_keeps_no_weights_is_left_out_and_the_rest_is_told():
     ('text', 'message'),
     [
         (' \t', 'is blank'),
-        (
-            'a' * explainer.MOST_TOKENS,
-            'has 65 tokens, including the end token. Shorten it to 64',
-        ),
+        ('a' * explainer.MOST_TOKENS, '65 tokens.* 64'),
     ],
 )
-def test_what_is_no_sentence_to_show_is_refused(text, message):
+def test_blank_and_long_sentences_are_refused(text, message):
     found = explainer_of()
     with pytest.raises(UserError, match=message):
         found.explain(text, as_strategy('greedy'))
