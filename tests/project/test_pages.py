@@ -30,8 +30,15 @@ from flaxformer_lite.layers.blocks import sequential
 # Names that the Python of a page may use, beside its own: one quotes a class.
 GIVEN = {'docs/explanation/design.md': vars(sequential)}
 WITH_PYTHON = [page for page in pages.PAGES if pages.snippets(page)]
-# They train, decode and record, each of which is compiled.
-LONG = ('README.md', 'docs/how_to/looking_inside.md')
+# These compile no model, so they run with each commit.
+QUICK = (
+    'docs/explanation/design.md',
+    'docs/explanation/evidence.md',
+    'docs/how_to/data.md',
+    'docs/how_to/metrics.md',
+    'docs/how_to/sweeps.md',
+    'docs/packages/parallel_grammar.md',
+)
 COMMANDS = [(page, line) for page in pages.PAGES for line in pages.commands(page)]
 
 
@@ -94,7 +101,7 @@ CHECKS = {
 @pytest.mark.parametrize(
     'page',
     [
-        pytest.param(page, marks=[pytest.mark.slow] * (page in LONG))
+        pytest.param(page, marks=[pytest.mark.slow] * (page not in QUICK))
         for page in WITH_PYTHON
     ],
 )
@@ -108,6 +115,14 @@ def test_the_python_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
     for code in pages.snippets(page):
         exec(compile(code, page, 'exec'), names)
     CHECKS.get(page, lambda names: None)(names)
+
+
+def test_imports_of_pages_exist():
+    for page in WITH_PYTHON:
+        own = {name.removesuffix('.py') for name in pages.files(page)}
+        for node in ast.walk(ast.parse('\n'.join(pages.snippets(page)))):
+            if isinstance(node, ast.ImportFrom) and node.module not in own:
+                exec(ast.unparse(node), {})
 
 
 class Parsed(Exception):
