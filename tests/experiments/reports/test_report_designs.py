@@ -22,7 +22,7 @@ from experiments.reports import (
 )
 from experiments.reports.arms import Arm, Study
 from experiments.runs import reading
-from experiments.sweeps import planning
+from experiments.sweeps import analysis, planning
 
 
 @pytest.fixture
@@ -32,9 +32,10 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def undrawn(monkeypatch):
-    """Writes pages without the files of figures, which take seconds to draw."""
+def quick(monkeypatch):
+    """Writes pages without files of figures, and with fewer permutations."""
     monkeypatch.setattr(figures, 'files', lambda figure: {})
+    monkeypatch.setattr(analysis, '_EXCHANGES', 99)
 
 
 def data_sets(*sizes):
@@ -81,7 +82,7 @@ def test_trials_are_shown_by_the_measure_that_chose(tuned):
     assert curves[0] == curves[1]
 
 
-@pytest.mark.usefixtures('undrawn')
+@pytest.mark.usefixtures('quick')
 def test_report_of_a_tuned_sweep_has_its_trials(tuned, folder):
     sweep = tuned.sweep
     for run in sweep.runs:
@@ -122,7 +123,7 @@ def test_interaction_of_factors_is_tested(folder):
     assert designs.effects(arms.study(study.runs, None)) is None
 
 
-@pytest.mark.usefixtures('undrawn')
+@pytest.mark.usefixtures('quick')
 @pytest.mark.parametrize('measure', ['test bleu', 'test loss'])
 def test_arms_are_compared_with_the_base_on_their_data(folder, measure):
     factors = data_sets(2000, 3000) | {'model.residual': ['pre_norm', 'rezero']}
@@ -189,9 +190,14 @@ def test_arms_are_compared_with_the_base_on_their_data(folder, measure):
     assert not again.mismatches
 
 
-@pytest.mark.usefixtures('undrawn')
-@pytest.mark.parametrize('seeds', [[0, 1, 2], 'until(half_width=1.0, most=9)'])
-@pytest.mark.parametrize('contrasts', [[], [('3000, rezero', '3000, pre_norm')]])
+@pytest.mark.usefixtures('quick')
+@pytest.mark.parametrize(
+    ('contrasts', 'seeds'),
+    [
+        ([], [0, 1, 2]),
+        ([('3000, rezero', '3000, pre_norm')], 'until(half_width=1.0, most=9)'),
+    ],
+)
 def test_an_answer_is_recomputed_with_its_design(folder, contrasts, seeds):
     factors = data_sets(2000, 3000) | {'model.residual': ['pre_norm', 'rezero']}
     design = dict(factors=factors, base='2000, pre_norm', contrasts=contrasts)
@@ -218,7 +224,7 @@ def test_an_answer_is_recomputed_with_its_design(folder, contrasts, seeds):
     assert mismatch[:3] == ('tables/answer_chrf.csv', declared[0], '95% CI low')
 
 
-@pytest.mark.usefixtures('undrawn')
+@pytest.mark.usefixtures('quick')
 def test_recomputed_intervals_include_the_choice_of_tuned_values(tuned, folder):
     for run in tuned.sweep.runs:
         score = 30.0 + run.seed * (1 + (run.arm == 'wide'))
@@ -306,7 +312,7 @@ def test_scores_of_sizes_are_drawn_over_parameters(folder):
     assert figures.scores_over_sizes(arms.study(study.runs, None)) is None
 
 
-@pytest.mark.usefixtures('undrawn')
+@pytest.mark.usefixtures('quick')
 @pytest.mark.parametrize(
     ('measure', 'error'), [('test bleu', 12.0), ('test loss', 88.0)]
 )
