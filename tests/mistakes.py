@@ -35,7 +35,7 @@ class Mistake(NamedTuple):
     """A replacement of the one `old` in a definition, which must fail `tests`."""
 
     name: str
-    definition: str  # a function, class or constant, wherever it is
+    definition: str  # the name of a function, class or constant in any file
     old: str
     new: str
     tests: list[str]  # names of test modules
@@ -70,7 +70,7 @@ def definitions(text: str) -> list[tuple[str, int, int]]:
 
 
 def find_places(root: Path, mistake: Mistake) -> set[tuple[Path, int]]:
-    """Returns the files and offsets at which the mistake fits; one is expected."""
+    """Returns the files and offsets at which the mistake fits."""
     found = set()
     for file, text in read_sources(root).items():
         for match in re.finditer(re.escape(mistake.old), text):

@@ -67,7 +67,7 @@ def test_the_design_names_functions_that_its_files_define():
 @pytest.mark.parametrize('field', variants.fields())
 def test_each_variant_of_a_field_is_named(field):
     (right,) = [right for names, right in table() if field in names]
-    # What is said of a variant stands in brackets behind its name.
+    # Notes on a variant are in brackets after its name.
     named = re.findall(r'`(\w+)`', re.sub(r'\(.*?\)', '', right))
     missing = set(variants.names(field)) - set(named)
     assert not missing
@@ -153,7 +153,7 @@ def test_each_result_is_complete_and_has_its_sweep(folder):
     sweep = f'configs/sweeps/{folder.name}.py'
     assert f'--config={sweep} ' in asked
     arms = set(sweeps.load(ROOT / sweep).arms)
-    # Where a sweep declares contrasts, the answer has a row for each of these.
+    # With declared contrasts, the arms are in their own table.
     table = folder / 'tables/arms.csv'
     if not table.exists():
         table = folder / 'tables/answer.csv'

@@ -14,7 +14,7 @@ from flaxformer_lite.config import variants
 ROOT = Path(__file__).parents[2]
 LIBRARY = sorted((ROOT / 'flaxformer_lite').rglob('*.py'))
 TESTS = ROOT / 'tests'
-# Every line of it is a promise: whoever adds one says in the commit what users gain.
+# Each line is a promise. A commit that adds one says what users gain.
 SURFACE = TESTS / 'surface.txt'
 
 

@@ -27,7 +27,7 @@ from experiments.errors import UserError
 from experiments.sweeps import schema
 from flaxformer_lite.layers.blocks import sequential
 
-# Names that the Python of a page may use, beside its own: one quotes a class.
+# Additional names for the Python of a page; one page quotes a class.
 GIVEN = {'docs/explanation/design.md': vars(sequential)}
 WITH_PYTHON = [page for page in pages.PAGES if pages.snippets(page)]
 # These compile no model, so they run with each commit.

@@ -80,7 +80,7 @@ def test_a_run_reads_the_names_of_arrays():
         run.variables,
         [ARRAYS[name]],
         'greedy',
-        # As the config says: so many more than the source has, beside the end.
+        # The limit of the config: its extra length, without the end token.
         max_length=len(ARRAYS[name]) - 1 + FIELDS['evaluation.extra_length'],
     )
     assert run.translate([name, '']) == [*run.tokenizer.decode(tokens[0].tolist()), '']

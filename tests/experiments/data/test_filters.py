@@ -58,7 +58,7 @@ def test_the_first_of_a_list_that_leaves_a_pair_out_is_counted(data):
         sources.load(data),
         filters.make('[copies, length_ratio(most=4), duplicates]'),
     )
-    for _ in range(2):  # each pass begins anew
+    for _ in range(2):  # each pass resets the counts
         pairs = list(found.train())
         assert found.left_out == {
             'copies': 1,

@@ -101,7 +101,7 @@ def test_noise_masks_spans_of_poissons_lengths_and_the_target_is_the_text():
         assert kept == sorted(set(kept)) and set(kept) <= set(row)
         gone = len(row) - len(kept)
         assert gone == -(-3 * len(row) // 10)
-        # Between neighbours of the text only masks of no ids, elsewhere one at least.
+        # Masks between adjacent ids replace no id; all others replace at least one.
         text = [FIRST - 1, *source, row[-1] + 1]
         runs = [
             list(run)
@@ -116,7 +116,7 @@ def test_noise_masks_spans_of_poissons_lengths_and_the_target_is_the_text():
             inserted += gaps.count(0)
     # Of 300 · 40 spans; the last of each row is cut, which is one in 40.
     assert abs(masked / masks - 3) < 0.1
-    # e⁻³ of all, of which few lie beside another mask: 0.7 of the neighbours are text.
+    # A Poisson length of 0 has probability e⁻³; 0.7 of the neighbors are text.
     share = inserted / masks
     assert 0.5 * np.exp(-3) < share < np.exp(-3)
 

@@ -31,7 +31,7 @@ def test_targets_are_the_digits_of_the_needles(count):
         assert len(words) == count * data.length + data.fillers
         assert len(target.split()) == data.length
         assert target == answer(source, count)
-    # The needles stand in any order.
+    # Needles are in random order.
     found = {s.split().index(w) for s, _ in pairs for w in s.split() if w[:2] == 'ax'}
     assert len(found) > 5
 

@@ -11,7 +11,7 @@ from experiments import contracts
 from experiments.data.sources.scan import Scan, commands
 from flaxformer_lite import testing
 
-# The official files, where they lie beside the checkout: github brendenlake/SCAN.
+# The official files of github.com/brendenlake/SCAN, if they are there.
 FILES = Path(__file__).parents[4] / 'shared/data/scan'
 where_files_are = pytest.mark.skipif(not FILES.exists(), reason='no official files')
 OFFICIAL = ('length', 'addprim_jump', 'addprim_turn_left')

@@ -110,7 +110,7 @@ def test_text_becomes_nfc_and_loses_a_byte_order_mark(folder):
     ids=['iterdir', 'open'],
 )
 def test_a_folder_or_file_without_permission_is_named(folder, monkeypatch, forbidden):
-    # Tests may run as root, who may read everything.
+    # Tests may run as root, for whom no file is unreadable.
     def refuse(self, *_):
         raise PermissionError(errno.EACCES, 'Permission denied', str(self))
 

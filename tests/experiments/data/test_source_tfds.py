@@ -229,7 +229,7 @@ def test_missing_network_is_an_error_before_the_download(tmp_path, monkeypatch):
     with pytest.raises(UserError, match='prepared here: Name or service not known'):
         make(tmp_path, name=name).train()
     assert set(asked) == {'data.statmt.org', 'www.statmt.org'}
-    # What was downloaded before may suffice.
+    # Earlier downloads may suffice.
     (tmp_path / 'downloads').mkdir()
     (tmp_path / 'downloads' / 'dev.tgz').touch()
     with pytest.raises(UserError, match='prepared here: the archive is broken'):

@@ -27,7 +27,7 @@ WORDS = {f'{x}{y}': [['T', 'UW1'], ['T', 'IH0']] for x in 'abcdefghij' for y in 
 TEXT = 'text(path="HERE", source="en", target="de")'
 TABLE = 'table(train="HERE/train.tsv", val="HERE/val.tsv", source="en", target="de")'
 SIGMORPHON = 'sigmorphon(path="HERE", language="german")'
-# Specs of a source, each of which gives other training pairs than the first.
+# Specs of a source with different training pairs.
 SPECS = {
     'text': [TEXT, 'text(path="HERE", source="de", target="en")'],
     'table': [TABLE, TABLE.replace('"en"', '"id"')],

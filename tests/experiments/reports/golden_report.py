@@ -33,7 +33,7 @@ def _rows(loss):
 
 
 def make_study() -> Study:
-    """Creates runs in `runs/`, with HTML in sentences; one diverged and one is missing.
+    """Creates runs in `runs/`, with HTML in sentences: one diverged, one missing.
 
     The arm with the better BLEU has the worse loss.
     """

@@ -79,7 +79,7 @@ def test_arms_without_a_common_seed_are_dunnetts_and_tukeys_tests():
     found = compare(scores, base='arm 0')
     assert [x.seeds for x in found] == [0, 0, 0]
     for contrast, p in zip(found, expected.pvalue, strict=True):
-        # scipy's integral has an error of its own.
+        # scipy integrates by Monte Carlo.
         assert contrast.p == pytest.approx(p, abs=1e-3)
     low = expected.confidence_interval().low
     np.testing.assert_allclose([x.low for x in found], low, rtol=1e-3)

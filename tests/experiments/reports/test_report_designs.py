@@ -108,7 +108,7 @@ def test_interaction_of_factors_is_tested(folder):
     }
     sweep = planned(folder, arms=..., factors=factors, base='two, pre', seeds=[0, 1])
     for run in sweep.runs:
-        # Depth matters by itself, and the norm only where it is deep.
+        # Depth has an effect; the norm has one only in deep models.
         both = run.arm == 'six, post'
         noise = (run.seed * 3 + len(run.arm)) % 4 / 10
         score = 30 + 5 * run.arm.startswith('six') - 9 * both + noise
@@ -260,7 +260,7 @@ def test_arms_are_ranked_over_all_data_sets(folder, measure):
     rows = {row[0]: row[1:] for row in table.rows}
     assert list(rows) == ['pre_norm', 'rezero', 'post_norm']
     assert [row[0] for row in rows.values()] == pytest.approx([5 / 3, 5 / 3, 8 / 3])
-    # Of four pairs of runs with gaps of 0, 1, 1 and 2 one is equal.
+    # Four pairs of runs have gaps of 0, 1, 1 and 2; a tie counts half.
     assert rows['rezero'][1] == pytest.approx((3.5 / 4 + 3.5 / 4 + 0) / 3)
     assert rows['post_norm'][1] == 0 and rows['pre_norm'][1] is None
 

@@ -96,7 +96,7 @@ def test_html_in_sentences_and_notes_is_text(report):
 
 def test_the_page_is_small_and_needs_no_other_file(report):
     text = (report / 'index.html').read_text('utf-8')
-    assert len(text) < 1_200_000  # of which the script is 900,000
+    assert len(text) < 1_200_000  # the script has 900,000
     links = [v for name, v in Reader(text).attributes if name in ('src', 'href')]
     assert links and all(link.startswith(('#', 'data:')) for link in links)
 

@@ -153,9 +153,9 @@ def test_worker_number_must_be_less_than_their_count(tmp_path, monkeypatch, work
 def test_a_worker_stops_with_the_process_that_started_it():
     with worker(60, is_started_here=True) as process:
         process.stdout.readline()
-        process.stdin.close()  # as by the death of who holds it
+        process.stdin.close()  # as if the parent had died
         assert process.wait(timeout=20) == 128 + signal.SIGTERM
-    # One of an array of jobs has whatever input there is.
+    # A worker of a job array ignores its standard input.
     with worker(0.5, is_started_here=False) as process:
         process.stdin.close()
         assert process.stdout.read() == 'ready\nmade\n'
@@ -221,7 +221,7 @@ def test_the_rate_of_a_much_smaller_run_prices_no_larger_one():
     assert progress.total_cost([large], [small, unknown]) == bare
     text = progress.total_cost([large], [small, unknown, similar])
     assert text == f'{bare}, about 0.01 worker hours (from similar runs)'
-    # Without a rate for all of them there is no time of all.
+    # The total time needs a rate for every run.
     assert 'hours' not in progress.total_cost([large, unknown], [similar])
 
 
@@ -330,7 +330,7 @@ def test_sweep_trains_as_the_command_line_and_continues_after_failures(
         result = json.loads((path / 'result.json').read_text('utf-8'))
         sums.append((result['parameters_sha256'], str(result['evaluations'])))
     assert sums[0] == sums[1] and sums[1][0] != sums[2][0]
-    # What has ended stays as it is.
+    # Ended runs stay unchanged.
     before = (runs[0].path / 'result.json').stat().st_mtime_ns
     assert run_sweep(monkeypatch, file) == 1
     out, _ = capsys.readouterr()

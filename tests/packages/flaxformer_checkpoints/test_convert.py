@@ -32,7 +32,7 @@ from flaxformer_checkpoints import convert, converted
 from flaxformer_checkpoints import tokenizer as huggingface
 from flaxformer_explain import page
 
-# Compiling takes a second each: these differ in what a search is told.
+# Each takes seconds to compile; these two have different searches.
 MOST_TELLING = ('marian', 'mbart')
 
 

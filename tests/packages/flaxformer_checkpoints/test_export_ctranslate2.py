@@ -20,7 +20,7 @@ from parallel_grammar.source import Grammar
 
 SIZES = dict(d_model=24, num_layers=1, decoder__num_layers=2, num_heads=2, d_ff=40)
 LONGEST = 41
-# No two sizes that could stand for each other are equal.
+# All sizes differ, so that none can be confused with another.
 UNEQUAL = dict(
     d_k=6,
     d_v=6,

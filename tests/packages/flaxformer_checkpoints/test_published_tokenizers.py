@@ -312,7 +312,7 @@ def test_files_of_different_checkpoints_are_refused(tmp_path):
     edit(theirs / 'generation_config.json', eos_token_id=3)
     refuses(theirs, 'eos_token_id=1')
     pegasus = checkpoint('pegasus', tmp_path / 'pegasus')
-    edit(pegasus / 'tokenizer_config.json', offset=None)  # as it was published: 103
+    edit(pegasus / 'tokenizer_config.json', offset=None)  # the published value: 103
     refuses(pegasus, 'token 114')
 
 

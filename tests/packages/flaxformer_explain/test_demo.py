@@ -183,7 +183,7 @@ def test_closed_connections_print_no_error(capfd):
     def slow(*_):
         left.wait(20)
         answered.set()
-        return 'x' * 10_000_000  # more than the system takes for one who reads nothing
+        return 'x' * 10_000_000  # more than the buffers of a connection hold
 
     with serving(explainer(slow)) as started:
         body = json.dumps(QUESTION).encode()
@@ -364,7 +364,7 @@ def tab(chromium, request):
     found.on('pageerror', lambda error: complaints.append(str(error)))
     found.on('request', lambda sent: asked.append(sent.url))
     yield found
-    # Chromium tells of a question that the server refuses.
+    # Chromium logs requests that the server refuses.
     assert [x for x in complaints if 'status of 400' not in x] == []
     here = 'http://127.0.0.1:', 'file:', 'data:'
     assert asked and all(url.startswith(here) for url in asked)
@@ -519,7 +519,7 @@ def test_a_page_that_is_a_file_needs_no_server(tab, trained, tmp_path, monkeypat
     tab.locator('#sentences').select_option('My cat.')
     assert tab.locator('.pieces').inner_text() != pieces
     assert tab.locator('.heads').inner_text() and not tab.locator('.switch').count()
-    # What scrolls is reached by the keyboard, and a token is called as it is shown.
+    # Scrolling areas have keyboard focus, and tokens are named by their text.
     for scrolls in tab.locator('.scrolls').all():
         scrolls.focus()
         assert tab.evaluate('document.activeElement.ariaLabel')

@@ -149,7 +149,7 @@ def test_weights_and_probabilities_are_those_of_the_pair_alone(told):
         assert [piece for piece, _ in layer] == Letters().pieces(p_TV.argmax(-1))
         np.testing.assert_allclose([p for _, p in layer], p_TV.max(-1), atol=1e-5)
     assert answer['attention'].keys() == weights.keys()
-    # A row is named by the piece that is written there, a column by what is read.
+    # Rows are output tokens, columns input tokens.
     written = [token['piece'] for token in answer['tokens']]
     start = Letters().pieces([model.special_tokens.bos])
     of_decoder = answer['attention']['decoder']
