@@ -101,24 +101,24 @@ def test_a_run_reads_the_names_of_arrays():
 @pytest.mark.parametrize(
     ('array', 'message'),
     [
-        (
-            np.ones((2, FEATURES + 1)),
-            r"'train/7': it is float64 \(2, 7\). .*\(length, 6\)",
-        ),
-        (np.ones(FEATURES), r"'train/7': it is float64 \(6,\)"),
-        (np.array([['a'] * FEATURES]), "'train/7': it is <U1"),
-        (np.zeros((2, FEATURES)), "'train/7': a vector is .* all zeros"),
-        (np.full((1, FEATURES), np.inf), "'train/7': a vector is not finite"),
-        (np.array(3.0), r"'train/7': it is float64 \(\)\. Give numbers"),
+        (np.ones((2, FEATURES + 1)), r'\(2, 7\).*\(length, 6\)'),
+        (np.ones(FEATURES), r'\(6,\)'),
+        (np.array([['a'] * FEATURES]), '<U1'),
+        (np.zeros((2, FEATURES)), 'zeros'),
+        (np.full((1, FEATURES), np.inf), 'finite'),
+        (np.array(3.0), r'\(\)'),
     ],
 )
-def test_an_array_that_cannot_be_is_refused(array, message, folder):
+def test_invalid_arrays_are_refused_by_name(array, message, folder):
     np.savez('frames.npz', **ARRAYS | {'train/7': array})
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"'train/7': .*{message}"):
         corpus.prepare(sources.load(DATA), trained(folder), folder)
 
 
 def member(header):
+    if isinstance(header, int):
+        shape = f"'shape': ({header}, {FEATURES})"
+        header = f"{{'descr': '<f4', 'fortran_order': False, {shape}}}"
     data = header.encode()
     return b'\x93NUMPY\x01\x00' + len(data).to_bytes(2, 'little') + data
 
@@ -130,20 +130,8 @@ def member(header):
         (b'text', 'is not an array'),
         (member('garbage {{{'), 'cannot be read'),
         (member('(' * 5000), 'cannot be read'),
-        (
-            member(
-                "{'descr': '<f4', 'fortran_order': False, "
-                f"'shape': ({10**12}, {FEATURES})}}"
-            ),
-            'cannot be read',
-        ),
-        (
-            member(
-                "{'descr': '<f4', 'fortran_order': False, "
-                f"'shape': ({10**30}, {FEATURES})}}"
-            ),
-            'cannot be read',
-        ),
+        (member(10**12), 'cannot be read'),
+        (member(10**30), 'cannot be read'),
     ],
 )
 @pytest.mark.parametrize('name', ['a', 'z'])  # the first array says how wide all are
@@ -160,7 +148,7 @@ def test_a_damaged_array_is_refused_by_name(content, message, name, folder):
 def test_any_bit_of_an_archive_may_be_wrong(folder):
     np.savez_compressed('frames.npz', a=np.eye(FEATURES), b=np.eye(FEATURES))
     data = (folder / 'frames.npz').read_bytes()
-    drawn = np.random.default_rng(0).integers(0, 8 * len(data), 500).tolist()
+    drawn = np.random.default_rng(0).integers(0, 8 * len(data), 150).tolist()
     refused = 0
     for bit in drawn:
         damaged = bytearray(data)
@@ -170,7 +158,7 @@ def test_any_bit_of_an_archive_may_be_wrong(folder):
             trained(folder).source.encode(['a', 'b'])
         except UserError:
             refused += 1
-    assert refused > 250
+    assert refused > 75
 
 
 @pytest.mark.parametrize('method', [1, 99])

@@ -60,9 +60,8 @@ def test_ours_keep_the_contracts(name, spec):
 @every_tokenizer
 def test_one_text_instead_of_a_list_is_refused(name, spec, tmp_path):
     trained = train(spec, tmp_path)
-    message = r"^texts: a single text was given\. Pass a list, such as \['A dog\.'\]\.$"
     for encode in (trained.encode, trained.encode_target):
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match='^texts: '):
             encode('A dog.')
         assert encode([]) == []
 
@@ -187,22 +186,19 @@ def test_sentencepiece_segments_as_its_own_trainer_by_the_same_options(
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ('character_coverage=0.95', 'character_coverage must be at least 0.98'),
-        ('user_defined_symbols=["<unk>"]', "'<unk>' is a piece already"),
-        ('user_defined_symbols=["<pad>"]', "'<pad>' is a piece already"),
-        ('user_defined_symbols=["<2de>", "<2de>"]', "'<2de>' is a piece already"),
-        ('user_defined_symbols=["<extra_id_0>"], sentinels=3', "extra_id_0>' is a pie"),
-        ('user_defined_symbols=["<0x41>"], byte_fallback=True', "'<0x41>' is a piece"),
-        (
-            'user_defined_symbols=[""]',
-            "'' is not text. Give a string of at least one",
-        ),
-        ('user_defined_symbols=[3]', '3 is not text'),
-        ('user_defined_symbols=["a b"]', "'a b' never occurs in normalized text"),
-        ('user_defined_symbols=["▁a"]', "'▁a' never occurs in normalized text"),
+        ('character_coverage=0.95', 'character_coverage .*0.98'),
+        ('user_defined_symbols=["<unk>"]', "'<unk>'"),
+        ('user_defined_symbols=["<pad>"]', "'<pad>'"),
+        ('user_defined_symbols=["<2de>", "<2de>"]', "'<2de>'"),
+        ('user_defined_symbols=["<extra_id_0>"], sentinels=3', "'<extra_id_0>'"),
+        ('user_defined_symbols=["<0x41>"], byte_fallback=True', "'<0x41>'"),
+        ('user_defined_symbols=[""]', "''"),
+        ('user_defined_symbols=[3]', '3'),
+        ('user_defined_symbols=["a b"]', "'a b'"),
+        ('user_defined_symbols=["▁a"]', "'▁a'"),
     ],
 )
-def test_what_sentencepiece_would_refuse_is_one_line(arguments, message):
+def test_invalid_options_of_sentencepiece_are_refused(arguments, message):
     with pytest.raises(UserError, match=f'^tokenizer: .*{message}'):
         tokenizers.make(f'sentencepiece(vocab_size=200, {arguments})')
 
@@ -361,21 +357,27 @@ def test_with_no_merge_left_out_it_is_what_sentencepiece_encodes(tmp_path):
     assert [sampler.sample(row, seed) for seed, row in enumerate(rows)] == rows
 
 
-def test_another_process_draws_the_same(sampler, tmp_path):
-    file = tmp_path / 'model'
-    file.write_bytes(sampler.model)
-    rows = sampler.encode(TEXTS)
+def test_another_process_draws_the_same(tmp_path):
+    here = []
+    for kind in ('bpe', 'unigram'):
+        spec = f'sentencepiece(vocab_size=120, model_type="{kind}", alpha=0.3)'
+        sampler = train(spec, tmp_path)
+        (tmp_path / kind).write_bytes(sampler.model)
+        rows = sampler.encode(TEXTS)
+        here.append([sampler.sample(row, seed) for seed, row in enumerate(rows)])
+        assert here[-1] != rows
     code = f"""
 from pathlib import Path
 from experiments.data import tokenizers
-made = tokenizers.make('sentencepiece(model_type="{sampler.model_type}", alpha=0.3)')
-sampler = made.opened(Path({str(file)!r}).read_bytes())
-print([sampler.sample(row, seed) for seed, row in enumerate({rows})])
+for kind in ('bpe', 'unigram'):
+    made = tokenizers.make(f'sentencepiece(model_type="{{kind}}", alpha=0.3)')
+    sampler = made.opened((Path({str(tmp_path)!r}) / kind).read_bytes())
+    rows = sampler.encode({TEXTS})
+    print([sampler.sample(row, seed) for seed, row in enumerate(rows)])
 """
     command = [sys.executable, '-c', code]
     there = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    here = [sampler.sample(row, seed) for seed, row in enumerate(rows)]
-    assert ast.literal_eval(there) == here != rows
+    assert [ast.literal_eval(line) for line in there.splitlines()] == here
 
 
 def test_each_epoch_samples_new_tokens_and_resuming_repeats_them(sampler, tmp_path):

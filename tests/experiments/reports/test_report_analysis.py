@@ -22,6 +22,12 @@ def drawn(arms, seeds, sd_of_seeds=2.0, effects=None, random=None):
     return {f'arm {i}': dict(enumerate(row)) for i, row in enumerate(values.tolist())}
 
 
+def with_fewer_draws(monkeypatch, points=11):
+    """Makes analyses fast enough to be repeated; their permutation tests are void."""
+    monkeypatch.setattr(analysis, '_POINTS', points)
+    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
+
+
 def as_lists(scores):
     return [list(by_seed.values()) for by_seed in scores.values()]
 
@@ -154,7 +160,7 @@ def test_arms_are_equivalent_where_the_whole_interval_is_within_the_margin():
 def test_equal_arms_rarely_differ_and_intervals_cover_all_at_once(
     contrasts, monkeypatch
 ):
-    monkeypatch.setattr(analysis, '_POINTS', 11)
+    with_fewer_draws(monkeypatch)
     random = np.random.default_rng(0)
     effects = [0, 0, 0, 3, 3]
     alarms, covered = [], []
@@ -172,7 +178,7 @@ def test_equal_arms_rarely_differ_and_intervals_cover_all_at_once(
 
 
 def test_minimum_detectable_difference_has_a_power_of_80_percent(monkeypatch):
-    monkeypatch.setattr(analysis, '_POINTS', 11)
+    with_fewer_draws(monkeypatch)
     random = np.random.default_rng(5)
     pilot = drawn(400, 3, random=random)  # so that chance is known: 1
     arms = [f'arm {i}' for i in range(4)]
@@ -220,9 +226,7 @@ EIGHT_ARMS = {f'arm {i}': range(3) for i in range(8)}
 
 @pytest.fixture
 def rough(monkeypatch):
-    """Makes analyses fast enough to be repeated."""
-    monkeypatch.setattr(analysis, '_POINTS', 9)
-    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
+    with_fewer_draws(monkeypatch, points=9)
 
 
 @pytest.mark.slow
@@ -447,7 +451,7 @@ def test_difference_uses_the_arms_on_its_own_data_alone():
 
 @pytest.mark.slow
 def test_intervals_of_several_data_sets_hold_together(monkeypatch):
-    monkeypatch.setattr(analysis, '_POINTS', 11)
+    with_fewer_draws(monkeypatch)
     random = np.random.default_rng(5)
     alarms, widths = [], []
     for _ in range(400):
@@ -465,7 +469,7 @@ def test_intervals_of_several_data_sets_hold_together(monkeypatch):
 
 @pytest.mark.slow
 def test_seeds_added_until_intervals_are_narrow_keep_the_error_rate(monkeypatch):
-    monkeypatch.setattr(analysis, '_POINTS', 11)
+    with_fewer_draws(monkeypatch)
     random = np.random.default_rng(2)
     alarms, numbers = [], []
     for _ in range(400):

@@ -184,7 +184,8 @@ def test_verdicts_follow_the_test_against_the_base(tmp_path, bleus, changes, exp
 def test_the_margin_of_a_sweep_also_holds_without_contrasts(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 30.1, 30.2), 8: (30.0, 30.2, 30.2)})
     of_sweep = dataclasses.replace(sweep(tmp_path), margin=2.0)
-    assert verdicts(study(paths, of_sweep))[0] == ('many', 'equivalent')
+    first, *_, last = verdicts(study(paths, of_sweep))
+    assert first == ('many', 'equivalent') and last == ('most', 'no finished run')
 
 
 def test_translations_of_runs_with_equal_seeds_are_paired(tmp_path):
@@ -237,6 +238,17 @@ def test_differences_beyond_the_question_are_warnings(tmp_path, first, second, w
     lines = conditions.warnings(found)
     assert len(lines) == bool(words)
     assert all(word in lines[0] for word in words)
+    commits = {row[1] for row in conditions.facts(found).rows if row[0] == 'commit'}
+    assert ('bbbbbbbbbb (modified)' in commits) == (words == ['commits'])
+
+
+def test_sweep_warns_of_fields_that_its_arms_do_not_set(tmp_path):
+    paths = heads(tmp_path, {4: [30.0]})
+    fields = {'model__num_heads': 8, 'model__residual': 'none'}
+    paths.append(make(tmp_path / 'run,heads=8,train.seed=0', 31.0, **fields))
+    text = ' '.join(conditions.warnings(study(paths, sweep(tmp_path))))
+    assert 'model.residual is none, not pre_norm' in text
+    assert 'model.num_heads is' not in text
 
 
 def test_runs_without_the_deciding_score_are_excluded(tmp_path):
