@@ -15,7 +15,7 @@ from experiments.data.sources import tfds as tfds_source
 from experiments.data.sources.tfds import Tfds
 from experiments.errors import UserError
 
-SIZES = {'train': 1500, 'validation': 7, 'test': 5}
+SIZES = {'train': 200, 'validation': 7, 'test': 5}
 
 
 class TinyTranslate(tfds.core.GeneratorBasedBuilder):
@@ -99,7 +99,7 @@ def test_a_split_can_be_cut_in_two(kind, request):
     folder = request.getfixturevalue(kind)
     source = make(folder, split='train[:90%]', dev='train[90%:]')
     trained, sets = list(source.train()), source.evaluation()
-    assert len(trained) == 1350 and len(sets['val']) == 150
+    assert len(trained) == 180 and len(sets['val']) == 20
     assert set(trained) | set(sets['val']) == expected('train')
     assert list(sets) == ['val', 'validation', 'test']
 
@@ -241,54 +241,36 @@ def test_missing_set_is_prepared(tmp_path):
     assert list(tmp_path.rglob('*.array_record-*'))
 
 
+LOUD = {'pythonClassName': 'my_features.Loud'}
+NESTED = {
+    'pythonClassName': 'tensorflow_datasets.core.features.features_dict.FeaturesDict',
+    'featuresDict': {'features': {'en': {'python_class_name': 'my_features.L'}}},
+}
+
+
 @pytest.mark.parametrize(
-    'features',
+    ('name', 'features'),
     [
-        {'pythonClassName': 'my_features.Loud'},
-        {'type': 'my_features.Loud', 'content': {}},
-        {
-            'pythonClassName': (
-                'tensorflow_datasets.core.features.features_dict.FeaturesDict'
-            ),
-            'featuresDict': {
-                'features': {'en': {'python_class_name': 'my_features.L'}}
-            },
-        },
+        ('tiny_translate/de-en:1.0.0', LOUD),
+        ('tiny_translate/de-en:1.0.0', {'type': 'my_features.Loud', 'content': {}}),
+        ('tiny_translate/de-en:1.0.0', NESTED),
+        ('TinyTranslate/de-en:1.0.0', LOUD),
+        ('link/de-en', LOUD),
+        ('x/..:1.0.0', LOUD),
     ],
-    ids=['a class', 'an old file', 'a nested class'],
 )
-def test_a_prepared_set_that_names_code_is_refused(
-    folder, tmp_path, monkeypatch, features
-):
-    shutil.copytree(folder, tmp_path / 'sets')
-    (file,) = (tmp_path / 'sets').rglob('features.json')
-    file.write_text(json.dumps(features))
-    (tmp_path / 'my_features.py').write_text('raise AssertionError')
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        UserError, match='data: .*features.json names the feature class .my_feat'
-    ):
-        list(make(tmp_path / 'sets', name='tiny_translate/de-en:1.0.0').pairs('train'))
-    assert 'my_features' not in sys.modules
-
-
-@pytest.mark.parametrize(
-    'name', ['TinyTranslate/de-en:1.0.0', 'link/de-en', 'x/..:1.0.0']
-)
-def test_code_is_refused_under_every_name_of_the_set(
-    folder, tmp_path, monkeypatch, name
-):
+def test_sets_that_name_code_are_refused(folder, tmp_path, monkeypatch, name, features):
     path = tmp_path / 'sets'
     shutil.copytree(folder, path)
     (file,) = path.rglob('features.json')
-    file.write_text(json.dumps({'pythonClassName': 'my_features.Loud'}))
+    file.write_text(json.dumps(features))
     shutil.copytree(file.parent, path / '1.0.0')
     (path / 'x').mkdir()
     (path / 'link').mkdir()
     (path / 'link' / 'de-en').symlink_to(file.parents[1], target_is_directory=True)
     (tmp_path / 'my_features.py').write_text('raise AssertionError')
     monkeypatch.syspath_prepend(tmp_path)
-    source = Tfds(name, 'en', 'de', data_dir=str(path))
-    with pytest.raises(UserError, match='data: .*feature class .my_features.Loud'):
-        source.evaluation()
+    for read in (Tfds.evaluation, Tfds.train):
+        with pytest.raises(UserError, match='data: .*my_features.L'):
+            list(read(make(path, name=name)))
     assert 'my_features' not in sys.modules
