@@ -109,7 +109,7 @@ def test_results_are_those_of_generate(told, beams):
         assert text == ''.join(Letters().pieces(tokens))
 
 
-def test_all_that_a_beam_search_kept_is_scored_by_the_model(told):
+def test_scores_of_the_beam_tree_are_those_of_the_model(told):
     model, variables, found = told
     tree = found.explain(TEXT, found.strategy(4))['tree']
     paths = {0: ''}
@@ -220,7 +220,7 @@ def test_a_scaled_head_is_the_intervention(told, factor):
     assert answer['tree'] != found.explain(TEXT, strategy)['tree']
 
 
-def test_a_layer_that_is_off_has_sublayers_that_give_zeros(told):
+def test_layer_switched_off_has_sublayers_that_return_zeros(told):
     model, variables, found = told
     needs_switches(found)
     strategy = found.strategy(4)
@@ -320,6 +320,7 @@ def test_every_head_sublayer_and_layer_has_a_name():
     assert not explainer_of(architecture='recurrent').switches
 
 
+@pytest.mark.slow
 def test_attention_without_stored_weights_is_left_out_of_explanations():
     found = explainer_of(attention='blockwise', cross__attention='softmax')
     answer = found.explain(TEXT, found.strategy(1))
@@ -348,7 +349,7 @@ def test_sources_of_vectors_are_refused():
         Explainer(run)
 
 
-def test_sentences_of_many_lengths_are_of_few_shapes():
+def test_sentences_are_padded_to_few_lengths():
     rooms = {explainer._room(tokens) for tokens in range(1, 129)}
     assert rooms == {32, 64, 128}
     assert all(explainer._room(x) >= x for x in range(1, 129))
