@@ -22,9 +22,9 @@ def drawn(arms, seeds, sd_of_seeds=2.0, effects=None, random=None):
     return {f'arm {i}': dict(enumerate(row)) for i, row in enumerate(values.tolist())}
 
 
-def with_fewer_draws(monkeypatch, points=11):
+def with_fewer_draws(monkeypatch):
     """Makes analyses fast enough to be repeated; their permutation tests are void."""
-    monkeypatch.setattr(analysis, '_POINTS', points)
+    monkeypatch.setattr(analysis, '_POINTS', 9)
     monkeypatch.setattr(analysis, '_EXCHANGES', 1)
 
 
@@ -226,7 +226,7 @@ EIGHT_ARMS = {f'arm {i}': range(3) for i in range(8)}
 
 @pytest.fixture
 def rough(monkeypatch):
-    with_fewer_draws(monkeypatch, points=9)
+    with_fewer_draws(monkeypatch)
 
 
 @pytest.mark.slow
