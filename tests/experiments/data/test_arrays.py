@@ -89,12 +89,10 @@ def test_a_run_reads_the_names_of_arrays():
     (word,) = run.tokenizer.decode([[5, 4]])
     ((*found,),) = run.score([(name, word)])
     np.testing.assert_allclose([x.log_p for x in found], expected, rtol=1e-4)
-    with pytest.raises(UserError, match=r"no array 'val/22'; did you mean 'val/2'"):
+    with pytest.raises(UserError, match="'val/22'.*'val/2'"):
         run.translate(['val/22'])
     np.savez('frames.npz', **ARRAYS | {'val/2': ARRAYS['val/1']})
-    with pytest.raises(
-        UserError, match='frames.npz has changed since the run was trained'
-    ):
+    with pytest.raises(UserError, match='frames.npz'):
         experiments.open_run('run').translate([name])
 
 
@@ -168,7 +166,7 @@ def test_a_compression_that_zipfile_cannot_undo_is_refused(method, folder):
     for header, offset in ((b'PK\x03\x04', 8), (b'PK\x01\x02', 10)):
         data[data.find(header) + offset] = method
     (folder / 'frames.npz').write_bytes(data)
-    with pytest.raises(UserError, match="frames.npz, array 'a': cannot be read: That"):
+    with pytest.raises(UserError, match="frames.npz, array 'a': "):
         trained(folder)
 
 
@@ -190,7 +188,7 @@ def test_single_arrays_are_refused():
 
 @pytest.mark.parametrize('spec', ['arrays(path="x.npz")', '[bytes, arrays(path="x")]'])
 def test_arrays_are_of_sources(spec):
-    with pytest.raises(UserError, match='tokenizer: .* tokenizes sources only. Write'):
+    with pytest.raises(UserError, match='tokenizer: .*sources'):
         tokenizers.make(spec)
 
 

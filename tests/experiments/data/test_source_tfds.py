@@ -171,7 +171,7 @@ def test_a_protobuf_that_is_too_old_is_one_line(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, 'tensorflow_datasets')
     monkeypatch.setattr(sys, 'meta_path', [Refuses(), *sys.meta_path])
     source = Tfds('wmt14_translate/de-en', 'en', 'de', data_dir=str(tmp_path))
-    with pytest.raises(UserError, match='^data: tfds .* pip install -U protobuf$'):
+    with pytest.raises(UserError, match='^data: tfds .*protobuf'):
         source._find()
 
 
@@ -226,13 +226,13 @@ def test_missing_network_is_an_error_before_the_download(tmp_path, monkeypatch):
     name = 'wmt14_translate/de-en'
     made = tfds.builder(name, data_dir=tmp_path, file_format='array_record')
     monkeypatch.setattr(type(made), 'download_and_prepare', download)
-    with pytest.raises(UserError, match='prepared here: Name or service not known'):
+    with pytest.raises(UserError, match='Name or service not known'):
         make(tmp_path, name=name).train()
     assert set(asked) == {'data.statmt.org', 'www.statmt.org'}
     # Earlier downloads may suffice.
     (tmp_path / 'downloads').mkdir()
     (tmp_path / 'downloads' / 'dev.tgz').touch()
-    with pytest.raises(UserError, match='prepared here: the archive is broken'):
+    with pytest.raises(UserError, match='the archive is broken'):
         make(tmp_path, name=name).train()
 
 

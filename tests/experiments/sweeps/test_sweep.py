@@ -533,7 +533,7 @@ def test_a_crossed_factor_may_have_no_effect_in_an_arm(folder, monkeypatch, caps
     assert given[0]['train.seed'] == 3 and 'model.norm' not in given[0]
     factors['model.residual'] = ['rezero', 'none']
     file = write_sweep(folder, factors=factors, base='layer, rezero', **fields)
-    with pytest.raises(UserError, match='model.norm has no effect in any arm'):
+    with pytest.raises(UserError, match='model.norm .*any arm'):
         run_sweep(monkeypatch, file, '--dry_run')
 
 

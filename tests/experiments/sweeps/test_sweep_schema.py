@@ -101,7 +101,7 @@ def test_an_arm_may_set_an_argument_of_a_component(tmp_path):
     assert added.config.model.attention == 'softmax(temperature=2)'
     arms['first'] = {'model.decoder.norm.eps': 1e-3}
     file = write_sweep(tmp_path, overrides=schedule, arms=arms, seeds=[0])
-    with pytest.raises(UserError, match='model.decoder.norm.eps: None is not a spec'):
+    with pytest.raises(UserError, match='model.decoder.norm.eps: '):
         planning.load(file)
 
 

@@ -317,9 +317,7 @@ def test_converted_runs_are_never_trained_but_give_their_config(runs):
     )
     assert settings.name == path.name and settings.overrides == {'train.steps': 7}
     for config in (trained.config, settings.config):
-        with pytest.raises(
-            UserError, match='pass --config.init_from=.*/t5 and another'
-        ):
+        with pytest.raises(UserError, match='--config.init_from=.*/t5'):
             directory.check_directory(path, config.to_dict())
     run = reading.read_run(path)
     assert (run.status, run.result['step']) == ('converted', 0)

@@ -224,9 +224,9 @@ def test_slow_requests_time_out(start, answer, monkeypatch):
 
 
 def test_unavailable_ports_are_refused(running):
-    with pytest.raises(UserError, match=f'--port={running.server_port}: not available'):
+    with pytest.raises(UserError, match=f'--port={running.server_port}'):
         Server(running.server_port)
-    with pytest.raises(UserError, match='--port=99999: not available'):
+    with pytest.raises(UserError, match='--port=99999'):
         Server(99_999)
 
 
