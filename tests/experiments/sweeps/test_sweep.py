@@ -1,6 +1,7 @@
 """Tests of a sweep's workers and output, and of a whole sweep by its command."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -233,10 +234,12 @@ def test_heading_counts_arms_and_seeds(tmp_path):
         assert f'  {words}\n' in progress.heading(planning.load(file))
 
 
-def test_a_plan_has_a_line_for_each_arm_with_its_costs(planned):
+def test_a_plan_has_a_line_for_each_arm_with_its_costs(planned, monkeypatch):
+    cached = functools.cache(ledger)
+    monkeypatch.setattr('experiments.costs.ledger.ledger', cached)
     finish(planned.runs[0].path)
     first, second, *_, cost = progress.plan(planned, is_exact=True).splitlines()[2:]
-    book = ledger(planned.runs[0].config)
+    book = cached(planned.runs[0].config)
     flops = 100 * book['flops_per_token']['total'] * book['batch']['tokens']
     costs = f'{book["parameters"]["total"]:,} {flops / 1e10:.3g} × 10¹⁰'
     assert first.split() == ['a', '1/1', *costs.split(), '0']
@@ -244,7 +247,7 @@ def test_a_plan_has_a_line_for_each_arm_with_its_costs(planned):
     # The other five cost a little more each, with wider layers: 50 seconds are one.
     left = sum(
         100 * of['flops_per_token']['total'] * of['batch']['tokens']
-        for of in (ledger(run.config) for run in planned.runs[1:])
+        for of in (cached(run.config) for run in planned.runs[1:])
     )
     hours = left / float(flops) * 50 / 3600
     assert cost == (

@@ -98,8 +98,9 @@ def test_costs_are_counted_once_for_all_rates_of_an_arm(
 ):
     sweep = planned(folder, tune=tune)
     counted = []
+    book = ledger(sweep.trials[0].config)
     monkeypatch.setattr(
-        'experiments.costs.ledger.ledger', lambda x: counted.append(x) or ledger(x)
+        'experiments.costs.ledger.ledger', lambda x: counted.append(x) or book
     )
     progress.plan(sweep, is_exact=True)
     assert len(counted) == times
@@ -108,8 +109,10 @@ def test_costs_are_counted_once_for_all_rates_of_an_arm(
 def test_plan_of_a_tuned_sweep_includes_the_runs_that_follow(folder, capsys):
     sweep = planned(folder, tune=TUNE)
     assert progress.number_of_runs(sweep) == 6 + 4
+    of_arms = {run.arm: run.config for run in sweep.trials}
     flops = {
-        run.arm: float(ledger(run.config)['flops']['training']) for run in sweep.trials
+        arm: float(ledger(config)['flops']['training'])
+        for arm, config in of_arms.items()
     }
     more, cost = progress.plan(sweep, is_exact=True).splitlines()[-2:]
     total = sum(flops.values()) * (3 + 2)
