@@ -110,7 +110,9 @@ def heads(folder, bleus):
 
 def sweep(folder):
     runs = []
-    for arm, number, seeds in (('few', 4, 2), ('many', 8, 2), ('most', 16, 1)):
+    arms = {}
+    for arm, number, seeds in (('few', 4, 2), ('many', 8, 2), ('most', 16, 2)):
+        arms[arm] = {'model.num_heads': number}
         for seed in range(seeds):
             path = folder / f'run,heads={number},train.seed={seed}'
             runs.append(PlannedRun(arm, seed, {}, path, ExperimentConfig(), BLEU))
@@ -119,7 +121,7 @@ def sweep(folder):
         question='How many heads?',
         source='Vaswani et al. 2017',
         config='none.py',
-        arms=dict.fromkeys(('few', 'many', 'most'), {'model.num_heads': 4}),
+        arms=arms,
         base='few',
         measure=BLEU,
         published={'few': {'bleu': 25.5, 'parameters': 65e6}, 'many': {'bleu': 25.8}},

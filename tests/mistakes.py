@@ -6,7 +6,11 @@ python -m tests.mistakes [--only=NAME …] [--list] [--unchanged]
 """
 
 import argparse
+import ast
+import functools
+import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,10 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
+SOURCES = ('flaxformer_lite', 'experiments', 'packages')
 COPIED = (
-    'flaxformer_lite',
-    'experiments',
-    'packages',
+    *SOURCES,
     'configs',
     'docs',
     'tests',
@@ -29,27 +32,64 @@ PASSED, FAILED = 0, 1  # statuses of pytest
 
 
 class Mistake(NamedTuple):
-    """A replacement of the one `old` in `file` by `new`, which must fail `tests`."""
+    """A replacement of the one `old` in a definition, which must fail `tests`."""
 
     name: str
-    file: str
+    definition: str  # the name of a function, class or constant in any file
     old: str
     new: str
-    tests: list[str]
+    tests: list[str]  # names of test modules
 
 
 def read_mistakes() -> list[Mistake]:
     table = tomllib.loads((ROOT / 'tests' / 'mistakes.toml').read_text('utf-8'))
-    return [
-        Mistake(
-            name,
-            row['file'],
-            row['old'].strip('\n'),
-            row['new'].strip('\n'),
-            row['tests'],
-        )
-        for name, row in table.items()
-    ]
+    return [Mistake(name, *row['change'], row['tests']) for name, row in table.items()]
+
+
+@functools.cache
+def read_sources(root: Path) -> dict[Path, str]:
+    files = [file for name in SOURCES for file in sorted((root / name).rglob('*.py'))]
+    return {file: file.read_text('utf-8') for file in files}
+
+
+@functools.cache
+def definitions(text: str) -> list[tuple[str, int, int]]:
+    """Returns the name, start and end of functions, classes and constants."""
+    lines = text.split('\n')
+    starts = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            name = node.name
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+        else:
+            continue
+        found.append((name, starts[node.lineno - 1], starts[node.end_lineno or 0]))
+    return found
+
+
+def find_places(root: Path, mistake: Mistake) -> set[tuple[Path, int]]:
+    """Returns the files and offsets at which the mistake fits."""
+    found = set()
+    for file, text in read_sources(root).items():
+        for match in re.finditer(re.escape(mistake.old), text):
+            at = match.start()
+            found |= {
+                (file, at)
+                for name, start, end in definitions(text)
+                if name == mistake.definition and start <= at < end
+            }
+    return found
+
+
+def find_tests(root: Path, mistake: Mistake) -> list[str]:
+    """Returns the paths of the mistake's test modules."""
+    found = []
+    for name in mistake.tests:
+        (path,) = (root / 'tests').rglob(f'{name}.py')
+        found.append(str(path.relative_to(root)))
+    return found
 
 
 def run_tests(copy: Path, tests: list[str]) -> tuple[int, str]:
@@ -70,13 +110,15 @@ def run_tests(copy: Path, tests: list[str]) -> tuple[int, str]:
 
 def try_mistake(copy: Path, mistake: Mistake) -> str:
     """Applies the mistake, runs its tests, restores the file; returns the outcome."""
-    file = copy / mistake.file
-    text = file.read_text('utf-8') if file.exists() else ''
-    if text.count(mistake.old) != 1:
-        return f'STALE      {mistake.file} has the old text {text.count(mistake.old)} ×'
-    file.write_text(text.replace(mistake.old, mistake.new), 'utf-8')
+    places = find_places(copy, mistake)
+    if len(places) != 1:
+        return f'STALE      {mistake.definition} has the old text {len(places)} ×'
+    ((file, start),) = places
+    text = file.read_text('utf-8')
+    end = start + len(mistake.old)
+    file.write_text(text[:start] + mistake.new + text[end:], 'utf-8')
     try:
-        status, last_line = run_tests(copy, mistake.tests)
+        status, last_line = run_tests(copy, find_tests(copy, mistake))
     finally:
         file.write_text(text, 'utf-8')
     if status == FAILED:
@@ -96,7 +138,7 @@ def main() -> None:
     mistakes = [x for x in read_mistakes() if not args.only or x.name in args.only]
     if args.list:
         for mistake in mistakes:
-            print(f'{mistake.name:42} {mistake.file}')
+            print(f'{mistake.name:42} {mistake.definition}')
         return
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +147,7 @@ def main() -> None:
             copy_one = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy_one(ROOT / name, copy / name)
         if args.unchanged:
-            tests = sorted({test for mistake in mistakes for test in mistake.tests})
+            tests = sorted({test for x in mistakes for test in find_tests(copy, x)})
             sys.exit(' '.join(map(str, run_tests(copy, tests))))
         for mistake in mistakes:
             outcome = try_mistake(copy, mistake)

@@ -67,7 +67,7 @@ def test_the_design_names_functions_that_its_files_define():
 @pytest.mark.parametrize('field', variants.fields())
 def test_each_variant_of_a_field_is_named(field):
     (right,) = [right for names, right in table() if field in names]
-    # What is said of a variant stands in brackets behind its name.
+    # Notes on a variant are in brackets after its name.
     named = re.findall(r'`(\w+)`', re.sub(r'\(.*?\)', '', right))
     missing = set(variants.names(field)) - set(named)
     assert not missing
@@ -87,7 +87,7 @@ def test_contributing_names_the_folders_of_variants():
     assert {f'flaxformer_lite.{row}' for row in rows} == set(packages)
 
 
-def test_the_citation_is_of_this_version():
+def test_citation_has_the_current_version():
     text = (ROOT / 'CITATION.cff').read_text('utf-8')
     assert f'\nversion: {flaxformer_lite.__version__}\n' in text
     changes = (ROOT / 'CHANGELOG.md').read_text('utf-8')
@@ -107,7 +107,7 @@ def named_fields(page):
 @pytest.mark.parametrize(
     'page', ['docs/reference/coming_from.md', 'docs/how_to/troubleshooting.md']
 )
-def test_fields_that_a_page_names_take_the_values_beside_them(page):
+def test_quoted_values_are_valid_for_their_fields(page):
     named = named_fields(page)
     assert len(named) > 10
     for name, value in named:
@@ -120,7 +120,7 @@ def test_fields_that_a_page_names_take_the_values_beside_them(page):
 
 
 @pytest.mark.parametrize('page', pages.PAGES)
-def test_a_page_names_fields_that_there_are(page):
+def test_pages_name_existing_fields(page):
     sections = '|'.join(sorted({x.partition('.')[0] for x in schema.fields()}))
     text = pages.text(page)
     # A file may be named as a section is.
@@ -131,7 +131,7 @@ def test_a_page_names_fields_that_there_are(page):
     assert named <= {*schema.fields(), *schema.sections()}
 
 
-def test_pictures_are_small_and_no_older_than_what_they_are_made_of():
+def test_pictures_are_small_and_up_to_date():
     assert shots.stale() == [], 'python -m docs.shots pictures draws them again'
     drawn = {file.name for file in shots.PICTURES.glob('*.[sp][vn]g')}
     assert drawn == set(json.loads(shots.SOURCES.read_text('utf-8')))
@@ -142,7 +142,7 @@ RESULTS = sorted(path.parent for path in (ROOT / 'results').glob('*/report.md'))
 
 
 @pytest.mark.parametrize('folder', RESULTS, ids=lambda folder: folder.name)
-def test_a_result_is_whole_and_its_sweep_is_there(folder):
+def test_each_result_is_complete_and_has_its_sweep(folder):
     text = (folder / 'report.md').read_text('utf-8')
     figures = re.findall(r'\]\(figures/(.*?)\)', text)
     assert figures
@@ -153,7 +153,7 @@ def test_a_result_is_whole_and_its_sweep_is_there(folder):
     sweep = f'configs/sweeps/{folder.name}.py'
     assert f'--config={sweep} ' in asked
     arms = set(sweeps.load(ROOT / sweep).arms)
-    # Where a sweep declares contrasts, the answer has a row for each of these.
+    # With declared contrasts, the arms are in their own table.
     table = folder / 'tables/arms.csv'
     if not table.exists():
         table = folder / 'tables/answer.csv'

@@ -1,6 +1,7 @@
 """Tests that messages and docstrings name flags, fields and commands that exist."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import re
@@ -48,9 +49,14 @@ def flags_of():
     return found
 
 
+@functools.cache
+def parsed(file):
+    return ast.parse(file.read_text('utf-8'))
+
+
 def texts(file):
     """Returns the string literals of a file, with `…` for the values of f-strings."""
-    tree = ast.parse(file.read_text('utf-8'))
+    tree = parsed(file)
     parts = set()
     found = []
     for node in ast.walk(tree):
@@ -79,13 +85,39 @@ def unknown_flags(text, known):
     return found
 
 
-@pytest.mark.parametrize('file', FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_texts_name_flags_and_commands_that_exist(file, flags_of):
-    known = set().union(*flags_of.values())
-    # A command advises only its own flags.
-    known = flags_of.get(f'{file.parent.name}.{file.stem}', known)
-    for text in texts(file):
-        for module, rest in COMMAND.findall(text):
-            assert importlib.util.find_spec(module), text
-            assert not unknown_flags(rest, flags_of.get(module, ())), text
-        assert not unknown_flags(COMMAND.sub('', text), known), text
+def test_texts_name_flags_and_commands_that_exist(flags_of):
+    problems = []
+    all_flags = set().union(*flags_of.values())
+    for file in FILES:
+        # A command advises only its own flags.
+        known = flags_of.get(f'{file.parent.name}.{file.stem}', all_flags)
+        for text in texts(file):
+            found = unknown_flags(COMMAND.sub('', text), known)
+            for module, rest in COMMAND.findall(text):
+                if importlib.util.find_spec(module) is None:
+                    found.append(module)
+                found += unknown_flags(rest, flags_of.get(module, ()))
+            problems += [f'{file.relative_to(ROOT)}: {name}' for name in found]
+    assert problems == []
+
+
+def is_error_of_input(node):
+    error = getattr(node, 'exc', None)
+    name = getattr(getattr(error, 'func', None), 'id', '')
+    return name in ('UserError', 'ValueError', 'TypeError')
+
+
+def test_messages_of_errors_are_one_line():
+    problems = []
+    for file in FILES:
+        for node in ast.walk(parsed(file)):
+            if is_error_of_input(node):
+                message = ''.join(
+                    part.value
+                    for argument in node.exc.args
+                    for part in ast.walk(argument)
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                )
+                if '\n' in message:
+                    problems.append(f'{file.relative_to(ROOT)}:{node.lineno}')
+    assert problems == []

@@ -77,7 +77,7 @@ def checkout(tmp_path_factory):
 
 @pytest.mark.notebooks
 @pytest.mark.parametrize('name', in_order())
-def test_runs_from_the_top(name, checkout):
+def test_notebook_runs_from_the_top(name, checkout):
     from notebooks import execute
 
     file = checkout / f'notebooks/{name}.ipynb'
@@ -105,7 +105,7 @@ def form_of(outputs):
 
 
 @every_notebook
-def test_it_begins_with_a_badge_that_opens_it_and_a_cell_that_installs(name):
+def test_notebook_begins_with_a_colab_badge_and_an_installing_cell(name):
     badge = source(NOTEBOOKS[name]['cells'][0])
     path = REPOSITORY.removeprefix('https://github.com/')
     address = f'https://colab.research.google.com/github/{path}/blob/main'
@@ -116,7 +116,7 @@ def test_it_begins_with_a_badge_that_opens_it_and_a_cell_that_installs(name):
 
 
 @every_notebook
-def test_it_is_on_the_site_with_its_figures_as_pictures(name):
+def test_notebook_is_on_the_site_with_pictures(name):
     assert f': notebooks/{name}.md\n' in (ROOT / 'mkdocs.yml').read_text('utf-8')
     for output in outputs(name):
         data = output.get('data', {})
@@ -125,7 +125,7 @@ def test_it_is_on_the_site_with_its_figures_as_pictures(name):
 
 
 @every_notebook
-def test_its_outputs_are_there_small_and_of_no_machine(name):
+def test_notebook_outputs_are_complete_small_and_without_local_paths(name):
     found = outputs(name)
     assert found
     for cell in cells(name, 'code'):

@@ -88,7 +88,7 @@ def extras():
     return project['optional-dependencies']
 
 
-def test_the_install_table_says_of_each_extra_whether_a_wheel_has_what_it_is_for():
+def test_install_table_lists_the_extras_of_the_wheel():
     page = ROOT / 'docs/how_to/install.md'
     table = page.read_text('utf-8').partition('## Extras')[2]
     named = {'yes': set(), 'no': set()}
@@ -96,7 +96,7 @@ def test_the_install_table_says_of_each_extra_whether_a_wheel_has_what_it_is_for
         quoted = ' '.join(re.findall('`(.*?)`', commands))
         named[has_it] |= set(re.findall(r'\w+', quoted)) & extras().keys()
     assert named['yes'] | named['no'] == extras().keys()
-    # What is of the library asks for nothing of the runner's.
+    # Extras of the library need nothing of the runner.
     assert named['yes'] == {'cuda12', 'cuda13', 'tpu', 'pretrained'}
     for name in named['yes']:
         assert not any('flaxformer-lite[' in package for package in extras()[name])
@@ -129,7 +129,7 @@ def test_the_wheel_is_the_library_and_runs_the_readmes_examples(tmp_path):
     environment = tmp_path / 'venv'
     run(sys.executable, '-m', 'venv', environment, cwd=tmp_path)
     python = environment / 'bin' / 'python'
-    # The bytecode of modules that no example imports is for nobody.
+    # Most modules are never imported here, so bytecode would waste time.
     run(
         *(python, '-m', 'pip', 'install', '--quiet', '--no-compile', file),
         cwd=tmp_path,

@@ -27,11 +27,18 @@ from experiments.errors import UserError
 from experiments.sweeps import schema
 from flaxformer_lite.layers.blocks import sequential
 
-# Names that the Python of a page may use, beside its own: one quotes a class.
+# Additional names for the Python of a page; one page quotes a class.
 GIVEN = {'docs/explanation/design.md': vars(sequential)}
 WITH_PYTHON = [page for page in pages.PAGES if pages.snippets(page)]
-# They train, decode and record, each of which is compiled.
-LONG = ('README.md', 'docs/how_to/looking_inside.md')
+# These compile no model, so they run with each commit.
+QUICK = (
+    'docs/explanation/design.md',
+    'docs/explanation/evidence.md',
+    'docs/how_to/data.md',
+    'docs/how_to/metrics.md',
+    'docs/how_to/sweeps.md',
+    'docs/packages/parallel_grammar.md',
+)
 COMMANDS = [(page, line) for page in pages.PAGES for line in pages.commands(page)]
 
 
@@ -94,7 +101,7 @@ CHECKS = {
 @pytest.mark.parametrize(
     'page',
     [
-        pytest.param(page, marks=[pytest.mark.slow] * (page in LONG))
+        pytest.param(page, marks=[pytest.mark.slow] * (page not in QUICK))
         for page in WITH_PYTHON
     ],
 )
@@ -108,6 +115,14 @@ def test_the_python_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
     for code in pages.snippets(page):
         exec(compile(code, page, 'exec'), names)
     CHECKS.get(page, lambda names: None)(names)
+
+
+def test_imports_of_pages_exist():
+    for page in WITH_PYTHON:
+        own = {name.removesuffix('.py') for name in pages.files(page)}
+        for node in ast.walk(ast.parse('\n'.join(pages.snippets(page)))):
+            if isinstance(node, ast.ImportFrom) and node.module not in own:
+                exec(ast.unparse(node), {})
 
 
 class Parsed(Exception):
@@ -181,7 +196,7 @@ def check_read(found):
 
 
 @pytest.mark.parametrize(('page', 'command'), COMMANDS)
-def test_a_command_has_flags_and_fields_that_there_are(
+def test_commands_of_pages_have_existing_flags_and_fields(
     page, command, folder, monkeypatch
 ):
     refused = re.search(
@@ -201,14 +216,14 @@ PATH = re.compile(r'\b(?:flaxformer_lite|experiments|configs|tests|docs)/[\w/.-]
 
 
 @pytest.mark.parametrize('page', pages.PAGES)
-def test_a_page_names_files_that_are_there(page):
+def test_pages_name_existing_files(page):
     example = 'flaxformer_lite/attention/euclidean.py'  # which the reader writes
     for path in set(PATH.findall(pages.text(page))) - {example}:
         assert (pages.ROOT / path).exists(), path
 
 
 @pytest.mark.parametrize('page', pages.PAGES)
-def test_a_page_installs_extras_that_there_are(page):
+def test_pages_install_existing_extras(page):
     project = tomllib.loads((pages.ROOT / 'pyproject.toml').read_text('utf-8'))
     extras = project['project']['optional-dependencies']
     for names in re.findall(r'\.\[([\w,]+)\]"', pages.text(page)):
@@ -227,7 +242,7 @@ def code_lines(code):
     return len(found)
 
 
-def test_tasks_take_as_many_lines_as_their_page_says():
+def test_page_of_tasks_counts_its_lines():
     guide = 'docs/how_to/tasks.md'
     here, elsewhere = (
         dict(re.findall(row, pages.text(guide), re.MULTILINE))

@@ -48,7 +48,7 @@ def texts_in_code():
     return re.sub(r'\{[^}\n]*\}', '…', '\n'.join(found))
 
 
-def test_troubleshooting_quotes_what_the_code_says():
+def test_troubleshooting_quotes_messages_of_the_code():
     code = texts_in_code()
     page = section(pages.text('docs/how_to/troubleshooting.md'), 'Error messages')
     messages = re.findall(r'^\| `([^`]+)` \| ', page, re.MULTILINE)

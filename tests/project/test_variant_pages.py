@@ -20,7 +20,7 @@ def arguments(kind, name):
     if kind not in OTHERS:
         return variants.arguments(kind, name)
     takes = OTHERS[kind].find(name).parameters
-    # The teacher of a loss is no argument of a spec.
+    # A spec cannot give the teacher of a loss.
     return {k: x for k, x in takes.items() if 'teacher' not in k}
 
 

@@ -80,7 +80,7 @@ def test_a_run_reads_the_names_of_arrays():
         run.variables,
         [ARRAYS[name]],
         'greedy',
-        # As the config says: so many more than the source has, beside the end.
+        # The limit of the config: its extra length, without the end token.
         max_length=len(ARRAYS[name]) - 1 + FIELDS['evaluation.extra_length'],
     )
     assert run.translate([name, '']) == [*run.tokenizer.decode(tokens[0].tolist()), '']
@@ -89,36 +89,34 @@ def test_a_run_reads_the_names_of_arrays():
     (word,) = run.tokenizer.decode([[5, 4]])
     ((*found,),) = run.score([(name, word)])
     np.testing.assert_allclose([x.log_p for x in found], expected, rtol=1e-4)
-    with pytest.raises(UserError, match=r"no array 'val/22'; did you mean 'val/2'"):
+    with pytest.raises(UserError, match="'val/22'.*'val/2'"):
         run.translate(['val/22'])
     np.savez('frames.npz', **ARRAYS | {'val/2': ARRAYS['val/1']})
-    with pytest.raises(
-        UserError, match='frames.npz has changed since the run was trained'
-    ):
+    with pytest.raises(UserError, match='frames.npz'):
         experiments.open_run('run').translate([name])
 
 
 @pytest.mark.parametrize(
     ('array', 'message'),
     [
-        (
-            np.ones((2, FEATURES + 1)),
-            r"'train/7': it is float64 \(2, 7\). .*\(length, 6\)",
-        ),
-        (np.ones(FEATURES), r"'train/7': it is float64 \(6,\)"),
-        (np.array([['a'] * FEATURES]), "'train/7': it is <U1"),
-        (np.zeros((2, FEATURES)), "'train/7': a vector is .* all zeros"),
-        (np.full((1, FEATURES), np.inf), "'train/7': a vector is not finite"),
-        (np.array(3.0), r"'train/7': it is float64 \(\)\. Give numbers"),
+        (np.ones((2, FEATURES + 1)), r'\(2, 7\).*\(length, 6\)'),
+        (np.ones(FEATURES), r'\(6,\)'),
+        (np.array([['a'] * FEATURES]), '<U1'),
+        (np.zeros((2, FEATURES)), 'zeros'),
+        (np.full((1, FEATURES), np.inf), 'finite'),
+        (np.array(3.0), r'\(\)'),
     ],
 )
-def test_an_array_that_cannot_be_is_refused(array, message, folder):
+def test_invalid_arrays_are_refused_by_name(array, message, folder):
     np.savez('frames.npz', **ARRAYS | {'train/7': array})
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"'train/7': .*{message}"):
         corpus.prepare(sources.load(DATA), trained(folder), folder)
 
 
 def member(header):
+    if isinstance(header, int):
+        shape = f"'shape': ({header}, {FEATURES})"
+        header = f"{{'descr': '<f4', 'fortran_order': False, {shape}}}"
     data = header.encode()
     return b'\x93NUMPY\x01\x00' + len(data).to_bytes(2, 'little') + data
 
@@ -130,20 +128,8 @@ def member(header):
         (b'text', 'is not an array'),
         (member('garbage {{{'), 'cannot be read'),
         (member('(' * 5000), 'cannot be read'),
-        (
-            member(
-                "{'descr': '<f4', 'fortran_order': False, "
-                f"'shape': ({10**12}, {FEATURES})}}"
-            ),
-            'cannot be read',
-        ),
-        (
-            member(
-                "{'descr': '<f4', 'fortran_order': False, "
-                f"'shape': ({10**30}, {FEATURES})}}"
-            ),
-            'cannot be read',
-        ),
+        (member(10**12), 'cannot be read'),
+        (member(10**30), 'cannot be read'),
     ],
 )
 @pytest.mark.parametrize('name', ['a', 'z'])  # the first array says how wide all are
@@ -160,7 +146,7 @@ def test_a_damaged_array_is_refused_by_name(content, message, name, folder):
 def test_any_bit_of_an_archive_may_be_wrong(folder):
     np.savez_compressed('frames.npz', a=np.eye(FEATURES), b=np.eye(FEATURES))
     data = (folder / 'frames.npz').read_bytes()
-    drawn = np.random.default_rng(0).integers(0, 8 * len(data), 500).tolist()
+    drawn = np.random.default_rng(0).integers(0, 8 * len(data), 60).tolist()
     refused = 0
     for bit in drawn:
         damaged = bytearray(data)
@@ -170,7 +156,7 @@ def test_any_bit_of_an_archive_may_be_wrong(folder):
             trained(folder).source.encode(['a', 'b'])
         except UserError:
             refused += 1
-    assert refused > 250
+    assert refused > 30
 
 
 @pytest.mark.parametrize('method', [1, 99])
@@ -180,12 +166,12 @@ def test_a_compression_that_zipfile_cannot_undo_is_refused(method, folder):
     for header, offset in ((b'PK\x03\x04', 8), (b'PK\x01\x02', 10)):
         data[data.find(header) + offset] = method
     (folder / 'frames.npz').write_bytes(data)
-    with pytest.raises(UserError, match="frames.npz, array 'a': cannot be read: That"):
+    with pytest.raises(UserError, match="frames.npz, array 'a': "):
         trained(folder)
 
 
 @pytest.mark.parametrize('content', [b'', b'PK\x03\x04 and no more', None])
-def test_a_file_that_is_none_is_refused(content, folder):
+def test_invalid_files_of_arrays_are_refused(content, folder):
     (folder / 'frames.npz').unlink()
     if content is not None:
         (folder / 'frames.npz').write_bytes(content)
@@ -193,7 +179,7 @@ def test_a_file_that_is_none_is_refused(content, folder):
         trained(folder)
 
 
-def test_an_array_alone_is_no_archive():
+def test_single_arrays_are_refused():
     with open('frames.npz', 'wb') as file:
         np.save(file, np.ones((2, FEATURES)))
     with pytest.raises(UserError, match='it is not an .npz file of arrays'):
@@ -202,7 +188,7 @@ def test_an_array_alone_is_no_archive():
 
 @pytest.mark.parametrize('spec', ['arrays(path="x.npz")', '[bytes, arrays(path="x")]'])
 def test_arrays_are_of_sources(spec):
-    with pytest.raises(UserError, match='tokenizer: .* tokenizes sources only. Write'):
+    with pytest.raises(UserError, match='tokenizer: .*sources'):
         tokenizers.make(spec)
 
 

@@ -100,7 +100,7 @@ def test_layout_is_as_written_out():
 
 @pytest.mark.parametrize('packed', [False, True])
 @pytest.mark.parametrize('window', [7, 100, 1 << 17])
-def test_each_pair_once_an_epoch_whatever_the_window(packed, window):
+def test_each_pair_comes_once_an_epoch_for_any_window(packed, window):
     corpus = make_corpus()
     batches = Batches(corpus, tokens=256, max_length=64, packed=packed, window=window)
     orders = []
@@ -128,7 +128,7 @@ def test_pairs_over_the_limit_are_counted_and_left_out(packed):
 
 @pytest.mark.parametrize('packed', [False, True])
 @pytest.mark.parametrize('window', [60, 1 << 17])
-def test_goes_on_exactly_from_any_position(packed, window):
+def test_batches_resume_exactly_from_any_position(packed, window):
     batches = Batches(
         make_corpus(150), tokens=200, max_length=48, packed=packed, window=window
     )
@@ -163,7 +163,7 @@ def test_shapes_are_few_within_the_budget_and_divisible(packed):
 
 
 @pytest.mark.parametrize('packed', [False, True])
-def test_what_is_reported_is_what_is_there(packed):
+def test_reported_counts_match_the_batches(packed):
     batches = Batches(make_corpus(), tokens=256, max_length=64, packed=packed)
     found = epoch_of(batches)
     positions = sum(batch['labels'].size + batch['source'].size for batch in found)
@@ -348,7 +348,7 @@ def test_a_batch_has_the_special_tokens_of_its_corpus():
         ),
     ],
 )
-def test_errors_name_the_field_and_the_mend(settings, words):
+def test_errors_name_the_field_and_the_fix(settings, words):
     with pytest.raises(UserError, match=words):
         Batches(make_corpus(), **{'tokens': 30, 'max_length': 256} | settings)
 

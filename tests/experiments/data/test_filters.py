@@ -43,7 +43,7 @@ def kept(data, spec):
     return list(Filtered(sources.load(data), filters.make(spec)).train())
 
 
-def test_each_leaves_out_what_it_says(data):
+def test_each_filter_removes_its_pairs(data):
     assert kept(data, 'duplicates') == list(dict.fromkeys(PAIRS))
     assert kept(data, 'copies') == [x for x in PAIRS if x[0] != 'same text']
     # 15 and 7 characters to 3; 3 words and 1 word to 1.
@@ -58,7 +58,7 @@ def test_the_first_of_a_list_that_leaves_a_pair_out_is_counted(data):
         sources.load(data),
         filters.make('[copies, length_ratio(most=4), duplicates]'),
     )
-    for _ in range(2):  # each pass begins anew
+    for _ in range(2):  # each pass resets the counts
         pairs = list(found.train())
         assert found.left_out == {
             'copies': 1,
@@ -69,7 +69,7 @@ def test_the_first_of_a_list_that_leaves_a_pair_out_is_counted(data):
     assert dict(found.evaluation()) == dict(sources.load(data).evaluation())
 
 
-def test_the_counts_are_kept_with_the_tokens(data, tmp_path):
+def test_counts_are_cached_with_the_tokens(data, tmp_path):
     words = tokenizers.make('bytes')
     source = sources.load(data)
     distinct = Filtered(source, filters.make('duplicates'))
@@ -154,7 +154,7 @@ def test_a_wrong_list_is_one_line_of_the_field(spec, message):
         filters.make(spec)
 
 
-def test_text_of_which_nothing_is_left_is_refused(tmp_path):
+def test_filtering_out_all_pairs_is_refused(tmp_path):
     data = write(tmp_path / 'text', [('a', 'a')])
-    with pytest.raises(UserError, match='filters=copies removed all training pairs'):
+    with pytest.raises(UserError, match='filters=copies'):
         kept(data, 'copies')

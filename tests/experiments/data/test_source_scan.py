@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from experiments import contracts
-from experiments.data import sources
 from experiments.data.sources.scan import Scan, commands
-from experiments.errors import UserError
 from flaxformer_lite import testing
 
-# The official files, where they lie beside the checkout: github brendenlake/SCAN.
+# The official files of github.com/brendenlake/SCAN, if they are there.
 FILES = Path(__file__).parents[4] / 'shared/data/scan'
 where_files_are = pytest.mark.skipif(not FILES.exists(), reason='no official files')
 OFFICIAL = ('length', 'addprim_jump', 'addprim_turn_left')
@@ -60,7 +58,7 @@ def test_a_split_is_the_official_one(split):
         ),
     ],
 )
-def test_the_paper_s_examples(command, actions):
+def test_examples_of_the_paper_have_their_actions(command, actions):
     assert dict(commands())[command] == actions
 
 
@@ -74,7 +72,7 @@ def test_the_paper_s_examples(command, actions):
         (dict(split='simple'), None, None),
     ],
 )
-def test_sizes_and_contracts(arguments, train, test):
+def test_splits_have_their_sizes_and_keep_the_contracts(arguments, train, test):
     data = Scan(**arguments)
     pairs, tested = list(data.train()), data.evaluation()['test']
     if train:
@@ -86,16 +84,3 @@ def test_sizes_and_contracts(arguments, train, test):
     elif data.split == 'simple':
         assert 0.19 < len(tested) / 20_910 < 0.21
     testing.require(contracts.source_findings(data), data.split)
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        ('split="random"', "split must be one of simple, .*, not 'random'"),
-        ('cutoff=48', 'cutoff must be at least 1 and at most 47'),
-        ('split="simple", cutoff=26', "cutoff=26 applies only to split='length'"),
-    ],
-)
-def test_a_split_that_is_none_is_refused(arguments, message):
-    with pytest.raises(UserError, match=message):
-        sources.load(f'scan({arguments})')

@@ -11,12 +11,11 @@ import tensorflow_datasets as tfds
 from google.protobuf.runtime_version import VersionError
 from tensorflow_datasets.core import decode
 
-from experiments.data import sources
 from experiments.data.sources import tfds as tfds_source
 from experiments.data.sources.tfds import Tfds
 from experiments.errors import UserError
 
-SIZES = {'train': 1500, 'validation': 7, 'test': 5}
+SIZES = {'train': 200, 'validation': 7, 'test': 5}
 
 
 class TinyTranslate(tfds.core.GeneratorBasedBuilder):
@@ -100,7 +99,7 @@ def test_a_split_can_be_cut_in_two(kind, request):
     folder = request.getfixturevalue(kind)
     source = make(folder, split='train[:90%]', dev='train[90%:]')
     trained, sets = list(source.train()), source.evaluation()
-    assert len(trained) == 1350 and len(sets['val']) == 150
+    assert len(trained) == 180 and len(sets['val']) == 20
     assert set(trained) | set(sets['val']) == expected('train')
     assert list(sets) == ['val', 'validation', 'test']
 
@@ -117,7 +116,7 @@ def test_the_direction_can_be_turned(folder):
     assert next(make(folder, source='de', target='en').train()) == pair[::-1]
 
 
-def test_streams(folder, monkeypatch):
+def test_pairs_are_read_one_at_a_time(folder, monkeypatch):
     read = []
     text = tfds_source._text
     monkeypatch.setattr(
@@ -147,47 +146,20 @@ def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        ({'source': 'fr'}, r"tiny_translate/de-en has no 'fr'. It has de, en.$"),
-        (
-            {'split': 'nope'},
-            r"Unknown split 'nope'.*splits are train, validation, test",
-        ),
-        ({'dev': 'dev'}, r"Unknown split 'dev'.*dev=\"train\[99%:\]\""),
-        ({'split': 'train['}, r'Error parsing split'),
-        (
-            {'dev': 'train[99%:]'},
-            r"split='train' overlaps dev='train\[99%:\]'",
-        ),
-        (
-            {'name': 'no_such_set'},
-            r"name='no_such_set'\): Dataset no_such_set not found\.$",
-        ),
-        (
-            {'name': 'wmt14_transalte/de-en'},
-            r'not found\. Did you mean: wmt14_transalte -> wmt14_translate \?',
-        ),
-        (
-            {'name': 'tiny_translate/xx'},
-            r"name='tiny_translate/xx'\): BuilderConfig xx not found",
-        ),
+        ({'source': 'fr'}, "'fr'.* de, en"),
+        ({'split': 'nope'}, "'nope'.* train, validation, test"),
+        ({'dev': 'dev'}, "'dev'"),
+        ({'split': 'train['}, 'split'),
+        ({'dev': 'train[99%:]'}, r"split='train' .*dev='train\[99%:\]'"),
+        ({'name': 'no_such_set'}, "name='no_such_set'"),
+        ({'name': 'wmt14_transalte/de-en'}, 'wmt14_translate'),
+        ({'name': 'tiny_translate/xx'}, "name='tiny_translate/xx'"),
     ],
 )
-def test_errors_name_what_is_there(folder, arguments, message):
+def test_errors_name_the_existing_choices(folder, arguments, message):
     with pytest.raises(UserError, match=message) as raised:
         next(make(folder, **arguments).train())
     assert '\n' not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    'arguments, message',
-    [
-        ('name="x", source="en", target="en"', "both 'en'"),
-        ('name=5, source="en", target="de"', 'name must be of type str, not 5'),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(UserError, match=message):
-        sources.load(f'tfds({arguments})')
 
 
 def test_a_protobuf_that_is_too_old_is_one_line(monkeypatch, tmp_path):
@@ -199,7 +171,7 @@ def test_a_protobuf_that_is_too_old_is_one_line(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, 'tensorflow_datasets')
     monkeypatch.setattr(sys, 'meta_path', [Refuses(), *sys.meta_path])
     source = Tfds('wmt14_translate/de-en', 'en', 'de', data_dir=str(tmp_path))
-    with pytest.raises(UserError, match='^data: tfds .* pip install -U protobuf$'):
+    with pytest.raises(UserError, match='^data: tfds .*protobuf'):
         source._find()
 
 
@@ -217,7 +189,7 @@ def test_a_damaged_file_is_named(folder, tmp_path, split, content):
     assert '\n' not in str(raised.value)
 
 
-def test_what_cannot_be_prepared_here_is_told_how_to_prepare_elsewhere(
+def test_failed_preparation_shows_the_command_for_another_machine(
     tmp_path, monkeypatch
 ):
     def fail(self):
@@ -232,15 +204,14 @@ def test_what_cannot_be_prepared_here_is_told_how_to_prepare_elsewhere(
     message = str(raised.value)
     command = message[message.index('"') + 1 : message.rindex('"')]
     assert f'python -c "{command}"' in message and '\n' not in message
-    # The command is Python, and the TFDS that is installed takes it as far as to the
-    # download.
+    # The installed TFDS can run the command up to the download.
     command = command.removesuffix('.download_and_prepare()')
     made = {}
     exec(command.replace('t.builder(', 'builder = t.builder('), made)
     assert made['builder'].info.full_name == 'wmt14_translate/de-en/1.0.0'
 
 
-def test_without_a_network_that_is_said_before_a_download(tmp_path, monkeypatch):
+def test_missing_network_is_an_error_before_the_download(tmp_path, monkeypatch):
     asked = []
 
     def refuse(request, timeout):
@@ -255,76 +226,51 @@ def test_without_a_network_that_is_said_before_a_download(tmp_path, monkeypatch)
     name = 'wmt14_translate/de-en'
     made = tfds.builder(name, data_dir=tmp_path, file_format='array_record')
     monkeypatch.setattr(type(made), 'download_and_prepare', download)
-    with pytest.raises(UserError, match='prepared here: Name or service not known'):
+    with pytest.raises(UserError, match='Name or service not known'):
         make(tmp_path, name=name).train()
     assert set(asked) == {'data.statmt.org', 'www.statmt.org'}
-    # What was downloaded before may suffice.
+    # Earlier downloads may suffice.
     (tmp_path / 'downloads').mkdir()
     (tmp_path / 'downloads' / 'dev.tgz').touch()
-    with pytest.raises(UserError, match='prepared here: the archive is broken'):
+    with pytest.raises(UserError, match='the archive is broken'):
         make(tmp_path, name=name).train()
 
 
-def test_prepares_what_is_not_there(tmp_path):
+def test_missing_set_is_prepared(tmp_path):
     assert set(make(tmp_path).train()) == expected('train')
     assert list(tmp_path.rglob('*.array_record-*'))
 
 
+LOUD = {'pythonClassName': 'my_features.Loud'}
+NESTED = {
+    'pythonClassName': 'tensorflow_datasets.core.features.features_dict.FeaturesDict',
+    'featuresDict': {'features': {'en': {'python_class_name': 'my_features.L'}}},
+}
+
+
 @pytest.mark.parametrize(
-    'features',
+    ('name', 'features'),
     [
-        {'pythonClassName': 'my_features.Loud'},
-        {'type': 'my_features.Loud', 'content': {}},
-        {
-            'pythonClassName': (
-                'tensorflow_datasets.core.features.features_dict.FeaturesDict'
-            ),
-            'featuresDict': {
-                'features': {'en': {'python_class_name': 'my_features.L'}}
-            },
-        },
+        ('tiny_translate/de-en:1.0.0', LOUD),
+        ('tiny_translate/de-en:1.0.0', {'type': 'my_features.Loud', 'content': {}}),
+        ('tiny_translate/de-en:1.0.0', NESTED),
+        ('TinyTranslate/de-en:1.0.0', LOUD),
+        ('link/de-en', LOUD),
+        ('x/..:1.0.0', LOUD),
     ],
-    ids=['a class', 'an old file', 'a nested class'],
 )
-def test_a_prepared_set_that_names_code_is_refused(
-    folder, tmp_path, monkeypatch, features
-):
-    shutil.copytree(folder, tmp_path / 'sets')
-    (file,) = (tmp_path / 'sets').rglob('features.json')
-    file.write_text(json.dumps(features))
-    (tmp_path / 'my_features.py').write_text('raise AssertionError')
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        UserError, match='data: .*features.json names the feature class .my_feat'
-    ):
-        list(make(tmp_path / 'sets', name='tiny_translate/de-en:1.0.0').pairs('train'))
-    assert 'my_features' not in sys.modules
-
-
-@pytest.mark.parametrize(
-    'name', ['TinyTranslate/de-en:1.0.0', 'link/de-en', 'x/..:1.0.0']
-)
-def test_code_is_refused_however_the_set_is_named(folder, tmp_path, monkeypatch, name):
+def test_sets_that_name_code_are_refused(folder, tmp_path, monkeypatch, name, features):
     path = tmp_path / 'sets'
     shutil.copytree(folder, path)
     (file,) = path.rglob('features.json')
-    file.write_text(json.dumps({'pythonClassName': 'my_features.Loud'}))
+    file.write_text(json.dumps(features))
     shutil.copytree(file.parent, path / '1.0.0')
     (path / 'x').mkdir()
     (path / 'link').mkdir()
     (path / 'link' / 'de-en').symlink_to(file.parents[1], target_is_directory=True)
     (tmp_path / 'my_features.py').write_text('raise AssertionError')
     monkeypatch.syspath_prepend(tmp_path)
-    source = Tfds(name, 'en', 'de', data_dir=str(path))
-    with pytest.raises(UserError, match='data: .*feature class .my_features.Loud'):
-        source.evaluation()
+    for read in (Tfds.evaluation, Tfds.train):
+        with pytest.raises(UserError, match='data: .*my_features.L'):
+            list(read(make(path, name=name)))
     assert 'my_features' not in sys.modules
-
-
-def test_a_set_of_a_namespace_is_refused():
-    with pytest.raises(ValueError, match='a namespace has code from elsewhere'):
-        Tfds('huggingface:wmt14/de-en', 'en', 'de')
-    with pytest.raises(ValueError, match='a namespace has code from elsewhere'):
-        Tfds('some-one:wmt14/de-en', 'en', 'de')
-    for name in ('wmt14_translate:1.0.0', 'wmt14_translate/de-en:1.*.*'):
-        Tfds(name, 'en', 'de')

@@ -118,7 +118,7 @@ def test_equal_text_gives_equal_bytes_in_any_process(trained, tmp_path):
     assert out.stderr == ''
 
 
-def test_cached_by_what_it_was_trained_on(tmp_path):
+def test_tokenizer_cache_depends_on_the_training_text(tmp_path):
     data = Words()
     first = train_tokenizer(data, 120, tmp_path)
     assert train_tokenizer(data, 120, tmp_path) == first and data.reads == 1
@@ -147,7 +147,7 @@ def test_blank_training_text_is_an_error(tmp_path):
         train_tokenizer(Words(0, [(' ', '')]), 100, tmp_path)
 
 
-def test_a_file_that_is_no_tokenizer_is_named(tmp_path):
+def test_invalid_tokenizer_files_are_named(tmp_path):
     with pytest.raises(UserError, match='nothing.model'):
         tokenizers.open_saved('sentencepiece', tmp_path / 'nothing.model')
     (tmp_path / 'bad.model').write_bytes(b'no model')

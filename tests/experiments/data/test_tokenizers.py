@@ -58,11 +58,10 @@ def test_ours_keep_the_contracts(name, spec):
 
 
 @every_tokenizer
-def test_one_text_is_no_list_of_letters(name, spec, tmp_path):
+def test_one_text_instead_of_a_list_is_refused(name, spec, tmp_path):
     trained = train(spec, tmp_path)
-    message = r"^texts: a single text was given\. Pass a list, such as \['A dog\.'\]\.$"
     for encode in (trained.encode, trained.encode_target):
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match='^texts: '):
             encode('A dog.')
         assert encode([]) == []
 
@@ -117,7 +116,7 @@ def test_a_careless_tokenizer_is_found(mistake, contract):
 
 
 @every_tokenizer
-def test_a_run_opens_what_it_saved(name, spec, tmp_path):
+def test_saved_tokenizers_are_restored(name, spec, tmp_path):
     trained = train(spec, tmp_path)
     path = tmp_path / 'run' / 'tokenizer.model'
     trained.save(path)
@@ -153,7 +152,7 @@ HUGGINGFACE = {
 def test_a_file_of_another_form_is_not_a_tokenizer(tmp_path, spec, model):
     path = tmp_path / 'tokenizer.model'
     path.write_text(json.dumps(model))
-    with pytest.raises(UserError, match='tokenizer.model cannot be read as a token'):
+    with pytest.raises(UserError, match='tokenizer.model'):
         tokenizers.open_saved(spec, path)
 
 
@@ -187,22 +186,19 @@ def test_sentencepiece_segments_as_its_own_trainer_by_the_same_options(
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ('character_coverage=0.95', 'character_coverage must be at least 0.98'),
-        ('user_defined_symbols=["<unk>"]', "'<unk>' is a piece already"),
-        ('user_defined_symbols=["<pad>"]', "'<pad>' is a piece already"),
-        ('user_defined_symbols=["<2de>", "<2de>"]', "'<2de>' is a piece already"),
-        ('user_defined_symbols=["<extra_id_0>"], sentinels=3', "extra_id_0>' is a pie"),
-        ('user_defined_symbols=["<0x41>"], byte_fallback=True', "'<0x41>' is a piece"),
-        (
-            'user_defined_symbols=[""]',
-            "'' is not text. Give a string of at least one",
-        ),
-        ('user_defined_symbols=[3]', '3 is not text'),
-        ('user_defined_symbols=["a b"]', "'a b' never occurs in normalized text"),
-        ('user_defined_symbols=["▁a"]', "'▁a' never occurs in normalized text"),
+        ('character_coverage=0.95', 'character_coverage .*0.98'),
+        ('user_defined_symbols=["<unk>"]', "'<unk>'"),
+        ('user_defined_symbols=["<pad>"]', "'<pad>'"),
+        ('user_defined_symbols=["<2de>", "<2de>"]', "'<2de>'"),
+        ('user_defined_symbols=["<extra_id_0>"], sentinels=3', "'<extra_id_0>'"),
+        ('user_defined_symbols=["<0x41>"], byte_fallback=True', "'<0x41>'"),
+        ('user_defined_symbols=[""]', "''"),
+        ('user_defined_symbols=[3]', '3'),
+        ('user_defined_symbols=["a b"]', "'a b'"),
+        ('user_defined_symbols=["▁a"]', "'▁a'"),
     ],
 )
-def test_what_sentencepiece_would_refuse_is_one_line(arguments, message):
+def test_invalid_options_of_sentencepiece_are_refused(arguments, message):
     with pytest.raises(UserError, match=f'^tokenizer: .*{message}'):
         tokenizers.make(f'sentencepiece(vocab_size=200, {arguments})')
 
@@ -248,14 +244,12 @@ def test_the_most_frequent_units_have_the_first_ids(name, tmp_path):
     assert fewer.decode([[4, UNK]])[0].endswith('⁇')
 
 
-def test_min_count_leaves_out_what_is_rarer(tmp_path):
+def test_min_count_removes_rarer_words(tmp_path):
     pairs = [('einmal', 'zweimal zweimal')]
     trained = train('words(min_count=2)', tmp_path, pairs)
     assert UNK in trained.encode(['einmal'])[0]
     assert UNK not in trained.encode(['zweimal'])[0]
-    with pytest.raises(
-        UserError, match='nothing occurs min_count=9999 times .* Lower min_count'
-    ):
+    with pytest.raises(UserError, match='min_count=9999'):
         train('words(min_count=9999)', tmp_path)
 
 
@@ -278,7 +272,7 @@ def test_a_published_tokenizer_without_a_checkpoint_has_its_own_special_tokens(
         *(theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id),
     )
     assert found.vocab_size == len(theirs)
-    with pytest.raises(UserError, match='tokenizer: nothing is not a folder'):
+    with pytest.raises(UserError, match='tokenizer: nothing'):
         tokenizers.make('huggingface(path="nothing")').largest_vocab_size()
 
 
@@ -304,7 +298,7 @@ def sampler(request, tmp_path):
     return train(spec, tmp_path)
 
 
-def test_what_is_sampled_keeps_the_contracts_and_often_differs(sampler):
+def test_sampled_tokens_keep_the_contracts_and_often_differ(sampler):
     rows = sampler.encode(TEXTS)
     drawn = [sampler.sample(row, seed) for seed, row in enumerate(rows)]
     others = sum(a != b for a, b in zip(drawn, rows, strict=True))
@@ -361,24 +355,30 @@ def test_with_no_merge_left_out_it_is_what_sentencepiece_encodes(tmp_path):
     assert [sampler.sample(row, seed) for seed, row in enumerate(rows)] == rows
 
 
-def test_another_process_draws_the_same(sampler, tmp_path):
-    file = tmp_path / 'model'
-    file.write_bytes(sampler.model)
-    rows = sampler.encode(TEXTS)
+def test_another_process_draws_the_same(tmp_path):
+    here = []
+    for kind in ('bpe', 'unigram'):
+        spec = f'sentencepiece(vocab_size=120, model_type="{kind}", alpha=0.3)'
+        sampler = train(spec, tmp_path)
+        (tmp_path / kind).write_bytes(sampler.model)
+        rows = sampler.encode(TEXTS)
+        here.append([sampler.sample(row, seed) for seed, row in enumerate(rows)])
+        assert here[-1] != rows
     code = f"""
 from pathlib import Path
 from experiments.data import tokenizers
-made = tokenizers.make('sentencepiece(model_type="{sampler.model_type}", alpha=0.3)')
-sampler = made.opened(Path({str(file)!r}).read_bytes())
-print([sampler.sample(row, seed) for seed, row in enumerate({rows})])
+for kind in ('bpe', 'unigram'):
+    made = tokenizers.make(f'sentencepiece(model_type="{{kind}}", alpha=0.3)')
+    sampler = made.opened((Path({str(tmp_path)!r}) / kind).read_bytes())
+    rows = sampler.encode({TEXTS})
+    print([sampler.sample(row, seed) for seed, row in enumerate(rows)])
 """
     command = [sys.executable, '-c', code]
     there = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    here = [sampler.sample(row, seed) for seed, row in enumerate(rows)]
-    assert ast.literal_eval(there) == here != rows
+    assert [ast.literal_eval(line) for line in there.splitlines()] == here
 
 
-def test_each_epoch_draws_anew_and_a_resumed_run_draws_the_same(sampler, tmp_path):
+def test_each_epoch_samples_new_tokens_and_resuming_repeats_them(sampler, tmp_path):
     data = Words()
     stored = corpus.prepare(data, sampler, tmp_path)
     settings = dict(tokens=512, max_length=99, packed=True, seed=5, window=150)
@@ -406,7 +406,7 @@ def test_each_epoch_draws_anew_and_a_resumed_run_draws_the_same(sampler, tmp_pat
             np.testing.assert_array_equal(resumed[name], array)
 
 
-def test_alpha_changes_neither_what_is_learnt_nor_what_is_cached(tmp_path):
+def test_alpha_changes_neither_training_nor_the_cache(tmp_path):
     plain = train('sentencepiece(vocab_size=120)', tmp_path)
     sampled = train('sentencepiece(vocab_size=120, alpha=0.1)', tmp_path)
     assert plain.digest == sampled.digest and plain != sampled

@@ -520,7 +520,7 @@ def test_a_metric_may_be_of_ones_own(tmp_path, monkeypatch):
     assert found['MyMetric'].signature([('x',)]) == 'nrefs:1|weight:2'
 
 
-def test_one_text_is_no_list_of_letters():
+def test_one_text_instead_of_a_list_is_refused():
     (metric,) = metrics.make('chrf').values()
     for ask in (metric.score, metric.sentence_scores):
         for arguments, name in (

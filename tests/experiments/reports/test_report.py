@@ -3,8 +3,6 @@
 import csv
 import dataclasses
 import io
-import subprocess
-import sys
 
 import made_runs
 import pytest
@@ -13,7 +11,6 @@ from experiments import report, storage
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
 from experiments.runs import directory, metrics_log
-from experiments.runs.reading import read_run as read_one
 
 SCORES = {
     **dict(direction='en-de', sentences=4, loss=None, perplexity=2.0),
@@ -47,23 +44,29 @@ def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1', **train):
     return path
 
 
-def test_table_of_finished_and_unfinished_runs(tmp_path):
+def test_table_of_finished_and_unfinished_runs(tmp_path, command):
     paths = [make_run(tmp_path / 'a', 4, 30.0), make_run(tmp_path / 'b', 8)]
-    command = [sys.executable, '-m', 'experiments.report', *map(str, paths)]
-    result = subprocess.run(command, capture_output=True, check=True, text=True)
-    assert result.stderr == ''
-    head, rule, *rows, signature = result.stdout.splitlines()
-    names = 'run seeds status model.num_heads step parameters'.split()
-    names += ['tokens_per_second', 'test', 'bleu', 'val', 'bleu']
-    assert head.split() == names
-    assert [row.split() for row in rows] == [
-        [
-            str(paths[0]),
-            *'1 finished 4 1,000 5,000 3,000 30.00 20.00'.split(),
-        ],
-        [str(paths[1]), *'1 stopped 8 300 - 2,000 1.00 12.00'.split()],
-    ]
-    assert signature == 'bleu: nrefs:1|v:1'
+    out, err = command(report, *paths)
+    assert err == ''
+    head, _, *rows, signature = [line.split() for line in out.splitlines()]
+    first, second = rows
+    assert head[:3] == ['run', 'seeds', 'status'] and 'model.num_heads' in head
+    assert first[:3] == [str(paths[0]), '1', 'finished']
+    assert first[-6:] == ['4', '1,000', '5,000', '3,000', '30.00', '20.00']
+    assert second[:3] == [str(paths[1]), '1', 'stopped']
+    assert second[-6:] == ['8', '300', '-', '2,000', '1.00', '12.00']
+    assert signature == ['bleu:', 'nrefs:1|v:1']
+    with directory.open_run(tmp_path / 'c', {'train': {'steps': 0}}):
+        pass
+    *_, row = command(report, tmp_path / 'c').out.splitlines()
+    assert row.split()[1:] == ['1', 'stopped', '0', '-', '-']
+
+
+def test_different_signatures_are_not_comparable(tmp_path, command):
+    paths = [make_run(tmp_path / 'a', 4, 30.0)]
+    paths.append(make_run(tmp_path / 'b', 8, 40.0, 'nrefs:1|v:2'))
+    one, other, note = command(report, *paths).out.splitlines()[-3:]
+    assert (one[-1], other[-1]) == ('1', '2') and 'not comparable' in note
 
 
 def test_runs_that_differ_in_seeds_alone_are_one_row(tmp_path, command):
@@ -80,7 +83,7 @@ def test_runs_that_differ_in_seeds_alone_are_one_row(tmp_path, command):
     assert second.split()[:3] == [str(tmp_path / 'b'), '1', 'finished']
 
 
-def test_a_folder_stands_for_the_runs_of_a_sweep_in_it(tmp_path, command):
+def test_a_folder_is_replaced_by_the_runs_in_it(tmp_path, command):
     for seed in range(2):
         make_run(tmp_path / f'heads/a/seed={seed}', 4, 30.0, seed=seed)
         make_run(tmp_path / f'heads/b/seed={seed}', 8, 40.0, seed=seed)
@@ -98,17 +101,7 @@ def test_the_table_of_a_sweep_has_its_measure(tmp_path, command, monkeypatch):
     assert head.endswith('test loss') and first.endswith('1.0000')
 
 
-def test_signatures_that_differ_are_pointed_out(tmp_path):
-    paths = [
-        make_run(tmp_path / 'a', 4, 30.0),
-        make_run(tmp_path / 'b', 8, 40.0, 'nrefs:1|v:2'),
-    ]
-    lines = report.as_table([read_one(path) for path in paths]).splitlines()
-    assert lines[-3:-1] == ['bleu (test, val): nrefs:1|v:1', 'bleu (test): nrefs:1|v:2']
-    assert 'not comparable' in lines[-1]
-
-
-def test_csv_holds_the_numbers_as_they_are(tmp_path, command):
+def test_csv_has_unrounded_numbers(tmp_path, command):
     paths = [make_run(tmp_path / 'a', 4, 30.0), make_run(tmp_path / 'b', 8)]
     rows = list(csv.DictReader(io.StringIO(command(report, *paths, '--csv').out)))
     assert [row['step'] for row in rows] == ['1000', '300']
@@ -117,24 +110,15 @@ def test_csv_holds_the_numbers_as_they_are(tmp_path, command):
     assert 'data' not in rows[0]
 
 
-def test_no_run_at_all_is_an_error(tmp_path, command):
-    message = r'^runs: no readable run\. Pass directories of runs, such as runs/\*\.$'
-    with pytest.raises(UserError, match=message):
+def test_folders_without_a_run_are_refused(tmp_path, command):
+    with pytest.raises(UserError, match='^runs: '):
         command(report, tmp_path, tmp_path / 'none')
-    for path, reason in ((tmp_path, 'has no config.json'), (tmp_path / 'none', 'does')):
-        message = f'^{path}: not a run directory, because it {reason}'
-        with pytest.raises(UserError, match=message):
+    for path in (tmp_path, tmp_path / 'none'):
+        with pytest.raises(UserError, match=f'^{path}: '):
             command(report, path)
 
 
-def test_a_run_that_has_only_begun_is_reported(tmp_path):
-    with directory.open_run(tmp_path / 'a', {'train': {'steps': 0}}):
-        pass
-    (row,) = report.as_table([read_one(tmp_path / 'a')]).splitlines()[2:]
-    assert row.split()[1:] == ['1', 'stopped', '0', '-', '-']
-
-
-def test_one_bad_run_does_not_take_the_table_down(tmp_path, command):
+def test_damaged_runs_are_skipped_with_a_note(tmp_path, command):
     good = make_run(tmp_path / 'good', 4, 30.0)
     bad = {
         'config.json': ['[]', '\\'],

@@ -22,6 +22,12 @@ def drawn(arms, seeds, sd_of_seeds=2.0, effects=None, random=None):
     return {f'arm {i}': dict(enumerate(row)) for i, row in enumerate(values.tolist())}
 
 
+def with_fewer_draws(monkeypatch):
+    """Makes analyses fast enough to be repeated; their permutation tests are void."""
+    monkeypatch.setattr(analysis, '_POINTS', 9)
+    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
+
+
 def as_lists(scores):
     return [list(by_seed.values()) for by_seed in scores.values()]
 
@@ -53,7 +59,7 @@ def dunnetts_p(t, others, freedom):
     return 1 - 6 * 3 * weights @ below @ weights
 
 
-def test_blocks_by_seed_are_the_two_way_analysis_of_variance_and_dunnetts_law():
+def test_blocked_arms_have_dunnetts_test_with_the_error_of_two_way_anova():
     scores = drawn(5, 3, effects=[0, 0.5, 2, 4, -1])
     values = np.array(as_lists(scores))
     residuals = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
@@ -79,7 +85,7 @@ def test_arms_without_a_common_seed_are_dunnetts_and_tukeys_tests():
     found = compare(scores, base='arm 0')
     assert [x.seeds for x in found] == [0, 0, 0]
     for contrast, p in zip(found, expected.pvalue, strict=True):
-        # scipy's integral has an error of its own.
+        # scipy integrates by Monte Carlo.
         assert contrast.p == pytest.approx(p, abs=1e-3)
     low = expected.confidence_interval().low
     np.testing.assert_allclose([x.low for x in found], low, rtol=1e-3)
@@ -90,7 +96,7 @@ def test_arms_without_a_common_seed_are_dunnetts_and_tukeys_tests():
         assert contrast.p == pytest.approx(p, **EXACT)
 
 
-def test_what_a_seed_brings_to_all_arms_changes_nothing():
+def test_effect_of_a_seed_on_all_arms_cancels():
     scores = drawn(3, 4, effects=[0, 1, 3])
     del scores['arm 1'][2]
     lucky = {arm: x | {1: x[1] + 100} for arm, x in scores.items()}
@@ -101,7 +107,7 @@ def test_what_a_seed_brings_to_all_arms_changes_nothing():
     assert [x.seeds for x in compare(scores)] == [3, 4, 3]
 
 
-def test_a_missing_run_of_an_easy_seed_is_allowed_for():
+def test_missing_run_of_an_easy_seed_does_not_bias_the_effect():
     scores = {'base': {0: 10.0, 1: 20.0, 2: 31.0}, 'arm': {0: 15.0, 1: 25.0}}
     scores['third'] = {0: 10.0, 1: 21.0, 2: 30.0}
     (found, _) = compare(scores, base='base')
@@ -116,14 +122,14 @@ def test_a_missing_run_of_an_easy_seed_is_allowed_for():
         {'a': {0: 0.1, 1: 0.7}, 'b': {0: 1.1, 1: 1.7}},
     ],
 )
-def test_where_nothing_tells_chance_there_is_an_effect_and_no_test(scores):
+def test_without_variance_or_seeds_there_is_an_effect_and_no_test(scores):
     (found,) = compare(scores, base='a')
     assert found.effect == pytest.approx(1)
     assert found[3:6] == (None, None, None)
     assert not found.significant
 
 
-def test_declared_contrasts_are_a_family_of_their_own():
+def test_declared_contrasts_are_corrected_for_their_number_alone():
     scores = drawn(6, 3)
     (declared,) = compare(scores, contrasts=[('arm 4', 'arm 2')])
     (same,) = [x for x in compare(scores) if x[:2] == ('arm 2', 'arm 4')]
@@ -154,7 +160,7 @@ def test_arms_are_equivalent_where_the_whole_interval_is_within_the_margin():
 def test_equal_arms_rarely_differ_and_intervals_cover_all_at_once(
     contrasts, monkeypatch
 ):
-    monkeypatch.setattr(analysis, '_POINTS', 11)
+    with_fewer_draws(monkeypatch)
     random = np.random.default_rng(0)
     effects = [0, 0, 0, 3, 3]
     alarms, covered = [], []
@@ -171,8 +177,8 @@ def test_equal_arms_rarely_differ_and_intervals_cover_all_at_once(
     assert abs(np.mean(covered) - 0.95) < 3 * error
 
 
-def test_the_smallest_difference_that_is_seen_is_seen_in_four_of_five(monkeypatch):
-    monkeypatch.setattr(analysis, '_POINTS', 11)
+def test_minimum_detectable_difference_has_a_power_of_80_percent(monkeypatch):
+    with_fewer_draws(monkeypatch)
     random = np.random.default_rng(5)
     pilot = drawn(400, 3, random=random)  # so that chance is known: 1
     arms = [f'arm {i}' for i in range(4)]
@@ -220,13 +226,11 @@ EIGHT_ARMS = {f'arm {i}': range(3) for i in range(8)}
 
 @pytest.fixture
 def rough(monkeypatch):
-    """Makes analyses fast enough to be repeated."""
-    monkeypatch.setattr(analysis, '_POINTS', 9)
-    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
+    with_fewer_draws(monkeypatch)
 
 
 @pytest.mark.slow
-def test_planted_effects_are_found_and_nulls_are_not(rough):
+def test_planted_effects_are_significant_and_nulls_are_not(rough):
     random = np.random.default_rng(7)
     pairs = [(arm, 'arm 0') for arm in EIGHT_ARMS if arm != 'arm 0']
     pilot = drawn(400, 3, random=random)  # estimates a standard deviation of 1
@@ -317,19 +321,15 @@ def test_a_contrast_has_the_detectable_difference_of_its_design():
     assert compare(constant, base='a')[0].detectable is None
 
 
-def test_what_cannot_be_compared_is_said():
+def test_scores_that_cannot_be_compared_are_refused():
     scores = drawn(2, 3)
-    with pytest.raises(
-        ValueError, match="unknown arm 'arm 9'. Choose one of arm 0, arm 1"
-    ):
+    with pytest.raises(ValueError, match="'arm 9'.* arm 0, arm 1"):
         compare(scores, base='arm 9')
-    with pytest.raises(ValueError, match="'arm 2': no scores. Leave it out"):
+    with pytest.raises(ValueError, match="'arm 2'"):
         compare(scores | {'arm 2': {}})
-    with pytest.raises(
-        ValueError, match="'arm 2', seed 0: the score nan is not finite"
-    ):
+    with pytest.raises(ValueError, match="'arm 2', seed 0: .* nan"):
         compare(scores | {'arm 2': {0: float('nan')}})
-    with pytest.raises(ValueError, match='margin must be above 0, not 0'):
+    with pytest.raises(ValueError, match='margin .*0'):
         compare(scores, margin=0)
 
 
@@ -367,7 +367,7 @@ def test_factors_are_rs_analysis_of_variance_of_peas():
         assert found[factors].p == pytest.approx(p, abs=6e-6)
 
 
-def test_factors_that_bring_nothing_are_rarely_found():
+def test_factors_without_effect_are_rarely_significant():
     random = np.random.default_rng(4)
     levels = {f'arm {i}': {'a': f'{i // 3}', 'b': f'{i % 3}'} for i in range(6)}
     found = []
@@ -383,7 +383,7 @@ def test_factors_that_bring_nothing_are_rarely_found():
     assert (second, both) == pytest.approx((0.05, 0.05), abs=3 * error)
 
 
-def test_without_chance_nothing_is_said_of_factors():
+def test_factors_without_replicates_have_no_test():
     scores = {'a': {0: 1.0}, 'b': {0: 2.0}}
     assert analysis.effects(scores, {'a': {'f': 'x'}, 'b': {'f': 'y'}}) == []
 
@@ -405,7 +405,7 @@ def test_the_probability_of_improvement_is_mann_and_whitneys_over_data_sets():
     assert apart == (1, 1, 1)
 
 
-def test_the_best_of_fewer_trials_is_the_mean_over_all_draws_of_so_many():
+def test_expected_best_is_the_mean_over_all_draws_of_that_size():
     scores = [3.0, 7.0, 4.0]
     for best in (max, min):
         expected = [
@@ -436,7 +436,7 @@ def of_two_tasks(random, arms=3, seeds=3):
     return scores, tasks
 
 
-def test_a_difference_is_told_by_the_arms_of_its_own_data():
+def test_difference_uses_the_arms_on_its_own_data_alone():
     scores, tasks = of_two_tasks(np.random.default_rng(4))
     quiet, loud = ('quiet, arm 1', 'quiet, arm 0'), ('loud, arm 2', 'loud, arm 0')
     between = ('loud, arm 0', 'quiet, arm 0')
@@ -451,7 +451,7 @@ def test_a_difference_is_told_by_the_arms_of_its_own_data():
 
 @pytest.mark.slow
 def test_intervals_of_several_data_sets_hold_together(monkeypatch):
-    monkeypatch.setattr(analysis, '_POINTS', 11)
+    with_fewer_draws(monkeypatch)
     random = np.random.default_rng(5)
     alarms, widths = [], []
     for _ in range(400):
@@ -468,8 +468,8 @@ def test_intervals_of_several_data_sets_hold_together(monkeypatch):
 
 
 @pytest.mark.slow
-def test_seeds_added_by_the_width_of_intervals_keep_the_error_rate(monkeypatch):
-    monkeypatch.setattr(analysis, '_POINTS', 11)
+def test_seeds_added_until_intervals_are_narrow_keep_the_error_rate(monkeypatch):
+    with_fewer_draws(monkeypatch)
     random = np.random.default_rng(2)
     alarms, numbers = [], []
     for _ in range(400):
@@ -485,7 +485,7 @@ def test_seeds_added_by_the_width_of_intervals_keep_the_error_rate(monkeypatch):
     assert np.mean(alarms) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
 
 
-def test_of_two_arms_exchanges_are_signs_of_the_differences():
+def test_permutations_of_two_arms_are_sign_flips():
     scores = drawn(2, 8, effects=[0, 1.2])
     base, arm = as_lists(scores)
     expected = stats.permutation_test(
@@ -498,7 +498,7 @@ def test_of_two_arms_exchanges_are_signs_of_the_differences():
     assert found.permuted == pytest.approx(expected.pvalue, abs=4 * error)
 
 
-def test_exchanges_of_several_arms_are_those_within_seeds():
+def test_permutations_of_several_arms_stay_within_seeds():
     scores = drawn(3, 3, effects=[0, 1, 3])
     scores['arm 2'][9] = 50.0  # of a seed that no other arm has
     found = compare(scores, base='arm 0')
@@ -522,7 +522,7 @@ def test_exchanges_of_several_arms_are_those_within_seeds():
     assert alone.permuted is None
 
 
-def test_exchanges_keep_the_error_rate_where_arms_now_and_then_fail(monkeypatch):
+def test_permutation_tests_keep_the_error_rate_with_outliers(monkeypatch):
     monkeypatch.setattr(analysis, '_EXCHANGES', 499)
     random = np.random.default_rng(4)
     alarms = []
@@ -537,7 +537,7 @@ def test_exchanges_keep_the_error_rate_where_arms_now_and_then_fail(monkeypatch)
     assert 0 < np.mean(alarms) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
 
 
-def test_whole_numbers_are_scores_as_others_are():
+def test_integer_scores_equal_floats():
     whole = {'a': {0: 1, 1: 3, 2: 4}, 'b': {0: 2, 1: 5, 2: 9}}
     scores = {
         arm: {seed: float(x) for seed, x in of.items()} for arm, of in whole.items()

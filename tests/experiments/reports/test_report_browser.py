@@ -1,11 +1,11 @@
 """Tests of a report in a browser."""
 
+import golden_report
 import pytest
-from test_report_page import HOSTILE, runs
+from golden_report import HOSTILE
 
 from docs.shots import CHROMIUM
 from experiments.reports import arms, figures, page
-from experiments.runs.reading import read_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -15,12 +15,12 @@ pytestmark = [
 
 @pytest.fixture(scope='module')
 def report(tmp_path_factory):
-    paths = runs(tmp_path_factory.mktemp('runs'))
-    study = arms.study([read_run(path) for path in paths], None)
     folder = tmp_path_factory.mktemp('report')
     with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         patch.setattr(figures, 'files', lambda figure: {})
-        page.write(study, folder)
+        runs = golden_report.make_study().runs
+        page.write(arms.study(runs, None), folder)
     return folder / 'index.html'
 
 
@@ -52,7 +52,7 @@ def drawn(tab, figure):
     return found
 
 
-def test_the_page_is_no_wider_than_the_screen(tab, report):
+def test_page_fits_the_width_of_the_screen(tab, report):
     open_page(tab, report)
     for plot in tab.locator('.plot').all():
         figure = drawn(tab, plot.get_attribute('data-figure'))
@@ -84,11 +84,11 @@ def test_a_print_has_each_figure_and_whole_tables(browser, report):
     tab.close()
 
 
-def test_a_value_is_told_where_it_is_pointed_at(tab, report):
+def test_pointing_at_a_curve_shows_its_value(tab, report):
     open_page(tab, report)
     chart = drawn(tab, 'loss')
     x, y = chart.evaluate(
-        'plot => [["x", 10], ["y", 7.0]].map(([axis, value], i) => '
+        'plot => [["x", 10], ["y", 7.5]].map(([axis, value], i) => '
         'plot.view.origin()[i] + plot.view.scale(axis)(value))'
     )
     box = chart.locator('canvas').bounding_box()
@@ -109,20 +109,20 @@ def test_a_table_is_sorted_by_its_numbers_from_the_keyboard(tab, report):
         head.get_by_role('button').press('Enter')
         return arms_shown(), head.get_attribute('aria-sort')
 
-    eight, four = 'num_heads=8', 'num_heads=4'
-    assert arms_shown() == [eight, four]
-    # The base has no difference, and so is the last either way.
-    assert press() == ([eight, four], 'ascending')
-    assert press() == ([eight, four], 'descending')
+    four, eight, none = (f'num_heads={number}' for number in (4, 8, 16))
+    assert arms_shown() == [eight, four, none]
+    # Rows without a difference are the last either way.
+    assert press() == ([eight, four, none], 'ascending')
+    assert press() == ([eight, four, none], 'descending')
     head = table.get_by_role('columnheader', name='test bleu')
-    assert press() == ([four, eight], 'ascending')
-    assert press() == ([eight, four], 'descending')
+    assert press() == ([four, eight, none], 'ascending')
+    assert press() == ([eight, four, none], 'descending')
     assert table.locator('[aria-sort]').count() == 1
     head = table.get_by_role('columnheader', name='arm')
-    assert press() == ([four, eight], 'ascending')
+    assert press() == ([none, four, eight], 'ascending')
 
 
-def test_contents_stay_in_view_and_unfold_what_they_lead_to(tab, report):
+def test_links_of_the_contents_unfold_their_sections(tab, report):
     open_page(tab, report)
     link = tab.get_by_role('link', name='Curves')
     section = tab.locator('details', has=tab.get_by_role('heading', name='Curves'))
@@ -136,16 +136,16 @@ def test_contents_stay_in_view_and_unfold_what_they_lead_to(tab, report):
         assert 0 <= box['y'] < tab.viewport_size['height']
 
 
-def test_without_javascript_text_and_tables_are_there(browser, report):
+def test_text_and_tables_need_no_javascript(browser, report):
     context = browser.new_context(java_script_enabled=False)
     tab = context.new_page()
     tab.goto(report.as_uri())
-    assert tab.get_by_text('seed 9: diverged').is_visible()
-    assert tab.get_by_role('cell', name='37.00 ± 2.00').first.is_visible()
+    assert tab.get_by_text('diverged at step').is_visible()
+    assert tab.get_by_role('cell', name='33.10 ± 0.14').first.is_visible()
     context.close()
 
 
-def test_figures_are_dark_where_the_screen_is(tab, report):
+def test_figures_follow_the_dark_color_scheme(tab, report):
     tab.emulate_media(color_scheme='dark')
     open_page(tab, report)
     chart = drawn(tab, 'differences')
@@ -158,5 +158,5 @@ def test_figures_are_dark_where_the_screen_is(tab, report):
 
 def test_html_in_a_sentence_is_text(tab, report):
     open_page(tab, report)
-    assert tab.title() == '2 arms by test bleu'
+    assert tab.title() == '3 arms by test bleu'
     tab.get_by_text(HOSTILE).first.wait_for()

@@ -22,13 +22,25 @@ from experiments.reports import (
 )
 from experiments.reports.arms import Arm, Study
 from experiments.runs import reading
-from experiments.sweeps import planning
+from experiments.sweeps import analysis, planning
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Writes pages without files of figures, and with fewer permutations."""
+    monkeypatch.setattr(figures, 'files', lambda figure: {})
+    monkeypatch.setattr(analysis, '_EXCHANGES', 99)
+
+
+def data_sets(*sizes):
+    """Returns a factor of data sets."""
+    return {'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in sizes}}
 
 
 def read_study(sweep):
@@ -44,7 +56,7 @@ def tuned(folder):
     return Study((none,), none, Measure('test', 'bleu'), planning.plan(sweep))
 
 
-def test_trials_stand_with_what_was_chosen(tuned):
+def test_table_of_trials_marks_the_chosen_values(tuned):
     found = designs.tried(tuned)
     trials = designs.trials(tuned, found)
     budgets = designs.expected_best(tuned, found)
@@ -60,7 +72,7 @@ def test_trials_stand_with_what_was_chosen(tuned):
     assert figure.name == 'tuning' and figure.spec()
 
 
-def test_trials_are_told_by_what_decided_whatever_is_asked(tuned):
+def test_trials_are_shown_by_the_measure_that_chose(tuned):
     asked = tuned._replace(measure=Measure('long', 'loss', higher_is_better=False))
     found = designs.tried(asked)
     assert designs.trials(asked, found).columns[2] == 'val bleu'
@@ -70,24 +82,22 @@ def test_trials_are_told_by_what_decided_whatever_is_asked(tuned):
     assert curves[0] == curves[1]
 
 
-def test_a_best_value_at_the_edge_is_a_doubt(tuned):
-    (line,) = designs.doubts(tuned)
-    assert line.startswith('base: the best optimizer.schedule.peak, 0.001, is at the')
-
-
-def test_a_report_shows_them(tuned, folder):
+@pytest.mark.usefixtures('quick')
+def test_report_of_a_tuned_sweep_has_its_trials(tuned, folder):
     sweep = tuned.sweep
     for run in sweep.runs:
         score = 30.0 + run.seed + (run.arm == 'wide')
         make(run.path, score, train__seed=run.seed)
     page.write(read_study(sweep), folder / 'report')
     text = (folder / 'report/report.md').read_text('utf-8')
-    assert '## Tuning' in text and 'is at the edge of the search' in text
-    assert (folder / 'report/figures/tuning.svg').exists()
+    (line,) = designs.doubts(tuned)
+    assert line.startswith('base: the best optimizer.schedule.peak, 0.001')
+    assert '## Tuning' in text and line.partition(', ')[0] in text
+    assert '(figures/tuning.svg)' in text
     assert (folder / 'report/tables/expected_best.csv').exists()
 
 
-def test_factors_and_their_interaction_are_told_apart(folder):
+def test_interaction_of_factors_is_tested(folder):
     levels = {'depth': ('two', 'six'), 'norm': ('pre', 'post')}
     factors = {
         'depth': {'two': {'model.num_layers': 2}, 'six': {'model.num_layers': 6}},
@@ -98,7 +108,7 @@ def test_factors_and_their_interaction_are_told_apart(folder):
     }
     sweep = planned(folder, arms=..., factors=factors, base='two, pre', seeds=[0, 1])
     for run in sweep.runs:
-        # Depth matters by itself, and the norm only where it is deep.
+        # Depth has an effect; the norm has one only in deep models.
         both = run.arm == 'six, post'
         noise = (run.seed * 3 + len(run.arm)) % 4 / 10
         score = 30 + 5 * run.arm.startswith('six') - 9 * both + noise
@@ -113,12 +123,10 @@ def test_factors_and_their_interaction_are_told_apart(folder):
     assert designs.effects(arms.study(study.runs, None)) is None
 
 
+@pytest.mark.usefixtures('quick')
 @pytest.mark.parametrize('measure', ['test bleu', 'test loss'])
-def test_an_arm_stands_beside_the_base_on_its_own_data(folder, measure):
-    factors = {
-        'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in (2000, 3000)},
-        'model.residual': ['pre_norm', 'rezero'],
-    }
+def test_arms_are_compared_with_the_base_on_their_data(folder, measure):
+    factors = data_sets(2000, 3000) | {'model.residual': ['pre_norm', 'rezero']}
     sweep = planned(
         folder,
         arms=...,
@@ -182,13 +190,16 @@ def test_an_arm_stands_beside_the_base_on_its_own_data(folder, measure):
     assert not again.mismatches
 
 
-@pytest.mark.parametrize('seeds', [[0, 1, 2], 'until(half_width=1.0, most=9)'])
-@pytest.mark.parametrize('contrasts', [[], [('3000, rezero', '3000, pre_norm')]])
+@pytest.mark.usefixtures('quick')
+@pytest.mark.parametrize(
+    ('contrasts', 'seeds'),
+    [
+        ([], [0, 1, 2]),
+        ([('3000, rezero', '3000, pre_norm')], 'until(half_width=1.0, most=9)'),
+    ],
+)
 def test_an_answer_is_recomputed_with_its_design(folder, contrasts, seeds):
-    factors = {
-        'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in (2000, 3000)},
-        'model.residual': ['pre_norm', 'rezero'],
-    }
+    factors = data_sets(2000, 3000) | {'model.residual': ['pre_norm', 'rezero']}
     design = dict(factors=factors, base='2000, pre_norm', contrasts=contrasts)
     measure = ['test bleu', 'test chrf']
     sweep = planned(folder, arms=..., seeds=seeds, measure=measure, **design)
@@ -213,6 +224,7 @@ def test_an_answer_is_recomputed_with_its_design(folder, contrasts, seeds):
     assert mismatch[:3] == ('tables/answer_chrf.csv', declared[0], '95% CI low')
 
 
+@pytest.mark.usefixtures('quick')
 def test_recomputed_intervals_include_the_choice_of_tuned_values(tuned, folder):
     for run in tuned.sweep.runs:
         score = 30.0 + run.seed * (1 + (run.arm == 'wide'))
@@ -232,13 +244,10 @@ def test_recomputed_intervals_include_the_choice_of_tuned_values(tuned, folder):
 
 @pytest.mark.parametrize('measure', ['test bleu', 'test loss'])
 def test_arms_are_ranked_over_all_data_sets(folder, measure):
-    factors = {
-        'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in (2000, 3000, 4000)},
-        'model.residual': ['pre_norm', 'rezero', 'post_norm'],
-    }
-    sweep = planned(
-        folder, arms=..., factors=factors, base='2000, pre_norm', measure=measure
-    )
+    residuals = ['pre_norm', 'rezero', 'post_norm']
+    factors = data_sets(2000, 3000, 4000) | {'model.residual': residuals}
+    base = '2000, pre_norm'
+    sweep = planned(folder, arms=..., factors=factors, base=base, measure=measure)
     scores = {'pre_norm': 30.0, 'rezero': 31.0, 'post_norm': 20.0}
     for run in sweep.runs:
         rows, norm = run.arm.split(', ')
@@ -251,12 +260,12 @@ def test_arms_are_ranked_over_all_data_sets(folder, measure):
     rows = {row[0]: row[1:] for row in table.rows}
     assert list(rows) == ['pre_norm', 'rezero', 'post_norm']
     assert [row[0] for row in rows.values()] == pytest.approx([5 / 3, 5 / 3, 8 / 3])
-    # Of four pairs of runs with gaps of 0, 1, 1 and 2 one is equal.
+    # Four pairs of runs have gaps of 0, 1, 1 and 2; a tie counts half.
     assert rows['rezero'][1] == pytest.approx((3.5 / 4 + 3.5 / 4 + 0) / 3)
     assert rows['post_norm'][1] == 0 and rows['pre_norm'][1] is None
 
 
-def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_has_it(folder):
+def test_time_to_a_target_is_that_of_the_first_evaluation_above_it(folder):
     sweep = planned(folder, measure='test loss', target=2.5)
     for run in sweep.runs:
         losses = (4, 2.5, 1) if run.arm == 'wide' else (4, 3, 2.6 - run.seed)
@@ -272,7 +281,7 @@ def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_has_it(folder
     assert designs.time_to_target(arms.study(study.runs, None)) is None
 
 
-def test_scores_of_a_factor_of_sizes_stand_over_their_parameters(folder):
+def test_scores_of_sizes_are_drawn_over_parameters(folder):
     factors = {
         'norm': {
             'pre': {'model.residual': 'pre_norm'},
@@ -303,10 +312,11 @@ def test_scores_of_a_factor_of_sizes_stand_over_their_parameters(folder):
     assert figures.scores_over_sizes(arms.study(study.runs, None)) is None
 
 
+@pytest.mark.usefixtures('quick')
 @pytest.mark.parametrize(
     ('measure', 'error'), [('test bleu', 12.0), ('test loss', 88.0)]
 )
-def test_a_margin_may_be_a_share_of_the_remaining_error(folder, measure, error):
+def test_margin_may_be_a_share_of_the_remaining_error(folder, measure, error):
     sweep = planned(folder, margin='5%', measure=measure, seeds=[0, 1, 2])
     for run in sweep.runs:
         score = 88.0 + (run.seed - 1) / 10 + (run.seed == 1) * (run.arm == 'wide') / 10

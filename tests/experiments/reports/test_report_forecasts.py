@@ -1,4 +1,4 @@
-"""Tests of trends and forecasts on effects whose law is known."""
+"""Tests of trends and forecasts on effects with a known trend."""
 
 import dataclasses
 import math

@@ -1,22 +1,21 @@
-"""Tests of a report's files."""
+"""Tests of a report's files, figures and tables."""
 
 import csv
-import dataclasses
 import html.parser
 import io
-import json
 import os
 import re
 import subprocess
 import sys
 
+import golden_report
 import numpy as np
 import pytest
-from made_runs import BLEU, REFERENCES, SOURCES, fail, heads, make, sweep, translate
+from golden_report import HOSTILE
+from made_runs import REFERENCES, make
 
 import experiments.report
 from experiments.errors import UserError
-from experiments.evaluation.measure import Measure
 from experiments.reports import arms, figures, page, tables
 from experiments.reports.figures import Figure
 from experiments.reports.tables import Difference, Interval, PValue, Table
@@ -25,57 +24,22 @@ from experiments.sweeps import analysis
 from experiments.sweeps.analysis import Spread
 from flaxformer_explain import looking
 
-HOSTILE = '<script>document.title = "taken"</script> & <b>bold</b> </script> {{ 1 }}'
-DATA = f'parallel_text(train_source={HOSTILE!r})'
-ROWS = [
-    row
-    for step in (5, 10, 15, 20)
-    for row in (
-        (
-            *(step, 'train'),
-            dict(loss=9.0 - step / 5, learning_rate=0.1, gradient_norm=1.0)
-            | dict(tokens=50 * step, seconds=step / 2),
-        ),
-        (
-            *(step, 'eval'),
-            dict(set='test', loss=8.0 - step / 5, bleu=float(step))
-            | dict(tokens=50 * step, seconds=step / 2),
-        ),
-    )
-]
-
-
-def runs(folder):
-    """Creates two arms of three seeds with HTML in sentences, and a diverged run."""
-    paths = []
-    for number, first in ((4, 30.0), (8, 35.0)):
-        for seed in range(3):
-            path = folder / f'run,heads={number},train.seed={seed}'
-            fields = {'model__num_heads': number, 'train__seed': seed, 'data': DATA}
-            paths.append(make(path, first + seed * number / 4, rows=ROWS, **fields))
-            outputs = [f'{REFERENCES[0]} {HOSTILE}', *REFERENCES[1:]]
-            sources = [HOSTILE, *SOURCES[1:]]
-            translate(
-                path, outputs[: 3 - (number == 8)] + ['x'] * (number == 8), sources
-            )
-    paths.append(fail(make(folder / 'bad', rows=ROWS[:2], train__seed=9, data=DATA)))
-    return paths
-
 
 @pytest.fixture(scope='module')
-def study(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('runs')
-    return arms.study([read_run(path) for path in runs(folder)], None)
-
-
-@pytest.fixture(scope='module')
-def report(study, tmp_path_factory):
-    folder = tmp_path_factory.mktemp('report')
-    page.write(study, folder, ['left out: <i>nothing</i>'])
-    return folder
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('golden')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(figures, 'files', lambda figure: {})
+        study = golden_report.make_study()
+        for name in ('first', 'second'):
+            page.write(study, folder / name, golden_report.NOTES)
+    return folder / 'first'
 
 
 class Reader(html.parser.HTMLParser):
+    """Collects the tags, attributes and text of a page."""
+
     def __init__(self, text):
         super().__init__()
         self.tags = []
@@ -92,125 +56,52 @@ class Reader(html.parser.HTMLParser):
             self.text += data
 
 
-def drawn(text):
-    found = re.search('id="figures">(.*?)</script>', text)
-    assert found is not None
-    return json.loads(found[1])
+def read_table(report, name):
+    text = (report / f'tables/{name}.csv').read_text('utf-8')
+    return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_everything_is_there(report):
-    names = {str(path.relative_to(report)) for path in report.rglob('*.*')}
-    assert {'index.html', 'report.md'} <= names
-    for table in ('answer', 'over_sentences', 'conditions', 'cost', 'scores'):
-        assert {f'tables/{table}.csv', f'tables/{table}.tex'} <= names
-    shown = {'loss', 'dev_loss', 'dev_bleu', 'learning_rate', 'gradient_norm'}
-    for figure in shown:
-        assert {f'figures/{figure}.svg', f'figures/{figure}.pdf'} <= names
-    assert shown <= drawn((report / 'index.html').read_text('utf-8')).keys()
+def test_report_is_the_golden_page(report):
+    text = (report / 'report.md').read_text('utf-8')
+    assert text == golden_report.GOLDEN.read_text('utf-8')
 
 
-def test_what_a_sentence_holds_is_text(report):
+def test_equal_runs_give_equal_files(report):
+    again = report.with_name('second')
+    files = [x.relative_to(report) for x in report.rglob('*') if x.is_file()]
+    assert {'index.html', 'report.md', 'answer.json'} <= set(map(str, files))
+    for file in files:
+        assert (again / file).read_bytes() == (report / file).read_bytes(), file
+
+
+def test_each_table_is_a_csv_and_a_latex_file(report):
+    names = {file.stem for file in (report / 'tables').glob('*.csv')}
+    assert names - {'runs'} == {x.stem for x in (report / 'tables').glob('*.tex')}
+    assert {'answer', 'answer_loss', 'arms', 'over_sentences', 'scores'} <= names
+    first, *_ = read_table(report, 'runs')
+    assert list(first)[:3] == ['arm', 'seed', 'score']
+    assert (first['score'], first['test loss']) == ('30.0', '3.0')
+    assert first['train_cpu_seconds'] == '7.0'
+    verdicts = [read_table(report, x)[0]['verdict'] for x in ('answer', 'answer_loss')]
+    assert verdicts == ['better', 'worse']
+
+
+def test_html_in_sentences_and_notes_is_text(report):
     reader = Reader((report / 'index.html').read_text('utf-8'))
     assert reader.tags.count('script') == 4
     assert 'b' not in reader.tags and 'i' not in reader.tags
-    assert HOSTILE in reader.text
-    assert 'left out: <i>nothing</i>' in reader.text
+    assert HOSTILE in reader.text and golden_report.NOTES[0] in reader.text
+    assert '<script>' not in (report / 'report.md').read_text('utf-8')
 
 
 def test_the_page_is_small_and_needs_no_other_file(report):
     text = (report / 'index.html').read_text('utf-8')
-    assert len(text) < 1_200_000  # of which the script is 900,000
+    assert len(text) < 1_200_000  # the script has 900,000
     links = [v for name, v in Reader(text).attributes if name in ('src', 'href')]
     assert links and all(link.startswith(('#', 'data:')) for link in links)
 
 
-def test_markdown_tells_the_same(report):
-    text = (report / 'report.md').read_text('utf-8')
-    assert '| num\\_heads=8 | 1    |     3 | 37.00 ± 2.00 |' in text
-    assert text.index('figures/differences.svg') < text.index('seed 9: diverged')
-    assert 'seed 9: diverged' in text
-    assert '<script>' not in text
-    for path in (report / 'figures').glob('*.svg'):
-        assert f'](figures/{path.name})' in text
-
-
-def test_a_report_explains_its_measure_and_margin(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, 'files', lambda figure: {})
-    paths = heads(tmp_path / 'runs', {4: (30.0, 31.0), 8: (32.0, 33.5)})
-    measure = Measure('test', 'loss', higher_is_better=False)
-    known = {'margin': 0.5, 'measure': measure, 'differs': '', 'source': ''}
-    of_sweep = dataclasses.replace(sweep(tmp_path / 'runs'), **known)
-    runs = [read_run(path) for path in paths]
-    page.write(arms.study(runs, of_sweep), tmp_path / 'report')
-    text = (tmp_path / 'report/report.md').read_text('utf-8')
-    assert 'Measure: Loss (nats per token) on test; lower is better.' in text
-    assert 'Equivalence margin: ± 0.5.' in text
-    assert 'Lower is better: loss, perplexity.' in text
-    assert 'ource:' not in text
-
-
-def test_report_compares_further_measures_and_says_which_decides(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, 'files', lambda figure: {})
-    paths = []
-    for number, bleu in ((4, 30.0), (8, 35.0)):
-        for seed in range(3):
-            # The arm with the better BLEU has the worse loss.
-            scores = {'direction': 'en-de', 'sentences': 3, 'bleu_signature': 'a'}
-            scores |= {'loss': bleu / 10 + seed * number / 100, 'perplexity': 9.0}
-            scores |= {'accuracy': None, 'bleu': bleu + seed * number / 16}
-            paths.append(
-                make(
-                    tmp_path / f'runs/run,heads={number},train.seed={seed}',
-                    bleu,
-                    result={'evaluations': {'test': scores}, 'train_cpu_seconds': 7.0},
-                    evaluation__metrics='bleu',
-                    model__num_heads=number,
-                    train__seed=seed,
-                )
-            )
-    loss = Measure('test', 'loss', higher_is_better=False)
-    known = {'measure': loss, 'further': (BLEU,), 'margin': 0.1}
-    of_sweep = dataclasses.replace(sweep(tmp_path / 'runs'), **known)
-    runs = [read_run(path) for path in paths]
-    page.write(arms.study(runs, of_sweep), tmp_path / 'report')
-    text = (tmp_path / 'report/report.md').read_text('utf-8')
-    assert 'lower is better. It decides. Further measures: test bleu.' in text
-    assert '### Arms, best first: test bleu' in text
-    assert 'test loss decides; test bleu does not. ' in text
-
-    def table(name):
-        file = tmp_path / f'report/tables/{name}.csv'
-        return list(csv.DictReader(io.StringIO(file.read_text('utf-8'))))
-
-    verdicts = {
-        name: [(row['arm'], row['verdict'], row.get('margin')) for row in table(name)]
-        for name in ('answer', 'answer_bleu')
-    }
-    assert verdicts['answer'][:2] == [('few', 'base', '0.1'), ('many', 'worse', '0.1')]
-    better = [('many', 'better', None), ('few', 'base', None)]
-    assert verdicts['answer_bleu'][:2] == better
-    columns = 'arm seed score loss perplexity bleu train_seconds train_cpu_seconds'
-    first, *_ = table('runs')
-    sets = ('loss', 'perplexity', 'bleu')
-    assert set(first) == {
-        *(f'test {x}' if x in sets else x for x in columns.split()),
-        'parameters',
-    }
-    assert list(first)[:3] == ['arm', 'seed', 'score']
-    assert first['score'] == first['test loss'] == '3.0'
-    assert (first['test bleu'], first['train_cpu_seconds']) == ('30.0', '7.0')
-    answer = json.loads((tmp_path / 'report/answer.json').read_text('utf-8'))
-    assert answer['sweep'] == 'heads' and answer['measure']['score'] == 'loss'
-
-
-def test_the_same_runs_give_the_same_page(study, report, tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, 'files', lambda figure: {})
-    page.write(study, tmp_path, ['left out: <i>nothing</i>'])
-    for name in ('index.html', 'report.md', 'tables/answer.csv'):
-        assert (tmp_path / name).read_bytes() == (report / name).read_bytes()
-
-
-def test_a_line_is_the_mean_over_seeds_in_a_band_from_least_to_most(tmp_path):
+def test_curves_are_means_over_seeds_within_the_range(tmp_path):
     rows = [
         [(step, 'train', {'loss': loss}) for step, loss in losses]
         for losses in ([(5, 4.0), (10, 3.0)], [(5, 5.0), (10, 2.0), (15, 1.0)])
@@ -228,7 +119,7 @@ def test_a_line_is_the_mean_over_seeds_in_a_band_from_least_to_most(tmp_path):
     assert figures.curves(study, 'tokens') == []  # these rows have none
 
 
-def test_a_line_of_one_point_is_seen(tmp_path):
+def test_curve_of_one_point_is_a_mark(tmp_path):
     marks = {}
     for number in (1, 2):
         rows = [(step, 'train', {'loss': 4.0}) for step in range(1, number + 1)]
@@ -240,7 +131,7 @@ def test_a_line_of_one_point_is_seen(tmp_path):
     assert marks[1] > marks[2]
 
 
-def test_of_many_points_so_many_are_drawn_and_the_last_is_among_them():
+def test_long_curves_are_thinned_and_keep_their_last_point():
     points = [figures.Point(step, 1 / 3, 0, 1) for step in range(9_999)]
     chart = figures.line_chart({'a': points, 'b': points[:5]}, 'steps', 'loss')
     (lines,) = chart.to_dict()['datasets'].values()
@@ -256,18 +147,7 @@ def test_a_figure_shows_control_characters_as_escapes():
     assert r'>a\x1b\ufffe\n<' in text and r'>y\x9b<' in text
 
 
-def test_a_file_has_room_for_wider_letters():
-    point = figures.Point(1, 1, 1, 1)
-    chart = figures.line_chart({'a': [point]}, 'steps', 'loss')
-    bare = chart.properties(padding=0)
-    widths = [
-        int(re.search(rb'width="(\d+)"', figures.files(Figure('a', 'a', x))['svg'])[1])
-        for x in (bare, chart)
-    ]
-    assert widths[1] >= widths[0] + 40
-
-
-def test_names_and_weights_are_in_the_file_as_text_and_colours():
+def test_names_in_figures_are_escaped_text():
     lines = {f'arm {i}': [figures.Point(10.0 * i, i, 0.5, 2.5)] for i in range(9)}
     chart = figures.line_chart(lines, 'cost', HOSTILE)
     files = figures.files(Figure('points', 'a', chart))
@@ -332,68 +212,28 @@ def test_the_forest_plot_groups_rows_by_data_set():
     assert '>(bars: 95% CI)<' in svg
 
 
-def in_own_process(*arguments, code='pass', **options):
-    text = f'import sys; {code}; sys.argv[1:] = {list(map(str, arguments))!r}\n'
-    text += 'from experiments import report\n'
-    text += 'report.flags.main(report.main)\n'
-    text += "assert 'jax' not in sys.modules\n"
-    text += "assert not any('.grammar' in name for name in sys.modules)\n"
-    return subprocess.run(
-        [sys.executable, '-c', text], capture_output=True, text=True, **options
-    )
-
-
-def test_a_report_loads_no_jax_and_no_grammar(tmp_path):
-    run = make(tmp_path / 'run', 30.0, outputs=REFERENCES)
-    done = in_own_process(run, f'--out={tmp_path / "out"}')
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f'{tmp_path}/out/ (index.html')
-    assert (tmp_path / 'out' / 'index.html').exists()
-
-
-def test_the_table_needs_no_package_of_a_report(tmp_path):
-    paths = runs(tmp_path)
-    without = 'import importlib.util as u; find = u.find_spec; '
-    without += 'missing = ("scipy", "altair", "vl_convert", "jinja2"); '
-    without += 'u.find_spec = lambda name: None if name in missing else find(name); '
-    without += 'sys.modules.update(dict.fromkeys(missing))'
-    done = in_own_process(*paths, code=without)
-    assert done.returncode == 0, done.stderr
-    assert '31.00 ± 1.00' in done.stdout
-    done = in_own_process(*paths, f'--out={tmp_path / "out"}', code=without)
-    assert done.returncode == 2
-    assert done.stderr == (
-        'error: --out needs scipy, altair, vl_convert, jinja2: pip install -e '
-        '".[report]"; or leave out --out\n'
-    )
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (['--out=RUN'], 'directory of a run. Pass another'),
-        (
-            ['--out=FILE'],
-            'file: cannot be written, it is not a directory. Pass another',
-        ),
-        (['--out=NEW', '--base=x'], '--base=x: unknown arm. Choose one of .*run'),
-        (['--out=NEW', '--measure=x'], '--measure=.x.: unknown set or score'),
-        (['--out=NEW', '--against=x'], "--against: invalid choice: 'x'"),
-        (['--base=x'], '--base: has no effect without a report. Add --out=DIR'),
-    ],
-)
-def test_what_cannot_be_is_one_line_and_nothing_is_written(
-    tmp_path, command, arguments, message
-):
-    run = make(tmp_path / 'run', 30.0)
-    (tmp_path / 'file').write_text('')
-    places = {'RUN': run, 'FILE': tmp_path / 'file', 'NEW': tmp_path / 'new'}
-    for name, place in places.items():
-        arguments = [argument.replace(name, str(place)) for argument in arguments]
-    with pytest.raises(UserError, match=message) as error:
-        command(experiments.report, run, *arguments)
-    assert '\n' not in str(error.value)
-    assert sorted(os.listdir(tmp_path)) == ['file', 'run']
+def test_scores_are_drawn_over_their_cost_with_both_deviations(tmp_path):
+    paths = [
+        make(
+            tmp_path / str(seed),
+            score,
+            result={'flops_per_token': flops, 'step': 10},
+            train__seed=seed,
+            batch__tokens=100,
+        )
+        for seed, (score, flops) in enumerate([(30.0, 5.0), (34.0, 7.0)])
+    ]
+    study = arms.study([read_run(path) for path in paths], None)
+    (arm,) = study.arms
+    spread = arm.spread(study.measure)
+    spreads = {arm.name: (arm.cost('training_flops'), spread)}
+    figure = figures.score_by_cost(spreads, study.measure)
+    ((row,),) = figure.spec()['datasets'].values()
+    assert [row['x'], row['y']] == [6000.0, 32.0]
+    sd_x, sd_y = np.std([5000, 7000], ddof=1), np.std([30, 34], ddof=1)
+    assert [row['x_low'], row['x_high']] == pytest.approx([6000 - sd_x, 6000 + sd_x])
+    assert [row['y_low'], row['y_high']] == pytest.approx([32 - sd_y, 32 + sd_y])
+    assert figures.score_by_cost({arm.name: (None, spread)}, study.measure) is None
 
 
 MARKUP = '<b>a</b> & | *b* `c` [d](e) \\ $f$ 100% _'
@@ -410,16 +250,28 @@ TABLE = Table(
 )
 
 
-def test_values_are_shown_as_papers_print_them():
-    assert TABLE.cells()[0] == [
-        *('one', '30.13 ± 0.50', '−1.50', '−2.00 to 0.25', '< 0.001', '3')
-    ]
-    assert TABLE.cells()[1][1:] == ['31.00', '-', '-', '-', '-']
-    assert tables.format_cell(PValue(0.04321)) == '0.043'
-    assert tables.format_cell(Spread(201.61, 7.619, 3)) == '201.6 ± 7.6'
-    assert tables.format_cell(Spread(992640.0, 0.0, 3)) == '992,640'
-    assert tables.format_cell(1.49862e12) == '1.5 × 10¹²'
-    assert tables.format_cell(0.00001) == '1 × 10⁻⁵'
+@pytest.mark.parametrize(
+    ('value', 'text'),
+    [
+        (PValue(0.0004), '< 0.001'),
+        (PValue(0.04321), '0.043'),
+        (Spread(201.61, 7.619, 3), '201.6 ± 7.6'),
+        (Spread(992640.0, 0.0, 3), '992,640'),
+        (Spread(5.7, 0.0549, 3), '5.700 ± 0.055'),
+        (Spread(5.7049, 0.0161, 3), '5.705 ± 0.016'),
+        (Spread(201.61, 34.2, 3), '202 ± 34'),
+        (1.49862e12, '1.5 × 10¹²'),
+        (0.00001, '1 × 10⁻⁵'),
+    ],
+)
+def test_cells_have_as_many_digits_as_their_error(value, text):
+    assert tables.format_cell(value) == text
+
+
+def test_table_shows_differences_and_intervals_with_a_minus_sign():
+    one, other = TABLE.cells()
+    assert one == ['one', '30.13 ± 0.50', '−1.50', '−2.00 to 0.25', '< 0.001', '3']
+    assert other[1:] == ['31.00', '-', '-', '-', '-']
 
 
 def test_a_reader_sees_gigabytes_and_csv_has_bytes():
@@ -429,20 +281,7 @@ def test_a_reader_sees_gigabytes_and_csv_has_bytes():
     assert tables.as_csv(table) == 'arm,"memory, bytes"\none,894123456\n'
 
 
-def test_latex_writes_an_exponent_as_one_superscript():
-    text = tables.latex(Table('a', 'A', ('x',), [(1.5e12,), (1e-5,), ('μP²',)]))
-    assert r'1.5 $\times$ 10$^{12}$' in text
-    assert r'1 $\times$ 10$^{-5}$' in text
-    assert r'$\mu$P$^{2}$' in text
-
-
-def test_a_mean_has_as_many_decimals_as_its_deviation():
-    assert tables.format_cell(Spread(5.7, 0.0549, 3)) == '5.700 ± 0.055'
-    assert tables.format_cell(Spread(5.7049, 0.0161, 3)) == '5.705 ± 0.016'
-    assert tables.format_cell(Spread(201.61, 34.2, 3)) == '202 ± 34'
-
-
-def test_the_cells_of_a_column_have_as_many_decimals():
+def test_cells_of_a_column_have_equally_many_decimals():
     rows = [(Spread(5.7, 0.055, 3), 98.31), (Spread(5.705, 0.016, 3), 201.0)]
     table = Table('a', 'A', ('loss', 'seconds'), rows)
     decimals = tables.column_decimals(table.columns, rows)
@@ -478,6 +317,9 @@ def test_latex_uses_booktabs_and_escapes():
     names = ('arm', 'test bleu', 'dev chrf', 'bleuet')
     head = tables.latex(Table('a', 'A', names, [('a', 1, 2, 3)]))
     assert 'arm & test BLEU & dev chrF & bleuet' in re.sub(' +', ' ', head)
+    text = tables.latex(Table('a', 'A', ('x',), [(1.5e12,), (1e-5,), ('μP²',)]))
+    assert r'1.5 $\times$ 10$^{12}$' in text
+    assert r'1 $\times$ 10$^{-5}$' in text and r'$\mu$P$^{2}$' in text
 
 
 def test_markdown_shows_markup_as_text():
@@ -486,34 +328,61 @@ def test_markdown_shows_markup_as_text():
     assert len(re.findall(r'(?<!\\)\|', row)) == len(TABLE.columns) + 1
 
 
-def score_by_cost(study):
-    spreads = {
-        arm.name: (arm.cost('training_flops'), arm.spread(study.measure))
-        for arm in study.arms
-    }
-    return figures.score_by_cost(spreads, study.measure)
+def run_in_process(*arguments, code='pass'):
+    text = f'import sys; {code}; sys.argv[1:] = {list(map(str, arguments))!r}\n'
+    text += 'from experiments import report\n'
+    text += 'report.flags.main(report.main)\n'
+    text += "assert 'jax' not in sys.modules\n"
+    text += "assert not any('.grammar' in name for name in sys.modules)\n"
+    command = [sys.executable, '-c', text]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_scores_stand_over_their_cost_with_both_deviations(tmp_path):
+def test_command_writes_a_report_without_loading_jax_or_a_grammar(tmp_path):
+    run = make(tmp_path / 'run', 30.0, outputs=REFERENCES)
+    done = run_in_process(run, f'--out={tmp_path / "out"}')
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / 'out/index.html').exists()
+
+
+def test_table_of_runs_needs_no_package_of_a_report(tmp_path):
     paths = [
-        make(
-            tmp_path / str(seed),
-            score,
-            result={'flops_per_token': flops, 'step': 10},
-            train__seed=seed,
-            batch__tokens=100,
-        )
-        for seed, (score, flops) in enumerate([(30.0, 5.0), (34.0, 7.0)])
+        make(tmp_path / f'{seed}', 30.0 + seed, train__seed=seed) for seed in (0, 2)
     ]
-    found = arms.study([read_run(path) for path in paths], None)
-    figure = score_by_cost(found)
-    drawn = figure.spec()
-    ((row,),) = [*drawn['datasets'].values()]
-    sd_x, sd_y = 1000 * 2**0.5, 2 * 2 / 2**0.5
-    assert [row['x'], row['y']] == [6000.0, 32.0]
-    assert row['x_low'] == pytest.approx(6000 - sd_x)
-    assert row['x_high'] == pytest.approx(6000 + sd_x)
-    assert row['y_low'] == pytest.approx(32 - sd_y)
-    assert row['y_high'] == pytest.approx(32 + sd_y)
-    unknown = arms.study([read_run(make(tmp_path / 'none', 30.0))], None)
-    assert score_by_cost(unknown) is None
+    without = 'import importlib.util as u; find = u.find_spec; '
+    without += 'missing = ("scipy", "altair", "vl_convert", "jinja2"); '
+    without += 'u.find_spec = lambda name: None if name in missing else find(name); '
+    without += 'sys.modules.update(dict.fromkeys(missing))'
+    done = run_in_process(*paths, code=without)
+    assert done.returncode == 0, done.stderr
+    assert '31.00 ± 1.41' in done.stdout
+    done = run_in_process(*paths, f'--out={tmp_path / "out"}', code=without)
+    assert done.returncode == 2
+    assert all(x in done.stderr for x in ('--out', 'altair', '.[report]'))
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        ['--out=RUN'],
+        ['--out=FILE'],
+        ['--base=x', '--out=NEW'],
+        ['--measure=x', '--out=NEW'],
+        ['--against=x', '--out=NEW'],
+        ['--base=x'],
+    ],
+)
+def test_invalid_flags_are_refused_before_anything_is_written(
+    tmp_path, command, arguments
+):
+    run = make(tmp_path / 'run', 30.0)
+    (tmp_path / 'file').write_text('')
+    places = {'RUN': run, 'FILE': tmp_path / 'file', 'NEW': tmp_path / 'new'}
+    flag, _, value = arguments[0].partition('=')
+    for name, place in places.items():
+        arguments = [argument.replace(name, str(place)) for argument in arguments]
+    field = str(places.get(value, flag))
+    with pytest.raises(UserError) as error:
+        command(experiments.report, run, *arguments)
+    assert field in str(error.value) and '\n' not in str(error.value)
+    assert sorted(os.listdir(tmp_path)) == ['file', 'run']

@@ -99,7 +99,7 @@ def test_missing_contrast_is_named(folder):
     assert changed(folder) == {('tables/answer.csv', arm, 'row')}
 
 
-def test_command_names_what_does_not_follow(folder, command, capsys):
+def test_recompute_names_the_values_that_differ(folder, command, capsys):
     assert 'matches ' in command(report, f'--recompute={folder}').out
     file = folder / 'tables/runs.csv'
     text = file.read_text('utf-8').replace('Muon,0,55.86', 'Muon,0,45.86')
@@ -118,20 +118,11 @@ def test_command_names_what_does_not_follow(folder, command, capsys):
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
-        (lambda answer: answer.pop('blocks'), 'missing required field blocks'),
-        (lambda answer: answer.update(looks=0), 'looks: expected float > 0'),
-        (
-            lambda answer: answer.update(further=[{}]),
-            r'further\[0\]: object missing required field measure',
-        ),
-        (
-            lambda answer: answer['contrasts'][0].pop('arm'),
-            r'contrasts\[0\]: .* field arm',
-        ),
-        (
-            lambda answer: answer['contrasts'][0].update(arm='x'),
-            "answer.json: unknown arm 'x'",
-        ),
+        (lambda x: x.pop('blocks'), 'blocks'),
+        (lambda x: x.update(looks=0), 'looks: '),
+        (lambda x: x.update(further=[{}]), r'further\[0\]: .* measure'),
+        (lambda x: x['contrasts'][0].pop('arm'), r'contrasts\[0\]: .* arm'),
+        (lambda x: x['contrasts'][0].update(arm='x'), "'x'"),
     ],
 )
 def test_damaged_answer_is_an_error_of_one_line(folder, change, message):
@@ -143,11 +134,10 @@ def test_damaged_answer_is_an_error_of_one_line(folder, change, message):
 
 def test_report_without_an_answer_must_be_written_again(folder, command):
     (folder / 'answer.json').unlink()
-    with pytest.raises(UserError, match='Write the report again with --out'):
+    with pytest.raises(UserError, match='--out'):
         command(report, f'--recompute={folder}')
     for flag in ('--base=x', '--csv', '--scores=x'):
-        message = f'{flag.split("=")[0]}: has no effect with --recompute'
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match=flag.split('=')[0]):
             command(report, f'--recompute={folder}', flag)
 
 
@@ -167,7 +157,7 @@ def test_figures_are_drawn_again_from_the_tables(command, tmp_path):
     assert svg.count('>post_norm, warm-up − pre_norm, warm-up<') == 2  # data sets
     svg = (out / 'figures/tuning.svg').read_text('utf-8')
     assert '>SCAN, pre_norm, warm-up<' in svg
-    with pytest.raises(UserError, match='directory of the report. Pass another'):
+    with pytest.raises(UserError, match='Pass another'):
         command(report, f'--recompute={TASKS}', f'--out={TASKS}')
 
 
@@ -187,7 +177,7 @@ def test_results_are_small_and_link_to_files_that_exist():
         for i, folder in enumerate(SHIPPED)
     ],
 )
-def test_a_report_says_what_its_scores_say_of_the_question(folder):
+def test_answer_of_a_report_follows_from_its_scores(folder):
     text = (folder / 'report.md').read_text('utf-8')
     found = recomputation.recompute(folder)
     answer, contrasts = found.answer, found.contrasts
@@ -241,7 +231,7 @@ def has_rounded(rows, texts):
 
 
 @pytest.mark.parametrize('page', TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_quotes_numbers_that_a_table_has(page):
+def test_quoted_numbers_are_in_a_table(page):
     effects, spreads = numbers_of_tables()
     text = ' '.join(page.read_text('utf-8').split())
     kinds = [(EFFECT, effects), (SPREAD, spreads)]
@@ -283,7 +273,7 @@ def lost_by_holm():
     return lost, len(tested), len(significant)
 
 
-def test_page_lists_what_a_correction_over_all_contrasts_removes():
+def test_page_lists_the_contrasts_that_holms_correction_removes():
     lost, number, significant = lost_by_holm()
     text = (ROOT / 'results/README.md').read_text('utf-8')
     _, _, section = text.partition('## After a correction over this page\n')

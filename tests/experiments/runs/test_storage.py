@@ -24,7 +24,7 @@ def test_a_file_is_written_whole_and_its_folders_made(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ['b.txt']
 
 
-def test_an_output_goes_through_links_and_into_what_is_no_file(tmp_path):
+def test_output_goes_through_links_pipes_and_devices(tmp_path):
     file, link = tmp_path / 'file', tmp_path / 'link'
     link.symlink_to('file')
     storage.write_output(link, 'new')  # and makes the file
@@ -49,7 +49,7 @@ def test_an_output_goes_through_links_and_into_what_is_no_file(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {'file', 'link', 'pipe', 'null'}
 
 
-def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / 'file'
     storage.write(path, 'old')
     with pytest.raises(ZeroDivisionError):
@@ -60,7 +60,7 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ['file']
 
 
-def test_what_fails_leaves_no_new_folder(tmp_path):
+def test_failed_write_leaves_no_new_folder(tmp_path):
     with pytest.raises(ZeroDivisionError):
         with storage.replacing(tmp_path / 'a' / 'b' / 'file'):
             raise ZeroDivisionError
@@ -143,7 +143,7 @@ def test_a_number_that_is_not_finite_is_null(tmp_path):
     }
 
 
-def test_what_killed_processes_have_left_is_removed(tmp_path):
+def test_leftovers_of_killed_processes_are_removed(tmp_path):
     code = (
         'import os, pathlib, sys\nfrom experiments import storage\n'
         'with storage.replacing(pathlib.Path(sys.argv[1]) / "folder") as draft:\n'
@@ -185,7 +185,7 @@ def test_a_folder_of_a_cache_whose_making_fails_is_absent(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ['.cache.lock']
 
 
-def test_of_several_that_want_a_folder_one_makes_it(tmp_path):
+def test_one_of_several_threads_creates_a_cache_folder(tmp_path):
     made = []
 
     def make(folder):

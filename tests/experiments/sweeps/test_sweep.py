@@ -1,6 +1,7 @@
 """Tests of a sweep's workers and output, and of a whole sweep by its command."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -78,7 +79,7 @@ def test_each_worker_begins_at_its_own_place_and_helps_with_the_rest(planned, ma
     assert made == []  # all are finished
 
 
-def test_what_has_ended_or_is_in_use_is_left_alone(planned, made):
+def test_runs_that_ended_or_are_in_use_are_skipped(planned, made):
     a, b, c, d, _, _ = [run.path for run in planned.runs]
     finish(a)
     fail(b, DIVERGED)
@@ -141,30 +142,27 @@ def worker(seconds, is_started_here):
 
 @pytest.mark.skipif(os.name != 'posix', reason='signals as POSIX has them')
 @pytest.mark.parametrize('worker', [(0, 0), (2, 2), (3, 2)])
-def test_a_worker_is_one_of_all(tmp_path, monkeypatch, worker):
+def test_worker_number_must_be_less_than_their_count(tmp_path, monkeypatch, worker):
     file = write_sweep(tmp_path)
     argv = ['sweep', f'--config={file}', '--worker', *map(str, worker)]
     monkeypatch.setattr(sys, 'argv', argv)
     number, of = worker
-    message = f'^--worker: NUMBER must be less than OF, not {number} {of}'
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f'^--worker: .* {number} {of}'):
         sweep.main()
 
 
 def test_a_worker_stops_with_the_process_that_started_it():
     with worker(60, is_started_here=True) as process:
         process.stdout.readline()
-        process.stdin.close()  # as by the death of who holds it
+        process.stdin.close()  # as if the parent had died
         assert process.wait(timeout=20) == 128 + signal.SIGTERM
-    # One of an array of jobs has whatever input there is.
+    # A worker of a job array ignores its standard input.
     with worker(0.5, is_started_here=False) as process:
         process.stdin.close()
         assert process.stdout.read() == 'ready\nmade\n'
 
 
-def test_a_sweep_that_goes_on_has_as_many_workers_as_asked_for(
-    folder, monkeypatch, capsys
-):
+def test_resumed_sweep_starts_the_requested_workers(folder, monkeypatch, capsys):
     file = write_small(folder, {'base': {}})
     for run in planning.load(file).runs:
         with directory.open_run(run.path, run.config.to_dict()):
@@ -185,7 +183,7 @@ def test_a_sweep_that_goes_on_has_as_many_workers_as_asked_for(
     assert out.splitlines()[-1] == then
 
 
-def test_runs_of_others_are_waited_for(planned, monkeypatch, capsys):
+def test_sweep_waits_for_runs_of_other_processes(planned, monkeypatch, capsys):
     path = planned.runs[0].path
     path.mkdir(parents=True)
     with contextlib.ExitStack() as others:
@@ -196,7 +194,7 @@ def test_runs_of_others_are_waited_for(planned, monkeypatch, capsys):
     assert capsys.readouterr().out == 'waiting for runs of other processes\n'
 
 
-def test_progress_says_what_has_ended_and_how_long_it_took(planned, capsys):
+def test_progress_shows_ended_runs_and_their_times(planned, capsys):
     first, second, third, *_ = [run.path for run in planned.runs]
     finish(first)
     said = {first}
@@ -224,11 +222,11 @@ def test_the_rate_of_a_much_smaller_run_prices_no_larger_one():
     assert progress.total_cost([large], [small, unknown]) == bare
     text = progress.total_cost([large], [small, unknown, similar])
     assert text == f'{bare}, about 0.01 worker hours (from similar runs)'
-    # Without a rate for all of them there is no time of all.
+    # The total time needs a rate for every run.
     assert 'hours' not in progress.total_cost([large, unknown], [similar])
 
 
-def test_one_arm_and_one_seed_are_no_plural(tmp_path):
+def test_heading_counts_arms_and_seeds(tmp_path):
     for number, words in ((1, '1 (1 arm × 1 seed)'), (2, '4 (2 arms × 2 seeds)')):
         arms = {name: {'model.num_heads': i} for i, name in enumerate('ab'[:number], 1)}
         seeds = range(number)
@@ -236,10 +234,12 @@ def test_one_arm_and_one_seed_are_no_plural(tmp_path):
         assert f'  {words}\n' in progress.heading(planning.load(file))
 
 
-def test_a_plan_has_a_line_for_each_arm_with_its_costs(planned):
+def test_a_plan_has_a_line_for_each_arm_with_its_costs(planned, monkeypatch):
+    cached = functools.cache(ledger)
+    monkeypatch.setattr('experiments.costs.ledger.ledger', cached)
     finish(planned.runs[0].path)
     first, second, *_, cost = progress.plan(planned, is_exact=True).splitlines()[2:]
-    book = ledger(planned.runs[0].config)
+    book = cached(planned.runs[0].config)
     flops = 100 * book['flops_per_token']['total'] * book['batch']['tokens']
     costs = f'{book["parameters"]["total"]:,} {flops / 1e10:.3g} × 10¹⁰'
     assert first.split() == ['a', '1/1', *costs.split(), '0']
@@ -247,7 +247,7 @@ def test_a_plan_has_a_line_for_each_arm_with_its_costs(planned):
     # The other five cost a little more each, with wider layers: 50 seconds are one.
     left = sum(
         100 * of['flops_per_token']['total'] * of['batch']['tokens']
-        for of in (ledger(run.config) for run in planned.runs[1:])
+        for of in (cached(run.config) for run in planned.runs[1:])
     )
     hours = left / float(flops) * 50 / 3600
     assert cost == (
@@ -302,7 +302,7 @@ def run_sweep(monkeypatch, file, *arguments):
 
 
 @pytest.mark.slow
-def test_the_runs_are_the_command_lines_and_an_arm_that_fails_stops_none(
+def test_sweep_trains_as_the_command_line_and_continues_after_failures(
     folder, monkeypatch, capsys
 ):
     arms = {
@@ -333,7 +333,7 @@ def test_the_runs_are_the_command_lines_and_an_arm_that_fails_stops_none(
         result = json.loads((path / 'result.json').read_text('utf-8'))
         sums.append((result['parameters_sha256'], str(result['evaluations'])))
     assert sums[0] == sums[1] and sums[1][0] != sums[2][0]
-    # What has ended stays as it is.
+    # Ended runs stay unchanged.
     before = (runs[0].path / 'result.json').stat().st_mtime_ns
     assert run_sweep(monkeypatch, file) == 1
     out, _ = capsys.readouterr()
@@ -352,16 +352,38 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
     assert 'How many heads?' in out
     assert 'power: unknown until an arm has finished two seeds' in out
     assert not (folder / 'runs').exists()
-    pilot = {'base': {0: 4.0, 1: 4.1}, 'heads=4': {0: 4.4, 1: 4.9}}
+
+
+HEADS = {name: {'model.num_heads': int(name)} for name in '1248'}
+TWO_SEEDS = dict.fromkeys(HEADS, 2)
+PAIRS = [('1', '2'), ('4', '2'), ('8', '4'), ('1', '4')]  # of two bases
+
+
+@pytest.mark.parametrize(
+    ('fields', 'pairs', 'seeds', 'design'),
+    [
+        ({}, [(name, '1') for name in '248'], TWO_SEEDS, analysis.Design()),
+        ({'contrasts': [('4', '2')]}, [('4', '2')], TWO_SEEDS, analysis.Design()),
+        (
+            {'contrasts': PAIRS, 'base_seeds': range(5)},
+            PAIRS,
+            TWO_SEEDS | {'2': 5, '4': 5},
+            analysis.Design(blocks=False),
+        ),
+    ],
+)
+def test_power_is_that_of_the_contrasts_and_seeds(
+    folder, monkeypatch, fields, pairs, seeds, design
+):
+    base = pairs[0][1]
+    file = write_sweep(folder, arms=HEADS, base=base, seeds=[0, 1], **fields)
+    pilot = {'2': {0: 4.0, 1: 4.1}, '4': {0: 4.4, 1: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
-    run_sweep(monkeypatch, file, '--dry_run')
-    out, _ = capsys.readouterr()
-    pairs = [('heads=4', 'base')]
-    least = analysis.minimum_detectable(pilot, pairs, {'base': 2, 'heads=4': 2})
-    assert (
-        f'power: minimum detectable difference {least:.4g} (80% power, 2 seeds, '
-        'error variance from 4 finished runs)'
-    ) in out
+    least = analysis.minimum_detectable(pilot, pairs, seeds, design)
+    planned = planning.load(file)
+    assert f'difference {console.cell(least)} (80% power' in power.text(planned)
+    number = str(sum(seeds.values()))
+    assert f' {number} (4 arms × 2 seeds' in progress.heading(planned)
 
 
 def test_a_sweep_for_a_gpu_is_planned_without_one(folder, monkeypatch, capsys):
@@ -372,7 +394,7 @@ def test_a_sweep_for_a_gpu_is_planned_without_one(folder, monkeypatch, capsys):
     assert 'flash' in capsys.readouterr().out
 
 
-def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
+def test_dry_run_shows_the_power_on_each_data_set(folder, monkeypatch):
     scans = {name: {'data': f'scan(split="{name}")'} for name in ('simple', 'length')}
     heads = {name: {'model.num_heads': int(name)} for name in ('2', '4')}
     factors = {'split': scans, 'heads': heads}
@@ -384,17 +406,6 @@ def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
     assert simple.startswith(where)
     unknown = 'power for the data of length, 2: unknown until an arm has finished'
     assert length.startswith(unknown)
-
-
-def test_a_dry_run_tells_the_power_of_the_declared_contrasts(folder, monkeypatch):
-    heads = {name: {'model.num_heads': int(name)} for name in ('1', '2', '4')}
-    pairs = [('4', '2')]
-    file = write_sweep(folder, arms=heads, base='1', contrasts=pairs)
-    pilot = {'2': {0: 4.0, 3: 4.1}, '4': {0: 4.4, 3: 4.9}}
-    monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
-    least = analysis.minimum_detectable(pilot, pairs, dict.fromkeys(heads, 2))
-    found = power.text(planning.load(file))
-    assert found.startswith(f'power: minimum detectable difference {least:.4g} (80% ')
 
 
 def test_a_pilot_gives_the_power(folder, monkeypatch, capsys):
@@ -410,39 +421,16 @@ def test_a_pilot_gives_the_power(folder, monkeypatch, capsys):
     scores = {'other': {'0': 4.0, '1': 4.2}, 'more': {'0': 4.1, '1': 4.5}}
     seeds = dict.fromkeys(arms, 2)
     least = analysis.minimum_detectable(scores, [('heads=4', 'base')], seeds)
-    assert (
-        f'minimum detectable difference {console.cell(least)} (80% power, 2 seeds, '
-        'error variance from 4 runs of pilot)'
-    ) in out
+    assert f'difference {console.cell(least)} (80% power' in out and 'pilot' in out
     (tables / 'arms.csv').write_text('arm,test bleu\nother,4.1\n', 'utf-8')
-    with pytest.raises(UserError, match="--pilot=pilot: its scores are not 'val loss'"):
+    with pytest.raises(UserError, match="--pilot=pilot: .*'val loss'"):
         run_sweep(monkeypatch, file, '--dry_run', '--pilot=pilot')
     (tables / 'runs.csv').unlink()
-    with pytest.raises(UserError, match='--pilot=pilot: no tables/runs.csv'):
+    with pytest.raises(UserError, match='--pilot=pilot: .*tables/runs.csv'):
         run_sweep(monkeypatch, file, '--dry_run', '--pilot=pilot')
     for flag in ('--pilot=pilot', '--costs'):
-        with pytest.raises(UserError, match='has no effect without --dry_run'):
+        with pytest.raises(UserError, match='--dry_run'):
             run_sweep(monkeypatch, file, flag)
-
-
-def test_seeds_of_several_bases_are_planned_and_priced(folder, monkeypatch):
-    heads = {name: {'model.num_heads': int(name)} for name in ('1', '2', '4', '8')}
-    pairs = [('1', '2'), ('4', '2'), ('8', '4'), ('1', '4')]
-    file = write_sweep(
-        folder, arms=heads, base='2', contrasts=pairs, seeds=[0, 1], base_seeds=range(5)
-    )
-    planned = planning.load(file)
-    assert '14 (4 arms × 2 seeds, 5 of each of 2 bases)' in progress.heading(planned)
-    # One arm with two seeds estimates the error, without blocks.
-    scores = {'2': {0: 4.0, 1: 4.1}}
-    monkeypatch.setattr(planning, 'scores', lambda runs: scores)
-    design = analysis.Design(blocks=False)
-    seeds = {'1': 2, '2': 5, '4': 5, '8': 2}
-    least = analysis.minimum_detectable(scores, pairs, seeds, design)
-    assert power.text(planned).startswith(
-        f'power: minimum detectable difference {console.cell(least)} (80% power, '
-        '2 seeds, 5 of each of 2 bases, error variance from 2 finished runs)'
-    )
 
 
 @pytest.mark.parametrize(
@@ -453,7 +441,9 @@ def test_seeds_of_several_bases_are_planned_and_priced(folder, monkeypatch):
         ({}, '--workers=0', '--workers'),
     ],
 )
-def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, message):
+def test_invalid_arms_and_flags_are_refused_before_the_first_run(
+    folder, monkeypatch, arm, argument, message
+):
     file = write_small(folder, {'base': arm})
     with pytest.raises(UserError, match=message):
         run_sweep(monkeypatch, file, argument)
@@ -464,10 +454,10 @@ def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, messag
 @pytest.mark.parametrize(
     ('fields', 'message'),
     [
-        ({}, "measure='vla loss': unknown set 'vla'. Choose one of val."),
-        ({'evaluation.sets': 'val'}, "evaluation.sets='val' lacks 'vla'"),
-        ({'evaluation.sets': 'vla'}, "evaluation.sets: unknown set 'vla'"),
-        ({'data': small_runs.source('gone')}, "arm 'base': data: gone is not a folder"),
+        ({}, "measure='vla loss': .*'vla'.* val"),
+        ({'evaluation.sets': 'val'}, "evaluation.sets='val' .*'vla'"),
+        ({'evaluation.sets': 'vla'}, "evaluation.sets: .*'vla'"),
+        ({'data': small_runs.source('gone')}, "arm 'base': data: gone"),
     ],
 )
 def test_a_set_that_is_not_there_is_refused_before_the_first_run(
@@ -546,12 +536,12 @@ def test_a_crossed_factor_may_have_no_effect_in_an_arm(folder, monkeypatch, caps
     assert given[0]['train.seed'] == 3 and 'model.norm' not in given[0]
     factors['model.residual'] = ['rezero', 'none']
     file = write_sweep(folder, factors=factors, base='layer, rezero', **fields)
-    with pytest.raises(UserError, match='model.norm has no effect in any arm'):
+    with pytest.raises(UserError, match='model.norm .*any arm'):
         run_sweep(monkeypatch, file, '--dry_run')
 
 
 @pytest.mark.slow
-def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys):
+def test_local_workers_share_the_runs_stop_and_resume(folder, monkeypatch, capsys):
     file = write_small(folder, {'base': {}}, **{'train.steps': 400})
     paths = [folder / run.path for run in planning.load(file).runs]
     command = [sys.executable, '-m', 'experiments.sweep', f'--config={file}']

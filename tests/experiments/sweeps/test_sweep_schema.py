@@ -37,7 +37,7 @@ def write_sweep(folder, **changes):
     return file
 
 
-def test_a_sweep_is_what_its_file_says(tmp_path):
+def test_sweep_has_the_fields_of_its_file(tmp_path):
     sweep = planning.load(write_sweep(tmp_path, published={'base': {'bleu': 25.8}}))
     assert (sweep.name, sweep.question) == ('heads', 'How many heads?')
     assert sweep.arms['heads=2'] == {'model.num_heads': 2}
@@ -101,7 +101,7 @@ def test_an_arm_may_set_an_argument_of_a_component(tmp_path):
     assert added.config.model.attention == 'softmax(temperature=2)'
     arms['first'] = {'model.decoder.norm.eps': 1e-3}
     file = write_sweep(tmp_path, overrides=schedule, arms=arms, seeds=[0])
-    with pytest.raises(UserError, match='model.decoder.norm.eps: None is not a spec'):
+    with pytest.raises(UserError, match='model.decoder.norm.eps: '):
         planning.load(file)
 
 
@@ -207,55 +207,39 @@ def test_a_tuned_argument_of_an_object_is_replaced(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('changes', 'message'),
+    ('changes', 'words'),
     [
-        (
-            "arms={'base': {'model.num_heads': '8'}}",
-            "heads, arm 'base': model.num_heads must be of type int, not '8'",
-        ),
-        (
-            "arms={'base': {'model.num_heads': 8.0}}",
-            "heads, arm 'base': model.num_heads must be of type int, not 8.0",
-        ),
-        (
-            "arms={'base': {'model.dropout': 10**400}}",
-            "heads, arm 'base': model.dropout must be at least 0 and below 1, not 1000",
-        ),
+        ("arms={'base': {'model.num_heads': '8'}}", ["'base': model.num_heads", "'8'"]),
+        ("arms={'base': {'model.num_heads': 8.0}}", ["'base': model.num_heads", '8.0']),
+        ("arms={'base': {'model.dropout': 10**400}}", ["'base': model.dropout"]),
+        ("arms={'base': {'batch.packed': 'no'}}", ["'base': batch.packed", "'no'"]),
+        ("arms={'base': {'model.norm': Own}}", ["'base': model.norm", 'Own']),
         (
             "measure='test Chrf', arms={'base': {'evaluation.metrics': Chrf}, "
             "'odd': {'evaluation.metrics': Chrf, 'model.num_heads': 0}}",
-            "heads, arm 'odd': model.num_heads must be at least 1",
-        ),
-        (
-            "arms={'base': {'batch.packed': 'no'}}",
-            "heads, arm 'base': batch.packed must be of type bool, not 'no'",
-        ),
-        (
-            "arms={'base': {'model.norm': Own}}",
-            "heads, arm 'base': model.norm: '.*Own' cannot be stored as text",
+            ["'odd': model.num_heads"],
         ),
         (
             "arms={}, factors={'model.norm': ['layer', Own]}",
-            r"heads.py: factors\['model.norm'\]: '.*Own' cannot be stored as text",
+            ["factors['model.norm']", 'Own'],
         ),
         (
             "tune={'field': 'model.norm', 'values': ['layer', Own]}",
-            "heads.py: tune: '.*Own' cannot be stored as text and rebuilt",
+            ['tune', 'Own'],
         ),
         (
             "tune={'field': 'train.steps.x', 'values': [1, 2]}",
-            "heads, arm 'base': unknown config field 'train.steps.x'",
+            ["'base'", "'train.steps.x'"],
         ),
     ],
 )
-def test_a_value_that_a_field_cannot_have_is_refused_by_name(
-    tmp_path, changes, message
-):
-    with pytest.raises(UserError, match=message):
+def test_invalid_values_are_refused_by_the_arm_and_field(tmp_path, changes, words):
+    with pytest.raises(UserError) as error:
         load_with_classes(tmp_path, f'seeds=[0], contrasts=[], {changes}')
+    assert all(word in str(error.value) for word in words), error.value
 
 
-def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypatch):
+def test_runs_of_a_changed_sweep_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = planning.load(write_sweep(tmp_path)).runs[0]
     with directory.open_run(first.path, first.config.to_dict()):
@@ -270,124 +254,107 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
             planning.load(write_sweep(tmp_path, overrides=overrides))
 
 
+TUNE = {'field': 'model.d_ff', 'values': [8, 9]}
+NO_ARMS = {'arms': ...}
+VAL = {'measure': ['test loss', 'val loss']}
+OF_TEST = {'overrides': {'evaluation.sets': 'test'}}
+
+
+# Changes of the file, and words that the error has.
 @pytest.mark.parametrize(
-    ('changes', 'message'),
+    ('changes', 'words'),
     [
-        ({'arms': {}}, 'arms: missing'),
-        ({'arms': {'a': 3}}, r"arms\['a'\] must be of type dict, not 3"),
+        ({'question': 3}, ['question', 'str']),
+        ({'question': ...}, ['question']),
+        ({'qestion': 'a'}, ["'qestion'", 'question']),
+        ({'config': 'configs/none.py'}, ['configs/none.py']),
+        ({'arms': {}}, ['arms']),
+        ({'arms': {'a': 3}}, ["arms['a']", 'dict']),
+        ({'arms': {'base': {}, 3: {}}}, ['arms', '3']),
+        ({'arms': {'base': {1: 2}}}, ["arms['base']", '1']),
+        ({'arms': {'base': {'model': {1: 2}}}}, ["arms['base']", 'model.1']),
+        ({'arms': {'base': {'model.d_ff': None}}}, ['model.d_ff', 'None']),
+        ({'arms': {'base': {'model.nun_heads': 2}}}, ["'base'", 'model.num_heads']),
+        ({'arms': {'base': {'model.num_heads': 0}}}, ["'base'", 'model.num_heads']),
         (
-            {'arms': {'base': {'model.d_ff': None}}},
-            'model.d_ff must be of type int, .*None',
+            {'arms': {'base': {}, 'four': {'model.num_heads': 4}}},
+            ['base, seed 0', 'four, seed 0'],
         ),
         (
-            {'overrides': {'train.seed': 3}},
-            'train.seed is set by seeds. Leave it out',
+            {'arms': {'base': {}, 'Base!': {'model.num_heads': 2}}},
+            ['runs/heads/base/seed=0'],
         ),
-        ({'base': 'bass'}, "unknown arm 'bass'.*'base'"),
-        ({'published': {'bass': {}}}, "unknown arm 'bass'"),
-        ({'published': {'base': {'blue': 1.0}}}, "must be one of bleu.*'blue'"),
-        ({'measure': 'test blue'}, "measure='test blue': unknown set or score"),
+        ({'base': 'bass'}, ["'bass'", "'base'"]),
+        ({'overrides': {'train.seed': 3}}, ['train.seed', 'seeds']),
+        ({'overrides': {None: 2}}, ['overrides', 'None']),
+        ({'published': {'bass': {}}}, ["'bass'"]),
+        ({'published': {'base': {'blue': 1.0}}}, ["'blue'", 'bleu']),
+        ({'published': {'base': {1: 2}}}, ["published['base']", '1']),
+        ({'measure': ...}, ['measure']),
+        ({'measure': 'test blue'}, ["measure='test blue'"]),
+        ({'measure': 'bleu'}, ["measure='bleu'", 'set']),
+        ({'measure': 'test '}, ["measure='test '"]),
+        ({'measure': ['test bleu', 3]}, ['measure', '3']),
+        ({'measure': []}, ['measure']),
+        ({'measure': ['test loss'] * 2}, ['measure', 'different']),
+        ({'measure': ['test loss', 'test blue']}, ["measure='test blue'"]),
+        ({'further': ('test bleu',)}, ["'further'"]),
         (
-            {'measure': 'bleu'},
-            "measure='bleu': unknown set or score. Pass a set and one of bleu",
-        ),
-        ({'measure': 'test '}, "measure='test ': unknown set or score"),
-        ({'measure': 3}, 'heads.py: measure must be of type str, not 3'),
-        ({'measure': ...}, 'heads.py: sweep needs measure'),
-        ({'measure': ['test bleu', 3]}, 'heads.py: measure must be of type str, not 3'),
-        ({'measure': []}, r'measure: \(\) must be different scores, such as'),
-        ({'measure': ['test loss'] * 2}, 'measure: .* must be different scores'),
-        (
-            {'measure': ['test loss', 'test blue']},
-            "measure='test blue': unknown",
-        ),
-        ({'further': ('test bleu',)}, "unknown argument 'further'"),
-        (
-            {
-                'measure': ['test loss', 'long bleu'],
-                'overrides': {'evaluation.sets': 'test'},
-            },
-            "measure='long bleu': evaluation.sets='test' lacks 'long'",
+            {'measure': ['test loss', 'long bleu']} | OF_TEST,
+            ['evaluation.sets', "'long'"],
         ),
         (
-            {
-                'measure': ['test loss', 'val loss'],
-                'tune': {'field': 'model.d_ff', 'values': [8, 9], 'seeds': [100]},
-            },
-            "tune: set='val' is the reported set, by measure='val loss'",
+            {'measure': 'tset bleu'} | OF_TEST,
+            ["measure='tset bleu'", 'evaluation.sets'],
         ),
-        (
-            {'measure': 'tset bleu', 'overrides': {'evaluation.sets': 'test'}},
-            "measure='tset bleu': evaluation.sets='test' lacks 'tset'",
-        ),
-        ({'contrasts': [('base', 'heads')]}, "unknown arm 'heads'"),
-        ({'contrasts': [('base', 'base')]}, r"\('base', 'base'\) is not a pair of"),
-        ({'contrasts': ['base']}, "contrasts: 'base' is not a pair of different arms"),
-        (
-            {'contrasts': [(['base'], 'rate')]},
-            "'base'.* is not a pair of different arms",
-        ),
-        (
-            {'contrasts': [({}, 'rate')]},
-            'contrasts: .* is not a pair of different arms',
-        ),
-        ({'overrides': {None: 2}}, 'overrides: None: a field name must be text, not'),
-        ({'arms': {'base': {1: 2}}}, r"arms\['base'\]: 1: a field name must be text"),
-        (
-            {'arms': {'base': {'model': {1: 2}}}},
-            r"arms\['base'\]: model.1: a field name must be text, not int",
-        ),
-        ({'arms': {'base': {}, 3: {}}}, 'arms: the name 3 must be text, not int'),
-        ({'published': {'base': {1: 2}}}, r"published\['base'\]: 1: a field name"),
-        (
-            {'arms': ..., 'factors': {1: {'base': {}, 'b': {}}}},
-            'factors: the name 1 must be text, not int',
-        ),
-        (
-            {'arms': ..., 'factors': {'x': {'base': {}, None: {}}}},
-            r"factors\['x'\]: the name None must be text, not NoneType",
-        ),
-        (
-            {'tune': {'field': 'model.d_ff', 'values': [8, 9], 'seeds': [[1]]}},
-            r'train.seed must be of type int, not \[1\]',
-        ),
-        ({'margin': -1.0}, 'margin must be at least 0, not -1.0'),
-        ({'margin': '5'}, "margin: '5' is neither a number nor a share. Write '5%'"),
-        ({'margin': '-5%'}, "margin: '-5%' is neither a number nor a share"),
+        ({'contrasts': [('base', 'heads')]}, ["'heads'"]),
+        ({'contrasts': [('base', 'base')]}, ['contrasts', 'different']),
+        ({'contrasts': ['base']}, ['contrasts', "'base'"]),
+        ({'contrasts': [(['base'], 'rate')]}, ['contrasts', "'base'"]),
+        ({'margin': -1.0}, ['margin', '-1.0']),
+        ({'margin': '5'}, ['margin', "'5%'"]),
+        ({'margin': '-5%'}, ['margin', "'-5%'"]),
         (
             {
                 'margin': '5%',
                 'measure': 'test external',
                 'overrides': {'evaluation.metrics': 'external(command="true")'},
             },
-            'margin: external has no known perfect score, so its remaining error is',
+            ['margin', 'external'],
         ),
-        ({'seeds': []}, 'seeds: missing. Set it'),
-        ({'seeds': [-1]}, 'train.seed must be at least 0'),
-        ({'question': 3}, 'question must be of type str, not 3'),
-        ({'question': ...}, 'sweep needs question'),
-        ({'qestion': 'a'}, "unknown argument 'qestion'; sweep takes question"),
-        ({'seeds': [1, 1]}, 'base, seed 1 and base, seed 1 are equal or share'),
+        ({'seeds': []}, ['seeds']),
+        ({'seeds': [-1]}, ['train.seed', '0']),
+        ({'seeds': [1, 1]}, ['base, seed 1']),
+        ({'seeds': 'until(half_width=1.0)'}, ['seeds', 'most']),
+        ({'seeds': 'until(half_width=0, most=9)'}, ['half_width', '0']),
+        ({'seeds': 'till(most=9)'}, ['seeds', 'until']),
+        ({'tune': TUNE | {'values': [8]}}, ['tune', 'values', 'two']),
+        ({'tune': TUNE | {'values': [8, 8]}}, ['tune', 'values', 'two']),
+        ({'tune': TUNE | {'values': [8, None]}}, ['tune', 'values']),
+        ({'tune': TUNE | {'seeds': [0, 7]}}, ['seeds']),
+        ({'tune': TUNE | {'seeds': [[1]]}}, ['train.seed', '[1]']),
+        ({'tune': TUNE | {'set': 'test'}}, ['tune', "set='test'"]),
+        ({'tune': TUNE | {'seeds': [100]}} | VAL, ['tune', "set='val'"]),
+        ({'tune': TUNE | {'budgte': 3}}, ['tune', "'budgte'"]),
+        ({'tune': TUNE | {'field': 'model.dropuot'}}, ['model.dropout']),
+        ({'equal': 'seconds'}, ['equal', 'tokens']),
+        ({'equal': 'tokens', 'arms': {'base': {'train.steps': 3}}}, ['train.steps']),
+        ({'factors': {'a': ['b', 'c']}}, ['factors', 'arms']),
+        (NO_ARMS | {'factors': {'a': ['b']}}, ["factors['a']", 'two']),
+        (NO_ARMS | {'factors': {'a': 3}}, ["factors['a']", 'dict']),
+        (NO_ARMS | {'factors': {1: {'base': {}, 'b': {}}}}, ['factors', '1']),
         (
-            {'arms': {'base': {}, 'four': {'model.num_heads': 4}}},
-            'base, seed 0 and four, seed 0 are equal or share',
+            NO_ARMS | {'factors': {'x': {'base': {}, None: {}}}},
+            ["['x']", 'None'],
         ),
-        (
-            {'arms': {'base': {}, 'Base!': {'model.num_heads': 2}}},
-            'or share the directory runs/heads/base/seed=0',
-        ),
-        (
-            {'arms': {'base': {'model.nun_heads': 2}}},
-            "arm 'base': .*model.nun_heads.*model.num_heads",
-        ),
-        ({'arms': {'base': {'model.num_heads': 0}}}, "arm 'base': model.num_heads"),
-        ({'config': 'configs/none.py'}, 'configs/none.py: file not found'),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(tmp_path, changes, message):
-    with pytest.raises(UserError, match=message) as error:
+def test_invalid_sweeps_are_refused_by_the_field(tmp_path, changes, words):
+    with pytest.raises(UserError) as error:
         planning.load(write_sweep(tmp_path, **changes))
-    assert 'heads' in str(error.value)  # the sweep's
+    message = str(error.value)
+    assert 'heads' in message and '\n' not in message  # the name of the sweep
+    assert all(word in message for word in words), message
 
 
 @pytest.mark.parametrize('field', ['overrides', 'arms', 'factors', 'published'])
@@ -430,7 +397,7 @@ def test_a_command_of_a_stored_config_has_a_remedy_in_a_sweep(tmp_path):
     assert planning.load(write_sweep(tmp_path, overrides=own, **fields)).runs
 
 
-def test_what_is_no_file_of_a_sweep_is_refused(tmp_path):
+def test_files_without_a_sweep_are_refused(tmp_path):
     file = tmp_path / 'heads.py'
     for text, message in (
         ('def get_config():\n    return 1 / 0\n', 'heads.py:2: ZeroDivisionError'),

@@ -22,7 +22,7 @@ def first_runs(sweep):
         for i, name in enumerate(NAMES)
     ],
 )
-def test_every_arm_can_be_built_and_scores_what_decides(name):
+def test_every_arm_of_a_shipped_sweep_can_be_built(name):
     sweep = planning.load(name)
     for run in first_runs(sweep).values():
         check.check_overrides(run.config, run.overrides)
@@ -43,7 +43,7 @@ def closed_form(model, vocab_size):
     return model.num_layers * (encoder + decoder) + vocab_size * d + table
 
 
-def test_table_3_has_the_published_millions_at_the_vocabularies_they_tell_of():
+def test_table_3_has_the_published_numbers_of_parameters():
     runs = first_runs(planning.load('table3'))
     found = {}
     for arm, numbers in table3.published().items():

@@ -41,21 +41,20 @@ def convert_to(monkeypatch, *arguments):
     convert.main()
 
 
-def test_a_folder_appears_whole(tmp_path, formats, monkeypatch, capsys):
+def test_export_writes_a_complete_folder(tmp_path, formats, monkeypatch, capsys):
     out = tmp_path / 'new' / 'out'
     convert_to(monkeypatch, '--to=huggingface', f'--out={out}')
     assert [path.name for path in out.iterdir()] == ['model']
-    text = f'exported run for huggingface to {out}\nload it with transformers.Auto'
-    assert capsys.readouterr().out.startswith(text)
+    assert str(out) in capsys.readouterr().out
     assert [path.name for path in out.parent.iterdir()] == ['out']
 
 
-def test_a_folder_that_is_there_is_never_touched(tmp_path, formats, monkeypatch):
+def test_existing_folders_are_refused(tmp_path, formats, monkeypatch):
     out = tmp_path / 'out'
     out.mkdir()
     (out / 'model').write_text('mine', 'utf-8')
     for path in (out, out / 'model'):
-        with pytest.raises(UserError, match='already exists. Choose a new folder'):
+        with pytest.raises(UserError, match='exists'):
             convert_to(monkeypatch, '--to=huggingface', f'--out={path}')
     assert (out / 'model').read_text('utf-8') == 'mine'
 
@@ -64,13 +63,12 @@ def test_a_folder_that_is_there_is_never_touched(tmp_path, formats, monkeypatch)
     ('arguments', 'words'),
     [
         (['--to=ctranslate2'], 'no space'),
-        (
-            ['--to=huggingface', '--quantization=int8'],
-            '--quantization=int8 is for --to=ctranslate2',
-        ),
+        (['--to=huggingface', '--quantization=int8'], '--quantization=int8'),
     ],
 )
-def test_what_fails_leaves_nothing(tmp_path, formats, monkeypatch, arguments, words):
+def test_failed_exports_leave_no_files(
+    tmp_path, formats, monkeypatch, arguments, words
+):
     with pytest.raises(UserError, match=words):
         convert_to(monkeypatch, *arguments, f'--out={tmp_path / "out"}')
     assert not list(tmp_path.iterdir())
@@ -86,9 +84,9 @@ def test_what_fails_leaves_nothing(tmp_path, formats, monkeypatch, arguments, wo
         ('--workdir=y', '--quantization=int8'),
     ],
 )
-def test_a_checkpoint_becomes_a_run_or_a_run_is_written(given, monkeypatch, tmp_path):
+def test_incomplete_flags_of_a_conversion_are_refused(given, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match='(pass|needs) --'):
+    with pytest.raises(UserError, match='--'):
         convert_to(monkeypatch, *given)
     assert not any(tmp_path.iterdir())
 

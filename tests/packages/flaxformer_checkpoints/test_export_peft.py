@@ -177,25 +177,19 @@ def test_peft_computes_the_same_logits(family, arguments, tmp_path):
     np.testing.assert_allclose(logits[there], ours[there], rtol=1e-4, atol=1e-4)
 
 
-def test_what_peft_cannot_open_is_refused(tmp_path):
+def test_runs_that_peft_cannot_open_are_refused(tmp_path):
     with_lora, without = SimpleNamespace(dense=LoRADense()), SimpleNamespace(dense=None)
     for family, model, record, problem in [
-        ('t5', without, {}, 'the run has no adapters'),
-        ('t5gemma2', with_lora, {}, 't5gemma2 is not supported. Use --to=huggingface'),
-        ('gemma3', with_lora, {}, 'gemma3_text is not supported'),
-        (
-            't5',
-            with_lora,
-            {'published_base': False},
-            'the parameters under the adapters, initialized from cache/hub-me--tiny-0, '
-            'are not known to be those of a published checkpoint. Use --to=hug',
-        ),
+        ('t5', without, {}, 'adapters'),
+        ('t5gemma2', with_lora, {}, 't5gemma2'),
+        ('gemma3', with_lora, {}, 'gemma3_text'),
+        ('t5', with_lora, {'published_base': False}, 'cache/hub-me--tiny-0'),
     ]:
         run = run_of(family, tmp_path, model, **record)
-        with pytest.raises(UserError, match=f'^--to=peft: {problem}'):
+        with pytest.raises(UserError, match=f'^--to=peft: .*{problem}'):
             to_peft.write(run, None, tmp_path)
     run.tokenizer = None
-    with pytest.raises(UserError, match='does not adapt a published checkpoint'):
+    with pytest.raises(UserError, match='published checkpoint'):
         to_peft.write(run, None, tmp_path)
     assert [x.name for x in tmp_path.iterdir()] == ['init.json']
 
@@ -215,11 +209,8 @@ def test_a_model_that_differs_from_its_checkpoint_is_refused(tmp_path):
     to_peft.write(run, with_fields(**dropout), folder)
     assert len(list(folder.iterdir())) == 2
     for fields, problem in (
-        (
-            {'norm': 'rms(epsilon=0.1)'},
-            "model.norm='rms.epsilon=0.1.' differs from the pub",
-        ),
-        ({'attention': 'softmax'}, "model.attention='softmax' differs from"),
+        ({'norm': 'rms(epsilon=0.1)'}, "model.norm='rms.epsilon=0.1.'"),
+        ({'attention': 'softmax'}, "model.attention='softmax'"),
     ):
         with pytest.raises(UserError, match=f'^--to=peft: {problem}'):
             to_peft.write(run, with_fields(**fields), tmp_path)

@@ -184,12 +184,12 @@ for group, settings, names in json.loads(sys.argv[1]):
     os.wait()
 """
 REFUSED = {
-    'no/such': 'no/such: not found on the Hub. Check the name.',
-    'meta/gated': 'meta/gated: access is restricted. Accept its terms',
-    f'{NAME}@other': 'the Hub has no such revision. Check the part after @.',
-    'old/pickled': 'old/pickled has no safetensors. Pickled weights are not',
-    'their/code': 'their/code needs code from its repository (auto_map)',
-    'a/b/c': 'a/b/c is neither a folder nor a name on the Hub.',
+    'no/such': 'no/such: ',
+    'meta/gated': 'terms',
+    f'{NAME}@other': 'revision',
+    'old/pickled': 'safetensors',
+    'their/code': 'auto_map',
+    'a/b/c': 'a/b/c ',
 }
 
 
@@ -260,15 +260,14 @@ def test_a_name_is_downloaded_once_and_without_code_or_pickles(
 
 
 @pytest.mark.parametrize('group', ['offline', 'unreachable'])
-def test_what_was_downloaded_needs_no_network(group, answers, server):
+def test_cached_checkpoints_need_no_network(group, answers, server):
     cached, missing = answers[group]
     assert cached == answers['first'][0]
-    words = 'refused no/such: no such folder here, nor in the cache, and the Hub is'
-    assert missing.startswith(words)
+    assert missing.startswith('refused no/such: ') and 'cache' in missing
     assert asked_in(server, group) == []
 
 
-def test_what_cannot_be_had_is_said_in_one_line(answers):
+def test_unavailable_checkpoints_are_errors_of_one_line(answers):
     for line, words in zip(answers['refused'], REFUSED.values(), strict=True):
         assert line.startswith('refused ') and words in line and '\n' not in line
 
@@ -300,7 +299,7 @@ def test_languages_of_a_name_create_nothing_outside_the_cache(tmp_path, monkeypa
     monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path / 'cache'))
     monkeypatch.setattr(hub, 'checkpoint', lambda name: tmp_path / 'found')
     for languages in (('../../x', ''), ('a', '/../../x')):
-        with pytest.raises(UserError, match='must be codes without slashes'):
+        with pytest.raises(UserError, match='slashes'):
             hub.as_run(NAME, HuggingfaceTokenizer('p', *languages))
     assert list(tmp_path.iterdir()) == []
 
@@ -323,10 +322,7 @@ def test_a_name_gets_the_languages_of_the_tokenizer(tmp_path, monkeypatch):
     # The same name with other languages is another run.
     other = found(source=target, target=source)
     assert other.checkpoints.directory != new.checkpoints.directory
-    refused = (
-        '^init_from: meta/nllb, with the languages of tokenizer: source= is not a '
-    )
-    with pytest.raises(UserError, match=refused):
+    with pytest.raises(UserError, match='^init_from: meta/nllb.* source='):
         found()
 
     # A dry run takes the same languages, and compares the models.
@@ -335,7 +331,7 @@ def test_a_name_gets_the_languages_of_the_tokenizer(tmp_path, monkeypatch):
     flags = ['--config=wmt_tiny', '--config.init_from=meta/nllb', '--dry_run']
     flags.append(f'--config.tokenizer={tokenizer}')
     monkeypatch.setattr(sys, 'argv', ['run', *flags])
-    with pytest.raises(UserError, match='^init_from: meta/nllb has a different model'):
+    with pytest.raises(UserError, match='^init_from: meta/nllb'):
         run.main()
 
 
@@ -372,13 +368,8 @@ def test_the_card_states_languages_data_scores_and_command(trained):
     yaml = pytest.importorskip('yaml')
     fields = yaml.safe_load(header)
     assert fields['language'] == ['deu', 'eng'] and fields['license'] == 'unknown'
-    for words in (
-        '| val | eng_Latn-deu_Latn | bleu (nrefs:1) | 12.35 |',
-        'Data: `grammar(pairs=100)`. Initialized from: google-t5/tiny.',
-        'flaxformer_checkpoints.convert --from=me/tuned',
-        '"data": "grammar(pairs=100)"',
-        'step 1,200',
-    ):
+    assert '| val | eng_Latn-deu_Latn | bleu (nrefs:1) | 12.35 |' in text
+    for words in ('grammar(pairs=100)', NAME, '--from=me/tuned', '1,200'):
         assert words in text
 
 
@@ -393,13 +384,13 @@ def test_a_push_uploads_the_folder_to_a_private_repository(answers, server):
     assert created['name'] == 'tuned' and created['organization'] == 'me'
     assert created.get('private') or created['visibility'] == 'private'
     (line,) = answers['logged_out']
-    assert 'push=me/other needs an account' in line and 'hf auth login' in line
+    assert 'push=me/other' in line and 'hf auth login' in line
 
 
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [
-        (['run', '--to=huggingface', '--out=o', '--push=me'], 'Write OWNER/NAME.'),
+        (['run', '--to=huggingface', '--out=o', '--push=me'], 'OWNER/NAME'),
         (['run', '--to=ctranslate2', '--out=o', '--push=me/x'], '--to=huggingface'),
         (['run', '--to=huggingface', '--out=o', '--push=me/x'], 'hf auth login'),
     ],
@@ -414,5 +405,5 @@ def test_a_push_that_is_impossible_is_refused_first(arguments, words, monkeypatc
 def test_one_checkpoint_is_converted(monkeypatch):
     for arguments in ([], ['folder', f'--from={NAME}']):
         monkeypatch.setattr(sys, 'argv', ['convert', *arguments, '--workdir=r'])
-        with pytest.raises(UserError, match='pass a directory, or the name of a'):
+        with pytest.raises(UserError, match='pass'):
             convert.main()

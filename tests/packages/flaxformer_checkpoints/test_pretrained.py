@@ -205,7 +205,7 @@ def test_back_and_forth_is_the_same_to_the_bit(name):
 
 
 @pytest.mark.parametrize('name', ['gemma3', 't5gemma', 't5gemma2'])
-def test_every_pattern_of_layers_is_written_as_it_was_read(name):
+def test_every_pattern_of_layers_survives_a_round_trip(name):
     family = family_of(GOLDENS / name)
     config = folder.read_config(GOLDENS / name)
     for depth in range(1, 6):

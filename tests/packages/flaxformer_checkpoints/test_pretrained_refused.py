@@ -105,50 +105,36 @@ def set_field(**fields):
     return lambda path: change_config(path, **fields)
 
 
+# Name → a damage, and words that the error has.
 DAMAGES = {
-    'no config': (remove('config.json'), 'is not a checkpoint: it has no config.json'),
-    'config no JSON': (write('config.json', '{'), 'config.json cannot be read'),
-    'deep config': (write('config.json', '[' * 10**5), 'config.json cannot be read'),
-    'no weights': (
-        remove('model.safetensors'),
-        'holds no weights: neither model.safetensors nor',
-    ),
-    'pickled weights': (
-        pickle,
-        'has pickled weights (pytorch_model.bin), which are not loaded because',
-    ),
-    'half a header': (cut(200), 'model.safetensors is not a complete safetensors'),
+    'no config': (remove('config.json'), ['config.json']),
+    'config no JSON': (write('config.json', '{'), ['config.json']),
+    'deep config': (write('config.json', '[' * 10**5), ['config.json']),
+    'no weights': (remove('model.safetensors'), ['model.safetensors']),
+    'pickled weights': (pickle, ['pytorch_model.bin']),
+    'half a header': (cut(200), ['model.safetensors']),
     'a pointer to a file': (
         write('model.safetensors', 'version https://git-lfs.github.com/spec/v1\n'),
-        'model.safetensors is a Git LFS pointer. Run',
+        ['model.safetensors', 'Git LFS'],
     ),
-    'an index of nothing': (map_weights_to({}), 'index.json has no weight_map, from'),
-    'a part lost': (
-        lose_a_part,
-        'model-00002-of-00002.safetensors is missing, but the index lists it',
-    ),
-    'an array lost': (lose_array, f'do not fit the config; missing: {ARRAY}'),
-    "another family's arrays": (
-        take_arrays_of('t5'),
-        'the weights do not fit the config; missing: ',
-    ),
-    'NaN': (set_array(np.nan), f'{ARRAY} holds NaN or infinite numbers'),
-    'whole numbers': (cast_array(np.int8), f'{ARRAY} holds int8, and no weights'),
-    'no family': (
-        set_field(model_type='bert'),
-        "model_type='bert' is not one of bart, ",
-    ),
+    'an empty index': (map_weights_to({}), ['index.json', 'weight_map']),
+    'a lost part': (lose_a_part, ['model-00002-of-00002.safetensors']),
+    'a lost array': (lose_array, [ARRAY]),
+    'arrays of another family': (take_arrays_of('t5'), ['missing: ']),
+    'NaN': (set_array(np.nan), [ARRAY, 'NaN']),
+    'integers': (cast_array(np.int8), [ARRAY, 'int8']),
+    'unknown family': (set_field(model_type='bert'), ["model_type='bert'", 'bart']),
 }
 
 
 @pytest.mark.parametrize('name', DAMAGES)
-def test_it_is_refused_by_library_and_command_in_one_line(
+def test_damaged_checkpoints_are_refused_by_library_and_command(
     name, marian, monkeypatch, capsys
 ):
     damage, words = DAMAGES[name]
     damage(marian)
     message = refusal(marian)
-    assert words in message
+    assert all(word in message for word in words), message
 
     before = set(marian.parent.rglob('*'))
     workdir = marian.parent / 'run'
@@ -161,54 +147,25 @@ def test_it_is_refused_by_library_and_command_in_one_line(
     assert set(marian.parent.rglob('*')) == before
 
 
-@pytest.mark.parametrize(
-    ('fields', 'words'),
-    [
-        (
-            dict(normalize_before=True),
-            'normalize_before=True is not supported for marian, only',
-        ),
-        (
-            dict(encoder_layerdrop=0.2),
-            'encoder_layerdrop=0.2 and decoder_layerdrop=0.0 must be equal',
-        ),
-        (dict(vocab_size=16), 'padding=16 must be below the vocabulary size, 16'),
-    ],
-)
-def test_a_config_that_is_not_computed_is_refused_by_its_field(marian, fields, words):
-    change_config(marian, **fields)
-    assert words in refusal(marian)
+LINEAR = {'type': 'linear', 'factor': 2.0}
+ROPE_TYPE = 'decoder.rope_parameters.full_attention.rope_type'
 
 
-# Of the families with stacks of their own in config.json.
+# A family, and a field of config.json whose value it does not support.
 @pytest.mark.parametrize(
     ('name', 'field', 'value', 'words'),
     [
-        (
-            *('t5gemma', 'encoder.hidden_activation', 'relu'),
-            "encoder.hidden_activation must be one of 'gelu_pytorch_tanh', 'silu', not",
-        ),
-        (
-            *('t5gemma2', 'decoder.hidden_size', 14),
-            'encoder.hidden_size=12 and decoder.hidden_size=14 must be equal',
-        ),
-        (
-            't5gemma2',
-            'decoder.rope_parameters.full_attention.rope_type',
-            'yarn',
-            "decoder.rope_parameters has rope_type='yarn': only 'default' and 'linear'",
-        ),
-        (
-            *('t5gemma', 'encoder.rope_parameters', {'type': 'linear', 'factor': 2.0}),
-            "encoder.rope_type='linear' is not supported for t5gemma",
-        ),
-        (
-            *('t5gemma', 'decoder.rope_scaling', {'type': 'linear', 'factor': 2.0}),
-            "decoder.rope_type='linear' is not supported for t5gemma",
-        ),
+        ('marian', 'normalize_before', True, 'normalize_before=True'),
+        ('marian', 'encoder_layerdrop', 0.2, 'encoder_layerdrop=0.2'),
+        ('marian', 'vocab_size', 16, 'padding=16'),
+        ('t5gemma', 'encoder.hidden_activation', 'relu', 'encoder.hidden_activation'),
+        ('t5gemma2', 'decoder.hidden_size', 14, 'decoder.hidden_size=14'),
+        ('t5gemma2', ROPE_TYPE, 'yarn', "decoder.rope_parameters has rope_type='yarn'"),
+        ('t5gemma', 'encoder.rope_parameters', LINEAR, "encoder.rope_type='linear'"),
+        ('t5gemma', 'decoder.rope_scaling', LINEAR, "decoder.rope_type='linear'"),
     ],
 )
-def test_a_stack_that_is_not_computed_is_refused_by_its_field(
+def test_unsupported_fields_of_a_config_are_refused(
     name, field, value, words, tmp_path
 ):
     path = tmp_path / name
@@ -242,7 +199,7 @@ counts = pytest.mark.parametrize(
 
 @counts
 @pytest.mark.parametrize('name', NAMES)
-def test_any_value_of_any_field_is_used_or_refused_in_a_line(name, count, tmp_path):
+def test_any_value_of_a_field_is_used_or_refused_in_one_line(name, count, tmp_path):
     path = tmp_path / name
     shutil.copytree(GOLDENS / name, path)
     text = (path / folder.CONFIG).read_text('utf-8')
@@ -261,7 +218,7 @@ def test_any_value_of_any_field_is_used_or_refused_in_a_line(name, count, tmp_pa
             raise AssertionError(f'{given} gives {error!r}') from error
 
 
-def test_an_array_that_is_there_twice_has_to_be_the_same(marian):
+def test_tied_arrays_must_be_equal(marian):
     def untie(stored):
         stored['lm_head.weight'] = stored['model.shared.weight'] + 0
 
@@ -272,11 +229,11 @@ def test_an_array_that_is_there_twice_has_to_be_the_same(marian):
         stored['lm_head.weight'][3, 3] += 1
 
     change_weights(marian, differ)
-    words = 'lm_head.weight differs from model.shared.weight, but the config ties them'
-    assert refusal(marian).endswith(words)
+    message = refusal(marian)
+    assert 'lm_head.weight' in message and 'model.shared.weight' in message
 
 
-def test_a_t5_with_an_output_matrix_that_its_config_ties_says_what_to_set(tmp_path):
+def test_t5_with_an_untied_output_matrix_names_the_field_to_set(tmp_path):
     path = shutil.copytree(GOLDENS / 't5_untied', tmp_path / 't5')
 
     def without_shared(stored):
@@ -284,6 +241,6 @@ def test_a_t5_with_an_output_matrix_that_its_config_ties_says_what_to_set(tmp_pa
 
     change_weights(path, without_shared)
     change_config(path, tie_word_embeddings=True, scale_decoder_outputs=...)
-    assert refusal(path).endswith('set tie_word_embeddings to false in config.json.')
+    assert 'tie_word_embeddings' in refusal(path)
     change_config(path, tie_word_embeddings=False)
     flaxformer_checkpoints.from_pretrained(path)

@@ -15,7 +15,6 @@ from experiments.errors import UserError
 from flaxformer_checkpoints import tokenizer as huggingface
 from flaxformer_checkpoints.loading import load
 
-COPY = 'Copy all of its files from where the checkpoint was published.'
 every_golden = pytest.mark.parametrize('name', NAMES)
 
 
@@ -79,13 +78,13 @@ def test_texts_of_tokens_are_those_of_transformers(name, read):
 
 
 @pytest.mark.parametrize('name', ['..', '../x.py', 'a/../../x.py', '/x.py'])
-def test_a_file_of_a_run_that_lies_elsewhere_is_refused(name, read, tmp_path):
+def test_files_outside_the_run_are_refused(name, read, tmp_path):
     path = tmp_path / 'run' / 'tokenizer.model'
     read('marian').save(path)
     fields = json.loads(path.read_bytes())
     fields['sums'] = {name: '0' * 64}
     path.write_text(json.dumps(fields))
-    with pytest.raises(UserError, match='is damaged .* is not a file name'):
+    with pytest.raises(UserError, match='damaged'):
         huggingface.HuggingfaceTokenizer().open(path)
 
 
@@ -100,19 +99,17 @@ def test_a_run_keeps_a_copy(name, read, tmp_path):
     assert saved.encode(texts) == tokenizer.encode(texts)
     file = min(saved.files.values())
     file.write_bytes(b' ' + file.read_bytes())
-    with pytest.raises(
-        UserError, match=f'{file.name} does not match its checksum.*conver'
-    ):
+    with pytest.raises(UserError, match=f'{file.name} .*checksum'):
         tokenizers.open_saved('huggingface', path)
     file.unlink()
-    with pytest.raises(UserError, match=f'{file.name} does not match its checksum'):
+    with pytest.raises(UserError, match=f'{file.name} .*checksum'):
         tokenizers.open_saved('huggingface', path)
     path.write_bytes(b'{}')
-    with pytest.raises(UserError, match='tokenizer.model cannot be read as a token'):
+    with pytest.raises(UserError, match='tokenizer.model'):
         tokenizers.open_saved('huggingface', path)
 
 
-def test_other_settings_of_a_checkpoint_make_no_other_tokenizer(tmp_path):
+def test_digest_ignores_settings_that_do_not_tokenize(tmp_path):
     theirs = checkpoint('mbart50', tmp_path / 'mbart50')
     first = open_checkpoint(theirs, 'cs_CZ', 'ar_AR')
     edit(theirs / 'generation_config.json', max_length=7)
@@ -120,7 +117,7 @@ def test_other_settings_of_a_checkpoint_make_no_other_tokenizer(tmp_path):
     assert open_checkpoint(theirs, 'cs_CZ', 'en_XX').digest != first.digest
 
 
-def test_what_sources_end_with_is_in_every_batch(read):
+def test_sources_of_every_batch_have_their_end_tokens(read):
     """mBART appends a language token to sources, T5Gemma text."""
     for name in ('mbart', 't5gemma', 't5'):
         golden = golden_of(name)
@@ -160,32 +157,28 @@ def refuses(theirs, words, *languages):
 @pytest.mark.parametrize(
     ('name', 'languages', 'words'),
     [
-        ('mbart', ('', ''), 'source= is not a language token of'),
-        ('mbart', ('en_XX', 'en'), 'target=en is not a language token of'),
-        ('nllb', ('eng_Latn', 'deu'), 'target=deu is not a language token of'),
-        ('m2m100', ('en', 'tlh'), 'target=tlh is not a language token of'),
-        ('t5', ('en', ''), 'Leave it out.'),
+        ('mbart', ('', ''), 'source= '),
+        ('mbart', ('en_XX', 'en'), 'target=en '),
+        ('nllb', ('eng_Latn', 'deu'), 'target=deu '),
+        ('m2m100', ('en', 'tlh'), 'target=tlh '),
+        ('t5', ('en', ''), 'source=en'),
     ],
 )
-def test_a_language_that_is_not_there_is_refused(name, languages, words, tmp_path):
+def test_unknown_languages_are_refused(name, languages, words, tmp_path):
     refuses(checkpoint(name, tmp_path / name), words, *languages)
 
 
 @pytest.mark.parametrize(
-    ('name', 'words'),
+    ('name', 'tag', 'words'),
     [
-        ('m2m100', '<en2tlh>: tlh is not a language token of'),
-        ('nllb', 'en is not a language token of'),
-        ('mbart', 'which allows one direction per run. Use mBART-50, M2M100 or NLLB'),
+        ('m2m100', '<en2tlh>', 'tlh '),
+        ('nllb', '<en2fra_Latn>', 'en .* 4, such as eng_Latn'),
+        ('mbart', '<en_XX2de_DE>', 'mBART-50'),
     ],
 )
-def test_a_tag_of_a_direction_that_the_tokenizer_lacks_is_refused(name, words, read):
-    tag = {'nllb': '<en2fra_Latn>', 'mbart': '<en_XX2de_DE>'}.get(name, '<en2tlh>')
-    with pytest.raises(UserError, match=words) as caught:
+def test_tags_of_unknown_directions_are_refused(name, tag, words, read):
+    with pytest.raises(UserError, match=words):
         read(name).encode([f'{tag} ab'])
-    if name == 'nllb':
-        assert 'Give one of its 4, such as eng_Latn.' in str(caught.value)
-    assert str(caught.value).endswith('put a space before it.')
     with pytest.raises(UserError, match=f'^line 4: {tag}: '):
         encode_lines(read(name).encode, ['ab', f'{tag} ab'], 2)
     assert read(name).encode([f' {tag} ab'])  # a text
@@ -224,9 +217,9 @@ def test_data_of_several_directions_needs_tags_of_known_languages(read):
     tokenizer.check_directions([('en', 'ha')], False)
     tokenizer.check_directions([('word', 'sound')], False)  # columns of a table
     refused = {
-        'Add tags="both" to mix': ([('en', 'ha'), ('en', 'is')], True),
-        'data: en-is differs from the tokenizer, en-ha': ([('en', 'is')], False),
-        'data: tlh is not a language token': ([('en', 'tlh')], 'both'),
+        'tags="both"': ([('en', 'ha'), ('en', 'is')], True),
+        'data: en-is .* en-ha': ([('en', 'is')], False),
+        'data: tlh ': ([('en', 'tlh')], 'both'),
     }
     for words, arguments in refused.items():
         with pytest.raises(UserError, match=words):
@@ -264,18 +257,18 @@ def test_a_new_language_is_one_more_token(name, tmp_path):
 @pytest.mark.parametrize(
     ('name', 'new', 'words'),
     [
-        ('nllb', {'gsw': 'deu_Latn'}, 'deu_Latn is not a language token of'),
-        ('nllb', {'fra_Latn': 'eng_Latn'}, "has 'fra_Latn'. Leave it out."),
-        ('nllb', {'gsw 2': 'eng_Latn'}, 'must be of letters, with underscores'),
-        ('nllb', {'_gsw': 'eng_Latn'}, 'must be of letters, with underscores'),
-        ('nllb', {'ab': 'eng_Latn'}, "'ab' is a piece of the vocabulary of"),
-        ('nllb', {'gsw': 3}, 'codes must be texts'),
-        ('nllb', {1: 'eng_Latn'}, 'codes must be texts'),
-        ('m2m100', {'gsw': 'en'}, 'Transformers fixes the languages of'),
-        ('t5', {'gsw': 'en'}, 'Leave it out.'),
+        ('nllb', {'gsw': 'deu_Latn'}, 'deu_Latn'),
+        ('nllb', {'fra_Latn': 'eng_Latn'}, "'fra_Latn'"),
+        ('nllb', {'gsw 2': 'eng_Latn'}, 'letters'),
+        ('nllb', {'_gsw': 'eng_Latn'}, 'letters'),
+        ('nllb', {'ab': 'eng_Latn'}, "'ab'"),
+        ('nllb', {'gsw': 3}, 'texts'),
+        ('nllb', {1: 'eng_Latn'}, 'texts'),
+        ('m2m100', {'gsw': 'en'}, 'Transformers'),
+        ('t5', {'gsw': 'en'}, 'Leave'),
     ],
 )
-def test_a_new_language_that_is_impossible_is_refused(name, new, words, tmp_path):
+def test_invalid_new_languages_are_refused(name, new, words, tmp_path):
     with pytest.raises(UserError, match='tokenizer: languages=') as caught:
         added(tmp_path, name, new, *golden_of(name)['languages'])
     assert words in str(caught.value)
@@ -289,7 +282,7 @@ def test_code_in_the_folder_of_a_checkpoint_is_not_run(tmp_path):
     (theirs / 'tokenizer_config.json').write_text(json.dumps({'auto_map': names}))
     assert open_checkpoint(theirs).encode(['a'])
     edit(theirs / 'tokenizer_config.json', tokenizer_class='A')
-    with pytest.raises(UserError, match='Transformers cannot open its tokenizer'):
+    with pytest.raises(UserError, match='Transformers'):
         open_checkpoint(theirs)
 
 
@@ -300,39 +293,39 @@ def files_of(name):
 
 
 @every_golden
-def test_a_file_that_is_missing_or_cut_or_a_pointer_is_refused(name, tmp_path):
+def test_missing_cut_and_pointer_files_are_refused(name, tmp_path):
     languages = golden_of(name)['languages']
     for file in files_of(name):
         theirs = checkpoint(name, tmp_path / file / name)
         path = theirs / file
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        refuses(theirs, COPY, *languages)
+        refuses(theirs, 'files', *languages)
         path.write_text('version https://git-lfs.github.com/spec/v1\noid sha256:0\n')
-        refuses(theirs, COPY, *languages)
+        refuses(theirs, 'files', *languages)
         path.unlink()
-        refuses(theirs, COPY, *languages)
+        refuses(theirs, 'files', *languages)
 
 
-def test_what_is_of_two_checkpoints_is_refused(tmp_path):
+def test_files_of_different_checkpoints_are_refused(tmp_path):
     theirs = checkpoint('t5', tmp_path / 't5')
     edit(theirs / 'config.json', eos_token_id=3)
     edit(theirs / 'generation_config.json', eos_token_id=3)
-    refuses(theirs, 'eos_token_id=1, but the config has 0 and 3. They come from')
+    refuses(theirs, 'eos_token_id=1')
     pegasus = checkpoint('pegasus', tmp_path / 'pegasus')
-    edit(pegasus / 'tokenizer_config.json', offset=None)  # as it was published: 103
-    refuses(pegasus, 'token 114, but the model has only 17 embedding rows.')
+    edit(pegasus / 'tokenizer_config.json', offset=None)  # the published value: 103
+    refuses(pegasus, 'token 114')
 
 
 @pytest.mark.parametrize('value', ['x', None, 2.5])
-def test_an_id_that_is_no_number_is_refused(tmp_path, value):
+def test_ids_other_than_integers_are_refused(tmp_path, value):
     theirs = checkpoint('marian', tmp_path / 'marian')
     file = theirs / 'vocab.json'
     ids = json.loads(file.read_text('utf-8')) | {'odd': value}
     file.write_text(json.dumps(ids), encoding='utf-8')
-    refuses(theirs, f'{value!r} in the vocabulary is not an integer id')
+    refuses(theirs, f'{value!r} ')
 
 
-def test_tokens_that_are_no_text_are_shown_by_names(read):
+def test_special_tokens_are_shown_by_name(read):
     source, target = golden_of('mbart')['languages']
     tokenizer = read('mbart')
     shown = tokenizer.pieces([*tokenizer.encode(['ab'])[0], tokenizer.source_eos])
@@ -341,14 +334,19 @@ def test_tokens_that_are_no_text_are_shown_by_names(read):
     assert read('bart').pieces([0, 4, 279]) == ['<s>', '!', '<279>']
 
 
-def test_without_a_package_it_is_named_and_nothing_else_is_said(tmp_path):
+def test_missing_package_is_named(tmp_path, monkeypatch):
+    theirs = checkpoint('marian', tmp_path / 'marian')
+    monkeypatch.setitem(sys.modules, 'transformers', None)
+    refuses(theirs, 'transformers')
+
+
+def test_opening_a_tokenizer_prints_and_changes_nothing(tmp_path):
     theirs = checkpoint('marian', tmp_path / 'marian')
     program = (
         'import logging, os, sys, warnings\n'
         'from pathlib import Path\n'
         'from flaxformer_checkpoints import tokenizer\n'
         'from flaxformer_lite.special_tokens import SpecialTokens\n'
-        'if sys.argv[2]: sys.modules[sys.argv[2]] = None\n'
         'special = SpecialTokens(16, 16, 0)\n'
         'def state():\n'
         '    filters = list(warnings.filters)\n'
@@ -359,10 +357,6 @@ def test_without_a_package_it_is_named_and_nothing_else_is_said(tmp_path):
         'assert state() == before\n'
         'assert logging.getLogger("transformers").isEnabledFor(logging.WARNING)\n'
     )
-
-    def run(missing):
-        command = [sys.executable, '-c', program, str(theirs), missing]
-        return subprocess.run(command, capture_output=True, text=True)
-
-    assert run('').stderr == ''
-    assert 'a published tokenizer needs ' in run('transformers').stderr.splitlines()[-1]
+    command = [sys.executable, '-c', program, str(theirs)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, '')

@@ -74,7 +74,7 @@ def ask(running, body=QUESTION, method='POST', path='/translate', **headers):
     return response.status, json.loads(response.read())
 
 
-def test_a_question_is_asked_as_it_is(running):
+def test_requests_reach_the_explainer_unchanged(running):
     asked = ['a b', 'beams=4', {'x': '0.5'}, 'c', 1]
     assert ask(running) == (200, {'asked': asked})
     origin = f'http://{running.hosts[1]}'
@@ -100,7 +100,7 @@ def test_it_listens_on_this_machine_alone(running):
     ],
     ids=str,
 )
-def test_other_pages_and_names_that_lead_here_are_refused(running, method, headers):
+def test_requests_of_other_hosts_and_origins_are_refused(running, method, headers):
     port = running.server_port
     headers = {name: x.format(port=port) for name, x in headers.items()}
     path = '/' if method == 'GET' else '/translate'
@@ -112,33 +112,28 @@ def test_other_pages_and_names_that_lead_here_are_refused(running, method, heade
 @pytest.mark.parametrize(
     ('body', 'headers', 'status', 'message'),
     [
-        (QUESTION, {'Content_Type': 'text/plain'}, 415, 'Send application/json'),
-        (b'{', {}, 400, 'invalid request. Send JSON'),
-        (b'\xff', {}, 400, 'invalid request. Send JSON'),
-        (b'[' * 10_000, {}, 400, 'invalid request. Send JSON'),
-        ([], {}, 400, 'invalid request. Send JSON'),
-        ({'text': 'a'}, {}, 400, 'invalid request. Send JSON'),
-        (QUESTION | {'more': 1}, {}, 400, 'invalid request. Send JSON'),
-        (QUESTION | {'text': 5}, {}, 400, 'invalid request. Send JSON'),
-        (QUESTION | {'edits': ['x']}, {}, 400, 'invalid request. Send JSON'),
-        (QUESTION | {'run': True}, {}, 400, 'invalid request. Send JSON'),
-        (QUESTION | {'beams': 3}, {}, 400, 'beams is one of 1, 2, 4, 8'),
-        (QUESTION | {'run': 1}, {}, 400, 'run must be from 0 to 0'),
-        (QUESTION | {'run': -1}, {}, 400, 'run must be from 0 to 0'),
-        (
-            QUESTION | {'text': 'x' * 401},
-            {},
-            400,
-            'has 401 characters. Shorten it to 400',
-        ),
-        (QUESTION | {'other': 'x' * 401}, {}, 400, 'has 401 characters'),
-        (b'x' * (server.MOST_BYTES + 1), {}, 413, 'more than 20,000 bytes'),
-        (QUESTION, {'Content_Length': '9' * 5_000}, 413, 'more than 20,000 bytes'),
-        (b'', {'Content_Length': '9' * 5_000, 'Host': 'x'}, 403, 'invalid host'),
-        (b'', {'Content_Length': '-5'}, 400, 'invalid request. Send JSON'),
+        (QUESTION, {'Content_Type': 'text/plain'}, 415, 'application/json'),
+        (b'{', {}, 400, 'JSON'),
+        (b'\xff', {}, 400, 'JSON'),
+        (b'[' * 10_000, {}, 400, 'JSON'),
+        ([], {}, 400, 'JSON'),
+        ({'text': 'a'}, {}, 400, 'JSON'),
+        (QUESTION | {'more': 1}, {}, 400, 'JSON'),
+        (QUESTION | {'text': 5}, {}, 400, 'JSON'),
+        (QUESTION | {'edits': ['x']}, {}, 400, 'JSON'),
+        (QUESTION | {'run': True}, {}, 400, 'JSON'),
+        (QUESTION | {'beams': 3}, {}, 400, 'beams'),
+        (QUESTION | {'run': 1}, {}, 400, 'run'),
+        (QUESTION | {'run': -1}, {}, 400, 'run'),
+        (QUESTION | {'text': 'x' * 401}, {}, 400, '401'),
+        (QUESTION | {'other': 'x' * 401}, {}, 400, '401'),
+        (b'x' * (server.MOST_BYTES + 1), {}, 413, '20,000'),
+        (QUESTION, {'Content_Length': '9' * 5_000}, 413, '20,000'),
+        (b'', {'Content_Length': '9' * 5_000, 'Host': 'x'}, 403, 'host'),
+        (b'', {'Content_Length': '-5'}, 400, 'JSON'),
     ],
 )
-def test_a_bad_question_is_one_sentence(running, body, headers, status, message):
+def test_invalid_requests_are_refused(running, body, headers, status, message):
     found, answer = ask(running, body, **headers)
     assert (found, list(answer)) == (status, ['error'])
     assert message in answer['error']
@@ -153,7 +148,7 @@ def test_a_bad_question_is_one_sentence(running, body, headers, status, message)
         ('OPTIONS', '/', 501),
     ],
 )
-def test_there_is_nothing_else(running, method, path, status):
+def test_other_paths_and_methods_are_refused(running, method, path, status):
     found, answer = ask(running, method=method, path=path)
     assert found == status and answer['error']
 
@@ -165,12 +160,12 @@ def test_too_many_questions_are_refused(running, monkeypatch):
         assert ask(running)[0] == 200
     status, answer = ask(running)
     assert status == 429
-    assert answer['error'].startswith('more than 20 requests per second')
+    assert '20 requests' in answer['error']
     now += 1.1
     assert ask(running)[0] == 200
 
 
-def test_a_mistake_is_a_sentence_and_a_defect_is_not_told(capfd):
+def test_user_errors_are_shown_and_internal_errors_are_hidden(capfd):
     def wrong(text, *_):
         raise UserError('the sentence is blank') if text == 'a b' else KeyError(text)
 
@@ -181,14 +176,14 @@ def test_a_mistake_is_a_sentence_and_a_defect_is_not_told(capfd):
     assert 'KeyError' in capfd.readouterr().err
 
 
-def test_a_browser_that_leaves_is_no_error(capfd):
+def test_closed_connections_print_no_error(capfd):
     left = threading.Event()
     answered = threading.Event()
 
     def slow(*_):
         left.wait(20)
         answered.set()
-        return 'x' * 10_000_000  # more than the system takes for one who reads nothing
+        return 'x' * 10_000_000  # more than the buffers of a connection hold
 
     with serving(explainer(slow)) as started:
         body = json.dumps(QUESTION).encode()
@@ -213,7 +208,7 @@ def test_a_browser_that_leaves_is_no_error(capfd):
     ],
     ids=['headers', 'body'],
 )
-def test_a_request_that_trickles_in_is_ended(start, answer, monkeypatch):
+def test_slow_requests_time_out(start, answer, monkeypatch):
     monkeypatch.setattr(server, 'MOST_SECONDS', 1)
     with serving(explainer()) as started:
         with socket.create_connection(started.server_address) as client:
@@ -228,10 +223,10 @@ def test_a_request_that_trickles_in_is_ended(start, answer, monkeypatch):
     assert answer in found
 
 
-def test_a_port_that_is_taken_is_one_line(running):
-    with pytest.raises(UserError, match=f'--port={running.server_port}: not available'):
+def test_unavailable_ports_are_refused(running):
+    with pytest.raises(UserError, match=f'--port={running.server_port}'):
         Server(running.server_port)
-    with pytest.raises(UserError, match='--port=99999: not available'):
+    with pytest.raises(UserError, match='--port=99999'):
         Server(99_999)
 
 
@@ -248,7 +243,7 @@ def test_the_example_is_the_first_source_that_was_scored(tmp_path):
     assert Explainer.example(run) == 'My dog.'
 
 
-def test_the_page_is_one_file_that_asks_nobody_else():
+def test_page_is_one_file_without_external_requests():
     text = page.html([explainer()], beams=[1])
     assert HOSTILE not in text
     assert not re.search(
@@ -369,7 +364,7 @@ def tab(chromium, request):
     found.on('pageerror', lambda error: complaints.append(str(error)))
     found.on('request', lambda sent: asked.append(sent.url))
     yield found
-    # Chromium tells of a question that the server refuses.
+    # Chromium logs requests that the server refuses.
     assert [x for x in complaints if 'status of 400' not in x] == []
     here = 'http://127.0.0.1:', 'file:', 'data:'
     assert asked and all(url.startswith(here) for url in asked)
@@ -383,7 +378,7 @@ def check_width(tab):
 
 @pytest.mark.slow
 @browser_test
-def test_a_sentence_is_typed_and_a_head_switched_off(tab, address):
+def test_page_translates_typed_sentences_and_switches_heads_off(tab, address):
     tab.goto(address)
     one, other = tab.locator('.run').all()
     one.locator('.tokens button').first.wait_for()
@@ -457,8 +452,7 @@ def test_a_head_is_scaled_next_to_the_unchanged_translation(tab, address, scheme
     factor.fill('much')
     apply.click()
     tab.locator('#status.wrong').wait_for()
-    said = "factor: 'much' is not a number from -1000 to 1000. Enter one, such as 0.5."
-    assert tab.locator('#status').inner_text() == said
+    assert "factor: 'much'" in tab.locator('#status').inner_text()
     # The page keeps the last valid change.
     change = one.get_by_role('button', name='Remove decoder layer 1')
     assert '× -40' in change.inner_text()
@@ -473,7 +467,7 @@ def test_a_head_is_scaled_next_to_the_unchanged_translation(tab, address, scheme
 
 @pytest.mark.slow
 @browser_test
-def test_a_mistake_is_said_on_the_page(tab, address):
+def test_errors_are_shown_on_the_page(tab, address):
     tab.goto(address)
     tab.locator('#text').fill('a ' * 150)
     tab.keyboard.press('Enter')
@@ -499,7 +493,7 @@ def test_a_mistake_is_said_on_the_page(tab, address):
     ],
     ids=str,
 )
-def test_what_a_model_has_not_is_one_sentence(tab, tmp_path, config, said):
+def test_page_names_the_missing_parts_of_a_model(tab, tmp_path, config, said):
     found = explainer_of(**config)
     answer = {'text': 'ab', **found.explain('ab', found.strategy(1))}
     file = tmp_path / 'page.html'
@@ -525,7 +519,7 @@ def test_a_page_that_is_a_file_needs_no_server(tab, trained, tmp_path, monkeypat
     tab.locator('#sentences').select_option('My cat.')
     assert tab.locator('.pieces').inner_text() != pieces
     assert tab.locator('.heads').inner_text() and not tab.locator('.switch').count()
-    # What scrolls is reached by the keyboard, and a token is called as it is shown.
+    # Scrolling areas have keyboard focus, and tokens are named by their text.
     for scrolls in tab.locator('.scrolls').all():
         scrolls.focus()
         assert tab.evaluate('document.activeElement.ariaLabel')

@@ -109,7 +109,7 @@ def test_results_are_those_of_generate(told, beams):
         assert text == ''.join(Letters().pieces(tokens))
 
 
-def test_all_that_a_beam_search_kept_is_scored_by_the_model(told):
+def test_scores_of_the_beam_tree_are_those_of_the_model(told):
     model, variables, found = told
     tree = found.explain(TEXT, found.strategy(4))['tree']
     paths = {0: ''}
@@ -149,7 +149,7 @@ def test_weights_and_probabilities_are_those_of_the_pair_alone(told):
         assert [piece for piece, _ in layer] == Letters().pieces(p_TV.argmax(-1))
         np.testing.assert_allclose([p for _, p in layer], p_TV.max(-1), atol=1e-5)
     assert answer['attention'].keys() == weights.keys()
-    # A row is named by the piece that is written there, a column by what is read.
+    # Rows are output tokens, columns input tokens.
     written = [token['piece'] for token in answer['tokens']]
     start = Letters().pieces([model.special_tokens.bos])
     of_decoder = answer['attention']['decoder']
@@ -220,7 +220,7 @@ def test_a_scaled_head_is_the_intervention(told, factor):
     assert answer['tree'] != found.explain(TEXT, strategy)['tree']
 
 
-def test_a_layer_that_is_off_has_sublayers_that_give_zeros(told):
+def test_layer_switched_off_has_sublayers_that_return_zeros(told):
     model, variables, found = told
     needs_switches(found)
     strategy = found.strategy(4)
@@ -296,17 +296,17 @@ def test_a_sentence_patched_from_itself_is_unchanged():
 @pytest.mark.parametrize(
     ('chosen', 'message'),
     [
-        ({f'{HEAD}/2': 0}, r"^edits: the model has no '.*/z/2'\. Choose a head"),
-        ({f'{HEAD}/0': 'much'}, r"^factor: 'much' is not a number from -1000 to 1000"),
-        ({f'{HEAD}/0': None}, r"^factor: 'None' is not a number"),
-        ({f'{HEAD}/0': float('nan')}, r"^factor: 'nan' is not a number"),
-        ({f'{HEAD}/0': 10**400}, r"^factor: '1000.* is not a number"),
-        ({'decoder/layer_0': 0.5}, r'^edits: decoder/layer_0 has the factor 0\.5'),
-        ({'decoder/layer_0': 'patch'}, r'^edits: decoder/layer_0 cannot be patched'),
-        ({f'{HEAD}/0': 'patch'}, r'^sentence to patch from: the sentence is blank'),
+        ({f'{HEAD}/2': 0}, "^edits: .*/z/2'"),
+        ({f'{HEAD}/0': 'much'}, "^factor: 'much'"),
+        ({f'{HEAD}/0': None}, "^factor: 'None'"),
+        ({f'{HEAD}/0': float('nan')}, "^factor: 'nan'"),
+        ({f'{HEAD}/0': 10**400}, "^factor: '1000"),
+        ({'decoder/layer_0': 0.5}, '^edits: decoder/layer_0 .*0[.]5'),
+        ({'decoder/layer_0': 'patch'}, '^edits: decoder/layer_0 '),
+        ({f'{HEAD}/0': 'patch'}, '^sentence to patch from: '),
     ],
 )
-def test_a_change_that_the_model_has_not_is_one_line(told, chosen, message):
+def test_invalid_edits_are_refused(told, chosen, message):
     *_, found = told
     needs_switches(found)
     with pytest.raises(UserError, match=message):
@@ -320,7 +320,8 @@ def test_every_head_sublayer_and_layer_has_a_name():
     assert not explainer_of(architecture='recurrent').switches
 
 
-def test_what_keeps_no_weights_is_left_out_and_the_rest_is_told():
+@pytest.mark.slow
+def test_attention_without_stored_weights_is_left_out_of_explanations():
     found = explainer_of(attention='blockwise', cross__attention='softmax')
     answer = found.explain(TEXT, found.strategy(1))
     assert 'encoder' not in answer['attention']
@@ -331,13 +332,10 @@ def test_what_keeps_no_weights_is_left_out_and_the_rest_is_told():
     ('text', 'message'),
     [
         (' \t', 'is blank'),
-        (
-            'a' * explainer.MOST_TOKENS,
-            'has 65 tokens, including the end token. Shorten it to 64',
-        ),
+        ('a' * explainer.MOST_TOKENS, '65 tokens.* 64'),
     ],
 )
-def test_what_is_no_sentence_to_show_is_refused(text, message):
+def test_blank_and_long_sentences_are_refused(text, message):
     found = explainer_of()
     with pytest.raises(UserError, match=message):
         found.explain(text, as_strategy('greedy'))
@@ -351,7 +349,7 @@ def test_sources_of_vectors_are_refused():
         Explainer(run)
 
 
-def test_sentences_of_many_lengths_are_of_few_shapes():
+def test_sentences_are_padded_to_few_lengths():
     rooms = {explainer._room(tokens) for tokens in range(1, 129)}
     assert rooms == {32, 64, 128}
     assert all(explainer._room(x) >= x for x in range(1, 129))

@@ -437,10 +437,10 @@ def test_unequal_lengths_and_unknown_axes_are_one_line():
     run = functools.partial(explain, explanations.activation_patching, m)
     with pytest.raises(ValueError, match=r'^clean: .* the same `length`\.'):
         run(longer, rows, log_p(rows), names=names, axes='T')
-    with pytest.raises(ValueError, match=r"^axes: 'H' are not axes of .*mlp_out"):
+    with pytest.raises(ValueError, match="^axes: 'H' .*mlp_out"):
         run(rows, rows, log_p(rows), names=names, axes='H')
     recurrent = tiny.model(architecture='recurrent', num_layers=1)
-    with pytest.raises(ValueError, match='^model: Recurrent.* no stacks of layers'):
+    with pytest.raises(ValueError, match='^model: Recurrent'):
         explain(explanations.logit_lens, recurrent, rows)
 
 

@@ -104,7 +104,7 @@ class Pieces(Tokenizer):
 
 def test_a_piece_belongs_to_the_word_of_its_letters():
     tokenizer = Pieces('Er', '_ruft', '_', 'an', ',', "_Anna's")
-    # The start of a word may be a piece of its own. 1 is the end, 0 padding.
+    # A word boundary may be a separate piece. 1 is the end, 0 padding.
     ids = [4, 5, 6, 7, 8, 9, 1, 0]
     assert word_of_piece(tokenizer, ids) == [0, 1, -1, 2, -1, 3, -1, -1]
 

@@ -86,7 +86,7 @@ def test_a_notebook_has_each_figure_as_a_chart(run):
 
 
 @pytest.mark.slow
-def test_what_is_given_is_what_the_decoder_writes(run):
+def test_attention_rows_are_the_target_tokens(run):
     sentence = looking.attended(run, TEXT, TARGET)
     pieces = run.tokenizer.pieces(run.tokenizer.encode([TARGET])[0])
     assert sentence['decoder'].queries == [*pieces, '</s>']
@@ -154,7 +154,7 @@ NEVER = {
         for name in NEVER
     ],
 )
-def test_what_holds_no_weights_is_left_out_and_the_rest_is_shown(case):
+def test_attention_without_stored_weights_is_left_out_of_figures(case):
     config, there = NEVER[case]
     run = opened(tiny.model(dropout=0.0, **config))
     shown = [title for kind, title in looking.KINDS.items() if kind in there]
