@@ -76,7 +76,7 @@ def record(
             variables,
             *source_and_inputs(batch),
             method='__call__' if has_logits else 'logit_factors',
-            # Taps can't leave the scan of a recurrent decoder.
+            # Without stacks, the attention of a recurrent decoder.
             mutable=[] if model.stacks() else ['intermediates'],
         )
     intervened.check()

@@ -141,6 +141,7 @@ class Attention(Checked, nn.Module):
         weights_BHTS = self.weights(scores_BHTS, mask_BHTS)
         # A changed pattern must not read padding, later tokens or other hypotheses.
         weights_BHTS = tap(self, '../pattern', weights_BHTS, 'BHTS', mask_BHTS)
+        # Unlike taps, this leaves the scan of a recurrent decoder.
         self.sow('intermediates', 'weights', weights_BHTS)
         return weights_BHTS
 
