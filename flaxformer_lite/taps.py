@@ -220,7 +220,9 @@ def in_stack(
         source_length = context.key_positions_BS.shape[1] - beam.visible_BNS.shape[2]
         return place._replace(step_BT=step_BN, index_BT=step_BN + source_length)
     target = _place.get()
-    step_BT = positions_BT[:, :0] if target is None else target.step_BT
+    step_BT = None if target is None else target.step_BT
+    if step_BT is None:  # a prompt alone
+        step_BT = positions_BT[:, :0]
     source_length = shape[1] - step_BT.shape[1]
     padding = [(0, 0), (source_length, 0)]
     return place._replace(step_BT=jnp.pad(step_BT, padding, constant_values=-1))
