@@ -14,16 +14,15 @@ from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import Ensemble
-from flaxformer_lite.interception import interceptor_keys
-from flaxformer_lite.interventions.context import as_pytree
+from flaxformer_lite.interventions.context import as_pytree, with_separate_layers
 from flaxformer_lite.interventions.decoding import decode_functions
-from flaxformer_lite.interventions.hooks import with_separate_layers
 from flaxformer_lite.interventions.names import Interventions
 from flaxformer_lite.kv_cache import with_float32_slots
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
 from flaxformer_lite.special_tokens import SpecialTokens
+from flaxformer_lite.taps import trace_keys
 from flaxformer_lite.training.batch import Sources, check_variables, pad_source
 
 # Default maximum target length, in tokens beyond the source length (paper §6.1).
@@ -131,9 +130,7 @@ def generate(
     arrays = variables, key, source_BS, max_len_B
     if interventions:
         interventions = as_pytree(interventions)
-    return _generate(
-        model, settings, interceptor_keys(), *arrays, interventions or None
-    )
+    return _generate(model, settings, trace_keys(), *arrays, interventions or None)
 
 
 def _special_tokens(model, bos, eos):
@@ -176,10 +173,10 @@ def _check(model, source_length_B, strategy, key):
         )
 
 
-# Interceptors change the traced program, so they are part of the cache key.
+# Observers and interceptors change the program, so they are part of the cache key.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _generate(
-    model, settings, interceptors, variables, key, source_BS, max_len_B, interventions
+    model, settings, trace_keys, variables, key, source_BS, max_len_B, interventions
 ):
     # The row index in the whole batch.
     rows_B = jnp.arange(len(source_BS))

@@ -10,9 +10,9 @@ from flax.linen.module import _global_interceptor_stack
 
 
 class InterceptorKey:
-    """A cache key of an interceptor, which it does not keep alive.
+    """A cache key of an interceptor or observer, which it does not keep alive.
 
-    Keys are equal while the same interceptor is alive.
+    Keys are equal while the same one is alive.
     """
 
     def __init__(self, interceptor: Callable[..., Any]):

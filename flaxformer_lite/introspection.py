@@ -6,20 +6,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flax import linen as nn
 
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.interventions.context import Intervened
-from flaxformer_lite.interventions.hooks import Hooks, with_separate_layers
+from flaxformer_lite.interventions.context import Intervened, with_separate_layers
 from flaxformer_lite.interventions.names import Interventions, Where, matches
-from flaxformer_lite.interventions.places import Places
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
+from flaxformer_lite.taps import observed_by
 from flaxformer_lite.training.batch import Batch, source_and_inputs
 from flaxformer_lite.training.loss import DEFAULT_LOSS, loss_sums
 
 # Suffix of an attention's name in a record, after the name of the stack.
 ATTENTION_SUFFIXES = {'self_attention': '', 'cross_attention': ' cross'}
+# Activations that `Record` has by layer, too.
+_SUMMARIZED = ('resid_pre', 'resid_post', 'z', 'pattern')
 
 
 class Record(NamedTuple):
@@ -59,8 +59,8 @@ def record(
       missing_ok: If True, `weights` omits attentions that don't materialize their
         weights.
       names: Names of `Record.values` to keep, as in `intervene`. Defaults to all.
-      interventions: As in `intervene`. The record has the changed values; in the
-        context of `intervene`, those before the change.
+      interventions: As in `intervene`. The record has the changed values, also in the
+        context of `intervene`.
 
     Raises:
       ValueError: An attention doesn't materialize its weights (use `softmax`, which has
@@ -68,57 +68,80 @@ def record(
         lacks the 'params' level.
     """
     model, variables = with_separate_layers(model, variables)
-    intervened = Intervened(interventions or {}, Places())
-    # With rematerialization, values would leak out of `jax.checkpoint`.
-    model = model.with_remat(NONE)
-    found = Record({}, {}, {}, {}, {}, {})
-
-    def keeps(name: str) -> bool:
-        return names is None or any(matches(key, name) for key in names)
-
-    def wants(name: str) -> bool:
-        return intervened.wants(name) or keeps(name)
-
-    def keep(value: jax.Array, where: Where) -> None:
-        if keeps(where.name):
-            found.values[where.name] = value
-
-    has_logits = wants('logits')
-    hooks = Hooks(wants, intervened.take, keep=keep)
-    with nn.intercept_methods(hooks.intercept):
-        _, written = model.apply(
+    intervened = Intervened(interventions or {})
+    recorder = _Recorder(names)
+    has_logits = recorder.keeps('logits') or intervened.wants('logits')
+    with observed_by(intervened), observed_by(recorder):
+        _, written = model.with_remat(NONE).apply(
             variables,
             *source_and_inputs(batch),
             method='__call__' if has_logits else 'logit_factors',
-            mutable=['intermediates'],
+            # Without stacks, the attention of a recurrent decoder.
+            mutable=[] if model.stacks() else ['intermediates'],
         )
     intervened.check()
-    for stack, inside in written['intermediates'].items():
-        if 'norms' in inside:
-            _add_stack(found, stack, inside, missing_ok)
-        else:
-            _add_recurrent_decoder(found, inside, batch)
+    values = {name: x for name, x in recorder.values.items() if recorder.keeps(name)}
+    found = Record({}, {}, {}, {}, {}, values)
     for name, stack in model.stacks().items():
+        _add_stack(found, recorder, name, stack.num_layers, missing_ok)
         if stack.block.merged and name in found.weights:
             _split_merged(found, name)
+    if 'intermediates' in written:
+        _add_recurrent_decoder(found, written['intermediates']['decoder'], batch)
     return found
 
 
-def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None:
-    found.norms[stack] = inside['norms']
-    found.positions[stack] = inside['positions']
-    found.valid[stack] = inside['valid']
-    num_layers = len(inside['norms']) - 1
-    layers = [inside.get(f'layer_{i}', {}) for i in range(num_layers)]
-    for module, suffix in ATTENTION_SUFFIXES.items():
+class _Recorder:
+    """Observer that keeps the activations that the model uses.
+
+    Args:
+      names: As in `record`.
+    """
+
+    def __init__(self, names: Sequence[str] | None):
+        self._names = names
+        self.values: dict[str, jax.Array] = {}
+        self.places: dict[str, Where] = {}
+
+    def keeps(self, name: str) -> bool:
+        return self._names is None or any(matches(key, name) for key in self._names)
+
+    def wants(self, name: str) -> bool:
+        return self.keeps(name) or name.rpartition('/')[2] in _SUMMARIZED
+
+    def __call__(self, value: jax.Array, where: Where) -> jax.Array:
+        self.values[where.name] = value
+        self.places[where.name] = where
+        return value
+
+
+def _add_stack(
+    found: Record, recorder: _Recorder, stack: str, num_layers: int, missing_ok: bool
+) -> None:
+    values = recorder.values
+    layers = [f'{stack}/layer_{i}' for i in range(num_layers)]
+    streams = [f'{layers[0]}/resid_pre', *(f'{layer}/resid_post' for layer in layers)]
+    found.norms[stack] = tuple(jnp.linalg.norm(values[x], axis=-1) for x in streams)
+    place = recorder.places[streams[0]]
+    assert place.positions_BT is not None and place.mask_BT is not None
+    found.positions[stack] = place.positions_BT
+    found.valid[stack] = place.mask_BT
+    for sublayer, suffix in ATTENTION_SUFFIXES.items():
         name = stack + suffix
-        attentions = [layer[module] for layer in layers if module in layer]
-        if not attentions:
+        paths = [f'{layer}/{sublayer}' for layer in layers]
+        paths = [path for path in paths if f'{path}/z' in values]
+        if not paths:
             continue
-        found.heads[name] = tuple(x['heads'][0] for x in attentions)
-        if missing_ok and not all(map(_holds_weights, attentions)):
-            continue
-        found.weights[name] = tuple(_weights(x, name) for x in attentions)
+        found.heads[name] = tuple(values[f'{path}/z'] for path in paths)
+        patterns = [values.get(f'{path}/pattern') for path in paths]
+        weights = tuple(x for x in patterns if x is not None)
+        if len(weights) == len(paths):
+            found.weights[name] = weights
+        elif not missing_ok:
+            raise ValueError(
+                f'the attention of {name} does not compute its weights. Record it with '
+                'attention=softmax.'
+            )
 
 
 def _split_merged(found: Record, name: str) -> None:
@@ -136,26 +159,6 @@ def _add_recurrent_decoder(found: Record, inside: Any, batch: Batch) -> None:
     for stack, tokens in (('encoder', source), ('decoder', inputs)):
         found.positions[stack] = tokens.positions_BT
         found.valid[stack] = tokens.valid_BT
-
-
-def _holds_weights(attention: Any) -> bool:
-    return 'weights' in attention.get('core_attention', {})
-
-
-def _weights(attention: Any, name: str) -> jax.Array:
-    if not _holds_weights(attention):
-        raise ValueError(
-            f'the attention of {name} does not compute its weights. Record it with '
-            'attention=softmax.'
-        )
-    (weights_BGTS,) = attention['core_attention']['weights']
-    (heads_BTHU,) = attention['heads']
-    batch, length, *_ = heads_BTHU.shape
-    # Grouped-query attention computes the queries of a group as one head.
-    _, groups, _, keys = weights_BGTS.shape
-    weights_BGTRS = weights_BGTS.reshape(batch, groups, length, -1, keys)
-    weights_BGRTS = jnp.swapaxes(weights_BGTRS, 2, 3)
-    return weights_BGRTS.reshape(batch, -1, length, keys)
 
 
 def attention_stats(

@@ -41,3 +41,24 @@ def split_into_blocks(
         x = jnp.pad(x, padding, constant_values=filling)
     x = x.reshape(*before, count, -1, *after)
     return jnp.moveaxis(x, axis, 0)
+
+
+def fold_groups(x_BTHK: jax.Array, group_size: int) -> jax.Array:
+    """Reshapes (B, T, H, K) to (B, T · group size, H / group size, K).
+
+    Query heads that share a key head become queries of one head.
+    """
+    b, t, h, k = x_BTHK.shape
+    g = h // group_size
+    x_BTGRK = x_BTHK.reshape(b, t, g, group_size, k)
+    x_BTRGK = jnp.swapaxes(x_BTGRK, 2, 3)
+    return x_BTRGK.reshape(b, t * group_size, g, k)
+
+
+def unfold_groups(y_BTHU: jax.Array, group_size: int) -> jax.Array:
+    """Inverts `fold_groups`."""
+    b, folded, g, u = y_BTHU.shape
+    t = folded // group_size
+    y_BTRGU = y_BTHU.reshape(b, t, group_size, g, u)
+    y_BTGRU = jnp.swapaxes(y_BTRGU, 2, 3)
+    return y_BTGRU.reshape(b, t, g * group_size, u)

@@ -21,7 +21,7 @@ from experiments.runtime import mesh
 from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.interventions import Interventions, intervene
-from flaxformer_lite.interventions.hooks import with_separate_layers
+from flaxformer_lite.interventions.context import with_separate_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.scoring import TokenScores, log_probs
 

@@ -14,6 +14,7 @@ from flaxformer_lite.ops.einsum import einsum
 from flaxformer_lite.ops.masked_softmax import masked_softmax
 from flaxformer_lite.ops.rms import divide_by_rms
 from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.taps import tap
 from flaxformer_lite.validation import Checked, NotNegative, Range, Rate
 
 if TYPE_CHECKING:
@@ -136,7 +137,11 @@ class Attention(Checked, nn.Module):
             )
         if bias_BHTS is not None:
             scores_BHTS += bias_BHTS
+        scores_BHTS = tap(self, '../scores', scores_BHTS, 'BHTS')
         weights_BHTS = self.weights(scores_BHTS, mask_BHTS)
+        # A changed pattern must not read padding, later tokens or other hypotheses.
+        weights_BHTS = tap(self, '../pattern', weights_BHTS, 'BHTS', mask_BHTS)
+        # Unlike taps, this leaves the scan of a recurrent decoder.
         self.sow('intermediates', 'weights', weights_BHTS)
         return weights_BHTS
 

@@ -8,6 +8,7 @@ from flax import linen as nn
 from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.taps import tap
 from flaxformer_lite.validation import Checked, Range, Rate
 
 
@@ -36,7 +37,8 @@ class FeedForward(Checked, nn.Module):
 
     def project_down(self, h_BTF: jax.Array, width: int) -> jax.Array:
         """Projects activations to `width`, after dropout."""
-        return self.matrix(width, 'down')(Dropout(self.dropout)(h_BTF))
+        h_BTF = tap(self, '../mlp_post', Dropout(self.dropout)(h_BTF), 'BTF')
+        return self.matrix(width, 'down')(h_BTF)
 
     def activation(self, h_BTF: jax.Array) -> jax.Array:
         """Applies f elementwise."""
@@ -45,7 +47,7 @@ class FeedForward(Checked, nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         h_BTF = self.matrix(self.width, 'up')(x_BTD)
-        h_BTF = self.activation(h_BTF)
+        h_BTF = self.activation(tap(self, '../mlp_pre', h_BTF, 'BTF'))
         return self.project_down(h_BTF, x_BTD.shape[-1])
 
 
@@ -57,6 +59,6 @@ class Gated(FeedForward):
     @nn.compact
     def __call__(self, x_BTD):
         gate_BTF = self.matrix(self.width, 'gate')(x_BTD)
-        gate_BTF = self.activation(gate_BTF)
+        gate_BTF = self.activation(tap(self, '../mlp_pre', gate_BTF, 'BTF'))
         up_BTF = self.matrix(self.width, 'up')(x_BTD)
         return self.project_down(gate_BTF * up_BTF, x_BTD.shape[-1])

@@ -11,6 +11,7 @@ from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.feed_forward.relu import ReluFeedForward
 from flaxformer_lite.masks import padding_mask
 from flaxformer_lite.sharding import gather, place
+from flaxformer_lite.taps import unobserved
 from flaxformer_lite.validation import NotNegative, Size
 
 # Copying an expert's weights takes about as long as computing this many tokens,
@@ -164,14 +165,16 @@ class MixtureOfExperts(FeedForward):
             experts = nn.map_variables(
                 experts, 'params', lambda params: jax.tree.map_with_path(copy, params)
             )
-        return experts(
+        experts = experts(
             self.sizes,
             self.dense.copy(parent=None),
             self.d_ff,
             self.bias,
             self.dropout,
             name='experts',
-        )(place(x_XCD, axes))
+        )
+        with unobserved():
+            return experts(place(x_XCD, axes))
 
     def _report_balance(self, p_NE, expert_KN, slot_KN, valid_N, capacity):
         choices_E = _one_hot(expert_KN, self.experts).sum(0)

@@ -18,9 +18,9 @@ Names are paths such as 'decoder/layer_1/self_attention/z'. A layer of a stack h
 | mlp_pre, mlp_post | BTF | mlp.hook_pre, mlp.hook_post: around the activation |
 
 A stack has `decoder/embed` and `decoder/ln_final`, its input and output (BTD), and the
-model has `logits` (BTV). Components lack what they don't compute: `blockwise` and
-`flash` have no scores and no pattern, and the parallel block has no stream between its
-sublayers. A recurrent model has only `logits`.
+model has `logits` (BTV). Modules name them with `taps.tap`. Components lack what they
+don't compute: `blockwise` and `flash` have no scores and no pattern, and the parallel
+block has no stream between its sublayers. A recurrent model has only `logits`.
 """
 
 from flaxformer_lite.interventions.actions import add as add

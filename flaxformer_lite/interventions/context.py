@@ -1,15 +1,17 @@
 """The context in which models apply interventions."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 import jax
-from flax import linen as nn
 
-from flaxformer_lite.interventions.hooks import Hooks
 from flaxformer_lite.interventions.names import Interventions, Where, matches
-from flaxformer_lite.interventions.places import Places
+from flaxformer_lite.layers.scanned_stack import unstack_layers
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.taps import observed_by
+from flaxformer_lite.training.batch import check_variables
 
 
 @contextlib.contextmanager
@@ -38,51 +40,36 @@ def intervene(
     Raises:
       ValueError: A model was called in the context, and a name matched no activation.
     """
-    intervened = Intervened(interventions, Places(row_B))
-    with intervened.active():
+    intervened = Intervened(interventions, row_B)
+    with observed_by(intervened):
         yield
     intervened.check()
 
 
+@dataclasses.dataclass(eq=False)
 class Intervened:
-    """Applies interventions and remembers which names matched an activation."""
+    """Observer that applies interventions, and knows whether a name was none.
 
-    def __init__(self, interventions: Interventions, places: Places):
-        self._interventions = interventions
-        self._hooks = Hooks(self.wants, self.take, places)
-        self._seen: dict[str, None] = {}
-        self._used: set[str] = set()
+    Attributes:
+      row_B: As in `intervene`.
+      seen: Names of all activations, in order.
+    """
 
-    def active(self) -> contextlib.AbstractContextManager[None]:
-        return nn.intercept_methods(self._hooks.intercept)
-
-    def continued(self, places: Places) -> Self:
-        other = type(self)(self._interventions, places)
-        other._seen |= self._seen
-        other._used |= self._used
-        return other
-
-    def check(self) -> None:
-        """Raises ValueError if a name matched no activation of a called model."""
-        for name in self._interventions:
-            if self._seen and name not in self._used:
-                known = ', '.join(self._seen)
-                raise ValueError(
-                    f'interventions: {name!r} is no activation here. Choose from '
-                    f'{known}.'
-                )
+    interventions: Interventions
+    row_B: jax.Array | None = None
+    seen: dict[str, None] = dataclasses.field(default_factory=dict)
 
     def wants(self, name: str) -> bool:
-        """Returns whether a function applies to an activation, and remembers it."""
-        self._seen[name] = None
-        return any(matches(key, name) for key in self._interventions)
+        self.seen[name] = None
+        return any(matches(key, name) for key in self.interventions)
 
-    def take(self, value: jax.Array, where: Where) -> jax.Array:
-        for key in sorted(self._interventions):
+    def __call__(self, value: jax.Array, where: Where) -> jax.Array:
+        if self.row_B is not None:
+            where = where._replace(row_B=self.row_B)
+        for key in sorted(self.interventions):
             if not matches(key, where.name):
                 continue
-            self._used.add(key)
-            new = self._interventions[key](value, where)
+            new = self.interventions[key](value, where)
             if new.shape != value.shape:
                 raise ValueError(
                     f'{where.name}: the intervention must return the shape '
@@ -90,6 +77,16 @@ class Intervened:
                 )
             value = new.astype(value.dtype)
         return value
+
+    def check(self) -> None:
+        """Raises ValueError if a name matched no activation of a called model."""
+        for key in self.interventions:
+            if self.seen and not any(matches(key, name) for name in self.seen):
+                known = ', '.join(self.seen)
+                raise ValueError(
+                    f'interventions: {key!r} is no activation here. Choose from '
+                    f'{known}.'
+                )
 
 
 def as_pytree(interventions: Interventions) -> dict[str, Any]:
@@ -101,3 +98,12 @@ def as_pytree(interventions: Interventions) -> dict[str, Any]:
         return function
 
     return {name: wrap(function) for name, function in interventions.items()}
+
+
+def with_separate_layers(model: Model, variables: Any) -> tuple[Model, Any]:
+    """Unrolls scanned layers and copies shared ones, so each layer has its own path."""
+    check_variables(variables)
+    if model.scans_layers:
+        variables = unstack_layers(variables)
+        model = model.with_separate_layers()
+    return model.unshared(variables)

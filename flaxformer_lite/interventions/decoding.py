@@ -7,8 +7,8 @@ import jax
 
 from flaxformer_lite.interventions.context import Intervened
 from flaxformer_lite.interventions.names import Interventions
-from flaxformer_lite.interventions.places import Places
 from flaxformer_lite.models.base import Model
+from flaxformer_lite.taps import observed_by
 
 
 class InterventionState(NamedTuple):
@@ -28,15 +28,14 @@ def decode_functions(
     source_BS: jax.Array,
     row_B: jax.Array,
 ) -> tuple[Callable, InterventionState]:
-    # The indices of a decoder's tokens start after the source if it reads both.
-    offset = 0 if 'encoder' in model.stacks() else source_BS.shape[1]
-    prefill = Intervened(interventions, Places(row_B, offset))
-    with prefill.active():
+    prefill = Intervened(interventions, row_B)
+    with observed_by(prefill):
         state = model.apply(variables, source_BS, method='prefill')
 
     def decode_step(token_BN, state, beam):
-        step = prefill.continued(Places(state.row_B, offset))
-        with step.active():
+        # Names may be those of the prefill alone.
+        step = Intervened(interventions, state.row_B, prefill.seen)
+        with observed_by(step):
             logits_BNV, new = model.apply(
                 variables, token_BN, state.model, beam, method='decode_step'
             )

@@ -8,7 +8,9 @@ from flaxformer_lite.kv_cache import NO_POSITION, KeyValues
 from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.masks import AttentionContext
+from flaxformer_lite.shapes import fold_groups, unfold_groups
 from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.taps import is_wanted, tap
 
 
 class MultiHeadAttention(nn.Module):
@@ -74,12 +76,16 @@ class MultiHeadAttention(nn.Module):
         else:
             key_BSGK = value_BSGU = self._slices(x_BSD)
         key_BSGK = self.core_attention.normalize_key(key_BSGK)
+        prefix = ''
         if positions_BS is None:
+            prefix = '../cross_attention/'  # the source in merged attention
             positions_BS = jnp.full(x_BSD.shape[:2], NO_POSITION, jnp.int32)
         else:
             key_BSGK = self.positions.rotate(key_BSGK, positions_BS)
         key_BSGK = key_BSGK.astype(self.dense.dtype)
         value_BSGU = value_BSGU.astype(self.dense.dtype)
+        key_BSGK = tap(self, f'{prefix}k', key_BSGK, 'BTHK')
+        value_BSGU = tap(self, f'{prefix}v', value_BSGU, 'BTHU')
         return KeyValues(
             key_BGKS=jnp.moveaxis(key_BSGK, 1, -1),
             value_BGUS=jnp.moveaxis(value_BSGU, 1, -1),
@@ -97,23 +103,30 @@ class MultiHeadAttention(nn.Module):
         q_BTHK = self.core_attention.normalize_query(q_BTHK)
         q_BTHK = self.positions.rotate(q_BTHK, context.positions_BT)
         q_BTHK = q_BTHK.astype(self.dense.dtype)
-        y_BTHU = self.attend_by_head(q_BTHK, kv, context, x_BTD)
-        self.sow('intermediates', 'heads', y_BTHU)
+        q_BTHK = tap(self, 'q', q_BTHK, 'BTHK')
+        y_BTHU = self._attend(q_BTHK, kv, context)
+        y_BTHU = self.core_attention.transform_heads(y_BTHU, x_BTD, self.dense)
+        y_BTHU = tap(self, 'z', y_BTHU, 'BTHU')
         y_BTHU = self.head_dropout(y_BTHU)
         if not self.projections:
             return y_BTHU.reshape(*x_BTD.shape[:2], -1)
-        return self.out_proj(y_BTHU)
+        return self._project_heads(y_BTHU)
 
-    def attend_by_head(
-        self,
-        q_BTHK: jax.Array,
-        kv: KeyValues,
-        context: AttentionContext,
-        x_BTD: jax.Array,
-    ) -> jax.Array:
-        """Returns each head's input of W^O, BTHU. Interventions may change it."""
-        y_BTHU = self._attend(q_BTHK, kv, context)
-        return self.core_attention.transform_heads(y_BTHU, x_BTD, self.dense)
+    def _project_heads(self, z_BTHU):
+        y_BTD = self.out_proj(z_BTHU)
+        if not is_wanted(self, 'result'):
+            return y_BTD
+        # An adapter's matrices add to the kernel.
+        params = self.out_proj.merge(self.out_proj.variables['params'])
+        result_BTHD = jnp.einsum(
+            'bthu,hud->bthd',
+            z_BTHU.astype(self.dense.dtype),
+            params['kernel'].astype(self.dense.dtype),
+            preferred_element_type=jnp.float32,
+        )
+        # Adding only the change keeps the output's bits if the result is unchanged.
+        change_BTHD = tap(self, 'result', result_BTHD, 'BTHD') - result_BTHD
+        return y_BTD + change_BTHD.sum(2)
 
     def _attend(self, q_BTHK, kv, context):
         """Applies the core attention, with as many query heads as key heads.
@@ -131,14 +144,14 @@ class MultiHeadAttention(nn.Module):
             )
             group_size = 1
         y_BTHU = self.core_attention(
-            _fold_groups(q_BTHK, group_size),
+            fold_groups(q_BTHK, group_size),
             kv,
             positions_BT=jnp.repeat(context.positions_BT, group_size, 1),
             mask_BHTS=_fold_pairs(context.mask_BHTS, group_size),
             bias_BHTS=_fold_pairs(bias_BHTS, group_size),
             relative_positions=self.positions if self.positions.adds_scores else None,
         )
-        return _unfold_groups(y_BTHU, group_size)
+        return unfold_groups(y_BTHU, group_size)
 
     def _bias(self, kv, context):
         if not self.positions.has_layer_bias:
@@ -149,29 +162,12 @@ class MultiHeadAttention(nn.Module):
         return jnp.where(has_position_BS[:, None, None], bias_BHTS, 0.0)
 
 
-def _fold_groups(q_BTHK, group_size):
-    """Reshapes (B, T, H, K) to (B, T · group size, H / group size, K)."""
-    b, t, h, k = q_BTHK.shape
-    g = h // group_size
-    q_BTGRK = q_BTHK.reshape(b, t, g, group_size, k)
-    q_BTRGK = jnp.swapaxes(q_BTGRK, 2, 3)
-    return q_BTRGK.reshape(b, t * group_size, g, k)
-
-
-def _unfold_groups(y_BTHU, group_size):
-    b, folded, g, u = y_BTHU.shape
-    t = folded // group_size
-    y_BTRGU = y_BTHU.reshape(b, t, group_size, g, u)
-    y_BTGRU = jnp.swapaxes(y_BTRGU, 2, 3)
-    return y_BTGRU.reshape(b, t, g * group_size, u)
-
-
 def _fold_pairs(x_BHTS, group_size):
     if x_BHTS is None or group_size == 1:
         return x_BHTS
     if x_BHTS.shape[1] > 1:
         x_BTHS = jnp.swapaxes(x_BHTS, 1, 2)
-        return jnp.swapaxes(_fold_groups(x_BTHS, group_size), 1, 2)
+        return jnp.swapaxes(fold_groups(x_BTHS, group_size), 1, 2)
     if x_BHTS.shape[2] > 1:
         return jnp.repeat(x_BHTS, group_size, 2)
     return x_BHTS

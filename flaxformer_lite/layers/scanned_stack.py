@@ -14,6 +14,7 @@ from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.sharding import place
+from flaxformer_lite.taps import is_observed
 
 # Per-layer collections and their layer axis.
 _OF_A_LAYER: dict[Any, Any] = {
@@ -63,7 +64,7 @@ class ScannedStack(Stack):
     def num_turns(self) -> int:
         return self.num_layers // len(self.blocks)
 
-    def cross_kv(self, encoded_BSD, positions_BS):
+    def cross_kv(self, encoded_BSD, source):
         period = len(self.blocks)
         each, axis = (encoded_BSD,) * period, None
         if isinstance(encoded_BSD, tuple):
@@ -76,7 +77,7 @@ class ScannedStack(Stack):
                 for layer, x_BSD in zip(_layers(turn), each, strict=True)
             )
 
-        return self._map_turns(project, axis)(self.layers, each, positions_BS)
+        return self._map_turns(project, axis)(self.layers, each, source.positions_BT)
 
     def init_cache(self, prefix, valid_BS):
         def init_cache(turn, prefix, valid_BS):
@@ -132,6 +133,11 @@ class ScannedStack(Stack):
         return self._with_parameters(function, alone, stacked)
 
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam, outputs):
+        if is_observed():
+            raise ValueError(
+                'interventions: the model scans its layers. Use '
+                'model.with_separate_layers() and its variables.'
+            )
         run_layer = self._run_layer(trains=caches is None)
 
         def step(turn, carry, first, encoder_kv, caches, keep, context, beam):

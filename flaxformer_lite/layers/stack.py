@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.core import Tracer
 
-from flaxformer_lite.interception import interceptor_keys
 from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
 from flaxformer_lite.layer_scope import (
     LayerOutputs,
@@ -19,9 +18,10 @@ from flaxformer_lite.layer_scope import (
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.layers.dropout import LayerDrop
-from flaxformer_lite.masks import AttentionContext, padding_known
+from flaxformer_lite.masks import AttentionContext, TokenBatch, padding_known
 from flaxformer_lite.remat import BLOCKS, NONE, Remat
 from flaxformer_lite.sharding import place
+from flaxformer_lite.taps import at_source, in_stack, tap, trace_keys
 from flaxformer_lite.validation import Checked
 
 _Method = TypeVar('_Method', bound=Callable[..., Any])
@@ -143,20 +143,20 @@ class Stack(Checked, nn.Module):
     def cross_kv(
         self,
         encoded_BSD: jax.Array | tuple[jax.Array, ...],
-        positions_BS: jax.Array,
+        source: TokenBatch,
     ) -> tuple[KeyValues, ...]:
         """Projects the source's keys and values for each layer, once per sentence.
 
         Args:
           encoded_BSD: The encoder's output, or one array for each layer of this stack.
-          positions_BS: int32.
         """
         if not isinstance(encoded_BSD, tuple):
             encoded_BSD = (encoded_BSD,) * self.num_layers
-        return tuple(
-            layer.project_source(x_BSD, positions_BS)
-            for layer, x_BSD in zip(self.layer, encoded_BSD, strict=True)
-        )
+        with at_source(source):
+            return tuple(
+                layer.project_source(x_BSD, source.positions_BT)
+                for layer, x_BSD in zip(self.layer, encoded_BSD, strict=True)
+            )
 
     @_with_tied_params
     def init_cache(
@@ -199,15 +199,17 @@ class Stack(Checked, nn.Module):
           The output, float32 BTD, and each layer's cache, or its keys and values
           without caches.
         """
-        x_BTD = self.positions.embed(x_BTD, context.positions_BT)
-        with padding_known(context.valid_BT):
-            x_BTD = self.dropout(self.embedding_norm(x_BTD))
-            x_BTD = self.initial.initial_stream(x_BTD)
-        context = self._with_bias(context)
-        self._sow_stream(context, x_BTD)
-        arguments = context, encoder_kv, caches, beam, outputs
-        x_BTD, caches = self._run_layers(x_BTD, *arguments)
-        return self.normalize(x_BTD, context), caches
+        is_encoder = self.block.self_attention.sizes.role.startswith('encoder')
+        with in_stack(is_encoder, context, beam):
+            x_BTD = tap(self, 'embed', x_BTD)
+            x_BTD = self.positions.embed(x_BTD, context.positions_BT)
+            with padding_known(context.valid_BT):
+                x_BTD = self.dropout(self.embedding_norm(x_BTD))
+                x_BTD = self.initial.initial_stream(x_BTD)
+            context = self._with_bias(context)
+            arguments = context, encoder_kv, caches, beam, outputs
+            x_BTD, caches = self._run_layers(x_BTD, *arguments)
+            return tap(self, 'ln_final', self.normalize(x_BTD, context)), caches
 
     def normalize(self, x_BTD: jax.Array, context: AttentionContext) -> jax.Array:
         """Returns the output of the stack for a residual stream of any layer."""
@@ -256,7 +258,6 @@ class Stack(Checked, nn.Module):
                 beam,
             )
             x_BTD = place(self.layer_drop[i](x_BTD, y_BTD), 'BTD')
-            self._sow_stream(context, x_BTD)
             streams.append(x_BTD)
             new_caches.append(cache)
         if outputs is not None:
@@ -284,11 +285,11 @@ class Stack(Checked, nn.Module):
 
     @nn.nowrap
     def _is_unobserved(self) -> bool:
-        """Returns True if layers can share a trace: no state, RNG or interceptor."""
+        """Returns True if layers can share a trace: no state, RNG or observer."""
         scope = self.scope
         assert scope is not None
         gives_results_alone = not scope.mutable and not scope.rngs
-        return gives_results_alone and not interceptor_keys()
+        return gives_results_alone and not trace_keys()
 
     def _with_bias(self, context: AttentionContext) -> AttentionContext:
         keys_BS = context.key_positions_BS
@@ -296,12 +297,6 @@ class Stack(Checked, nn.Module):
             keys_BS = context.positions_BT
         bias_BHTS = self.positions.bias(context.positions_BT, keys_BS)
         return context._replace(bias_BHTS=bias_BHTS)
-
-    def _sow_stream(self, context, x_BTD):
-        if self.is_mutable_collection('intermediates'):
-            self.put_variable('intermediates', 'positions', context.positions_BT)
-            self.put_variable('intermediates', 'valid', context.valid_BT)
-            self.sow('intermediates', 'norms', jnp.linalg.norm(x_BTD, axis=-1))
 
 
 class EntityEncoder(nn.Module):
@@ -335,8 +330,9 @@ def _call(layer, scope, x_BTD, context, *arguments):
     """Returns the layer's output, its cache, and what it and earlier layers publish."""
     # Here rather than in blocks: a block could omit it and count padding.
     with padding_known(context.valid_BT), running_layer(scope) as published:
+        x_BTD = tap(layer, 'resid_pre', x_BTD)
         y_BTD, cache = layer(x_BTD, context, *arguments)
-    return y_BTD, cache, published
+        return tap(layer, 'resid_post', y_BTD), cache, published
 
 
 def _cache_traces() -> Callable:

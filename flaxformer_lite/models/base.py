@@ -18,6 +18,7 @@ from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.remat import NONE, Remat
 from flaxformer_lite.sharding import gather, map_rows, place
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
+from flaxformer_lite.taps import at_step, at_target, tap
 from flaxformer_lite.validation import Checked, Choices, Range, Size
 
 if TYPE_CHECKING:
@@ -261,14 +262,18 @@ class Model(Checked, nn.Module):
 
         All are float32; the bias may be None. They exclude `logit_cap`.
         """
-        hidden_BTD = self._scale_logits(self.decode_hidden(*self._rows(source, inputs)))
+        source, inputs = self._rows(source, inputs)
+        with at_target(inputs):
+            hidden_BTD = self._scale_logits(self.decode_hidden(source, inputs))
         return hidden_BTD, self.output_VD, self.bias_V
 
     def factors_of_heads(
         self, source: Tokens, inputs: Tokens
     ) -> tuple[tuple[jax.Array, ...], jax.Array, jax.Array | None]:
         """Like `logit_factors`, with the hidden states of `hidden_of_heads`."""
-        hidden = self.hidden_of_heads(*self._rows(source, inputs))
+        source, inputs = self._rows(source, inputs)
+        with at_target(inputs):
+            hidden = self.hidden_of_heads(source, inputs)
         return tuple(map(self._scale_logits, hidden)), self.output_VD, self.bias_V
 
     def _rows(self, source, inputs):
@@ -282,16 +287,20 @@ class Model(Checked, nn.Module):
         Args:
           inputs: Target tokens, shifted right. Each row starts with the start token.
         """
+        source, inputs = self._rows(source, inputs)
         hidden_BTD, _, _ = self.logit_factors(source, inputs)
-        return self._logits(hidden_BTD)
+        with at_target(inputs):
+            return tap(self, 'logits', self._logits(hidden_BTD), 'BTV')
 
     def decode_step(
         self, token_BN: jax.Array, state: DecodeState, beam: BeamState
     ) -> tuple[jax.Array, DecodeState]:
         """Maps the next token per hypothesis to logits, float32 BNV, and new state."""
-        x_BND = self.embed(self.target_VD, token_BN)
-        hidden_BND, caches = self.step_hidden(x_BND, state, beam)
-        return self.unembed(hidden_BND), state._replace(caches=caches)
+        with at_step(beam, token_BN.shape):
+            x_BND = self.embed(self.target_VD, token_BN)
+            hidden_BND, caches = self.step_hidden(x_BND, state, beam)
+            logits_BNV = tap(self, 'logits', self.unembed(hidden_BND), 'BTV')
+        return logits_BNV, state._replace(caches=caches)
 
     def unembed(self, hidden_BTD: jax.Array) -> jax.Array:
         """Maps final hidden states to logits, float32 BTV."""

@@ -122,7 +122,7 @@ class EncoderDecoder(Model, kw_only=True):
         return tuple(outputs[1:])
 
     def decode_hidden(self, source, inputs):
-        encoder_kv = self.decoder.cross_kv(self._encode(source), source.positions_BT)
+        encoder_kv = self.decoder.cross_kv(self._encode(source), source)
         x_BTD, context = self._target(source, inputs)
         hidden_BTD, _ = self.decoder(x_BTD, context, encoder_kv)
         return hidden_BTD
@@ -141,9 +141,7 @@ class EncoderDecoder(Model, kw_only=True):
 
     def prefill(self, source_BS):
         source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
-        encoder_kv: Any = self.decoder.cross_kv(
-            self._encode(source), source.positions_BT
-        )
+        encoder_kv: Any = self.decoder.cross_kv(self._encode(source), source)
         start_B1 = source.valid_BT.sum(-1, keepdims=True)
         if not self.continuous_positions:
             start_B1 = jnp.zeros_like(start_B1)

@@ -6,6 +6,7 @@ import jax
 
 from flaxformer_lite.layer_scope import LayerOutputs
 from flaxformer_lite.models.encoder_decoder import EncoderDecoder
+from flaxformer_lite.taps import at_source
 from flaxformer_lite.validation import Range
 
 
@@ -42,15 +43,15 @@ class MultiToken(EncoderDecoder, kw_only=True):
 
     def hidden_of_heads(self, source, inputs):
         encoded = self._encode(source)
-        positions_BS = source.positions_BT
-        encoder_kv = self.decoder.cross_kv(encoded, positions_BS)
+        encoder_kv = self.decoder.cross_kv(encoded, source)
         x_BTD, context = self._target(source, inputs)
         outputs = LayerOutputs()
         hidden_BTD, _ = self.decoder(x_BTD, context, encoder_kv, outputs=outputs)
         last_BSD = encoded[-1] if isinstance(encoded, tuple) else encoded
 
         def hidden_of(head) -> jax.Array:
-            kv = head.project_source(last_BSD, positions_BS)
+            with at_source(source):
+                kv = head.project_source(last_BSD, source.positions_BT)
             return self.decoder.end_with(head, outputs, context, kv)
 
         return hidden_BTD, *map(hidden_of, self.decoder_heads)

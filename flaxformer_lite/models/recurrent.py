@@ -15,6 +15,7 @@ from flaxformer_lite.layers.recurrent_cells import CELLS, Cell
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import DecodeState, Model
 from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.taps import unobserved
 from flaxformer_lite.validation import Choices, Size
 
 
@@ -203,12 +204,13 @@ class _Decoder(nn.Module):
     def _attend(self, states, x_BND, mask_BNS, kv):
         query_BND = jax.tree.leaves(states[-1])[-1]
         query_BNHK = query_BND[:, :, None].astype(kv.key_BGKS.dtype)
-        c_BNHU = self.cross_attention(
-            query_BNHK,
-            kv,
-            positions_BT=jnp.zeros(x_BND.shape[:2], jnp.int32),
-            mask_BHTS=mask_BNS[:, None],
-        )
+        with unobserved():
+            c_BNHU = self.cross_attention(
+                query_BNHK,
+                kv,
+                positions_BT=jnp.zeros(x_BND.shape[:2], jnp.int32),
+                mask_BHTS=mask_BNS[:, None],
+            )
         return c_BNHU[:, :, 0]
 
 

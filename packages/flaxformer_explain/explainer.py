@@ -23,7 +23,7 @@ from flaxformer_lite.decoding import SearchTrace
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.interventions import Interventions, intervene
-from flaxformer_lite.interventions.hooks import with_separate_layers
+from flaxformer_lite.interventions.context import with_separate_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.top_k import top_k_indices
 from flaxformer_lite.training.batch import (

@@ -14,7 +14,7 @@ import flaxformer_lite
 from flaxformer_lite import interventions
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.interventions.hooks import with_separate_layers
+from flaxformer_lite.interventions.context import with_separate_layers
 from flaxformer_lite.training.batch import source_and_inputs
 
 

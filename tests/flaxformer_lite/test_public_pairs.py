@@ -10,7 +10,7 @@ import tiny
 
 import flaxformer_lite
 from flaxformer_lite import interventions
-from flaxformer_lite.interventions.hooks import with_separate_layers
+from flaxformer_lite.interventions.context import with_separate_layers
 from flaxformer_lite.special_tokens import SpecialTokens
 
 SOURCES = [[4, 5, 6, 7], [10, 4], [9]]

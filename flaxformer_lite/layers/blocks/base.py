@@ -36,11 +36,6 @@ class Block(Checked, nn.Module):
     merged: bool = False
 
     @nn.nowrap
-    def streams_between(self) -> tuple[str, ...]:
-        """Names the streams after `residual_1`, …, as in `interventions`."""
-        return ()
-
-    @nn.nowrap
     def publishes(self, batch: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shape and dtype of each value for `layer_scope.publish`, by name.
 

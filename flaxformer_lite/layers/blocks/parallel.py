@@ -3,6 +3,7 @@
 from flax import linen as nn
 
 from flaxformer_lite.layers.blocks.base import Block
+from flaxformer_lite.taps import tap
 
 
 class ParallelBlock(Block):
@@ -17,8 +18,10 @@ class ParallelBlock(Block):
         h_BTD = residual_1.before(x_BTD)
         merged_kv = encoder_kv if self.merged else None
         y_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam, merged_kv)
+        y_BTD = tap(self, 'attn_out', y_BTD)
         if self.cross_attention is not None:
-            y_BTD += self.attend_to_source(h_BTD, context, encoder_kv)
-        y_BTD += self.feed_forward(h_BTD)
+            of_source_BTD = self.attend_to_source(h_BTD, context, encoder_kv)
+            y_BTD += tap(self, 'cross_attn_out', of_source_BTD)
+        y_BTD += tap(self, 'mlp_out', self.feed_forward(h_BTD))
         x_BTD = residual_1.after(x_BTD, y_BTD)
         return x_BTD, cache

@@ -3,6 +3,7 @@
 from flax import linen as nn
 
 from flaxformer_lite.layers.blocks.base import Block
+from flaxformer_lite.taps import tap
 
 
 class SequentialBlock(Block):
@@ -14,21 +15,17 @@ class SequentialBlock(Block):
         h_BTD = residual.before(x_BTD)
         merged_kv = encoder_kv if self.merged else None
         h_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam, merged_kv)
-        x_BTD = residual.after(x_BTD, h_BTD)
+        h_BTD = tap(self, 'attn_out', h_BTD)
+        x_BTD = tap(self, 'resid_mid', residual.after(x_BTD, h_BTD))
 
         residual = self.residual.copy(name='residual_2')
         if self.cross_attention is not None:
             h_BTD = residual.before(x_BTD)
             h_BTD = self.attend_to_source(h_BTD, context, encoder_kv)
-            x_BTD = residual.after(x_BTD, h_BTD)
+            h_BTD = tap(self, 'cross_attn_out', h_BTD)
+            x_BTD = tap(self, 'resid_mid_cross', residual.after(x_BTD, h_BTD))
             residual = self.residual.copy(name='residual_3')
 
         h_BTD = residual.before(x_BTD)
-        x_BTD = residual.after(x_BTD, self.feed_forward(h_BTD))
-        return x_BTD, cache
-
-    @nn.nowrap
-    def streams_between(self):
-        if self.cross_attention is None:
-            return ('resid_mid',)
-        return 'resid_mid', 'resid_mid_cross'
+        h_BTD = tap(self, 'mlp_out', self.feed_forward(h_BTD))
+        return residual.after(x_BTD, h_BTD), cache

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from flaxformer_lite.interventions.context import intervene
-from flaxformer_lite.interventions.hooks import with_separate_layers
+from flaxformer_lite.interventions.context import intervene, with_separate_layers
 from flaxformer_lite.interventions.names import Intervention, Where
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model

@@ -18,7 +18,7 @@ from experiments.errors import UserError
 from flaxformer_explain import edits, explainer, explanations
 from flaxformer_explain.explainer import Explainer
 from flaxformer_lite.generation import as_strategy
-from flaxformer_lite.interventions.hooks import with_separate_layers
+from flaxformer_lite.interventions.context import with_separate_layers
 from flaxformer_lite.special_tokens import SpecialTokens
 
 TEXT = 'abcdb'
