@@ -16,7 +16,7 @@ import sys
 
 from experiments import registries
 from experiments.command_line import console, flags
-from experiments.errors import UserError, user_errors
+from experiments.errors import UserError, own_traceback, user_errors
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.spec import Folder
 
@@ -48,14 +48,14 @@ def main() -> None:
     from flaxformer_lite import testing
 
     with user_errors():
-        kind = args.kind or _kind_of(args.part)
+        kind = args.kind or spec.kind_of(args.part, KINDS)
         try:
             if kind in variants.FOLDERS:
                 findings = testing.findings(args.part, kind, args.quick)
             else:
                 findings = contracts.findings(args.part, kind)
         except (AttributeError, TypeError) as error:
-            if spec.own_traceback(error):
+            if own_traceback(error):
                 raise
             raise UserError(
                 f'{args.part}: a method returned a wrong type '
@@ -66,24 +66,6 @@ def main() -> None:
     print(console.table(['contract', 'holds', 'counterexample'], rows))
     if testing.broken(findings):
         sys.exit(1)
-
-
-def _kind_of(part: str) -> str:
-    found, refused = [], []
-    for kind, folder in KINDS.items():
-        try:
-            folder.find(part)
-            found.append(kind)
-        except ValueError as error:
-            refused.append(str(error))
-    if len(found) > 1:
-        raise UserError(
-            f'{part} matches several kinds of component. Pass '
-            f'--kind={" or ".join(found)}.'
-        )
-    if not found:
-        raise UserError(spec.refusal(part, KINDS.values(), refused))
-    return found[0]
 
 
 def _make_devices() -> None:

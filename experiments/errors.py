@@ -4,8 +4,11 @@ import re
 import sys
 import textwrap
 import traceback
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
 
 from flaxformer_lite.config import spec
 
@@ -36,7 +39,7 @@ def user_errors(before: str = '') -> Iterator[None]:
         yield
     except (ValueError, ModuleNotFoundError) as error:
         is_missing = isinstance(error, ModuleNotFoundError) and error.name
-        if is_missing or spec.is_of_part(error):
+        if is_missing or is_of_component(error):
             raise
         raise UserError(f'{before}{error}') from None
 
@@ -80,7 +83,7 @@ def component_error(error: BaseException) -> tuple[str, str] | None:
     cause = error
     if isinstance(error, spec.ModuleError) and error.__cause__:
         cause = error.__cause__
-    trace = spec.own_traceback(cause)
+    trace = own_traceback(cause)
     if cause is not error:
         first = str(error)
     elif trace is None:
@@ -91,6 +94,39 @@ def component_error(error: BaseException) -> tuple[str, str] | None:
         first = f'{name} raised {type(error).__name__}: {error}'.removesuffix(': ')
     lines = traceback.format_exception(type(cause), cause, trace)
     return line(first), ''.join(lines)
+
+
+def is_of_component(error: BaseException) -> bool:
+    """Returns whether a user's component raised an error while it ran.
+
+    Errors while it is built don't count.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [frame.f_globals.get('__name__') for frame in frames]
+    return spec.__name__ not in modules and own_traceback(error) is not None
+
+
+def own_traceback(error: BaseException) -> types.TracebackType | None:
+    """Returns the traceback from the first frame of a user's code, if any."""
+    trace = error.__traceback__
+    while trace is not None and not _is_users(trace.tb_frame):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_users(frame: types.FrameType) -> bool:
+    """Returns whether a frame runs code of a user, or of a package with components."""
+    package, _, _ = frame.f_globals.get('__name__', '').partition('.')
+    file = frame.f_code.co_filename
+    if package in (*spec.OURS, *sys.stdlib_module_names) or file.startswith('<'):
+        return False
+    if not {'site-packages', 'dist-packages'} & set(Path(file).parts):
+        return True
+    return any(
+        entry.group.startswith('flaxformer_lite.')
+        and entry.value.startswith((f'{package}.', f'{package}:'))
+        for entry in metadata.entry_points()
+    )
 
 
 def line(error: object) -> str:

@@ -3,10 +3,10 @@
     window: Annotated[int, Range(at_least=1)] = 16
     cell: Annotated[str, Choices('gru', 'lstm')] = 'gru'
 
-A `Checked` class validates its attributes when it is created, a `checked` function its
-arguments when it is called, and `check` a single value.
+A `Checked` class validates its attributes when it is created, `check` a single value.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -18,7 +18,7 @@ import re
 import struct
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Annotated, Any, dataclass_transform
 
 LARGEST_INT = 2**31 - 1  # JAX integers are int32
@@ -139,6 +139,15 @@ def check(name: str, annotation: Any, value: Any) -> None:
         limit.check(name, value, whole=float not in kinds)
 
 
+@contextlib.contextmanager
+def naming(field: str):
+    """Prefixes the message of a ValueError with a field's name."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f'{field}: {error}') from None
+
+
 def limit_of(annotation: Any) -> Range | Choices | Pattern | None:
     for note in getattr(annotation, '__metadata__', ()):
         if isinstance(note, (Range, Choices, Pattern)):
@@ -170,32 +179,6 @@ class FrozenDataclass(Checked):
     def __init_subclass__(cls, **settings: Any):
         super().__init_subclass__(**settings)
         dataclasses.dataclass(frozen=True)(cls)
-
-
-def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function to validate its arguments as a `Checked` class does.
-
-    Examples:
-      >>> @checked
-      ... def attend(window: Annotated[int, Range(at_least=1)]):
-      ...     return window
-
-      >>> attend(0)
-      Traceback (most recent call last):
-        ...
-      ValueError: window must be at least 1, not 0
-    """
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def checking(*args: Any, **kwargs: Any) -> Any:
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
-            annotation = signature.parameters[name].annotation
-            if limit_of(annotation) is not None:
-                check(name, annotation, value)
-        return function(*args, **kwargs)
-
-    return checking
 
 
 def quote(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from experiments import registries, storage
+from experiments import storage
 from experiments.config.schema import (
     ExperimentConfig,
     Field,
@@ -72,14 +72,13 @@ def fill(config: ConfigDict) -> None:
 
 
 def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
-    kind = validation.types_of(field.kind)[0]
     # Without the key, `ConfigDict.get` is slow: it searches for similar names.
     given: Any = part[key] if key in part else field.default
-    value = plain(given, kind)
+    value = plain(given, field.type)
     is_typed = key in part and part.get_type(key) is not type(None)
     if is_typed and type(value) is type(given):
         return  # other fields may refer to it
-    part[key] = placeholder(kind) if value is None else value
+    part[key] = placeholder(field.type) if value is None else value
 
 
 def plain(value: Any, kind: Any = None) -> Any:
@@ -113,18 +112,18 @@ def override(config: ConfigDict, values: Mapping[str, Any]) -> None:
             arguments[name] = value
             continue
         check_names([name])
-        kind = fields()[name].kind
         with user_errors(f'{name}: '):
-            found[name] = plain(value, validation.types_of(kind)[0])
-        check_value(name, kind, found[name])
+            found[name] = plain(value, fields()[name].type)
     with config.ignore_type():  # the file may have given a field another type
         config.update_from_flattened_dict(found)
         for name, value in arguments.items():
             field, _, argument = name.rpartition('.')
             given = operator.attrgetter(field)(config)
             with user_errors(f'{name}: '):
-                text = spec.replace(given, **{argument: plain(value)})
-            config.update_from_flattened_dict({field: text})
+                component = Component.of(given).with_arguments(
+                    **{argument: plain(value)}
+                )
+            config.update_from_flattened_dict({field: component.text})
 
 
 def _is_argument(name: str) -> bool:
@@ -199,15 +198,16 @@ def read_stored(file: Path) -> dict[str, Any]:
             'environment.json names.'
         )
     with prefix_errors(file), user_errors():
-        _check_keys(config)
         _check_sections(config)
         if version < VERSION:
             _update(config.get('model', {}), version)
-        _check_stored(flatten(config))
+        for name, value in flatten(config).items():
+            if name in fields():
+                check_value(name, fields()[name].kind, value)
     return config
 
 
-def _check_keys(nested: Mapping[str, Any]) -> None:
+def _check_sections(nested: Mapping[str, Any], prefix: str = '') -> None:
     """Raises UserError for a key with a dot, which could hide the value of a field."""
     for key, value in nested.items():
         if '.' in key:
@@ -215,26 +215,9 @@ def _check_keys(nested: Mapping[str, Any]) -> None:
                 f'the key {quote(key)} has a dot. Write the field in its section.'
             )
         if isinstance(value, dict):
-            _check_keys(value)
-
-
-def _check_sections(config: Mapping[str, Any]) -> None:
-    for name in sections():
-        part: Any = config
-        for section in name.split('.'):
-            part = part.get(section, {})
-        if not isinstance(part, dict):
-            raise UserError(f'{name} must be a section, not {validation.quote(part)}')
-
-
-def _check_stored(values: Mapping[str, Any]) -> None:
-    for name, field in fields().items():
-        if name in values:
-            validation.check(name, field.kind, values[name])
-    for name in part_fields():
-        if values.get(name) is not None:
-            with user_errors(f'{name}: '):
-                Component(values[name], registries.FOLDERS.get(name))
+            _check_sections(value, f'{prefix}{key}.')
+        elif prefix + key in sections():
+            raise UserError(f'{prefix}{key} must be a section, not {quote(value)}')
 
 
 def _passes_window_on(model: Mapping[str, Any]) -> bool:
@@ -242,7 +225,7 @@ def _passes_window_on(model: Mapping[str, Any]) -> bool:
     has_cross = model.get('architecture', 'encoder_decoder') == 'encoder_decoder'
     if not has_cross or model.get('merged_attention') or model.get('cross_attention'):
         return False
-    entries = Component(model.get('attention', 'softmax')).entries
+    entries = Component.of(model.get('attention', 'softmax')).entries
     return any(entry.name == 'local' for entry in entries)
 
 

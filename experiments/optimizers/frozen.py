@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, user_errors
 from experiments.runtime import mesh
 from flaxformer_lite import adapters
@@ -17,19 +16,20 @@ from flaxformer_lite.training import freezing
 from flaxformer_lite.validation import quote
 
 
-def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
+def paths(pattern: str, model: Model) -> frozenset[str]:
     """Returns the paths of the model's frozen parameters.
 
-    Adapters (`model.dense`) leave all other parameters fixed. The pattern of
-    `train.freeze` is searched in paths with separate layers, such as
-    'encoder/layer_0/feed_forward/up/kernel', also if the model scans its layers.
+    Adapters (`model.dense`) leave all other parameters fixed.
+
+    Args:
+      pattern: `train.freeze`. It is searched in paths with separate layers, such as
+        'encoder/layer_0/feed_forward/up/kernel', also if the model scans its layers.
     """
     held = frozenset()
     if model.dense.trained_parameters:
         params = _params(model)
         with user_errors():
             held = adapters.frozen_paths(model, params)
-    pattern = config.train.freeze
     if not pattern:
         return held
     separate = freezing.paths(_params(model.with_separate_layers()))

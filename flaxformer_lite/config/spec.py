@@ -10,23 +10,20 @@ or pass the class or an object in Python.
 """
 
 import ast
-import cmath
 import dataclasses
-import difflib
 import functools
 import importlib.util
 import inspect
 import pkgutil
 import re
 import sys
-import traceback
-import types
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import validation
+from flaxformer_lite.validation import did_you_mean, quote
 
 
 class ModuleError(ImportError):
@@ -40,7 +37,7 @@ class Dataclass(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-# A component's name; in Python also its class, or an object of it.
+# A component's text; in Python also its class, an object of it, or a `Component`.
 Spec = str | type | Dataclass
 
 # The packages of this project.
@@ -51,16 +48,9 @@ OURS = (
     'flaxformer_checkpoints',
     'flaxformer_explain',
 )
-# User packages and modules that specs have named.
-_elsewhere: set[str] = set()
 # Exceptions that Python raises for text it can't parse. Deeply nested text raises one
 # of the last two, depending on the Python version.
 _UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
-# A quoted text, a list of unquoted words, or one such word.
-_VALUES = re.compile(
-    r""""[^"]*"|'[^']*'|=\s*\[(?P<words>[^"'\[\](){}=]+)\]"""
-    r"""|[=:]\s*(?P<word>[^\s"'\[\](){},=]+)(?=\s*[,)\]}])"""
-)
 _OF_FLAX = ('parent', 'name')  # attributes that Flax adds to every module
 
 
@@ -70,6 +60,7 @@ class Folder:
 
     Attributes:
       base: Name of the class in `<package>/base.py` from which components derive.
+      lists: Whether a spec may be a list in brackets.
       may_be_empty: Whether '' and '[]' name no component.
       group: Group of the entry points by which installed packages add components.
         Defaults to `package`; '' allows no entry points.
@@ -77,6 +68,7 @@ class Folder:
 
     package: str
     base: str
+    lists: bool = False
     may_be_empty: bool = False
     group: str | None = None
 
@@ -95,26 +87,30 @@ class Folder:
         names = {file.name for file in files if not file.name.startswith('_')}
         return names - {'base'}
 
-    def load(self, name: str) -> Any:
-        """Returns the class of a name without a module; a file takes precedence."""
-        if name in self._files():
-            return _only_class(f'{self.package}.{name}')
-        return load_entry_point(self._group, name)
+    def check_name(self, name: str) -> None:
+        """Raises ValueError for an unknown name without a module. Imports nothing."""
+        if '.' not in name and name not in self.names():
+            raise ValueError(
+                f'{quote(name)} is not one of {", ".join(self.names())}, nor the path '
+                'of a class, such as my_package.my_module.MyClass'
+                f'{did_you_mean(name, self.names())}'
+            )
 
-    def check_name(self, spec: Spec) -> None:
-        """Checks, without imports, that a name without a module has a file.
+    def load(self, name: str) -> Any:
+        """Imports the class of a name; a file takes precedence over an entry point.
 
         Raises:
-          ValueError: The spec is malformed, or the name is unknown.
+          ValueError: The class doesn't exist, or isn't of this kind.
         """
-        name = Component(spec).name
-        if '.' in name or name in self.names():
-            return
-        hint = validation.did_you_mean(name, self.names())
-        raise ValueError(
-            f'{validation.quote(name)} is not one of {", ".join(self.names())}, nor '
-            f'the path of a class, such as my_package.my_module.MyClass{hint}'
-        )
+        self.check_name(name)
+        if '.' in name:
+            found = imported(name)
+        elif name in self._files():
+            found = _only_class(f'{self.package}.{name}')
+        else:
+            found = load_entry_point(self._group, name)
+        self.check_class(name, found)
+        return found
 
     def check_class(self, name: str, cls: Any) -> None:
         """Raises ValueError unless a class is of this kind."""
@@ -126,13 +122,13 @@ class Folder:
             )
 
     def find(self, spec: Spec) -> 'Component':
-        """Resolves a spec; nothing is built.
+        """Returns the component of a spec, with its class imported; nothing is built.
 
         Raises:
           ValueError: The spec is malformed, or the class doesn't exist or isn't of this
             kind.
         """
-        component = Component(spec, self)
+        component = Component.of(spec, self)
         _ = component.cls
         return component
 
@@ -142,113 +138,87 @@ class Folder:
         Raises:
           ValueError: As `find` and `Component.make`.
         """
-        return Component(spec, self).make(**given)
+        return Component.of(spec, self).make(**given)
 
 
-class Component(str):
-    """A spec, parsed once: its text, and the class and arguments that it names.
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """A class and its arguments, or a list of components.
 
-    Compares and prints as its text, which `config.json` stores. `Component(component)`
-    is the same object.
+    Components are equal if they name the same. The class is imported at its first use.
 
     Attributes:
-      entries: The components of a list in brackets; a single component is its own.
-      name, arguments: Of a single component; for a list they raise ValueError.
+      text: The spec, which `config.json` stores.
+      name: The file or entry point, or the path of the class; '' for a list.
+      listed: The components of a list in brackets, else None.
+      given: The class, if it is known without its name.
 
     Examples:
-      >>> component = Component('local(window=64)')
+      >>> component = Component.of('local(window=64)')
       >>> component.name, component.arguments
       ('local', {'window': 64})
-      >>> Component('[local(window=64), softmax]').entries
-      ('local(window=64)', 'softmax')
+      >>> [str(entry) for entry in Component.of('[local(window=64), softmax]').entries]
+      ['local(window=64)', 'softmax']
     """
 
-    folder: 'Folder | None'
-    entries: 'tuple[Component, ...]'
-    _given: Spec
-
-    def __new__(cls, spec: Spec, folder: 'Folder | None' = None) -> 'Component':
-        """Parses a spec of a folder; imports nothing.
-
-        Raises:
-          ValueError: The spec is malformed.
-        """
-        if isinstance(spec, Component):
-            if folder in (None, spec.folder):
-                return spec
-            spec = spec._given
-        if not isinstance(spec, str):
-            component = cls.of(*parse(spec), _class_of(spec))
-        else:
-            component = super().__new__(cls, spec)
-            component.entries = component._read_entries(folder)
-        component.folder = folder
-        component._given = spec
-        return component
-
-    def _read_entries(self, folder: 'Folder | None') -> 'tuple[Component, ...]':
-        if folder and folder.may_be_empty and self in ('', '[]'):
-            return ()
-        texts = entries(str(self))
-        if texts != [self]:
-            return tuple(Component(text, folder) for text in texts)
-        try:
-            _ = self._parsed  # reports malformed text
-        except ValueError as error:
-            raise ValueError(f'{error}{_hint_for(str(self), folder)}') from None
-        return (self,)
+    text: str = dataclasses.field(compare=False)
+    name: str = ''
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    listed: 'tuple[Component, ...] | None' = None
+    folder: Folder | None = dataclasses.field(default=None, compare=False)
+    given: Any = dataclasses.field(default=None, compare=False)
 
     @classmethod
-    def of(cls, name: str, arguments: dict[str, Any], function: Any) -> 'Component':
-        """Returns the component of a class or function, without a folder."""
-        component = super().__new__(cls, _text_of(name, arguments))
-        component.folder = None
-        component.entries = (component,)
-        component._parsed = name, arguments
-        component._function = function
-        return component
+    def of(cls, spec: Spec, folder: Folder | None = None) -> 'Component':
+        """Parses a spec of a folder, without imports.
 
-    def __deepcopy__(self, memo: Any) -> 'Component':
-        return self
+        Raises:
+          ValueError: The spec is malformed, or a list that the folder doesn't allow.
+        """
+        found = spec
+        if isinstance(spec, str):
+            found = _parse(spec)
+        elif not isinstance(spec, Component):
+            found = _of_python(spec)
+        assert isinstance(found, Component)
+        if folder is None or found.folder is folder:
+            return found
+        if found.listed and not folder.lists:
+            raise ValueError(f'{quote(found.text)} is a list. Give a single component.')
+        if found.listed == () and not folder.may_be_empty:
+            raise ValueError(f'{quote(found.text)} names no component. Give one.')
+        listed = found.listed and tuple(cls.of(x, folder) for x in found.listed)
+        return dataclasses.replace(found, listed=listed, folder=folder)
 
-    def __reduce__(self):
-        # Doesn't parse again: the text of an object may not be a spec.
-        return str.__new__, (Component, str(self)), vars(self)
+    def __str__(self) -> str:
+        return self.text
 
-    @functools.cached_property
-    def _parsed(self) -> tuple[str, dict[str, Any]]:
-        return parse(str(self))  # raises ValueError: it is a list
+    def __repr__(self) -> str:
+        return f'Component({self.text!r})'
 
     @property
     def is_list(self) -> bool:
-        return self.entries != (self,)
+        return self.listed is not None
 
     @property
-    def name(self) -> str:
-        return self._parsed[0]
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return self._parsed[1]
-
-    @functools.cached_property
-    def _function(self) -> Any:
-        assert self.folder, self
-        self.folder.check_name(self)
-        if '.' in self.name:
-            return imported(self.name)
-        return self.folder.load(self.name)
+    def entries(self) -> 'tuple[Component, ...]':
+        """The components of a list; a single component is its own."""
+        return (self,) if self.listed is None else self.listed
 
     @functools.cached_property
     def cls(self) -> Any:
         """The class or function, imported at the first use.
 
         Raises:
-          ValueError: The class doesn't exist or isn't of the folder's kind.
+          ValueError: It doesn't exist or isn't of the folder's kind.
         """
+        if self.is_list:
+            raise ValueError(f'{quote(self.text)} is a list. Give a single component.')
+        if self.given is None:
+            return self.folder.load(self.name) if self.folder else imported(self.name)
         if self.folder:
-            self.folder.check_class(self.name, self._function)
-        return self._function
+            self.folder.check_class(self.name, self.given)
+        return self.given
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -264,6 +234,17 @@ class Component(str):
         takes = self.parameters
         return {argument: x for argument, x in given.items() if argument in takes}
 
+    def with_arguments(self, **arguments: Any) -> 'Component':
+        """Returns a component with some arguments replaced or added.
+
+        Examples:
+          >>> str(Component.of('cosine(peak=1e-3)').with_arguments(peak=0.5))
+          'cosine(peak=0.5)'
+        """
+        arguments = {**self.arguments, **arguments}
+        text = _text_of(self.name, arguments)
+        return dataclasses.replace(self, text=text, arguments=arguments)
+
     def check(self, given: Collection[str] = ()) -> None:
         """Checks the user's arguments; those in `given` are not the user's to set.
 
@@ -275,9 +256,8 @@ class Component(str):
         for argument, value in self.arguments.items():
             if argument not in takes:
                 names = ', '.join(takes) or 'no arguments'
-                unknown = validation.quote(argument)
                 raise ValueError(
-                    f'unknown argument {unknown}; {self.name} takes {names}'
+                    f'unknown argument {quote(argument)}; {self.name} takes {names}'
                 )
             validation.check(argument, takes[argument], value)
         defaults = inspect.signature(self.cls).parameters
@@ -296,61 +276,61 @@ class Component(str):
           ValueError: As `check`, or the class raises it.
         """
         self.check(given)
-        try:
-            inspect.signature(self.cls).bind(**given, **self.arguments)
-        except TypeError as error:
-            raise ValueError(f'{self.name}: {error}') from None
         return self.cls(**given, **self.arguments)
 
 
-def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
-    """Parses `'local(window=64)'` to `('local', {'window': 64})`; values are literals.
-
-    A class or an object gives the qualified name and the attributes that differ from
-    their defaults.
-
-    Raises:
-      ValueError: The text isn't a name, optionally with literal keyword arguments.
-    """
-    if not isinstance(spec, str):
-        cls = _class_of(spec)
-        return f'{cls.__module__}.{cls.__qualname__}', _attributes(spec)
+def _parse(text: str) -> Component:
+    if not text.strip():
+        return Component(text, listed=())
     try:
-        name, arguments = _read(spec)
-    except _UNREADABLE:
-        form = 'write name or name(argument=value, …)'
-        raise ValueError(
-            f'{validation.quote(spec)} is not a spec: {_correction(spec) or form}'
-        ) from None
-    for argument, value in arguments.items():
-        floats = (x for x in numbers_in(value) if not isinstance(x, int))
-        if not all(map(cmath.isfinite, floats)):  # such as 1e999
-            raise ValueError(
-                f'{argument} must be finite, not {validation.quote(value)}'
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # about style, such as an unknown escape
+            node = ast.parse(text.strip(), mode='eval').body
+        if isinstance(node, ast.List):
+            return Component(
+                text, listed=tuple(_of_node(ast.unparse(x), x) for x in node.elts)
             )
-    return name, arguments
+        return _of_node(text, node)
+    except _UNREADABLE:
+        raise ValueError(
+            f'{quote(text)} is not a spec: write name, name(argument=value, …) or '
+            '[spec, spec, …]; texts need quotes'
+        ) from None
 
 
-def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> str:
-    """Returns one line about an unknown component, given each folder's message."""
-    reasons = set(refused)
-    if len(reasons) == 1:
-        return reasons.pop()
-    try:
-        name, _ = parse(part)
-    except ValueError as error:  # folders add different suggestions to it
-        return str(error)
-    if '.' in name:
-        return (
-            f'{name} is not a component. Derive it from the base class of its kind, '
-            'such as flaxformer_lite.losses.base.Loss.'
+def _of_node(text: str, node: ast.expr) -> Component:
+    arguments = {}
+    if isinstance(node, ast.Call):
+        arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords if k.arg}
+        if node.args or len(arguments) != len(node.keywords):
+            raise ValueError('an argument without a name, or one given twice')
+        node = node.func
+    name = ast.unparse(node)
+    if not all(part.isidentifier() for part in name.split('.')):
+        raise ValueError('no name in front')
+    return Component(text, name, arguments)
+
+
+def _of_python(spec: type | Dataclass) -> Component:
+    if not isinstance(spec, type | Dataclass):
+        raise ValueError(
+            f'{quote(spec)} is not a spec: give a text, such as '
+            "'[local(window=64), softmax]', a class, or an object of a dataclass"
         )
-    known = sorted({x for folder in folders for x in folder.names()})
-    close = ', '.join(difflib.get_close_matches(name, known)) or 'none'
-    return (
-        f'{validation.quote(name)} is not a component, nor the path of a class, such '
-        f'as my_package.my_module.MyClass. Close matches: {close}.'
-    )
+    cls, arguments = spec, {}
+    if not isinstance(spec, type):
+        cls = type(spec)
+        for field in dataclasses.fields(spec):
+            value = getattr(spec, field.name, field.default)
+            if field.init and field.name not in _OF_FLAX and value != field.default:
+                arguments[field.name] = value
+    name = f'{cls.__module__}.{cls.__qualname__}'
+    return Component(_text_of(name, arguments), name, arguments, given=cls)
+
+
+def _text_of(name: str, arguments: Mapping[str, Any]) -> str:
+    given = ', '.join(f'{argument}={value!r}' for argument, value in arguments.items())
+    return f'{name}({given})' if given else name
 
 
 def text(spec: Spec) -> str:
@@ -360,207 +340,54 @@ def text(spec: Spec) -> str:
       ValueError: The class can't be imported by name, or an attribute of an object
         isn't a literal.
     """
-    if isinstance(spec, str):
-        return spec
-    cls = _class_of(spec)
-    name, arguments = parse(spec)
-    written = _text_of(name, arguments)
+    component = Component.of(spec)
+    if component.given is None:
+        return component.text
     try:
-        is_found = cls.__module__ != '__main__' and imported(name) is cls
-        is_found = is_found and parse(written) == (name, arguments)
+        is_found = component.given.__module__ != '__main__'
+        is_found = is_found and imported(component.name) is component.given
+        is_found = is_found and Component.of(component.text) == component
     except ValueError:
         is_found = False
     if not is_found:
         raise ValueError(
-            f'{validation.quote(written)} cannot be stored as text and rebuilt. '
-            'Import the class from a file, such as my_parts.py, and pass only '
-            'literals, such as numbers and strings.'
+            f'{quote(component.text)} cannot be stored as text and rebuilt. Import the '
+            'class from a file, such as my_parts.py, and pass only literals, such as '
+            'numbers and strings.'
         )
-    return written
+    return component.text
 
 
-def replace(spec: Spec, /, **arguments: Any) -> str:
-    """Returns a spec with some arguments replaced or added, as a string.
-
-        replace('cosine(peak=1e-3)', peak=0.5)  # 'cosine(peak=0.5)'
+def kind_of(spec: Spec, folders: Mapping[str, Folder]) -> str:
+    """Returns the kind of a component, by its base class.
 
     Raises:
-      ValueError: The spec is malformed.
+      ValueError: No kind has it, or several kinds have a component of this name.
     """
-    name, given = parse(spec)
-    return _text_of(name, given | arguments)
-
-
-def _text_of(name: str, arguments: dict[str, Any]) -> str:
-    given = ', '.join(f'{argument}={value!r}' for argument, value in arguments.items())
-    return f'{name}({given})' if given else name
-
-
-def entries(spec: Spec) -> list[Spec]:
-    """Splits `'[local(window=64), softmax]'` into `['local(window=64)', 'softmax']`.
-
-    Raises:
-      ValueError: The brackets are empty or malformed.
-    """
-    if not isinstance(spec, str) or not spec.lstrip().startswith('['):
-        return [spec]
-    try:
-        return list(_entries(spec))
-    except _UNREADABLE:
-        form = 'write [spec, spec, …]'
+    found = []
+    reasons = set()
+    for kind, folder in folders.items():
+        try:
+            folder.find(spec)
+            found.append(kind)
+        except ValueError as error:
+            reasons.add(str(error))
+    if len(found) == 1:
+        return found[0]
+    component = Component.of(spec)
+    if found:
         raise ValueError(
-            f'{validation.quote(spec)} is not a list: {_correction(spec) or form}'
-        ) from None
-
-
-def _entries(spec: str) -> list[str]:
-    node = _parse_expression(spec)
-    if not isinstance(node, ast.List) or not node.elts:
-        raise ValueError('no list')
-    return [ast.unparse(entry) for entry in node.elts]
-
-
-def _parse_expression(text: str) -> ast.expr:
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # about style, such as an unknown escape
-        return ast.parse(text.strip(), mode='eval').body
-
-
-def _correction(spec: str) -> str:
-    """Returns how to correct a malformed spec, or `''` if unknown."""
-    hints = []
-    corrected = spec.strip()
-    if '\\' in spec:
-        hints.append('write / or \\\\ for \\')
-        corrected = re.sub(r'\\+', '/', corrected)
-    quoted = _VALUES.sub(_quoted, corrected)
-    if quoted != corrected:
-        hints.append('texts need quotes')
-    if not hints:
-        return ''
-    try:
-        for entry in _entries(quoted) if quoted.startswith('[') else [quoted]:
-            _read(entry)
-    except _UNREADABLE:
-        return ''
-    return f"{', and '.join(hints)}, as in '{quoted}'"
-
-
-def _hint_for(text: str, folder: Folder | None) -> str:
-    """Returns a suffix for a malformed spec whose name is nearly one of the folder."""
-    name = text.partition('(')[0].strip()
-    if folder is None or name in folder.names():
-        return ''
-    return validation.did_you_mean(name, folder.names())
-
-
-def _quoted(match: re.Match[str]) -> str:
-    for name in ('word', 'words'):
-        if match[name] is not None:
-            words = [_as_literal(word.strip()) for word in match[name].split(',')]
-            return match[0].replace(match[name], ', '.join(words))
-    return match[0]
-
-
-def _as_literal(word: str) -> str:
-    try:
-        ast.literal_eval(_parse_expression(word))
-    except _UNREADABLE:
-        return f'"{word}"'
-    return word
-
-
-def _read(spec: str) -> tuple[str, dict[str, Any]]:
-    node = _parse_expression(spec)
-    if '\\' in spec:
-        _check_escapes(node)
-    if not isinstance(node, ast.Call):
-        return _name(node), {}
-    arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords if k.arg}
-    if node.args or len(arguments) != len(node.keywords):
-        raise ValueError('an argument without a name, or one given twice')
-    return _name(node.func), arguments
-
-
-def _check_escapes(node: ast.expr) -> None:
-    """Raises ValueError if `"C:\\temp"` was read as a path with a tab."""
-    for part in ast.walk(node):
-        value = part.value if isinstance(part, ast.Constant) else ''
-        if isinstance(value, str) and not value.isprintable():
-            raise ValueError('an escape of a character that cannot be printed')
-
-
-def _name(node: ast.expr) -> str:
-    name = ast.unparse(node)
-    is_name = isinstance(node, ast.Name | ast.Attribute)
-    if not is_name or not all(part.isidentifier() for part in name.split('.')):
-        raise ValueError('no name in front')
-    return name
-
-
-def _class_of(spec: type | Dataclass) -> type:
-    if isinstance(spec, list | tuple):
-        raise ValueError(
-            f'{validation.quote(spec)} is not a spec: write several as one text, such '
-            f'as {_list_example(spec)}'
+            f'{component} matches several kinds of component. Pass its kind: '
+            f'{" or ".join(found)}.'
         )
-    if not isinstance(spec, type | Dataclass):
-        raise ValueError(
-            f'{validation.quote(spec)} is not a spec: give a name, a class or an '
-            'object of a dataclass'
-        )
-    return spec if isinstance(spec, type) else type(spec)
-
-
-def _list_example(specs: Collection[Any]) -> str:
-    is_text = specs and all(isinstance(x, str) for x in specs)
-    return repr(f'[{", ".join(specs)}]' if is_text else '[name, name]')
-
-
-def _attributes(spec: type | Dataclass) -> dict[str, Any]:
-    if isinstance(spec, type):
-        return {}
-    found = {}
-    for field in dataclasses.fields(spec):
-        value = getattr(spec, field.name, field.default)
-        if field.init and field.name not in _OF_FLAX and value != field.default:
-            found[field.name] = value
-    return found
-
-
-def is_of_part(error: BaseException) -> bool:
-    """Returns whether a user's component raised an error while it ran.
-
-    Errors while it is built don't count.
-    """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = [frame.f_globals.get('__name__', '') for frame in frames]
-    return __name__ not in modules and own_traceback(error) is not None
-
-
-def own_traceback(error: BaseException) -> types.TracebackType | None:
-    """Returns the traceback from the first frame of code from elsewhere, if any."""
-    trace = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
-        is_generated = frame.f_code.co_filename == '<string>'  # as of a dataclass
-        if _is_elsewhere(frame.f_globals.get('__name__', '')) and not is_generated:
-            return trace
-        trace = trace.tb_next
-    return None
-
-
-def _is_elsewhere(module: str) -> bool:
-    return _package_of(module) in _elsewhere
-
-
-def _note_package(package: str) -> None:
-    if package not in OURS:
-        _elsewhere.add(package)
-
-
-def _package_of(module: str) -> str:
-    return module.partition('.')[0]
+    if len(reasons) == 1:
+        raise ValueError(reasons.pop())
+    known = {name for folder in folders.values() for name in folder.names()}
+    raise ValueError(
+        f'{quote(component.name)} is not a component. Give a name, or the path of a '
+        'class that derives from the base class of its kind, such as '
+        f'flaxformer_lite.losses.base.Loss{did_you_mean(component.name, sorted(known))}'
+    )
 
 
 @functools.cache
@@ -584,12 +411,10 @@ def load_entry_point(group: str, name: str) -> Any:
       ModuleError: It is malformed, or its module raises an error, which is the cause.
     """
     entry = entry_points(group)[name]
-    package = _package_of(entry.value.partition(':')[0])  # it may be malformed
-    _note_package(package)
     try:
         return entry.load()
     except Exception as error:
-        if package in OURS:
+        if entry.value.startswith(OURS):
             raise
         what = f'{type(error).__name__}: {error}'.removesuffix(': ')
         source = f' of {entry.dist.name}' if entry.dist else ''
@@ -606,15 +431,13 @@ def imported(name: str) -> Any:
       ModuleError: The module raises an error, which is the cause.
     """
     module_name, _, class_name = name.rpartition('.')
-    package = _package_of(name)
     # A shared config may name any module, and importing some has effects.
-    is_standard = package in (*sys.stdlib_module_names, 'test')  # not among them
-    if is_standard or '__main__' in name.split('.'):
+    is_standard = name.partition('.')[0] in (*sys.stdlib_module_names, 'test')
+    if is_standard or not module_name or '__main__' in name.split('.'):
         raise ValueError(
             f'{name} cannot be a component. Give the path of your own class, such as '
             'my_parts.MyClass.'
         )
-    _note_package(package)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -630,34 +453,24 @@ def imported(name: str) -> Any:
     found = getattr(module, class_name, None)
     if not callable(found):
         there = [key for key, value in vars(module).items() if callable(value)]
-        hint = validation.did_you_mean(class_name, there)
+        hint = did_you_mean(class_name, there)
         raise ValueError(f'{name}: {module_name} has no class {class_name}{hint}')
     return found
 
 
 def _only_class(module_name: str) -> type:
     module = importlib.import_module(module_name)
-    public = [
-        v
-        for k, v in vars(module).items()
-        if isinstance(v, type) and not k.startswith('_')
+    classes = [
+        x
+        for name, x in vars(module).items()
+        if isinstance(x, type)
+        and x.__module__ == module_name
+        and not name.startswith('_')
     ]
-    classes = [c for c in public if c.__module__ == module_name]
     if len(classes) != 1:
-        names = ', '.join(c.__name__ for c in classes) or 'none'
+        names = ', '.join(x.__name__ for x in classes) or 'none'
         raise ValueError(
             f'{module_name} must define one public class, not {names}. Begin the names '
             'of the others with _.'
         )
     return classes[0]
-
-
-def numbers_in(value: Any) -> Iterator[complex]:
-    """Yields the numbers of a literal, at any depth."""
-    if isinstance(value, dict):
-        value = (*value.keys(), *value.values())
-    if isinstance(value, (tuple, list, set)):
-        for part in value:
-            yield from numbers_in(part)
-    if isinstance(value, (int, float, complex)):
-        yield value

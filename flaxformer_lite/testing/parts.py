@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from flaxformer_lite import validation
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Spec
@@ -21,24 +20,7 @@ def kind_of(part: Spec) -> str:
     Raises:
       ValueError: No field accepts it, or the name exists in several folders.
     """
-    kinds = []
-    refused = []
-    for kind, folder in variants.FOLDERS.items():
-        try:
-            folder.find(part)
-        except ValueError as error:
-            refused.append(str(error))
-        else:
-            kinds.append(kind)
-    if len(kinds) > 1:
-        named = validation.quote(part)
-        raise ValueError(
-            f'{named} matches several kinds of component: {", ".join(kinds)}. Pass its '
-            'kind.'
-        )
-    if not kinds:
-        raise ValueError(spec.refusal(part, variants.FOLDERS.values(), refused))
-    return kinds[0]
+    return spec.kind_of(part, variants.FOLDERS)
 
 
 def model_with(part: Spec, kind: str) -> Model:

@@ -29,7 +29,7 @@ NOT_HERE = (
     'benchmarks.',
     'flaxformer_explain.demo',  # which answers until it is stopped
     'euclidean',  # which the page has the reader write: the last test does
-    'experiments.config.table',  # of which another test compares all that it prints
+    'experiments.config.schema',  # of which another test compares all that it prints
 )
 if importlib.util.find_spec('ctranslate2') is None:  # which the extra `test` leaves out
     NOT_HERE += ('--to=ctranslate2',)

@@ -24,7 +24,6 @@ from experiments.evaluation.scores import installed_metrics
 from experiments.metrics.base import Metric
 from experiments.registries import METRICS
 from flaxformer_lite import testing
-from flaxformer_lite.config import spec
 
 SOURCES = ['a', 'b', 'c', 'd', 'e']
 OUTPUTS = [
@@ -513,7 +512,6 @@ class MyMetric(Metric):
 def test_a_metric_may_be_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / 'my_metrics.py').write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(spec, '_elsewhere', set())
     found = metrics.make('[my_metrics.MyMetric(weight=2), bleu]')
     assert list(found) == ['MyMetric', 'bleu']
     assert found['MyMetric'].score(['ab', ''], [('x',)] * 2, ['abc', 'a']) == 100.0

@@ -14,7 +14,7 @@ from test_freezing import build, config
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.config import components
 from experiments.errors import UserError
-from experiments.optimizers import eval_params, frozen, optimizer
+from experiments.optimizers import eval_params, frozen
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.train_step import (
     TrainState,
@@ -92,8 +92,8 @@ def test_an_ema_is_of_what_a_training_step_makes(fields):
         train__ema=0.8, train__freeze='^encoder/', optimizer__clip=0.1, **fields
     )
     model = build(settings)
-    held = frozen.paths(settings, model)
-    update, _ = optimizer.make(settings).build(model)
+    held = frozen.paths(settings.train.freeze, model)
+    update, _ = components.make_optimizer(settings).build(model)
     init = functools.partial(init_state, model, update, frozen=held)
     state = jax.jit(init)(jax.random.key(0))
     step = jax.jit(make_train_step(model, update, accumulate=2, frozen=held))

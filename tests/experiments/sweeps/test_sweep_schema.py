@@ -95,10 +95,10 @@ def test_an_arm_may_set_an_argument_of_a_component(tmp_path):
     }
     file = write_sweep(tmp_path, overrides=schedule, arms=arms, seeds=[0])
     base, first, added = planning.load(file).runs
-    assert base.config.optimizer.schedule == 'cosine(peak=1.0, warmup=0.2)'
-    assert first.config.optimizer.schedule == 'cosine(peak=0.5, warmup=0.2)'
+    assert str(base.config.optimizer.schedule) == 'cosine(peak=1.0, warmup=0.2)'
+    assert str(first.config.optimizer.schedule) == 'cosine(peak=0.5, warmup=0.2)'
     assert first.overrides == {'optimizer.schedule': 'cosine(peak=0.5, warmup=0.2)'}
-    assert added.config.model.attention == 'softmax(temperature=2)'
+    assert str(added.config.model.attention) == 'softmax(temperature=2)'
     arms['first'] = {'model.decoder.norm.eps': 1e-3}
     file = write_sweep(tmp_path, overrides=schedule, arms=arms, seeds=[0])
     with pytest.raises(UserError, match='model.decoder.norm.eps: None is not a spec'):
