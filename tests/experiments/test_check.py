@@ -24,8 +24,8 @@ from flaxformer_lite import testing
 @pytest.mark.parametrize(
     ('part', 'message'),
     [
-        ('focl', "'focl' is not a component, .*Close matches: focal"),
-        ('local(', r"'local\(' is not a spec: write name or name"),
+        ('focl', "'focl' is not a component. .*did you mean 'focal'"),
+        ('local(', r"'local\(' is not a spec: write name"),
         ('builtins.dict', 'builtins.dict cannot be a component. Give the path of'),
     ],
 )

@@ -423,7 +423,7 @@ def test_a_loss_an_object_a_class_and_a_spec_are_one():
         ('focal(gamma=-1)', 'gamma must be at least 0, not -1'),
         ('focal(beta=1)', "unknown argument 'beta'; focal takes gamma"),
         ('distillation', 'distillation needs a teacher'),
-        (0.1, '0.1 is not a spec: give a name, a class or an object'),
+        (0.1, '0.1 is not a spec: give a text, such as'),
         (
             Words,
             'Words is not a subclass of Loss. Derive it from '

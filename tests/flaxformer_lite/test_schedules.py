@@ -45,7 +45,6 @@ def test_cosine_ends_with_the_training():
         ('noam(warm=3)', 'noam.*warm'),
         ('cosine_decay_schedule(init_value=0.1)', 'cosine_decay_schedule.*decay_steps'),
         ('constant_schedule(value=None)', 'does not return a learning rate'),
-        ('constant_schedule(value=1e999)', 'value must be finite, not inf'),
     ],
 )
 def test_a_schedule_that_cannot_be_made_is_refused_by_name(text, message):

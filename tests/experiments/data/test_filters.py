@@ -150,7 +150,7 @@ def test_one_of_your_own_and_its_code_make_other_text(data, tmp_path, monkeypatc
     [
         ('copy', "^filters: 'copy' is not one of copies, duplicates, length_ratio"),
         ('length_ratio(most=0.5)', '^filters: most must be at least 1, not 0.5'),
-        ('[', '^filters: .* is not a list'),
+        ('[', '^filters: .* is not a spec'),
         ('softmax(', '^filters: '),
     ],
 )

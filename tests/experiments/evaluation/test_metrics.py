@@ -465,9 +465,9 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
 @pytest.mark.parametrize(
     ('text', 'best', 'message'),
     [
-        ('', '', "evaluation.metrics: '' is not a spec"),
+        ('', '', "evaluation.metrics: '' names no component"),
         ('[bleu, blue]', '', "evaluation.metrics: 'blue' is not one of .*'bleu'"),
-        ('[]', '', 'write .spec, spec, …'),
+        ('[]', '', 'names no component. Give one'),
         ('[bleu, bleu]', '', 'there is a metric bleu already'),
         ('bleu(tokenize="14a")', '', 'tokenize must be one of language, 13a'),
         (

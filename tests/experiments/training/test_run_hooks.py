@@ -313,11 +313,11 @@ def test_mlflow_gets_config_once_and_numbers_under_names_that_it_takes(
     ('spec', 'message'),
     [
         ('tensorbord', "^train.hooks: 'tensorbord' is not one of .*'tensorboard'"),
-        ('[tensorboard', '^train.hooks: .* is not a list'),
+        ('[tensorboard', '^train.hooks: .* is not a spec'),
         ('wandb(projct="x")', "^train.hooks: unknown argument 'projct'; wandb takes "),
         ('wandb(offline=1)', '^train.hooks: offline must be'),
-        ('wandb', '^train.hooks=wandb needs the package wandb: pip install wandb'),
-        ('mlflow', '^train.hooks=mlflow needs the package mlflow: pip install mlf'),
+        ('wandb', '^train.hooks: Wandb needs the package wandb: pip install wandb'),
+        ('mlflow', '^train.hooks: Mlflow needs the package mlflow: pip install mlf'),
         (
             'pages.Path',
             '^train.hooks: pages.Path is not a subclass of Hook. Derive it from ',
