@@ -9,7 +9,6 @@ python -m experiments.config.schema >docs/reference/configs.md
 
 import dataclasses
 import functools
-import operator
 import typing
 from typing import Annotated, Any, NamedTuple
 
@@ -269,10 +268,6 @@ class ExperimentConfig(ConfigSection):
     train: TrainConfig = TrainConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
-
-    def get(self, name: str) -> Any:
-        """Returns the value of a field, such as `'train.steps'`."""
-        return operator.attrgetter(name)(self)
 
     def values(self) -> dict[str, Any]:
         """Returns all values by name, in the order of `fields`; components as text."""

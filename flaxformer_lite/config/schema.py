@@ -52,6 +52,18 @@ def leaves(section: Any, prefix: str = '') -> dict[str, dataclasses.Field]:
     return found
 
 
+def of_flat(section: Any, values: Mapping[str, Any], prefix: str = '') -> Any:
+    """Returns a section with values by name; others have their defaults."""
+    given = {}
+    for field in dataclasses.fields(section):
+        name = prefix + field.name
+        if dataclasses.is_dataclass(field.type):
+            given[field.name] = of_flat(field.type, values, f'{name}.')
+        elif name in values:
+            given[field.name] = values[name]
+    return section(**given)
+
+
 def checked(
     name: str, annotation: Any, value: Any, folder: Folder | None = None
 ) -> Any:
@@ -83,6 +95,10 @@ class Section:
                 value = getattr(self, field.name)
                 value = checked(name, field.type, value, self.folder(name))
                 object.__setattr__(self, field.name, value)
+
+    def get(self, name: str) -> Any:
+        """Returns the value of a field, such as `'decoder.norm'`."""
+        return operator.attrgetter(name)(self)
 
     @classmethod
     def folder(cls, name: str) -> Folder | None:
@@ -246,22 +262,12 @@ class ModelConfig(Section):
 
     def with_values(self, values: Mapping[str, Any]) -> 'ModelConfig':
         """Returns a config with other values, such as `{'decoder.norm': 'rms'}`."""
-        known = fields()
-        of_section: dict[str, dict[str, Any]] = {}
-        for name, value in values.items():
+        known = leaves(ModelConfig)
+        for name in values:
             if name not in known:
                 hint = validation.did_you_mean(name, known)
                 raise ValueError(f'unknown model field {name!r}{hint}')
-            section, _, field = name.rpartition('.')
-            of_section.setdefault(section, {})[field] = value
-        changed = of_section.pop('', {})
-        for section, new in of_section.items():
-            changed[section] = dataclasses.replace(getattr(self, section), **new)
-        return dataclasses.replace(self, **changed)
-
-    def get(self, name: str) -> Any:
-        """Returns the value of a field, such as `'decoder.norm'`."""
-        return operator.attrgetter(name)(self)
+        return of_flat(ModelConfig, {x: self.get(x) for x in known} | dict(values))
 
     def fields_of(self, name: str, role: str) -> list[str]:
         """Returns the fields that a stack reads for a value; the last one decides.

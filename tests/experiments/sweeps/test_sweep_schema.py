@@ -331,14 +331,13 @@ def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypat
             {'contrasts': [({}, 'rate')]},
             'contrasts: .* is not a pair of different arms',
         ),
-        ({'overrides': {None: 2}}, 'overrides: None: a field name must be text, not'),
-        ({'arms': {'base': {1: 2}}}, r"arms\['base'\]: 1: a field name must be text"),
-        (
-            {'arms': {'base': {'model': {1: 2}}}},
-            r"arms\['base'\]: model.1: a field name must be text, not int",
-        ),
+        ({'overrides': {None: 2}}, "unknown config field 'None'"),
+        ({'arms': {'base': {1: 2}}}, "unknown config field '1'"),
         ({'arms': {'base': {}, 3: {}}}, 'arms: the name 3 must be text, not int'),
-        ({'published': {'base': {1: 2}}}, r"published\['base'\]: 1: a field name"),
+        (
+            {'published': {'base': {1: 2}}},
+            r"published\['base'\] must be one of .* not '1'",
+        ),
         (
             {'arms': ..., 'factors': {1: {'base': {}, 'b': {}}}},
             'factors: the name 1 must be text, not int',
