@@ -8,7 +8,6 @@ import textwrap
 import numpy as np
 import pytest
 
-from experiments.errors import is_of_component
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Component
 
@@ -130,8 +129,7 @@ def test_available_lists_files_but_base_and_hidden_ones():
 def installed(tmp_path, monkeypatch):
     """Installs a package that registers a class, a known name and a broken module."""
     (tmp_path / 'mall.py').write_text(
-        'from shop.base import Base\n\nclass Remote(Base):\n'
-        '    def fail(self):\n        raise OSError\n'
+        'from shop.base import Base\n\nclass Remote(Base):\n    pass\n'
     )
     (tmp_path / 'broken_mall.py').write_text('raise OSError("no power")\n')
     info = tmp_path / 'mall-1.0.dist-info'
@@ -150,11 +148,7 @@ def installed(tmp_path, monkeypatch):
 @pytest.mark.usefixtures('installed')
 def test_an_installed_package_registers_components_by_entry_points():
     assert SHOP.names() == ['broken', 'local', 'malformed', 'remote']
-    remote = SHOP.make('remote')
-    assert type(remote).__module__ == 'mall'
-    with pytest.raises(OSError) as raised:
-        remote.fail()
-    assert is_of_component(raised.value)
+    assert type(SHOP.make('remote')).__module__ == 'mall'
     assert type(SHOP.make('local(window=3)')).__module__ == 'shop.local'
     for name, message in (
         ('broken', "'broken_mall:X' of mall cannot be loaded: OSError: no power$"),

@@ -26,7 +26,7 @@ from experiments import (
 from experiments.command_line import flags
 from experiments.config import load, schema, user_modules
 from experiments.config.schema import ExperimentConfig
-from experiments.errors import UserError
+from experiments.errors import UserError, is_of_component
 from experiments.evaluation import opened_run
 from experiments.optimizers import optax_specs
 from experiments.runtime import mesh
@@ -468,6 +468,26 @@ def test_a_command_names_a_module_that_fails_above_its_traceback(
     assert others[0] == 'Traceback (most recent call last):' or 'Syntax' in error
     assert 'my_parts.py", line 1' in others[-3] + others[-2] + others[-4:][0]
     assert not any('flaxformer_lite' in x for x in others)
+
+
+@pytest.mark.parametrize('has_components', [True, False])
+def test_an_error_belongs_to_an_installed_package_if_it_has_components(
+    has_components, tmp_path, monkeypatch
+):
+    group = 'flaxformer_lite.hooks' if has_components else 'console_scripts'
+    packages = tmp_path / 'site-packages'
+    info = packages / 'my_mall-1.0.dist-info'
+    info.mkdir(parents=True)
+    (packages / 'my_mall.py').write_text('def fail():\n    raise ValueError\n')
+    (info / 'METADATA').write_text('Name: my_mall\nVersion: 1.0\n')
+    (info / 'entry_points.txt').write_text(f'[{group}]\nremote = my_mall:fail\n')
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.delitem(sys.modules, 'my_mall', raising=False)
+    with pytest.raises(ValueError) as raised:
+        importlib.import_module('my_mall').fail()
+    # The frame of this test is a user's, too.
+    error = raised.value.with_traceback(raised.value.__traceback__.tb_next)
+    assert is_of_component(error) is has_components
 
 
 def test_what_a_part_refuses_is_one_line(world):
