@@ -102,7 +102,7 @@ def test_what_is_named_stands_in_its_place():
     [
         (
             dict(cross__positions='alibi'),
-            'model.cross.positions='alibi' has no effect in cross-',
+            "model.cross.positions='alibi' has no effect in cross-",
         ),
         (
             dict(projections=False),
@@ -145,7 +145,7 @@ def test_what_is_named_stands_in_its_place():
         ),
         (
             dict(cross__attention='forgetting'),
-            'model.cross.attention='forgetting' supports only attention to earlier',
+            "model.cross.attention='forgetting' supports only attention to earlier",
         ),
         (
             dict(decoder__attention='forgetting', merged_attention=True),

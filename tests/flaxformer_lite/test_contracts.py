@@ -138,7 +138,7 @@ REFUSALS = (
     r'Change model\.num_heads, or that of the decoder or of cross-attention\.',
     r'model\.projections=False: this attention combines query heads, so its output is '
     r'narrower than d_model\. Set it to True\.',
-    r'model\.decoder\.attention='forgetting' supports only attention to earlier tokens '
+    r"model\.decoder\.attention='forgetting' supports only attention to earlier tokens "
     r'of the same text\. Leave model\.merged_attention=True out\.',
     r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of '
     '8, not .*',
