@@ -11,7 +11,6 @@ from experiments.errors import UserError
 from flaxformer_checkpoints.families._entries import Spec, written
 from flaxformer_lite.config import build, variants
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.config.spec import Component
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
@@ -58,7 +57,7 @@ def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
             model = model.with_fields(**{bias: True})  # zeros, by `with_biases`
     # PyTorch's ε is nearly the same; `_check_logits` measures its effect.
     if (
-        model.config.norm == Component.of('layer')
+        str(model.config.norm) == 'layer'
         and fields.get('norm') == 'layer(epsilon=1e-05)'
     ):
         model = model.with_fields(norm=fields['norm'])
@@ -161,7 +160,7 @@ def _without_scale_of_embeddings(model: Expressed) -> Expressed:
 def _without_scale_of_scores(model: Expressed) -> Expressed:
     config = model.config
     own = config.decoder.attention, config.cross.attention
-    if config.attention != Component.of('softmax') or any(own):
+    if str(config.attention) != 'softmax' or any(own):
         return model
     d_k = {
         'encoder': config.sizes('encoder').d_k,
