@@ -104,6 +104,7 @@ def override(config: ConfigDict, values: Mapping[str, Any]) -> None:
     for name, value in found.items():
         with user_errors(f'{name}: '):
             found[name] = plain(value, fields()[name].type)
+        check_value(name, fields()[name].kind, found[name])
     with config.ignore_type():  # the file may have given a field another type
         config.update_from_flattened_dict(found)
         for name, value in arguments.items():

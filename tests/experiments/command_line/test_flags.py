@@ -94,7 +94,7 @@ def test_overrides_are_values(file):
     assert flags.parse_overrides(argv) == settings.overrides
     assert flags.parse_overrides([]) == {}
     with pytest.raises(UserError, match='^model.d_ff must be of type int, not None$'):
-        flags.settings(str(file), values | {'model.d_ff': None})
+        flags.settings(str(file), {'model.d_ff': None})
     with pytest.raises(UserError, match='model.num_head.*did you mean'):
         flags.settings(str(file), {'model.num_head': 4})
 

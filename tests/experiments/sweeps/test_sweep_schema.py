@@ -188,7 +188,7 @@ def test_levels_and_tuned_values_may_be_classes(tmp_path):
     )
     assert list(sweep.arms) == ['layer, 2', 'layer, 8', f'{RMS}, 2', f'{RMS}, 8']
     assert sweep.tune.values == ('cross_entropy', FOCAL)
-    losses = [run.config.train.loss for run in sweep.trials[:2]]
+    losses = [str(run.config.train.loss) for run in sweep.trials[:2]]
     assert losses == ['cross_entropy', FOCAL]
     assert str(sweep.trials[1]) == f'layer, 2, {FOCAL}, seed 100'
 
@@ -200,7 +200,7 @@ def test_a_tuned_argument_of_an_object_is_replaced(tmp_path):
         "arms={'base': {}, 'named': {'train.loss': 'focal'}}, "
         "tune={'field': 'train.loss.gamma', 'values': list(np.arange(3, 5))}",
     )
-    assert [run.config.train.loss for run in sweep.trials] == [
+    assert [str(run.config.train.loss) for run in sweep.trials] == [
         *(f'{FOCAL}(gamma=3)', f'{FOCAL}(gamma=4)'),
         *('focal(gamma=3)', 'focal(gamma=4)'),
     ]
@@ -387,24 +387,6 @@ def test_what_cannot_be_is_refused_by_name(tmp_path, changes, message):
     with pytest.raises(UserError, match=message) as error:
         planning.load(write_sweep(tmp_path, **changes))
     assert 'heads' in str(error.value)  # the sweep's
-
-
-@pytest.mark.parametrize('field', ['overrides', 'arms', 'factors', 'published'])
-def test_fields_that_contain_themselves_are_refused_by_name(tmp_path, field):
-    file = tmp_path / 'heads.py'
-    file.write_text(f"""
-def get_config():
-    fields = {FIELDS!r}
-    nested = {{}}
-    nested['model'] = nested['train'] = nested
-    fields['{field}'] = nested
-    if '{field}' == 'factors':
-        del fields['arms']
-    return fields
-""")
-    message = f'heads.py: {field}.*: model.model.*nests deeper than 10 levels'
-    with pytest.raises(UserError, match=message):
-        planning.load(file)
 
 
 def test_the_config_of_a_run_is_not_taken_for_a_sweep(tmp_path):
