@@ -29,9 +29,9 @@ from flaxformer_lite import testing
         ('builtins.dict', 'builtins.dict cannot be a component. Give the path of'),
     ],
 )
-def test_the_command_names_what_is_no_part_in_one_short_line(part, message):
+def test_the_command_names_what_is_no_part_in_one_short_line(part, message, command):
     with pytest.raises(UserError, match=message) as caught:
-        check._kind_of(part)
+        command(check, part)
     assert len(str(caught.value)) < 200
 
 
