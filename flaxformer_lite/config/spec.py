@@ -317,9 +317,9 @@ def _of_python(spec: type | Dataclass) -> Component:
             f'{quote(spec)} is not a spec: give a text, such as '
             "'[local(window=64), softmax]', a class, or an object of a dataclass"
         )
-    cls, arguments = spec, {}
+    cls = spec if isinstance(spec, type) else type(spec)
+    arguments = {}
     if not isinstance(spec, type):
-        cls = type(spec)
         for field in dataclasses.fields(spec):
             value = getattr(spec, field.name, field.default)
             if field.init and field.name not in _OF_FLAX and value != field.default:
