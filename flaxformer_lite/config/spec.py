@@ -184,7 +184,7 @@ class Component:
         if folder is None or found.folder is folder:
             return found
         if found.listed and not folder.lists:
-            raise ValueError(f'{quote(found.text)} is a list. Give a single component.')
+            found._check_single()
         if found.listed == () and not folder.may_be_empty:
             raise ValueError(f'{quote(found.text)} names no component. Give one.')
         listed = found.listed and tuple(cls.of(x, folder) for x in found.listed)
@@ -212,13 +212,16 @@ class Component:
         Raises:
           ValueError: It doesn't exist or isn't of the folder's kind.
         """
-        if self.is_list:
-            raise ValueError(f'{quote(self.text)} is a list. Give a single component.')
+        self._check_single()
         if self.given is None:
             return self.folder.load(self.name) if self.folder else imported(self.name)
         if self.folder:
             self.folder.check_class(self.name, self.given)
         return self.given
+
+    def _check_single(self) -> None:
+        if self.is_list:
+            raise ValueError(f'{quote(self.text)} is a list. Give a single component.')
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -241,6 +244,7 @@ class Component:
           >>> str(Component.of('cosine(peak=1e-3)').with_arguments(peak=0.5))
           'cosine(peak=0.5)'
         """
+        self._check_single()
         arguments = {**self.arguments, **arguments}
         text = _text_of(self.name, arguments)
         return dataclasses.replace(self, text=text, arguments=arguments)

@@ -288,6 +288,8 @@ def test_arguments_of_a_component_are_replaced_or_added():
     assert replaced('local', window=3, spec='a b') == "local(window=3, spec='a b')"
     assert replaced('softmax') == 'softmax'
     assert replaced(Far(window=3), window=4) == 'spare_parts.Far(window=4)'
+    with pytest.raises(ValueError, match='is a list. Give a single component'):
+        replaced('[softmax, local]', window=3)
 
 
 def test_what_no_text_can_name_has_none():
