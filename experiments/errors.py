@@ -7,10 +7,9 @@ import traceback
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
-from pathlib import Path
 
 from flaxformer_lite.config import spec
+from flaxformer_lite.validation import Checked
 
 LONGEST = 1000  # characters of a line
 # C0, DEL and C1, controls that reorder text, and code points that are no characters.
@@ -80,10 +79,10 @@ def component_error(error: BaseException) -> tuple[str, str] | None:
 
     Returns a line that names the component, and the traceback of its code.
     """
-    cause = error
+    cause, package = error, None
     if isinstance(error, spec.ModuleError) and error.__cause__:
-        cause = error.__cause__
-    trace = own_traceback(cause)
+        cause, package = error.__cause__, error.name
+    trace = own_traceback(cause, package)
     if cause is not error:
         first = str(error)
     elif trace is None:
@@ -106,27 +105,35 @@ def is_of_component(error: BaseException) -> bool:
     return spec.__name__ not in modules and own_traceback(error) is not None
 
 
-def own_traceback(error: BaseException) -> types.TracebackType | None:
-    """Returns the traceback from the first frame of a user's code, if any."""
+def own_traceback(
+    error: BaseException, package: str | None = None
+) -> types.TracebackType | None:
+    """Returns the traceback from the first frame of a user's code, if any.
+
+    Args:
+      package: Defaults to the packages that define components.
+    """
+    packages = _packages_of_components() if package is None else {package}
     trace = error.__traceback__
-    while trace is not None and not _is_users(trace.tb_frame):
+    while trace is not None:
+        frame = trace.tb_frame
+        is_generated = frame.f_code.co_filename == '<string>'  # as of a dataclass
+        name = frame.f_globals.get('__name__', '')
+        if name.partition('.')[0] in packages and not is_generated:
+            return trace
         trace = trace.tb_next
-    return trace
+    return None
 
 
-def _is_users(frame: types.FrameType) -> bool:
-    """Returns whether a frame runs code of a user, or of a package with components."""
-    package, _, _ = frame.f_globals.get('__name__', '').partition('.')
-    file = frame.f_code.co_filename
-    if package in (*spec.OURS, *sys.stdlib_module_names) or file.startswith('<'):
-        return False
-    if not {'site-packages', 'dist-packages'} & set(Path(file).parts):
-        return True
-    return any(
-        entry.group.startswith('flaxformer_lite.')
-        and entry.value.startswith((f'{package}.', f'{package}:'))
-        for entry in metadata.entry_points()
-    )
+def _packages_of_components() -> set[str]:
+    """Returns the packages, outside this project, of the imported components."""
+    found = set()
+    classes: list[type] = [Checked]
+    while classes:
+        cls = classes.pop()
+        found.add(cls.__module__.partition('.')[0])
+        classes += cls.__subclasses__()
+    return found - set(spec.OURS)
 
 
 def line(error: object) -> str:

@@ -27,7 +27,11 @@ from flaxformer_lite.validation import did_you_mean, quote
 
 
 class ModuleError(ImportError):
-    """A user's module cannot be imported; the cause says why."""
+    """A user's module cannot be imported; the cause says why.
+
+    Attributes:
+      name: Its package.
+    """
 
 
 @runtime_checkable
@@ -423,7 +427,9 @@ def load_entry_point(group: str, name: str) -> Any:
         what = f'{type(error).__name__}: {error}'.removesuffix(': ')
         source = f' of {entry.dist.name}' if entry.dist else ''
         raise ModuleError(
-            f'the entry point {name} = {entry.value!r}{source} cannot be loaded: {what}'
+            f'the entry point {name} = {entry.value!r}{source} cannot be loaded: '
+            f'{what}',
+            name=entry.value.partition(':')[0].partition('.')[0],
         ) from error
 
 
@@ -453,7 +459,9 @@ def imported(name: str) -> Any:
         if isinstance(error, KeyboardInterrupt):
             raise
         what = f'{type(error).__name__}: {error}'.removesuffix(': ')
-        raise ModuleError(f'{module_name} cannot be imported: {what}') from error
+        raise ModuleError(
+            f'{module_name} cannot be imported: {what}', name=name.partition('.')[0]
+        ) from error
     found = getattr(module, class_name, None)
     if not callable(found):
         there = [key for key, value in vars(module).items() if callable(value)]

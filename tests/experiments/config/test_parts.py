@@ -470,24 +470,19 @@ def test_a_command_names_a_module_that_fails_above_its_traceback(
     assert not any('flaxformer_lite' in x for x in others)
 
 
-@pytest.mark.parametrize('has_components', [True, False])
-def test_an_error_belongs_to_an_installed_package_if_it_has_components(
-    has_components, tmp_path, monkeypatch
-):
-    group = 'flaxformer_lite.hooks' if has_components else 'console_scripts'
-    packages = tmp_path / 'site-packages'
-    info = packages / 'my_mall-1.0.dist-info'
-    info.mkdir(parents=True)
-    (packages / 'my_mall.py').write_text('def fail():\n    raise ValueError\n')
-    (info / 'METADATA').write_text('Name: my_mall\nVersion: 1.0\n')
-    (info / 'entry_points.txt').write_text(f'[{group}]\nremote = my_mall:fail\n')
-    monkeypatch.syspath_prepend(packages)
-    monkeypatch.delitem(sys.modules, 'my_mall', raising=False)
+@pytest.mark.parametrize('base', ['Hook', 'object'])
+def test_an_error_belongs_to_a_package_that_defines_components(base, world):
+    name = f'my_{base.lower()}'
+    (world('here') / f'{name}.py').write_text(
+        'from experiments.hooks.base import Hook\n'
+        f'class Mine({base}):\n    def fail(self):\n        raise ValueError\n'
+    )
+    mine = importlib.import_module(name).Mine()
     with pytest.raises(ValueError) as raised:
-        importlib.import_module('my_mall').fail()
-    # The frame of this test is a user's, too.
+        mine.fail()
+    # Without the frame of this module, which defines components, too.
     error = raised.value.with_traceback(raised.value.__traceback__.tb_next)
-    assert is_of_component(error) is has_components
+    assert is_of_component(error) is (base == 'Hook')
 
 
 def test_what_a_part_refuses_is_one_line(world):
