@@ -16,7 +16,7 @@ import sys
 
 from experiments import registries
 from experiments.command_line import console, flags
-from experiments.errors import UserError, user_errors
+from experiments.errors import UserError, own_traceback, user_errors
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.spec import Folder
 
@@ -55,7 +55,7 @@ def main() -> None:
             else:
                 findings = contracts.findings(args.part, kind)
         except (AttributeError, TypeError) as error:
-            if spec.own_traceback(error):
+            if own_traceback(error):
                 raise
             raise UserError(
                 f'{args.part}: a method returned a wrong type '

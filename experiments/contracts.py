@@ -63,15 +63,15 @@ def _of_processor(part: str) -> Findings:
 
 _EXAMINED: dict[str, Callable[[str], Findings]] = {
     'data': lambda part: source_findings(sources.load(part)),
-    'filters': lambda part: filter_findings(lambda: registries.FILTERS.make(part)),
+    'filters': lambda part: filter_findings(lambda: registries.make('filters', part)),
     'tokenizer': _of_tokenizer,
     'objective': lambda part: objective_findings(
-        registries.OBJECTIVES.make(part, pieces=PIECES)
+        registries.make('objective', part, pieces=PIECES)
     ),
     'optimizer': optax_specs.findings,
     'schedule': testing.schedule_findings,
     'loss': testing.loss_findings,
-    'hooks': lambda part: hook_findings(registries.HOOKS.make(part)),
+    'hooks': lambda part: hook_findings(registries.make('train.hooks', part)),
     'metrics': _of_metric,
     'decode': lambda part: testing.strategy_findings(generation.as_strategy(part)),
     'processors': _of_processor,

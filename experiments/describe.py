@@ -16,6 +16,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from experiments import registries
 from experiments.command_line import console, flags
 from experiments.config.schema import ExperimentConfig
 
@@ -74,7 +75,7 @@ def show_data(config: ExperimentConfig, folder: Path | None) -> None:
     from experiments.data import filters, sources
     from experiments.evaluation import overview
 
-    chosen = filters.make(config.filters)
+    chosen = registries.make_all('filters', config.filters)
     source = filters.apply(sources.load(config.data), chosen)
     if folder is None:
         print(overview.text(source))

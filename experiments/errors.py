@@ -4,10 +4,12 @@ import re
 import sys
 import textwrap
 import traceback
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flaxformer_lite.config import spec
+from flaxformer_lite.validation import Checked
 
 LONGEST = 1000  # characters of a line
 # C0, DEL and C1, controls that reorder text, and code points that are no characters.
@@ -36,7 +38,7 @@ def user_errors(before: str = '') -> Iterator[None]:
         yield
     except (ValueError, ModuleNotFoundError) as error:
         is_missing = isinstance(error, ModuleNotFoundError) and error.name
-        if is_missing or spec.is_of_part(error):
+        if is_missing or is_of_component(error):
             raise
         raise UserError(f'{before}{error}') from None
 
@@ -77,10 +79,10 @@ def component_error(error: BaseException) -> tuple[str, str] | None:
 
     Returns a line that names the component, and the traceback of its code.
     """
-    cause = error
+    cause, package = error, None
     if isinstance(error, spec.ModuleError) and error.__cause__:
-        cause = error.__cause__
-    trace = spec.own_traceback(cause)
+        cause, package = error.__cause__, error.name
+    trace = own_traceback(cause, package)
     if cause is not error:
         first = str(error)
     elif trace is None:
@@ -91,6 +93,47 @@ def component_error(error: BaseException) -> tuple[str, str] | None:
         first = f'{name} raised {type(error).__name__}: {error}'.removesuffix(': ')
     lines = traceback.format_exception(type(cause), cause, trace)
     return line(first), ''.join(lines)
+
+
+def is_of_component(error: BaseException) -> bool:
+    """Returns whether a user's component raised an error while it ran.
+
+    Errors while it is built don't count.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [frame.f_globals.get('__name__') for frame in frames]
+    return spec.__name__ not in modules and own_traceback(error) is not None
+
+
+def own_traceback(
+    error: BaseException, package: str | None = None
+) -> types.TracebackType | None:
+    """Returns the traceback from the first frame of a user's code, if any.
+
+    Args:
+      package: Defaults to the packages that define components.
+    """
+    packages = _packages_of_components() if package is None else {package}
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        is_generated = frame.f_code.co_filename == '<string>'  # as of a dataclass
+        name = frame.f_globals.get('__name__', '')
+        if name.partition('.')[0] in packages and not is_generated:
+            return trace
+        trace = trace.tb_next
+    return None
+
+
+def _packages_of_components() -> set[str]:
+    """Returns the packages, outside this project, of the imported components."""
+    found = set()
+    classes: list[type] = [Checked]
+    while classes:
+        cls = classes.pop()
+        found.add(cls.__module__.partition('.')[0])
+        classes += cls.__subclasses__()
+    return found - set(spec.OURS)
 
 
 def line(error: object) -> str:

@@ -32,9 +32,8 @@ def main() -> None:
     args = _parser().parse_args()
     _check_files(args)
     # Import JAX only after the flags, so that errors in flags show at once.
-    from experiments import metrics
+    from experiments import metrics, registries
     from experiments.config import search, user_modules
-    from experiments.data import objectives
     from experiments.evaluation import scores
     from experiments.evaluation.evaluator import Evaluator
     from experiments.evaluation.opened_run import OpenedRun
@@ -61,7 +60,7 @@ def main() -> None:
             user_modules.check_commands(usual.metrics, args.workdir, args.trust_code)
         same_decode = evaluation.decode == usual.decode
         saves = same_decode and not args.source and not args.dtype
-        objective = objectives.make(run.config.objective)
+        objective = registries.make('objective', run.config.objective, pieces=())
         targets = [target for _, target in source.directions()]
         evaluator = Evaluator(
             run.model,

@@ -110,7 +110,6 @@ def _check_runs(sweep: Sweep) -> None:
     import jax
 
     from experiments.config import check, components
-    from experiments.optimizers import optimizer
 
     jax.config.update('jax_platforms', 'cpu')  # leave the GPUs to the workers
     runs = sweep.all_runs
@@ -126,7 +125,7 @@ def _check_runs(sweep: Sweep) -> None:
         with prefix_errors(f'arm {run.arm!r}'):
             check.check_overrides(config, run.asked)
             if others in built:
-                optimizer.make(config)
+                components.make_optimizer(config)
             else:
                 components.build(config)
                 built.add(others)

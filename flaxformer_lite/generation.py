@@ -61,7 +61,7 @@ def as_processors(processors: Spec | None) -> tuple[Processor, ...]:
     Raises:
       ValueError: As `as_strategy`.
     """
-    found = Component(processors, PROCESSORS).entries if processors else ()
+    found = Component.of(processors, PROCESSORS).entries if processors else ()
     return tuple(entry.make() for entry in found)
 
 

@@ -3,10 +3,10 @@
     window: Annotated[int, Range(at_least=1)] = 16
     cell: Annotated[str, Choices('gru', 'lstm')] = 'gru'
 
-A `Checked` class validates its attributes when it is created, and `check` a single
-value.
+A `Checked` class validates its attributes when it is created, `check` a single value.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -40,32 +40,28 @@ class Range:
     below: float | None = None
 
     def check(self, name: str, value: Any, whole: bool) -> None:
-        number = value if whole else _float32(value)
-        allowed = []
-        refused = False
-        for bound, holds in _BOUNDS.items():
-            limit = getattr(self, bound)
-            if limit is None:
-                continue
-            allowed.append(f'{bound.replace("_", " ")} {limit}')
-            if not holds(number, limit if whole else _float32(limit)):
-                refused = True
-        if not refused:
-            allowed.append(self._fitting(value, whole))
-        if refused or allowed[-1]:
-            words = ' and '.join(allowed)
-            raise ValueError(f'{name} must be {words}, not {quote(value)}')
+        convert = int if whole else _float32
+        limits = {bound: getattr(self, bound) for bound in _BOUNDS}
+        is_within = all(
+            limit is None or _BOUNDS[bound](convert(value), convert(limit))
+            for bound, limit in limits.items()
+        )
+        fitting = self._fitting(value, whole) if is_within else ''
+        if fitting or not is_within:
+            allowed = ' and '.join(filter(None, [*self._bounds(), fitting]))
+            raise ValueError(f'{name} must be {allowed}, not {quote(value)}')
 
     def words(self) -> str:
         """Returns the bounds in words: `from 1 to 8`, `at least 0 and below 1`."""
         if self.at_least is not None and self.at_most is not None:
             return f'from {self.at_least} to {self.at_most}'
-        bounds = {bound: getattr(self, bound) for bound in _BOUNDS}
-        return ' and '.join(
-            f'{bound.replace("_", " ")} {limit}'
-            for bound, limit in bounds.items()
-            if limit is not None
-        )
+        return ' and '.join(self._bounds())
+
+    def _bounds(self) -> list[str]:
+        limits = {bound: getattr(self, bound) for bound in _BOUNDS}
+        return [
+            f'{x.replace("_", " ")} {y}' for x, y in limits.items() if y is not None
+        ]
 
     def _fitting(self, value: Any, whole: bool) -> str:
         # JAX treats an integer as an integer even where a float is expected.
@@ -139,11 +135,25 @@ def check(name: str, annotation: Any, value: Any) -> None:
         limit.check(name, value, whole=float not in kinds)
 
 
+@contextlib.contextmanager
+def naming(field: str):
+    """Prefixes the message of a ValueError with a field's name."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f'{field}: {error}') from None
+
+
 def limit_of(annotation: Any) -> Range | Choices | Pattern | None:
     for note in getattr(annotation, '__metadata__', ()):
         if isinstance(note, (Range, Choices, Pattern)):
             return note
     return None
+
+
+def is_literal(annotation: Any) -> bool:
+    """Returns whether an argument takes numbers, strings or booleans, as in a spec."""
+    return bool({int, float, str, bool} & set(types_of(annotation)))
 
 
 class Checked:

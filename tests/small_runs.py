@@ -123,7 +123,7 @@ def _shrunk_run(argv: list[str]) -> list[str]:
     overrides = [x for x in argv if x.startswith('--config.')]
     values = command_flags.parse_overrides(overrides)
     settings = command_flags.settings(config.partition('=')[2], values)
-    if settings.config.data.startswith(NOT_HERE):
+    if str(settings.config.data).startswith(NOT_HERE):
         return ['-m', 'experiments.describe', config, *overrides]
     fields = OF_A_PAGE | {k: v for k, v in given.items() if k not in ALWAYS}
     if not given.get('tokenizer', 'sentencepiece').startswith('sentencepiece'):

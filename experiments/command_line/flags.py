@@ -103,9 +103,6 @@ class Parser(argparse.ArgumentParser):
         known = [*self._option_string_actions, *self.overrides]
         for text in argv:
             flag = text.split('=')[0]
-            if flag in self._option_string_actions and text == f'{flag}=--':
-                # Python 3.11's argparse would parse it as an empty list.
-                raise UserError(f'{flag}: -- is not a value. Pass another.')
             if flag in known or OVERRIDE.match(flag):
                 continue
             if re.fullmatch('--?[a-zA-Z][^ ]*', flag):
@@ -118,16 +115,10 @@ class Parser(argparse.ArgumentParser):
         self._completes = True  # argcomplete parses the words before
         for flag in self.overrides:
             field = flag.removeprefix('--config.')
-            self.add_argument(flag, choices=_names(field) or None)
+            folder = registries.folder(field)
+            self.add_argument(flag, choices=folder and folder.names())
         argcomplete.autocomplete(self)
         sys.exit()
-
-
-def _names(field: str) -> list[str]:
-    if field in registries.FOLDERS:
-        return registries.FOLDERS[field].names()
-    variant = field.removeprefix('model.')
-    return variants.names(variant) if variant in variants.fields() else []
 
 
 def main(run: Callable[[], None]) -> None:
@@ -290,11 +281,9 @@ def _help(argv: Sequence[str]) -> str:
         '',
         'components; docs/reference/components/ lists their arguments:',
     ]
-    of_kind = {name: folder.names() for name, folder in registries.FOLDERS.items()}
-    for kind in variants.FOLDERS:
-        of_kind[f'model.{kind}'] = variants.names(kind)
-    for kind, names in of_kind.items():
-        lines.append(_row(kind, ', '.join(names)))
+    of_model = {f'model.{kind}': folder for kind, folder in variants.FOLDERS.items()}
+    for kind, folder in (registries.FOLDERS | of_model).items():
+        lines.append(_row(kind, ', '.join(folder.names())))
     lines.append('  model.decoder and model.cross accept the same variants')
     return '\n'.join(lines)
 

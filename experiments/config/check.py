@@ -6,7 +6,8 @@ import jax
 
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, user_errors
-from experiments.optimizers import optax_specs, optimizer
+from experiments.optimizers import optax_specs
+from experiments.optimizers.optimizer import ADAMS, BY_FIELDS
 from flaxformer_lite import testing
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.spec import Component
@@ -106,10 +107,9 @@ def unused_fields(config: ExperimentConfig) -> dict[str, str]:
             reasons.append(f'model.{field}={value}')
     for name in names:
         unused[f'model.{name}'] = ' and '.join(reasons)
-    with user_errors('optimizer.name: '):
-        name = config.optimizer.name.name
-    if name not in optimizer.BY_FIELDS:
-        for field in optimizer.ADAMS[:-1]:  # `optimizer.make` reports weight_decay
+    name = config.optimizer.name.name
+    if name not in BY_FIELDS:
+        for field in ADAMS[:-1]:  # `components.make_optimizer` reports weight_decay
             reason = f'optimizer.name={name} takes arguments of its own'
             unused[f'optimizer.{field}'] = reason
     arguments = set()

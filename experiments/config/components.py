@@ -2,24 +2,34 @@
 
 from typing import NamedTuple
 
-from experiments import hooks, metrics
+import optax
+
+from experiments import metrics, registries
 from experiments.config import search
-from experiments.config.schema import ExperimentConfig, takes_best
+from experiments.config.schema import ExperimentConfig, OptimizerConfig, takes_best
 from experiments.config.search import Decoding
-from experiments.data import filters, objectives, tokenizers
+from experiments.data import tokenizers
 from experiments.data.filters.base import Filter
 from experiments.data.objectives.base import Objective
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, user_errors
 from experiments.hooks.base import Hook
 from experiments.metrics.base import Metric
-from experiments.optimizers import frozen, optimizer
-from experiments.optimizers.optimizer import Optimizer
-from experiments.registries import SOURCES
+from experiments.optimizers import frozen, optax_specs
+from experiments.optimizers.optimizer import (
+    ADAMS,
+    BY_FIELDS,
+    LONG,
+    OF_ONE_LENGTH,
+    Optimizer,
+)
 from flaxformer_lite.config import build as model_build
+from flaxformer_lite.config.spec import Component
+from flaxformer_lite.init.base import Init
 from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
+from flaxformer_lite.training import schedules
 from flaxformer_lite.training.loss import as_loss
 
 
@@ -64,14 +74,10 @@ def build(
     _check_limits(config)
     with user_errors('data: '):
         # Check only the name: importing the module of a source can be slow.
-        SOURCES.check_name(config.data)
+        registries.SOURCES.check_name(config.data.name)
     with user_errors('train.loss: '):
         loss = as_loss(config.train.loss, teacher=config.train.teacher or None)
-    decoding = search.make(config.evaluation)
     tokenizer = tokenizers.make(config.tokenizer)
-    of_pairs = filters.make(config.filters)
-    objective = objectives.make(config.objective)
-    of_run = hooks.make(config.train.hooks)
     by_name = metrics.make(config.evaluation.metrics)
     source_vocab_size = None
     if vocab_size is None:
@@ -84,16 +90,16 @@ def build(
     _check_remat(config, model)
     return Components(
         tokenizer=tokenizer,
-        filters=of_pairs,
-        objective=objective,
-        hooks=of_run,
+        filters=registries.make_all('filters', config.filters),
+        objective=registries.make('objective', config.objective, pieces=()),
+        hooks=registries.make_all('train.hooks', config.train.hooks),
         metrics=by_name,
         best_metric=metrics.deciding(by_name, config.evaluation.best),
-        decoding=decoding,
+        decoding=search.make(config.evaluation),
         model=model,
         frozen=frozen.paths(config.train.freeze, model),
         loss=loss,
-        optimizer=optimizer.make(config),
+        optimizer=make_optimizer(config),
     )
 
 
@@ -137,3 +143,84 @@ def _check_remat(config: ExperimentConfig, model: Model) -> None:
             f'model.architecture={config.model.architecture} has no blocks to '
             'rematerialize. Leave it out.'
         ) from None
+
+
+def make_optimizer(config: ExperimentConfig) -> Optimizer:
+    """Resolves the optimizer and the schedule of a config.
+
+    `adam` is Kingma and Ba's (2015). `adamw` also subtracts learning rate ·
+    weight_decay · w from each weight w selected by `optax_specs.decays` (Loshchilov and
+    Hutter 2019). Both use the fields of `optimizer`; any other is optax's own.
+    """
+    settings = config.optimizer
+    component = _with_fields(settings)
+    name = component.name
+    if name != 'adamw' and settings.weight_decay:
+        fix = 'Choose adamw, or set weight_decay to 0.'
+        if name != 'adam':
+            fix = (
+                f'Write {name}(weight_decay={settings.weight_decay}) if the optimizer '
+                'supports it.'
+            )
+        raise UserError(
+            f'optimizer.weight_decay={settings.weight_decay} applies only to '
+            f'optimizer.name=adamw. {fix}'
+        )
+    if config.train.ema and name.startswith('contrib.schedule_free'):
+        raise UserError(
+            f'train.ema={config.train.ema}: optimizer.name={name} already averages the '
+            'parameters. Set train.ema to 0, or choose another optimizer.'
+        )
+    with user_errors('optimizer.schedule: '):
+        schedule = schedules.make(settings.schedule, config.model.d_model, LONG)
+    init = config.model.init
+    with user_errors('model.init: '):
+        has_lr_multipliers = bool(init and init.cls.lr_multiplier != Init.lr_multiplier)
+    if has_lr_multipliers:
+        _check_lr_multipliers(config, name, schedule)
+    return Optimizer(
+        optax_specs.resolve(component),
+        schedule,
+        settings.clip,
+        config.train.ema,
+        has_lr_multipliers,
+    )
+
+
+def _with_fields(settings: OptimizerConfig) -> Component:
+    """Returns the optimizer's component, with the fields of adam and adamw."""
+    component = settings.name
+    if component.name not in BY_FIELDS:
+        return component
+    names = ADAMS if component.name == 'adamw' else ADAMS[:-1]
+    for name in names:
+        if name in component.arguments:
+            raise UserError(
+                f'optimizer.name={component}: {component.name} takes {name} from the '
+                f'field optimizer.{name}. Set that field instead.'
+            )
+    return component.with_arguments(**{x: getattr(settings, x) for x in names})
+
+
+def check_rates(config: ExperimentConfig, made: Optimizer) -> None:
+    """Raises UserError for negative or infinite learning rates; names the step."""
+    steps = config.train.steps or LONG
+    with user_errors(f'optimizer.schedule={config.optimizer.schedule}: '):
+        schedules.check_rates(schedules.with_steps(made.schedule, steps), steps)
+
+
+def _check_lr_multipliers(
+    config: ExperimentConfig, name: str, schedule: optax.Schedule
+) -> None:
+    if name not in OF_ONE_LENGTH:
+        raise UserError(
+            f'optimizer.name={name} does not support the per-parameter learning rates '
+            f'of model.init={config.model.init}. Choose one of '
+            f'{", ".join(OF_ONE_LENGTH)}.'
+        )
+    if schedules.depends_on(schedule, 'd_model'):
+        raise UserError(
+            f'optimizer.schedule={config.optimizer.schedule} depends on d_model, and '
+            f'model.init={config.model.init} already scales learning rates with it. '
+            'Choose another, such as cosine(peak=1e-3).'
+        )

@@ -1,7 +1,6 @@
 """Loads config files and stored configs as an `ExperimentConfig`."""
 
 import contextlib
-import dataclasses
 import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from experiments import registries, storage
+from experiments import storage
 from experiments.config.schema import (
     ExperimentConfig,
     Field,
@@ -22,11 +21,11 @@ from experiments.config.schema import (
 from experiments.errors import UserError, prefix_errors, user_errors
 from flaxformer_lite import validation
 from flaxformer_lite.config import spec
+from flaxformer_lite.config.schema import of_flat
 from flaxformer_lite.config.spec import Component, Dataclass
 from flaxformer_lite.validation import quote
 
 CONFIG = 'config.json'  # in the directory of a run
-_DEEPEST = 10  # levels of nested fields
 VERSION_FIELD = 'schema_version'
 # If you add a field, raise the version, and let `_update` give the field the value that
 # keeps the behavior of earlier versions.
@@ -34,21 +33,14 @@ VERSION = 16
 _OLDEST = 13  # of release 0.3, the oldest whose runs can be read
 
 
-def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+def flatten(nested: Mapping[Any, Any], prefix: str = '') -> dict[str, Any]:
     """Returns `{'model.d_ff': 8}` for `{'model': {'d_ff': 8}}`."""
-    if prefix.count('.') > _DEEPEST:  # a mapping may contain itself
-        raise UserError(f'{prefix[:40]}…: nests deeper than {_DEEPEST} levels')
     flat = {}
     for key, value in nested.items():
-        if not isinstance(key, str):
-            raise UserError(
-                f'{prefix}{quote(key)}: a field name must be text, not '
-                f'{type(key).__name__}. Write it as in model.dropout.'
-            )
         if isinstance(value, Mapping):
             flat |= flatten(value, f'{prefix}{key}.')
         else:
-            flat[prefix + key] = value
+            flat[f'{prefix}{key}'] = value
     return flat
 
 
@@ -72,14 +64,13 @@ def fill(config: ConfigDict) -> None:
 
 
 def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
-    kind = validation.types_of(field.kind)[0]
     # Without the key, `ConfigDict.get` is slow: it searches for similar names.
     given: Any = part[key] if key in part else field.default
-    value = plain(given, kind)
+    value = plain(given, field.type)
     is_typed = key in part and part.get_type(key) is not type(None)
     if is_typed and type(value) is type(given):
         return  # other fields may refer to it
-    part[key] = placeholder(kind) if value is None else value
+    part[key] = placeholder(field.type) if value is None else value
 
 
 def plain(value: Any, kind: Any = None) -> Any:
@@ -107,24 +98,23 @@ def override(config: ConfigDict, values: Mapping[str, Any]) -> None:
     `optimizer.schedule.peak` sets an argument of the component that the field names,
     after all fields.
     """
-    found, arguments = {}, {}
-    for name, value in values.items():
-        if _is_argument(name):
-            arguments[name] = value
-            continue
-        check_names([name])
-        kind = fields()[name].kind
+    arguments = {name: x for name, x in values.items() if _is_argument(name)}
+    found = {name: x for name, x in values.items() if name not in arguments}
+    check_names(found)
+    for name, value in found.items():
         with user_errors(f'{name}: '):
-            found[name] = plain(value, validation.types_of(kind)[0])
-        check_value(name, kind, found[name])
+            found[name] = plain(value, fields()[name].type)
+        check_value(name, fields()[name].kind, found[name])
     with config.ignore_type():  # the file may have given a field another type
         config.update_from_flattened_dict(found)
         for name, value in arguments.items():
             field, _, argument = name.rpartition('.')
             given = operator.attrgetter(field)(config)
             with user_errors(f'{name}: '):
-                text = spec.replace(given, **{argument: plain(value)})
-            config.update_from_flattened_dict({field: text})
+                component = Component.of(given).with_arguments(
+                    **{argument: plain(value)}
+                )
+            config.update_from_flattened_dict({field: component.text})
 
 
 def _is_argument(name: str) -> bool:
@@ -148,18 +138,7 @@ def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
                 f'missing config field {name}. Set every field of the schema.'
             )
     with user_errors():  # errors of model fields, which the library raises
-        return _of_class(ExperimentConfig, values)
-
-
-def _of_class(kind: Any, values: Mapping[str, Any], prefix: str = '') -> Any:
-    made = {}
-    for field in dataclasses.fields(kind):
-        name = prefix + field.name
-        if dataclasses.is_dataclass(field.type):
-            made[field.name] = _of_class(field.type, values, f'{name}.')
-        else:
-            made[field.name] = values[name]
-    return kind(**made)
+        return of_flat(ExperimentConfig, values)
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -188,9 +167,7 @@ def read_stored(file: Path) -> dict[str, Any]:
         raise UserError(
             f'{file.parent}: not a run directory, because {reason}. Pass another.'
         )
-    config = storage.read_json(file)
-    if not isinstance(config, dict) or not config:
-        raise UserError(f'{file} is not the config of a run')
+    config = storage.read_json(file, dict[str, Any])
     version = config.pop(VERSION_FIELD, None)
     if type(version) is not int or not _OLDEST <= version <= VERSION:
         raise UserError(
@@ -199,15 +176,16 @@ def read_stored(file: Path) -> dict[str, Any]:
             'environment.json names.'
         )
     with prefix_errors(file), user_errors():
-        _check_keys(config)
         _check_sections(config)
         if version < VERSION:
             _update(config.get('model', {}), version)
-        _check_stored(flatten(config))
+        for name, value in flatten(config).items():
+            if name in fields():
+                check_value(name, fields()[name].kind, value)
     return config
 
 
-def _check_keys(nested: Mapping[str, Any]) -> None:
+def _check_sections(nested: Mapping[str, Any], prefix: str = '') -> None:
     """Raises UserError for a key with a dot, which could hide the value of a field."""
     for key, value in nested.items():
         if '.' in key:
@@ -215,26 +193,9 @@ def _check_keys(nested: Mapping[str, Any]) -> None:
                 f'the key {quote(key)} has a dot. Write the field in its section.'
             )
         if isinstance(value, dict):
-            _check_keys(value)
-
-
-def _check_sections(config: Mapping[str, Any]) -> None:
-    for name in sections():
-        part: Any = config
-        for section in name.split('.'):
-            part = part.get(section, {})
-        if not isinstance(part, dict):
-            raise UserError(f'{name} must be a section, not {validation.quote(part)}')
-
-
-def _check_stored(values: Mapping[str, Any]) -> None:
-    for name, field in fields().items():
-        if name in values:
-            validation.check(name, field.kind, values[name])
-    for name in part_fields():
-        if values.get(name) is not None:
-            with user_errors(f'{name}: '):
-                Component(values[name], registries.FOLDERS.get(name))
+            _check_sections(value, f'{prefix}{key}.')
+        elif prefix + key in sections():
+            raise UserError(f'{prefix}{key} must be a section, not {quote(value)}')
 
 
 def _passes_window_on(model: Mapping[str, Any]) -> bool:
@@ -242,7 +203,7 @@ def _passes_window_on(model: Mapping[str, Any]) -> bool:
     has_cross = model.get('architecture', 'encoder_decoder') == 'encoder_decoder'
     if not has_cross or model.get('merged_attention') or model.get('cross_attention'):
         return False
-    entries = Component(model.get('attention', 'softmax')).entries
+    entries = Component.of(model.get('attention', 'softmax')).entries
     return any(entry.name == 'local' for entry in entries)
 
 

@@ -2,20 +2,20 @@
 
 Checks, errors, `--help` and the table in the documentation are generated from the
 annotations: `Annotated[type, Range or Choices, help]`. If you add a field, also raise
-`load.VERSION`.
+`load.VERSION`, and write the table:
+
+python -m experiments.config.schema >docs/reference/configs.md
 """
 
 import dataclasses
 import functools
-import operator
 import typing
 from typing import Annotated, Any, NamedTuple
 
+from experiments import registries
 from experiments.errors import user_errors
-from experiments.registries import FOLDERS
 from flaxformer_lite import validation
-from flaxformer_lite.config import schema as model_schema
-from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.config.schema import ModelConfig, Section, checked, leaves
 from flaxformer_lite.config.spec import Component, Folder
 from flaxformer_lite.remat import Remat
 from flaxformer_lite.validation import (
@@ -36,10 +36,10 @@ SeedOrEmpty = Annotated[int | None, Range(at_least=0, below=2**32)]
 def check_value(name: str, annotation: Any, value: Any) -> None:
     """Raises UserError for an invalid value of a field or a flag."""
     with user_errors():
-        validation.check(name, annotation, value)
+        checked(name, annotation, value, registries.folder(name))
 
 
-class ConfigSection(model_schema.Section):
+class ConfigSection(Section):
     """Base class of the sections."""
 
     def __post_init__(self):
@@ -48,7 +48,7 @@ class ConfigSection(model_schema.Section):
 
     @classmethod
     def folder(cls, name: str) -> Folder | None:
-        return FOLDERS.get(name)
+        return registries.folder(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ class OptimizerConfig(ConfigSection):
     name: Annotated[
         Component,
         "adam, adamw or another Optax optimizer with its arguments: 'lion(b1=0.95)'",
-    ] = Component('adam')
+    ] = Component.of('adam')
     b1: Annotated[Rate, 'decay of the first moment; adam and adamw only'] = 0.9
     b2: Annotated[Rate, 'decay of the second moment; adam and adamw only'] = 0.98
     # With 0, a zero gradient would give 0 / 0.
@@ -107,7 +107,7 @@ class OptimizerConfig(ConfigSection):
     clip: Annotated[
         NotNegative, 'maximum global norm of the gradient; 0: no clipping'
     ] = 0.0
-    schedule: Annotated[Component, 'learning rate schedule'] = Component(
+    schedule: Annotated[Component, 'learning rate schedule'] = Component.of(
         'noam(warmup=4000)'
     )
 
@@ -131,7 +131,7 @@ class TrainConfig(ConfigSection):
     loss: Annotated[
         Component,
         "a file in flaxformer_lite/losses/; '[cross_entropy, z_loss]' is their sum",
-    ] = Component('cross_entropy(label_smoothing=0.1)')
+    ] = Component.of('cross_entropy(label_smoothing=0.1)')
     teacher: Annotated[
         str,
         'directory of the teacher run for the loss distillation',
@@ -170,7 +170,7 @@ class TrainConfig(ConfigSection):
         Component,
         "trackers, files in experiments/hooks/: '[tensorboard, wandb]' is both, '[]' "
         'none',
-    ] = Component('tensorboard')
+    ] = Component.of('tensorboard')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,13 +185,13 @@ class EvaluationConfig(ConfigSection):
     sets: Annotated[str, 'sets to score at the end, comma-separated; empty: all'] = ''
     metrics: Annotated[
         Component, 'metrics of translations: files in experiments/metrics/'
-    ] = Component('[bleu, chrf]')
+    ] = Component.of('[bleu, chrf]')
     best: Annotated[
         str, 'metric that selects the best checkpoints; empty: the first metric'
     ] = ''
     decode: Annotated[
         Component, 'decoding strategy: a file in flaxformer_lite/decoding/strategies/'
-    ] = Component('beam(beams=4, alpha=0.6)')
+    ] = Component.of('beam(beams=4, alpha=0.6)')
     processors: Annotated[
         Component | None,
         'logits processors: files in flaxformer_lite/decoding/processors/',
@@ -230,7 +230,7 @@ class ExperimentConfig(ConfigSection):
     """All fields of an experiment. Defaults: the paper's base model and training."""
 
     data: Annotated[Component, 'data source: a file in experiments/data/sources/'] = (
-        Component('tfds(name="wmt14_translate/de-en", source="en", target="de")')
+        Component.of('tfds(name="wmt14_translate/de-en", source="en", target="de")')
     )
     filters: Annotated[
         Component | None,
@@ -241,7 +241,7 @@ class ExperimentConfig(ConfigSection):
         Component,
         'tokenizer, a file in experiments/data/tokenizers/; in brackets, one for the '
         'source and one for the target',
-    ] = Component('sentencepiece(vocab_size=37000)')
+    ] = Component.of('sentencepiece(vocab_size=37000)')
     objective: Annotated[
         Component | None,
         'self-supervised objective on one side of the pairs, a file in '
@@ -269,21 +269,21 @@ class ExperimentConfig(ConfigSection):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
-    def get(self, name: str) -> Any:
-        """Returns the value of a field, such as `'train.steps'`."""
-        return operator.attrgetter(name)(self)
-
     def values(self) -> dict[str, Any]:
-        """Returns all values by name, in the order of `fields`."""
-        return {name: self.get(name) for name in fields()}
+        """Returns all values by name, in the order of `fields`; components as text."""
+        found = {name: self.get(name) for name in fields()}
+        return {k: x.text if isinstance(x, Component) else x for k, x in found.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Returns every field, nested, with components as text."""
-        return dataclasses.asdict(self, dict_factory=_with_texts)
-
-
-def _with_texts(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {k: str(v) if isinstance(v, Component) else v for k, v in fields}
+        nested: dict[str, Any] = {}
+        for name, value in self.values().items():
+            *within, key = name.split('.')
+            section = nested
+            for part in within:
+                section = section.setdefault(part, {})
+            section[key] = value
+        return nested
 
 
 class Field(NamedTuple):
@@ -293,21 +293,23 @@ class Field(NamedTuple):
     default: Any
     help: str  # its meaning in one line
 
+    @property
+    def is_component(self) -> bool:
+        return Component in validation.types_of(self.kind)
+
+    @property
+    def type(self) -> type:
+        """The type of the value in a config file."""
+        return str if self.is_component else validation.types_of(self.kind)[0]
+
 
 @functools.cache
 def fields() -> dict[str, Field]:
     """Returns all fields by name."""
     found = {}
-    for section, kind in {'': ExperimentConfig, **sections()}.items():
-        for field in dataclasses.fields(kind):
-            if not dataclasses.is_dataclass(field.type):
-                *_, meaning = typing.get_args(field.type)
-                name = f'{section}.{field.name}'.lstrip('.')
-                kind = model_schema.given_type(field.type)
-                default = field.default
-                if isinstance(default, Component):
-                    default = str(default)
-                found[name] = Field(kind, default, meaning)
+    for name, field in leaves(ExperimentConfig).items():
+        *_, meaning = typing.get_args(field.type)
+        found[name] = Field(field.type, field.default, meaning)
     return found
 
 
@@ -327,19 +329,13 @@ def _without_section(field: str) -> str:
 
 def part_fields() -> list[str]:
     """Returns the fields that name a component: `'data'`, `'model.attention'`."""
-    return [
-        x for x, field in fields().items() if type in validation.types_of(field.kind)
-    ]
+    return [name for name, field in fields().items() if field.is_component]
 
 
-def sections(kind: Any = ExperimentConfig, prefix: str = '') -> dict[str, Any]:
-    """Returns the classes of the sections by name: `model`, `model.decoder`, ...."""
-    found = {}
-    for field in dataclasses.fields(kind):
-        if dataclasses.is_dataclass(field.type):
-            name = prefix + field.name
-            found |= {name: field.type} | sections(field.type, f'{name}.')
-    return found
+def sections() -> list[str]:
+    """Returns the names of the sections: `model`, `model.decoder`, …."""
+    names = dict.fromkeys(name.rpartition('.')[0] for name in fields())
+    return list(filter(None, names))
 
 
 def allowed(kind: Any) -> str:
@@ -347,7 +343,7 @@ def allowed(kind: Any) -> str:
     limit = validation.limit_of(kind)
     kinds = validation.types_of(kind)
     words = ' or '.join(x.__name__ for x in kinds if x is not type(None))
-    if type in kinds:
+    if Component in kinds:
         words = 'a name'
     if isinstance(limit, Choices):
         words = ', '.join(limit.words)
@@ -382,3 +378,35 @@ def takes_best(config: ExperimentConfig) -> bool:
     Early stopping (`train.patience`) implies this.
     """
     return config.evaluation.average_of == 'best' or config.train.patience > 0
+
+
+_TABLE = """# The fields of a config
+
+Generated by `python -m experiments.config.schema >docs/reference/configs.md` from
+[`experiments/config/schema.py`](../../experiments/config/schema.py) and
+[`flaxformer_lite/config/schema.py`](../../flaxformer_lite/config/schema.py).
+
+A config file sets the fields that differ from their defaults. Override any field on the
+command line: `--config.model.num_heads=4`. The defaults are the paper's base model and
+training. `python -m experiments.run --config=… --help` lists the same fields with their
+values in a config, and the components that they can name.
+"""
+
+
+def markdown() -> str:
+    """Returns the documentation's table of all fields."""
+    lines = [_TABLE]
+    for section in ['', *sections()]:
+        if section:
+            lines += [f'## `{section}`', '']
+        lines += ['| field | default | may be | meaning |', '|---|---|---|---|']
+        for name, (kind, default, meaning) in fields().items():
+            if name.rpartition('.')[0] == section:
+                default = f'`{display(default)}`'
+                lines.append(f'| `{name}` | {default} | {allowed(kind)} | {meaning} |')
+        lines.append('')
+    return '\n'.join(lines)
+
+
+if __name__ == '__main__':
+    print(markdown(), end='')

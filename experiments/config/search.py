@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from experiments import registries
 from experiments.config.schema import EvaluationConfig
 from experiments.errors import user_errors
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
-from flaxformer_lite.generation import as_processors, as_strategy
+from flaxformer_lite.generation import as_processors
 
 if TYPE_CHECKING:
     from flaxformer_lite.ensembling import Ensemble
@@ -25,12 +26,13 @@ class Decoding(NamedTuple):
 
 def make(evaluation: EvaluationConfig) -> Decoding:
     """Builds the components of decoding."""
-    with user_errors('evaluation.decode: '):
-        strategy = as_strategy(evaluation.decode)
     with user_errors('evaluation.processors: '):
         processors = as_processors(evaluation.processors)
     return Decoding(
-        strategy, processors, evaluation.extra_length, evaluation.batch_tokens
+        registries.make('evaluation.decode', evaluation.decode),
+        processors,
+        evaluation.extra_length,
+        evaluation.batch_tokens,
     )
 
 

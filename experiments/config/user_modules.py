@@ -62,7 +62,7 @@ def packages(fields: Mapping[str, Any]) -> list[str]:
 def _modules_in(part: Any) -> set[str]:
     found = set()
     with contextlib.suppress(ValueError):  # reported when the field is checked
-        for entry in Component(part).entries:
+        for entry in Component.of(part).entries:
             module = entry.name.rpartition('.')[0]
             if module and module.partition('.')[0] not in _NOT_USERS:
                 found.add(module)
@@ -101,7 +101,7 @@ def check_commands(metrics: Spec, path: Path, trust_code: bool) -> None:
       metrics: Its `evaluation.metrics`.
     """
     with contextlib.suppress(ValueError):  # reported when the field is checked
-        for entry in Component(metrics).entries:
+        for entry in Component.of(metrics).entries:
             # By argument, because a class has several names.
             if 'command' in entry.arguments and not trust_code:
                 raise NeedsConsent(

@@ -1,29 +1,10 @@
 """Hooks that a run calls while it trains, one per module."""
 
-import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.errors import UserError, user_errors
 from experiments.hooks.base import Hook, RunInfo
-from experiments.registries import HOOKS
-from flaxformer_lite.config.spec import Component, Spec
-
-
-def make(spec: Spec) -> dict[str, Hook]:
-    """Builds the hooks of a list, `[tensorboard, wandb(project="near")]`, by spec."""
-    with user_errors('train.hooks: '):
-        entries = Component(spec, HOOKS).entries
-        found = {str(entry): entry.make() for entry in entries}
-    for name, hook in found.items():
-        is_missing = hook.package and importlib.util.find_spec(hook.package) is None
-        if is_missing:
-            raise UserError(
-                f'train.hooks={name} needs the package {hook.package}: pip install '
-                f'{hook.package}. Or leave it out.'
-            )
-    return found
 
 
 class Hooks:

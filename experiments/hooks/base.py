@@ -1,5 +1,6 @@
 """The base class of hooks."""
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -36,6 +37,14 @@ class Hook(Checked):
     """
 
     package: ClassVar[str] = ''
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.package and importlib.util.find_spec(self.package) is None:
+            raise ValueError(
+                f'{type(self).__name__} needs the package {self.package}: pip install '
+                f'{self.package}. Or leave it out.'
+            )
 
     def start(self, run: RunInfo) -> None:
         """Called once, before all other methods."""

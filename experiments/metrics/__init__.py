@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from experiments import registries
 from experiments.errors import UserError, user_errors
 from experiments.metrics.base import OF_MODELS, Metric
-from experiments.registries import METRICS
 from flaxformer_lite.config.spec import Component, Spec
 from flaxformer_lite.validation import quote
 
@@ -15,13 +15,12 @@ def by_name(spec: Spec) -> dict[str, Component]:
     Several metrics of one kind are named by their whole specs, without spaces, such as
     `bleu(tokenize='char')`.
     """
-    with user_errors('evaluation.metrics: '):
-        entries = Component(spec, METRICS).entries
+    entries = registries.entries('evaluation.metrics', spec)
     kinds = [entry.name.rpartition('.')[2] for entry in entries]
     found = {}
     for entry, kind in zip(entries, kinds, strict=True):
         is_alone = kinds.count(kind) == 1
-        name = kind if is_alone else ''.join(entry.split())
+        name = kind if is_alone else ''.join(entry.text.split())
         if name in (*found, *OF_MODELS):
             raise UserError(
                 f'evaluation.metrics={spec}: there is a metric {name} already. '

@@ -19,9 +19,11 @@ from flaxformer_lite.validation import quote
 def paths(pattern: str, model: Model) -> frozenset[str]:
     """Returns the paths of the model's frozen parameters.
 
-    Adapters (`model.dense`) leave all other parameters fixed. The pattern, that of
-    `train.freeze`, is searched in paths with separate layers, such as
-    'encoder/layer_0/feed_forward/up/kernel', also if the model scans its layers.
+    Adapters (`model.dense`) leave all other parameters fixed.
+
+    Args:
+      pattern: `train.freeze`. It is searched in paths with separate layers, such as
+        'encoder/layer_0/feed_forward/up/kernel', also if the model scans its layers.
     """
     held = frozenset()
     if model.dense.trained_parameters:

@@ -1,5 +1,6 @@
 """Optimizers from specs: optax's `lion(b1=0.95)`, `contrib.muon`, `my_parts.mine`."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -10,12 +11,11 @@ import jax.numpy as jnp
 import optax
 
 from experiments.errors import UserError, user_errors
-from experiments.optimizers import matrices
+from experiments.optimizers import soap
 from experiments.optimizers.normalized import normalized_adam
-from experiments.optimizers.soap import soap
 from flaxformer_lite import testing
-from flaxformer_lite.config.spec import Component, Spec, imported
-from flaxformer_lite.validation import did_you_mean
+from flaxformer_lite.config.spec import Component, Spec
+from flaxformer_lite.validation import did_you_mean, quote
 
 CONTRIB = 'contrib.'
 # Unsupported: these need more than a gradient (the loss itself, per-example gradients,
@@ -29,26 +29,26 @@ _LEFT_OUT = frozenset(
 def findings(spec: Spec) -> list[testing.Finding]:
     """Returns violated contracts of an optimizer, at a constant learning rate."""
     with user_errors('optimizer.name: '):
-        named = Component(spec)
-    component = resolve(named.name, named.arguments)
+        component = Component.of(spec)
+    component = resolve(component)
     return testing.optimizer_findings(lambda: make(component, _RATE))
 
 
-def resolve(name: str, arguments: dict[str, Any]) -> Component:
+def resolve(component: Component) -> Component:
     """Finds an optimizer of optax or of a user's module, and tries an update.
 
     A dotted name is a function or class of a user's module. It is called with
     `learning_rate`, and with `mask` if it accepts that.
     """
+    name = component.name
     of_optax = makers()
     if '.' not in name.removeprefix(CONTRIB) and name not in of_optax:
         raise UserError(
-            f'optimizer.name must be one of {", ".join(of_optax)}, not {name!r}'
-            f'{did_you_mean(name, of_optax)}'
+            f'optimizer.name must be one of {", ".join(of_optax)}, not '
+            f'{quote(component.text)}{did_you_mean(name, of_optax)}'
         )
+    component = dataclasses.replace(component, given=of_optax.get(name))
     with user_errors('optimizer.name: '):
-        function = of_optax.get(name) or imported(name)
-        component = Component.of(name, arguments, function)
         if not component.accepted(learning_rate=_RATE):
             raise ValueError(f'{name} must take learning_rate, a schedule')
         component.check(_GIVEN)
@@ -87,17 +87,17 @@ def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
                 continue
             if 'learning_rate' in inspect.signature(function).parameters:
                 found[prefix + name] = function
-    found |= {'normalized_adam': normalized_adam, 'soap': soap}
+    found |= {'normalized_adam': normalized_adam, 'soap': soap.soap}
     return {name: maker for name, maker in found.items() if name not in _LEFT_OUT}
 
 
 def decays(params: Any) -> Any:
-    """Returns True for parameters with weight decay: `matrices.NAMES`.
+    """Returns True for parameters with weight decay: `soap.NAMES`.
 
     These have many entries, can overfit, and have the least effect at 0.
     """
     return jax.tree_util.tree_map_with_path(
-        lambda path, w: path[-1].key in matrices.NAMES, params
+        lambda path, w: path[-1].key in soap.NAMES, params
     )
 
 
@@ -109,7 +109,7 @@ def _dimensions(params: Any) -> Any:
     """
 
     def of_leaf(path, x):
-        axes = matrices.axes([entry.key for entry in path], x.ndim)
+        axes = soap.matrix_axes([entry.key for entry in path], x.ndim)
         return axes and optax.contrib.MuonDimensionNumbers(*axes)
 
     return jax.tree_util.tree_map_with_path(of_leaf, params)

@@ -7,11 +7,8 @@ from typing import Any
 import jax
 import optax
 
-from experiments.config.schema import ExperimentConfig, OptimizerConfig
-from experiments.errors import UserError, user_errors
 from experiments.optimizers import eval_params, optax_specs
 from flaxformer_lite.config.spec import Component
-from flaxformer_lite.init.base import Init
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import schedules
@@ -25,7 +22,7 @@ ADAMS = ('b1', 'b2', 'eps', 'weight_decay')
 # Optimizers whose step size depends on the learning rate, not on the gradient's size.
 # An initialization's learning rates apply to them. Scaling updates would also break the
 # sequences that schedule-free optimizers keep.
-_OF_ONE_LENGTH = (
+OF_ONE_LENGTH = (
     'adabelief adam adamax adamaxw adamw amsgrad lion radam sign_sgd signum yogi'
 ).split()
 # Optimizers that update each entry from its own gradients, so stacked layers make no
@@ -82,83 +79,6 @@ class Optimizer:
         if self.ema:
             update = eval_params.with_ema(update, self.ema)
         return update, schedule
-
-
-def make(config: ExperimentConfig) -> Optimizer:
-    """Resolves the optimizer and the schedule of a config.
-
-    `adam` is Kingma and Ba's (2015). `adamw` also subtracts learning rate ·
-    weight_decay · w from each weight w selected by `optax_specs.decays` (Loshchilov and
-    Hutter 2019). Both use the fields of `optimizer`; any other is optax's own.
-    """
-    settings = config.optimizer
-    name, arguments = _named(settings)
-    if name != 'adamw' and settings.weight_decay:
-        mend = 'Choose adamw, or set weight_decay to 0.'
-        if name != 'adam':
-            mend = (
-                f'Write {name}(weight_decay={settings.weight_decay}) if the optimizer '
-                'supports it.'
-            )
-        raise UserError(
-            f'optimizer.weight_decay={settings.weight_decay} applies only to '
-            f'optimizer.name=adamw. {mend}'
-        )
-    if config.train.ema and name.startswith('contrib.schedule_free'):
-        raise UserError(
-            f'train.ema={config.train.ema}: optimizer.name={name} already averages the '
-            'parameters. Set train.ema to 0, or choose another optimizer.'
-        )
-    with user_errors('optimizer.schedule: '):
-        schedule = schedules.make(settings.schedule, config.model.d_model, LONG)
-    init = config.model.init
-    with user_errors('model.init: '):
-        has_lr_multipliers = bool(init and init.cls.lr_multiplier != Init.lr_multiplier)
-    if has_lr_multipliers:
-        _check_lr_multipliers(config, name, schedule)
-    component = optax_specs.resolve(name, arguments)
-    return Optimizer(
-        component, schedule, settings.clip, config.train.ema, has_lr_multipliers
-    )
-
-
-def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
-    with user_errors('optimizer.name: '):
-        name, arguments = settings.name.name, settings.name.arguments
-    if name not in BY_FIELDS:
-        return name, arguments
-    fields = ADAMS if name == 'adamw' else ADAMS[:-1]
-    for field in fields:
-        if field in arguments:
-            raise UserError(
-                f'optimizer.name={settings.name}: {name} takes {field} from the field '
-                f'optimizer.{field}. Set that field instead.'
-            )
-    return name, arguments | {field: getattr(settings, field) for field in fields}
-
-
-def check_rates(config: ExperimentConfig, made: Optimizer) -> None:
-    """Raises UserError for negative or infinite learning rates; names the step."""
-    steps = config.train.steps or LONG
-    with user_errors(f'optimizer.schedule={config.optimizer.schedule}: '):
-        schedules.check_rates(schedules.with_steps(made.schedule, steps), steps)
-
-
-def _check_lr_multipliers(
-    config: ExperimentConfig, name: str, schedule: optax.Schedule
-) -> None:
-    if name not in _OF_ONE_LENGTH:
-        raise UserError(
-            f'optimizer.name={name} does not support the per-parameter learning rates '
-            f'of model.init={config.model.init}. Choose one of '
-            f'{", ".join(_OF_ONE_LENGTH)}.'
-        )
-    if schedules.depends_on(schedule, 'd_model'):
-        raise UserError(
-            f'optimizer.schedule={config.optimizer.schedule} depends on d_model, and '
-            f'model.init={config.model.init} already scales learning rates with it. '
-            'Choose another, such as cosine(peak=1e-3).'
-        )
 
 
 def _scale_by_multipliers(model: Model) -> Any:

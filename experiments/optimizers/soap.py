@@ -2,15 +2,20 @@
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.optimizers import matrices
 from flaxformer_lite.validation import Epsilon, NotNegative, Rate, Size
 
+# Embeddings and the matrix of logits, which have a row per token of the vocabulary.
+TABLES = ('embedding', 'source_embedding', 'output')
+NAMES = ('kernel', *TABLES, 'lora_a', 'lora_b')
+
+Axes = tuple[int, ...]
 _AXES = {'rows': -2, 'columns': -1}
 # Products of rounded numbers would make eigenbases less orthogonal.
 _matmul = functools.partial(jnp.matmul, precision='highest')
@@ -108,6 +113,25 @@ def soap(
     )
 
 
+def matrix_axes(names: Sequence[Any], ndim: int) -> tuple[Axes, Axes] | None:
+    """Returns the axes of a kernel's inputs and outputs, or None for other parameters.
+
+    The heads of an attention form one matrix: query kernels are d_model × (h d_k). The
+    first axis of an expert's kernel, the expert, is in neither.
+
+    Args:
+      names: The path of the parameter.
+      ndim: Its number of axes.
+    """
+    if names[-1] != 'kernel' or ndim < 2:
+        return None
+    if 'experts' in names:
+        return (1,), (2,)
+    inputs = ndim - 1 if 'out_proj' in names else 1
+    every = tuple(range(ndim))
+    return every[:inputs], every[inputs:]
+
+
 def _sides(max_size, path, x):
     shape = _matrix_shape(path, x)
     if shape is None:
@@ -115,7 +139,7 @@ def _sides(max_size, path, x):
     sides = {}
     for name, axis in _AXES.items():
         size = shape[axis]
-        is_vocabulary = name == 'rows' and path[-1].key in matrices.TABLES
+        is_vocabulary = name == 'rows' and path[-1].key in TABLES
         if size <= max_size and not is_vocabulary:
             zeros = jnp.zeros((*shape[:-2], size, size), x.dtype)
             sides[name] = Side(zeros, zeros)
@@ -125,9 +149,9 @@ def _sides(max_size, path, x):
 def _matrix_shape(path, x):
     """Returns the shape as a matrix, or as several of experts; None for others."""
     names = [entry.key for entry in path]
-    axes = matrices.axes(names, x.ndim)
+    axes = matrix_axes(names, x.ndim)
     if axes is None:
-        return x.shape if x.ndim == 2 and names[-1] in matrices.NAMES else None
+        return x.shape if x.ndim == 2 and names[-1] in NAMES else None
     rows, columns = (math.prod(x.shape[i] for i in of_side) for of_side in axes)
     return (*x.shape[: axes[0][0]], rows, columns)
 

@@ -122,7 +122,7 @@ def _by_phenomenon(found: Translated) -> Mapping[str, Sequence[int]]:
 
     pairs = [(x, y) for x, (y, *_) in zip(found.sources, found.references, strict=True)]
     with contextlib.suppress(UserError, ValueError):  # no longer a source
-        component = Component(found.data, SOURCES)
+        component = Component.of(found.data, SOURCES)
         # A report imports no code that a run names.
         if '.' in component.name or component.cls.groups is Source.groups:
             return {}

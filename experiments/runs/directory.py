@@ -133,7 +133,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def is_converted(config: Config) -> bool:
-    entries = Component(config.get('tokenizer', 'sentencepiece')).entries
+    entries = Component.of(config.get('tokenizer', 'sentencepiece')).entries
     keeps_files = any(
         entry.name == 'huggingface' and not entry.arguments.get('path')
         for entry in entries

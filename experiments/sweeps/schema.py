@@ -317,7 +317,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     if isinstance(values.get('tune'), dict):
         with user_errors('tune: '):
             tuning = _with_tuples(values['tune'])
-            values['tune'] = Component.of('tuning', tuning, Tuning).make()
+            values['tune'] = Component('', 'tuning', tuning, given=Tuning).make()
     further = ()
     if 'measure' in values:
         values['measure'], *further = _measures(values['measure'])
@@ -328,7 +328,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     share = 0.0
     if isinstance(values.get('margin'), str):
         share = _share(values.pop('margin'))
-    Component.of('sweep', values, Sweep).check(NOT_OF_THE_FILE)
+    Component('', 'sweep', values, given=Sweep).check(NOT_OF_THE_FILE)
     values |= {'margin_share': share, 'name': name, 'digest': digest, 'until': until}
     values['further'] = tuple(further)
     if values.get('factors'):
@@ -364,10 +364,10 @@ def _measures(stated: Any) -> list[Measure]:
 
 def _until(seeds: str) -> Until:
     with user_errors('seeds: '):
-        named = Component(seeds)
+        named = Component.of(seeds)
         if named.name != 'until':
-            raise ValueError(f'must be a list or until(…), not {quote(named.name)}.')
-        return Component.of('until', named.arguments, Until).make()
+            raise ValueError(f'must be a list or until(…), not {quote(seeds)}.')
+        return dataclasses.replace(named, given=Until).make()
 
 
 def _with_tuples(values: Fields) -> Fields:

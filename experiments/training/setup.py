@@ -27,7 +27,6 @@ from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.sets import Pairs
 from experiments.hooks.base import Hook
 from experiments.metrics.base import Metric
-from experiments.optimizers import optimizer
 from experiments.runs import directory, environment, warm_start
 from experiments.runs.warm_start import Origin, WarmStart
 from experiments.runtime import accelerators, compilation, mesh
@@ -91,7 +90,7 @@ def prepare(
     cache = compilation.use_cache()
     # Report errors of the config before loading the data.
     made = components.build(config)
-    optimizer.check_rates(config, made.optimizer)
+    components.check_rates(config, made.optimizer)
     origin = find_origin(config, path, made.tokenizer)
     devices = mesh.make_mesh(**vars(config.mesh))
     check.check_backend(config)
@@ -162,7 +161,7 @@ def check_plan(config: ExperimentConfig, path: Path, state: str) -> None:
       state: The state of the run's directory, from `check_directory`.
     """
     made = components.build(config)
-    optimizer.check_rates(config, made.optimizer)
+    components.check_rates(config, made.optimizer)
     if state == directory.GOES_FURTHER:
         check_may_go_on(config, made.optimizer.schedule)
     origin = find_origin(config, path, made.tokenizer)
@@ -357,7 +356,7 @@ def _programs(
     """Returns the programs, and the peak that they take as an argument."""
     peak = made.optimizer.peak
     if peak is not None:
-        one = spec.replace(config.optimizer.schedule, peak=1.0)
+        one = config.optimizer.schedule.with_arguments(peak=1.0)
         settings = dataclasses.replace(config.optimizer, schedule=one)
         config = dataclasses.replace(config, optimizer=settings)
         peak = mesh.put(np.float32(peak), devices.everywhere())

@@ -16,7 +16,6 @@ from flaxformer_lite.layers.stack import EntityEncoder, Stack
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sizes import Role, Sizes
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
-from flaxformer_lite.validation import quote
 
 
 def model(
@@ -221,7 +220,7 @@ class Parts:
         if merged and type(block).attend_to_self is not Block.attend_to_self:
             field = self.config.deciding_field('block', role)
             raise ValueError(
-                f'model.{field}={quote(self.config.get(field))} has no self-attention '
+                f"model.{field}='{self.config.get(field)}' has no self-attention "
                 'to merge with cross-attention. Leave model.merged_attention=True out.'
             )
         return block
@@ -247,7 +246,7 @@ class Parts:
         named = self.config.cross.positions
         if not positions.in_attention and named.name != 'none':
             raise ValueError(
-                f'model.cross.positions={named!r} has no effect in cross-attention. '
+                f"model.cross.positions='{named}' has no effect in cross-attention. "
                 'Choose positions that act on queries and keys, such as rotary or '
                 'shaw, or none.'
             )
@@ -282,7 +281,7 @@ class Parts:
         if merged:
             fix = 'Leave model.merged_attention=True out.'
         raise ValueError(
-            f'model.{field}={quote(self.config.get(field))} supports only attention to '
+            f"model.{field}='{self.config.get(field)}' supports only attention to "
             f'earlier tokens of the same text. {fix}'
         )
 

@@ -6,22 +6,23 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from flaxformer_lite import validation
-from flaxformer_lite.config.spec import Component, Folder, Spec
+from flaxformer_lite.config.spec import Component, Folder
 from flaxformer_lite.sizes import Role, Sizes
 from flaxformer_lite.validation import Choices, Range, Rate
 
 # Axes of x_BTD along which dropout masks are shared.
 DROPOUT_AXES = {'elements': (), 'tokens': (-1,)}
 
-# The folder and the base class of each kind of field.
+# The folder and the base class of each kind of field. A list is a pattern over layers;
+# one object of the kinds without lists serves all layers.
 FOLDERS = {
     'architecture': Folder('flaxformer_lite.models', 'Model'),
-    'attention': Folder('flaxformer_lite.attention', 'Attention'),
-    'positions': Folder('flaxformer_lite.positions', 'Positions'),
-    'norm': Folder('flaxformer_lite.norms', 'Norm'),
-    'residual': Folder('flaxformer_lite.residual', 'Residual'),
-    'feed_forward': Folder('flaxformer_lite.feed_forward', 'FeedForward'),
-    'block': Folder('flaxformer_lite.layers.blocks', 'Block'),
+    'attention': Folder('flaxformer_lite.attention', 'Attention', lists=True),
+    'positions': Folder('flaxformer_lite.positions', 'Positions', lists=True),
+    'norm': Folder('flaxformer_lite.norms', 'Norm', lists=True),
+    'residual': Folder('flaxformer_lite.residual', 'Residual', lists=True),
+    'feed_forward': Folder('flaxformer_lite.feed_forward', 'FeedForward', lists=True),
+    'block': Folder('flaxformer_lite.layers.blocks', 'Block', lists=True),
     'init': Folder('flaxformer_lite.init', 'Init'),
     'dense': Folder('flaxformer_lite.layers.dense', 'Dense'),
 }
@@ -34,43 +35,75 @@ DEPTH = Range(at_least=1, at_most=1000)
 HEADS = Range(at_least=1, at_most=2**16)
 
 
-def given_type(annotation: Any) -> Any:
-    """Returns the type of a field's value in a config: a spec for a component."""
+def folder(field: str) -> Folder:
+    """Returns the folder of a field: that of `'norm'` for `'decoder.norm'`."""
+    return FOLDERS[field.rpartition('.')[2]]
+
+
+def leaves(section: Any, prefix: str = '') -> dict[str, dataclasses.Field]:
+    """Returns the fields of a section by name, with those of its sections."""
+    found = {}
+    for field in dataclasses.fields(section):
+        name = prefix + field.name
+        if dataclasses.is_dataclass(field.type):
+            found |= leaves(field.type, f'{name}.')
+        else:
+            found[name] = field
+    return found
+
+
+def of_flat(section: Any, values: Mapping[str, Any], prefix: str = '') -> Any:
+    """Returns a section with values by name; others have their defaults."""
+    given = {}
+    for field in dataclasses.fields(section):
+        name = prefix + field.name
+        if dataclasses.is_dataclass(field.type):
+            given[field.name] = of_flat(field.type, values, f'{name}.')
+        elif name in values:
+            given[field.name] = values[name]
+    return section(**given)
+
+
+def checked(
+    name: str, annotation: Any, value: Any, folder: Folder | None = None
+) -> Any:
+    """Returns the value of a field; a spec becomes a `Component` of the folder.
+
+    Raises:
+      ValueError: The value is invalid, or the spec is malformed; names the field.
+    """
     kinds = validation.types_of(annotation)
     if Component not in kinds:
-        return annotation
-    return Spec | None if type(None) in kinds else Spec
+        validation.check(name, annotation, value)
+        return value
+    if value is None and type(None) in kinds:
+        return None
+    with validation.naming(name):
+        return Component.of(value, folder)
 
 
 class Section:
-    """A section of the config, a dataclass whose fields are checked.
-
-    A spec given for a component's field becomes a `Component`.
-    """
+    """A section of the config, a dataclass whose fields are checked."""
 
     NAME: ClassVar[str] = ''  # in error messages
 
     def __post_init__(self):
         # Sections are dataclasses, but this base class is not.
         for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
-            if dataclasses.is_dataclass(field.type):
-                continue
-            name = f'{self.NAME}.{field.name}'.lstrip('.')
-            value = getattr(self, field.name)
-            validation.check(name, given_type(field.type), value)
-            if value is not None and Component in validation.types_of(field.type):
-                object.__setattr__(self, field.name, self._component(name, value))
+            if not dataclasses.is_dataclass(field.type):
+                name = f'{self.NAME}.{field.name}'.lstrip('.')
+                value = getattr(self, field.name)
+                value = checked(name, field.type, value, self.folder(name))
+                object.__setattr__(self, field.name, value)
+
+    def get(self, name: str) -> Any:
+        """Returns the value of a field, such as `'decoder.norm'`."""
+        return operator.attrgetter(name)(self)
 
     @classmethod
     def folder(cls, name: str) -> Folder | None:
         """Returns the folder of a component's field, such as `'model.norm'`."""
-        return FOLDERS[name.rpartition('.')[2]]
-
-    def _component(self, name: str, spec: Spec) -> Component:
-        try:
-            return Component(spec, self.folder(name))
-        except ValueError as error:
-            raise ValueError(f'{name}: {error}') from None
+        return FOLDERS.get(name.rpartition('.')[2])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +146,7 @@ class CrossConfig(Section):
     ] = None
     positions: Annotated[
         Component, 'a file in positions/ that acts on queries and keys'
-    ] = Component('none')
+    ] = Component.of('none')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +155,7 @@ class ModelConfig(Section):
 
     NAME = 'model'
 
-    architecture: Annotated[Component, 'a file in models/'] = Component(
+    architecture: Annotated[Component, 'a file in models/'] = Component.of(
         'encoder_decoder'
     )
 
@@ -140,7 +173,7 @@ class ModelConfig(Section):
     ] = None
     d_ff: Annotated[int, WIDTH, 'inner width of the feed-forward network'] = 2048
 
-    attention: Annotated[Component, 'a file in attention/'] = Component('softmax')
+    attention: Annotated[Component, 'a file in attention/'] = Component.of('softmax')
     projections: Annotated[
         bool,
         'False: self-attention has no projections, each head is a slice of d_model',
@@ -148,20 +181,20 @@ class ModelConfig(Section):
     attention_bias: Annotated[
         bool, 'biases of the query, key, value and output projections'
     ] = False
-    positions: Annotated[Component, 'a file in positions/'] = Component('sinusoidal')
+    positions: Annotated[Component, 'a file in positions/'] = Component.of('sinusoidal')
     continuous_positions: Annotated[
         bool, "the decoder's positions continue those of the encoder"
     ] = False
     merged_attention: Annotated[
         bool, 'one softmax over target and source instead of two attention sublayers'
     ] = False
-    norm: Annotated[Component, 'a file in norms/'] = Component('layer')
+    norm: Annotated[Component, 'a file in norms/'] = Component.of('layer')
     norm_embeddings: Annotated[bool, 'normalize embeddings after adding positions'] = (
         False
     )
-    residual: Annotated[Component, 'a file in residual/'] = Component('post_norm')
-    feed_forward: Annotated[Component, 'a file in feed_forward/'] = Component('relu')
-    block: Annotated[Component, 'a file in layers/blocks/'] = Component('sequential')
+    residual: Annotated[Component, 'a file in residual/'] = Component.of('post_norm')
+    feed_forward: Annotated[Component, 'a file in feed_forward/'] = Component.of('relu')
+    block: Annotated[Component, 'a file in layers/blocks/'] = Component.of('sequential')
     scan_layers: Annotated[
         bool, 'run layers in a loop, so that compile time does not grow with depth'
     ] = False
@@ -229,22 +262,12 @@ class ModelConfig(Section):
 
     def with_values(self, values: Mapping[str, Any]) -> 'ModelConfig':
         """Returns a config with other values, such as `{'decoder.norm': 'rms'}`."""
-        known = fields()
-        of_section: dict[str, dict[str, Any]] = {}
-        for name, value in values.items():
+        known = leaves(ModelConfig)
+        for name in values:
             if name not in known:
                 hint = validation.did_you_mean(name, known)
                 raise ValueError(f'unknown model field {name!r}{hint}')
-            section, _, field = name.rpartition('.')
-            of_section.setdefault(section, {})[field] = value
-        changed = of_section.pop('', {})
-        for section, new in of_section.items():
-            changed[section] = dataclasses.replace(getattr(self, section), **new)
-        return dataclasses.replace(self, **changed)
-
-    def get(self, name: str) -> Any:
-        """Returns the value of a field, such as `'decoder.norm'`."""
-        return operator.attrgetter(name)(self)
+        return of_flat(ModelConfig, {x: self.get(x) for x in known} | dict(values))
 
     def fields_of(self, name: str, role: str) -> list[str]:
         """Returns the fields that a stack reads for a value; the last one decides.
@@ -312,11 +335,4 @@ class ModelConfig(Section):
 
 def fields() -> list[str]:
     """Returns the names of all fields: `'norm'`, …, `'decoder.norm'`, …."""
-    names = []
-    for field in dataclasses.fields(ModelConfig):
-        if dataclasses.is_dataclass(field.type):
-            inner = dataclasses.fields(field.type)
-            names += [f'{field.name}.{x.name}' for x in inner]
-        else:
-            names.append(field.name)
-    return names
+    return list(leaves(ModelConfig))

@@ -11,25 +11,27 @@ or pass the class or an object in Python.
 
 import ast
 import dataclasses
-import difflib
 import functools
 import importlib.util
 import inspect
 import pkgutil
 import re
 import sys
-import traceback
-import types
 import warnings
 from collections.abc import Collection, Mapping
 from importlib import metadata
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import validation
+from flaxformer_lite.validation import did_you_mean, quote
 
 
 class ModuleError(ImportError):
-    """A user's module cannot be imported; the cause says why."""
+    """A user's module cannot be imported; the cause says why.
+
+    Attributes:
+      name: Its package.
+    """
 
 
 @runtime_checkable
@@ -39,7 +41,7 @@ class Dataclass(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-# A component's name; in Python also its class, or an object of it.
+# A component's text; in Python also its class, an object of it, or a `Component`.
 Spec = str | type | Dataclass
 
 # The packages of this project.
@@ -50,8 +52,6 @@ OURS = (
     'flaxformer_checkpoints',
     'flaxformer_explain',
 )
-# User packages and modules that specs have named.
-_elsewhere: set[str] = set()
 # Exceptions that Python raises for text it can't parse. Deeply nested text raises one
 # of the last two, depending on the Python version.
 _UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
@@ -64,6 +64,7 @@ class Folder:
 
     Attributes:
       base: Name of the class in `<package>/base.py` from which components derive.
+      lists: Whether a spec may be a list in brackets.
       may_be_empty: Whether '' and '[]' name no component.
       group: Group of the entry points by which installed packages add components.
         Defaults to `package`; '' allows no entry points.
@@ -71,6 +72,7 @@ class Folder:
 
     package: str
     base: str
+    lists: bool = False
     may_be_empty: bool = False
     group: str | None = None
 
@@ -89,26 +91,30 @@ class Folder:
         names = {file.name for file in files if not file.name.startswith('_')}
         return names - {'base'}
 
-    def load(self, name: str) -> Any:
-        """Returns the class of a name without a module; a file takes precedence."""
-        if name in self._files():
-            return _only_class(f'{self.package}.{name}')
-        return load_entry_point(self._group, name)
+    def check_name(self, name: str) -> None:
+        """Raises ValueError for an unknown name without a module. Imports nothing."""
+        if '.' not in name and name not in self.names():
+            raise ValueError(
+                f'{quote(name)} is not one of {", ".join(self.names())}, nor the path '
+                'of a class, such as my_package.my_module.MyClass'
+                f'{did_you_mean(name, self.names())}'
+            )
 
-    def check_name(self, spec: Spec) -> None:
-        """Checks, without imports, that a name without a module has a file.
+    def load(self, name: str) -> Any:
+        """Imports the class of a name; a file takes precedence over an entry point.
 
         Raises:
-          ValueError: The spec is malformed, or the name is unknown.
+          ValueError: The class doesn't exist, or isn't of this kind.
         """
-        name = Component(spec).name
-        if '.' in name or name in self.names():
-            return
-        hint = validation.did_you_mean(name, self.names())
-        raise ValueError(
-            f'{validation.quote(name)} is not one of {", ".join(self.names())}, nor '
-            f'the path of a class, such as my_package.my_module.MyClass{hint}'
-        )
+        self.check_name(name)
+        if '.' in name:
+            found = imported(name)
+        elif name in self._files():
+            found = _only_class(f'{self.package}.{name}')
+        else:
+            found = load_entry_point(self._group, name)
+        self.check_class(name, found)
+        return found
 
     def check_class(self, name: str, cls: Any) -> None:
         """Raises ValueError unless a class is of this kind."""
@@ -120,13 +126,13 @@ class Folder:
             )
 
     def find(self, spec: Spec) -> 'Component':
-        """Resolves a spec; nothing is built.
+        """Returns the component of a spec, with its class imported; nothing is built.
 
         Raises:
           ValueError: The spec is malformed, or the class doesn't exist or isn't of this
             kind.
         """
-        component = Component(spec, self)
+        component = Component.of(spec, self)
         _ = component.cls
         return component
 
@@ -136,110 +142,90 @@ class Folder:
         Raises:
           ValueError: As `find` and `Component.make`.
         """
-        return Component(spec, self).make(**given)
+        return Component.of(spec, self).make(**given)
 
 
-class Component(str):
-    """A spec, parsed once: its text, and the class and arguments that it names.
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """A class and its arguments, or a list of components.
 
-    Compares and prints as its text, which `config.json` stores. `Component(component)`
-    is the same object.
+    Components are equal if they name the same. The class is imported at its first use.
 
     Attributes:
-      entries: The components of a list in brackets; a single component is its own.
-      name, arguments: Of a single component; for a list they raise ValueError.
+      text: The spec, which `config.json` stores.
+      name: The file or entry point, or the path of the class; '' for a list.
+      listed: The components of a list in brackets, else None.
+      given: The class, if it is known without its name.
 
     Examples:
-      >>> component = Component('local(window=64)')
+      >>> component = Component.of('local(window=64)')
       >>> component.name, component.arguments
       ('local', {'window': 64})
-      >>> Component('[local(window=64), softmax]').entries
-      ('local(window=64)', 'softmax')
+      >>> [str(entry) for entry in Component.of('[local(window=64), softmax]').entries]
+      ['local(window=64)', 'softmax']
     """
 
-    folder: 'Folder | None'
-    entries: 'tuple[Component, ...]'
-    _given: Spec
-
-    def __new__(cls, spec: Spec, folder: 'Folder | None' = None) -> 'Component':
-        """Parses a spec of a folder; imports nothing.
-
-        Raises:
-          ValueError: The spec is malformed.
-        """
-        if isinstance(spec, Component):
-            if folder in (None, spec.folder):
-                return spec
-            spec = spec._given
-        if not isinstance(spec, str):
-            component = cls.of(*parse(spec), _class_of(spec))
-        else:
-            component = super().__new__(cls, spec)
-            component.entries = component._read_entries(folder)
-        component.folder = folder
-        component._given = spec
-        return component
-
-    def _read_entries(self, folder: 'Folder | None') -> 'tuple[Component, ...]':
-        if folder and folder.may_be_empty and self in ('', '[]'):
-            return ()
-        texts = entries(str(self))
-        if texts != [self]:
-            return tuple(Component(text, folder) for text in texts)
-        _ = self._parsed  # reports malformed text
-        return (self,)
+    text: str = dataclasses.field(compare=False)
+    name: str = ''
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    listed: 'tuple[Component, ...] | None' = None
+    folder: Folder | None = dataclasses.field(default=None, compare=False)
+    given: Any = dataclasses.field(default=None, compare=False)
 
     @classmethod
-    def of(cls, name: str, arguments: dict[str, Any], function: Any) -> 'Component':
-        """Returns the component of a class or function, without a folder."""
-        component = super().__new__(cls, _text_of(name, arguments))
-        component.folder = None
-        component.entries = (component,)
-        component._parsed = name, arguments
-        component._function = function
-        return component
+    def of(cls, spec: Spec, folder: Folder | None = None) -> 'Component':
+        """Parses a spec of a folder, without imports.
 
-    def __deepcopy__(self, memo: Any) -> 'Component':
-        return self
+        Raises:
+          ValueError: The spec is malformed, or a list that the folder doesn't allow.
+        """
+        found = spec
+        if isinstance(spec, str):
+            found = _parse(spec)
+        elif not isinstance(spec, Component):
+            found = _of_python(spec)
+        assert isinstance(found, Component)
+        if folder is None or found.folder is folder:
+            return found
+        if found.listed and not folder.lists:
+            found._check_single()
+        if found.listed == () and not folder.may_be_empty:
+            raise ValueError(f'{quote(found.text)} names no component. Give one.')
+        listed = found.listed and tuple(cls.of(x, folder) for x in found.listed)
+        return dataclasses.replace(found, listed=listed, folder=folder)
 
-    def __reduce__(self):
-        # Doesn't parse again: the text of an object may not be a spec.
-        return str.__new__, (Component, str(self)), vars(self)
+    def __str__(self) -> str:
+        return self.text
 
-    @functools.cached_property
-    def _parsed(self) -> tuple[str, dict[str, Any]]:
-        return parse(str(self))  # raises ValueError: it is a list
+    def __repr__(self) -> str:
+        return f'Component({self.text!r})'
 
     @property
     def is_list(self) -> bool:
-        return self.entries != (self,)
+        return self.listed is not None
 
     @property
-    def name(self) -> str:
-        return self._parsed[0]
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return self._parsed[1]
-
-    @functools.cached_property
-    def _function(self) -> Any:
-        assert self.folder, self
-        self.folder.check_name(self)
-        if '.' in self.name:
-            return imported(self.name)
-        return self.folder.load(self.name)
+    def entries(self) -> 'tuple[Component, ...]':
+        """The components of a list; a single component is its own."""
+        return (self,) if self.listed is None else self.listed
 
     @functools.cached_property
     def cls(self) -> Any:
         """The class or function, imported at the first use.
 
         Raises:
-          ValueError: The class doesn't exist or isn't of the folder's kind.
+          ValueError: It doesn't exist or isn't of the folder's kind.
         """
+        self._check_single()
+        if self.given is None:
+            return self.folder.load(self.name) if self.folder else imported(self.name)
         if self.folder:
-            self.folder.check_class(self.name, self._function)
-        return self._function
+            self.folder.check_class(self.name, self.given)
+        return self.given
+
+    def _check_single(self) -> None:
+        if self.is_list:
+            raise ValueError(f'{quote(self.text)} is a list. Give a single component.')
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -255,6 +241,18 @@ class Component(str):
         takes = self.parameters
         return {argument: x for argument, x in given.items() if argument in takes}
 
+    def with_arguments(self, **arguments: Any) -> 'Component':
+        """Returns a component with some arguments replaced or added.
+
+        Examples:
+          >>> str(Component.of('cosine(peak=1e-3)').with_arguments(peak=0.5))
+          'cosine(peak=0.5)'
+        """
+        self._check_single()
+        arguments = {**self.arguments, **arguments}
+        text = _text_of(self.name, arguments)
+        return dataclasses.replace(self, text=text, arguments=arguments)
+
     def check(self, given: Collection[str] = ()) -> None:
         """Checks the user's arguments; those in `given` are not the user's to set.
 
@@ -266,9 +264,8 @@ class Component(str):
         for argument, value in self.arguments.items():
             if argument not in takes:
                 names = ', '.join(takes) or 'no arguments'
-                unknown = validation.quote(argument)
                 raise ValueError(
-                    f'unknown argument {unknown}; {self.name} takes {names}'
+                    f'unknown argument {quote(argument)}; {self.name} takes {names}'
                 )
             validation.check(argument, takes[argument], value)
         defaults = inspect.signature(self.cls).parameters
@@ -287,66 +284,61 @@ class Component(str):
           ValueError: As `check`, or the class raises it.
         """
         self.check(given)
-        try:
-            inspect.signature(self.cls).bind(**given, **self.arguments)
-        except TypeError as error:
-            raise ValueError(f'{self.name}: {error}') from None
         return self.cls(**given, **self.arguments)
 
 
-def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
-    """Parses `'local(window=64)'` to `('local', {'window': 64})`; values are literals.
-
-    A class or an object gives the qualified name and the attributes that differ from
-    their defaults.
-
-    Raises:
-      ValueError: The text isn't a name, optionally with literal keyword arguments.
-    """
-    if not isinstance(spec, str):
-        cls = _class_of(spec)
-        return f'{cls.__module__}.{cls.__qualname__}', _attributes(spec)
+def _parse(text: str) -> Component:
+    if not text.strip():
+        return Component(text, listed=())
     try:
-        return _read(spec)
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # about style, such as an unknown escape
+            node = ast.parse(text.strip(), mode='eval').body
+        if isinstance(node, ast.List):
+            return Component(
+                text, listed=tuple(_of_node(ast.unparse(x), x) for x in node.elts)
+            )
+        return _of_node(text, node)
     except _UNREADABLE:
         raise ValueError(
-            f'{validation.quote(spec)} is not a spec: write name or '
-            'name(argument=value, …), with quotes around texts'
+            f'{quote(text)} is not a spec: write name, name(argument=value, …) or '
+            '[spec, spec, …]; texts need quotes'
         ) from None
 
 
-def kind_of(part: Spec, folders: Mapping[str, Folder]) -> str:
-    """Returns the kind of a component: the key of the folder that finds it.
+def _of_node(text: str, node: ast.expr) -> Component:
+    arguments = {}
+    if isinstance(node, ast.Call):
+        arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords if k.arg}
+        if node.args or len(arguments) != len(node.keywords):
+            raise ValueError('an argument without a name, or one given twice')
+        node = node.func
+    name = ast.unparse(node)
+    if not all(part.isidentifier() for part in name.split('.')):
+        raise ValueError('no name in front')
+    return Component(text, name, arguments)
 
-    Raises:
-      ValueError: No folder finds it, or several do.
-    """
-    kinds, refused = [], set()
-    for kind, folder in folders.items():
-        try:
-            folder.find(part)
-            kinds.append(kind)
-        except ValueError as error:
-            refused.add(str(error))
-    if len(kinds) == 1:
-        return kinds[0]
-    if len(refused) == 1 and not kinds:
-        raise ValueError(*refused)
-    name, _ = parse(part)
-    problem = 'is not a component'
-    if kinds:
-        problem = f'matches several kinds of component: {", ".join(kinds)}'
-        fix = 'Pass its kind.'
-    elif '.' in name:
-        fix = (
-            'Derive it from the base class of its kind, such as '
-            'flaxformer_lite.losses.base.Loss.'
+
+def _of_python(spec: type | Dataclass) -> Component:
+    if not isinstance(spec, type | Dataclass):
+        raise ValueError(
+            f'{quote(spec)} is not a spec: give a text, such as '
+            "'[local(window=64), softmax]', a class, or an object of a dataclass"
         )
-    else:
-        known = sorted({x for folder in folders.values() for x in folder.names()})
-        close = ', '.join(difflib.get_close_matches(name, known)) or 'none'
-        fix = f'Close matches: {close}. Pass the path of your own class.'
-    raise ValueError(f'{validation.quote(name)} {problem}. {fix}')
+    cls = spec if isinstance(spec, type) else type(spec)
+    arguments = {}
+    if not isinstance(spec, type):
+        for field in dataclasses.fields(spec):
+            value = getattr(spec, field.name, field.default)
+            if field.init and field.name not in _OF_FLAX and value != field.default:
+                arguments[field.name] = value
+    name = f'{cls.__module__}.{cls.__qualname__}'
+    return Component(_text_of(name, arguments), name, arguments, given=cls)
+
+
+def _text_of(name: str, arguments: Mapping[str, Any]) -> str:
+    given = ', '.join(f'{argument}={value!r}' for argument, value in arguments.items())
+    return f'{name}({given})' if given else name
 
 
 def text(spec: Spec) -> str:
@@ -356,143 +348,54 @@ def text(spec: Spec) -> str:
       ValueError: The class can't be imported by name, or an attribute of an object
         isn't a literal.
     """
-    if isinstance(spec, str):
-        return spec
-    cls = _class_of(spec)
-    name, arguments = parse(spec)
-    written = _text_of(name, arguments)
+    component = Component.of(spec)
+    if component.given is None:
+        return component.text
     try:
-        is_found = cls.__module__ != '__main__' and imported(name) is cls
-        is_found = is_found and parse(written) == (name, arguments)
+        is_found = component.given.__module__ != '__main__'
+        is_found = is_found and imported(component.name) is component.given
+        is_found = is_found and Component.of(component.text) == component
     except ValueError:
         is_found = False
     if not is_found:
         raise ValueError(
-            f'{validation.quote(written)} cannot be stored as text and rebuilt. '
-            'Import the class from a file, such as my_parts.py, and pass only '
-            'literals, such as numbers and strings.'
+            f'{quote(component.text)} cannot be stored as text and rebuilt. Import the '
+            'class from a file, such as my_parts.py, and pass only literals, such as '
+            'numbers and strings.'
         )
-    return written
+    return component.text
 
 
-def replace(spec: Spec, /, **arguments: Any) -> str:
-    """Returns a spec with some arguments replaced or added, as a string.
-
-        replace('cosine(peak=1e-3)', peak=0.5)  # 'cosine(peak=0.5)'
+def kind_of(spec: Spec, folders: Mapping[str, Folder]) -> str:
+    """Returns the kind of a component, by its base class.
 
     Raises:
-      ValueError: The spec is malformed.
+      ValueError: No kind has it, or several kinds have a component of this name.
     """
-    name, given = parse(spec)
-    return _text_of(name, given | arguments)
-
-
-def _text_of(name: str, arguments: dict[str, Any]) -> str:
-    given = ', '.join(f'{argument}={value!r}' for argument, value in arguments.items())
-    return f'{name}({given})' if given else name
-
-
-def entries(spec: Spec) -> list[Spec]:
-    """Splits `'[local(window=64), softmax]'` into `['local(window=64)', 'softmax']`.
-
-    Raises:
-      ValueError: The brackets are empty or malformed.
-    """
-    if not isinstance(spec, str) or not spec.lstrip().startswith('['):
-        return [spec]
-    try:
-        return list(_entries(spec))
-    except _UNREADABLE:
+    found = []
+    reasons = set()
+    for kind, folder in folders.items():
+        try:
+            folder.find(spec)
+            found.append(kind)
+        except ValueError as error:
+            reasons.add(str(error))
+    if len(found) == 1:
+        return found[0]
+    component = Component.of(spec)
+    if found:
         raise ValueError(
-            f'{validation.quote(spec)} is not a list: write [spec, spec, …], with '
-            'quotes around texts'
-        ) from None
-
-
-def _entries(spec: str) -> list[str]:
-    node = _parse_expression(spec)
-    if not isinstance(node, ast.List) or not node.elts:
-        raise ValueError('no list')
-    return [ast.unparse(entry) for entry in node.elts]
-
-
-def _parse_expression(text: str) -> ast.expr:
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # about style, such as an unknown escape
-        return ast.parse(text.strip(), mode='eval').body
-
-
-def _read(spec: str) -> tuple[str, dict[str, Any]]:
-    node = _parse_expression(spec)
-    if not isinstance(node, ast.Call):
-        return _name(node), {}
-    arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords if k.arg}
-    if node.args or len(arguments) != len(node.keywords):
-        raise ValueError('an argument without a name, or one given twice')
-    return _name(node.func), arguments
-
-
-def _name(node: ast.expr) -> str:
-    name = ast.unparse(node)
-    is_name = isinstance(node, ast.Name | ast.Attribute)
-    if not is_name or not all(part.isidentifier() for part in name.split('.')):
-        raise ValueError('no name in front')
-    return name
-
-
-def _class_of(spec: type | Dataclass) -> type:
-    if not isinstance(spec, type | Dataclass):
-        raise ValueError(
-            f'{validation.quote(spec)} is not a spec: give a name, a class or an '
-            "object of a dataclass, and several as one text, '[name, name]'"
+            f'{component} matches several kinds of component. Pass its kind: '
+            f'{" or ".join(found)}.'
         )
-    return spec if isinstance(spec, type) else type(spec)
-
-
-def _attributes(spec: type | Dataclass) -> dict[str, Any]:
-    if isinstance(spec, type):
-        return {}
-    found = {}
-    for field in dataclasses.fields(spec):
-        value = getattr(spec, field.name, field.default)
-        if field.init and field.name not in _OF_FLAX and value != field.default:
-            found[field.name] = value
-    return found
-
-
-def is_of_part(error: BaseException) -> bool:
-    """Returns whether a user's component raised an error while it ran.
-
-    Errors while it is built don't count.
-    """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = [frame.f_globals.get('__name__', '') for frame in frames]
-    return __name__ not in modules and own_traceback(error) is not None
-
-
-def own_traceback(error: BaseException) -> types.TracebackType | None:
-    """Returns the traceback from the first frame of code from elsewhere, if any."""
-    trace = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
-        is_generated = frame.f_code.co_filename == '<string>'  # as of a dataclass
-        if _is_elsewhere(frame.f_globals.get('__name__', '')) and not is_generated:
-            return trace
-        trace = trace.tb_next
-    return None
-
-
-def _is_elsewhere(module: str) -> bool:
-    return _package_of(module) in _elsewhere
-
-
-def _note_package(package: str) -> None:
-    if package not in OURS:
-        _elsewhere.add(package)
-
-
-def _package_of(module: str) -> str:
-    return module.partition('.')[0]
+    if len(reasons) == 1:
+        raise ValueError(reasons.pop())
+    known = {name for folder in folders.values() for name in folder.names()}
+    raise ValueError(
+        f'{quote(component.name)} is not a component. Give a name, or the path of a '
+        'class that derives from the base class of its kind, such as '
+        f'flaxformer_lite.losses.base.Loss{did_you_mean(component.name, sorted(known))}'
+    )
 
 
 @functools.cache
@@ -516,17 +419,17 @@ def load_entry_point(group: str, name: str) -> Any:
       ModuleError: It is malformed, or its module raises an error, which is the cause.
     """
     entry = entry_points(group)[name]
-    package = _package_of(entry.value.partition(':')[0])  # it may be malformed
-    _note_package(package)
     try:
         return entry.load()
     except Exception as error:
-        if package in OURS:
+        if entry.value.startswith(OURS):
             raise
         what = f'{type(error).__name__}: {error}'.removesuffix(': ')
         source = f' of {entry.dist.name}' if entry.dist else ''
         raise ModuleError(
-            f'the entry point {name} = {entry.value!r}{source} cannot be loaded: {what}'
+            f'the entry point {name} = {entry.value!r}{source} cannot be loaded: '
+            f'{what}',
+            name=entry.value.partition(':')[0].partition('.')[0],
         ) from error
 
 
@@ -538,15 +441,13 @@ def imported(name: str) -> Any:
       ModuleError: The module raises an error, which is the cause.
     """
     module_name, _, class_name = name.rpartition('.')
-    package = _package_of(name)
     # A shared config may name any module, and importing some has effects.
-    is_standard = package in (*sys.stdlib_module_names, 'test')  # not among them
-    if is_standard or '__main__' in name.split('.'):
+    is_standard = name.partition('.')[0] in (*sys.stdlib_module_names, 'test')
+    if is_standard or not module_name or '__main__' in name.split('.'):
         raise ValueError(
             f'{name} cannot be a component. Give the path of your own class, such as '
             'my_parts.MyClass.'
         )
-    _note_package(package)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -558,25 +459,28 @@ def imported(name: str) -> Any:
         if isinstance(error, KeyboardInterrupt):
             raise
         what = f'{type(error).__name__}: {error}'.removesuffix(': ')
-        raise ModuleError(f'{module_name} cannot be imported: {what}') from error
+        raise ModuleError(
+            f'{module_name} cannot be imported: {what}', name=name.partition('.')[0]
+        ) from error
     found = getattr(module, class_name, None)
     if not callable(found):
         there = [key for key, value in vars(module).items() if callable(value)]
-        hint = validation.did_you_mean(class_name, there)
+        hint = did_you_mean(class_name, there)
         raise ValueError(f'{name}: {module_name} has no class {class_name}{hint}')
     return found
 
 
 def _only_class(module_name: str) -> type:
     module = importlib.import_module(module_name)
-    public = [
-        v
-        for k, v in vars(module).items()
-        if isinstance(v, type) and not k.startswith('_')
+    classes = [
+        x
+        for name, x in vars(module).items()
+        if isinstance(x, type)
+        and x.__module__ == module_name
+        and not name.startswith('_')
     ]
-    classes = [c for c in public if c.__module__ == module_name]
     if len(classes) != 1:
-        names = ', '.join(c.__name__ for c in classes) or 'none'
+        names = ', '.join(x.__name__ for x in classes) or 'none'
         raise ValueError(
             f'{module_name} must define one public class, not {names}. Begin the names '
             'of the others with _.'

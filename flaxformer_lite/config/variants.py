@@ -1,26 +1,22 @@
 """Config fields that name a component, and what the components require."""
 
-import contextlib
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from flaxformer_lite import validation
 from flaxformer_lite.config import schema
-from flaxformer_lite.config.schema import FOLDERS, ModelConfig
-from flaxformer_lite.config.spec import Component, Folder, Spec
+from flaxformer_lite.config.schema import FOLDERS, ModelConfig, folder
+from flaxformer_lite.config.spec import Folder, Spec
 
 # Not part of a `model` config: components of training and decoding.
 SCHEDULES = Folder('flaxformer_lite.training.schedules', 'Schedule')
-LOSSES = Folder('flaxformer_lite.losses', 'Loss')
+LOSSES = Folder('flaxformer_lite.losses', 'Loss', lists=True)
 STRATEGIES = Folder('flaxformer_lite.decoding.strategies', 'Strategy')
 PROCESSORS = Folder(
-    'flaxformer_lite.decoding.processors', 'Processor', may_be_empty=True
+    'flaxformer_lite.decoding.processors', 'Processor', lists=True, may_be_empty=True
 )
-
-# One object serves all layers, so these fields can't have patterns.
-_OF_ALL_LAYERS = ('architecture', 'init', 'dense')
-
 
 # Arguments that `build` passes to every class of a kind. Others are the user's.
 GIVEN = {
@@ -39,11 +35,6 @@ GIVEN = {
     'init': ('sizes',),
     'dense': ('features', 'input_axes', 'bias', 'dtype', 'kernel_init'),
 }
-
-
-def folder(field: str) -> Folder:
-    """Returns the folder of a field: that of `'norm'` for `'decoder.norm'`."""
-    return FOLDERS[_without_section(field)]
 
 
 def fields() -> list[str]:
@@ -74,15 +65,10 @@ def of_layers(config: ModelConfig) -> list[ModelConfig]:
     """Returns the config of each layer of a period, in which no field is a pattern.
 
     Layer i uses entry i mod 2 of a pattern `'[a, b]'`.
-
-    Raises:
-      ValueError: The field of a pattern applies to all layers.
     """
-    patterns = {}
-    for field in fields():
-        component = config.get(field)
-        if component is not None:
-            patterns[field] = _entries(field, component)
+    patterns = {
+        field: config.get(field).entries for field in fields() if config.get(field)
+    }
     depth = max(config.num_layers, config.value('num_layers', 'decoder'))
     period = min(depth, math.lcm(*map(len, patterns.values())))
     return [
@@ -107,15 +93,6 @@ def shortest_period(layers: Sequence[Any]) -> int:
     )
 
 
-def _entries(field: str, component: Component) -> tuple[Component, ...]:
-    if component.is_list and field in _OF_ALL_LAYERS:
-        raise ValueError(
-            f'model.{field}: {validation.quote(component)} is a pattern over layers, '
-            f'but {field} is the same for all layers. Give a single spec.'
-        )
-    return component.entries
-
-
 def find(config: ModelConfig, field: str) -> Any:
     """Returns the class that a field names. The field must not be a pattern."""
     with naming(field):
@@ -128,13 +105,9 @@ def make(field: str, spec: Spec, **given: Any) -> Any:
         return folder(field).make(spec, **given)
 
 
-@contextlib.contextmanager
-def naming(field: str):
+def naming(field: str) -> AbstractContextManager[None]:
     """Prefixes the message of a ValueError with the field's name."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f'model.{field}: {error}') from None
+    return validation.naming(f'model.{field}')
 
 
 def unused_fields(config: ModelConfig) -> set[str]:

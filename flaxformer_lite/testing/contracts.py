@@ -22,7 +22,7 @@ def check(
       BrokenContract: Has the smallest counterexamples.
       ValueError: As `findings`.
     """
-    name = type(part).__name__ if isinstance(part, Model) else Component(part).name
+    name = type(part).__name__ if isinstance(part, Model) else Component.of(part).name
     return require(findings(part, kind, quick), name)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flaxformer_lite.config import build, variants
+from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.models.base import Model
@@ -12,6 +12,15 @@ from flaxformer_lite.testing import rows
 SIZES: dict[str, Any] = dict(
     d_model=12, num_layers=1, num_heads=2, d_k=4, d_v=3, d_ff=16
 )
+
+
+def kind_of(part: Spec) -> str:
+    """Returns the `model` config field of a component, by its base class.
+
+    Raises:
+      ValueError: No field accepts it, or the name exists in several folders.
+    """
+    return spec.kind_of(part, variants.FOLDERS)
 
 
 def model_with(part: Spec, kind: str) -> Model:

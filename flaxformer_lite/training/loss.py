@@ -51,7 +51,7 @@ def as_loss(loss: Spec, **given: Any) -> Loss:
     """
     if isinstance(loss, Loss):
         return loss
-    entries = Component(loss, LOSSES).entries
+    entries = Component.of(loss, LOSSES).entries
     losses = [entry.make(**entry.accepted(**given)) for entry in entries]
     return losses[0] if len(losses) == 1 else Sum(tuple(losses))
 

@@ -118,7 +118,7 @@ def test_what_is_named_stands_in_its_place():
             ),
             'model.projections=False removes the matrices that model.attention_bias',
         ),
-        (dict(init='[normal, xavier]'), 'model.init: .* init is the same for all'),
+        (dict(init='[normal, xavier]'), 'model.init: .* is a list. Give'),
         (
             dict(num_layers=4, share_layers=5),
             'model.share_layers=5 exceeds the number of layers of the encoder, 4',

@@ -11,7 +11,7 @@ import tiny
 
 import flaxformer_lite
 from flaxformer_lite import testing
-from flaxformer_lite.config import spec
+from flaxformer_lite.config.spec import Component
 from flaxformer_lite.config.variants import LOSSES
 from flaxformer_lite.layers.dense.base import Dense
 from flaxformer_lite.losses.base import Loss
@@ -110,7 +110,7 @@ every_law = pytest.mark.parametrize('text', LAWS)
 
 
 def test_each_file_has_a_law():
-    assert sorted(spec.parse(x)[0] for x in LAWS if x[0] != '[') == LOSSES.names()
+    assert sorted(Component.of(x).name for x in LAWS if x[0] != '[') == LOSSES.names()
 
 
 def by_law(text, logits_BTPV, labels_BT, teacher_BTV):
@@ -423,7 +423,7 @@ def test_a_loss_an_object_a_class_and_a_spec_are_one():
         ('focal(gamma=-1)', 'gamma must be at least 0, not -1'),
         ('focal(beta=1)', "unknown argument 'beta'; focal takes gamma"),
         ('distillation', 'distillation needs a teacher'),
-        (0.1, '0.1 is not a spec: give a name, a class or an object'),
+        (0.1, '0.1 is not a spec: give a text, such as'),
         (
             Words,
             'Words is not a subclass of Loss. Derive it from '

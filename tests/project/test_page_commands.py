@@ -23,13 +23,13 @@ WITH_COMMANDS = [
 SHRUNK = pages.ROOT / 'tests' / 'small_runs.py'
 # In a page's commands, pip does nothing and Python is `small_runs.py`.
 SHELL = f'pip() {{ :; }}; python() {{ "{sys.executable}" "{SHRUNK}" "$@"; }}; '
-# Commands that need results of hours of training.
+# What a page cannot have run before, for it takes hours.
 NOT_HERE = (
     '--sweep=configs/sweeps/',
     'benchmarks.',
     'flaxformer_explain.demo',  # which answers until it is stopped
-    'euclidean',  # the reader writes this file; the last test does so
-    'experiments.config.table',  # another test compares its output
+    'euclidean',  # which the page has the reader write: the last test does
+    'experiments.config.schema',  # of which another test compares all that it prints
 )
 if importlib.util.find_spec('ctranslate2') is None:  # which the extra `test` leaves out
     NOT_HERE += ('--to=ctranslate2',)
@@ -94,7 +94,7 @@ def test_readme_leads_from_a_clone_to_a_report_of_ones_own_text(tmp_path, monkey
     (clone,) = [line for line in readme if line.startswith('git clone ')]
     guide = pages.commands('docs/tutorials/first_run.md')
     (report,) = [line for line in guide if line.endswith(' --out=report')]
-    # Git clones this checkout instead.
+    # Git takes this checkout for what the page clones.
     monkeypatch.setenv('GIT_CONFIG_COUNT', '1')
     monkeypatch.setenv('GIT_CONFIG_KEY_0', f'url.{pages.ROOT}.insteadOf')
     monkeypatch.setenv('GIT_CONFIG_VALUE_0', clone.split()[2])
@@ -151,7 +151,7 @@ def beside_a_run(trained, monkeypatch):
 
 
 @pytest.mark.usefixtures('beside_a_run')
-def test_python_of_the_page_of_translations_runs_on_a_trained_run():
+def test_the_python_about_a_run_runs_beside_it():
     page = 'docs/packages/flaxformer_explain/translations.md'
     (code,) = about_a_run(page)
     names = {}
@@ -178,7 +178,7 @@ np.savez('called.npz', source=source_BS, tokens=tokens_BT)
     assert expected[0].any()
 
 
-def test_readmes_own_attention_trains_and_passes_its_reference_test(tmp_path):
+def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
     root = tmp_path / 'project'
     packages = ('flaxformer_lite', 'experiments', 'packages', 'configs')
     for name in (*packages, 'tests'):

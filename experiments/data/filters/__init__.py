@@ -6,17 +6,7 @@ from collections.abc import Mapping
 from experiments.data.digest import hex_digest, read_code
 from experiments.data.filters.base import Filter
 from experiments.data.sources.base import Source
-from experiments.errors import UserError, user_errors
-from experiments.registries import FILTERS
-from flaxformer_lite.config.spec import Component, Spec
-
-
-def make(spec: Spec | None) -> dict[str, Filter]:
-    if spec is None:
-        return {}
-    with user_errors('filters: '):
-        entries = Component(spec, FILTERS).entries
-        return {str(entry): entry.make() for entry in entries}
+from experiments.errors import UserError
 
 
 def apply(whole: Source, filters: Mapping[str, Filter]) -> Source:

@@ -6,12 +6,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import storage
+from experiments import registries, storage
 from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Progress, Tokenizer
 from experiments.errors import UserError, user_errors
-from experiments.registries import TOKENIZERS
-from flaxformer_lite.config.spec import Component, Spec
+from flaxformer_lite.config.spec import Spec
 
 if TYPE_CHECKING:  # translation needs no data source
     from experiments.data.sources.base import Pair, Source
@@ -24,8 +23,8 @@ _SIZE = 8  # bytes of the integer that stores the length of the first of two mod
 
 def make(spec: Spec) -> Tokenizer:
     """Makes the untrained tokenizer of a spec, or one per side."""
+    entries = registries.entries('tokenizer', spec)
     with user_errors('tokenizer: '):
-        entries = Component(spec, TOKENIZERS).entries
         made = [entry.make(model=b'') for entry in entries]
         if len(made) > 2:
             raise ValueError(

@@ -32,7 +32,7 @@ def make(spec: Spec, d_model: int, steps: int) -> optax.Schedule:
       >>> [f'{rate(count):.1e}' for count in (0, 399, 999)]
       ['5.5e-06', '2.2e-03', '1.4e-03']
     """
-    component = Component(spec, SCHEDULES)
+    component = Component.of(spec, SCHEDULES)
     name, arguments = component.name, component.arguments
     ours = None
     if '.' in name or name in SCHEDULES.names():
@@ -48,9 +48,9 @@ def make(spec: Spec, d_model: int, steps: int) -> optax.Schedule:
     # Optax validates few arguments, so its arithmetic may raise any exception.
     except Exception as error:
         reason = str(error).split('\n')[0] or type(error).__name__
-        raise ValueError(f'{validation.quote(spec)}: {reason}') from None
+        raise ValueError(f'{component}: {reason}') from None
     if not _is_number(rate):
-        raise ValueError(f'{validation.quote(spec)} does not return a learning rate')
+        raise ValueError(f'{component} does not return a learning rate')
     return schedule
 
 

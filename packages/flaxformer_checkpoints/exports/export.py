@@ -13,7 +13,8 @@ from flaxformer_checkpoints.exports import huggingface, to_ctranslate2, to_peft
 from flaxformer_checkpoints.exports.trained import Trained
 from flaxformer_checkpoints.tokenizer import HuggingfaceTokenizer
 from flaxformer_lite import adapters
-from flaxformer_lite.config import build, spec
+from flaxformer_lite.config import build
+from flaxformer_lite.config.spec import Component
 
 # Format → the package that writes it, and the extra that installs the package.
 _NEEDED = {
@@ -77,7 +78,9 @@ def _as_exported(run: OpenedRun) -> Trained:
     architecture = config.model.architecture
     if architecture.name == 'multi_token':
         others = {k: x for k, x in architecture.arguments.items() if k != 'heads'}
-        fields['architecture'] = spec.replace('encoder_decoder', **others)
+        fields['architecture'] = Component('', 'encoder_decoder').with_arguments(
+            **others
+        )
         params = variables['params'].items()
         used = {k: x for k, x in params if not k.startswith('decoder_heads_')}
         variables = variables | {'params': used}

@@ -160,9 +160,8 @@ def find_family(trained: Trained) -> FamilyModel:
     refused = []
     for name in load.FAMILIES.names():
         family = load.FAMILIES.find(name).cls
-        if family.fields.get('architecture', own.config.architecture) != (
-            own.config.architecture
-        ):
+        architecture = str(own.config.architecture)
+        if family.fields.get('architecture', architecture) != architecture:
             continue
         try:
             return _in_words_of(family, own, trained.model)

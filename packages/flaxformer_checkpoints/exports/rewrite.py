@@ -56,7 +56,10 @@ def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
         if fields.get(bias) is True:
             model = model.with_fields(**{bias: True})  # zeros, by `with_biases`
     # PyTorch's ε is nearly the same; `_check_logits` measures its effect.
-    if model.config.norm == 'layer' and fields.get('norm') == 'layer(epsilon=1e-05)':
+    if (
+        str(model.config.norm) == 'layer'
+        and fields.get('norm') == 'layer(epsilon=1e-05)'
+    ):
         model = model.with_fields(norm=fields['norm'])
     model = _with_positions(model, fields.get('positions'))
     if fields.get('scale_embeddings') is False:
@@ -157,7 +160,7 @@ def _without_scale_of_embeddings(model: Expressed) -> Expressed:
 def _without_scale_of_scores(model: Expressed) -> Expressed:
     config = model.config
     own = config.decoder.attention, config.cross.attention
-    if config.attention != 'softmax' or any(own):
+    if str(config.attention) != 'softmax' or any(own):
         return model
     d_k = {
         'encoder': config.sizes('encoder').d_k,

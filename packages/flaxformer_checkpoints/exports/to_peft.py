@@ -113,7 +113,7 @@ def _without_dropout(name: str, value: Any) -> Any:
         return value
     return [
         (entry.name, {k: x for k, x in entry.arguments.items() if k != 'dropout'})
-        for entry in Component(value).entries
+        for entry in Component.of(value).entries
     ]
 
 

@@ -75,7 +75,7 @@ class Spec:
 
     def read(self, theirs: Theirs) -> str:
         text = self.entry if isinstance(self.entry, str) else self.entry.read(theirs)
-        component = Component(text)
+        component = Component.of(text)
         given = dict(component.arguments)
         for argument, their_name in self.arguments.items():
             if theirs[their_name]:
@@ -83,7 +83,7 @@ class Spec:
         return written(component.name, given)
 
     def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
-        component = Component(value)
+        component = Component.of(value)
         given = dict(component.arguments)
         found = {
             their_name: given.pop(argument)
@@ -97,7 +97,7 @@ class Spec:
     def is_of(self, text: str) -> bool:
         if not isinstance(self.entry, str):
             return False
-        return Component(text).name == Component(self.entry).name
+        return Component.of(text).name == Component.of(self.entry).name
 
 
 class Pattern:
@@ -126,7 +126,7 @@ class Pattern:
 
     def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
         """Returns their fields; the first pattern written fixes the kinds of layers."""
-        period = Component(value).entries
+        period = Component.of(value).entries
         # A period may itself begin with a shorter one, so write out every layer.
         texts = [period[i % len(period)] for i in range(theirs[self.depth])]
         kinds = theirs.get(self.name) or [self._kind_of(text) for text in texts]

@@ -27,10 +27,10 @@ def to_encoder_decoder(config: ModelConfig, cross_attention: str) -> ModelConfig
 
     Examples:
       >>> base = ModelConfig(architecture='decoder_only', attention='local(window=5)')
-      >>> to_encoder_decoder(base, 'merged').attention
+      >>> str(to_encoder_decoder(base, 'merged').attention)
       'local(window=3, window_after=3)'
     """
-    if config.architecture != 'decoder_only':
+    if config.architecture.name != 'decoder_only':
         raise ValueError(
             f'to_encoder_decoder: needs a decoder-only checkpoint, not '
             f'{config.architecture}. Leave it out.'

@@ -200,17 +200,6 @@ def test_a_command_without_a_config_knows_its_flags_too():
     assert parser.parse_args(['--text=---']).text == '---'
 
 
-@pytest.mark.parametrize('name', ['config', 'dtype', 'names', 'pair', 'switch'])
-def test_two_dashes_are_refused_as_a_value(name):
-    parser = flags.Parser('test')
-    flags.add_dtype(parser)
-    parser.add_argument('--names', action='append')
-    parser.add_argument('--pair', nargs=2)
-    parser.add_argument('--switch', action='store_true')
-    with pytest.raises(UserError, match=f'^--{name}: -- is not a value. Pass another.'):
-        flags.parse(parser, ['--config=wmt_tiny', f'--{name}=--'])
-
-
 def test_the_project_s_configs_are_found_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in ('configs/wmt_small.py', 'wmt_small.py', 'wmt_small'):
@@ -239,15 +228,7 @@ def test_the_project_s_configs_are_found_from_anywhere(tmp_path, monkeypatch):
         (
             'from ml_collections import ConfigDict\n'
             'def get_config():\n    return ConfigDict({1: 2})\n',
-            'bad.py: 1: a field name must be text, not int',
-        ),
-        (
-            'from ml_collections import ConfigDict\n'
-            'def get_config():\n'
-            '    config = ConfigDict()\n'
-            '    config.model = config\n'
-            '    return config\n',
-            'bad.py: model.model.*: nests deeper than 10 levels',
+            "bad.py: unknown config field '1'",
         ),
         ('config = {}\n', 'no get_config.. that returns a ConfigDict. Define it'),
         ('def get_config():\n    return {}\n', 'returns a ConfigDict'),

@@ -1,5 +1,6 @@
 """Tests of user modules."""
 
+import functools
 import hashlib
 import importlib
 import json
@@ -25,13 +26,14 @@ from experiments import (
 from experiments.command_line import flags
 from experiments.config import load, schema, user_modules
 from experiments.config.schema import ExperimentConfig
-from experiments.errors import UserError
+from experiments.errors import UserError, is_of_component
 from experiments.evaluation import opened_run
 from experiments.optimizers import optax_specs
 from experiments.runtime import mesh
 from experiments.training.teacher import open_teacher
 from flaxformer_lite.attention.base import Attention
-from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config import variants
+from flaxformer_lite.config.spec import Component
 
 EXAMPLE = pages.files('docs/tutorials/own_component.md')['my_parts.py']
 FIELDS = small_runs.FIELDS | {
@@ -55,7 +57,6 @@ def world(tmp_path, monkeypatch):
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, 'path', [str(folder), *paths])
         monkeypatch.setattr(sys, 'meta_path', list(finders))
-        monkeypatch.setattr(spec, '_elsewhere', set())
         for module in [x for x in sys.modules if x.startswith('my_')]:
             monkeypatch.delitem(sys.modules, module)
         importlib.invalidate_caches()
@@ -328,8 +329,8 @@ class Marked(Mine):
 def test_a_class_in_a_config_is_stored_by_its_name():
     model = {'attention': Mine, 'decoder': {'attention': Mine(width=3)}}
     stored = load.from_config_dict(ConfigDict({'model': model})).model
-    assert stored.attention == f'{__name__}.Mine'
-    assert stored.decoder.attention == f'{__name__}.Mine(width=3)'
+    assert str(stored.attention) == f'{__name__}.Mine'
+    assert str(stored.decoder.attention) == f'{__name__}.Mine(width=3)'
     assert variants.find(stored, 'decoder.attention') is Mine
     with pytest.raises(UserError, match='^model.attention: .__main__.Marked. cannot'):
         load.from_config_dict(ConfigDict({'model': {'attention': Marked}}))
@@ -418,7 +419,7 @@ def test_an_optimizer_that_is_none_is_one_line(world):
     (world('here') / 'my_parts.py').write_text('def sgd(learning_rate):\n    pass\n')
     message = '^optimizer.name: my_parts.sgd returned None. Return an optax'
     with pytest.raises(UserError, match=message):
-        optax_specs.resolve('my_parts.sgd', {})
+        optax_specs.resolve(Component.of('my_parts.sgd'))
 
 
 @pytest.mark.parametrize(
@@ -435,7 +436,7 @@ def test_a_command_names_the_component_above_its_traceback(code, error, world, c
     name = component(here, 'Source', 'train(self)', code)
     line = (here / 'my_parts.py').read_text().splitlines().index(f'        {code}') + 1
     with pytest.raises(SystemExit) as exit:
-        flags.main(lambda: list(registries.SOURCES.make(name).train()))
+        flags.main(registries.SOURCES.make(name).train)
     assert exit.value.code == 1
     assert capsys.readouterr().err == (
         f'error: my_parts.Component.train raised {error}\n'
@@ -460,13 +461,28 @@ def test_a_command_names_a_module_that_fails_above_its_traceback(
 ):
     (world('here') / 'my_parts.py').write_text(f'{code}\n')
     with pytest.raises(SystemExit) as exit:
-        flags.main(lambda: registries.SOURCES.make('my_parts.Component'))
+        flags.main(functools.partial(registries.SOURCES.make, 'my_parts.Component'))
     assert exit.value.code == 1
     first, *others = capsys.readouterr().err.splitlines()
     assert re.fullmatch(f'error: my_parts cannot be imported: {error}', first)
     assert others[0] == 'Traceback (most recent call last):' or 'Syntax' in error
     assert 'my_parts.py", line 1' in others[-3] + others[-2] + others[-4:][0]
     assert not any('flaxformer_lite' in x for x in others)
+
+
+@pytest.mark.parametrize('base', ['Hook', 'object'])
+def test_an_error_belongs_to_a_package_that_defines_components(base, world):
+    name = f'my_{base.lower()}'
+    (world('here') / f'{name}.py').write_text(
+        'from experiments.hooks.base import Hook\n'
+        f'class Mine({base}):\n    def fail(self):\n        raise ValueError\n'
+    )
+    mine = importlib.import_module(name).Mine()
+    with pytest.raises(ValueError) as raised:
+        mine.fail()
+    # Without the frame of this module, which defines components, too.
+    error = raised.value.with_traceback(raised.value.__traceback__.tb_next)
+    assert is_of_component(error) is (base == 'Hook')
 
 
 def test_what_a_part_refuses_is_one_line(world):

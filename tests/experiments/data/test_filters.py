@@ -6,9 +6,10 @@ import json
 import pytest
 import small_runs
 
+from experiments import registries
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
-from experiments.data import corpus, filters, sources, tokenizers
+from experiments.data import corpus, sources, tokenizers
 from experiments.data.filters import Filtered
 from experiments.errors import UserError
 from experiments.training import setup
@@ -39,8 +40,12 @@ def data(tmp_path):
     return write(tmp_path / 'text', PAIRS)
 
 
+def filtered(source, spec):
+    return Filtered(source, registries.make_all('filters', spec))
+
+
 def kept(data, spec):
-    return list(Filtered(sources.load(data), filters.make(spec)).train())
+    return list(filtered(sources.load(data), spec).train())
 
 
 def test_each_filter_removes_its_pairs(data):
@@ -56,7 +61,7 @@ def test_each_filter_removes_its_pairs(data):
 def test_the_first_of_a_list_that_leaves_a_pair_out_is_counted(data):
     found = Filtered(
         sources.load(data),
-        filters.make('[copies, length_ratio(most=4), duplicates]'),
+        registries.make_all('filters', '[copies, length_ratio(most=4), duplicates]'),
     )
     for _ in range(2):  # each pass resets the counts
         pairs = list(found.train())
@@ -72,7 +77,7 @@ def test_the_first_of_a_list_that_leaves_a_pair_out_is_counted(data):
 def test_counts_are_cached_with_the_tokens(data, tmp_path):
     words = tokenizers.make('bytes')
     source = sources.load(data)
-    distinct = Filtered(source, filters.make('duplicates'))
+    distinct = filtered(source, 'duplicates')
     first = corpus.prepare(distinct, words, tmp_path)
     again = corpus.prepare(distinct, words, tmp_path)
     assert first.left_out == again.left_out == {'duplicates': 1}
@@ -83,7 +88,7 @@ def test_counts_are_cached_with_the_tokens(data, tmp_path):
 def test_the_files_of_stored_text_are_those_of_earlier_versions(data, tmp_path):
     """Checkpoints hold the digest of these files, so their content must not change."""
     whole = sources.load(data)
-    distinct = Filtered(whole, filters.make('duplicates'))
+    distinct = filtered(whole, 'duplicates')
     for source, left_out in [(whole, {}), (distinct, {'left_out': {'duplicates': 1}})]:
         folder = tmp_path / type(source).__name__
         stored = corpus.prepare(source, tokenizers.make('bytes'), folder)
@@ -132,11 +137,11 @@ def test_one_of_your_own_and_its_code_make_other_text(data, tmp_path, monkeypatc
     spec = 'own_filters.Without(word="g")'
     assert kept(data, spec) == [x for x in PAIRS if 'g' not in x[1]]
     source = sources.load(data)
-    digests = {source.digest(), Filtered(source, filters.make('copies')).digest()}
+    digests = {source.digest(), filtered(source, 'copies').digest()}
     for text in (spec, 'own_filters.Without(word="h")'):
-        digests.add(Filtered(source, filters.make(text)).digest())
+        digests.add(filtered(source, text).digest())
     file.write_text(OWN.replace('not in', 'in'))
-    digests.add(Filtered(source, filters.make(spec)).digest())
+    digests.add(filtered(source, spec).digest())
     assert len(digests) == 5
 
 
@@ -145,13 +150,13 @@ def test_one_of_your_own_and_its_code_make_other_text(data, tmp_path, monkeypatc
     [
         ('copy', "^filters: 'copy' is not one of copies, duplicates, length_ratio"),
         ('length_ratio(most=0.5)', '^filters: most must be at least 1, not 0.5'),
-        ('[', '^filters: .* is not a list'),
+        ('[', '^filters: .* is not a spec'),
         ('softmax(', '^filters: '),
     ],
 )
 def test_a_wrong_list_is_one_line_of_the_field(spec, message):
     with pytest.raises(UserError, match=message):
-        filters.make(spec)
+        registries.make_all('filters', spec)
 
 
 def test_filtering_out_all_pairs_is_refused(tmp_path):

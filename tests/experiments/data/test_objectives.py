@@ -9,9 +9,10 @@ import pytest
 import small_runs
 from test_batches import epoch_of, unpack
 
+from experiments import registries
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
-from experiments.data import corpus, objectives, sources, tokenizers
+from experiments.data import corpus, sources, tokenizers
 from experiments.data.batches import Batches, Position
 from experiments.data.corpus import Corpus, RaggedArray
 from experiments.errors import UserError
@@ -158,7 +159,9 @@ def test_a_tokenizer_has_sentinels_in_their_order(text, tmp_path):
     data = sources.load(small_runs.source(text))
     spec = 'sentencepiece(vocab_size=200, sentinels=12)'
     words = tokenizers.train(tokenizers.make(spec), data, tmp_path)
-    objective = objectives.make('span_corruption').with_tokenizer(words)
+    objective = registries.make(
+        'objective', 'span_corruption', pieces=()
+    ).with_tokenizer(words)
     assert objective is not None
     names = words.pieces(objective.marks)
     assert names == [f'<extra_id_{i}>' for i in range(12)]
@@ -206,7 +209,7 @@ def test_a_run_starts_from_parameters_of_a_pretraining_objective(text, tmp_path)
 )
 def test_a_wrong_spec_is_one_line_of_the_field(spec, message):
     with pytest.raises(UserError, match=message):
-        objectives.make(spec)
+        registries.make('objective', spec, pieces=())
 
 
 def test_a_tokenizer_without_marks_is_refused_before_training(text, tmp_path):

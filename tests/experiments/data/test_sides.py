@@ -9,9 +9,10 @@ import small_runs
 import tiny
 
 import experiments
+from experiments import registries
 from experiments.command_line import flags
 from experiments.config import components
-from experiments.data import corpus, objectives, sources, tokenizers
+from experiments.data import corpus, sources, tokenizers
 from experiments.data.batches import Batches, Position
 from experiments.errors import UserError
 from experiments.runs import reading
@@ -156,4 +157,4 @@ def test_what_needs_one_vocabulary_is_refused_before_the_data_is_read(text, tmp_
         components.build(config)
     both = train(SPEC, text, tmp_path)
     with pytest.raises(UserError, match='objective: .* a single tokenizer'):
-        objectives.make('denoise').with_tokenizer(both)
+        registries.make('objective', 'denoise', pieces=()).with_tokenizer(both)

@@ -24,7 +24,6 @@ from experiments.evaluation.scores import installed_metrics
 from experiments.metrics.base import Metric
 from experiments.registries import METRICS
 from flaxformer_lite import testing
-from flaxformer_lite.config import spec
 
 SOURCES = ['a', 'b', 'c', 'd', 'e']
 OUTPUTS = [
@@ -466,9 +465,9 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
 @pytest.mark.parametrize(
     ('text', 'best', 'message'),
     [
-        ('', '', "evaluation.metrics: '' is not a spec"),
+        ('', '', "evaluation.metrics: '' names no component"),
         ('[bleu, blue]', '', "evaluation.metrics: 'blue' is not one of .*'bleu'"),
-        ('[]', '', 'write .spec, spec, …'),
+        ('[]', '', 'names no component. Give one'),
         ('[bleu, bleu]', '', 'there is a metric bleu already'),
         ('bleu(tokenize="14a")', '', 'tokenize must be one of language, 13a'),
         (
@@ -513,7 +512,6 @@ class MyMetric(Metric):
 def test_a_metric_may_be_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / 'my_metrics.py').write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(spec, '_elsewhere', set())
     found = metrics.make('[my_metrics.MyMetric(weight=2), bleu]')
     assert list(found) == ['MyMetric', 'bleu']
     assert found['MyMetric'].score(['ab', ''], [('x',)] * 2, ['abc', 'a']) == 100.0

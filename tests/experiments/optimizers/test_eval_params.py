@@ -14,7 +14,7 @@ from test_freezing import build, config
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.config import components
 from experiments.errors import UserError
-from experiments.optimizers import eval_params, frozen, optimizer
+from experiments.optimizers import eval_params, frozen
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.train_step import (
     TrainState,
@@ -93,7 +93,7 @@ def test_an_ema_is_of_what_a_training_step_makes(fields):
     )
     model = build(settings)
     held = frozen.paths(settings.train.freeze, model)
-    update, _ = optimizer.make(settings).build(model)
+    update, _ = components.make_optimizer(settings).build(model)
     init = functools.partial(init_state, model, update, frozen=held)
     state = jax.jit(init)(jax.random.key(0))
     step = jax.jit(make_train_step(model, update, accumulate=2, frozen=held))

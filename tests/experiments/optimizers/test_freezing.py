@@ -14,7 +14,7 @@ from configs import wmt_base
 from experiments.config import components, load
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
-from experiments.optimizers import eval_params, frozen, optimizer
+from experiments.optimizers import eval_params, frozen
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.train_step import (
     TrainState,
@@ -108,7 +108,7 @@ def test_an_optimizer_keeps_nothing_of_what_is_frozen(name, scan_layers):
     )
     model = build(settings)
     held = frozen.paths(settings.train.freeze, model)
-    update, _ = optimizer.make(settings).build(model)
+    update, _ = components.make_optimizer(settings).build(model)
     make = functools.partial(init_state, model, update, jax.random.key(0))
     state = jax.eval_shape(functools.partial(make, frozen=held))
     step = make_train_step(model, update, frozen=held)
@@ -136,7 +136,7 @@ def test_one_layer_of_a_turn_may_be_frozen():
     model = build(settings)
     held = frozen.paths(settings.train.freeze, model)
     assert held and all(path.startswith('encoder/layers/layer_1/') for path in held)
-    update, _ = optimizer.make(settings).build(model)
+    update, _ = components.make_optimizer(settings).build(model)
     make = functools.partial(init_state, model, update, jax.random.key(0), frozen=held)
     state = jax.eval_shape(make)
     step = make_train_step(model, update, frozen=held)
@@ -152,7 +152,7 @@ def test_a_schedule_free_average_is_of_what_is_trained():
     )
     model = build(settings)
     held = frozen.paths(settings.train.freeze, model)
-    update, _ = optimizer.make(settings).build(model)
+    update, _ = components.make_optimizer(settings).build(model)
     params = tiny.parameters(model)
     trained, _ = freezing.split(params, held)
     opt_state = update.init(trained)._replace(z=jax.tree.map(lambda x: 3 * x, trained))

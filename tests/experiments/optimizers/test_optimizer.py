@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from configs import wmt_base
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.config import check, load
+from experiments.config import check, components, load
 from experiments.errors import UserError
 from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite import testing
@@ -40,7 +40,7 @@ def config(**settings):
 
 def make(config, steps=100):
     model = build.model(config.model, vocab_size=11)
-    return optimizer.make(config).build(model, steps)
+    return components.make_optimizer(config).build(model, steps)
 
 
 def problem():
@@ -483,7 +483,7 @@ def layers(seed):
 )
 def test_an_optimizer_moves_stacked_layers_as_it_moves_separate_ones(name):
     settings = config(name=name, schedule='constant_schedule(value=0.1)')
-    separate, _ = optimizer.make(settings).build(tiny.model(), 10)
+    separate, _ = components.make_optimizer(settings).build(tiny.model(), 10)
     scanned = separate
     if name not in optimizer.ENTRYWISE:
         scanned = optimizer.separately(separate, {'encoder': 1})
@@ -503,7 +503,7 @@ def change_of_logits(init, width):
     config.optimizer.schedule = 'constant_schedule(value=0.01)'
     config = load.from_config_dict(config)
     model = build.model(config.model, tiny.VOCAB)
-    update, _ = optimizer.make(config).build(model)
+    update, _ = components.make_optimizer(config).build(model)
     state = init_state(model, update, jax.random.key(0))
     rows = tiny.batch([[pair] for pair in tiny.PAIRS])
     step = jax.jit(make_train_step(model, update))

@@ -15,12 +15,11 @@ import experiments.describe
 import experiments.sweeps.workers
 import experiments.training.loop  # noqa: F401
 from configs import wmt_base
-from experiments.config import load, search
+from experiments.config import components, load, search
 from experiments.config.schema import EvaluationConfig, without_seeds
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.scorer import Scorer
 from experiments.evaluation.translator import Translator
-from experiments.optimizers import optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.compilation import ProgramCache
 from experiments.training.programs import ProgramKey, TrainingPrograms
@@ -78,7 +77,7 @@ def test_a_model_is_freed_with_what_runs_it():
     config = wmt_base.get_config()
     config.model.update(tiny.SIZES | {'num_layers': 1})
     config = without_seeds(load.from_config_dict(config))
-    made = as_loss(config.train.loss), optimizer.make(config)
+    made = as_loss(config.train.loss), components.make_optimizer(config)
     training = TrainingPrograms(ProgramKey(config, model, *made, 10, mesh.make_mesh()))
     training.step((jax.device_count(), 4))
     settings = EvaluationConfig(decode='greedy', extra_length=3)
@@ -98,7 +97,7 @@ def test_a_step_with_a_peak_as_its_argument_is_that_with_a_constant():
     model = tiny.model(num_layers=1)
     config = wmt_base.get_config()
     config.optimizer.schedule = 'cosine(peak=0.0123, warmup=0.4)'
-    made = optimizer.make(load.from_config_dict(config))
+    made = components.make_optimizer(load.from_config_dict(config))
     batch = tiny.batch([[pair] for pair in tiny.PAIRS])
     first = TrainState.create(tiny.all_variables(model), made.build(model)[0])
 
@@ -159,7 +158,7 @@ def test_the_runners_step_overwrites_the_state_on_each_device():
     config = wmt_base.get_config()
     config.model.update(tiny.SIZES | {'num_layers': 1})
     config = without_seeds(load.from_config_dict(config))
-    made = as_loss(config.train.loss), optimizer.make(config)
+    made = as_loss(config.train.loss), components.make_optimizer(config)
     model = tiny.model(num_layers=1)
     training = TrainingPrograms(ProgramKey(config, model, *made, 10, mesh.make_mesh()))
     program = training.step((jax.device_count(), 7))

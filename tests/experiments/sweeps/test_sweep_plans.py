@@ -50,7 +50,7 @@ def by_value(run):
 
 
 def peaks(runs):
-    found = {run.arm: run.config.optimizer.schedule for run in runs}
+    found = {run.arm: str(run.config.optimizer.schedule) for run in runs}
     return {arm: text.split('peak=')[1].split(',')[0] for arm, text in found.items()}
 
 

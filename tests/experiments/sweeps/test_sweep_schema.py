@@ -95,10 +95,10 @@ def test_an_arm_may_set_an_argument_of_a_component(tmp_path):
     }
     file = write_sweep(tmp_path, overrides=schedule, arms=arms, seeds=[0])
     base, first, added = planning.load(file).runs
-    assert base.config.optimizer.schedule == 'cosine(peak=1.0, warmup=0.2)'
-    assert first.config.optimizer.schedule == 'cosine(peak=0.5, warmup=0.2)'
+    assert str(base.config.optimizer.schedule) == 'cosine(peak=1.0, warmup=0.2)'
+    assert str(first.config.optimizer.schedule) == 'cosine(peak=0.5, warmup=0.2)'
     assert first.overrides == {'optimizer.schedule': 'cosine(peak=0.5, warmup=0.2)'}
-    assert added.config.model.attention == 'softmax(temperature=2)'
+    assert str(added.config.model.attention) == 'softmax(temperature=2)'
     arms['first'] = {'model.decoder.norm.eps': 1e-3}
     file = write_sweep(tmp_path, overrides=schedule, arms=arms, seeds=[0])
     with pytest.raises(UserError, match='model.decoder.norm.eps: '):
@@ -188,7 +188,7 @@ def test_levels_and_tuned_values_may_be_classes(tmp_path):
     )
     assert list(sweep.arms) == ['layer, 2', 'layer, 8', f'{RMS}, 2', f'{RMS}, 8']
     assert sweep.tune.values == ('cross_entropy', FOCAL)
-    losses = [run.config.train.loss for run in sweep.trials[:2]]
+    losses = [str(run.config.train.loss) for run in sweep.trials[:2]]
     assert losses == ['cross_entropy', FOCAL]
     assert str(sweep.trials[1]) == f'layer, 2, {FOCAL}, seed 100'
 
@@ -200,7 +200,7 @@ def test_a_tuned_argument_of_an_object_is_replaced(tmp_path):
         "arms={'base': {}, 'named': {'train.loss': 'focal'}}, "
         "tune={'field': 'train.loss.gamma', 'values': list(np.arange(3, 5))}",
     )
-    assert [run.config.train.loss for run in sweep.trials] == [
+    assert [str(run.config.train.loss) for run in sweep.trials] == [
         *(f'{FOCAL}(gamma=3)', f'{FOCAL}(gamma=4)'),
         *('focal(gamma=3)', 'focal(gamma=4)'),
     ]
@@ -355,24 +355,6 @@ def test_invalid_sweeps_are_refused_by_the_field(tmp_path, changes, words):
     message = str(error.value)
     assert 'heads' in message and '\n' not in message  # the name of the sweep
     assert all(word in message for word in words), message
-
-
-@pytest.mark.parametrize('field', ['overrides', 'arms', 'factors', 'published'])
-def test_fields_that_contain_themselves_are_refused_by_name(tmp_path, field):
-    file = tmp_path / 'heads.py'
-    file.write_text(f"""
-def get_config():
-    fields = {FIELDS!r}
-    nested = {{}}
-    nested['model'] = nested['train'] = nested
-    fields['{field}'] = nested
-    if '{field}' == 'factors':
-        del fields['arms']
-    return fields
-""")
-    message = f'heads.py: {field}.*: model.model.*nests deeper than 10 levels'
-    with pytest.raises(UserError, match=message):
-        planning.load(file)
 
 
 def test_the_config_of_a_run_is_not_taken_for_a_sweep(tmp_path):

@@ -17,7 +17,7 @@ import pytest
 import small_runs
 from test_ending import same_end
 
-from experiments import hooks
+from experiments import hooks, registries
 from experiments.errors import UserError
 from experiments.hooks import tensorboard
 from experiments.hooks.base import RunInfo, numbers
@@ -257,7 +257,9 @@ def calls_of(package, arguments, folder, result, monkeypatch):
     monkeypatch.delitem(sys.modules, package, raising=False)
     found = []
     for step in (0, 4):
-        made = hooks.Hooks(hooks.make(f'{package}({arguments})'))
+        made = hooks.Hooks(
+            registries.make_all('train.hooks', f'{package}({arguments})')
+        )
         made.start(RunInfo(folder, {'train.steps': 9}, step, []))
         made.row(dict(ROW))
         made.end(result)
@@ -311,11 +313,11 @@ def test_mlflow_gets_config_once_and_numbers_under_names_that_it_takes(
     ('spec', 'message'),
     [
         ('tensorbord', "^train.hooks: 'tensorbord' is not one of .*'tensorboard'"),
-        ('[tensorboard', '^train.hooks: .* is not a list'),
+        ('[tensorboard', '^train.hooks: .* is not a spec'),
         ('wandb(projct="x")', "^train.hooks: unknown argument 'projct'; wandb takes "),
         ('wandb(offline=1)', '^train.hooks: offline must be'),
-        ('wandb', '^train.hooks=wandb needs the package wandb: pip install wandb'),
-        ('mlflow', '^train.hooks=mlflow needs the package mlflow: pip install mlf'),
+        ('wandb', '^train.hooks: Wandb needs the package wandb: pip install wandb'),
+        ('mlflow', '^train.hooks: Mlflow needs the package mlflow: pip install mlf'),
         (
             'pages.Path',
             '^train.hooks: pages.Path is not a subclass of Hook. Derive it from ',
@@ -330,12 +332,12 @@ def test_what_cannot_be_called_is_one_line(spec, message, monkeypatch):
         lambda name: None if name in ('wandb', 'mlflow') else find(name),
     )
     with pytest.raises(UserError, match=message):
-        hooks.make(spec)
+        registries.make_all('train.hooks', spec)
 
 
 @pytest.mark.parametrize('spec', ['', '[]'])
 def test_there_may_be_none(spec):
-    assert hooks.make(spec) == {}
+    assert registries.make_all('train.hooks', spec) == {}
 
 
 def test_what_no_file_can_hold_is_refused_with_the_hooks_name(tmp_path):
@@ -384,7 +386,7 @@ def events(path):
 
 def test_events_are_written_again_of_the_rows_that_stay(tmp_path):
     for rows in ([], [ROW, ROW | {'step': 8}]):
-        made = hooks.Hooks(hooks.make('tensorboard'))
+        made = hooks.Hooks(registries.make_all('train.hooks', 'tensorboard'))
         made.start(RunInfo(tmp_path, {}, 0, rows))
         made.row(ROW | {'step': 9})
         made.end(None)
@@ -396,7 +398,7 @@ def test_events_are_written_again_of_the_rows_that_stay(tmp_path):
 
 def test_whatever_may_be_in_a_row_can_be_shown(tmp_path):
     row = {'step': 2**63 - 1, 'kind': 'ä', 'x': 1e308, 'b': True}
-    made = hooks.Hooks(hooks.make('tensorboard'))
+    made = hooks.Hooks(registries.make_all('train.hooks', 'tensorboard'))
     made.start(RunInfo(tmp_path, {}, 0, [row]))
     made.end(None)
     assert len(events(tmp_path)) == 3

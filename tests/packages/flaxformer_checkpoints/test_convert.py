@@ -125,7 +125,7 @@ def several(runs, tmp_path, name='nllb'):
         tmp_path / 'text', ('eng_Latn', 'fra_Latn'), ('fra_Latn', 'gsw')
     )
     path = runs / name
-    tokenizer = trained_run.open_trained(path).config.tokenizer
+    tokenizer = str(trained_run.open_trained(path).config.tokenizer)
     return {
         'data': data,
         'init_from': str(path),

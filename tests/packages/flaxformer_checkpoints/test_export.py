@@ -104,7 +104,7 @@ def test_only_the_first_head_of_multi_token_is_written():
         config=config, model=model, tokenizer=None, variables=variables
     )
     found = export._as_exported(run)
-    assert found.config.model.architecture == "encoder_decoder(reads='mixture')"
+    assert str(found.config.model.architecture) == "encoder_decoder(reads='mixture')"
     assert found.variables == jax.eval_shape(
         lambda key: init_variables(found.model, key), jax.random.key(0)
     )
