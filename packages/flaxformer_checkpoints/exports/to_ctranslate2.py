@@ -23,9 +23,6 @@ from flaxformer_checkpoints.exports.trained import Trained, draw_tokens, logits
 from flaxformer_lite.config import build, schema
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Component
-from flaxformer_lite.positions.rotary import RotaryPositions
-from flaxformer_lite.positions.shaw import ShawPositions
-from flaxformer_lite.positions.t5 import T5Positions
 from flaxformer_lite.training.batch import make_batch
 
 Params = Mapping[str, Any]
@@ -172,13 +169,17 @@ def _options(stack: Any, params: Params) -> dict[str, Any]:
         ffn_glu='gate' in params['layer_0']['feed_forward'],
         rms_norm=not block.residual.norm.biased,
         qk_norm=block.self_attention.core_attention.query_key_norm,
-        relative_attention_bias=isinstance(positions, T5Positions),
-        relative_position=isinstance(positions, ShawPositions),
+        relative_attention_bias=_is(positions, 'T5Positions'),
+        relative_position=_is(positions, 'ShawPositions'),
     )
-    if isinstance(positions, RotaryPositions):
+    if _is(positions, 'RotaryPositions'):
         options['rotary_dim'] = sizes.d_k
         options['rotary_base'] = positions.max_wavelength
     return options
+
+
+def _is(component: Any, name: str) -> bool:
+    return type(component).__name__ == name
 
 
 def _activation(feed_forward: Any) -> Any:
@@ -208,7 +209,7 @@ def _described_stack(stack: Any, params: Params, rows: int) -> Any:
         _fill_norm(theirs.layernorm_embedding, params['embedding_norm'], offset)
     if 'final' in params:
         _fill_norm(theirs.layer_norm, params['final']['norm'], offset)
-    if not positions.in_attention and not isinstance(positions, T5Positions):
+    if not positions.in_attention and not _is(positions, 'T5Positions'):
         table_TD = _table(stack, params.get('positions', {}), rows)
         theirs.position_encodings.encodings = table_TD
     for i, layer in enumerate(theirs.layer):
@@ -216,7 +217,7 @@ def _described_stack(stack: Any, params: Params, rows: int) -> Any:
         _fill_attention(
             layer.self_attention, block.self_attention, ours['self_attention']
         )
-        if isinstance(positions, T5Positions):
+        if _is(positions, 'T5Positions'):
             # Every layer names the one table of the stack.
             _fill_biases(layer.self_attention, positions, params['positions'])
         norms = [layer.self_attention.layer_norm]
@@ -278,7 +279,7 @@ def _fill_attention(theirs: Any, attention: Any, params: Params) -> None:
     kernel = kernel_HUD.reshape(-1, kernel_HUD.shape[-1])
     _fill_linear(out, {**params['out_proj'], 'kernel': kernel})
     _fill_query_key_norm(theirs, attention.core_attention, params)
-    if isinstance(attention.positions, ShawPositions):
+    if _is(attention.positions, 'ShawPositions'):
         theirs.relative_position_keys = params['positions']['key']
         theirs.relative_position_values = params['positions']['value']
 
@@ -294,7 +295,7 @@ def _fill_query_key_norm(theirs: Any, core: Any, params: Params) -> None:
     _fill_norm(theirs.k_norm, norms['key_norm'], core.query_key_offset)
 
 
-def _fill_biases(theirs: Any, positions: T5Positions, params: Params) -> None:
+def _fill_biases(theirs: Any, positions: Any, params: Params) -> None:
     theirs.relative_attention_bias = params['table']
     theirs.relative_attention_max_distance = np.int32(positions.max_distance)
 
