@@ -158,7 +158,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     )
     words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
     translate = translator.Translator(
-        _model(args, args.dtype), words, search.make(settings)
+        _model(args, args.dtype), words, search.make(settings), args.size
     )
     params = traverse_util.unflatten_dict(
         dict(np.load(args.share / 'params.npz')), sep='/'

@@ -67,6 +67,7 @@ def main() -> None:
             run.model,
             run.tokenizer,
             search.make(evaluation),
+            evaluation.batch_tokens,
             scores.installed_metrics(
                 metrics.make(evaluation.metrics), source.target, *targets
             ),

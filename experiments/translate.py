@@ -28,9 +28,9 @@ from experiments.errors import UserError, warn
 from experiments.runtime import memory
 
 if TYPE_CHECKING:
-    from experiments.config.search import Decoding
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import Hypothesis
+    from flaxformer_lite.generation import DecodingOptions
 
 
 def main() -> None:
@@ -63,6 +63,7 @@ def main() -> None:
             model,
             runs[0].tokenizer,
             decoding,
+            settings.batch_tokens,
             seed=args.seed,
             n_best=args.n_best,
             longest=max(LONGEST, settings.batch_tokens),
@@ -143,7 +144,7 @@ def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
             )
 
 
-def _check_decoding(args: Any, decoding: 'Decoding') -> None:
+def _check_decoding(args: Any, decoding: 'DecodingOptions') -> None:
     strategy = decoding.strategy
     most = max(args.n_best, 1) if strategy.draws else strategy.hypotheses
     if not 1 <= args.n_best <= most:

@@ -30,13 +30,21 @@ EXTRA_LENGTH = 50
 
 
 class DecodingOptions(NamedTuple):
-    """Static arguments of `decode_rows`. `length` limits all targets."""
+    """Static arguments of decoding.
+
+    Attributes:
+      extra_length: Maximum target length, in tokens beyond the source length.
+      n_best: The beam search stops when this many results per row are final.
+      length: Maximum length of all targets, whatever their sources.
+      special_tokens: Default to the model's.
+    """
 
     strategy: Strategy
-    processors: tuple[Processor, ...]
-    length: int
-    special_tokens: SpecialTokens
+    processors: tuple[Processor, ...] = ()
+    extra_length: int = EXTRA_LENGTH
     n_best: int = 1
+    length: int | None = None
+    special_tokens: SpecialTokens | None = None
 
 
 def as_strategy(strategy: Spec) -> Strategy:
@@ -115,7 +123,9 @@ def generate(
     limit = _shortest_limit(model, source_length_B, max_length)
     for processor in every:
         processor.check(model.vocab_size, special_tokens, limit)
-    settings = DecodingOptions(made, every, longest, special_tokens, n_best)
+    options = DecodingOptions(
+        made, every, n_best=n_best, length=longest, special_tokens=special_tokens
+    )
     max_len_B = source_length_B + EXTRA_LENGTH if max_length is None else max_length
     max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)
     if key is None:
@@ -127,9 +137,7 @@ def generate(
                 'interventions: an ensemble has no activations. Pass one of its models.'
             )
         interventions = as_pytree(interventions)
-    return _generate(
-        model, settings, interceptor_keys(), *arrays, interventions or None
-    )
+    return _generate(model, options, interceptor_keys(), *arrays, interventions or None)
 
 
 def _special_tokens(model, bos, eos):
@@ -175,18 +183,18 @@ def _check(model, source_length_B, strategy, key):
 # Interceptors change the traced program, so they are part of the cache key.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _generate(
-    model, settings, interceptors, variables, key, source_BS, max_len_B, interventions
+    model, options, interceptors, variables, key, source_BS, max_len_B, interventions
 ):
     # The row index in the whole batch.
     rows_B = jnp.arange(len(source_BS))
     return decode_rows(
-        model, settings, variables, key, source_BS, max_len_B, rows_B, interventions
+        model, options, variables, key, source_BS, max_len_B, rows_B, interventions
     )
 
 
 def decode_rows(
     model: Any,
-    settings: DecodingOptions,
+    options: DecodingOptions,
     variables: Any,
     key: jax.Array,
     source_BS: jax.Array,
@@ -205,23 +213,23 @@ def decode_rows(
     keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers_B)
     if interventions is not None:
         model, variables = with_separate_layers(model, variables)
-    decode = functools.partial(_decode, model, settings)
+    decode = functools.partial(_decode, model, options)
     divided = source_BS, max_len_B, keys_B, numbers_B
     return map_rows(decode, (variables, interventions), divided)
 
 
 def _decode(
-    model, settings, variables, interventions, source_BS, max_len_B, keys_B, row_B
+    model, options, variables, interventions, source_BS, max_len_B, keys_B, row_B
 ):
     inputs = decode_inputs(
-        model, settings, variables, source_BS, max_len_B, keys_B, interventions, row_B
+        model, options, variables, source_BS, max_len_B, keys_B, interventions, row_B
     )
-    return settings.strategy(inputs, settings.n_best)
+    return options.strategy(inputs, options.n_best)
 
 
 def decode_inputs(
     model: Any,
-    settings: DecodingOptions,
+    options: DecodingOptions,
     variables: Any,
     source_BS: jax.Array,
     max_len_B: jax.Array,
@@ -244,17 +252,20 @@ def decode_inputs(
     else:
         decode_step = functools.partial(model.apply, variables, method='decode_step')
         state = model.apply(variables, source_BS, method='prefill')
-    length = settings.length
+    length = options.length
+    if length is None:
+        length = source_BS.shape[1] - 1 + options.extra_length
+    special_tokens = options.special_tokens or model.special_tokens
     if model.max_length is not None:
         length = min(length, model.max_length)
     return decoding.DecodeInputs(
         decode_step,
         state,
         max_len_B,
-        settings.special_tokens.bos,
-        settings.special_tokens.eos,
+        special_tokens.bos,
+        special_tokens.eos,
         length,
-        settings.special_tokens.padding,
-        settings.processors,
-        keys_B if settings.strategy.draws else None,
+        special_tokens.padding,
+        options.processors,
+        keys_B if options.strategy.draws else None,
     )

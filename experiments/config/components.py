@@ -5,7 +5,6 @@ from typing import NamedTuple
 from experiments import hooks, metrics
 from experiments.config import search
 from experiments.config.schema import ExperimentConfig, takes_best
-from experiments.config.search import Decoding
 from experiments.data import filters, objectives, tokenizers
 from experiments.data.filters.base import Filter
 from experiments.data.objectives.base import Objective
@@ -17,6 +16,7 @@ from experiments.optimizers import frozen, optimizer
 from experiments.optimizers.optimizer import Optimizer
 from experiments.registries import SOURCES
 from flaxformer_lite.config import build as model_build
+from flaxformer_lite.generation import DecodingOptions
 from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
@@ -43,7 +43,7 @@ class Components(NamedTuple):
     hooks: dict[str, Hook]
     metrics: dict[str, Metric]
     best_metric: Metric
-    decoding: Decoding
+    decoding: DecodingOptions
     model: Model
     frozen: frozenset[str]
     loss: Loss

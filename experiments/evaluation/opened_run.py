@@ -108,11 +108,12 @@ class OpenedRun:
 
     @functools.cached_property
     def _translator(self) -> Translator:
-        return Translator(self.model, self.tokenizer, self.decoding)
+        tokens = self.config.evaluation.batch_tokens
+        return Translator(self.model, self.tokenizer, self.decoding, tokens)
 
     @functools.cached_property
     def _scorer(self) -> Scorer:
-        tokens = self.decoding.batch_tokens
+        tokens = self.config.evaluation.batch_tokens
         return Scorer(self.model, self.tokenizer, tokens)
 
     @functools.cached_property

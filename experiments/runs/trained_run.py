@@ -11,7 +11,6 @@ from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
 from experiments.checkpoints.digest import leaves_by_path
 from experiments.config import check, load, search, user_modules
 from experiments.config.schema import ExperimentConfig, takes_best
-from experiments.config.search import Decoding
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, prefix_errors, user_errors, warn
@@ -20,6 +19,7 @@ from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import adapters
 from flaxformer_lite.config import build
+from flaxformer_lite.generation import DecodingOptions
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import freezing
 
@@ -35,7 +35,7 @@ class TrainedRun(NamedTuple):
     tokenizer: Tokenizer
     model: Model
     checkpoints: Checkpoints
-    decoding: Decoding
+    decoding: DecodingOptions
 
 
 def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> TrainedRun:

@@ -114,6 +114,7 @@ def prepare(
         made.model,
         made.tokenizer,
         made.decoding,
+        config.evaluation.batch_tokens,
         metrics,
         path,
         data,
