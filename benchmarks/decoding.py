@@ -109,10 +109,10 @@ def export(args: argparse.Namespace) -> dict[str, float]:
     import jax
     from flax import traverse_util
 
-    from experiments.runs import trained_run
+    from experiments.evaluation.opened_run import OpenedRun
 
-    run = trained_run.open_trained(args.workdir)
-    variables = trained_run.average(run.config, run.checkpoints, run.model).variables
+    run = OpenedRun(args.workdir)
+    variables = run.variables
     flat = traverse_util.flatten_dict(jax.device_get(variables['params']), sep='/')
     np.savez(args.share / 'params.npz', **flat)
     compared = corpus.tokenize(pairs(args)[:COMPARED], run.tokenizer)

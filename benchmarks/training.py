@@ -101,10 +101,10 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
     work = setup.prepare(_config(args), args.cache, Screen(sys.stderr))
-    init = functools.partial(init_state, work.model, work.programs.optimizer)
+    init = functools.partial(init_state, work.model, work.programs.update)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     loss = f'cross_entropy(label_smoothing={SMOOTHING})'
-    step = make_train_step(work.model, work.programs.optimizer, loss=loss)
+    step = make_train_step(work.model, work.programs.update, loss=loss)
     batches = prefetch(work.batches.iterate(Position()))
     first = jax.device_put(next(batches)[0], mesh.make_mesh().rows())
     began = time.perf_counter()

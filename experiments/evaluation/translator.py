@@ -22,7 +22,7 @@ from experiments.data.tokenizers.base import (
 )
 from experiments.errors import UserError, check_list
 from experiments.runtime import mesh
-from experiments.runtime.compilation import Program, ProgramCache
+from experiments.runtime.compilation import Program, Programs, program_cache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import kv_cache
 from flaxformer_lite.decoding import DecodeResult
@@ -62,7 +62,7 @@ class Translator:
         n_best: int = 1,
         devices: DeviceMesh | None = None,
         longest: int | None = None,
-        programs: ProgramCache | None = None,
+        programs: Programs | None = None,
     ):
         self._model = model
         self._longest = longest
@@ -79,8 +79,8 @@ class Translator:
         if n_best > 1 and not self._strategy.draws:
             options = options._replace(n_best=self._strategy.hypotheses)
         self._options = options
-        programs = programs or ProgramCache()
-        self._search = programs.get(_search, model, options, self._devices)
+        programs = programs or program_cache()
+        self._search = programs(_search, model, options, self._devices)
 
     def __call__(
         self,

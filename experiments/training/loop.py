@@ -30,13 +30,12 @@ from experiments.runs import (
     metrics_log,
     reading,
     trained_run,
-    warm_start,
 )
 from experiments.runs.failure import Diverged
 from experiments.runs.metrics_log import MetricsLog
 from experiments.runtime import compilation, memory, processes
-from experiments.runtime.compilation import ProgramCache
-from experiments.training import result
+from experiments.runtime.compilation import Programs
+from experiments.training import result, warm_start
 from experiments.training.metrics import Progress, stops_early
 from experiments.training.setup import RunSetup, check_may_go_on, describe, prepare
 from flaxformer_lite import adapters
@@ -369,7 +368,7 @@ def run(
     overrides: Iterable[str],
     screen: Screen,
     accept_changed_code: bool = False,
-    programs: ProgramCache | None = None,
+    programs: Programs | None = None,
 ) -> None:
     """Trains and scores a run, or shows its result.
 

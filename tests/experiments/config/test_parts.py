@@ -284,7 +284,7 @@ def test_schedule_optimizer_and_strategy_are_ones_own(world, cache):
     run = experiments.open_run(path)
     abstract = mesh.abstract_variables(run.model)
     before, after = (
-        run.trained.checkpoints.average([step], abstract).variables for step in (1, 2)
+        run.checkpoints.average([step], abstract).variables for step in (1, 2)
     )
     moved = jax.tree.map(lambda x, y: np.abs(np.asarray(y - x)).ravel(), before, after)
     moved = np.concatenate(jax.tree.leaves(moved))

@@ -278,7 +278,7 @@ def stopped_in(where, number, text, workdir):
     [
         ('experiments.training.setup:sources:load', False),
         ('experiments.training.setup:tokenizers:train', False),
-        ('experiments.training.programs:compilation:compile_program', True),
+        ('experiments.training.programs:TrainingPrograms:step', True),
     ],
 )
 def test_a_run_stops_before_it_trains(where, is_begun, text, tmp_path):
@@ -1210,7 +1210,7 @@ def test_a_config_of_another_shape_is_one_line(whole, tmp_path, part, value):
     checkpoints = trained_run.CHECKPOINTS
     shutil.copytree(whole[0] / checkpoints, tmp_path / checkpoints)
     with pytest.raises(UserError) as error:
-        trained_run.open_trained(tmp_path)
+        OpenedRun(tmp_path)
     assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 
 
