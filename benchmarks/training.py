@@ -37,10 +37,10 @@ SMOOTHING = 0.1
 WARM_UP = 3  # untimed steps
 
 # By default glibc returns large freed blocks to the system, and fresh pages cost time
-# in each step. These settings make it use huge pages, as the runner does for itself,
-# and keep freed blocks.
-HUGE = {'GLIBC_TUNABLES': f'{memory.SETTING}=1'}
-TUNED = HUGE | {
+# in each step. These settings make it use huge pages and keep freed blocks. The runner
+# keeps them by `memory.keep_freed`.
+TUNED = {
+    'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1',
     'MALLOC_TRIM_THRESHOLD_': str(1 << 40),
     'MALLOC_MMAP_THRESHOLD_': str(1 << 40),
 }
@@ -79,7 +79,7 @@ def _arguments() -> argparse.Namespace:
 
 def _sides(dtype: str) -> Iterator[Side]:
     casts = ['float32'] if dtype == 'float32' else ['autocast', 'weights']
-    yield Side('flaxformer_lite', ('--worker=ours',), HUGE)
+    yield Side('flaxformer_lite', ('--worker=ours',))
     for cast in casts:
         yield Side(f'Marian {cast}', (f'--worker={cast}',))
         yield Side(f'Marian {cast}, tuned memory', (f'--worker={cast}',), TUNED)
@@ -92,6 +92,7 @@ def _prepare(args: argparse.Namespace) -> tuple[corpus.Corpus, int]:
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
+    memory.keep_freed()  # as every command does
     import jax
 
     from experiments.command_line.screen import Screen

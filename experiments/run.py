@@ -8,9 +8,7 @@ python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads
 # PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
-    from experiments.runtime import memory
 
-    memory.use_huge_pages()
     command.run('experiments.run')
 
 import contextlib

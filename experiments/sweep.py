@@ -8,9 +8,7 @@ python -m experiments.sweep --config=configs/sweeps/table3_small.py --workers=2
 # PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
-    from experiments.runtime import memory
 
-    memory.use_huge_pages()
     command.run('experiments.sweep')
 
 import dataclasses

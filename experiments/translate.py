@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 from experiments.command_line import console, flags, screen
 from experiments.config import schema
 from experiments.errors import UserError, warn
-from experiments.runtime import memory
 
 if TYPE_CHECKING:
     from experiments.evaluation.opened_run import OpenedRun
@@ -47,7 +46,6 @@ def main() -> None:
     from experiments.evaluation.translator import LONGEST, Translator
     from experiments.runtime import compilation
 
-    memory.keep_freed()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         runs = [

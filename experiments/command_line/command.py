@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from experiments.command_line import stopping
+from experiments.runtime import memory
 
 # Extra of pyproject.toml → the modules of other packages that it installs.
 _MODULES = {
@@ -34,6 +35,7 @@ def run(name: str) -> NoReturn:
     The module calls this in its first lines, when Python runs it as a script.
     """
     stopping.watch()
+    memory.keep_freed()
     sys.excepthook = _print_error
     _use_own_packages()
     # Tracing makes millions of objects, with hardly any garbage cycles. Python's

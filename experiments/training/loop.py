@@ -323,7 +323,6 @@ class Trainer:
         mean = trained_run.average(
             self.config, self._checkpoints, setup.model, self.screen.say, setup.devices
         )
-        memory.keep_freed()
         evaluations = setup.evaluator.every(mean.variables, setup.sets, mean.steps)
         for name, values in evaluations.items():
             self._log.write(self.step, 'final', set=name, **values)
