@@ -109,10 +109,10 @@ def export(args: argparse.Namespace) -> dict[str, float]:
     import jax
     from flax import traverse_util
 
-    from experiments.runs import trained_run
+    from experiments.evaluation.opened_run import OpenedRun
 
-    run = trained_run.open_trained(args.workdir)
-    variables = trained_run.average(run.config, run.checkpoints, run.model).variables
+    run = OpenedRun(args.workdir)
+    variables = run.variables
     flat = traverse_util.flatten_dict(jax.device_get(variables['params']), sep='/')
     np.savez(args.share / 'params.npz', **flat)
     compared = corpus.tokenize(pairs(args)[:COMPARED], run.tokenizer)
@@ -158,7 +158,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     )
     words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
     translate = translator.Translator(
-        _model(args, args.dtype), words, search.make(settings)
+        _model(args, args.dtype), words, search.make(settings), args.size
     )
     params = traverse_util.unflatten_dict(
         dict(np.load(args.share / 'params.npz')), sep='/'

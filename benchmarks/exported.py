@@ -88,7 +88,8 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
         batch_tokens=args.batch_tokens,
         extra_length=EXTRA,
     )
-    translator = Translator(run.model, run.tokenizer, search.make(settings))
+    options = search.make(settings)
+    translator = Translator(run.model, run.tokenizer, options, args.batch_tokens)
 
     def translate(texts: list[str]) -> list[str]:
         return [best[0].text for best in translator(run.variables, texts)]

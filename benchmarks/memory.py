@@ -146,9 +146,9 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     file.update_from_flattened_dict(changes)
     config = load.from_config_dict(file)
     made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
-    init = functools.partial(init_state, made.model, made.programs.optimizer)
+    init = functools.partial(init_state, made.model, made.programs.update)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
-    step = make_train_step(made.model, made.programs.optimizer)
+    step = make_train_step(made.model, made.programs.update)
     jitted = jax.jit(step, donate_argnums=0)
     batches = itertools.islice(made.batches.iterate(Position()), STEPS)
     placed = [jax.device_put(batch, mesh.make_mesh().rows()) for batch, _ in batches]

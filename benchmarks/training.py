@@ -37,10 +37,10 @@ SMOOTHING = 0.1
 WARM_UP = 3  # untimed steps
 
 # By default glibc returns large freed blocks to the system, and fresh pages cost time
-# in each step. These settings make it use huge pages, as the runner does for itself,
-# and keep freed blocks.
-HUGE = {'GLIBC_TUNABLES': f'{memory.SETTING}=1'}
-TUNED = HUGE | {
+# in each step. These settings make it use huge pages and keep freed blocks. The runner
+# keeps them by `memory.keep_freed`.
+TUNED = {
+    'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1',
     'MALLOC_TRIM_THRESHOLD_': str(1 << 40),
     'MALLOC_MMAP_THRESHOLD_': str(1 << 40),
 }
@@ -79,7 +79,7 @@ def _arguments() -> argparse.Namespace:
 
 def _sides(dtype: str) -> Iterator[Side]:
     casts = ['float32'] if dtype == 'float32' else ['autocast', 'weights']
-    yield Side('flaxformer_lite', ('--worker=ours',), HUGE)
+    yield Side('flaxformer_lite', ('--worker=ours',))
     for cast in casts:
         yield Side(f'Marian {cast}', (f'--worker={cast}',))
         yield Side(f'Marian {cast}, tuned memory', (f'--worker={cast}',), TUNED)
@@ -92,6 +92,7 @@ def _prepare(args: argparse.Namespace) -> tuple[corpus.Corpus, int]:
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
+    memory.keep_freed()  # as every command does
     import jax
 
     from experiments.command_line.screen import Screen
@@ -101,10 +102,10 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
     work = setup.prepare(_config(args), args.cache, Screen(sys.stderr))
-    init = functools.partial(init_state, work.model, work.programs.optimizer)
+    init = functools.partial(init_state, work.model, work.programs.update)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     loss = f'cross_entropy(label_smoothing={SMOOTHING})'
-    step = make_train_step(work.model, work.programs.optimizer, loss=loss)
+    step = make_train_step(work.model, work.programs.update, loss=loss)
     batches = prefetch(work.batches.iterate(Position()))
     first = jax.device_put(next(batches)[0], mesh.make_mesh().rows())
     began = time.perf_counter()

@@ -160,9 +160,9 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     compilation.use_cache()
     config = config_of(args.config, args.data, args.steps, args.variant)
     made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
-    init = functools.partial(init_state, made.model, made.programs.optimizer)
+    init = functools.partial(init_state, made.model, made.programs.update)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
-    step = make_train_step(made.model, made.programs.optimizer)
+    step = make_train_step(made.model, made.programs.update)
     jitted = jax.jit(step, donate_argnums=0)
     programs, figures, flops = {}, Progress(text=''), 0.0
     seconds = 0.0  # of the CPU

@@ -107,7 +107,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     from experiments.costs.ledger import batch_shape
     from experiments.optimizers.optimizer import LONG
     from experiments.runtime import compilation, mesh
-    from experiments.training.programs import ProgramKey, TrainingPrograms
+    from experiments.training.programs import TrainingPrograms
     from experiments.training.teacher import open_teacher
 
     compilation.use_cache()
@@ -118,8 +118,8 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     multiple = config.train.accumulate * devices.row_shards
     shape = math.ceil(rows / multiple) * multiple, length
     teacher = open_teacher(config.train.teacher)
-    key = ProgramKey.of(config, made, LONG, devices, teacher)
-    program = TrainingPrograms(key).step(shape, teacher and teacher.variables)
+    programs = TrainingPrograms.of(config, made, LONG, devices, teacher)
+    program = programs.step(shape, teacher and teacher.variables)
     found: Any = program.memory_analysis()
     # The new state reuses the donated buffers of the old one (XLA's aliases).
     beside = found.output_size_in_bytes - found.alias_size_in_bytes

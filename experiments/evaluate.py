@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.command_line import flags, screen
 from experiments.errors import UserError
-from experiments.runtime import memory
 
 if TYPE_CHECKING:
     from experiments.data.sources.base import Source
@@ -39,7 +38,6 @@ def main() -> None:
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.runtime import compilation
 
-    memory.keep_freed()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         run = OpenedRun(args.workdir, args.trust_code, args.step, args.dtype)
@@ -66,6 +64,7 @@ def main() -> None:
             run.model,
             run.tokenizer,
             search.make(evaluation),
+            evaluation.batch_tokens,
             scores.installed_metrics(
                 metrics.make(evaluation.metrics), source.target, *targets
             ),

@@ -8,9 +8,7 @@ python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads
 # PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
-    from experiments.runtime import memory
 
-    memory.use_huge_pages()
     command.run('experiments.run')
 
 import contextlib
@@ -96,7 +94,6 @@ def _run(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
         contextlib.redirect_stdout(out),
         contextlib.closing(Screen()) as screen,
     ):
-        stopping.set_exit_message(lambda: _last_line(path, screen))
         # Import JAX only after the flags, so that errors in flags show at once.
         from experiments.training import loop
 
@@ -111,30 +108,13 @@ def _run(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
             screen.close()
             console.say_next(f'python -m experiments.translate --workdir={path}')
         except Stopped as stopped:
-            text = f'Stopped; {stopped}. Rerun the command to continue.'
+            screen.say(f'Stopped; {stopped}. Rerun the command to continue.')
             screen.close()
             processes.leave()
-            stopping.end(lambda: text)
+            stopping.end()
 
 
 def _standard_output() -> contextlib.AbstractContextManager[TextIO]:
     if processes.is_first():
         return contextlib.nullcontext(sys.stdout)
     return open(os.devnull, 'w', encoding='utf-8')
-
-
-def _last_line(path: Path, screen: Screen) -> str:
-    screen.close()
-    step = _newest_step(path)
-    if screen.phase == 'evaluating':  # evaluation follows a complete save
-        return f'Stopped; saved at step {step:,}. Rerun the command to continue.'
-    goes_on = f'resume at step {step:,}' if step else 'continue'
-    return (
-        f'Interrupted while {screen.phase}. No progress was lost; rerun the command to '
-        f'{goes_on}.'
-    )
-
-
-def _newest_step(path: Path) -> int:
-    names = [folder.name for folder in (path / 'checkpoints').glob('*')]
-    return max(map(int, filter(str.isdigit, names)), default=0)

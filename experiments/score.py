@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from experiments.command_line import console, flags, screen
 from experiments.errors import UserError
-from experiments.runtime import memory
 
 if TYPE_CHECKING:
     from experiments.evaluation.scorer import ScoredToken
@@ -44,7 +43,6 @@ def main() -> None:
     from experiments.evaluation.translator import LONGEST
     from experiments.runtime import compilation
 
-    memory.keep_freed()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         run = OpenedRun(args.workdir, args.trust_code)

@@ -8,9 +8,7 @@ python -m experiments.sweep --config=configs/sweeps/table3_small.py --workers=2
 # PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
-    from experiments.runtime import memory
 
-    memory.use_huge_pages()
     command.run('experiments.sweep')
 
 import dataclasses
@@ -35,7 +33,6 @@ def main() -> None:
     _check_worker(args.worker)
     _check_dry_run(args)
     sweep = planning.load(args.config)
-    stopping.set_exit_message(lambda: 'Stopped. Rerun the command to continue.')
     if args.worker is not None:
         _work(sweep, *args.worker)
         return
@@ -178,7 +175,7 @@ def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
     try:
         workers.make_all(sweep, index, workers_in_all)
     except Stopped as stopped:
-        print(f'Stopped; {stopped}.')
+        print(f'Stopped; {stopped}.', flush=True)
         stopping.end()
 
 
@@ -202,6 +199,8 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
             sweep = _use_workers(sweep, said, config, number, stop)
             is_open = _wait_for_others(sweep, stop)
         sweep = progress.say_ended(sweep, said)
+        if stop():
+            print('Stopped. Rerun the command to continue.', flush=True)
     print(progress.summary(sweep))
     unfinished = _note_unfinished(sweep.all_runs, folder)
     console.say_next(f'python -m experiments.report --sweep={config} --out=report')

@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any
 from experiments.command_line import console, flags, screen
 from experiments.config import schema
 from experiments.errors import UserError, warn
-from experiments.runtime import memory
 
 if TYPE_CHECKING:
-    from experiments.config.search import Decoding
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import Hypothesis
+    from flaxformer_lite.generation import DecodingOptions
 
 
 def main() -> None:
@@ -47,7 +46,6 @@ def main() -> None:
     from experiments.evaluation.translator import LONGEST, Translator
     from experiments.runtime import compilation
 
-    memory.keep_freed()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         runs = [
@@ -63,6 +61,7 @@ def main() -> None:
             model,
             runs[0].tokenizer,
             decoding,
+            settings.batch_tokens,
             seed=args.seed,
             n_best=args.n_best,
             longest=max(LONGEST, settings.batch_tokens),
@@ -143,7 +142,7 @@ def _check_tokenizers(runs: 'Sequence[OpenedRun]') -> None:
             )
 
 
-def _check_decoding(args: Any, decoding: 'Decoding') -> None:
+def _check_decoding(args: Any, decoding: 'DecodingOptions') -> None:
     strategy = decoding.strategy
     most = max(args.n_best, 1) if strategy.draws else strategy.hypotheses
     if not 1 <= args.n_best <= most:

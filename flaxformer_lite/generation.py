@@ -30,19 +30,23 @@ EXTRA_LENGTH = 50
 
 
 class DecodingOptions(NamedTuple):
-    """Static arguments of `decode_rows`.
+    """Static arguments of decoding.
 
     Attributes:
-      length: Limit of all targets, in tokens.
+      extra_length: Maximum target length, in tokens beyond the source length.
+      n_best: The beam search stops when this many results per row are final.
+      length: Maximum length of all targets, whatever their sources.
+      special_tokens: Default to the model's.
       float32_cache: Whether caches hold bfloat16 values as float32, which is faster on
         CPU.
     """
 
     strategy: Strategy
-    processors: tuple[Processor, ...]
-    length: int
-    special_tokens: SpecialTokens
+    processors: tuple[Processor, ...] = ()
+    extra_length: int = EXTRA_LENGTH
     n_best: int = 1
+    length: int | None = None
+    special_tokens: SpecialTokens | None = None
     float32_cache: bool = False
 
 
@@ -122,7 +126,9 @@ def generate(
     limit = _shortest_limit(model, source_length_B, max_length)
     for processor in every:
         processor.check(model.vocab_size, special_tokens, limit)
-    settings = DecodingOptions(made, every, longest, special_tokens, n_best)
+    options = DecodingOptions(
+        made, every, n_best=n_best, length=longest, special_tokens=special_tokens
+    )
     max_len_B = source_length_B + EXTRA_LENGTH if max_length is None else max_length
     max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)
     if key is None:
@@ -130,7 +136,7 @@ def generate(
     arrays = variables, key, source_BS, max_len_B
     if interventions:
         interventions = as_pytree(interventions)
-    return _generate(model, settings, trace_keys(), *arrays, interventions or None)
+    return _generate(model, options, trace_keys(), *arrays, interventions or None)
 
 
 def _special_tokens(model, bos, eos):
@@ -176,18 +182,18 @@ def _check(model, source_length_B, strategy, key):
 # Observers and interceptors change the program, so they are part of the cache key.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _generate(
-    model, settings, trace_keys, variables, key, source_BS, max_len_B, interventions
+    model, options, trace_keys, variables, key, source_BS, max_len_B, interventions
 ):
     # The row index in the whole batch.
     rows_B = jnp.arange(len(source_BS))
     return decode_rows(
-        model, settings, variables, key, source_BS, max_len_B, rows_B, interventions
+        model, options, variables, key, source_BS, max_len_B, rows_B, interventions
     )
 
 
 def decode_rows(
     model: Any,
-    settings: DecodingOptions,
+    options: DecodingOptions,
     variables: Any,
     key: jax.Array,
     source_BS: jax.Array,
@@ -206,23 +212,23 @@ def decode_rows(
     keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers_B)
     if interventions is not None:
         model, variables = with_separate_layers(model, variables)
-    decode = functools.partial(_decode, model, settings)
+    decode = functools.partial(_decode, model, options)
     divided = source_BS, max_len_B, keys_B, numbers_B
     return map_rows(decode, (variables, interventions), divided)
 
 
 def _decode(
-    model, settings, variables, interventions, source_BS, max_len_B, keys_B, row_B
+    model, options, variables, interventions, source_BS, max_len_B, keys_B, row_B
 ):
     inputs = decode_inputs(
-        model, settings, variables, source_BS, max_len_B, keys_B, interventions, row_B
+        model, options, variables, source_BS, max_len_B, keys_B, interventions, row_B
     )
-    return settings.strategy(inputs, settings.n_best)
+    return options.strategy(inputs, options.n_best)
 
 
 def decode_inputs(
     model: Any,
-    settings: DecodingOptions,
+    options: DecodingOptions,
     variables: Any,
     source_BS: jax.Array,
     max_len_B: jax.Array,
@@ -245,19 +251,22 @@ def decode_inputs(
     else:
         decode_step = functools.partial(model.apply, variables, method='decode_step')
         state = model.apply(variables, source_BS, method='prefill')
-    if settings.float32_cache:
+    if options.float32_cache:
         state = with_float32_slots(state)
-    length = settings.length
+    length = options.length
+    if length is None:
+        length = source_BS.shape[1] - 1 + options.extra_length
+    special_tokens = options.special_tokens or model.special_tokens
     if model.max_length is not None:
         length = min(length, model.max_length)
     return decoding.DecodeInputs(
         decode_step,
         state,
         max_len_B,
-        settings.special_tokens.bos,
-        settings.special_tokens.eos,
+        special_tokens.bos,
+        special_tokens.eos,
         length,
-        settings.special_tokens.padding,
-        settings.processors,
-        keys_B if settings.strategy.draws else None,
+        special_tokens.padding,
+        options.processors,
+        keys_B if options.strategy.draws else None,
     )

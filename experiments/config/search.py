@@ -1,39 +1,25 @@
 """Decoding of a config."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from experiments import registries
 from experiments.config.schema import EvaluationConfig
 from experiments.errors import user_errors
 from flaxformer_lite.decoding.processors.base import Processor
-from flaxformer_lite.decoding.strategies.base import Strategy
-from flaxformer_lite.generation import as_processors
+from flaxformer_lite.generation import DecodingOptions, as_processors
 
 if TYPE_CHECKING:
     from flaxformer_lite.ensembling import Ensemble
     from flaxformer_lite.models.base import Model
 
 
-class Decoding(NamedTuple):
-    """Strategy, processors and sizes of decoding."""
-
-    strategy: Strategy
-    processors: tuple[Processor, ...]
-    extra_length: int
-    batch_tokens: int
-
-
-def make(evaluation: EvaluationConfig) -> Decoding:
+def make(evaluation: EvaluationConfig) -> DecodingOptions:
     """Builds the components of decoding."""
     with user_errors('evaluation.processors: '):
         processors = as_processors(evaluation.processors)
-    return Decoding(
-        registries.make('evaluation.decode', evaluation.decode),
-        processors,
-        evaluation.extra_length,
-        evaluation.batch_tokens,
-    )
+    strategy = registries.make('evaluation.decode', evaluation.decode)
+    return DecodingOptions(strategy, processors, evaluation.extra_length)
 
 
 def check_processors(

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from experiments import storage
-from experiments.config.search import Decoding
 from experiments.data import corpus
 from experiments.data.documents import separated
 from experiments.data.objectives.base import Objective
@@ -25,8 +24,9 @@ from experiments.evaluation.translator import Translator
 from experiments.metrics.base import Metric
 from experiments.runs.reading import outputs_path, pair_paths
 from experiments.runtime import mesh, processes
-from experiments.runtime.compilation import Program, ProgramCache
+from experiments.runtime.compilation import Program, Programs, program_cache
 from experiments.runtime.mesh import DeviceMesh
+from flaxformer_lite.generation import DecodingOptions
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
 
@@ -53,13 +53,14 @@ class Evaluator:
         self,
         model: Model,
         tokenizer: Tokenizer,
-        decoding: Decoding,
+        options: DecodingOptions,
+        batch_tokens: int,
         metrics: Sequence[Metric],
         path: Path | None,
         data: Source,
         devices: DeviceMesh | None = None,
         objective: Objective | None = None,
-        programs: ProgramCache | None = None,
+        programs: Programs | None = None,
         on_progress: Callable[[int, int, str], None] = lambda done, total, unit: None,
     ):
         self._path = path
@@ -69,13 +70,19 @@ class Evaluator:
         self._on_progress = on_progress
         self._evaluated: dict[tuple[str, int, int], Evaluation] = {}
         devices = devices or mesh.make_mesh()
-        programs = programs or ProgramCache()
+        programs = programs or program_cache()
         self._translate = Translator(
-            model, tokenizer, decoding, devices=devices, programs=programs
+            model,
+            tokenizer,
+            options,
+            batch_tokens,
+            devices=devices,
+            programs=programs,
         )
-        tokens = decoding.batch_tokens
-        self._scorer = Scorer(model, tokenizer, tokens, devices, programs=programs)
-        self._loss_sums = programs.get(_loss_sums, model, devices)
+        self._scorer = Scorer(
+            model, tokenizer, batch_tokens, devices, programs=programs
+        )
+        self._loss_sums = programs(_loss_sums, model, devices)
         self._objective = objective
 
     def every(

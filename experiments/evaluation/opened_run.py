@@ -1,6 +1,7 @@
 """The Python interface to a trained run."""
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,20 +10,23 @@ from typing import Any
 
 import jax
 
-from experiments.checkpoints.checkpoints import Mean
-from experiments.config import schema
+from experiments.checkpoints import base
+from experiments.checkpoints.checkpoints import Checkpoints, Mean
+from experiments.config import check, load, schema, search, user_modules
 from experiments.data import sources
 from experiments.data.sources.base import Pair, Source
-from experiments.errors import check_list
+from experiments.errors import UserError, check_list, prefix_errors, user_errors
 from experiments.evaluation import sets
 from experiments.evaluation.scorer import ScoredToken, Scorer
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator
-from experiments.runs import trained_run
+from experiments.runs import directory, environment, trained_run
 from experiments.runtime import accelerators, mesh
 from flaxformer_lite import introspection
+from flaxformer_lite.config import build
 from flaxformer_lite.interventions import Interventions, as_pytree
 from flaxformer_lite.introspection import Record
+from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import Batch, make_batch
 
 
@@ -37,10 +41,10 @@ class OpenedRun:
       dtype: Replaces `model.dtype`, such as 'bfloat16'. Parameters stay float32.
 
     Attributes:
-      trained: Its config, tokenizer, model, checkpoints and decoding.
+      decoding: The options that the config asks for.
 
     Raises:
-      UserError: As `trained_run.open_trained`, or the run has no checkpoint of `step`.
+      UserError: The run has no checkpoint, or not that of `step`, or can't be opened.
     """
 
     _interventions: Interventions | None = None
@@ -55,12 +59,45 @@ class OpenedRun:
         if dtype:
             schema.check_value('dtype', schema.fields()['model.dtype'].kind, dtype)
         accelerators.check()
-        self.path = Path(path)
-        self.trained = trained_run.open_trained(self.path, trust_code, dtype)
-        self.config, self.tokenizer, self.model, _, self.decoding = self.trained
+        self.path = path = Path(path)
+        stored = directory.read_config(path)
+        user_modules.check_stored(path, trust_code)
+        environment.check_modules(path)
+        with prefix_errors(path / directory.CONFIG):
+            config = load.from_dict(stored)
+            if dtype:
+                model_config = dataclasses.replace(config.model, dtype=dtype)
+                config = dataclasses.replace(config, model=model_config)
+            self.config = config
+            self.decoding = search.make(config.evaluation)
+        self.checkpoints = self._open_checkpoints()
+        self.tokenizer = trained_run.open_tokenizer(config.tokenizer, path)
+        self.model = self._build_model()
+        if self.model.dense.trained_parameters:
+            base.check(self.checkpoints)
         self._step = step
         if step is not None:
-            trained_run.check_step(self.trained.checkpoints, step)
+            trained_run.check_step(self.checkpoints, step)
+
+    def _open_checkpoints(self) -> Checkpoints:
+        checkpoints = Checkpoints(self.path / trained_run.CHECKPOINTS)
+        if not checkpoints.steps():
+            raise UserError(
+                f'{self.path} has no complete checkpoint yet. Let the run train longer.'
+            )
+        checkpoints.scores = trained_run.dev_scores(checkpoints, self.config)
+        return checkpoints
+
+    def _build_model(self) -> Model:
+        vocabulary = self.tokenizer
+        with prefix_errors(self.path), user_errors():
+            model = build.model(
+                self.config.model, vocabulary.vocab_size, vocabulary.special_tokens
+            )
+            model = model.clone(source_vocab_size=vocabulary.source_vocab_size)
+            check.check_backend(self.config)
+            mesh.abstract_variables(model)
+        return model
 
     @functools.cached_property
     def mean(self) -> Mean:
@@ -69,7 +106,7 @@ class OpenedRun:
             loaded = pool.submit(
                 trained_run.average,
                 self.config,
-                self.trained.checkpoints,
+                self.checkpoints,
                 self.model,
                 step=self._step,
             )
@@ -108,11 +145,12 @@ class OpenedRun:
 
     @functools.cached_property
     def _translator(self) -> Translator:
-        return Translator(self.model, self.tokenizer, self.decoding)
+        tokens = self.config.evaluation.batch_tokens
+        return Translator(self.model, self.tokenizer, self.decoding, tokens)
 
     @functools.cached_property
     def _scorer(self) -> Scorer:
-        tokens = self.decoding.batch_tokens
+        tokens = self.config.evaluation.batch_tokens
         return Scorer(self.model, self.tokenizer, tokens)
 
     @functools.cached_property

@@ -5,13 +5,12 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from experiments.config import search
-from experiments.config.search import Decoding
 from experiments.data import packing
 from experiments.data.collate import collate_side
 from experiments.data.corpus import RaggedArray
@@ -23,18 +22,13 @@ from experiments.data.tokenizers.base import (
 )
 from experiments.errors import UserError, check_list
 from experiments.runtime import mesh
-from experiments.runtime.compilation import Program, ProgramCache
+from experiments.runtime.compilation import Program, Programs, program_cache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.decoding import DecodeResult
-from flaxformer_lite.decoding.processors.base import Processor
-from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.generation import DecodingOptions, decode_rows, forced_prefix
 from flaxformer_lite.interventions import Interventions
 from flaxformer_lite.models.base import Model
-
-if TYPE_CHECKING:
-    pass
 
 WINDOW = 4096  # sentences to read ahead and sort by length
 # Maximum tokens of a line in commands. Attention memory is quadratic in it.
@@ -51,6 +45,7 @@ class Translator:
     """Translates text; memory does not grow with the text.
 
     Args:
+      batch_tokens: Tokens per device.
       n_best: Number of hypotheses that a search must finish, or of samples.
       longest: Maximum number of tokens of a text; None disables the limit.
       programs: Shares compiled programs with other translators.
@@ -60,32 +55,31 @@ class Translator:
         self,
         model: Model | Ensemble,
         tokenizer: Tokenizer,
-        decoding: Decoding,
+        options: DecodingOptions,
+        batch_tokens: int = 8192,
         seed: int = 0,
         n_best: int = 1,
         devices: DeviceMesh | None = None,
         longest: int | None = None,
-        programs: ProgramCache | None = None,
+        programs: Programs | None = None,
     ):
         self._model = model
         self._longest = longest
         self._tokenizer = tokenizer
-        self._decoding = decoding
+        self._batch_tokens = batch_tokens
         self._seed = seed
         self._devices = devices or mesh.make_mesh()
-        self._strategy = decoding.strategy
+        self._strategy = options.strategy
         self._samples = n_best if self._strategy.draws else 1
-        extra = decoding.extra_length
         forced = forced_prefix(tokenizer.forced_first)
-        processors = (*forced, *decoding.processors)
-        search.check_processors(processors, model, extra)
+        processors = (*forced, *options.processors)
+        search.check_processors(processors, model, options.extra_length)
         # Equal texts are merged and the next one moves up, so all must be final.
-        final = self._strategy.hypotheses if n_best > 1 else 1
-        if self._strategy.draws:
-            final = 1
-        programs = programs or ProgramCache()
-        choice = self._strategy, decoding.processors
-        self._search = programs.get(_search, model, choice, extra, final, self._devices)
+        if n_best > 1 and not self._strategy.draws:
+            options = options._replace(n_best=self._strategy.hypotheses)
+        self._options = options
+        programs = programs or program_cache()
+        self._search = programs(_search, model, options, self._devices)
 
     def __call__(
         self,
@@ -134,7 +128,7 @@ class Translator:
         sentences = RaggedArray.from_rows(rows, dtype)
         lengths = sentences.lengths() + 1
         check_lengths(self._model, lengths, first)
-        tokens = max(1, self._decoding.batch_tokens // self._strategy.hypotheses)
+        tokens = max(1, self._batch_tokens // self._strategy.hypotheses)
         decode = functools.partial(decode, sentences, first)
         first_tokens = self._tokenizer.first_tokens(texts)
         batches = []
@@ -178,7 +172,7 @@ class Translator:
             sentences, shape, index, rows, end, padding
         )
         lengths_B = np.count_nonzero(segments_BS, axis=1)
-        most_B = lengths_B - 1 + self._decoding.extra_length
+        most_B = lengths_B - 1 + self._options.extra_length
         max_len_B = np.where(lengths_B > 0, most_B, 0).astype(np.int32)
         numbers_B = np.zeros(shape[0], np.int32)
         numbers_B[rows] = first + index
@@ -233,26 +227,16 @@ class Translator:
 
 def _search(
     model: Model | Ensemble,
-    choice: tuple[Strategy, tuple[Processor, ...]],
-    extra_length: int,
-    n_best: int,
+    options: DecodingOptions,
     devices: DeviceMesh,
 ) -> Program:
-    strategy, own = choice
-
     def decode(
         variables, key, source_BS, max_len_B, numbers_B, first_token, interventions=None
     ):
-        length = source_BS.shape[1] - 1 + extra_length
         # Languages differ in the value of the token only, and share a program.
-        processors = (*forced_prefix(first_token), *own)
-        settings = DecodingOptions(
-            strategy,
-            processors,
-            length,
-            model.special_tokens,
-            n_best,
-            float32_cache=jax.default_backend() == 'cpu',
+        processors = (*forced_prefix(first_token), *options.processors)
+        settings = options._replace(
+            processors=processors, float32_cache=jax.default_backend() == 'cpu'
         )
         arrays = (source_BS, max_len_B, numbers_B)
         return decode_rows(model, settings, variables, key, *arrays, interventions)

@@ -1,25 +1,20 @@
-"""Opens a trained run from its directory."""
+"""The tokenizer and the parameters of a run, from its directory."""
 
-import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from experiments.checkpoints import base
 from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
 from experiments.checkpoints.digest import leaves_by_path
-from experiments.config import check, load, search, user_modules
 from experiments.config.schema import ExperimentConfig, takes_best
-from experiments.config.search import Decoding
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError, prefix_errors, user_errors, warn
-from experiments.runs import directory, environment
+from experiments.errors import UserError, warn
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import adapters
-from flaxformer_lite.config import build
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import freezing
@@ -29,48 +24,6 @@ CHECKPOINTS = 'checkpoints'
 # A running run may remove checkpoints while they are read. One try is nearly always
 # enough.
 _ATTEMPTS = 20
-
-
-class TrainedRun(NamedTuple):
-    config: ExperimentConfig
-    tokenizer: Tokenizer
-    model: Model
-    checkpoints: Checkpoints
-    decoding: Decoding
-
-
-def open_trained(path: Path, trust_code: bool = False, dtype: str = '') -> TrainedRun:
-    """Opens the run in a directory for reading; the run may still be training.
-
-    Args:
-      dtype: Replaces `model.dtype`.
-    """
-    stored = directory.read_config(path)
-    user_modules.check_stored(path, trust_code)
-    environment.check_modules(path)
-    with prefix_errors(path / directory.CONFIG):
-        config = load.from_dict(stored)
-        if dtype:
-            model_config = dataclasses.replace(config.model, dtype=dtype)
-            config = dataclasses.replace(config, model=model_config)
-        decoding = search.make(config.evaluation)
-    checkpoints = Checkpoints(path / CHECKPOINTS)
-    if not checkpoints.steps():
-        raise UserError(
-            f'{path} has no complete checkpoint yet. Let the run train longer.'
-        )
-    checkpoints.scores = _dev_scores(checkpoints, config)
-    vocabulary = open_tokenizer(config.tokenizer, path)
-    with prefix_errors(path), user_errors():
-        model = build.model(
-            config.model, vocabulary.vocab_size, vocabulary.special_tokens
-        )
-        model = model.clone(source_vocab_size=vocabulary.source_vocab_size)
-        check.check_backend(config)
-        mesh.abstract_variables(model)
-    if model.dense.trained_parameters:
-        base.check(checkpoints)
-    return TrainedRun(config, vocabulary, model, checkpoints, decoding)
 
 
 def open_tokenizer(spec: Spec, path: Path) -> Tokenizer:
@@ -122,7 +75,7 @@ def average(
             params = base.join(checkpoints, params, abstract['params'], held)
             return mean._replace(variables=mean.variables | {'params': params})
         except Gone:
-            checkpoints.scores = _dev_scores(checkpoints, config)
+            checkpoints.scores = dev_scores(checkpoints, config)
     raise UserError(
         'checkpoints were deleted before they could be read. Wait for the run to end, '
         'or train with a larger checkpoint.every.'
@@ -139,7 +92,8 @@ def check_step(checkpoints: Checkpoints, step: int) -> None:
         )
 
 
-def _dev_scores(checkpoints: Checkpoints, config: ExperimentConfig) -> dict[int, float]:
+def dev_scores(checkpoints: Checkpoints, config: ExperimentConfig) -> dict[int, float]:
+    """Returns the scores that choose the best checkpoints; empty if nothing does."""
     if not takes_best(config):
         return {}
     from experiments import metrics  # needed for the best ones only

@@ -7,15 +7,13 @@ import stat
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 
 from experiments.errors import UserError
 from experiments.runtime import memory
 from flaxformer_lite.jax_compat import compile_with
-
-T = TypeVar('T')
 
 # XLA on CPU: the memory-optimized schedule takes a fifth less memory than the one for
 # many cores, and is as fast on a few cores.
@@ -99,7 +97,8 @@ class Program:
         self._function = function
         self._programs: dict[Any, Future[jax.stages.Compiled]] = {}
 
-    def __call__(self, *arguments: Any) -> Any:
+    def compiled(self, *arguments: Any) -> jax.stages.Compiled:
+        """Returns the program for the shapes of arguments, which may be abstract."""
         leaves, tree = jax.tree.flatten(arguments)
         shapes = tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
         own: Future[jax.stages.Compiled] = Future()
@@ -109,26 +108,24 @@ class Program:
                 own.set_result(compile_program(self._function, *arguments))
             except BaseException as error:
                 own.set_exception(error)
-        return program.result()(*arguments)
+        return program.result()
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.compiled(*arguments)(*arguments)
 
 
-class ProgramCache:
-    """Compiled programs, shared by runs that differ only in their seeds.
+Programs = Callable[..., Any]
+
+
+def program_cache(size: int = 20) -> Programs:
+    """Returns a function that calls `make(*arguments)` once for equal arguments.
+
+    Runs that differ only in their seeds share it, and so their compiled programs.
 
     Args:
       size: Maximum number of results; the least recently used ones are dropped.
     """
-
-    def __init__(self, size: int = 20):
-        self._get = functools.lru_cache(maxsize=size)(_call)
-
-    def get(self, make: Callable[..., T], *arguments: Any) -> T:
-        """Returns `make(*arguments)`, or its earlier result for equal arguments."""
-        return self._get(make, *arguments)
-
-
-def _call(make: Callable[..., T], *arguments: Any) -> T:
-    return make(*arguments)
+    return functools.lru_cache(maxsize=size)(lambda make, *arguments: make(*arguments))
 
 
 def _options(once: bool) -> dict[str, Any]:

@@ -1,16 +1,11 @@
-"""Memory of the process: huge pages, malloc, and peak usage.
+"""Memory of the process: malloc, and peak usage.
 
 Commands import this first, so JAX is imported only where memory is measured.
 """
 
 import contextlib
 import ctypes
-import os
-import sys
 from pathlib import Path
-
-SETTING = 'glibc.malloc.hugetlb'
-KERNEL = Path('/sys/kernel/mm/transparent_hugepage/enabled')
 
 # mallopt's options (malloc.h): the free memory at which malloc trims the heap, the size
 # from which it uses mmap, and the number of arenas for threads.
@@ -20,21 +15,6 @@ _ARENA_MAX = -8
 _NEVER = 1 << 30  # so large that neither limit is reached
 
 
-def use_huge_pages() -> None:
-    """Restarts this command once, with huge pages enabled in `GLIBC_TUNABLES`.
-
-    Otherwise, clearing memory takes a fifth of a small model's training time. glibc
-    reads the setting only at startup. It matters only if the kernel gives huge pages on
-    request (`madvise`).
-    """
-    settings = os.environ.get('GLIBC_TUNABLES', '')
-    with contextlib.suppress(OSError):
-        if SETTING not in settings and '[madvise]' in KERNEL.read_text('ascii'):
-            settings = f'{settings}:{SETTING}=1'.removeprefix(':')
-            environment = os.environ | {'GLIBC_TUNABLES': settings}
-            os.execve(sys.executable, sys.orig_argv, environment)
-
-
 def release_freed() -> None:
     """Returns freed memory to the system; needs glibc."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
@@ -42,10 +22,11 @@ def release_freed() -> None:
 
 
 def keep_freed() -> None:
-    """Lets malloc keep freed memory, for a process that from now on only decodes.
+    """Lets malloc keep freed memory; needs glibc, and comes before JAX's threads.
 
-    Requesting memory again costs up to a quarter of the time. Arenas of threads always
-    return free memory, so new threads share the first arena.
+    Otherwise, each step requests its memory again, and clearing it takes a fifth of a
+    small model's training time and up to a quarter of a search's. Arenas of threads
+    always return free memory, so new threads share the first arena.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         libc = ctypes.CDLL(None)
@@ -62,6 +43,7 @@ class Peak:
     """
 
     def __init__(self) -> None:
+        release_freed()  # what earlier runs left
         self._before = _peak_of_devices() or 0
         with contextlib.suppress(OSError):
             Path('/proc/self/clear_refs').write_text('5', encoding='ascii')

@@ -26,7 +26,7 @@ from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
 
 if TYPE_CHECKING:
-    from experiments.runtime.compilation import ProgramCache
+    from experiments.runtime.compilation import Programs
 
 # Set for workers whose standard input is closed when the sweep's own process dies.
 _STARTED_HERE = 'FLAXFORMER_LITE_STARTED_HERE'
@@ -34,9 +34,9 @@ _STARTED_HERE = 'FLAXFORMER_LITE_STARTED_HERE'
 
 def make_all(sweep: Sweep, index: int, workers: int) -> None:
     """Makes the runs of a sweep, and those that their results add."""
-    from experiments.runtime.compilation import ProgramCache
+    from experiments.runtime.compilation import program_cache
 
-    programs = ProgramCache()
+    programs = program_cache()
     seen: set[Path] = set()
     while True:
         sweep = planning.plan(sweep)
@@ -55,7 +55,7 @@ def make_runs(
     runs: Sequence[PlannedRun],
     index: int,
     workers: int,
-    programs: 'ProgramCache | None' = None,
+    programs: 'Programs | None' = None,
 ) -> None:
     """Makes the open runs in turn, also after a run fails.
 
@@ -69,7 +69,7 @@ def make_runs(
             _make_run(run, programs)
 
 
-def _make_run(run: PlannedRun, programs: 'ProgramCache | None') -> None:
+def _make_run(run: PlannedRun, programs: 'Programs | None') -> None:
     from experiments.training import loop
 
     try:

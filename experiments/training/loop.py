@@ -13,7 +13,7 @@ from experiments import hooks, storage
 from experiments.checkpoints import base
 from experiments.checkpoints.checkpoints import Checkpoints, Restored
 from experiments.command_line import stopping
-from experiments.command_line.screen import Screen, note_errors
+from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.config import check, user_modules
 from experiments.config.schema import ExperimentConfig, seed
@@ -30,13 +30,12 @@ from experiments.runs import (
     metrics_log,
     reading,
     trained_run,
-    warm_start,
 )
 from experiments.runs.failure import Diverged
 from experiments.runs.metrics_log import MetricsLog
 from experiments.runtime import compilation, memory, processes
-from experiments.runtime.compilation import ProgramCache
-from experiments.training import result
+from experiments.runtime.compilation import Programs
+from experiments.training import result, warm_start
 from experiments.training.metrics import Progress, stops_early
 from experiments.training.setup import RunSetup, check_may_go_on, describe, prepare
 from flaxformer_lite import adapters
@@ -95,13 +94,17 @@ class Trainer:
     def _train(self, state: TrainState) -> TrainState:
         if self._evaluates(self.step) and self.step not in self.scores:
             self._evaluate(state)
-        if not self._has_ended():
-            self._compile(self.setup.batches.shapes[0])
-            with contextlib.closing(prefetch(self._batches())) as batches:
+        if self._has_ended():
+            return state
+        self._compile(self.setup.batches.shapes[0])
+        with contextlib.closing(prefetch(self._batches())) as batches:
+            while not self._has_ended():
                 with _stop_asked() as stop:
                     state = self._make_steps(state, batches, stop)
-        self.screen.begin('saving', quiet=True)
-        self._wait_for_checkpoint()
+                    self.screen.begin('saving', quiet=True)
+                    self._wait_for_checkpoint()
+                # All is saved, so a signal can end the process.
+                self._evaluate(state)
         return state
 
     def _make_steps(
@@ -110,7 +113,7 @@ class Trainer:
         batches: Iterable[tuple[Batch, Position]],
         stop: Callable[[int], bool],
     ) -> TrainState:
-        """The training loop: batch, step, log, save, stop, evaluate."""
+        """The training loop to the next evaluation: batch, step, log, save, stop."""
         dropout_key = self._key('dropout_seed')
         taught, peak = self._teacher_variables, self.setup.peak
         self.progress.start_clock()
@@ -134,8 +137,6 @@ class Trainer:
                 self._wait_for_checkpoint()
                 raise Stopped(f'saved at step {step:,}')
             if self._evaluates(step):
-                self._evaluate(state)
-            if self._has_ended():
                 break
             self.progress.start_clock()
         return state
@@ -281,7 +282,8 @@ class Trainer:
             row['loss_scale'] = float(state.loss_scale.scale)
             shown += ['loss_scale', 'skipped']
         self._log.write(self.step, 'train', **row)
-        self.screen.metrics(self.step, **{name: row[name] for name in shown})
+        values = {name: row[name] for name in shown}
+        self.screen.metrics(self.step, self.setup.steps, **values)
 
     def _save(self, state: TrainState) -> None:
         self.screen.begin('saving', quiet=True)
@@ -303,16 +305,10 @@ class Trainer:
             self._unreported_step = None
 
     def _evaluate(self, state: TrainState) -> None:
-        """Scores the dev set, after the last checkpoint is complete.
-
-        A signal can then end the process without losing progress.
-        """
-        self._wait_for_checkpoint()
         name, pairs = self.setup.dev
         self.screen.begin('evaluating', quiet=True)
-        with stopping.allow_stop():
-            variables = eval_params.variables(state)
-            found, outputs = self.setup.evaluator(variables, name, pairs, self.step)
+        variables = eval_params.variables(state)
+        found, outputs = self.setup.evaluator(variables, name, pairs, self.step)
         so_far = self.progress.so_far()
         text = {'training_text_sha256': self.setup.training_text}
         self._log.write(self.step, 'eval', set=name, **found, **text, **so_far)
@@ -327,7 +323,6 @@ class Trainer:
         mean = trained_run.average(
             self.config, self._checkpoints, setup.model, self.screen.say, setup.devices
         )
-        memory.keep_freed()
         evaluations = setup.evaluator.every(mean.variables, setup.sets, mean.steps)
         for name, values in evaluations.items():
             self._log.write(self.step, 'final', set=name, **values)
@@ -372,7 +367,7 @@ def run(
     overrides: Iterable[str],
     screen: Screen,
     accept_changed_code: bool = False,
-    programs: ProgramCache | None = None,
+    programs: Programs | None = None,
 ) -> None:
     """Trains and scores a run, or shows its result.
 
@@ -387,7 +382,7 @@ def run(
         `failure.json`.
       Stopped: Training was interrupted; the state is saved.
     """
-    with note_errors(screen, f', of {path}'), contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as opened:
         fields = config.to_dict()
         if processes.count() > 1:
             processes.check_same('command', _command(config, path))

@@ -14,7 +14,8 @@ from experiments.data.collate import abstract_batch
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.optimizers.optimizer import Optimizer
-from experiments.runtime import compilation, mesh
+from experiments.runtime import mesh
+from experiments.runtime.compilation import Program
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.models.base import Model
@@ -24,8 +25,11 @@ from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
-class ProgramKey:
-    """Cache key of compiled programs.
+class TrainingPrograms:
+    """The compiled programs of training; equal objects have equal programs.
+
+    Runs with other seeds can share them. A peak learning rate is their last argument if
+    `Optimizer.peak` isn't None, so runs with other peaks can share them, too.
 
     Attributes:
       config: Excludes seeds, and the peak if it is an argument. It names `loss` and
@@ -53,7 +57,7 @@ class ProgramKey:
         devices: DeviceMesh,
         teacher: OpenedRun | None,
     ) -> Self:
-        """Returns the key of the programs that train the components of a config."""
+        """Returns the programs that train the components of a config."""
         return cls(
             without_seeds(config),
             made.model,
@@ -66,38 +70,37 @@ class ProgramKey:
             teacher and teacher.model,
         )
 
+    @functools.cached_property
+    def _first_build(self) -> tuple[Any, Any]:
+        return self._build(None)
 
-class TrainingPrograms:
-    """The compiled programs of training; runs with other seeds can share them.
+    @property
+    def update(self) -> Any:
+        """The optax transformation, with the peak of the first run."""
+        return self._first_build[0]
 
-    A peak learning rate is their last argument if `Optimizer.peak` isn't None, so runs
-    with other peaks can share them, too.
+    @property
+    def schedule(self) -> Any:
+        return self._first_build[1]
 
-    Attributes:
-      optimizer, schedule: Those of the first run.
-      learning_rate: The jitted rate by number of updates, and peak.
-    """
-
-    def __init__(self, kind: ProgramKey):
-        self._kind = kind
-        self.optimizer, self.schedule = kind.optimizer.build(kind.model, kind.steps)
-        self.learning_rate = jax.jit(lambda count, peak: self._build(peak)[1](count))
-        self._steps: dict[tuple[int, ...], jax.stages.Compiled] = {}
+    @functools.cached_property
+    def learning_rate(self) -> Any:
+        """The jitted rate by number of updates, and peak."""
+        return jax.jit(lambda count, peak: self._build(peak)[1](count))
 
     @functools.cached_property
     def flops_per_token(self) -> int | None:
         """FLOPs of a training step per token, if they can be counted."""
-        kind = self._kind
-        accumulate = kind.config.train.accumulate
+        accumulate = self.config.train.accumulate
         try:
-            rows, length = ledger.batch_shape(kind.config.batch, accumulate)
+            rows, length = ledger.batch_shape(self.config.batch, accumulate)
             return ledger.flops_per_token(
                 (rows // accumulate, length),
-                kind.model,
-                mesh.abstract_variables(kind.model),
-                None if kind.teacher else kind.loss,
-                kind.frozen,
-                kind.source_features,
+                self.model,
+                mesh.abstract_variables(self.model),
+                None if self.teacher else self.loss,
+                self.frozen,
+                self.source_features,
             )['total']
         except (UserError, ValueError):
             return None
@@ -109,17 +112,15 @@ class TrainingPrograms:
         The program is a jitted function (key, given) → state, with the arguments of
         `init_variables`. The abstract state has shapes, dtypes and shardings.
         """
-        model, devices = self._kind.model, self._kind.devices
-        frozen = self._kind.frozen
 
         def make(key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
-            variables = mesh.first_variables(model, key, given)
-            scale = LossScale.for_model(model)
-            return TrainState.create(variables, self.optimizer, frozen, scale)
+            variables = mesh.first_variables(self.model, key, given)
+            scale = LossScale.for_model(self.model)
+            return TrainState.create(variables, self.update, self.frozen, scale)
 
-        state = jax.eval_shape(make, mesh.abstract_key(devices), {})
+        state = jax.eval_shape(make, mesh.abstract_key(self.devices), {})
         # The shardings depend only on the shapes.
-        shardings = devices.state(state)
+        shardings = self.devices.state(state)
         jitted = jax.jit(make, out_shardings=shardings)
         return jitted, mesh.attach_shardings(state, shardings)
 
@@ -135,45 +136,38 @@ class TrainingPrograms:
         Returns:
           (state, batch, dropout key, teacher's variables, peak) → (state, metrics).
         """
-        if shape not in self._steps:
-            self._steps[shape] = self._compiled_step(shape, teacher_variables)
-        return self._steps[shape]
+        _, state = self.first_state
+        batch = mesh.attach_shardings(
+            abstract_batch(shape, self.source_features), self.devices.rows()
+        )
+        key = mesh.abstract_key(self.devices)
+        peak = None
+        if self.optimizer.peak is not None:
+            number = jax.ShapeDtypeStruct((), jnp.float32)
+            peak = mesh.attach_shardings(number, self.devices.everywhere())
+        return self._step.compiled(state, batch, key, teacher_variables, peak)
 
-    def _compiled_step(
-        self, shape: tuple[int, ...], teacher_variables: Any
-    ) -> jax.stages.Compiled:
-        kind = self._kind
-        devices = kind.devices
-
+    @functools.cached_property
+    def _step(self) -> Program:
         def train_step(state, batch, key, teacher_variables, peak):
             step = make_train_step(
-                kind.model,
+                self.model,
                 self._build(peak)[0],
                 loss=with_arguments(
-                    kind.loss,
-                    teacher=kind.teacher,
+                    self.loss,
+                    teacher=self.teacher,
                     teacher_variables=teacher_variables,
                 ),
-                accumulate=kind.config.train.accumulate,
-                remat=kind.config.train.remat,
-                frozen=kind.frozen,
+                accumulate=self.config.train.accumulate,
+                remat=self.config.train.remat,
+                frozen=self.frozen,
             )
             return step(state, batch, key)
 
         _, state = self.first_state
-        batch = mesh.attach_shardings(
-            abstract_batch(shape, kind.source_features), devices.rows()
-        )
-        out_shardings = (devices.state(state), devices.everywhere())
+        out_shardings = (self.devices.state(state), self.devices.everywhere())
         jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
-        key = mesh.abstract_key(devices)
-        peak = None
-        if kind.optimizer.peak is not None:
-            number = jax.ShapeDtypeStruct((), jnp.float32)
-            peak = mesh.attach_shardings(number, devices.everywhere())
-        return compilation.compile_program(
-            jitted, state, batch, key, teacher_variables, peak
-        )
+        return Program(jitted)
 
     def _build(self, peak: jax.Array | None) -> tuple[Any, Any]:
-        return self._kind.optimizer.build(self._kind.model, self._kind.steps, peak)
+        return self.optimizer.build(self.model, self.steps, peak)

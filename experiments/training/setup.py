@@ -27,14 +27,15 @@ from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.sets import Pairs
 from experiments.hooks.base import Hook
 from experiments.metrics.base import Metric
-from experiments.runs import directory, environment, warm_start
-from experiments.runs.warm_start import Origin, WarmStart
+from experiments.runs import directory, environment
 from experiments.runtime import accelerators, compilation, mesh
-from experiments.runtime.compilation import ProgramCache
+from experiments.runtime.compilation import Programs, program_cache
 from experiments.runtime.mesh import DeviceMesh
-from experiments.training.programs import ProgramKey, TrainingPrograms
+from experiments.training import warm_start
+from experiments.training.programs import TrainingPrograms
 from experiments.training.result import count_parameters
 from experiments.training.teacher import open_teacher
+from experiments.training.warm_start import Origin, WarmStart
 from flaxformer_lite.config import spec
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import freezing, schedules
@@ -80,7 +81,7 @@ def prepare(
     config: ExperimentConfig,
     path: Path,
     screen: Screen,
-    programs: ProgramCache | None = None,
+    programs: Programs | None = None,
 ) -> RunSetup:
     """Makes everything that training needs, with shared `programs` if given.
 
@@ -108,11 +109,12 @@ def prepare(
     teacher = open_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
     made = _with_tokenizer(made, vocabulary, devices)
-    programs = programs or ProgramCache()
+    programs = programs or program_cache()
     evaluator = Evaluator(
         made.model,
         made.tokenizer,
         made.decoding,
+        config.evaluation.batch_tokens,
         metrics,
         path,
         data,
@@ -351,7 +353,7 @@ def _programs(
     steps: int,
     devices: DeviceMesh,
     teacher: OpenedRun | None,
-    programs: ProgramCache,
+    programs: Programs,
 ) -> tuple[TrainingPrograms, jax.Array | None]:
     """Returns the programs, and the peak that they take as an argument."""
     peak = made.optimizer.peak
@@ -360,8 +362,13 @@ def _programs(
         settings = dataclasses.replace(config.optimizer, schedule=one)
         config = dataclasses.replace(config, optimizer=settings)
         peak = mesh.put(np.float32(peak), devices.everywhere())
-    key = ProgramKey.of(config, made, steps, devices, teacher)
-    return programs.get(TrainingPrograms, key), peak
+    made_here = TrainingPrograms.of(config, made, steps, devices, teacher)
+    return programs(_same, made_here), peak
+
+
+def _same(programs: TrainingPrograms) -> TrainingPrograms:
+    """Is cached, so that equal programs become one object."""
+    return programs
 
 
 def _check_positions(

@@ -33,11 +33,11 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
 
     @jax.jit
     def decode(numbers_B, source_BS):
-        settings = DecodingOptions(strategy, (), LENGTH, DEFAULT_TOKENS)
+        options = DecodingOptions(strategy, length=LENGTH)
         max_len_B = jnp.full(len(numbers_B), LENGTH)
         key = jax.random.key(0)
         return decode_rows(
-            model, settings, variables, key, source_BS, max_len_B, numbers_B
+            model, options, variables, key, source_BS, max_len_B, numbers_B
         )
 
     with models.exact_products():

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.command_line import flags, screen
-from experiments.runtime import memory
 from flaxformer_explain.browser.server import BEAMS, Server
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ def _open(args: Any) -> 'list[Explainer]':
         from experiments.runtime import compilation
         from flaxformer_explain.explainer import Explainer
 
-        memory.keep_freed()
         compilation.use_cache()
         runs = [
             Explainer(OpenedRun(path, args.trust_code, args.step, args.dtype))

@@ -20,7 +20,6 @@ from flaxformer_explain import explanations
 from flaxformer_explain.attributions import word_of_piece
 from flaxformer_lite import generation, introspection
 from flaxformer_lite.decoding import SearchTrace
-from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.interventions import Interventions, intervene
 from flaxformer_lite.interventions.context import with_separate_layers
@@ -201,17 +200,17 @@ class Explainer:
         source: Sequence[int],
         first: int | None,
     ) -> SearchTrace:
-        extra = self.run.decoding.extra_length
-        forced = generation.forced_prefix(first)
-        choice = strategy, (*forced, *self.run.decoding.processors)
-        if choice not in self._searches:
-            self._searches[choice] = _traced_search(self._model, choice, extra)
+        usual = self.run.decoding
+        processors = (*generation.forced_prefix(first), *usual.processors)
+        options = usual._replace(strategy=strategy, processors=processors)
+        if options not in self._searches:
+            self._searches[options] = _traced_search(self._model, options)
         padding = self._model.special_tokens.padding
         source_BS = pad_source([source], padding, length=_room(len(source)))
         # As in `Translator`, without the EOS of the source.
-        max_len_B = np.array([len(source) - 1 + extra], np.int32)
+        max_len_B = np.array([len(source) - 1 + usual.extra_length], np.int32)
         arrays = _placed((source_BS, max_len_B))
-        search = self._searches[choice]
+        search = self._searches[options]
         return jax.device_get(search(self._variables, functions, *arrays))
 
     def _inspected(self, variables: Any, functions: Any, batch: Batch) -> Any:
@@ -299,22 +298,18 @@ class Explainer:
 
 def _traced_search(
     model: Model,
-    choice: tuple[Strategy, tuple[Processor, ...]],
-    extra_length: int,
+    options: generation.DecodingOptions,
 ) -> compilation.Program:
     def trace(variables, functions, source_BS, max_len_B):
-        length = source_BS.shape[1] - 1 + extra_length
-        settings = generation.DecodingOptions(*choice, length, model.special_tokens)
         inputs = generation.decode_inputs(
             model,
-            settings,
+            options,
             variables,
             source_BS,
             max_len_B,
             interventions=functions,
         )
-        strategy, _ = choice
-        return strategy.search(inputs).trace()
+        return options.strategy.search(inputs).trace()
 
     return compilation.Program(jax.jit(trace))
 

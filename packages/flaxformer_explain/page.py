@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from experiments import storage
 from experiments.command_line import console, flags, screen
 from experiments.errors import UserError, warn
-from experiments.runtime import memory
 
 if TYPE_CHECKING:
     from experiments.evaluation.opened_run import OpenedRun
@@ -39,7 +38,6 @@ def main() -> None:
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.runtime import compilation
 
-    memory.keep_freed()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         run = OpenedRun(args.workdir, args.trust_code, args.step, args.dtype)

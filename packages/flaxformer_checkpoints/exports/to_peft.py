@@ -12,7 +12,7 @@ import jax
 from experiments import storage
 from experiments.errors import UserError, user_errors
 from experiments.evaluation.opened_run import OpenedRun
-from experiments.runs import warm_start
+from experiments.training import warm_start
 from flaxformer_checkpoints import hub
 from flaxformer_checkpoints.exports.trained import Trained
 from flaxformer_checkpoints.families import base

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments import __main__ as overview
-from experiments.command_line import flags, stopping
+from experiments.command_line import flags
 from experiments.config import schema
 from experiments.config.load import flatten
 from experiments.errors import UserError
@@ -242,18 +242,6 @@ def test_a_config_file_that_fails_is_named_with_the_line(tmp_path, code, message
     (tmp_path / 'bad.py').write_text(code)
     with pytest.raises(UserError, match=message):
         parse(tmp_path / 'bad.py')
-
-
-@pytest.mark.parametrize('is_watching', [True, False])
-def test_a_keyboard_interrupt_is_the_file_s_only_if_signals_raise_none(
-    tmp_path, monkeypatch, is_watching
-):
-    monkeypatch.setattr(stopping, 'is_watching', lambda: is_watching)
-    (tmp_path / 'bad.py').write_text('\nraise KeyboardInterrupt\n')
-    error = UserError if is_watching else KeyboardInterrupt
-    with pytest.raises(error) as caught:
-        parse(tmp_path / 'bad.py')
-    assert str(caught.value).endswith('bad.py:2: KeyboardInterrupt') is is_watching
 
 
 @pytest.mark.parametrize('given', [[], ['--config=wmt_small']], ids=['alone', 'config'])

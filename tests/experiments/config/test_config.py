@@ -16,7 +16,8 @@ from experiments.config import components, load, schema
 from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
-from experiments.runs import directory, reading, trained_run
+from experiments.evaluation.opened_run import OpenedRun
+from experiments.runs import directory, reading
 from flaxformer_lite import validation
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.schema import ModelConfig
@@ -234,7 +235,7 @@ def test_a_version_that_cannot_be_read_is_one_line(version, tmp_path):
     message = (
         f'unsupported schema_version {version!r}. This code reads versions 13 to 16'
     )
-    for read in (directory.read_config, trained_run.open_trained, reading.read_run):
+    for read in (directory.read_config, OpenedRun, reading.read_run):
         with pytest.raises(UserError, match=message) as error:
             read(tmp_path)
         assert str(error.value).startswith(f'{file}: ')

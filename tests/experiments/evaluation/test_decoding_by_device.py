@@ -15,7 +15,7 @@ from experiments.config.schema import EvaluationConfig
 from experiments.errors import UserError
 from experiments.evaluation import scorer, translator
 from experiments.runtime import compilation, mesh
-from flaxformer_lite.generation import as_strategy, generate
+from flaxformer_lite.generation import DecodingOptions, as_strategy, generate
 
 ROWS = 64  # 16 of each device, of which 8 leave once the others are finished
 LONGEST = 10
@@ -65,8 +65,8 @@ def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
 
 
 def test_the_program_of_translations_exchanges_nothing():
-    choice = as_strategy('beam(beams=3)'), ()
-    program = translator._search(MODEL, choice, 5, 1, mesh.make_mesh())
+    options = DecodingOptions(as_strategy('beam(beams=3)'), extra_length=5)
+    program = translator._search(MODEL, options, mesh.make_mesh())
     numbers_B = np.arange(ROWS, dtype=np.int32)
     limit_B = np.full(ROWS, LONGEST, np.int32)
     whole = tiny.all_variables(MODEL), jax.random.key(0)

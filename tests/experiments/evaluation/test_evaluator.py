@@ -40,6 +40,7 @@ def evaluator(tmp_path, monkeypatch):
         Positionless(),
         SimpleNamespace(forced_first=None),
         search.make(EvaluationConfig()),
+        8192,
         scores.installed_metrics(metrics.make('[bleu, ter]'), 'zh-CN'),
         tmp_path,
         EnglishChinese(),

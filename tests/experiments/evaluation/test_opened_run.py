@@ -12,7 +12,7 @@ from small_runs import Numbers
 
 import flaxformer_lite
 from experiments.config import search
-from experiments.config.schema import EvaluationConfig
+from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.scorer import Scorer
@@ -40,6 +40,7 @@ class Tokens(Numbers):
 def run():
     opened: Any = object.__new__(OpenedRun)
     opened.tokenizer, opened.model = Tokens(), MODEL
+    opened.config = ExperimentConfig(evaluation=SETTINGS)
     opened.decoding = search.make(SETTINGS)
     opened.mean = SimpleNamespace(variables=tiny.all_variables(MODEL))
     return opened

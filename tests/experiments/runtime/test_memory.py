@@ -1,7 +1,7 @@
 """Tests of memory."""
 
 import mmap
-import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -53,50 +53,6 @@ def test_a_peak_of_an_earlier_run_of_the_process_is_not_this_ones(monkeypatch):
     assert memory.Peak().bytes() is None
 
 
-# A command restarts itself once, and only where that gives it huge pages.
-
-
-@pytest.fixture
-def started(tmp_path, monkeypatch):
-    """Returns the started commands, on a kernel with optional huge pages."""
-    calls = []
-    monkeypatch.setattr(memory, 'KERNEL', tmp_path / 'enabled')
-    memory.KERNEL.write_text('always [madvise] never')
-    monkeypatch.setattr(os, 'execve', lambda *call: calls.append(call))
-    monkeypatch.delenv('GLIBC_TUNABLES', raising=False)
-    return calls
-
-
-def test_the_same_command_is_started_with_the_setting(started):
-    memory.use_huge_pages()
-    ((program, command, environment),) = started
-    assert (program, command) == (sys.executable, sys.orig_argv)
-    assert environment == os.environ | {'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'}
-
-
-def test_other_settings_are_kept(started, monkeypatch):
-    monkeypatch.setenv('GLIBC_TUNABLES', 'glibc.malloc.check=3')
-    memory.use_huge_pages()
-    ((_, _, environment),) = started
-    settings = environment['GLIBC_TUNABLES']
-    assert settings == 'glibc.malloc.check=3:glibc.malloc.hugetlb=1'
-
-
-def test_a_process_that_has_the_setting_goes_on(started, monkeypatch):
-    monkeypatch.setenv('GLIBC_TUNABLES', 'glibc.malloc.hugetlb=0')
-    memory.use_huge_pages()
-    assert not started
-
-
-@pytest.mark.parametrize(
-    'kernel', [None, '[always] madvise never', 'always madvise [never]']
-)
-def test_nothing_is_started_where_it_would_change_nothing(started, kernel):
-    memory.KERNEL.unlink() if kernel is None else memory.KERNEL.write_text(kernel)
-    memory.use_huge_pages()
-    assert not started
-
-
 def test_what_is_freed_is_kept(monkeypatch):
     options = {}
     libc = SimpleNamespace(mallopt=options.__setitem__)
@@ -104,3 +60,16 @@ def test_what_is_freed_is_kept(monkeypatch):
     memory.keep_freed()
     assert options.pop(-8) == 1  # arena
     assert options.keys() == {-1, -3} and min(options.values()) >= 1 << 30
+
+
+def test_every_command_keeps_freed_memory():
+    code = """
+import sys, types
+from experiments.command_line import command
+from experiments.runtime import memory
+memory.keep_freed = lambda: print('kept')
+sys.modules['my_command'] = types.SimpleNamespace(main=lambda: None)
+command.run('my_command')
+"""
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, 'kept\n'), done.stderr

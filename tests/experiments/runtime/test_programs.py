@@ -21,8 +21,8 @@ from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.scorer import Scorer
 from experiments.evaluation.translator import Translator
 from experiments.runtime import compilation, mesh
-from experiments.runtime.compilation import ProgramCache
-from experiments.training.programs import ProgramKey, TrainingPrograms
+from experiments.runtime.compilation import program_cache
+from experiments.training.programs import TrainingPrograms
 from flaxformer_lite.training.loss import as_loss
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
@@ -78,7 +78,7 @@ def test_a_model_is_freed_with_what_runs_it():
     config.model.update(tiny.SIZES | {'num_layers': 1})
     config = without_seeds(load.from_config_dict(config))
     made = as_loss(config.train.loss), components.make_optimizer(config)
-    training = TrainingPrograms(ProgramKey(config, model, *made, 10, mesh.make_mesh()))
+    training = TrainingPrograms(config, model, *made, 10, mesh.make_mesh())
     training.step((jax.device_count(), 4))
     settings = EvaluationConfig(decode='greedy', extra_length=3)
     translate = Translator(model, Words(), search.make(settings))
@@ -126,12 +126,12 @@ def test_a_cache_makes_a_program_once_and_keeps_the_latest():
         made.append(name)
         return [name]
 
-    programs = ProgramCache(size=2)
-    assert programs.get(make, 'a') is programs.get(make, 'a')
+    programs = program_cache(size=2)
+    assert programs(make, 'a') is programs(make, 'a')
     for name in 'bcab':
-        assert programs.get(make, name) == [name]
+        assert programs(make, name) == [name]
     assert ''.join(made) == 'abcab'
-    assert ProgramCache().get(make, 'b') is not programs.get(make, 'b')
+    assert program_cache()(make, 'b') is not programs(make, 'b')
 
 
 def test_an_opened_run_compiles_once(monkeypatch):
@@ -160,7 +160,7 @@ def test_the_runners_step_overwrites_the_state_on_each_device():
     config = without_seeds(load.from_config_dict(config))
     made = as_loss(config.train.loss), components.make_optimizer(config)
     model = tiny.model(num_layers=1)
-    training = TrainingPrograms(ProgramKey(config, model, *made, 10, mesh.make_mesh()))
+    training = TrainingPrograms(config, model, *made, 10, mesh.make_mesh())
     program = training.step((jax.device_count(), 7))
     _, state = training.first_state
     held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))

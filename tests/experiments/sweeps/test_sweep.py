@@ -155,7 +155,7 @@ def test_a_worker_stops_with_the_process_that_started_it():
     with worker(60, is_started_here=True) as process:
         process.stdout.readline()
         process.stdin.close()  # as if the parent had died
-        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+        assert process.wait(timeout=20) == -signal.SIGTERM
     # A worker of a job array ignores its standard input.
     with worker(0.5, is_started_here=False) as process:
         process.stdin.close()
@@ -553,7 +553,7 @@ def test_local_workers_share_the_runs_stop_and_resume(folder, monkeypatch, capsy
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM, out
+    assert process.returncode == -signal.SIGTERM, out
     assert 'Rerun the command to continue.' in out
     for path in paths:
         assert not (path / 'result.json').exists()

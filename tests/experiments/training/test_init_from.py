@@ -22,10 +22,10 @@ from experiments.data import sources, tokenizers
 from experiments.data.batches import Position
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
-from experiments.runs import directory, metrics_log, trained_run, warm_start
+from experiments.runs import directory, metrics_log, trained_run
 from experiments.runtime import compilation
 from experiments.runtime.mesh import abstract_variables
-from experiments.training import loop, setup
+from experiments.training import loop, setup, warm_start
 from flaxformer_checkpoints.exports.export import export
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training import freezing
@@ -83,7 +83,7 @@ def source(text, tmp_path_factory):
 
 
 def mean_of(path, steps=(1, 2)):
-    run = trained_run.open_trained(path)
+    run = OpenedRun(path)
     abstract = abstract_variables(run.model)
     trees = []
     for step in steps:
@@ -115,7 +115,7 @@ def result(path):
 
 def last_params(path):
     checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)
-    run = trained_run.open_trained(path)
+    run = OpenedRun(path)
     abstract = abstract_variables(run.model)
     loaded = checkpoints.average(checkpoints.last_steps(1), abstract).variables
     return freezing.paths(jax.device_get(loaded['params']))
@@ -236,7 +236,7 @@ def test_only_adapters_train_and_the_export_merges_them(text, source, tmp_path):
     with pytest.raises(UserError, match=refused):
         export(path, 'huggingface', tmp_path / 'other')
     with pytest.raises(UserError, match=refused):
-        trained_run.average(run.config, run.trained.checkpoints, run.model)
+        trained_run.average(run.config, run.checkpoints, run.model)
     (path / 'result.json').unlink()
     with pytest.raises(UserError, match=refused):
         small_runs.train(path, *argv)
@@ -297,7 +297,7 @@ def test_rows_of_pieces_that_both_have_are_kept(
     own = prepared(
         text, tmp_path / 'run', init_from=path, tokenizer=tokenizer, **changes
     )
-    there = trained_run.open_trained(path)
+    there = OpenedRun(path)
     pieces = [
         words.pieces([*range(words.vocab_size)])
         for words in (own.tokenizer, there.tokenizer)
@@ -347,7 +347,7 @@ def test_layers_may_be_scanned_on_either_side(text, tmp_path, mesh):
         key = own.devices.key(0)
         make, _ = own.programs.first_state
         state = make(key, own.warm_start.variables)
-        run = trained_run.open_trained(path)
+        run = OpenedRun(path)
         separate = own.model.with_separate_layers() if not scanned else own.model
         expected = freezing.paths(init_variables(separate, key))
         theirs = freezing.from_paths(mean_of(path))

@@ -230,7 +230,8 @@ def test_a_run_stopped_again_and_again_ends_the_same_bit_for_bit(whole, text, tm
     code, out = killed_after(text, path, 2, signal.SIGKILL, **settings)
     assert code == -signal.SIGKILL, out
     code, out = killed_after(text, path, 6, signal.SIGTERM, **settings)
-    assert code == 128 + signal.SIGTERM and 'Stopped; saved at step' in out
+    assert code == -signal.SIGTERM, out
+    assert Checkpoints(path / 'checkpoints').steps()[-1] >= 6
     code, out = killed_after(text, path, 10, signal.SIGKILL, **settings)
     assert code == -signal.SIGKILL and 'resuming at step' in out
     finish(start(text, path))
@@ -274,23 +275,17 @@ def stopped_in(where, number, text, workdir):
 
 
 @pytest.mark.parametrize(
-    ('where', 'phase'),
+    ('where', 'is_begun'),
     [
-        ('experiments.training.setup:sources:load', 'loading data'),
-        ('experiments.training.setup:tokenizers:train', 'making the tokenizer'),
-        ('experiments.training.programs:compilation:compile_program', 'compiling'),
+        ('experiments.training.setup:sources:load', False),
+        ('experiments.training.setup:tokenizers:train', False),
+        ('experiments.training.programs:TrainingPrograms:step', True),
     ],
 )
-def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
+def test_a_run_stops_before_it_trains(where, is_begun, text, tmp_path):
     code, out = stopped_in(where, signal.SIGTERM, text, tmp_path / 'run')
-    assert code == 128 + signal.SIGTERM, out
-    message = (
-        f'Interrupted while {phase}. No progress was lost; rerun the command to '
-        'continue.'
-    )
-    # A second thread that gets stuck may write after the message.
-    assert message in out.splitlines()
-    assert phase == 'compiling' or not (tmp_path / 'run').exists()
+    assert code == -signal.SIGTERM, out
+    assert is_begun or not (tmp_path / 'run').exists()
 
 
 @pytest.mark.slow
@@ -301,8 +296,7 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
     path = tmp_path / 'run'
     evaluating = 'experiments.evaluation.evaluator:Evaluator:loss'
     code, out = stopped_in(evaluating, signal.SIGTERM, text, path)
-    assert code == 128 + signal.SIGTERM, out
-    assert 'Stopped; saved at step 6. Rerun the command to continue.' in out
+    assert code == -signal.SIGTERM, out
     assert [row['kind'] for row in metrics_log.read_rows(path)] == [
         'train',
         'train',
@@ -310,10 +304,8 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
     ]
     scoring = 'experiments.runs.trained_run:Checkpoints:average'
     code, out = stopped_in(scoring, signal.SIGINT, text, path)
-    assert code == 128 + signal.SIGINT, out
+    assert code == -signal.SIGINT, out
     assert 'resuming at step 6' in out
-    last_line = out.rstrip('\n').splitlines()[-1]
-    assert last_line.endswith('rerun the command to resume at step 12.')
     # The score that came later is the checkpoint's all the same.
     assert Checkpoints(path / 'checkpoints').best_steps(2) == Checkpoints(
         workdir / 'checkpoints'
@@ -1026,9 +1018,9 @@ def on_one_device():
 def test_a_run_goes_on_with_other_devices_and_in_another_mesh(whole, text, tmp_path):
     path = tmp_path / 'run'
     code, out = killed_after(text, path, 3, signal.SIGTERM, environment=on_one_device())
-    assert code == 128 + signal.SIGTERM, out
+    assert code == -signal.SIGTERM, out
     code, out = killed_after(text, path, 6, signal.SIGTERM)
-    assert code == 128 + signal.SIGTERM and 'resuming' in out, out
+    assert code == -signal.SIGTERM and 'resuming' in out, out
     finish(start(text, path, mesh__fsdp=2, mesh__tensor=2))
     assert_same_losses(figures(path), figures(whole[0]))
 
@@ -1219,7 +1211,7 @@ def test_a_config_of_another_shape_is_one_line(whole, tmp_path, part, value):
     checkpoints = trained_run.CHECKPOINTS
     shutil.copytree(whole[0] / checkpoints, tmp_path / checkpoints)
     with pytest.raises(UserError) as error:
-        trained_run.open_trained(tmp_path)
+        OpenedRun(tmp_path)
     assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 
 

@@ -24,10 +24,11 @@ from experiments.command_line import flags
 from experiments.command_line.screen import Screen
 from experiments.config import search
 from experiments.errors import UserError
+from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.translator import Translator
-from experiments.runs import directory, reading, trained_run, warm_start
+from experiments.runs import directory, reading, trained_run
 from experiments.runs.reading import outputs_path
-from experiments.training import setup
+from experiments.training import setup, warm_start
 from flaxformer_checkpoints import convert, converted
 from flaxformer_checkpoints import tokenizer as huggingface
 from flaxformer_explain import page
@@ -67,7 +68,7 @@ def command(monkeypatch, main, *arguments):
     ],
 )
 def test_translations_are_those_of_transformers(name, runs):
-    trained = trained_run.open_trained(runs / name)
+    trained = OpenedRun(runs / name)
     settings = dataclasses.replace(
         trained.config.evaluation,
         decode='greedy',
@@ -83,7 +84,7 @@ def test_translations_are_those_of_transformers(name, runs):
 
 def test_tags_choose_the_languages_of_each_sentence(runs):
     name = 'm2m100'
-    trained = trained_run.open_trained(runs / name)
+    trained = OpenedRun(runs / name)
     golden = published_tokenizers.golden_of(name)
     theirs = trained.tokenizer
     sizes = theirs.vocab_size, theirs.config_tokens
@@ -125,7 +126,7 @@ def several(runs, tmp_path, name='nllb'):
         tmp_path / 'text', ('eng_Latn', 'fra_Latn'), ('fra_Latn', 'gsw')
     )
     path = runs / name
-    tokenizer = str(trained_run.open_trained(path).config.tokenizer)
+    tokenizer = str(OpenedRun(path).config.tokenizer)
     return {
         'data': data,
         'init_from': str(path),
@@ -140,7 +141,7 @@ def test_the_embedding_of_a_new_language_is_that_of_the_named_one(runs, tmp_path
     overrides = several(runs, tmp_path)
     config = flags.settings(f'{runs / "nllb"}/config.json', overrides).config
     made = setup.prepare(config, tmp_path / 'run', Screen(io.StringIO()))
-    trained = trained_run.open_trained(runs / 'nllb')
+    trained = OpenedRun(runs / 'nllb')
     mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
     old = mean.variables['params']['embedding']
     new = made.warm_start.variables['params/embedding']
@@ -168,7 +169,7 @@ def test_a_base_is_published_if_no_parameter_differs(runs, tmp_path, changes):
     overrides |= {f'model.{name}': value for name, value in changes.items()}
     data = write_directions(tmp_path / 'other', ('fra_Latn', 'eng_Latn'))
     overrides |= {'data': data, 'init_ignore': 'layer_1/' if changes else ''}
-    tokenizer = str(trained_run.open_trained(path).config.tokenizer)
+    tokenizer = str(OpenedRun(path).config.tokenizer)
     languages = ', source="fra_Latn", target="eng_Latn")'
     overrides['tokenizer'] = tokenizer[:-1] + languages
     config = flags.settings(f'{path}/config.json', overrides).config
@@ -200,7 +201,7 @@ def test_an_adapted_decoder_is_trained_and_written_as_t5gemma_2(tmp_path, monkey
     config = json.loads((out / 'config.json').read_text('utf-8'))
     assert config['model_type'] == 't5gemma2'
     assert config['encoder']['text_config']['sliding_window'] == 3
-    trained = trained_run.open_trained(path)
+    trained = OpenedRun(path)
     mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
     _, again = flaxformer_checkpoints.from_pretrained(out)
     jax.tree.map(np.testing.assert_array_equal, again, mean.variables)
@@ -235,13 +236,13 @@ def test_a_run_of_several_directions_scores_each(runs, tmp_path, monkeypatch):
     out = tmp_path / 'out'
     command(monkeypatch, convert, path, '--to=huggingface', f'--out={out}')
     again = converted.read_checkpoint(out, 'grammar', 'fra_Latn', 'gsw').tokenizer
-    ours = trained_run.open_trained(path).tokenizer
+    ours = OpenedRun(path).tokenizer
     pair = ('<fra_Latn2gsw> cab', 'bac')
     assert again.encode_pairs([('cab', 'bac')]) == ours.encode_pairs([pair])
     # It resumes without its source, whose tokenizer it extends.
     monkeypatch.setattr(warm_start, 'source', lambda *_: None)
     command(monkeypatch, run, *settings, '--config.train.steps=3')
-    assert trained_run.open_trained(path).checkpoints.steps()[-1] == 3
+    assert OpenedRun(path).checkpoints.steps()[-1] == 3
 
 
 def test_commands_open_converted_checkpoints(tmp_path, monkeypatch, capsys):
@@ -293,7 +294,7 @@ def test_killed_conversion_leaves_no_files(t5, tmp_path, monkeypatch):
             converted.write_run(conversion, tmp_path / 'run')
     assert list(tmp_path.iterdir()) == [t5]
     converted.write_run(conversion, tmp_path / 'run')
-    trained_run.open_trained(tmp_path / 'run')
+    OpenedRun(tmp_path / 'run')
 
 
 def test_published_tokenizers_need_a_path_or_init_from(runs, monkeypatch, capsys):
@@ -310,7 +311,7 @@ def test_published_tokenizers_need_a_path_or_init_from(runs, monkeypatch, capsys
 
 def test_converted_runs_are_never_trained_but_give_their_config(runs):
     path = runs / 't5'
-    trained = trained_run.open_trained(path)
+    trained = OpenedRun(path)
     settings = flags.settings(f'{path}/config.json', {'train.steps': 7})
     assert settings.config == dataclasses.replace(
         trained.config, train=dataclasses.replace(trained.config.train, steps=7)
@@ -369,7 +370,7 @@ def test_published_checkpoints_survive_a_roundtrip(runs, tmp_path, monkeypatch, 
     assert generation['forced_bos_token_id'] == 13
 
     again = converted.read_checkpoint(out, 'grammar', 'cs_CZ', 'ar_AR').tokenizer
-    trained = trained_run.open_trained(runs / 'mbart50').tokenizer
+    trained = OpenedRun(runs / 'mbart50').tokenizer
     texts = published_tokenizers.golden_of('mbart50')['texts']
     assert again.encode(texts) == trained.encode(texts)
 
@@ -433,9 +434,9 @@ def test_training_continues_from_a_published_checkpoint(
     assert 'resuming at step ' in printed
     assert json.loads((path / 'init.json').read_text('utf-8'))['averaged_steps'] == [0]
     command(monkeypatch, run, *settings, '--config.train.steps=64')
-    trained = trained_run.open_trained(path)
+    trained = OpenedRun(path)
     assert trained.checkpoints.steps()[-1] == 64
-    assert trained.tokenizer.digest == trained_run.open_trained(theirs).tokenizer.digest
+    assert trained.tokenizer.digest == OpenedRun(theirs).tokenizer.digest
     assert trained.model.special_tokens == trained.tokenizer.special_tokens
 
     capsys.readouterr()

@@ -20,8 +20,8 @@ from experiments.config.user_modules import without_trust_flag
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, prefix_errors, user_errors
+from experiments.evaluation.opened_run import OpenedRun
 from experiments.runs import directory, entries, trained_run
-from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import adapters
@@ -52,7 +52,7 @@ class WarmStart(NamedTuple):
 class Origin(NamedTuple):
     """The source of a warm start, and the tokenizer that the run inherits from it."""
 
-    run: TrainedRun
+    run: OpenedRun
     tokenizer: Tokenizer | None
 
 
@@ -78,7 +78,7 @@ def source(
     if processes.from_first(checkpoints.steps):
         return None
     with prefix_errors('init_from'), without_trust_flag():
-        run = trained_run.open_trained(find(config.init_from))
+        run = OpenedRun(find(config.init_from))
     if tokenizers.make(run.config.tokenizer) == untrained:
         return Origin(run, run.tokenizer)
     return Origin(run, untrained.derived(run.tokenizer))
@@ -144,7 +144,7 @@ def load(
     )
     is_own = inherited is None or inherited.digest != vocabulary.digest
     record = {
-        'run': str(run.checkpoints.directory.parent.absolute()),
+        'run': str(run.path.absolute()),
         'averaged_steps': mean.steps,
         'anew': _names(here.keys() - fitting),
         'left_out': _names(there.keys() - fitting),
@@ -168,7 +168,7 @@ class Comparison(NamedTuple):
     fitting: set[str]
 
 
-def compare(config: ExperimentConfig, run: TrainedRun, model: Model) -> Comparison:
+def compare(config: ExperimentConfig, run: OpenedRun, model: Model) -> Comparison:
     """Compares a model with its source; the vocabulary sizes may differ.
 
     Raises UserError if `init_from`, `init_ignore` or `init_average` doesn't fit them.
@@ -193,7 +193,7 @@ def _adapters(model: Model, paths: Iterable[str]) -> set[str]:
 
 def _check_adapters(
     config: ExperimentConfig,
-    run: TrainedRun,
+    run: OpenedRun,
     model: Model,
     here: Collection[str],
     inherited: set[str],
@@ -220,12 +220,11 @@ def _check_adapters(
     )
 
 
-def _has_published_base(run: TrainedRun) -> bool:
+def _has_published_base(run: OpenedRun) -> bool:
     """Returns whether a run has the parameters of a checkpoint, but for adapters."""
-    path = run.checkpoints.directory.parent
     if run.model.dense.trained_parameters:
-        return read_record(path).get('published_base', False)
-    return directory.is_converted(directory.read_config(path))
+        return read_record(run.path).get('published_base', False)
+    return directory.is_converted(directory.read_config(run.path))
 
 
 def _ignored(pattern: str, paths: Collection[str]) -> set[str]:
@@ -301,7 +300,7 @@ def _by_ids(model: Model) -> set[str]:
     return {path for path in kinds if larger[path] != kinds[path]}
 
 
-def _source_config(config: ExperimentConfig, run: TrainedRun) -> ExperimentConfig:
+def _source_config(config: ExperimentConfig, run: OpenedRun) -> ExperimentConfig:
     """Returns the source's config, with the `init_average` of this one."""
     settings = run.config
     if config.init_average is not None:
@@ -318,7 +317,7 @@ def _source_config(config: ExperimentConfig, run: TrainedRun) -> ExperimentConfi
     return settings
 
 
-def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:
+def _mean(config: ExperimentConfig, run: OpenedRun, devices: DeviceMesh) -> Mean:
     settings = _source_config(config, run)
 
     def refuse(damage):
