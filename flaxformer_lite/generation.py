@@ -135,6 +135,10 @@ def generate(
         key = jax.random.key(0)
     arrays = variables, key, source_BS, max_len_B
     if interventions:
+        if isinstance(model, Ensemble):
+            raise ValueError(
+                'interventions: an ensemble has no activations. Pass one of its models.'
+            )
         interventions = as_pytree(interventions)
     return _generate(model, options, trace_keys(), *arrays, interventions or None)
 
