@@ -40,6 +40,16 @@ __all__ = [
     'sharding',
 ]
 
+# Former names → their replacements.
+_MOVED = {
+    'ablation_masks': 'intervene({name: interventions.scale(0.0, heads=[…])})',
+    'describe_pretrained': 'flaxformer_checkpoints.describe_pretrained',
+    'explanations': 'flaxformer_explain.explanations',
+    'from_pretrained': 'flaxformer_checkpoints.from_pretrained',
+    'patch': 'intervene({name: interventions.set_to(value)})',
+    'to_pretrained': 'flaxformer_checkpoints.to_pretrained',
+}
+
 
 def _check_jax_version() -> None:
     """Reads the package metadata, because importing JAX is slow."""
@@ -64,6 +74,8 @@ _check_jax_version()
 
 def __getattr__(name: str) -> Any:
     """Imports the public names on first use, so configs can be read without JAX."""
+    if name in _MOVED:
+        raise AttributeError(f'{__name__}.{name} is now {_MOVED[name]}')
     if name not in __all__:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     from flaxformer_lite import public

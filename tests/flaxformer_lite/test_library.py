@@ -1,6 +1,7 @@
 """Tests of the library alone, as the README uses it."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,18 @@ from flaxformer_lite.decoding.strategies.sample import Sampling
 from flaxformer_lite.generation import as_strategy
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import BATCH_ARRAYS
+
+
+def test_a_former_name_raises_an_error_that_names_its_replacement():
+    for name, replacement in (
+        ('from_pretrained', 'flaxformer_checkpoints.from_pretrained'),
+        ('explanations', 'flaxformer_explain.explanations'),
+        ('patch', 'intervene({name: interventions.set_to(value)})'),
+        ('ablation_masks', 'intervene({name: interventions.scale(0.0, heads=[…])})'),
+    ):
+        expected = re.escape(f'flaxformer_lite.{name} is now {replacement}')
+        with pytest.raises(AttributeError, match=f'^{expected}$'):
+            getattr(flaxformer_lite, name)
 
 
 def test_the_defaults_are_the_papers_base_model():
