@@ -3,6 +3,9 @@
 Entries without a default are required.
 """
 
+# Subclasses require entries that their base leaves optional.
+# pyright: reportGeneralTypeIssues=false
+
 from collections.abc import Mapping
 from typing import Any
 

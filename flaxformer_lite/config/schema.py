@@ -79,7 +79,8 @@ def checked(
     if value is None and type(None) in kinds:
         return None
     with validation.naming(name):
-        return Component.of(value, folder)
+        # Refuses None, if the field needs a component.
+        return Component.of(value, folder)  # pyright: ignore[reportArgumentType]
 
 
 class Section:

@@ -128,7 +128,7 @@ class Pattern:
         """Returns their fields; the first pattern written fixes the kinds of layers."""
         period = Component.of(value).entries
         # A period may itself begin with a shorter one, so write out every layer.
-        texts = [period[i % len(period)] for i in range(theirs[self.depth])]
+        texts = [str(period[i % len(period)]) for i in range(theirs[self.depth])]
         kinds = theirs.get(self.name) or [self._kind_of(text) for text in texts]
         found: dict[str, Any] = {self.name: kinds}
         for kind, text in zip(kinds, texts, strict=True):
