@@ -3,7 +3,8 @@
     x_BTD = tap(self, 'resid_mid', x_BTD)
 
 `tap` returns x. Observers see it and may replace it: `record` and `intervene` are such
-observers, and nothing else reads activations. Without an observer, `tap` does nothing.
+observers. Without an observer, `tap` does nothing. Only the attention weights of a
+recurrent decoder are read otherwise: `nn.scan` lets nothing but sown values out.
 """
 
 import contextlib

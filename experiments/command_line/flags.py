@@ -190,8 +190,8 @@ def add_trust_code(parser: Parser) -> None:
     parser.add_argument(
         '--trust_code',
         action='store_true',
-        help='run modules saved with the run if they cannot be imported here, and '
-        'commands of its metrics',
+        help='run modules of a package that contains the run, and commands of its '
+        'metrics',
     )
 
 

@@ -27,8 +27,8 @@ from flaxformer_lite.validation import quote
 
 CONFIG = 'config.json'  # in the directory of a run
 VERSION_FIELD = 'schema_version'
-# If you add a field, raise the version, and let `_update` give the field the value that
-# keeps the behavior of earlier versions.
+# If you add a field, raise the version, and let `_update` set the field to the value
+# that keeps the behavior of earlier versions.
 VERSION = 16
 _OLDEST = 13  # of release 0.3, the oldest whose runs can be read
 
@@ -177,8 +177,7 @@ def read_stored(file: Path) -> dict[str, Any]:
         )
     with prefix_errors(file), user_errors():
         _check_sections(config)
-        if version < VERSION:
-            _update(config.get('model', {}), version)
+        _update(config, version)
         for name, value in flatten(config).items():
             if name in fields():
                 check_value(name, fields()[name].kind, value)
@@ -207,11 +206,13 @@ def _passes_window_on(model: Mapping[str, Any]) -> bool:
     return any(entry.name == 'local' for entry in entries)
 
 
-def _update(model: dict[str, Any], version: int) -> None:
-    model.setdefault('dense', None)
+def _update(config: dict[str, Any], version: int) -> None:
+    model = config.get('model', {})
+    if version < 16:
+        model.setdefault('dense', None)
     if version < 14 and _passes_window_on(model):
         model['cross_attention'] = model['attention']
-    if version == 15:
+    if version >= 15:
         return
     for section in ('decoder', 'cross'):
         prefix = f'{section}_'

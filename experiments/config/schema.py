@@ -318,12 +318,12 @@ def short_name(field: str) -> str:
 
     `checkpoint.every` stays, because of `evaluation.every`.
     """
-    short = _without_section(field)
-    alike = [name for name in fields() if _without_section(name) == short]
+    short = _without_first_section(field)
+    alike = [name for name in fields() if _without_first_section(name) == short]
     return short if len(alike) <= 1 else field
 
 
-def _without_section(field: str) -> str:
+def _without_first_section(field: str) -> str:
     return field.partition('.')[2] or field
 
 

@@ -35,8 +35,8 @@ class OpenedRun:
 
     Args:
       path: The run's directory.
-      trust_code: Allows running code from that directory, if the run needs modules that
-        cannot be imported otherwise.
+      trust_code: Allows modules of a package that contains the run, and commands of
+        its metrics.
       step: Selects one checkpoint. Defaults to the average that the config asks for.
       dtype: Replaces `model.dtype`, such as 'bfloat16'. Parameters stay float32.
 
@@ -217,6 +217,8 @@ class OpenedRun:
           interventions: Functions by name, as in `flaxformer_lite.intervene`. They
             replace this run's functions of the same name.
         """
+        # Those that are cached before the copy are shared.
+        _ = self.mean, self._translator, self._scorer, self._recorder
         other = copy.copy(self)
         mine = self._interventions or {}
         functions = as_pytree({**mine, **interventions})

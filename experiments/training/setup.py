@@ -324,7 +324,7 @@ def _tokenize(
     data: Source, vocabulary: Tokenizer, cache: Path, screen: Screen
 ) -> Corpus:
     def show_progress(pairs):
-        screen.begin('tokenising')
+        screen.begin('tokenizing')
         screen.count(pairs, None, 'pairs')
 
     return corpus.prepare(data, vocabulary, cache, show_progress)

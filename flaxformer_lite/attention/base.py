@@ -80,7 +80,7 @@ class Attention(Checked, nn.Module):
     per_head: ClassVar[bool] = False
     # Whether the mask depends on the distance between query and key. Distances across
     # two texts mean nothing, so cross-attention uses such a variant only if
-    # `cross_attention` names it.
+    # `cross.attention` names it.
     by_distance: ClassVar[bool] = False
     # Number of query heads that `transform_heads` combines into one.
     queries_per_head: ClassVar[int] = 1

@@ -1,4 +1,4 @@
-"""Builds modules from a config; only this module resolves config strings."""
+"""Builds models from a config."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

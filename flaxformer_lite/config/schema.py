@@ -133,7 +133,7 @@ class DecoderConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class CrossConfig(Section):
-    """Overrides for cross-attention; None inherits from the decoder."""
+    """Overrides for cross-attention; None inherits sizes from the decoder."""
 
     NAME = 'model.cross'
 

@@ -5,7 +5,7 @@ package can add components by entry points. Name a class of your own with its mo
 or pass the class or an object in Python.
 
     LOSSES = Folder('flaxformer_lite.losses', 'Loss')
-    loss = LOSSES.make('smoothed(rate=0.1)')       # from losses/smoothed.py
+    loss = LOSSES.make('focal(gamma=1.0)')         # from losses/focal.py
     loss = LOSSES.make('my_parts.Focal(gamma=2)')  # from my_parts.py, or a package
 """
 

@@ -9,7 +9,8 @@ Names are paths such as 'decoder/layer_1/self_attention/z'. A layer of a stack h
 | resid_mid_cross | BTD | hook_resid_mid_cross: after cross-attention |
 | resid_post | BTD | hook_resid_post |
 | attn_out, cross_attn_out, mlp_out | BTD | hook_attn_out, hook_mlp_out |
-| self_attention/q, k, v | BTHK | attn.hook_q, hook_k, hook_v |
+| self_attention/q, k | BTHK | attn.hook_q, hook_k |
+| self_attention/v | BTHU | attn.hook_v |
 | self_attention/scores | BHTS | attn.hook_attn_scores, before the mask |
 | self_attention/pattern | BHTS | attn.hook_pattern: the weights |
 | self_attention/z | BTHU | attn.hook_z: each head before the output projection |
@@ -17,10 +18,11 @@ Names are paths such as 'decoder/layer_1/self_attention/z'. A layer of a stack h
 | cross_attention/… | | the same, for cross-attention |
 | mlp_pre, mlp_post | BTF | mlp.hook_pre, mlp.hook_post: around the activation |
 
-A stack has `decoder/embed` and `decoder/ln_final`, its input and output (BTD), and the
-model has `logits` (BTV). Modules name them with `taps.tap`. Components lack what they
-don't compute: `blockwise` and `flash` have no scores and no pattern, and the parallel
-block has no stream between its sublayers. A recurrent model has only `logits`.
+`encoder/embed` and `decoder/embed` are the inputs of the stacks, `…/ln_final` their
+outputs (BTD), and `logits` are the model's (BTV). Modules name them with `taps.tap`.
+Components lack what they don't compute: `blockwise` and `flash` have no scores and no
+pattern, a mixture no mlp_pre and mlp_post, and the parallel block no stream between its
+sublayers. A recurrent model has only `logits`.
 """
 
 from flaxformer_lite.interventions.actions import add as add
@@ -30,6 +32,9 @@ from flaxformer_lite.interventions.actions import scale as scale
 from flaxformer_lite.interventions.actions import set_to as set_to
 from flaxformer_lite.interventions.context import as_pytree as as_pytree
 from flaxformer_lite.interventions.context import intervene as intervene
+from flaxformer_lite.interventions.context import (
+    with_separate_layers as with_separate_layers,
+)
 from flaxformer_lite.interventions.names import Intervention as Intervention
 from flaxformer_lite.interventions.names import Interventions as Interventions
 from flaxformer_lite.interventions.names import Where as Where

@@ -28,8 +28,7 @@ def intervene(
     pass the interventions as an argument, to reuse the program for other values. A
     function of your own must then be `jax.tree_util.Partial(function, *arrays)`.
 
-    Scanned layers need `model.with_separate_layers()` and the variables of
-    `layers.scanned_stack.unstack_layers`.
+    Models that scan or share layers need `with_separate_layers` first.
 
     Args:
       interventions: Functions (value, where) → value, by name. '*' matches any part of

@@ -12,13 +12,18 @@ from flaxformer_lite.taps import observed_by
 
 
 class InterventionState(NamedTuple):
-    """Decoding state of a model with interventions."""
+    """Decoding state of a model with interventions.
 
-    model: Any
+    Attributes:
+      inner: The model's own state.
+      row_B: Index of each row in the batch.
+    """
+
+    inner: Any
     row_B: jax.Array
 
     def allocate(self, hypotheses: int, tokens: int) -> 'InterventionState':
-        return self._replace(model=self.model.allocate(hypotheses, tokens))
+        return self._replace(inner=self.inner.allocate(hypotheses, tokens))
 
 
 def decode_functions(
@@ -28,6 +33,12 @@ def decode_functions(
     source_BS: jax.Array,
     row_B: jax.Array,
 ) -> tuple[Callable, InterventionState]:
+    """Returns `decode_step` with interventions, and the state after prefill.
+
+    Args:
+      model: Has separate layers.
+      row_B: Index of each row in the batch.
+    """
     prefill = Intervened(interventions, row_B)
     with observed_by(prefill):
         state = model.apply(variables, source_BS, method='prefill')
@@ -37,7 +48,7 @@ def decode_functions(
         step = Intervened(interventions, state.row_B, prefill.seen)
         with observed_by(step):
             logits_BNV, new = model.apply(
-                variables, token_BN, state.model, beam, method='decode_step'
+                variables, token_BN, state.inner, beam, method='decode_step'
             )
         step.check()
         return logits_BNV, InterventionState(new, state.row_B)

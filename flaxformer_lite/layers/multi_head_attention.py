@@ -26,7 +26,7 @@ class MultiHeadAttention(nn.Module):
       core_attention: A module of `attention/`.
       positions: A module of `positions/`.
       dense: Template of the matrices; its dtype is also that of stored keys and values.
-
+      head_dropout: Drops whole heads, before the output projection.
       projections: False omits all four matrices and slices the input into heads.
       bias: Whether matrices have biases.
     """

@@ -135,8 +135,8 @@ class ScannedStack(Stack):
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam, outputs):
         if is_observed():
             raise ValueError(
-                'interventions: the model scans its layers. Use '
-                'model.with_separate_layers() and its variables.'
+                'interventions: the model scans its layers. Use model, variables = '
+                'interventions.with_separate_layers(model, variables).'
             )
         run_layer = self._run_layer(trains=caches is None)
 

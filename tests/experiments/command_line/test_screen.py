@@ -25,7 +25,7 @@ def test_a_file_gets_plain_lines():
     screen._progress.get_time = lambda: now
     screen.begin('loading data', quiet=True)
     for pairs in (100, 200):
-        screen.begin('tokenising')
+        screen.begin('tokenizing')
         screen.count(pairs, None, 'pairs')
     screen.begin('compiling', quiet=True)
     screen.step(101, 1000)
@@ -38,7 +38,7 @@ def test_a_file_gets_plain_lines():
     screen.metrics(1000, 1000, loss=1)
     screen.close()
     assert out.getvalue() == (
-        'tokenising …\n'
+        'tokenizing …\n'
         'step 101/1,000  loss 4  ? left\n'
         'step 200/1,000  loss 3.142  tokens per second 12,346  1:20 left\n'
         'hello\n'
@@ -64,9 +64,9 @@ def test_texts_of_files_are_shown_without_control_characters(terminal):
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines(terminal, monkeypatch):
     monkeypatch.setenv('TERM', 'dumb')
     screen = Screen(terminal)
-    screen.begin('tokenising')
+    screen.begin('tokenizing')
     screen.close()
-    assert terminal.getvalue() == 'tokenising …\n'
+    assert terminal.getvalue() == 'tokenizing …\n'
 
 
 def test_a_terminal_shows_every_phase_and_keeps_what_was_said(terminal):
@@ -83,7 +83,7 @@ def test_a_terminal_shows_every_phase_and_keeps_what_was_said(terminal):
     for phase in ('loading data', 'compiling'):
         screen.begin(phase, quiet=True)
         assert phase in shown()
-    screen.begin('tokenising')
+    screen.begin('tokenizing')
     screen.count(12_000, None, 'pairs')
     assert '12,000 pairs' in shown()
     screen.metrics(20, 50, loss=2.5)
