@@ -1,6 +1,7 @@
 """Tests of the project as a whole: allowed imports and public surface."""
 
 import ast
+import re
 from pathlib import Path
 
 import mistakes
@@ -71,6 +72,13 @@ def test_each_planted_mistake_has_one_place_and_its_tests():
     for mistake in planted:
         assert len(mistakes.find_places(ROOT, mistake)) == 1, mistake.name
         assert mistakes.find_tests(ROOT, mistake)
+
+
+def test_the_checks_of_a_commit_name_tests_that_exist():
+    named = re.findall(r'(tests/\S+\.py)(?:::(\w+))?', (ROOT / '.ci/run').read_text())
+    assert named
+    for file, test in named:
+        assert f'def {test}' in (ROOT / file).read_text('utf-8'), test
 
 
 def test_the_library_opens_no_file_and_prints_nothing():
