@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import turns
-from benchmarks.training import HUGE
 from benchmarks.variants import NO_RUN, name
 from experiments.command_line import console
 
@@ -118,7 +117,7 @@ def compiled(dense: str | None) -> list[str]:
 def measured(changes: dict[str, Any], cache: str) -> dict[str, float]:
     """Measures a config in its own process, without cached programs."""
     shutil.rmtree(Path(cache) / 'programs', ignore_errors=True)
-    environment = os.environ | HUGE | {'FLAXFORMER_LITE_CACHE': cache}
+    environment = os.environ | {'FLAXFORMER_LITE_CACHE': cache}
     arguments = ['-m', 'benchmarks.memory', f'--changes={json.dumps(changes)}']
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -131,6 +130,9 @@ def measured(changes: dict[str, Any], cache: str) -> dict[str, float]:
 
 
 def work(changes: dict[str, Any]) -> dict[str, float]:
+    from experiments.runtime import memory
+
+    memory.keep_freed()  # as every command does
     import jax
 
     from configs import wmt_small

@@ -22,11 +22,11 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from benchmarks import turns
-from benchmarks.training import HUGE
 from benchmarks.turns import Side
 from configs.sweeps import modern
 from experiments.config import load
 from experiments.config.schema import ExperimentConfig
+from experiments.runtime import memory
 
 OTHERS = (
     {'num_kv_heads': 1},
@@ -81,9 +81,7 @@ def main() -> None:
         found = modern_parts(args.config)
     else:
         found = {name(v): v for v in variants(args.only)}
-    sides = [
-        Side(title, (f'--variant={json.dumps(v)}',), HUGE) for title, v in found.items()
-    ]
+    sides = [Side(title, (f'--variant={json.dumps(v)}',)) for title, v in found.items()]
     results = turns.take('benchmarks.variants', sides, args.rounds)
     print(turns.table(results, 'tokens/s', 'CPU ms a step'))
 
@@ -147,6 +145,7 @@ def config_of(
 
 
 def work(args: argparse.Namespace) -> dict[str, float]:
+    memory.keep_freed()  # as every command does
     import jax
 
     from experiments.command_line.screen import Screen

@@ -9,7 +9,7 @@ import pytest
 from flax import struct
 
 from flaxformer_lite import decoding
-from flaxformer_lite.config.spec import parse
+from flaxformer_lite.config.spec import Component
 from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding import search as search_loop
 from flaxformer_lite.decoding.processors.base import Processor
@@ -500,7 +500,10 @@ PROCESSORS_LAWS = {
 
 
 def test_each_processor_has_a_law():
-    assert sorted({parse(text)[0] for text in PROCESSORS_LAWS}) == PROCESSORS.names()
+    assert (
+        sorted({Component.of(text).name for text in PROCESSORS_LAWS})
+        == PROCESSORS.names()
+    )
 
 
 @pytest.mark.parametrize('text', PROCESSORS_LAWS)

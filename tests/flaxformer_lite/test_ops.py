@@ -64,7 +64,7 @@ def assert_equal(found, expected, tolerance):
 def test_every_operation_is_compared_with_its_reference():
     files = {f.name for f in pkgutil.iter_modules(ops.__path__)} - {'choose'}
     tests = {name for name in globals() if name.startswith('test_tuned_')}
-    assert tests == {f'test_tuned_{name}_is_the_reference' for name in files}
+    assert tests >= {f'test_tuned_{name}_is_the_reference' for name in files}
 
 
 @pytest.mark.parametrize('dtype', [F32, BF16])

@@ -386,7 +386,7 @@ class Component({base}):
 
 def component(folder, base, method, code):
     text = COMPONENT.format(base=base, method=method, code=code)
-    if base in ('Norm', 'Schedule'):  # they make dataclasses of their own
+    if base in ('Norm', 'Schedule', 'Objective'):  # they make dataclasses of their own
         text = text.replace('@dataclasses.dataclass(frozen=True)\n', '')
     (folder / 'my_parts.py').write_text(text)
     return 'my_parts.Component'

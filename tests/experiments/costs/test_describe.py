@@ -63,13 +63,13 @@ def with_total(parts):
 def test_parameters_and_flops_are_those_of_the_closed_form(model):
     config = small(**model)
     m = config.model
-    matrices = 3 if m.feed_forward.name == 'swiglu' else 2
-    biases = 0 if m.feed_forward.name == 'swiglu' else F + D
+    matrices = 3 if m.feed_forward == 'swiglu' else 2
+    biases = 0 if m.feed_forward == 'swiglu' else F + D
     attention = D * H * (2 * K + U) + H * U * D
     attention_biases = H * (2 * K + U) + D if m.attention_bias else 0
-    norm = D if m.norm.name == 'rms' else 2 * D
+    norm = D if m.norm == 'rms' else 2 * D
     positions = 9 * D if 'learned' in m.positions else 0
-    final = norm if m.residual.name == 'pre_norm' else 0
+    final = norm if m.residual == 'pre_norm' else 0
     final += norm if m.norm_embeddings else 0
     costs = ledger(config)
     assert costs['parameters'] == with_total(

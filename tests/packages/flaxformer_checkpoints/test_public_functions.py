@@ -8,7 +8,6 @@ from test_public_pairs import (  # noqa: F401
     test_a_call_gives_the_logits_that_are_scored,
     test_an_ensemble_refuses_what_one_model_is_asked_for,
     test_it_is_trained_from_where_it_is,
-    test_masks_that_are_on_change_nothing,
     test_what_is_generated_has_the_score_that_it_is_given,
     test_what_is_recorded_can_be_patched,
 )
