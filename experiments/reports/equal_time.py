@@ -103,13 +103,14 @@ def _has_cpu_times(study: Study) -> bool:
 
 
 def _curve(sweep: Sweep, base: str, points: dict[str, _Point]) -> list[_Point]:
-    """Returns the points of the base and of arms with other steps, by time."""
+    """Returns the points of the base and of arms with other steps, by distinct time."""
 
     def others(arm):
         return {k: v for k, v in sweep.arms[arm].items() if k not in _OF_STEPS}
 
     same = [arm for arm in points if others(arm) == others(base)]
-    return sorted((points[arm] for arm in same), key=lambda point: point.time)
+    by_time = {points[arm].time: points[arm] for arm in same}
+    return [by_time[time] for time in sorted(by_time)]
 
 
 def _neighbors(

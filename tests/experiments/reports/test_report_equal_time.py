@@ -103,6 +103,12 @@ def test_times_by_the_clock_are_used_on_other_devices(tmp_path):
     assert equal_time._times(study, study.arms[0]) == [99.0, 99.0]
 
 
+def test_longer_runs_of_equal_time_are_no_curve(tmp_path, monkeypatch):
+    monkeypatch.setitem(SECONDS, 'base, long', SECONDS['base'])
+    study = make_study(tmp_path, dict.fromkeys(ARMS, 2.0))
+    assert equal_time.differences(study) == []
+
+
 def test_base_without_longer_runs_has_no_equal_time(tmp_path):
     study = make_study(tmp_path, LOSSES)
     arms = tuple(arm for arm in study.arms if arm.name != 'base, long')
