@@ -61,7 +61,7 @@ class ConfigFlags(NamedTuple):
 def directory(text: str) -> Path:
     """Parses the flag of a directory. An empty text isn't the current directory."""
     if not text:
-        raise argparse.ArgumentTypeError('is empty. Pass . for the current directory.')
+        raise argparse.ArgumentTypeError('is empty. Pass . for the current directory')
     if '://' in text:
         # As a path, gs://bucket would be a local folder named `gs:`.
         raise argparse.ArgumentTypeError(

@@ -169,10 +169,12 @@ class OpenedRun:
             patching, need the same one. Defaults to the longest row.
 
         Raises:
-          UserError: `pairs` is a single string or pair.
+          UserError: `pairs` is empty, or a single string or pair.
           ValueError: As `make_batch`.
         """
         _check_pairs(pairs)
+        if not pairs:
+            raise UserError('pairs: is empty. Pass at least one (source, target).')
         tokenizer = self.tokenizer
         source_ids, target_ids = tokenizer.encode_pairs(pairs)
         special = tokenizer.special_tokens

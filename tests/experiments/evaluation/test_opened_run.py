@@ -75,6 +75,8 @@ def test_a_batch_has_the_tokens_of_each_side_with_their_ends(run):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
     with pytest.raises(UserError, match='^pairs: a single text was given'):
         run.batch(('5 6', '7'))
+    with pytest.raises(UserError, match='^pairs: is empty'):
+        run.record([])
 
 
 def test_a_record_has_the_named_values_of_each_pair(run):
