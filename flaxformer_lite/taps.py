@@ -125,7 +125,7 @@ def _find(module, name):
     for part in name.split('/'):
         path = path[:-1] if part == '..' else [*path, part]
     name = '/'.join(path)
-    # Each is asked, because observers remember the names.
+    # Without `any`: `wants` also lets each observer remember the name.
     return name, [observer for observer in _observers.get() if observer.wants(name)]
 
 
@@ -169,7 +169,7 @@ def trace_keys() -> tuple[InterceptorKey, ...]:
 def _as_context(
     place: Callable[_Arguments, Where],
 ) -> Callable[_Arguments, contextlib.AbstractContextManager[None]]:
-    """Turns a function into one that returns a context with its result as the place.
+    """Makes a function of a place return the context that sets the place.
 
     Only observers read the place, so programs without one have no operations for it.
     """

@@ -14,8 +14,9 @@ Declared before any run:
 Learning rates come from `reach_rates` at width 32, and μP transfers them to the other
 widths. They are not tuned again for more steps.
 
-The arms are three of those in `published_forms`, because each costs some 80 minutes of
-a core. Gates are among them, because their effect had changed its sign with more steps.
+Each arm costs some 80 minutes of a core, so there are only three, as in
+`published_forms`. Gates are one, because their effect had changed its sign with more
+steps.
 """
 
 from configs.sweeps import published_forms

@@ -13,7 +13,7 @@ import msgspec
 
 from experiments import storage
 
-Number = float | None  # null stands for a number that is not finite
+Number = float | None  # null if it is not finite
 _SIGNATURE = '_signature'
 
 

@@ -489,7 +489,7 @@ def _check_forecast(sweep: Sweep) -> None:
         known = {levels.get(factor) for levels in sweep.levels.values()} - {None}
         if level not in known:
             raise UserError(
-                f'forecast: {factor}={quote(level)} is no level of a factor. Choose '
+                f'forecast: {factor}={quote(level)} is not a level of a factor. Choose '
                 f'one of {", ".join(sorted(known))}.'
             )
         for name in known:

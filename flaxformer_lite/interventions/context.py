@@ -47,7 +47,7 @@ def intervene(
 
 @dataclasses.dataclass(eq=False)
 class Intervened:
-    """Observer that applies interventions, and knows whether a name was none.
+    """Observer that applies interventions, and finds names without an activation.
 
     Attributes:
       row_B: As in `intervene`.
@@ -83,8 +83,7 @@ class Intervened:
             if self.seen and not any(matches(key, name) for name in self.seen):
                 known = ', '.join(self.seen)
                 raise ValueError(
-                    f'interventions: {key!r} is no activation here. Choose from '
-                    f'{known}.'
+                    f'interventions: unknown activation {key!r}. Choose from {known}.'
                 )
 
 

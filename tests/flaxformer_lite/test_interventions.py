@@ -239,7 +239,7 @@ def test_other_values_of_the_same_shapes_trace_nothing_again():
 def test_an_unknown_name_is_one_line_that_names_the_others():
     given = {'decoder/layer_9/mlp_out': same}
     with pytest.raises(
-        ValueError, match='layer_9/mlp_out.* is no activation .*layer_0'
+        ValueError, match='unknown activation .*layer_9/mlp_out.*layer_0'
     ):
         generate('paper', 'greedy', given)
 
@@ -266,7 +266,7 @@ def test_a_record_with_interventions_has_the_values_that_the_model_uses():
     own = interventions.as_pytree(given)
     np.testing.assert_allclose(found['logits'], logits(*arguments, own), atol=1e-5)
     assert found.keys() == plain.keys()
-    with pytest.raises(ValueError, match='layer_7/z.* is no activation'):
+    with pytest.raises(ValueError, match='unknown activation .*layer_7/z'):
         record(*arguments, interventions={'decoder/layer_7/z': interventions.add(1)})
 
 

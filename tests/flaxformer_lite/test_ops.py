@@ -64,7 +64,7 @@ def assert_equal(found, expected, tolerance):
 def test_every_operation_is_compared_with_its_reference():
     files = {f.name for f in pkgutil.iter_modules(ops.__path__)} - {'choose'}
     tests = {name for name in globals() if name.startswith('test_tuned_')}
-    assert tests >= {f'test_tuned_{name}_is_the_reference' for name in files}
+    assert tests == {f'test_tuned_{name}_is_the_reference' for name in files}
 
 
 @pytest.mark.parametrize('dtype', [F32, BF16])
@@ -277,7 +277,7 @@ def test_tuned_top_k_is_the_reference(vocab, k):
 
 
 @pytest.mark.parametrize('shape', [(1, 5), (7, 1), (300, 1000)])
-def test_tuned_rows_is_the_reference(shape):
+def test_sums_of_rows_are_those_of_float64(shape):
     x_ND = random(*shape)
     expected = np.float32(np.float64(x_ND).sum(0))
     for version in (matmul.sum_rows_reference, matmul.sum_rows_on_cpu):

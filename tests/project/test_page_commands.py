@@ -23,13 +23,13 @@ WITH_COMMANDS = [
 SHRUNK = pages.ROOT / 'tests' / 'small_runs.py'
 # In a page's commands, pip does nothing and Python is `small_runs.py`.
 SHELL = f'pip() {{ :; }}; python() {{ "{sys.executable}" "{SHRUNK}" "$@"; }}; '
-# What a page cannot have run before, for it takes hours.
+# Commands that take hours, need a page's own file, or have a test of their own.
 NOT_HERE = (
     '--sweep=configs/sweeps/',
     'benchmarks.',
     'flaxformer_explain.demo',  # which answers until it is stopped
-    'euclidean',  # which the page has the reader write: the last test does
-    'experiments.config.schema',  # of which another test compares all that it prints
+    'euclidean',  # the last test writes this file
+    'experiments.config.schema',
 )
 if importlib.util.find_spec('ctranslate2') is None:  # which the extra `test` leaves out
     NOT_HERE += ('--to=ctranslate2',)

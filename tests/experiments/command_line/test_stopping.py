@@ -53,7 +53,7 @@ def stopped(code, *numbers):
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize('work', ['compile_for_long', 'wait'])
-def test_a_signal_ends_a_process_whatever_it_does(work, number):
+def test_signals_end_a_process_in_any_phase(work, number):
     assert stopped(f'{work}()', number) == (number, '')
 
 

@@ -103,7 +103,7 @@ def test_times_by_the_clock_are_used_on_other_devices(tmp_path):
     assert equal_time._times(study, study.arms[0]) == [99.0, 99.0]
 
 
-def test_longer_runs_of_equal_time_are_no_curve(tmp_path, monkeypatch):
+def test_runs_of_equal_time_give_no_curve(tmp_path, monkeypatch):
     monkeypatch.setitem(SECONDS, 'base, long', SECONDS['base'])
     study = make_study(tmp_path, dict.fromkeys(ARMS, 2.0))
     assert equal_time.differences(study) == []

@@ -123,8 +123,8 @@ def test_cell_that_was_not_run_is_forecast():
 @pytest.mark.parametrize(
     ('forecast', 'message'),
     [
-        ({'width': '256'}, "forecast: width='256' is no level of a factor"),
-        ({'depth': '2'}, 'forecast: depth=.* is no level of a factor'),
+        ({'width': '256'}, "forecast: width='256' is not a level of a factor"),
+        ({'depth': '2'}, 'forecast: depth=.* is not a level of a factor'),
         ({'part': 'rotary'}, 'the level .* of part must be a positive number'),
     ],
 )
