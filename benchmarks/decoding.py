@@ -141,7 +141,8 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     import jax
     from flax import traverse_util
 
-    from experiments.config import load, search
+    from experiments.config import load
+    from experiments.config.decoding import decoding_options
     from experiments.evaluation import translator
     from experiments.runtime import compilation, memory
 
@@ -158,7 +159,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     )
     words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
     translate = translator.Translator(
-        _model(args, args.dtype), words, search.make(settings), args.size
+        _model(args, args.dtype), words, decoding_options(settings), args.size
     )
     params = traverse_util.unflatten_dict(
         dict(np.load(args.share / 'params.npz')), sep='/'

@@ -72,7 +72,7 @@ def export(args: argparse.Namespace) -> dict[str, float]:
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
-    from experiments.config import search
+    from experiments.config.decoding import decoding_options
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import Translator
     from experiments.runtime import compilation, memory
@@ -88,7 +88,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
         batch_tokens=args.batch_tokens,
         extra_length=EXTRA,
     )
-    options = search.make(settings)
+    options = decoding_options(settings)
     translator = Translator(run.model, run.tokenizer, options, args.batch_tokens)
 
     def translate(texts: list[str]) -> list[str]:

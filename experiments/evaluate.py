@@ -32,7 +32,8 @@ def main() -> None:
     _check_files(args)
     # Import JAX only after the flags, so that errors in flags show at once.
     from experiments import metrics, registries
-    from experiments.config import search, user_modules
+    from experiments.config import user_modules
+    from experiments.config.decoding import decoding_options
     from experiments.evaluation import scores
     from experiments.evaluation.evaluator import Evaluator
     from experiments.evaluation.opened_run import OpenedRun
@@ -63,7 +64,7 @@ def main() -> None:
         evaluator = Evaluator(
             run.model,
             run.tokenizer,
-            search.make(evaluation),
+            decoding_options(evaluation),
             evaluation.batch_tokens,
             scores.installed_metrics(
                 metrics.make(evaluation.metrics), source.target, *targets

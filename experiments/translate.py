@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.command_line import console, flags, screen
 from experiments.config import schema
+from experiments.config.decoding import decoding_options
 from experiments.errors import UserError, warn
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def main() -> None:
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
     # Import JAX only after the flags, so that errors in flags show at once.
-    from experiments.config import search
+    from experiments.config import decoding
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import LONGEST, Translator
     from experiments.runtime import compilation
@@ -54,7 +55,7 @@ def main() -> None:
         _check_tokenizers(runs)
         usual = runs[0].config.evaluation
         settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
-        decoding = search.make(settings)
+        decoding = decoding_options(settings)
         _check_decoding(args, decoding)
         model, variables = _model_of(runs)
         translator = Translator(

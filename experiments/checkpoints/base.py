@@ -16,14 +16,14 @@ from flaxformer_lite.training import freezing
 NAME = 'base'
 
 
-def save(path: Path, params: Any, held: frozenset[str], origin: str) -> None:
-    """Saves the parameters with the paths `held`, which come from the run `origin`."""
-    if not held:
+def save(path: Path, params: Any, base_paths: frozenset[str], origin: str) -> None:
+    """Saves the parameters in `base_paths`, which come from the run `origin`."""
+    if not base_paths:
         return
     if processes.is_first():
         storage.remove(path / NAME)  # of a start that was killed
     processes.barrier('base')
-    _, fixed = freezing.split(params, held)
+    _, fixed = freezing.split(params, base_paths)
     checkpoints = Checkpoints(path / NAME)
     checkpoints.save(0, {'params': fixed}, {'run': origin})
     checkpoints.close()
@@ -53,16 +53,18 @@ def check(checkpoints: Checkpoints) -> None:
             )
 
 
-def join(checkpoints: Checkpoints, params: Any, abstract: Any, held: frozenset[str]):
+def join(
+    checkpoints: Checkpoints, params: Any, abstract: Any, base_paths: frozenset[str]
+):
     """Returns the parameters of a checkpoint with those of the run's `base/`.
 
     Args:
       abstract: Shapes, dtypes and shardings of all parameters.
     """
-    if not held:
+    if not base_paths:
         return params
     check(checkpoints)
-    _, fixed = freezing.split(abstract, held)
+    _, fixed = freezing.split(abstract, base_paths)
     saved = Checkpoints(checkpoints.directory.parent / NAME)
     loaded = saved.average([0], {'params': fixed}).variables
     return freezing.join(params, loaded['params'])

@@ -53,7 +53,9 @@ class Gone(Exception):
     """A checkpoint that its run removed while it was being read."""
 
 
-class Restored(NamedTuple):
+class Checkpoint(NamedTuple):
+    """The contents of a checkpoint."""
+
     step: int
     state: Any
     metadata: dict[str, Any]
@@ -222,7 +224,7 @@ class Checkpoints:
 
     def restore(
         self, abstract_state: Any, warn: Callable[[str], None] = print
-    ) -> Restored | None:
+    ) -> Checkpoint | None:
         """Restores the latest undamaged checkpoint; returns None without checkpoints.
 
         Later, damaged checkpoints cause a warning, and are renamed to `damaged-<step>`.
@@ -298,7 +300,7 @@ class Checkpoints:
             )
         return Mean(mean, good, [step for step in steps if step not in good])
 
-    def _read(self, step: int, abstract: Any) -> Restored:
+    def _read(self, step: int, abstract: Any) -> Checkpoint:
         """Reads and verifies the state, or the part of it that `abstract` has."""
         folder = self.directory / str(step)
         reason = state = content = None
@@ -324,7 +326,7 @@ class Checkpoints:
         for path, facts in found.items():
             if facts != content['arrays'][path]:
                 raise Damaged(f'{path} does not match its checksum')
-        return Restored(step, state, content['metadata'])
+        return Checkpoint(step, state, content['metadata'])
 
 
 def average(trees: Iterable[Any]) -> Any:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import optax
 
 from experiments import metrics, registries
-from experiments.config import search
+from experiments.config.decoding import decoding_options
 from experiments.config.schema import ExperimentConfig, OptimizerConfig, takes_best
 from experiments.data import tokenizers
 from experiments.data.filters.base import Filter
@@ -84,8 +84,9 @@ def build(
         vocab_size = tokenizer.largest_vocab_size()
         source_vocab_size = tokenizer.source_vocab_size
     with user_errors():
-        model = model_build.model(config.model, vocab_size, special_tokens)
-        model = model.clone(source_vocab_size=source_vocab_size)
+        model = model_build.model(
+            config.model, vocab_size, special_tokens, source_vocab_size
+        )
     _check_adapters(config, model)
     _check_remat(config, model)
     return Components(
@@ -95,7 +96,7 @@ def build(
         hooks=registries.make_all('train.hooks', config.train.hooks),
         metrics=by_name,
         best_metric=metrics.deciding(by_name, config.evaluation.best),
-        decoding=search.make(config.evaluation),
+        decoding=decoding_options(config.evaluation),
         model=model,
         frozen=frozen.paths(config.train.freeze, model),
         loss=loss,

@@ -24,7 +24,7 @@ from experiments.evaluation.translator import Translator
 from experiments.metrics.base import Metric
 from experiments.runs.reading import outputs_path, pair_paths
 from experiments.runtime import mesh, processes
-from experiments.runtime.compilation import Program, Programs, program_cache
+from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.generation import DecodingOptions
 from flaxformer_lite.models.base import Model
@@ -60,7 +60,7 @@ class Evaluator:
         data: Source,
         devices: DeviceMesh | None = None,
         objective: Objective | None = None,
-        programs: Programs | None = None,
+        program_cache: ProgramCache | None = None,
         on_progress: Callable[[int, int, str], None] = lambda done, total, unit: None,
     ):
         self._path = path
@@ -70,19 +70,19 @@ class Evaluator:
         self._on_progress = on_progress
         self._evaluated: dict[tuple[str, int, int], Evaluation] = {}
         devices = devices or mesh.make_mesh()
-        programs = programs or program_cache()
+        program_cache = program_cache or ProgramCache()
         self._translate = Translator(
             model,
             tokenizer,
             options,
             batch_tokens,
             devices=devices,
-            programs=programs,
+            program_cache=program_cache,
         )
         self._scorer = Scorer(
-            model, tokenizer, batch_tokens, devices, programs=programs
+            model, tokenizer, batch_tokens, devices, program_cache=program_cache
         )
-        self._loss_sums = programs(_loss_sums, model, devices)
+        self._loss_sums = program_cache.get(_loss_sums, model, devices)
         self._objective = objective
 
     def every(

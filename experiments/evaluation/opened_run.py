@@ -12,7 +12,8 @@ import jax
 
 from experiments.checkpoints import base
 from experiments.checkpoints.checkpoints import Checkpoints, Mean
-from experiments.config import check, load, schema, search, user_modules
+from experiments.config import check, load, schema, user_modules
+from experiments.config.decoding import decoding_options
 from experiments.data import sources
 from experiments.data.sources.base import Pair, Source
 from experiments.errors import UserError, check_list, prefix_errors, user_errors
@@ -69,7 +70,7 @@ class OpenedRun:
                 model_config = dataclasses.replace(config.model, dtype=dtype)
                 config = dataclasses.replace(config, model=model_config)
             self.config = config
-            self.decoding = search.make(config.evaluation)
+            self.decoding = decoding_options(config.evaluation)
         self.checkpoints = self._open_checkpoints()
         self.tokenizer = trained_run.open_tokenizer(config.tokenizer, path)
         self.model = self._build_model()
@@ -92,9 +93,11 @@ class OpenedRun:
         vocabulary = self.tokenizer
         with prefix_errors(self.path), user_errors():
             model = build.model(
-                self.config.model, vocabulary.vocab_size, vocabulary.special_tokens
+                self.config.model,
+                vocabulary.vocab_size,
+                vocabulary.special_tokens,
+                vocabulary.source_vocab_size,
             )
-            model = model.clone(source_vocab_size=vocabulary.source_vocab_size)
             check.check_backend(self.config)
             mesh.abstract_variables(model)
         return model

@@ -18,7 +18,7 @@ from experiments.evaluation.translator import (
     count_fitting,
 )
 from experiments.runtime import mesh
-from experiments.runtime.compilation import Program, Programs, program_cache
+from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.interventions import Interventions, intervene
 from flaxformer_lite.interventions.context import with_separate_layers
@@ -54,15 +54,15 @@ class Scorer:
         batch_tokens: int,
         devices: DeviceMesh | None = None,
         longest: int | None = None,
-        programs: Programs | None = None,
+        program_cache: ProgramCache | None = None,
     ):
         self._longest = longest
         self._model = model
         self._tokenizer = tokenizer
         self._batch_tokens = batch_tokens
         self._devices = devices or mesh.make_mesh()
-        programs = programs or program_cache()
-        self._log_probs = programs(_log_probs, model, self._devices)
+        program_cache = program_cache or ProgramCache()
+        self._log_probs = program_cache.get(_log_probs, model, self._devices)
 
     def batches(self, tokens: Corpus) -> Iterator[tuple[np.ndarray, Any]]:
         """Yields packed batches on the devices, each after the indices of its pairs."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.config import search
+from experiments.config.decoding import check_processors
 from experiments.data import packing
 from experiments.data.collate import collate_side
 from experiments.data.corpus import RaggedArray
@@ -22,7 +22,7 @@ from experiments.data.tokenizers.base import (
 )
 from experiments.errors import UserError, check_list
 from experiments.runtime import mesh
-from experiments.runtime.compilation import Program, Programs, program_cache
+from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.decoding import DecodeResult
 from flaxformer_lite.ensembling import Ensemble
@@ -48,7 +48,7 @@ class Translator:
       batch_tokens: Tokens per device.
       n_best: Number of hypotheses that a search must finish, or of samples.
       longest: Maximum number of tokens of a text; None disables the limit.
-      programs: Shares compiled programs with other translators.
+      program_cache: Shares compiled programs with other translators.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Translator:
         n_best: int = 1,
         devices: DeviceMesh | None = None,
         longest: int | None = None,
-        programs: Programs | None = None,
+        program_cache: ProgramCache | None = None,
     ):
         self._model = model
         self._longest = longest
@@ -73,13 +73,13 @@ class Translator:
         self._samples = n_best if self._strategy.draws else 1
         forced = forced_prefix(tokenizer.forced_first)
         processors = (*forced, *options.processors)
-        search.check_processors(processors, model, options.extra_length)
+        check_processors(processors, model, options.extra_length)
         # Equal texts are merged and the next one moves up, so all must be final.
         if n_best > 1 and not self._strategy.draws:
             options = options._replace(n_best=self._strategy.hypotheses)
         self._options = options
-        programs = programs or program_cache()
-        self._search = programs(_search, model, options, self._devices)
+        program_cache = program_cache or ProgramCache()
+        self._search = program_cache.get(_search, model, options, self._devices)
 
     def __call__(
         self,

@@ -70,8 +70,8 @@ def variables(state: TrainState) -> Any:
     own = averaging.average if isinstance(averaging, Ema) else averaging.z
     every = freezing.paths(state.params)
     # The average covers the trained parameters only.
-    held = frozenset(every.keys() - freezing.paths(own).keys())
-    trained, frozen = freezing.split(state.params, held)
+    frozen_paths = frozenset(every.keys() - freezing.paths(own).keys())
+    trained, frozen = freezing.split(state.params, frozen_paths)
     if not isinstance(averaging, Ema):
         shardings = jax.tree.map(lambda x: x.sharding, trained)
         average = optax.contrib.schedule_free_eval_params
@@ -79,18 +79,18 @@ def variables(state: TrainState) -> Any:
     return state.variables | {'params': freezing.join(own, frozen)}
 
 
-def to_save(state: TrainState, held: frozenset[str] = frozenset()) -> Any:
-    """Returns the arrays that a checkpoint holds, without the parameters in `held`."""
+def to_save(state: TrainState, base_paths: frozenset[str] = frozenset()) -> Any:
+    """Returns the arrays of a checkpoint, without the parameters in `base_paths`."""
     if _averaging(state) is None:
-        return _without(state, held)
+        return _without(state, base_paths)
     found = variables(state)
-    own, _ = freezing.split(found['params'], held)
-    return found | {'params': own, _TRAINING: _without(state, held)}
+    own, _ = freezing.split(found['params'], base_paths)
+    return found | {'params': own, _TRAINING: _without(state, base_paths)}
 
 
-def to_restore(abstract: TrainState, held: frozenset[str] = frozenset()) -> Any:
+def to_restore(abstract: TrainState, base_paths: frozenset[str] = frozenset()) -> Any:
     """Returns the subtree of a checkpoint that training resumes from."""
-    own = _without(abstract, held)
+    own = _without(abstract, base_paths)
     return own if _averaging(abstract) is None else {_TRAINING: own}
 
 
@@ -99,10 +99,10 @@ def restored(tree: Any) -> TrainState:
     return tree if isinstance(tree, TrainState) else tree[_TRAINING]
 
 
-def _without(state: TrainState, held: frozenset[str]) -> TrainState:
-    if not held:
+def _without(state: TrainState, base_paths: frozenset[str]) -> TrainState:
+    if not base_paths:
         return state
-    own, _ = freezing.split(state.params, held)
+    own, _ = freezing.split(state.params, base_paths)
     return state.replace(params=own)
 
 

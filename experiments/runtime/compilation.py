@@ -7,13 +7,15 @@ import stat
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 from experiments.errors import UserError
 from experiments.runtime import memory
 from flaxformer_lite.jax_compat import compile_with
+
+T = TypeVar('T')
 
 # XLA on CPU: the memory-optimized schedule takes a fifth less memory than the one for
 # many cores, and is as fast on a few cores.
@@ -114,18 +116,26 @@ class Program:
         return self.compiled(*arguments)(*arguments)
 
 
-Programs = Callable[..., Any]
-
-
-def program_cache(size: int = 20) -> Programs:
-    """Returns a function that calls `make(*arguments)` once for equal arguments.
-
-    Runs that differ only in their seeds share it, and so their compiled programs.
+class ProgramCache:
+    """Compiled programs that runs share if they differ only in their seeds.
 
     Args:
-      size: Maximum number of results; the least recently used ones are dropped.
+      size: Maximum number of objects; the least recently used ones are dropped.
     """
-    return functools.lru_cache(maxsize=size)(lambda make, *arguments: make(*arguments))
+
+    def __init__(self, size: int = 20):
+        self._make = functools.lru_cache(maxsize=size)(
+            lambda make, *arguments: make(*arguments)
+        )
+        self._first_equal = functools.lru_cache(maxsize=size)(lambda x: x)
+
+    def get(self, make: Callable[..., T], *arguments: Any) -> T:
+        """Returns `make(*arguments)`, computed once for equal arguments."""
+        return self._make(make, *arguments)
+
+    def shared(self, programs: T) -> T:
+        """Returns the first of all equal objects, which has their programs."""
+        return self._first_equal(programs)
 
 
 def _options(once: bool) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
 
 if TYPE_CHECKING:
-    from experiments.runtime.compilation import Programs
+    from experiments.runtime.compilation import ProgramCache
 
 # Set for workers whose standard input is closed when the sweep's own process dies.
 _STARTED_HERE = 'FLAXFORMER_LITE_STARTED_HERE'
@@ -34,16 +34,16 @@ _STARTED_HERE = 'FLAXFORMER_LITE_STARTED_HERE'
 
 def make_all(sweep: Sweep, index: int, workers: int) -> None:
     """Makes the runs of a sweep, and those that their results add."""
-    from experiments.runtime.compilation import program_cache
+    from experiments.runtime.compilation import ProgramCache
 
-    programs = program_cache()
+    program_cache = ProgramCache()
     seen: set[Path] = set()
     while True:
         sweep = planning.plan(sweep)
         new = [run for run in sweep.all_runs if run.path not in seen]
         statuses = [planning.outcome(run).status for run in sweep.all_runs]
         if new:
-            make_runs(new, index, workers, programs)
+            make_runs(new, index, workers, program_cache)
             seen.update(run.path for run in new)
         elif not sweep.ended and reading.RUNNING in statuses:
             time.sleep(1)  # another worker's result decides
@@ -55,7 +55,7 @@ def make_runs(
     runs: Sequence[PlannedRun],
     index: int,
     workers: int,
-    programs: 'Programs | None' = None,
+    program_cache: 'ProgramCache | None' = None,
 ) -> None:
     """Makes the open runs in turn, also after a run fails.
 
@@ -66,15 +66,17 @@ def make_runs(
     for run in (*runs[start:], *runs[:start]):
         if planning.outcome(run).status in (reading.NOT_BEGUN, reading.STOPPED):
             print(f'{run}: {run.path}', flush=True)
-            _make_run(run, programs)
+            _make_run(run, program_cache)
 
 
-def _make_run(run: PlannedRun, programs: 'Programs | None') -> None:
+def _make_run(run: PlannedRun, program_cache: 'ProgramCache | None') -> None:
     from experiments.training import loop
 
     try:
         with contextlib.closing(Screen()) as screen:
-            loop.run(run.config, run.path, run.asked, screen, programs=programs)
+            loop.run(
+                run.config, run.path, run.asked, screen, program_cache=program_cache
+            )
     except Stopped:
         raise
     except storage.InUse:

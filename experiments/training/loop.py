@@ -11,7 +11,7 @@ import jax
 
 from experiments import hooks, storage
 from experiments.checkpoints import base
-from experiments.checkpoints.checkpoints import Checkpoints, Restored
+from experiments.checkpoints.checkpoints import Checkpoint, Checkpoints
 from experiments.command_line import stopping
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
@@ -34,7 +34,7 @@ from experiments.runs import (
 from experiments.runs.failure import Diverged
 from experiments.runs.metrics_log import MetricsLog
 from experiments.runtime import compilation, memory, processes
-from experiments.runtime.compilation import Programs
+from experiments.runtime.compilation import ProgramCache
 from experiments.training import result, warm_start
 from experiments.training.metrics import Progress, stops_early
 from experiments.training.setup import RunSetup, check_may_go_on, describe, prepare
@@ -63,7 +63,7 @@ class Trainer:
         self._log = MetricsLog(None)  # opened when the step is known
         self._peak = memory.Peak()
         self._hooks = hooks.Hooks(setup.hooks if processes.is_first() else {})
-        self._programs: dict[tuple[int, ...], Callable[..., Any]] = {}
+        self._compiled_steps: dict[tuple[int, ...], Callable[..., Any]] = {}
         self._unreported_step: int | None = None  # checkpoint that hooks don't know yet
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
@@ -115,14 +115,16 @@ class Trainer:
     ) -> TrainState:
         """The training loop to the next evaluation: batch, step, log, save, stop."""
         dropout_key = self._key('dropout_seed')
-        taught, peak = self._teacher_variables, self.setup.peak
+        teacher_variables, peak = self._teacher_variables, self.setup.peak
         self.progress.start_clock()
         for batch, position in batches:
-            program = self._program(batch['labels'].shape)
+            program = self._compiled_step(batch['labels'].shape)
             step = self.step + 1
             self.screen.step(step, self.setup.steps)
             with jax.profiler.StepTraceAnnotation('train', step_num=step):
-                state, metrics = program(state, batch, dropout_key, taught, peak)
+                state, metrics = program(
+                    state, batch, dropout_key, teacher_variables, peak
+                )
             self.step = step
             self.progress.add(step, position, metrics)  # at most one step is ahead
             is_stopped = stop(step)
@@ -162,53 +164,55 @@ class Trainer:
 
     def _restore_or_init(self) -> TrainState:
         _, abstract = self.setup.programs.first_state
-        to_restore = eval_params.to_restore(abstract, self._held)
-        restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
-        if restored is None:
+        to_restore = eval_params.to_restore(abstract, self._base_paths)
+        checkpoint = self._checkpoints.restore(to_restore, warn=self.screen.say)
+        if checkpoint is None:
             self._set_rows_aside()
             state = self._initialized()
         else:
-            self._resume(restored)
-            state = eval_params.restored(restored.state)
+            self._resume(checkpoint)
+            state = eval_params.restored(checkpoint.state)
             params = base.join(
-                self._checkpoints, state.params, abstract.params, self._held
+                self._checkpoints,
+                state.params,
+                abstract.params,
+                self._base_paths,
             )
             state = state.replace(params=params)
         self.step = int(state.step)
         self._open_log()
-        if restored is None and self.setup.warm_start:
+        if checkpoint is None and self.setup.warm_start:
             origin = self.setup.warm_start.record['run']
-            base.save(self.path, state.params, self._held, origin)
+            base.save(self.path, state.params, self._base_paths, origin)
             # Once this checkpoint exists, the source run is no longer needed.
             self._save(state)
         self._wait_for_checkpoint()
         return state
 
     @functools.cached_property
-    def _held(self) -> frozenset[str]:
+    def _base_paths(self) -> frozenset[str]:
         _, abstract = self.setup.programs.first_state
         return adapters.frozen_paths(self.setup.model, abstract.params)
 
     def _initialized(self) -> TrainState:
         setup = self.setup
         make, _ = setup.programs.first_state
-        taken = setup.warm_start.variables if setup.warm_start else {}
-        arguments = self._key('init_seed'), taken
+        given = setup.warm_start.variables if setup.warm_start else {}
+        arguments = self._key('init_seed'), given
         with ThreadPoolExecutor(1) as pool:
             # Compile the training step in parallel, on another core.
             shape = setup.batches.shapes[0]
-            taught = self._teacher_variables
-            compiling = pool.submit(setup.programs.step, shape, taught)
+            compiling = pool.submit(setup.programs.step, shape, self._teacher_variables)
             first = compilation.compile_program(make, *arguments, once=True)
             state = first(*arguments)
             compiling.result()
-        taken.clear()  # frees memory
+        given.clear()  # frees memory
         return state
 
-    def _resume(self, restored: Restored) -> None:
-        self.progress = Progress.of(restored.metadata)
-        self.screen.say(f'resuming at step {restored.step:,}')
-        self._unreported_step = restored.step
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        self.progress = Progress.of(checkpoint.metadata)
+        self.screen.say(f'resuming at step {checkpoint.step:,}')
+        self._unreported_step = checkpoint.step
 
     def _set_rows_aside(self) -> None:
         last = metrics_log.set_aside(self.path) if processes.is_first() else 0
@@ -239,17 +243,17 @@ class Trainer:
         for batch, after in batches:
             yield devices.put_rows(batch), after
 
-    def _program(self, shape: tuple[int, ...]) -> Callable[..., Any]:
-        if shape not in self._programs:
+    def _compiled_step(self, shape: tuple[int, ...]) -> Callable[..., Any]:
+        if shape not in self._compiled_steps:
             self._flush_metrics()
             self._compile(shape)
             self.progress.start_clock()
-        return self._programs[shape]
+        return self._compiled_steps[shape]
 
     def _compile(self, shape: tuple[int, ...]) -> None:
         self.screen.begin('compiling')
         program = self.setup.programs.step(shape, self._teacher_variables)
-        self._programs[shape] = program
+        self._compiled_steps[shape] = program
 
     @property
     def _teacher_variables(self) -> Any:
@@ -289,11 +293,11 @@ class Trainer:
         self.screen.begin('saving', quiet=True)
         self._wait_for_checkpoint()
         self._log.flush()
-        tree = eval_params.to_save(state, self._held)
+        tree = eval_params.to_save(state, self._base_paths)
         metadata = self.progress.metadata()
         metadata['sets'] = self.setup.set_digests
         metadata['tokenizer'] = self.setup.tokenizer.model_digest
-        if self._held:
+        if self._base_paths:
             metadata['base'] = base.facts(self.path)
         self._checkpoints.save(self.step, tree, metadata)
         self._unreported_step = self.step
@@ -367,7 +371,7 @@ def run(
     overrides: Iterable[str],
     screen: Screen,
     accept_changed_code: bool = False,
-    programs: Programs | None = None,
+    program_cache: ProgramCache | None = None,
 ) -> None:
     """Trains and scores a run, or shows its result.
 
@@ -375,7 +379,7 @@ def run(
       path: The run's directory. An unfinished run in it is resumed.
       overrides: Names of overridden fields. Fields without effect are rejected.
       accept_changed_code: Resumes although user modules have changed.
-      programs: Shares compiled programs with other runs.
+      program_cache: Shares compiled programs with other runs.
 
     Raises:
       UserError: Training can't start, or failed. Its failures are also recorded in
@@ -393,7 +397,7 @@ def run(
             return
         environment.check_modules(path, screen.say, accept_changed_code)
         check.check_overrides(config, overrides)
-        setup = prepare(config, path, screen, programs)
+        setup = prepare(config, path, screen, program_cache)
         if state == directory.GOES_FURTHER:
             check_may_go_on(config, setup.programs.schedule)
         digests = {'its digest': setup.pairs.digest}

@@ -29,18 +29,15 @@ from experiments.hooks.base import Hook
 from experiments.metrics.base import Metric
 from experiments.runs import directory, environment
 from experiments.runtime import accelerators, compilation, mesh
-from experiments.runtime.compilation import Programs, program_cache
+from experiments.runtime.compilation import ProgramCache
 from experiments.runtime.mesh import DeviceMesh
 from experiments.training import warm_start
 from experiments.training.programs import TrainingPrograms
 from experiments.training.result import count_parameters
 from experiments.training.teacher import open_teacher
-from experiments.training.warm_start import Origin, WarmStart
-from flaxformer_lite.config import spec
+from experiments.training.warm_start import WarmStart
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import freezing, schedules
-
-INIT_FROM = 'flaxformer_lite.init_from'
 
 
 class RunSetup(NamedTuple):
@@ -81,9 +78,9 @@ def prepare(
     config: ExperimentConfig,
     path: Path,
     screen: Screen,
-    programs: Programs | None = None,
+    program_cache: ProgramCache | None = None,
 ) -> RunSetup:
-    """Makes everything that training needs, with shared `programs` if given.
+    """Makes everything that training needs, with a shared `program_cache` if given.
 
     Writes only caches.
     """
@@ -92,7 +89,7 @@ def prepare(
     # Report errors of the config before loading the data.
     made = components.build(config)
     components.check_rates(config, made.optimizer)
-    origin = find_origin(config, path, made.tokenizer)
+    origin = warm_start.find_origin(config, path, made.tokenizer)
     devices = mesh.make_mesh(**vars(config.mesh))
     check.check_backend(config)
     screen.begin('checking components', quiet=True)
@@ -109,7 +106,7 @@ def prepare(
     teacher = open_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
     made = _with_tokenizer(made, vocabulary, devices)
-    programs = programs or program_cache()
+    program_cache = program_cache or ProgramCache()
     evaluator = Evaluator(
         made.model,
         made.tokenizer,
@@ -120,7 +117,7 @@ def prepare(
         data,
         devices,
         made.objective,
-        programs,
+        program_cache,
         on_progress=screen.count,
     )
     taken = warm_start.load(config, origin, made.model, vocabulary, devices)
@@ -128,7 +125,7 @@ def prepare(
     batches = _batches(config, made, pairs, devices)
     _check_positions(made.model, batches, vocabulary, dev | final)
     steps = count_steps(config.train, batches)
-    shared, peak = _programs(config, made, steps, devices, teacher, programs)
+    programs, peak = _programs(config, made, steps, devices, teacher, program_cache)
     return RunSetup(
         config=config,
         languages=(data.source, data.target),
@@ -143,7 +140,7 @@ def prepare(
         model=made.model,
         frozen=made.frozen,
         steps=steps,
-        programs=shared,
+        programs=programs,
         peak=peak,
         evaluator=evaluator,
         best_metric=made.best_metric,
@@ -166,7 +163,7 @@ def check_plan(config: ExperimentConfig, path: Path, state: str) -> None:
     components.check_rates(config, made.optimizer)
     if state == directory.GOES_FURTHER:
         check_may_go_on(config, made.optimizer.schedule)
-    origin = find_origin(config, path, made.tokenizer)
+    origin = warm_start.find_origin(config, path, made.tokenizer)
     if not check.backend_problem(config):
         check.check_contracts(config)
     source = sources.load(config.data)
@@ -195,28 +192,6 @@ def check_may_go_on(config: ExperimentConfig, made: optax.Schedule) -> None:
             'depends on the number of steps: past learning rates would change. Choose '
             'another --workdir.'
         )
-
-
-def find_origin(
-    config: ExperimentConfig, path: Path, untrained: Tokenizer
-) -> Origin | None:
-    """Returns the run of `init_from`, which an installed package may have to find.
-
-    An entry point of the group `INIT_FROM` is a function of the field's text and the
-    untrained tokenizer. It returns the directory of a run, or None for other texts.
-    """
-
-    def find(name: str) -> Path:
-        local = Path(name).expanduser()
-        if local.exists():
-            return local
-        for finder in spec.entry_points(INIT_FROM):
-            found = spec.load_entry_point(INIT_FROM, finder)(name, untrained)
-            if found is not None:
-                return Path(found)
-        return local
-
-    return warm_start.source(config, path, untrained, find)
 
 
 def count_steps(train: TrainConfig, batches: Batches) -> int:
@@ -353,7 +328,7 @@ def _programs(
     steps: int,
     devices: DeviceMesh,
     teacher: OpenedRun | None,
-    programs: Programs,
+    program_cache: ProgramCache,
 ) -> tuple[TrainingPrograms, jax.Array | None]:
     """Returns the programs, and the peak that they take as an argument."""
     peak = made.optimizer.peak
@@ -362,13 +337,8 @@ def _programs(
         settings = dataclasses.replace(config.optimizer, schedule=one)
         config = dataclasses.replace(config, optimizer=settings)
         peak = mesh.put(np.float32(peak), devices.everywhere())
-    made_here = TrainingPrograms.of(config, made, steps, devices, teacher)
-    return programs(_same, made_here), peak
-
-
-def _same(programs: TrainingPrograms) -> TrainingPrograms:
-    """Is cached, so that equal programs become one object."""
-    return programs
+    programs = TrainingPrograms.of(config, made, steps, devices, teacher)
+    return program_cache.shared(programs), peak
 
 
 def _check_positions(

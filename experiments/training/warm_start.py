@@ -25,6 +25,7 @@ from experiments.runs import directory, entries, trained_run
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import adapters
+from flaxformer_lite.config import spec
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import freezing
@@ -32,6 +33,7 @@ from flaxformer_lite.validation import quote
 
 Arrays = dict[str, jax.Array]  # by path
 NAME = 'init.json'
+INIT_FROM = 'flaxformer_lite.init_from'  # entry points that find a run
 _MOST_NAMES = 6  # of each kind in a message
 _OF_SOURCE = 'source_embedding'
 
@@ -56,32 +58,44 @@ class Origin(NamedTuple):
     tokenizer: Tokenizer | None
 
 
-def source(
-    config: ExperimentConfig,
-    path: Path,
-    untrained: Tokenizer,
-    find: Callable[[str], Path],
+def find_origin(
+    config: ExperimentConfig, path: Path, untrained: Tokenizer
 ) -> Origin | None:
-    """Returns the source of the run in `path`, if it needs one.
+    """Returns the run that initializes the run in `path`, unless that has begun.
 
-    The run inherits the source's tokenizer, so that ids mean the same, unless the field
+    The run inherits the origin's tokenizer, so that ids mean the same, unless the field
     `tokenizer` asks for another.
 
     Args:
       untrained: The run's tokenizer.
-      find: Returns the directory of `init_from`.
     """
     if not config.init_from:
         return None
     checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)
-    # The first checkpoint holds the parameters from the source.
+    # The first checkpoint holds the parameters of the origin.
     if processes.from_first(checkpoints.steps):
         return None
     with prefix_errors('init_from'), without_trust_flag():
-        run = OpenedRun(find(config.init_from))
+        run = OpenedRun(_directory(config.init_from, untrained))
     if tokenizers.make(run.config.tokenizer) == untrained:
         return Origin(run, run.tokenizer)
     return Origin(run, untrained.derived(run.tokenizer))
+
+
+def _directory(name: str, untrained: Tokenizer) -> Path:
+    """Returns the directory that `init_from` names, as a path or for a package.
+
+    An entry point of the group `INIT_FROM` is a function of the field's text and the
+    untrained tokenizer. It returns the directory of a run, or None for other texts.
+    """
+    local = Path(name).expanduser()
+    if local.exists():
+        return local
+    for finder in spec.entry_points(INIT_FROM):
+        found = spec.load_entry_point(INIT_FROM, finder)(name, untrained)
+        if found is not None:
+            return Path(found)
+    return local
 
 
 def vocabulary(

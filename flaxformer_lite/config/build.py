@@ -22,11 +22,14 @@ def model(
     config: Mapping[str, Any] | ModelConfig,
     vocab_size: int,
     special_tokens: SpecialTokens = DEFAULT_TOKENS,
+    source_vocab_size: int | None = None,
 ) -> Model:
-    """Builds the model of a `model` config. Source and target share a vocabulary.
+    """Builds the model of a `model` config.
 
     Args:
       vocab_size, special_tokens: The tokenizer's.
+      source_vocab_size: Size of a separate source vocabulary. By default, source and
+        target share one.
 
     Raises:
       ValueError: A value is invalid; names the field.
@@ -43,7 +46,7 @@ def model(
         architecture = found.cls
         found.check(found.parameters.keys() - set(architecture.own_arguments))
     special_tokens.check_within(vocab_size)
-    parts = Parts(layers, special_tokens)
+    parts = Parts(layers, special_tokens, source_vocab_size)
     return architecture.from_parts(parts, vocab_size, **found.arguments)
 
 
@@ -72,10 +75,12 @@ class Parts:
         self,
         layers: Sequence[ModelConfig],
         special_tokens: SpecialTokens = DEFAULT_TOKENS,
+        source_vocab_size: int | None = None,
     ):
         self._of_layers = layers
         self.config = layers[0]
         self.special_tokens = special_tokens
+        self._source_vocab_size = source_vocab_size
 
     def embeddings(self, role: Role, sizes: Sizes | None = None) -> dict[str, Any]:
         """Returns the attributes of all models, except the vocabulary size."""
@@ -88,6 +93,7 @@ class Parts:
             logit_cap=self.config.logit_cap,
             dense=self.dense(role, sizes),
             special_tokens=self.special_tokens,
+            source_vocab_size=self._source_vocab_size,
         )
 
     def stack(self, role: Role) -> Stack:

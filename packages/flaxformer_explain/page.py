@@ -34,7 +34,7 @@ def main() -> None:
     args = _parser().parse_args()
     _check_out(args.out)
     # Import JAX only after the flags, so that errors in flags show at once.
-    from experiments.config import search
+    from experiments.config.decoding import decoding_options
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.runtime import compilation
 
@@ -43,7 +43,7 @@ def main() -> None:
         run = OpenedRun(args.workdir, args.trust_code, args.step, args.dtype)
         usual = run.config.evaluation
         settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
-        strategy = search.make(settings).strategy
+        strategy = decoding_options(settings).strategy
         if strategy.draws:
             raise UserError(
                 f'--decode={settings.decode} draws samples. Pass a deterministic '

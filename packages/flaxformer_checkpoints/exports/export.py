@@ -87,6 +87,7 @@ def _as_exported(run: OpenedRun) -> Trained:
     if not fields:
         return Trained(config, run.tokenizer, model, variables)
     config = dataclasses.replace(config, model=config.model.with_values(fields))
-    plain = build.model(config.model, model.vocab_size, model.special_tokens)
-    plain = plain.clone(source_vocab_size=model.source_vocab_size)
+    plain = build.model(
+        config.model, model.vocab_size, model.special_tokens, model.source_vocab_size
+    )
     return Trained(config, run.tokenizer, plain, variables)

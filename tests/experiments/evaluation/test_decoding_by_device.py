@@ -10,7 +10,7 @@ import tiny
 from collectives import collectives
 from small_runs import Numbers
 
-from experiments.config import search
+from experiments.config.decoding import decoding_options
 from experiments.config.schema import EvaluationConfig
 from experiments.errors import UserError
 from experiments.evaluation import scorer, translator
@@ -80,7 +80,7 @@ def test_the_program_of_translations_exchanges_nothing():
 
 def test_a_sample_does_not_depend_on_the_window(monkeypatch):
     settings = EvaluationConfig(decode='sample', extra_length=5)
-    translate = translator.Translator(MODEL, Numbers(), search.make(settings))
+    translate = translator.Translator(MODEL, Numbers(), decoding_options(settings))
     variables = tiny.all_variables(MODEL)
 
     def drawn():
@@ -95,7 +95,7 @@ def test_a_sample_does_not_depend_on_the_window(monkeypatch):
 def test_a_translation_may_exceed_its_source_by_extra_length():
     for extra in (2, 6):
         settings = EvaluationConfig(decode='greedy', extra_length=extra)
-        translate = translator.Translator(MODEL, Numbers(), search.make(settings))
+        translate = translator.Translator(MODEL, Numbers(), decoding_options(settings))
         texts = ['3', '4 5', '6 7 8']
         found = translate(tiny.all_variables(MODEL), texts)
         # A model with random weights rarely chooses the end token.
@@ -109,7 +109,7 @@ def test_a_translation_may_exceed_its_source_by_extra_length():
 def test_a_text_with_too_many_tokens_is_named_after_those_before_it(monkeypatch):
     settings = EvaluationConfig(decode='greedy', extra_length=5)
     translate = translator.Translator(
-        MODEL, Numbers(), search.make(settings), longest=4
+        MODEL, Numbers(), decoding_options(settings), longest=4
     )
     monkeypatch.setattr(translator, 'WINDOW', 2)
     texts = ['3 4', '', '5', '3 4 5 6', '3']
@@ -127,7 +127,7 @@ def test_a_text_that_cannot_be_encoded_is_named_with_its_line():
             return super().encode(texts)
 
     variables = tiny.all_variables(MODEL)
-    decoding = search.make(EvaluationConfig(decode='greedy'))
+    decoding = decoding_options(EvaluationConfig(decode='greedy'))
     translate = translator.Translator(MODEL, Strict(), decoding)
     with pytest.raises(UserError, match='^line 4: x is unknown'):
         next(translate(variables, ['3', 'x'], first=2))

@@ -6,7 +6,8 @@ import pytest
 import sacrebleu
 
 from experiments import metrics, storage
-from experiments.config import load, search
+from experiments.config import load
+from experiments.config.decoding import decoding_options
 from experiments.config.schema import EvaluationConfig
 from experiments.data.sources.base import Source
 from experiments.errors import UserError
@@ -39,7 +40,7 @@ def evaluator(tmp_path, monkeypatch):
     evaluator = Evaluator(
         Positionless(),
         SimpleNamespace(forced_first=None),
-        search.make(EvaluationConfig()),
+        decoding_options(EvaluationConfig()),
         8192,
         scores.installed_metrics(metrics.make('[bleu, ter]'), 'zh-CN'),
         tmp_path,

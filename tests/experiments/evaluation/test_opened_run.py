@@ -11,7 +11,7 @@ import tiny
 from small_runs import Numbers
 
 import flaxformer_lite
-from experiments.config import search
+from experiments.config.decoding import decoding_options
 from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
@@ -41,7 +41,7 @@ def run():
     opened: Any = object.__new__(OpenedRun)
     opened.tokenizer, opened.model = Tokens(), MODEL
     opened.config = ExperimentConfig(evaluation=SETTINGS)
-    opened.decoding = search.make(SETTINGS)
+    opened.decoding = decoding_options(SETTINGS)
     opened.mean = SimpleNamespace(variables=tiny.all_variables(MODEL))
     return opened
 
@@ -58,7 +58,7 @@ class ForcedTokens(Tokens):
 
 def test_a_forced_first_token_has_probability_1_in_scores_and_translations():
     variables = tiny.all_variables(MODEL)
-    decoding = search.make(SETTINGS)
+    decoding = decoding_options(SETTINGS)
     (best,) = next(Translator(MODEL, ForcedTokens(), decoding)(variables, ['6 7']))
     score = Scorer(MODEL, ForcedTokens(), 64)
     pairs = [('6 7', best.text), ('6 7', '')]

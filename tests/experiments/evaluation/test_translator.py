@@ -4,7 +4,7 @@ import pytest
 import tiny
 from small_runs import Numbers
 
-from experiments.config import search
+from experiments.config.decoding import decoding_options
 from experiments.config.schema import EvaluationConfig
 from experiments.evaluation.translator import Translator
 
@@ -21,7 +21,7 @@ def translated(decode, sources, n_best=1, tokenizer=None):
     settings = EvaluationConfig(decode=decode, extra_length=3)
     tokenizer = tokenizer or Numbers()
     translate = Translator(
-        model, tokenizer, search.make(settings), seed=5, n_best=n_best
+        model, tokenizer, decoding_options(settings), seed=5, n_best=n_best
     )
     return list(translate(tiny.all_variables(model), sources))
 

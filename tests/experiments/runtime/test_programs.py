@@ -15,13 +15,14 @@ import experiments.describe
 import experiments.sweeps.workers
 import experiments.training.loop  # noqa: F401
 from configs import wmt_base
-from experiments.config import components, load, search
+from experiments.config import components, load
+from experiments.config.decoding import decoding_options
 from experiments.config.schema import EvaluationConfig, without_seeds
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.scorer import Scorer
 from experiments.evaluation.translator import Translator
 from experiments.runtime import compilation, mesh
-from experiments.runtime.compilation import program_cache
+from experiments.runtime.compilation import ProgramCache
 from experiments.training.programs import TrainingPrograms
 from flaxformer_lite.training.loss import as_loss
 from flaxformer_lite.training.train_step import TrainState, make_train_step
@@ -81,7 +82,7 @@ def test_a_model_is_freed_with_what_runs_it():
     training = TrainingPrograms(config, model, *made, 10, mesh.make_mesh())
     training.step((jax.device_count(), 4))
     settings = EvaluationConfig(decode='greedy', extra_length=3)
-    translate = Translator(model, Words(), search.make(settings))
+    translate = Translator(model, Words(), decoding_options(settings))
     assert len(list(translate(variables, ['3 4']))) == 1
     score = Scorer(model, Words(), 64)
     assert len(list(score(variables, [('3', '4')]))) == 1
@@ -126,12 +127,19 @@ def test_a_cache_makes_a_program_once_and_keeps_the_latest():
         made.append(name)
         return [name]
 
-    programs = program_cache(size=2)
-    assert programs(make, 'a') is programs(make, 'a')
+    cache = ProgramCache(size=2)
+    assert cache.get(make, 'a') is cache.get(make, 'a')
     for name in 'bcab':
-        assert programs(make, name) == [name]
+        assert cache.get(make, name) == [name]
     assert ''.join(made) == 'abcab'
-    assert program_cache()(make, 'b') is not programs(make, 'b')
+    assert ProgramCache().get(make, 'b') is not cache.get(make, 'b')
+
+
+def test_a_cache_shares_the_first_of_equal_objects():
+    cache, first, equal = ProgramCache(), (1, 2), tuple([1, 2])
+    assert first is not equal
+    assert cache.shared(first) is first
+    assert cache.shared(equal) is first
 
 
 def test_an_opened_run_compiles_once(monkeypatch):
@@ -139,7 +147,7 @@ def test_an_opened_run_compiles_once(monkeypatch):
     run = object.__new__(OpenedRun)
     run.model, run.tokenizer = model, Words()
     run.config = load.from_config_dict(wmt_base.get_config())
-    run.decoding = search.make(run.config.evaluation)
+    run.decoding = decoding_options(run.config.evaluation)
     run.mean = type('Mean', (), {'variables': tiny.all_variables(model)})
     compiled = []
     compile_program = compilation.compile_program

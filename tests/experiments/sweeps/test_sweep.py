@@ -63,7 +63,7 @@ def made(monkeypatch, planned):
     arms = {run.path: run.arm for run in planned.runs}
     made = []
 
-    def run(config, path, overrides, screen, programs):
+    def run(config, path, overrides, screen, program_cache):
         made.append(arms[path])
         finish(path)
 
@@ -528,7 +528,7 @@ def test_a_crossed_factor_may_have_no_effect_in_an_arm(folder, monkeypatch, caps
     runs = planning.load(file).runs
     given = []
 
-    def run(config, path, asked, screen, programs):
+    def run(config, path, asked, screen, program_cache):
         given.append(asked)
 
     monkeypatch.setattr(loop, 'run', run)

@@ -292,7 +292,7 @@ def test_worker_trains_the_runs_that_results_ask_for(folder, monkeypatch):
     sweep = planned(folder, tune=TUNE)
     made = []
 
-    def run(config, path, overrides, screen, programs):
+    def run(config, path, overrides, screen, program_cache):
         plan = planning.plan(sweep)
         (this,) = [x for x in (*plan.trials, *plan.runs) if x.path == path]
         made.append(str(this))
@@ -313,7 +313,7 @@ def test_a_worker_adds_seeds_until_results_are_enough(folder, monkeypatch):
     noise = [0.5, -0.5, 0, 0.5, -0.5, 0]  # too much for three seeds
     made = []
 
-    def run(config, path, overrides, screen, programs):
+    def run(config, path, overrides, screen, program_cache):
         (this,) = [x for x in planning.plan(sweep).runs if x.path == path]
         made.append(this.seed)
         finish(this, 10.0 + noise[this.seed] * (this.arm == 'wide'))

@@ -22,7 +22,7 @@ import flaxformer_checkpoints
 from experiments import report, run, storage, translate
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
-from experiments.config import search
+from experiments.config.decoding import decoding_options
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.translator import Translator
@@ -76,7 +76,9 @@ def test_translations_are_those_of_transformers(name, runs):
     )
     mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
     assert mean.steps == [converted.STEP] and not mean.left_out
-    translator = Translator(trained.model, trained.tokenizer, search.make(settings))
+    translator = Translator(
+        trained.model, trained.tokenizer, decoding_options(settings)
+    )
     golden = published_tokenizers.golden_of(name)
     found = [best[0].text for best in translator(mean.variables, golden['texts'])]
     assert found == golden['greedy']
@@ -89,7 +91,7 @@ def test_tags_choose_the_languages_of_each_sentence(runs):
     theirs = trained.tokenizer
     sizes = theirs.vocab_size, theirs.config_tokens
     other = huggingface.from_checkpoint(theirs._folder, *sizes, 'is', 'ja')
-    decoding = search.make(
+    decoding = decoding_options(
         dataclasses.replace(
             trained.config.evaluation,
             decode='greedy',

@@ -20,7 +20,7 @@ from experiments.config.schema import ExperimentConfig
 from experiments.data import tokenizers
 from experiments.errors import UserError
 from experiments.runs import reading
-from experiments.training import setup
+from experiments.training import warm_start
 from flaxformer_checkpoints import convert, converted, hub
 from flaxformer_checkpoints.tokenizer import HuggingfaceTokenizer
 
@@ -313,7 +313,7 @@ def test_a_name_gets_the_languages_of_the_tokenizer(tmp_path, monkeypatch):
     def found(**arguments):
         tokenizer = HuggingfaceTokenizer(vocab_size=9, **arguments)
         config = ExperimentConfig(init_from='meta/nllb')
-        origin = setup.find_origin(config, tmp_path / 'run', tokenizer)
+        origin = warm_start.find_origin(config, tmp_path / 'run', tokenizer)
         assert origin
         return origin.run
 

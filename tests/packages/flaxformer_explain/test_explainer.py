@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 import flaxformer_lite
-from experiments.config import search
+from experiments.config.decoding import decoding_options
 from experiments.config.schema import EvaluationConfig
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
@@ -58,7 +58,7 @@ def explainer_of(**config):
         tokenizer=Letters(),
         model=model,
         variables=tiny.all_variables(model),
-        decoding=search.make(EvaluationConfig(extra_length=EXTRA)),
+        decoding=decoding_options(EvaluationConfig(extra_length=EXTRA)),
     )
     return Explainer(run)
 

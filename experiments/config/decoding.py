@@ -1,4 +1,4 @@
-"""Decoding of a config."""
+"""Decoding options of a config."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flaxformer_lite.models.base import Model
 
 
-def make(evaluation: EvaluationConfig) -> DecodingOptions:
+def decoding_options(evaluation: EvaluationConfig) -> DecodingOptions:
     """Builds the components of decoding."""
     with user_errors('evaluation.processors: '):
         processors = as_processors(evaluation.processors)
