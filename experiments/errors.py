@@ -5,8 +5,9 @@ import sys
 import textwrap
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from flaxformer_lite.config import spec
 from flaxformer_lite.validation import Checked
@@ -51,12 +52,20 @@ def prefix_errors(what: object) -> Iterator[None]:
         raise UserError(f'{what}: {error}') from None
 
 
-def check_list(name: str, items: object) -> None:
+def check_list(name: str, items: Iterable[Any]) -> None:
     """Raises UserError for a string, whose characters Python would iterate over."""
     if isinstance(items, str):
         raise UserError(
             f'{name}: a single text was given. Pass a list, such as [{items[:50]!r}].'
         )
+
+
+def check_texts(name: str, items: Iterable[Any]) -> None:
+    """Raises UserError unless the items are strings."""
+    check_list(name, items)
+    for i, text in enumerate(items):
+        if not isinstance(text, str):
+            raise UserError(f'{name}[{i}] must be a string, not {text!r:.60}.')
 
 
 def reason(error: object) -> str:

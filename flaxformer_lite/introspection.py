@@ -9,7 +9,13 @@ import optax
 
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.interventions.context import Intervened, with_separate_layers
-from flaxformer_lite.interventions.names import Interventions, Where, matches
+from flaxformer_lite.interventions.names import (
+    Interventions,
+    Where,
+    check_functions,
+    check_known,
+    matches,
+)
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
 from flaxformer_lite.taps import observed_by
@@ -64,11 +70,14 @@ def record(
 
     Raises:
       ValueError: An attention doesn't materialize its weights (use `softmax`, which has
-        the same parameters), an intervention matches no activation, or `variables`
-        lacks the 'params' level.
+        the same parameters), an intervention or a name matches no activation, or
+        `variables` lacks the 'params' level.
     """
+    if isinstance(names, str):
+        raise ValueError(f'names must be a list, such as [{names!r}], not a string.')
     model, variables = with_separate_layers(model, variables)
     intervened = Intervened(interventions or {})
+    check_functions(intervened.interventions)
     recorder = _Recorder(names)
     has_logits = recorder.keeps('logits') or intervened.wants('logits')
     with observed_by(intervened), observed_by(recorder):
@@ -80,6 +89,7 @@ def record(
             mutable=[] if model.stacks() else ['intermediates'],
         )
     intervened.check()
+    check_known('names', names or (), recorder.seen)
     values = {name: x for name, x in recorder.values.items() if recorder.keeps(name)}
     found = Record({}, {}, {}, {}, {}, values)
     for name, stack in model.stacks().items():
@@ -100,6 +110,7 @@ class _Recorder:
 
     def __init__(self, names: Sequence[str] | None):
         self._names = names
+        self.seen: dict[str, None] = {}  # names of all activations, in order
         self.values: dict[str, jax.Array] = {}
         self.places: dict[str, Where] = {}
 
@@ -107,6 +118,7 @@ class _Recorder:
         return self._names is None or any(matches(key, name) for key in self._names)
 
     def wants(self, name: str) -> bool:
+        self.seen[name] = None
         return self.keeps(name) or name.rpartition('/')[2] in _SUMMARIZED
 
     def __call__(self, value: jax.Array, where: Where) -> jax.Array:

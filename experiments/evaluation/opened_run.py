@@ -16,9 +16,9 @@ from experiments.config import check, load, schema, user_modules
 from experiments.config.decoding import decoding_options
 from experiments.data import sources
 from experiments.data.sources.base import Pair, Source
-from experiments.errors import UserError, check_list, prefix_errors, user_errors
+from experiments.errors import UserError, check_texts, prefix_errors, user_errors
 from experiments.evaluation import sets
-from experiments.evaluation.scorer import ScoredToken, Scorer
+from experiments.evaluation.scorer import ScoredToken, Scorer, check_pairs
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator
 from experiments.runs import directory, environment, trained_run
@@ -135,13 +135,14 @@ class OpenedRun:
           UserError: `lines` is a string, or a line has more tokens than the model has
             positions.
         """
-        check_list('lines', lines)
+        check_texts('lines', lines)
         hypotheses = self._translator(
             self.variables, lines, interventions=self._interventions
         )
         return [best_first[0].text for best_first in hypotheses]
 
     def score(self, pairs: Sequence[Pair]) -> list[list[ScoredToken]]:
+        """Returns each target's tokens with their log-probabilities."""
         return list(self._scorer(self.variables, pairs, self._interventions))
 
     # These keep their compiled programs.
@@ -175,7 +176,7 @@ class OpenedRun:
           UserError: `pairs` is empty, or a single string or pair.
           ValueError: As `make_batch`.
         """
-        _check_pairs(pairs)
+        check_pairs(pairs)
         if not pairs:
             raise UserError('pairs: is empty. Pass at least one (source, target).')
         tokenizer = self.tokenizer
@@ -230,9 +231,3 @@ class OpenedRun:
         everywhere = mesh.make_mesh().everywhere()
         other._interventions = jax.device_put(functions, everywhere)
         return other
-
-
-def _check_pairs(pairs: Sequence[Pair]) -> None:
-    check_list('pairs', pairs)
-    for pair in pairs:
-        check_list('pairs', pair)

@@ -10,7 +10,7 @@ from experiments.data import collate, corpus, packing
 from experiments.data.corpus import Corpus
 from experiments.data.sources.base import Pair
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import check_list
+from experiments.errors import UserError, check_list, check_texts
 from experiments.evaluation.translator import (
     WINDOW,
     check_lengths,
@@ -24,6 +24,16 @@ from flaxformer_lite.interventions import Interventions, intervene
 from flaxformer_lite.interventions.context import with_separate_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.scoring import TokenScores, log_probs
+
+
+def check_pairs(pairs: Sequence[Pair]) -> None:
+    """Raises UserError unless each item is a source and its target."""
+    check_list('pairs', pairs)
+    for i, pair in enumerate(pairs):
+        check_list('pairs', pair)
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise UserError(f'pairs[{i}] must be (source, target), not {pair!r:.60}.')
+        check_texts(f'pairs[{i}]', pair)
 
 
 class ScoredToken(NamedTuple):
@@ -92,9 +102,7 @@ class Scorer:
           UserError: A side exceeds the model's positions, after earlier windows, or
             `longest`, after all earlier pairs.
         """
-        check_list('pairs', pairs)
-        for pair in pairs:
-            check_list('pairs', pair)
+        check_pairs(pairs)
         for start in range(0, len(pairs), WINDOW):
             window = list(pairs[start : start + WINDOW])
             tokens = corpus.tokenize(window, self._tokenizer, start)

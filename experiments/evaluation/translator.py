@@ -20,7 +20,7 @@ from experiments.data.tokenizers.base import (
     encode_lines,
     on_one_line,
 )
-from experiments.errors import UserError, check_list
+from experiments.errors import UserError, check_texts
 from experiments.runtime import mesh
 from experiments.runtime.compilation import Program, ProgramCache
 from experiments.runtime.mesh import DeviceMesh
@@ -100,7 +100,7 @@ class Translator:
           UserError: A text exceeds the model's positions, after earlier windows, or
             `longest`, after all earlier texts.
         """
-        check_list('texts', texts)
+        check_texts('texts', texts)
         for start in range(0, len(texts), WINDOW):
             window = list(texts[start : start + WINDOW])
             number = first + start

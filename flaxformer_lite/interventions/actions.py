@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from flaxformer_lite.interventions.names import Where
 
@@ -17,12 +19,8 @@ class _Chosen(NamedTuple):
 
     @classmethod
     def of(cls, heads, tokens, steps) -> '_Chosen':
-        def vector(numbers):
-            if numbers is None:
-                return None
-            return jnp.atleast_1d(jnp.asarray(numbers, jnp.int32))
-
-        return cls(vector(heads), vector(tokens), vector(steps))
+        vectors = dict(heads=heads, tokens=tokens, steps=steps)
+        return cls(*(_vector(name, numbers) for name, numbers in vectors.items()))
 
     def put(self, new: jax.Array, value: jax.Array, where: Where) -> jax.Array:
         axes = where.axes
@@ -31,6 +29,7 @@ class _Chosen(NamedTuple):
             if 'H' not in axes:
                 raise ValueError(f'heads: {where.name} has none. Leave heads out.')
             number_H = jnp.arange(value.shape[axes.index('H')])
+            _check_below(len(number_H), self.heads, where.name)
             chosen &= _along(jnp.isin(number_H, self.heads), 'H', axes)
         if self.tokens is not None:
             if where.positions_BT is None:
@@ -43,6 +42,28 @@ class _Chosen(NamedTuple):
                 raise ValueError(f'steps: {where.name} is of the source. Leave it out.')
             chosen &= _along(jnp.isin(where.step_BT, self.steps), 'BT', axes)
         return jnp.where(chosen, new.astype(value.dtype), value)
+
+
+def _vector(name: str, numbers: Any) -> jax.Array | None:
+    if numbers is None:
+        return None
+    if not isinstance(numbers, Tracer):
+        array = np.asarray(numbers)
+        is_integer = array.dtype.kind in 'iu' or not array.size
+        if not is_integer or (array < 0).any():
+            raise ValueError(
+                f'{name} must be integers of at least 0, not {numbers!r:.60}.'
+            )
+    return jnp.atleast_1d(jnp.asarray(numbers, jnp.int32))
+
+
+def _check_below(number: int, heads: jax.Array, activation: str) -> None:
+    """Raises ValueError for a head that does not exist; a traced one is unknown."""
+    if not isinstance(heads, Tracer) and (np.asarray(heads) >= number).any():
+        raise ValueError(
+            f'heads: {activation} has the heads 0 to {number - 1}, '
+            f'not {np.asarray(heads).tolist()}.'
+        )
 
 
 def _along(x: jax.Array, own: str, axes: str) -> jax.Array:
@@ -60,7 +81,8 @@ def set_to(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> 
       x: A number, an array of the trailing axes, or one of all axes, as recorded with
         teacher forcing. While decoding, a whole array gives each step its token.
       heads, tokens, steps: Heads, positions and decoding steps to change; all by
-        default.
+        default. A head that doesn't exist raises ValueError, except under `jax.jit`
+        and in `generate`, where values are unknown.
     """
     return jax.tree_util.Partial(
         _set_to, jnp.asarray(x), _Chosen.of(heads, tokens, steps)

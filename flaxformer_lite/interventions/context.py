@@ -7,7 +7,13 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.interventions.names import Interventions, Where, matches
+from flaxformer_lite.interventions.names import (
+    Interventions,
+    Where,
+    check_functions,
+    check_known,
+    matches,
+)
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.taps import observed_by
@@ -37,8 +43,10 @@ def intervene(
       row_B: Index of each row in the batch, if a call has only some of the rows.
 
     Raises:
-      ValueError: A model was called in the context, and a name matched no activation.
+      ValueError: A value isn't a function, or a model was called in the context, and a
+        name matched no activation.
     """
+    check_functions(interventions)
     intervened = Intervened(interventions, row_B)
     with observed_by(intervened):
         yield
@@ -69,32 +77,33 @@ class Intervened:
             if not matches(key, where.name):
                 continue
             new = self.interventions[key](value, where)
-            if new.shape != value.shape:
+            shape = getattr(new, 'shape', type(new).__name__)
+            if shape != value.shape:
                 raise ValueError(
-                    f'{where.name}: the intervention must return the shape '
-                    f'{value.shape}, not {new.shape}.'
+                    f'{where.name}: the intervention must return an array of shape '
+                    f'{value.shape}, not {shape}.'
                 )
             value = new.astype(value.dtype)
         return value
 
     def check(self) -> None:
         """Raises ValueError if a name matched no activation of a called model."""
-        for key in self.interventions:
-            if self.seen and not any(matches(key, name) for name in self.seen):
-                known = ', '.join(self.seen)
-                raise ValueError(
-                    f'interventions: unknown activation {key!r}. Choose from {known}.'
-                )
+        check_known('interventions', self.interventions, self.seen)
 
 
 def as_pytree(interventions: Interventions) -> dict[str, Any]:
-    """Returns interventions that `jax.jit` accepts as an argument."""
+    """Returns interventions that `jax.jit` accepts as an argument.
+
+    Raises:
+      ValueError: A value isn't a function.
+    """
 
     def wrap(function: Any) -> Any:
         if jax.tree_util.all_leaves([function]):
             return jax.tree_util.Partial(function)
         return function
 
+    check_functions(interventions)
     return {name: wrap(function) for name, function in interventions.items()}
 
 
