@@ -42,7 +42,7 @@ def findings(part: str, kind: str) -> Findings:
     Raises:
       ValueError: The component is unknown, or an argument is invalid.
     """
-    return _EXAMINED[kind](part)
+    return _EXAMINERS[kind](part)
 
 
 def _of_tokenizer(part: str) -> Findings:
@@ -61,7 +61,7 @@ def _of_processor(part: str) -> Findings:
     return testing.processor_findings(processor)
 
 
-_EXAMINED: dict[str, Callable[[str], Findings]] = {
+_EXAMINERS: dict[str, Callable[[str], Findings]] = {
     'data': lambda part: source_findings(sources.load(part)),
     'filters': lambda part: filter_findings(lambda: registries.make('filters', part)),
     'tokenizer': _of_tokenizer,

@@ -134,7 +134,7 @@ def _packages_of_components() -> set[str]:
         found.add(cls.__module__.partition('.')[0])
         classes += cls.__subclasses__()
     # Flax's transforms, such as `nn.remat`, derive classes from ours.
-    return found - {*spec.OURS, 'flax'}
+    return found - {*spec.OWN_PACKAGES, 'flax'}
 
 
 def line(error: object) -> str:

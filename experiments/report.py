@@ -46,14 +46,14 @@ from experiments.runs.reading import Run
 from experiments.sweeps import analysis, looks, planning
 
 _NUMBERS = ('step', 'parameters', 'tokens_per_second')  # of a result
-_OF_RUNS = ('runs', '--sweep', '--measure')
+_RUN_FLAGS = ('runs', '--sweep', '--measure')
 
 
 def main() -> None:
     args = _parser().parse_args()
     if args.recompute is not None:
-        of_others = (*_OF_RUNS, '--base', '--csv', '--scores')
-        _refuse(args, of_others, 'with --recompute. Leave one of them out.')
+        other_flags = (*_RUN_FLAGS, '--base', '--csv', '--scores')
+        _refuse(args, other_flags, 'with --recompute. Leave one of them out.')
         if args.other is not None:
             _refuse(args, ('--json',), 'with --other. Leave one of them out.')
         _recompute(args.recompute, args.json, args.out)
@@ -62,13 +62,15 @@ def main() -> None:
     elif args.other is not None:
         raise UserError('--other: has no effect without --recompute. Add it.')
     elif args.scores is not None:
-        _refuse(args, _OF_RUNS, 'with --scores. Leave one of them out.')
+        _refuse(args, _RUN_FLAGS, 'with --scores. Leave one of them out.')
         print(tables.text(scores.compare_scores(args.scores, args.base)))
     else:
         if args.out is not None:
             _check_out(args.out)
         elif args.json:
-            flags.require_packages('--json', flags.OF_REPORTS, 'report', 'or use --csv')
+            flags.require_packages(
+                '--json', flags.REPORT_PACKAGES, 'report', 'or use --csv'
+            )
         else:
             of_reports = ('--base', '--measure', '--trust_code')
             _refuse(args, of_reports, 'without a report. Add --out=DIR or --json.')
@@ -129,7 +131,7 @@ def _refuse(args: Any, flags: Sequence[str], why: str) -> None:
 
 def _check_out(folder: Path) -> None:
     without = 'or leave out --out'
-    flags.require_packages('--out', flags.OF_REPORTS, 'report', without)
+    flags.require_packages('--out', flags.REPORT_PACKAGES, 'report', without)
     if storage.exists(folder / directory.CONFIG):
         raise UserError(f'--out={folder}: directory of a run. Pass another.')
     reason = storage.obstacle(folder)

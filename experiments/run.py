@@ -66,7 +66,7 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     # These raise as in the run itself, such as for missing files or untrusted code.
     processes.from_flags(args)
     state = directory.check_directory(path, config.to_dict())
-    if state != directory.HAS_ENDED:  # the run would only show its result
+    if state != directory.COMPLETE:  # the run would only show its result
         environment.check_modules(path, warn, args.accept_changed_code)
         check.check_overrides(config, settings.overrides)
         setup.check_plan(config, path, state)

@@ -19,7 +19,7 @@ from flaxformer_lite.training.loss import DEFAULT_LOSS, loss_sums
 # Suffix of an attention's name in a record, after the name of the stack.
 ATTENTION_SUFFIXES = {'self_attention': '', 'cross_attention': ' cross'}
 # Activations that `Record` has by layer, too.
-_SUMMARIZED = ('resid_pre', 'resid_post', 'z', 'pattern')
+_STATS_ACTIVATIONS = ('resid_pre', 'resid_post', 'z', 'pattern')
 
 
 class Record(NamedTuple):
@@ -107,7 +107,7 @@ class _Recorder:
         return self._names is None or any(matches(key, name) for key in self._names)
 
     def wants(self, name: str) -> bool:
-        return self.keeps(name) or name.rpartition('/')[2] in _SUMMARIZED
+        return self.keeps(name) or name.rpartition('/')[2] in _STATS_ACTIVATIONS
 
     def __call__(self, value: jax.Array, where: Where) -> jax.Array:
         self.values[where.name] = value

@@ -28,10 +28,10 @@ from experiments.errors import UserError
 from experiments.runtime import processes
 from flaxformer_lite.jax_compat import enable_x64
 
-_REMOVED = 'removed'  # folder of checkpoints that are being deleted
+_TRASH = 'removed'  # folder of checkpoints that are being deleted
 # How long the fastest process waits for the slowest one to write its shards.
-_WRITTEN_SECONDS = 300
-_LONGEST = 500  # characters of an error message
+_UPLOAD_SECONDS = 300
+_MAX_MESSAGE = 500  # characters of an error message
 # What Orbax raises for files that are missing or do not parse. It raises `Exception`
 # from an error of TensorStore.
 _PARSE_ERRORS = (
@@ -103,11 +103,11 @@ class Checkpoints:
             storage.remove(folder)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self,
-            todelete_subdir=_REMOVED,  # rename first: a kill leaves no partial one
+            todelete_subdir=_TRASH,  # rename first: a kill leaves no partial one
             save_root_metadata=False,
             lightweight_initialize=True,
             async_options=ocp.AsyncOptions(
-                timeout_secs=_WRITTEN_SECONDS,
+                timeout_secs=_UPLOAD_SECONDS,
                 post_finalization_callback=self._sync,
                 # Asynchronous creation hangs forever if it fails.
                 create_directories_asynchronously=False,
@@ -169,7 +169,7 @@ class Checkpoints:
         if self._manager is not None:
             with self._failures_told():
                 self._manager.wait_until_finished()
-            storage.remove(self.directory / _REMOVED)
+            storage.remove(self.directory / _TRASH)
 
     def close(self) -> None:
         """Waits for the last checkpoint and frees the manager."""
@@ -441,4 +441,4 @@ def _check_readable(folder: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    return textwrap.shorten(str(error) or type(error).__name__, _LONGEST)
+    return textwrap.shorten(str(error) or type(error).__name__, _MAX_MESSAGE)

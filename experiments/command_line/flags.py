@@ -39,7 +39,12 @@ CONFIG_HELP = (
     'override fields as in --config.model.num_heads=8'
 )
 DECODE_HELP = "strategy, such as 'beam(beams=8)'; default: evaluation.decode"
-OF_REPORTS = ('scipy', 'altair', 'vl_convert', 'jinja2')  # packages that reports need
+REPORT_PACKAGES = (
+    'scipy',
+    'altair',
+    'vl_convert',
+    'jinja2',
+)  # packages that reports need
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 
 

@@ -13,7 +13,12 @@ from flaxformer_lite.config import variants
 from flaxformer_lite.config.spec import Component
 
 # The values of these fields can make other fields of the model ineffective.
-_DECIDING = ('architecture', 'residual', 'decoder.residual', 'merged_attention')
+_STRUCTURAL_FIELDS = (
+    'architecture',
+    'residual',
+    'decoder.residual',
+    'merged_attention',
+)
 
 
 def check_backend(config: ExperimentConfig) -> None:
@@ -101,7 +106,7 @@ def unused_fields(config: ExperimentConfig) -> dict[str, str]:
     with user_errors():
         names = variants.unused_fields(config.model)
     reasons = []
-    for field in _DECIDING:
+    for field in _STRUCTURAL_FIELDS:
         value = config.model.get(field)
         if value:
             reasons.append(f'model.{field}={value}')

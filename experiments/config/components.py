@@ -19,7 +19,7 @@ from experiments.optimizers.optimizer import (
     ADAMS,
     BY_FIELDS,
     LONG,
-    OF_ONE_LENGTH,
+    SCALE_INVARIANT,
     Optimizer,
 )
 from flaxformer_lite.config import build as model_build
@@ -213,11 +213,11 @@ def check_rates(config: ExperimentConfig, made: Optimizer) -> None:
 def _check_lr_multipliers(
     config: ExperimentConfig, name: str, schedule: optax.Schedule
 ) -> None:
-    if name not in OF_ONE_LENGTH:
+    if name not in SCALE_INVARIANT:
         raise UserError(
             f'optimizer.name={name} does not support the per-parameter learning rates '
             f'of model.init={config.model.init}. Choose one of '
-            f'{", ".join(OF_ONE_LENGTH)}.'
+            f'{", ".join(SCALE_INVARIANT)}.'
         )
     if schedules.depends_on(schedule, 'd_model'):
         raise UserError(

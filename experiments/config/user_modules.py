@@ -18,8 +18,8 @@ from experiments.errors import UserError
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Component, Spec
 
-_NOT_USERS = {'__main__', *spec.OURS}
-_NOT_USERS |= sys.stdlib_module_names
+_LIBRARY_MODULES = {'__main__', *spec.OWN_PACKAGES}
+_LIBRARY_MODULES |= sys.stdlib_module_names
 
 
 class NeedsConsent(UserError):
@@ -64,7 +64,7 @@ def _modules_in(part: Any) -> set[str]:
     with contextlib.suppress(ValueError):  # reported when the field is checked
         for entry in Component.of(part).entries:
             module = entry.name.rpartition('.')[0]
-            if module and module.partition('.')[0] not in _NOT_USERS:
+            if module and module.partition('.')[0] not in _LIBRARY_MODULES:
                 found.add(module)
             # The sources of `mix` are also components.
             sources = entry.arguments.get('sources', [])

@@ -36,11 +36,13 @@ SUBLAYERS = {
     'embedding_norm': 'norms',
 }
 STACKS = ('encoder', 'decoder')
-_ALONE = AbstractMesh((1,) * len(AXES), AXES)  # one device, which holds everything
-_OF_A_STACK = (*SUBLAYERS.values(), 'other')
+_SINGLE_DEVICE = AbstractMesh(
+    (1,) * len(AXES), AXES
+)  # one device, which holds everything
+_STACK_COMPONENTS = (*SUBLAYERS.values(), 'other')
 PARTS = [
     'embeddings',
-    *(f'{stack} {name}' for stack in STACKS for name in _OF_A_STACK),
+    *(f'{stack} {name}' for stack in STACKS for name in _STACK_COMPONENTS),
     'logits',
 ]
 
@@ -90,7 +92,7 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
         'trained': _parameters(trained),
         'flops_per_token': once,
         'recomputed': {'flops_per_token': again},
-        'bytes': _bytes(arrays, _ALONE),
+        'bytes': _bytes(arrays, _SINGLE_DEVICE),
         'device': {'devices': mesh.size, **_bytes(arrays, mesh)},
         'batch': {'rows': rows, 'length': length, 'tokens': tokens},
         'flops': {'batch': flops, 'training': flops * config.train.steps},

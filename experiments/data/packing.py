@@ -7,11 +7,11 @@ import numpy as np
 
 Shape = tuple[int, int]  # of a batch: rows, length
 _MULTIPLE = 8  # lengths are multiples of it, to match the tiles of accelerators
-_MOST_BUCKETS = 5  # each is compiled once
-_MOST_BATCHES_LEFT = 0.97  # maximum share of batches left, to add a bucket
-_LEAST_PACKED_LENGTH = 64  # lets several short pairs share a row
+_MAX_BUCKETS = 5  # each is compiled once
+_MAX_BATCHES_LEFT = 0.97  # maximum share of batches left, to add a bucket
+_MIN_PACKED_LENGTH = 64  # lets several short pairs share a row
 _OPEN_ROWS = 32  # rows that packing keeps open; twice as many fill 0.2 % more
-_LEAST_LENGTH = 16  # in batches with lengths of powers of two
+_MIN_LENGTH = 16  # in batches with lengths of powers of two
 
 
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
@@ -79,17 +79,17 @@ def bucket_lengths(
         return np.ceil(pairs / rows).sum()
 
     lengths = [largest]
-    while len(lengths) < _MOST_BUCKETS:
+    while len(lengths) < _MAX_BUCKETS:
         more = [sorted([*lengths, n]) for n in candidates if n not in lengths]
         best = min(more, key=batches, default=lengths)
-        if batches(best) > _MOST_BATCHES_LEFT * batches(lengths):
+        if batches(best) > _MAX_BATCHES_LEFT * batches(lengths):
             break
         lengths = best
     return lengths
 
 
 def packed_length(longest: int, most: int = 1 << 31) -> int:
-    return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
+    return _round_up(max(_MIN_PACKED_LENGTH, longest), most)
 
 
 def _round_up(length: int, most: int) -> int:
@@ -156,7 +156,7 @@ def by_length(
     order = np.argsort(-lengths, kind='stable')
     while len(order):
         longest = int(lengths[order[0]])
-        length = max(_LEAST_LENGTH, power_of_two(longest))
+        length = max(_MIN_LENGTH, power_of_two(longest))
         rows = max(1, tokens // length)
         # A small set has fewer rows. With several devices, so has the remainder of any
         # set, to give each device some rows.

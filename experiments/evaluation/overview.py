@@ -11,7 +11,7 @@ from experiments.data.tokenizers.base import on_one_line
 from experiments.errors import UserError, warn
 
 _EXAMPLES = 10
-_EVERY = 997  # stride of the examples from training pairs
+_STRIDE = 997  # stride of the examples from training pairs
 
 
 def write(source: Source, folder: Path) -> None:
@@ -63,7 +63,7 @@ def text(source: Source) -> str:
         for number, (text, target) in enumerate(source.train()):
             if text in evaluated:
                 trained.add(text)
-            if number % _EVERY == 0 and len(examples) < _EXAMPLES:
+            if number % _STRIDE == 0 and len(examples) < _EXAMPLES:
                 examples.append((text, target))
             yield text, target
 

@@ -33,7 +33,7 @@ from flaxformer_lite.models.base import Model
 WINDOW = 4096  # sentences to read ahead and sort by length
 # Maximum tokens of a line in commands. Attention memory is quadratic in it.
 LONGEST = 8192
-_MOST_THREADS = 4  # decoding in parallel
+_MAX_THREADS = 4  # decoding in parallel
 
 
 class Hypothesis(NamedTuple):
@@ -251,7 +251,7 @@ def _count_threads() -> int:
     A decoding step leaves most CPU cores idle, but several devices are already busy.
     """
     if jax.default_backend() == 'cpu' and jax.device_count() == 1:
-        return min(os.cpu_count() or 1, _MOST_THREADS)
+        return min(os.cpu_count() or 1, _MAX_THREADS)
     return 1
 
 

@@ -22,7 +22,7 @@ ADAMS = ('b1', 'b2', 'eps', 'weight_decay')
 # Optimizers whose step size depends on the learning rate, not on the gradient's size.
 # An initialization's learning rates apply to them. Scaling updates would also break the
 # sequences that schedule-free optimizers keep.
-OF_ONE_LENGTH = (
+SCALE_INVARIANT = (
     'adabelief adam adamax adamaxw adamw amsgrad lion radam sign_sgd signum yogi'
 ).split()
 # Optimizers that update each entry from its own gradients, so stacked layers make no

@@ -15,7 +15,7 @@ from experiments.config import user_modules
 from experiments.config.schema import short_name
 from experiments.errors import UserError
 from experiments.evaluation.measure import LOWER_IS_BETTER, Measure
-from experiments.metrics.base import OF_MODELS, Metric
+from experiments.metrics.base import MODEL_SCORES, Metric
 from experiments.runs import reading
 from experiments.runs.reading import SEEDS, Run, TextDifference
 from experiments.storage import run_title
@@ -316,7 +316,7 @@ def _base(arms: Sequence[Arm], name: str) -> Arm:
 def _measure(runs: Sequence[Run], measure: Measure) -> Measure:
     evaluated = [of_set for run in runs for of_set in run.evaluations.items()]
     sets = list(dict(evaluated))
-    known_scores = [*_metrics_of(runs), *OF_MODELS]
+    known_scores = [*_metrics_of(runs), *MODEL_SCORES]
     if measure == NO_SWEEP.measure:
         name = 'test' if 'test' in sets or not sets else sets[0]
         measure = Measure(name, known_scores[0])

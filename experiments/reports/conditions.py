@@ -22,8 +22,8 @@ CONDITIONS = (
     'train.epochs',
     'train.patience',
 )
-_SHOWN = 16  # hexadecimal digits of a digest
-_EQUAL_COST = 1.02  # the factor by which costs may differ without a warning
+_DIGEST_LENGTH = 16  # hexadecimal digits of a digest
+_COST_TOLERANCE = 1.02  # the factor by which costs may differ without a warning
 _COSTS = {
     'parameters': 'parameters',
     'training_flops': 'training FLOPs',
@@ -55,7 +55,7 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
     scored = run.evaluations.get(measure.set, {})
     metric = measure.metric(run.metrics)
     scored_text = f'text of {measure.set}'
-    digests = {name: digest[:_SHOWN] for name, digest in run.texts.items()}
+    digests = {name: digest[:_DIGEST_LENGTH] for name, digest in run.texts.items()}
     environment = run.environment
     counts = environment.get('devices', {})
     devices = [f'{count} × {kind}' for kind, count in counts.items()]
@@ -192,7 +192,7 @@ def _unequal_cost(study: Study) -> list[str]:
         for names in compared:
             costs = [by_name[name].cost(entry) for name in names]
             means = [cost.mean for cost in costs if cost is not None]
-            if means and max(means) > _EQUAL_COST * min(means):
+            if means and max(means) > _COST_TOLERANCE * min(means):
                 unequal.append((max(means) / min(means), min(means), max(means), names))
         if not unequal:
             continue

@@ -20,7 +20,7 @@ from experiments.sweeps.analysis import Effect
 from experiments.sweeps.planning import Tried
 from experiments.sweeps.schema import Tuning
 
-_POOLED = 10.0  # largest ratio of error variances that one test pools
+_MAX_VARIANCE_RATIO = 10.0  # largest ratio of error variances that one test pools
 
 
 def factor_effects(study: Study) -> list[Effect]:
@@ -45,7 +45,7 @@ def _unequal_errors(study: Study) -> list[str]:
         return []
     least = min(variances, key=variances.__getitem__)
     most = max(variances, key=variances.__getitem__)
-    if variances[most] <= _POOLED * variances[least]:
+    if variances[most] <= _MAX_VARIANCE_RATIO * variances[least]:
         return []
     return [
         'Factors are not tested over all data sets: the error variance is '

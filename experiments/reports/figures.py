@@ -29,7 +29,7 @@ _SIZE = {'width': 420, 'height': 260}  # pixels
 _FOREST_WIDTH = 320  # beside long names, so that a page need not shrink the letters
 # Padding of files, for fonts with wider letters.
 _PADDING = {'left': 20, 'top': 8, 'right': 28, 'bottom': 8}
-_MOST_POINTS = 4_000  # of all lines of a figure
+_MAX_POINTS = 4_000  # of all lines of a figure
 # Axis labels such as `0.001`, `200`, `1.5k`.
 _SHORT = "format(datum.value, abs(datum.value) < 1000 ? '~g' : '~s')"
 
@@ -129,13 +129,13 @@ def line_chart(
 ) -> alt.TopLevelMixin:
     """Draws lines with bands; a `logarithmic` x must be positive.
 
-    The lines share `_MOST_POINTS` evenly spaced points and keep their last ones.
+    The lines share `_MAX_POINTS` evenly spaced points and keep their last ones.
     """
     names = list(lines)
     kind = 'log' if logarithmic else 'linear'
     x_scale = alt.Scale(type=kind, zero=False, nice=False)
     x_axis = alt.Axis(labelExpr=_SHORT)
-    most = max(1, _MOST_POINTS // len(lines))
+    most = max(1, _MAX_POINTS // len(lines))
     values = [_line(name, points, most) for name, points in lines.items()]
     y_title: Any = y_label
     if any(line['low'] != line['high'] for line in values):

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.command_line import console
 from experiments.evaluation.measure import Measure
-from experiments.metrics.base import OF_MODELS, Metric, score_decimals
+from experiments.metrics.base import MODEL_SCORES, Metric, score_decimals
 from experiments.reports.arms import (
     Arm,
     Study,
@@ -40,16 +40,16 @@ COSTS = {
     'tokens_per_second': 'tokens per second',
     'peak_memory_bytes': 'peak memory, bytes',
 }
-COSTS_OF_RUNS = ('train_seconds', 'train_cpu_seconds', 'parameters', 'training_flops')
+RUN_COSTS = ('train_seconds', 'train_cpu_seconds', 'parameters', 'training_flops')
 ANSWER = 'answer.json'  # in the folder of a report
 OTHER_SENTENCES = (
     'These intervals also include the variance from sampling test sentences. The '
     'intervals of the answer hold for this test set alone.'
 )
-_OF_RANKS = (
+_RANK_NOTE = (
     'Rank: 1–3 if two arms may be better, by simultaneous intervals of all pairs.'
 )
-_MOST_RANKED = 30  # the tests of all pairs of 45 arms take a minute and 1 GB
+_MAX_RANKED = 30  # the tests of all pairs of 45 arms take a minute and 1 GB
 NO_TEST = 'not testable'
 NOT_SIGNIFICANT = 'not significant'
 ONE_SEED = f'{NO_TEST}: only one seed'
@@ -181,7 +181,7 @@ def _with_ranks(study: Study, table: Table) -> Table:
     placed = ranks(study)
     rows = [(arm, placed.get(arm), *cells) for arm, *cells in table.rows]
     arm, *columns = table.columns
-    note = f'{_OF_RANKS} {table.note}'
+    note = f'{_RANK_NOTE} {table.note}'
     return table._replace(columns=(arm, 'rank', *columns), rows=rows, note=note)
 
 
@@ -242,7 +242,7 @@ def arms(study: Study) -> Table:
     ]
     measure = str(study.measure)
     decimals = {measure: study.measure.decimals}
-    note = f'{_OF_RANKS} Mean ± standard deviation over seeds.'
+    note = f'{_RANK_NOTE} Mean ± standard deviation over seeds.'
     columns = ('arm', 'rank', measure)
     return Table('arms', 'Arms, best first', columns, rows, decimals, note)
 
@@ -252,11 +252,11 @@ def ranks(study: Study) -> dict[str, str]:
 
     It reaches from 1 + the number of significantly better arms to the number of arms
     minus that of significantly worse ones. Arms without a test have no rank, nor have
-    more than `_MOST_RANKED` arms.
+    more than `_MAX_RANKED` arms.
     """
     scores = study.scores()
     parts = [[arm.name for arm in x.arms if arm.name in scores] for x in study.by_data]
-    if max(map(len, parts), default=0) > _MOST_RANKED:
+    if max(map(len, parts), default=0) > _MAX_RANKED:
         return {}
     pairs = list(chain(*[combinations(names, 2) for names in parts]))
     design, bases = study.design(), study.bases
@@ -486,7 +486,7 @@ def runs(study: Study) -> Table:
     `--recompute` gets the answer from it. Columns without a value are left out.
     """
     factor = study.sweep.factor_of_data
-    sets, names = _sets(study), [*study.metrics, *OF_MODELS]
+    sets, names = _sets(study), [*study.metrics, *MODEL_SCORES]
     measures = [Measure(of_set, score) for of_set in sets for score in names]
     rows = []
     for arm in study.arms:
@@ -496,7 +496,7 @@ def runs(study: Study) -> Table:
             if factor is not None:
                 row['data'] = study.sweep.levels[arm.name][factor]
             row |= {str(measure): run_score(run, measure) for measure in measures}
-            row |= {entry: run_cost(run, entry) for entry in COSTS_OF_RUNS}
+            row |= {entry: run_cost(run, entry) for entry in RUN_COSTS}
             rows.append(row)
     known = {name for row in rows for name in row if row[name] is not None}
     known |= {'arm', 'seed', 'score'}
@@ -512,7 +512,7 @@ def _sets(study: Study) -> list[str]:
 
 def scores(study: Study) -> Table:
     counted = [run for arm in study.arms for run in arm.scored]
-    names = [*study.metrics, *OF_MODELS]
+    names = [*study.metrics, *MODEL_SCORES]
     rows = []
     for name in _sets(study):
         for arm in study.arms:

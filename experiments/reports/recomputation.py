@@ -18,7 +18,7 @@ from experiments.sweeps.analysis import Contrast, Design, Trials
 
 _REWRITE = 'Write the report again with --out.'
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
-_OF_TABLES = {  # column of a table → entry of a contrast
+_CONTRAST_ENTRIES = {  # column of a table → entry of a contrast
     'difference': 'effect',
     '95% CI low': 'low',
     '95% CI high': 'high',
@@ -306,10 +306,10 @@ def _row(part: _Part, arm: str, contrast: Entries | None) -> Entries:
         measure = str(part.measure)
         found = {measure: spread.mean, f'{measure} sd': spread.sd}
     if contrast is None:
-        own = dict.fromkeys(_OF_TABLES)
+        own = dict.fromkeys(_CONTRAST_ENTRIES)
         del own['verdict']  # such as 'base'
         return found | own
-    return found | {name: contrast[entry] for name, entry in _OF_TABLES.items()}
+    return found | {name: contrast[entry] for name, entry in _CONTRAST_ENTRIES.items()}
 
 
 def _parsed(text: str, like: Any) -> Any:

@@ -13,7 +13,7 @@ from experiments.runs import directory, entries
 
 NAME = 'failure.json'
 # Written in advance: a full disk still allows renaming.
-_RESERVE = '.failure.json'
+_RESERVED_FILE = '.failure.json'
 DIVERGED = 'diverged'
 FAILED = 'failed'
 
@@ -32,7 +32,7 @@ def record_errors(path: Path) -> Iterator[None]:
 
     Records nothing if the run already has its result.
     """
-    reserve = path / _RESERVE
+    reserve = path / _RESERVED_FILE
     storage.write_json(reserve, _entry('failure.json could not be written'))
     storage.remove(path / NAME)
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _ARENA_MAX = -8
-_NEVER = 1 << 30  # so large that neither limit is reached
+_UNREACHABLE = 1 << 30  # so large that neither limit is reached
 
 
 def release_freed() -> None:
@@ -31,7 +31,7 @@ def keep_freed() -> None:
     with contextlib.suppress(AttributeError, OSError, TypeError):
         libc = ctypes.CDLL(None)
         for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
-            libc.mallopt(option, _NEVER)
+            libc.mallopt(option, _UNREACHABLE)
         libc.mallopt(_ARENA_MAX, 1)
 
 

@@ -19,7 +19,7 @@ from experiments.errors import UserError, line
 
 _CONNECT_SECONDS = 300  # within which all processes must start
 _HEARTBEAT_SECONDS = 20  # JAX notices a dead process after one to two of these
-_FOREVER = (1 << 31) - 1  # milliseconds: only a dead process ends a wait
+_NO_TIMEOUT = (1 << 31) - 1  # milliseconds: only a dead process ends a wait
 _PREFIX = 'flaxformer_lite'  # of keys; JAX and Orbax use the same service
 
 _client: Any = None  # of JAX's coordination service
@@ -116,7 +116,7 @@ def is_first() -> bool:
 def barrier(name: str) -> None:
     """Waits for all processes."""
     if _count > 1:
-        _client.wait_at_barrier(_next_key(name), _FOREVER)
+        _client.wait_at_barrier(_next_key(name), _NO_TIMEOUT)
 
 
 def gather(value: Any) -> list[Any]:
@@ -127,7 +127,7 @@ def gather(value: Any) -> list[Any]:
     _client.key_value_set(f'{key}/{_index}', json.dumps(value))
     found = []
     for process in range(_count):
-        text = _client.blocking_key_value_get(f'{key}/{process}', _FOREVER)
+        text = _client.blocking_key_value_get(f'{key}/{process}', _NO_TIMEOUT)
         found.append(json.loads(text))
     return found
 

@@ -20,7 +20,7 @@ import numpy as np
 LEVEL = 0.05
 POWER = 0.8  # the power that defines the minimum detectable difference
 _BOOTSTRAPS = 2_000
-_EXCHANGES = 9_999
+_PERMUTATIONS = 9_999
 _POINTS = 15  # binary logarithm of the number of an integral's points
 
 Scores = Mapping[str, Mapping[Any, float]]  # by arm and seed; runs may be missing
@@ -324,7 +324,7 @@ def permutation_tests(
     is_as_large_PX = largest_X >= own_P1 * (1 - 1e-9)
     # Counts the identity exchange too.
     counts_P = 1 + is_as_large_PX.sum(1)
-    return (counts_P / (1 + _EXCHANGES)).tolist()
+    return (counts_P / (1 + _PERMUTATIONS)).tolist()
 
 
 def _of_shared_seeds(scores: Scores) -> np.ndarray:
@@ -339,7 +339,7 @@ def _exchanges(values_RA: np.ndarray) -> np.ndarray:
     """Returns values exchanged within rows, [exchanges, all values]."""
     random = np.random.default_rng(0)
     of_rows = [
-        random.permuted(np.tile(values_A, (_EXCHANGES, 1)), axis=1)
+        random.permuted(np.tile(values_A, (_PERMUTATIONS, 1)), axis=1)
         for values_A in values_RA
     ]
     return np.hstack(of_rows)

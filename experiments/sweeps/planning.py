@@ -22,7 +22,7 @@ from experiments.config.schema import fields as config_fields
 from experiments.config.user_modules import without_trust_flag
 from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.evaluation import sets
-from experiments.metrics.base import OF_MODELS
+from experiments.metrics.base import MODEL_SCORES
 from experiments.runs import directory, reading
 from experiments.runs.reading import RunStatus
 from experiments.sweeps import looks, schema
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from experiments.sweeps import analysis
 
 _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
-_HOPELESS = 2.0  # times the wanted half-width, after all seeds
+_GIVE_UP_RATIO = 2.0  # times the wanted half-width, after all seeds
 Overrides = Mapping[str, Any]
 Values = Mapping[str, Any]  # arm → the value it is reported with
 
@@ -163,7 +163,7 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
         return said
     # Intervals narrow with the square root of the number of seeds.
     least = widest * math.sqrt(seeds / until.most)
-    if least > _HOPELESS * until.half_width:
+    if least > _GIVE_UP_RATIO * until.half_width:
         return f'{said}, and {until.most} seeds would give ± {console.cell(least)}'
     return ''
 
@@ -259,7 +259,7 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
                 )
         if storage.exists(run.path / directory.CONFIG):
             there = directory.state(run.path, run.config.to_dict())
-            if there == directory.GOES_FURTHER:
+            if there == directory.EXTENDED:
                 raise UserError(
                     f'{run.path}: trained with fewer train.steps or train.epochs. Move '
                     'it away.'
@@ -278,7 +278,7 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
                 'remaining error is unknown. Set a number.'
             )
         known = metrics.by_name(run.config.evaluation.metrics)
-        publishable = Choices(*known, *OF_MODELS, 'parameters')
+        publishable = Choices(*known, *MODEL_SCORES, 'parameters')
         for entry in sweep.published.get(run.arm, {}):
             publishable.check(f'published[{run.arm!r}]', entry)
 

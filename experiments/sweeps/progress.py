@@ -14,7 +14,7 @@ from experiments.runs import reading
 from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
 
-_SIMILAR = 4.0  # factor between the FLOPs of steps
+_SIMILAR_RATIO = 4.0  # factor between the FLOPs of steps
 _SQUARE = 512  # rows of the timed product
 
 
@@ -217,7 +217,9 @@ class Work(NamedTuple):
         """Returns whether the steps have similar sizes, and so similar FLOP rates."""
         if not (self.flops and other.flops and self.batch and other.batch):
             return False
-        return max(self.batch, other.batch) <= _SIMILAR * min(self.batch, other.batch)
+        return max(self.batch, other.batch) <= _SIMILAR_RATIO * min(
+            self.batch, other.batch
+        )
 
 
 def _hours(left: Sequence[Work], spent: Sequence[Work]) -> float | None:

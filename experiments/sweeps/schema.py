@@ -284,7 +284,7 @@ class Sweep:
         return names
 
 
-NOT_OF_THE_FILE = (
+PLANNED_FIELDS = (
     *('name', 'further', 'until', 'margin_share', 'digest'),
     *('reports', 'analyzed', 'trials', 'runs', 'ended'),
 )
@@ -328,7 +328,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     share = 0.0
     if isinstance(values.get('margin'), str):
         share = _share(values.pop('margin'))
-    Component('', 'sweep', values, given=Sweep).check(NOT_OF_THE_FILE)
+    Component('', 'sweep', values, given=Sweep).check(PLANNED_FIELDS)
     values |= {'margin_share': share, 'name': name, 'digest': digest, 'until': until}
     values['further'] = tuple(further)
     if values.get('factors'):

@@ -64,7 +64,7 @@ def make_runs(
     """
     start = len(runs) * index // workers
     for run in (*runs[start:], *runs[:start]):
-        if planning.outcome(run).status in (reading.NOT_BEGUN, reading.STOPPED):
+        if planning.outcome(run).status in (reading.NOT_STARTED, reading.STOPPED):
             print(f'{run}: {run.path}', flush=True)
             _make_run(run, program_cache)
 

@@ -391,14 +391,14 @@ def run(
         if processes.count() > 1:
             processes.check_same('command', _command(config, path))
         state = directory.check_directory(path, fields)
-        has_ended = state == directory.HAS_ENDED
+        has_ended = state == directory.COMPLETE
         if has_ended:
             _show_result(config, path, screen)
             return
         environment.check_modules(path, screen.say, accept_changed_code)
         check.check_overrides(config, overrides)
         setup = prepare(config, path, screen, program_cache)
-        if state == directory.GOES_FURTHER:
+        if state == directory.EXTENDED:
             check_may_go_on(config, setup.programs.schedule)
         digests = {'its digest': setup.pairs.digest}
         for name, digest in setup.set_digests.items():

@@ -18,7 +18,7 @@ from flaxformer_lite.training.train_step import Metrics
 # the runner's metrics.
 _AUXILIARY = 'model/'
 # Prefix of metrics that the loss reports (means over tokens). Log rows keep it.
-_OF_LOSS = 'loss/'
+_LOSS_PREFIX = 'loss/'
 
 
 class _Started(NamedTuple):
@@ -128,7 +128,7 @@ class Progress:
         for name, total in sums.items():
             if name.startswith(_AUXILIARY):
                 row[name.removeprefix(_AUXILIARY)] = total / steps
-            elif name.startswith(_OF_LOSS):
+            elif name.startswith(_LOSS_PREFIX):
                 row[name] = total / tokens
         # The runner's metrics come last: they override auxiliary ones of the same name.
         return row | {
@@ -148,7 +148,7 @@ class Progress:
             'steps': 1,
         }
         for name, value in sums.pop('others').items():
-            sums[f'{_OF_LOSS}{name}'] = value
+            sums[f'{_LOSS_PREFIX}{name}'] = value
         for name, value in metrics.aux_metrics.items():
             sums[f'{_AUXILIARY}{name}'] = value
         self._window.update({name: float(value) for name, value in sums.items()})

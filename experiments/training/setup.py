@@ -161,7 +161,7 @@ def check_plan(config: ExperimentConfig, path: Path, state: str) -> None:
     """
     made = components.build(config)
     components.check_rates(config, made.optimizer)
-    if state == directory.GOES_FURTHER:
+    if state == directory.EXTENDED:
         check_may_go_on(config, made.optimizer.schedule)
     origin = warm_start.find_origin(config, path, made.tokenizer)
     if not check.backend_problem(config):

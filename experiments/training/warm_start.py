@@ -34,8 +34,8 @@ from flaxformer_lite.validation import quote
 Arrays = dict[str, jax.Array]  # by path
 NAME = 'init.json'
 INIT_FROM = 'flaxformer_lite.init_from'  # entry points that find a run
-_MOST_NAMES = 6  # of each kind in a message
-_OF_SOURCE = 'source_embedding'
+_MAX_NAMES = 6  # of each kind in a message
+_SOURCE_EMBEDDING = 'source_embedding'
 
 
 class WarmStart(NamedTuple):
@@ -276,7 +276,7 @@ def _fitting_paths(
     found = [f'{what}: {_listed(paths)}' for what, paths in wrong.items() if paths]
     if found:
         names = _names(set().union(*wrong.values()))
-        pattern = f"'^({'|'.join(names)})(/|$)'" if len(names) <= _MOST_NAMES else '…'
+        pattern = f"'^({'|'.join(names)})(/|$)'" if len(names) <= _MAX_NAMES else '…'
         raise UserError(
             f'{config.init_from} has a different model; {"; ".join(found)}. '
             'Copy the model fields of its config.json, or exclude these parameters: '
@@ -299,8 +299,8 @@ def _names(paths: Iterable[str]) -> list[str]:
 
 
 def _listed(paths: Collection[str]) -> str:
-    more = len(paths) - _MOST_NAMES
-    first = ', '.join(_names(paths)[:_MOST_NAMES])
+    more = len(paths) - _MAX_NAMES
+    first = ', '.join(_names(paths)[:_MAX_NAMES])
     return f'{first} and {more} more' if more > 0 else first
 
 
@@ -366,7 +366,7 @@ class Kept(NamedTuple):
     @classmethod
     def of(cls, path: str, here: Tokenizer, there: Tokenizer) -> 'Kept':
         """Matches the tokens of two tokenizers for the parameter at `path`."""
-        side = 0 if path.endswith(_OF_SOURCE) else 1
+        side = 0 if path.endswith(_SOURCE_EMBEDDING) else 1
         sides = (here.sides[side], there.sides[side])
         new, old = (own.pieces(list(range(own.vocab_size))) for own in sides)
         known = {piece: i for i, piece in enumerate(old)}

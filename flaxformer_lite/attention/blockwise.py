@@ -18,7 +18,7 @@ from flaxformer_lite.shapes import split_into_blocks
 from flaxformer_lite.validation import Size
 
 # Below any score, but finite: −∞ − −∞ would be NaN before a query has seen a key.
-LOWEST = -1e30
+MASK_VALUE = -1e30
 
 
 class BlockwiseAttention(ScaledDotProduct):
@@ -86,7 +86,7 @@ def _attend_from_block(scores, key_blocks, value_blocks, queries):
     q_BTHK, mask_blocks, bias_blocks = queries
     batch, length, num_heads, _ = q_BTHK.shape
     width = value_blocks.shape[3]
-    highest_BHT = jnp.full((batch, num_heads, length), LOWEST)
+    highest_BHT = jnp.full((batch, num_heads, length), MASK_VALUE)
     sum_BTHU = jnp.zeros((batch, length, num_heads, width))
 
     def add_block(carry, block):

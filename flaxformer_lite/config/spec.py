@@ -45,7 +45,7 @@ class Dataclass(Protocol):
 Spec = str | type | Dataclass
 
 # The packages of this project.
-OURS = (
+OWN_PACKAGES = (
     'flaxformer_lite',
     'experiments',
     'parallel_grammar',
@@ -55,7 +55,7 @@ OURS = (
 # Exceptions that Python raises for text it can't parse. Deeply nested text raises one
 # of the last two, depending on the Python version.
 _UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
-_OF_FLAX = ('parent', 'name')  # attributes that Flax adds to every module
+_FLAX_ATTRIBUTES = ('parent', 'name')  # attributes that Flax adds to every module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +233,11 @@ class Component:
         signature = inspect.signature(self.cls)
         found = {name: p.annotation for name, p in signature.parameters.items()}
         if 'parent' in found:
-            found = {name: kind for name, kind in found.items() if name not in _OF_FLAX}
+            found = {
+                name: kind
+                for name, kind in found.items()
+                if name not in _FLAX_ATTRIBUTES
+            }
         return found
 
     def accepted(self, **given: Any) -> dict[str, Any]:
@@ -330,7 +334,11 @@ def _of_python(spec: type | Dataclass) -> Component:
     if not isinstance(spec, type):
         for field in dataclasses.fields(spec):
             value = getattr(spec, field.name, field.default)
-            if field.init and field.name not in _OF_FLAX and value != field.default:
+            if (
+                field.init
+                and field.name not in _FLAX_ATTRIBUTES
+                and value != field.default
+            ):
                 arguments[field.name] = value
     name = f'{cls.__module__}.{cls.__qualname__}'
     return Component(_text_of(name, arguments), name, arguments, given=cls)
@@ -422,7 +430,7 @@ def load_entry_point(group: str, name: str) -> Any:
     try:
         return entry.load()
     except Exception as error:
-        if entry.value.startswith(OURS):
+        if entry.value.startswith(OWN_PACKAGES):
             raise
         what = f'{type(error).__name__}: {error}'.removesuffix(': ')
         source = f' of {entry.dist.name}' if entry.dist else ''

@@ -19,7 +19,7 @@ PROCESSORS = Folder(
 )
 
 # Arguments that `build` passes to every class of a kind. Others are the user's.
-GIVEN = {
+BUILD_ARGS = {
     'attention': (),
     'positions': ('sizes',),
     'norm': (),
@@ -58,7 +58,9 @@ def arguments(kind: str, name: str) -> dict[str, Any]:
     takes = found.parameters
     if kind == 'architecture':
         return {argument: takes[argument] for argument in found.cls.own_arguments}
-    return {x: annotation for x, annotation in takes.items() if x not in GIVEN[kind]}
+    return {
+        x: annotation for x, annotation in takes.items() if x not in BUILD_ARGS[kind]
+    }
 
 
 def of_layers(config: ModelConfig) -> list[ModelConfig]:

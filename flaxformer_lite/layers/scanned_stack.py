@@ -17,7 +17,7 @@ from flaxformer_lite.sharding import place
 from flaxformer_lite.taps import is_observed
 
 # Per-layer collections and their layer axis.
-_OF_A_LAYER: dict[Any, Any] = {
+_VARIABLE_AXES: dict[Any, Any] = {
     'params': 0,
     'batch_stats': 0,
     'losses': 0,
@@ -102,7 +102,7 @@ class ScannedStack(Stack):
         `axis` is that of the iterations in x, or None to pass the same x.
         """
         in_axes: Any = (axis, None)
-        variable_axes = dict(_OF_A_LAYER)
+        variable_axes = dict(_VARIABLE_AXES)
         if self.shared:
             function = self._read_shared_turn(function)
             variable_axes['params'] = None
@@ -165,7 +165,7 @@ class ScannedStack(Stack):
             return (x_BTD, published, earlier), (tuple(new_caches), kept)
 
         in_axes: Any = (0, 1, 1, 0, nn.broadcast, nn.broadcast)
-        variable_axes = dict(_OF_A_LAYER)
+        variable_axes = dict(_VARIABLE_AXES)
         if self.shared:
             step = self._read_shared_turn(step)
             del variable_axes['params']

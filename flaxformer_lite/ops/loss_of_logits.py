@@ -14,7 +14,7 @@ from flaxformer_lite.ops.matmul import matmul, sum_rows, weight_gradient
 from flaxformer_lite.ops.softmax_statistics import softmax_statistics
 from flaxformer_lite.shapes import split_into_blocks
 from flaxformer_lite.sharding import (
-    WHOLE,
+    REPLICATED,
     by_device,
     is_divided,
     row_axes,
@@ -191,7 +191,9 @@ def _sum_over_devices(forward):
         return sums, (hidden_gradient_BTD, output_gradient)
 
     rows = rows_spec()
-    return by_device(of_device, (rows, WHOLE, rows), (WHOLE, (rows, WHOLE)))
+    return by_device(
+        of_device, (rows, REPLICATED, rows), (REPLICATED, (rows, REPLICATED))
+    )
 
 
 def _sum_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets):

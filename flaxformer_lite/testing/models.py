@@ -18,7 +18,7 @@ from flaxformer_lite.training.train_step import init_variables
 
 # These programs run for milliseconds, and optimization dominates compile time.
 UNOPTIMISED: Any = {'xla_backend_optimization_level': 0}
-LEAST_EFFECT = 1e-3  # of a token on its own logits, which are about 1
+MIN_EFFECT = 1e-3  # of a token on its own logits, which are about 1
 
 
 class Examined(NamedTuple):
@@ -213,7 +213,7 @@ def _future(found: Examined, atol: float) -> Finding:
 def _present(found: Examined) -> Finding:
     contract = 'logits depend on the token at their position'
     for token, differences in enumerate(_logit_changes(found)):
-        if not differences[token] > LEAST_EFFECT:
+        if not differences[token] > MIN_EFFECT:
             return Finding(
                 contract, False, f'logits at {token} do not change with the token'
             )

@@ -36,7 +36,7 @@ _LOADERS = {  # Python that loads an exported folder
     'AutoModelForCausalLM for a decoder-only model',
     'peft': 'peft.PeftModel.from_pretrained(published_model, {})',
 }
-OF_CHECKPOINTS = ('workdir', 'source', 'target', 'hub', 'to_encoder_decoder')
+CHECKPOINT_FLAGS = ('workdir', 'source', 'target', 'hub', 'to_encoder_decoder')
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
                 'to convert a checkpoint, pass --workdir; to export a run, pass --to '
                 'and --out'
             )
-    elif args.out is None or any(getattr(args, name) for name in OF_CHECKPOINTS):
+    elif args.out is None or any(getattr(args, name) for name in CHECKPOINT_FLAGS):
         parser.error(
             '--to: needs --out, and excludes --workdir, --from, --source, --target and '
             '--to_encoder_decoder'

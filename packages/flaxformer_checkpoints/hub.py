@@ -32,7 +32,7 @@ FILES = (
 )
 _NAME = re.compile(r'([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?', re.ASCII)
 # Prefix of the cached runs.
-_CONVERTED = 'hub-'
+_FOLDER_PREFIX = 'hub-'
 _LOG_IN = 'Log in with `hf auth login`, or set HF_TOKEN.'
 
 
@@ -90,7 +90,7 @@ def as_run(name: str, untrained: Tokenizer) -> Path | None:
     owner, _, rest = name.partition('/')
     # A later version may convert it otherwise.
     made_by = '-'.join([found.name, str(load.VERSION), source, target]).rstrip('-')
-    folder_name = f'{_CONVERTED}{owner}--{rest.partition("@")[0]}-{made_by}'
+    folder_name = f'{_FOLDER_PREFIX}{owner}--{rest.partition("@")[0]}-{made_by}'
     if not storage.is_file_name(folder_name):
         raise UserError(
             f'tokenizer: the languages {source!r} and {target!r} of {name} must be '
@@ -112,7 +112,7 @@ def as_run(name: str, untrained: Tokenizer) -> Path | None:
 
 
 def is_converted(run: Path | str) -> bool:
-    return Path(run).name.startswith(_CONVERTED)
+    return Path(run).name.startswith(_FOLDER_PREFIX)
 
 
 def check_push(name: str) -> None:

@@ -33,12 +33,12 @@ _WEIGHTS_INDEX = '.index.json'
 _FOLDER = 'published'
 # Until 0.4, these special tokens had other names.
 _RENAMED = {'start': 'bos', 'end': 'eos'}
-_SHOWN = 3  # languages to list in an error
+_MAX_LANGUAGES = 3  # languages to list in an error
 # Begins a source whose languages differ from the default ones. A space before it makes
 # it text.
 _TAG = re.compile('<([A-Za-z_]*)2([A-Za-z_]+)> ?')
-_COPY = 'Copy all of its files from where the checkpoint was published.'
-_RESTORE = 'Restore it from a copy, or convert the checkpoint again.'
+_COPY_HINT = 'Copy all of its files from where the checkpoint was published.'
+_RESTORE_HINT = 'Restore it from a copy, or convert the checkpoint again.'
 
 
 class _Fields(msgspec.Struct):
@@ -245,7 +245,7 @@ class HuggingfaceTokenizer(Tokenizer):
         if tags == 'both':
             self._check_direction('data: ', itertools.chain(*directions))
             return
-        shown = ', '.join('-'.join(x) for x in directions[:_SHOWN])
+        shown = ', '.join('-'.join(x) for x in directions[:_MAX_LANGUAGES])
         if len(directions) > 1:
             raise UserError(
                 f'data: the tokenizer must know the languages of {shown}. Add '
@@ -343,12 +343,13 @@ class HuggingfaceTokenizer(Tokenizer):
             # Another name could lead `save` out of the directory of a run.
             if not storage.is_file_name(name):
                 raise UserError(
-                    f'{folder} is damaged ({name!r} is not a file name). {_RESTORE}'
+                    f'{folder} is damaged ({name!r} is not a file name). '
+                    f'{_RESTORE_HINT}'
                 )
             if not storage.exists(file) or storage.sha256(file) != sha256:
                 raise UserError(
                     f'{folder} is damaged ({name} does not match its checksum). '
-                    f'{_RESTORE}'
+                    f'{_RESTORE_HINT}'
                 )
         return found
 
@@ -416,7 +417,7 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
         except Exception as error:  # different file formats raise different errors
             raise UserError(
                 f'{folder}: Transformers cannot open its tokenizer ({reason(error)}). '
-                f'{_COPY}'
+                f'{_COPY_HINT}'
             ) from None
 
 
@@ -455,7 +456,7 @@ def _check_language(
     if code in known:
         return
     near = [x for x in known if x[:2].lower() == code[:2].lower()]
-    shown = ', '.join((near or list(known))[:_SHOWN])
+    shown = ', '.join((near or list(known))[:_MAX_LANGUAGES])
     fix = (
         f'Give one of its {len(known)}, such as {shown}.' if shown else 'Leave it out.'
     )
@@ -496,12 +497,12 @@ def _check_tokens(found: HuggingfaceTokenizer, folder: Path) -> None:
     pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
     # If a file is missing, Transformers uses a vocabulary of one space, or none.
     if len(pieces) < 2:
-        raise UserError(f'{folder} has no vocabulary. {_COPY}')
+        raise UserError(f'{folder} has no vocabulary. {_COPY_HINT}')
     for piece in pieces:
         if not isinstance(piece, int):
             raise UserError(
                 f'{folder}: {piece!r:.60} in the vocabulary is not an integer id. '
-                f'{_COPY}'
+                f'{_COPY_HINT}'
             )
     if (theirs.pad_token_id, theirs.eos_token_id) != (special.padding, special.eos):
         raise UserError(

@@ -18,8 +18,8 @@ from flaxformer_explain.gold_scores import Maps, pool
 from flaxformer_lite import introspection
 from flaxformer_lite.training.batch import Batch
 
-_SMALLEST_ROOM = 16  # tokens
-_SMALLEST_ROWS = 8  # words
+_MIN_LENGTH = 16  # tokens
+_MIN_ROWS = 8  # words
 _STEPS = 20  # of integrated gradients
 _EMBEDDINGS = ['*/embed']
 
@@ -61,9 +61,7 @@ class Attributor:
         """
         run = self._run
         batch = run.batch([pair])
-        length = power_of_two(
-            max(_SMALLEST_ROOM, *(x.shape[1] for x in batch.values()))
-        )
+        length = power_of_two(max(_MIN_LENGTH, *(x.shape[1] for x in batch.values())))
         batch = run.batch([pair], length=length)
         of_source, of_target = run.tokenizer.sides
         columns = word_of_piece(of_source, batch['source'][0].tolist())
@@ -79,7 +77,7 @@ class Attributor:
             source = pool(source_TS, rows, columns)
             found[name] = Maps(source, pool(target_TT, rows, inputs))
         words = max(rows) + 1
-        count = max(_SMALLEST_ROWS, power_of_two(words))
+        count = max(_MIN_ROWS, power_of_two(words))
         is_counted_WT = np.equal.outer(np.arange(count), rows)
         own = self._attribute(run.model, run.variables, batch, is_counted_WT)
         each = list(range(words))

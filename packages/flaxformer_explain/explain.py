@@ -45,7 +45,9 @@ COLUMNS = 'method side phenomenon metric score low high chance cases'.split()
 def main() -> None:
     args = _parser().parse_args()
     if not args.score:
-        flags.require_packages('explain', flags.OF_REPORTS, 'report', 'or use --score')
+        flags.require_packages(
+            'explain', flags.REPORT_PACKAGES, 'report', 'or use --score'
+        )
     # Import JAX only after the flags, so that errors in flags show at once.
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.runtime import compilation

@@ -34,8 +34,8 @@ from flaxformer_lite.training.batch import (
 
 MOST_TOKENS = 64  # of a source, including EOS
 ALTERNATIVES = 8  # for each token of a translation
-_SMALLEST_ROOM = 32  # tokens
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_MIN_LENGTH = 32  # tokens
+_NO_EDITS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Explainer:
@@ -55,7 +55,7 @@ class Explainer:
         self.run = run
         # Layers change separately, even if they are scanned or shared.
         self._model, self._variables = with_separate_layers(run.model, run.variables)
-        batch = self._batch([], [], _SMALLEST_ROOM)
+        batch = self._batch([], [], _MIN_LENGTH)
         self._editor = editing.Editor(self._model, self._variables, batch)
         self.switches = self._editor.names
         self._inspect = compilation.Program(jax.jit(self._inspected))
@@ -84,7 +84,7 @@ class Explainer:
         self,
         text: str,
         strategy: Strategy,
-        edits: Mapping[str, Any] = _NOTHING,
+        edits: Mapping[str, Any] = _NO_EDITS,
         other: str = '',
         rank: int = 0,
     ) -> dict[str, Any]:
@@ -319,4 +319,4 @@ def _placed(tree: Any) -> Any:
 
 
 def _room(tokens: int) -> int:
-    return max(_SMALLEST_ROOM, power_of_two(tokens))
+    return max(_MIN_LENGTH, power_of_two(tokens))

@@ -21,7 +21,7 @@ KINDS = {
 }
 _TITLES = 'query', 'key'
 _END = '</s>'
-_SMALL = 90  # pixels of a head among others
+_OVERVIEW_SIZE = 90  # pixels of a head among others
 _CELL = 18  # pixels of a labelled cell
 
 
@@ -107,7 +107,9 @@ def head_maps(seen: Attended) -> alt.TopLevelMixin:
     )
     chart = _chart(values)
     small = chart.encode(x=alt.X('key:O', axis=None), y=alt.Y('query:O', axis=None))
-    small = small.properties(width=_SMALL, height=_SMALL).add_params(picked)
+    small = small.properties(width=_OVERVIEW_SIZE, height=_OVERVIEW_SIZE).add_params(
+        picked
+    )
     grid = small.facet(row='layer:O', column='head:O', spacing=10)
     large = _large(chart.transform_filter(picked), seen.queries, seen.keys)
     return alt.vconcat(grid, large)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # translation needs no data source
     from experiments.data.sources.base import Pair, Source
 
 _SAMPLE = 1_000_000  # pairs; more text hardly changes the merges and costs memory
-_COUNTED = 8192  # pairs between progress reports
+_PROGRESS_INTERVAL = 8192  # pairs between progress reports
 _MODEL = 'tokenizer.model'
 _SIZE = 8  # bytes of the integer that stores the length of the first of two models
 
@@ -85,7 +85,7 @@ def _sample(
     sample = []
     stride = 1
     for i, pair in enumerate(pairs):
-        if i % _COUNTED == 0:
+        if i % _PROGRESS_INTERVAL == 0:
             progress(i)
         if i % stride == 0:
             sample.append(pair)

@@ -35,11 +35,11 @@ from flaxformer_lite.models.base import Model
 # largest. A trained pre-norm run had 6e-5, and all of 500 translations were identical.
 _TOLERANCE, _SHARE = 1e-4, 1e-4
 # Minimum of the tokens that Transformers generates by default.
-_GENERATED = 512
+_MIN_MAX_LENGTH = 512
 _TOKENIZER = 'tokenizer_config.json'
 _SPACE = '▁'
 # All whitespace of Python's `str.split`.
-_WHITE = r'[\s\x1c-\x1f]+'
+_WHITESPACE = r'[\s\x1c-\x1f]+'
 
 
 class FamilyModel(NamedTuple):
@@ -224,7 +224,7 @@ def _in_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Arra
 
 
 def _longest(trained: Trained) -> int:
-    most = max(_GENERATED, trained.longest)
+    most = max(_MIN_MAX_LENGTH, trained.longest)
     return min(most, trained.model.max_length or most)
 
 
@@ -280,7 +280,7 @@ def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
     steps = [
         normalizers.NFC(),
         normalizers.Replace(_SPACE, '_'),
-        normalizers.Replace(tokenizers.Regex(_WHITE), ' '),
+        normalizers.Replace(tokenizers.Regex(_WHITESPACE), ' '),
         normalizers.Strip(),
         normalizers.Prepend(_SPACE),
         normalizers.Replace(' ', _SPACE),

@@ -99,7 +99,7 @@ def _check_function(published: ModelConfig, own: ModelConfig) -> None:
     """
     here, there = base.field_values(own), base.field_values(published)
     for name, value in here.items():
-        if 'drop' in name or name in base.NOT_OF_A_CHECKPOINT:
+        if 'drop' in name or name in base.RUNTIME_FIELDS:
             continue
         if _without_dropout(name, value) != _without_dropout(name, there[name]):
             raise UserError(

@@ -112,7 +112,7 @@ class Family:
                 f'{cls.__name__} does not support this model: {error}'
             ) from None
         for name, value in again.items():
-            if value != values[name] and name not in NOT_OF_A_CHECKPOINT:
+            if value != values[name] and name not in RUNTIME_FIELDS:
                 raise ValueError(
                     f'{cls.__name__} does not support '
                     f'model.{name}={quote(values[name])}, only {quote(value)}'
@@ -141,7 +141,7 @@ def in_layers(
 
 
 # They change results only by rounding, or only the initial parameters.
-NOT_OF_A_CHECKPOINT = ('dtype', 'init', 'scan_layers')
+RUNTIME_FIELDS = ('dtype', 'init', 'scan_layers')
 
 
 class _Given(dict[str, Any]):

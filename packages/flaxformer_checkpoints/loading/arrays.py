@@ -21,7 +21,7 @@ _LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
 # The parameters that rotary positions rotate, and the norms before the rotation.
 _ROTATED = re.compile('self_attention/((query|key)/|core_attention/(query|key)_norm/)')
 _FIELDS = {'stack': 'encoder|decoder', 'layer': r'\d+'}
-_MOST_NAMED = 3
+_MAX_NAMES = 3
 # Prefix of names in files of a whole model; files without the head lack it.
 _PREFIX = 'model.'
 
@@ -197,8 +197,8 @@ def check_names(
 
 
 def _first(words: list[str]) -> str:
-    more = len(words) - _MOST_NAMED
-    text = ', '.join(words[:_MOST_NAMED])
+    more = len(words) - _MAX_NAMES
+    text = ', '.join(words[:_MAX_NAMES])
     return f'{text} and {more} more' if more > 0 else text
 
 

@@ -20,7 +20,7 @@ INDEX = 'model.safetensors.index.json'
 # The start of a Git LFS pointer file.
 _POINTER = b'version https://git-lfs'
 # Fields of generation_config.json that a model needs for decoding.
-_OF_GENERATION = (
+_GENERATION_FIELDS = (
     'pad_token_id',
     'eos_token_id',
     'decoder_start_token_id',
@@ -40,7 +40,7 @@ def read_config(folder: PathLike) -> dict[str, Any]:
     config = _read_json(folder / CONFIG)
     if (folder / GENERATION).is_file():
         generation = _read_json(folder / GENERATION)
-        for name in _OF_GENERATION:
+        for name in _GENERATION_FIELDS:
             if generation.get(name) is not None:
                 config[name] = generation[name]
     return {name: value for name, value in config.items() if value is not None}

@@ -29,11 +29,11 @@ MOST_CHARACTERS = 400  # per sentence
 MOST_BYTES = 20_000  # per question
 MOST_QUESTIONS = 20  # per second
 MOST_SECONDS = 10  # to receive a request
-_MOST_DIGITS = 9  # of a length
-_GONE = (ConnectionError, TimeoutError)
+_MAX_DIGITS = 9  # of a length
+_DISCONNECTED = (ConnectionError, TimeoutError)
 _JSON = 'application/json'
 _KINDS = [int, str, int, dict, str, int]
-_FORM = (
+_FORM_ERROR = (
     'invalid request. Send JSON such as {"run": 0, "text": "…", "beams": 4, "edits": '
     '{}, "other": "", "rank": 0}, where beams is one of '
     f'{", ".join(map(str, BEAMS))}.'
@@ -109,7 +109,7 @@ class Server(ThreadingHTTPServer):
             )
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), _GONE):
+        if not isinstance(sys.exception(), _DISCONNECTED):
             super().handle_error(request, client_address)
 
 
@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> bytes:
         length = self.headers.get('Content-Length', '')
         # Python refuses to parse a number with thousands of digits.
-        size = int(length[:_MOST_DIGITS]) if length.isdecimal() else 0
+        size = int(length[:_MAX_DIGITS]) if length.isdecimal() else 0
         # Read before any check: a client that is still writing would miss the answer.
         asked = self.rfile.read(size) if size <= 10 * MOST_BYTES else b''
         self._check_sender('/translate')
@@ -180,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(status, message)
         except UserError as error:
             self.send_error(400, line(error))
-        except _GONE:
+        except _DISCONNECTED:
             raise
         except Exception:
             traceback.print_exc()
@@ -215,9 +215,9 @@ def _read_question(asked: bytes, runs: int) -> Question:
         question = Question(**json.loads(asked))
         is_one = [type(value) for value in question] == _KINDS
     except (ValueError, TypeError, RecursionError):
-        raise Refused(400, _FORM) from None
+        raise Refused(400, _FORM_ERROR) from None
     if not is_one or question.beams not in BEAMS:
-        raise Refused(400, _FORM)
+        raise Refused(400, _FORM_ERROR)
     if question.run not in range(runs):
         raise Refused(400, f'run must be from 0 to {runs - 1}.')
     longest = max(len(question.text), len(question.other))

@@ -153,7 +153,7 @@ def test_more_epochs_go_further(limits, raised, tmp_path):
     with directory.open_run(tmp_path, config):
         pass
     new = {'train': limits | raised}
-    assert directory.check_directory(tmp_path, new) == directory.GOES_FURTHER
+    assert directory.check_directory(tmp_path, new) == directory.EXTENDED
     for changes in ({'epochs': 1}, {'epochs': 3, 'steps': 1}, {'epochs': 0}):
         other = {'train': limits | changes}
         with pytest.raises(UserError, match='holds a run with a different config'):
@@ -161,13 +161,13 @@ def test_more_epochs_go_further(limits, raised, tmp_path):
 
 
 def test_more_steps_alone_go_further(tmp_path):
-    assert directory.check_directory(tmp_path, CONFIG) == directory.BEGINS
+    assert directory.check_directory(tmp_path, CONFIG) == directory.NEW
     with directory.open_run(tmp_path, CONFIG):
-        assert directory.check_directory(tmp_path, CONFIG) == directory.RESUMES
+        assert directory.check_directory(tmp_path, CONFIG) == directory.RESUMABLE
         (tmp_path / 'result.json').write_text('{}')
-    assert directory.check_directory(tmp_path, CONFIG) == directory.HAS_ENDED
+    assert directory.check_directory(tmp_path, CONFIG) == directory.COMPLETE
     new = {**CONFIG, 'train': CONFIG['train'] | {'steps': 24}}
-    assert directory.check_directory(tmp_path, new) == directory.GOES_FURTHER
+    assert directory.check_directory(tmp_path, new) == directory.EXTENDED
     with directory.open_run(tmp_path, new):
         assert directory.read_config(tmp_path) == new
         assert not (tmp_path / 'result.json').exists()
