@@ -117,8 +117,8 @@ def generate(
     size = model.source_vocab_size or model.vocab_size
     source_BS = pad_source(source, padding, size)
     source_length_B = TokenBatch.from_tokens(source_BS, padding).valid_BT.sum(-1)
-    made = as_strategy(strategy)
-    _check(model, source_length_B, made, key)
+    search = as_strategy(strategy)
+    _check(model, source_length_B, search, key)
     longest = source_BS.shape[1] + EXTRA_LENGTH if max_length is None else max_length
     if longest < 1:
         raise ValueError(f'max_length must be at least 1, not {max_length}')
@@ -127,7 +127,7 @@ def generate(
     for processor in every:
         processor.check(model.vocab_size, special_tokens, limit)
     options = DecodingOptions(
-        made, every, n_best=n_best, length=longest, special_tokens=special_tokens
+        search, every, n_best=n_best, length=longest, special_tokens=special_tokens
     )
     max_len_B = source_length_B + EXTRA_LENGTH if max_length is None else max_length
     max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)

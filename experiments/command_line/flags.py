@@ -97,8 +97,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # A command's description has an example.
         examples = re.findall('python -m .*', self.description or '')
-        said = ', as in '.join([message, *examples[:1]])
-        raise UserError(f'{said} (--help lists the flags)')
+        text = ', as in '.join([message, *examples[:1]])
+        raise UserError(f'{text} (--help lists the flags)')
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses like argparse, but reports mistyped flags before missing ones."""
@@ -376,8 +376,8 @@ def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
         stray = values(argv)[1:]
     except flags.IllegalFlagValueError as error:
         # Remove Python's own words: "invalid literal for int() with base 10".
-        said = str(error).removesuffix(f': {error.__context__}')
-        field, _, value = said.removeprefix('flag --config.').partition('=')
+        text = str(error).removesuffix(f': {error.__context__}')
+        field, _, value = text.removeprefix('flag --config.').partition('=')
         allowed = schema.allowed(schema.fields()[field].kind)
         raise UserError(f'{field} must be {allowed}, not {quote(value)}') from error
     except (flags.Error, ValueError) as error:

@@ -203,11 +203,11 @@ def _with_fields(settings: OptimizerConfig) -> Component:
     return component.with_arguments(**{x: getattr(settings, x) for x in names})
 
 
-def check_rates(config: ExperimentConfig, made: Optimizer) -> None:
+def check_rates(config: ExperimentConfig, optimizer: Optimizer) -> None:
     """Raises UserError for negative or infinite learning rates; names the step."""
     steps = config.train.steps or LONG
     with user_errors(f'optimizer.schedule={config.optimizer.schedule}: '):
-        schedules.check_rates(schedules.with_steps(made.schedule, steps), steps)
+        schedules.check_rates(schedules.with_steps(optimizer.schedule, steps), steps)
 
 
 def _check_lr_multipliers(

@@ -63,18 +63,23 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
       batch: Rows, their length, and tokens, which are target positions.
       flops: FLOPs of a batch, and of the `train.steps` of training.
     """
-    made = components.build(config)
+    run_components = components.build(config)
     accumulate = config.train.accumulate
     rows, length = batch_shape(config.batch, accumulate)
-    state = _abstract_state(made)
-    trained, _ = freezing.split(state.params, made.frozen)
-    loss = None if config.train.teacher else made.loss
-    arguments = state.variables, loss, made.frozen, made.tokenizer.source_features
+    state = _abstract_state(run_components)
+    trained, _ = freezing.split(state.params, run_components.frozen)
+    loss = None if config.train.teacher else run_components.loss
+    arguments = (
+        state.variables,
+        loss,
+        run_components.frozen,
+        run_components.tokenizer.source_features,
+    )
     part = rows // accumulate, length
-    once = flops_per_token(part, made.model, *arguments)
+    once = flops_per_token(part, run_components.model, *arguments)
     again = 0
     if config.train.remat != NONE:
-        rematerialised = made.model.with_remat(config.train.remat)
+        rematerialised = run_components.model.with_remat(config.train.remat)
         twice = flops_per_token(part, rematerialised, *arguments)
         again = twice['total'] - once['total']
     arrays = {
@@ -150,12 +155,14 @@ def batch_shape(batch: BatchConfig, accumulate: int) -> tuple[int, int]:
     return rows, length
 
 
-def _abstract_state(made: components.Components) -> TrainState:
-    optimizer, _ = made.optimizer.build(made.model)
+def _abstract_state(run_components: components.Components) -> TrainState:
+    optimizer, _ = run_components.optimizer.build(run_components.model)
 
     def init():
         key = jax.random.key(0)
-        return init_state(made.model, optimizer, key, frozen=made.frozen)
+        return init_state(
+            run_components.model, optimizer, key, frozen=run_components.frozen
+        )
 
     with user_errors():
         return jax.eval_shape(init)
@@ -165,12 +172,12 @@ def _step(
     model: Model,
     variables: Any,
     batch: dict[str, jax.ShapeDtypeStruct],
-    held: frozenset[str],
+    frozen: frozenset[str],
     loss: Spec,
 ) -> Jaxpr:
 
     def gradients(variables, batch, key):
-        trained, rest = freezing.split(variables['params'], held)
+        trained, rest = freezing.split(variables['params'], frozen)
 
         def total(trained):
             changed = variables | {'params': freezing.join(trained, rest)}
@@ -180,7 +187,7 @@ def _step(
 
     key = jax.eval_shape(jax.random.key, 0)
     jaxpr = jax.make_jaxpr(gradients)(variables, batch, key).jaxpr
-    if not held:
+    if not frozen:
         return jaxpr
     # Our custom gradients cover all operands, and the compiler drops unused ones.
     used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)

@@ -161,8 +161,8 @@ def by_length(
         # A small set has fewer rows. With several devices, so has the remainder of any
         # set, to give each device some rows.
         left = len(order) if devices > 1 else len(lengths)
-        wanted = math.ceil(left / devices)
-        rows = devices * min(rows, power_of_two(wanted))
+        required = math.ceil(left / devices)
+        rows = devices * min(rows, power_of_two(required))
         yield (rows, length), order[:rows]
         order = order[rows:]
 

@@ -22,7 +22,7 @@ def perplexity(nll: float) -> float:
 
 
 def installed_metrics(
-    made: Mapping[str, Metric], language: str, *others: str
+    metrics: Mapping[str, Metric], language: str, *others: str
 ) -> list[Metric]:
     """Returns metrics for a target language; UserError if a package is missing.
 
@@ -30,9 +30,9 @@ def installed_metrics(
       others: Further languages, of single sets.
     """
     for code in {language, *others}:
-        for metric in made.values():
+        for metric in metrics.values():
             dataclasses.replace(metric, language=code).check_installed()
-    return [dataclasses.replace(x, language=language) for x in made.values()]
+    return [dataclasses.replace(x, language=language) for x in metrics.values()]
 
 
 def in_language(metric: Metric, language: str, references: References) -> Metric:

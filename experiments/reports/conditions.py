@@ -81,11 +81,11 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
 
 def warnings(study: Study) -> list[str]:
     """Returns sentences that a reader must know before believing the answer."""
-    lines = [*_missing(study), *different_text(study.runs), *_in_no_mean(study)]
+    lines = [*_missing(study), *different_text(study.runs), *_excluded_runs(study)]
     parts = study.by_data
     for part in parts:  # data sets aren't compared with each other
         where = f'Compared with {part.base.name}: ' if len(parts) > 1 else ''
-        found = [*_beyond_the_question(part), *_unequal_results(part)]
+        found = [*_unasked_differences(part), *_unequal_results(part)]
         found += [*_unequal_cost(part), *_unequal_spread(part)]
         lines += [where + line for line in found]
     return lines
@@ -100,7 +100,7 @@ def _missing(study: Study) -> list[str]:
     return lines
 
 
-def _in_no_mean(study: Study) -> list[str]:
+def _excluded_runs(study: Study) -> list[str]:
     lines = []
     for arm in study.arms:
         by_seeds = arm.by_seeds(study.measure)
@@ -133,7 +133,7 @@ def _without_score(study: Study, run: Run) -> str:
     )
 
 
-def _beyond_the_question(study: Study) -> list[str]:
+def _unasked_differences(study: Study) -> list[str]:
     """Lists differing fields that arms don't set, or `CONDITIONS` without a sweep."""
     base = study.base
     lines = []
@@ -141,13 +141,13 @@ def _beyond_the_question(study: Study) -> list[str]:
         beyond = []
         for field in differing_fields([*base.runs, *arm.runs]):
             if study.sweep.arms:
-                is_asked = field in study.sweep.fields
+                is_studied = field in study.sweep.fields
             else:
-                is_asked = not field.startswith(CONDITIONS)
-            if not is_asked:
+                is_studied = not field.startswith(CONDITIONS)
+            if not is_studied:
                 value = arm.runs[0].config.get(field)
-                wanted = base.runs[0].config.get(field)
-                beyond.append(f'{field} is {value}, not {wanted}')
+                expected = base.runs[0].config.get(field)
+                beyond.append(f'{field} is {value}, not {expected}')
         if beyond:
             lines.append(
                 f'{arm.name} also differs from {base.name} in other fields: '

@@ -149,7 +149,7 @@ def tried(study: Study) -> list[Tried]:
     return planning.tried(study.sweep, study.sweep.trials)
 
 
-def doubts(study: Study) -> list[str]:
+def warnings(study: Study) -> list[str]:
     """Warns of unpooled errors, missing trials, and best values at an edge."""
     lines = _unequal_errors(study)
     for arm, scores, value in tried(study):

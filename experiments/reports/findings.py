@@ -153,11 +153,11 @@ def entries(contrast: Contrast, verdict: str) -> Entries:
 
 
 def answer_table(
-    study: Study, contrasts: Mapping[str, Contrast], asked: Sequence[Contrast]
+    study: Study, contrasts: Mapping[str, Contrast], declared: Sequence[Contrast]
 ) -> Table:
     """Returns the table `answer`: declared contrasts, or else all arms and the base."""
-    if asked:
-        table = differences(study.measure, asked)
+    if declared:
+        table = differences(study.measure, declared)
     else:
         table = _with_ranks(study, ranking(study, contrasts))
         if study.sweep.contrasts:
@@ -220,8 +220,8 @@ def differences(measure: Measure, contrasts: Sequence[Contrast]) -> Table:
     rows = []
     for x in contrasts:
         effect, interval, p = contrast_cells(x)
-        said = contrast_verdict(measure, x)
-        test = (effect, interval, x.detectable, p, permutation_p(x), said)
+        text = contrast_verdict(measure, x)
+        test = (effect, interval, x.detectable, p, permutation_p(x), text)
         rows.append((x.arm, x.base, x.seeds, *test))
     note = (
         'Differences are adjusted for seeds, which the arms share. Confidence '
@@ -280,8 +280,8 @@ def ranks(study: Study) -> dict[str, str]:
 
 
 def undeclared(study: Study, contrasts: Mapping[str, Contrast]) -> dict[str, Contrast]:
-    asked = set(map(frozenset, study.sweep.contrasts))
-    return {arm: x for arm, x in contrasts.items() if {x.arm, x.base} not in asked}
+    declared = set(map(frozenset, study.sweep.contrasts))
+    return {arm: x for arm, x in contrasts.items() if {x.arm, x.base} not in declared}
 
 
 def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None:
@@ -316,8 +316,8 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
                 test = (*contrast_cells(contrast), permutation_p(contrast))
             seeds = len(arm.by_seeds(study.measure))
             mean = arm.spread(study.measure)
-            said = verdict(part, arm, contrast)
-            row = [arm.name, seeds, mean, *test, said]
+            text = verdict(part, arm, contrast)
+            row = [arm.name, seeds, mean, *test, text]
             if are_several:
                 row.append(part.base.name)
             rows.append(row)

@@ -119,7 +119,7 @@ def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
             designs.across_data(study),
         ),
         _some(_forest(study, drawn), figures.scores_over_sizes(study)),
-        doubts=[*designs.doubts(study), *conditions.warnings(study), *notes],
+        doubts=[*designs.warnings(study), *conditions.warnings(study), *notes],
     )
 
 

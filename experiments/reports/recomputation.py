@@ -185,8 +185,8 @@ def _part(answer: Entries, stored: Entries, known: scores.Scores) -> _Part:
         return _Part(measure, known, with_base, [])
     pairs = [(x['arm'], x['base']) for x in stored['contrasts']]
     declared = [(x, findings.contrast_verdict(measure, x)) for x in compare(pairs)]
-    asked = set(map(frozenset, pairs))
-    others = [x for x in with_base if {x[0].arm, x[0].base} not in asked]
+    declared_pairs = set(map(frozenset, pairs))
+    others = [x for x in with_base if {x[0].arm, x[0].base} not in declared_pairs]
     return _Part(measure, known, declared, others)
 
 

@@ -66,7 +66,7 @@ def differ(sentence: Sentence) -> bool:
 
 
 def differing_sentences(found: Translated) -> list[Sentence]:
-    """Returns at most `_NUM_SENTENCES` differing sentences, spread over the set, or else any.
+    """Returns sentences whose translations differ, spread over the set, or else any.
 
     Their translations are those of each arm's first seed.
     """

@@ -56,7 +56,7 @@ def plan(sweep: Sweep) -> Sweep:
         if sweep.tune is not None:
             found = tried(sweep, trials)
             values = {arm: value for arm, _, value in found if value is not None}
-        runs, ended = _reported(sweep, values, is_tuned)
+        runs, ended = _reported_runs(sweep, values, is_tuned)
         _check_texts([*trials, *runs])
     return dataclasses.replace(
         sweep, trials=tuple(trials), runs=tuple(runs), ended=ended
@@ -107,7 +107,7 @@ def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
     return found
 
 
-def _reported(
+def _reported_runs(
     sweep: Sweep, values: Values, is_tuned: bool
 ) -> tuple[list[PlannedRun], str]:
     if sweep.until is None:
@@ -121,7 +121,8 @@ def _reported(
         runs = _runs_of_seeds(sweep, values, dict.fromkeys(values, seeds))
         if not is_tuned or not all(map(has_ended, runs)):
             return runs, ''
-        ended = _enough(sweep, sweep.until, runs)  # true after all seeds at the latest
+        # Not empty after all seeds, so the loop ends.
+        ended = _stop_reason(sweep, sweep.until, runs)
         if ended:
             return runs, ended
         number += sweep.until.first
@@ -142,7 +143,7 @@ def _runs_of_seeds(
     return runs
 
 
-def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
+def _stop_reason(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     """Returns why no seeds are added to the runs, or '' to add some."""
     from experiments.sweeps import analysis
 
@@ -158,13 +159,13 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     if not widths:
         return f'no confidence interval after {seeds} seeds'
     widest = max(widths)
-    said = f'after {seeds} seeds, the widest 95% CI is ± {console.cell(widest)}'
+    summary = f'after {seeds} seeds, the widest 95% CI is ± {console.cell(widest)}'
     if widest <= until.half_width or seeds >= until.most:
-        return said
+        return summary
     # Intervals narrow with the square root of the number of seeds.
     least = widest * math.sqrt(seeds / until.most)
     if least > _GIVE_UP_RATIO * until.half_width:
-        return f'{said}, and {until.most} seeds would give ± {console.cell(least)}'
+        return f'{summary}, and {until.most} seeds would give ± {console.cell(least)}'
     return ''
 
 
@@ -248,10 +249,10 @@ def _check_texts(runs: Iterable[PlannedRun]) -> None:
 
 
 def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
-    taken: dict[ExperimentConfig | Path, PlannedRun] = {}
+    owners: dict[ExperimentConfig | Path, PlannedRun] = {}
     for run in runs:
         for of_one in (run.config, run.path):
-            other = taken.setdefault(of_one, run)
+            other = owners.setdefault(of_one, run)
             if other is not run:
                 raise ValueError(
                     f'{other} and {run} are equal or share the directory {run.path}. '

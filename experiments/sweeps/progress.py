@@ -91,9 +91,9 @@ def plan(sweep: Sweep, is_exact: bool = False) -> str:
         by_arm[run.arm].append((run, of_run(run)))
     spent = []
     for run, costs in itertools.chain(*by_arm.values()):
-        taken = planning.result(run).get('train_seconds')
-        if taken is not None:
-            spent.append(Work(costs.flops, costs.batch, taken))
+        seconds = planning.result(run).get('train_seconds')
+        if seconds is not None:
+            spent.append(Work(costs.flops, costs.batch, seconds))
     left = []
     rows = []
     for arm, runs in by_arm.items():
@@ -279,12 +279,13 @@ def _matmul_rate(dtype: str) -> float:
     return 2 * _SQUARE**3 / min(times)
 
 
-def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
-    """Prints a line for each run that has ended and is not in `said`; adds it there.
+def say_ended(sweep: Sweep, reported: set[Path]) -> Sweep:
+    """Prints a line for each run that has ended and is not in `reported`.
 
-    Returns the sweep with the runs that the new results add.
+    Adds the runs to `reported`. Returns the sweep with the runs that the new results
+    add.
     """
-    new = [run for run in sweep.all_runs if run.path not in said]
+    new = [run for run in sweep.all_runs if run.path not in reported]
     ended = list(filter(planning.has_ended, new))
     if ended and sweep.tune is not None:
         sweep = planning.plan(sweep)
@@ -292,8 +293,8 @@ def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
     if sweep.until is not None and not sweep.ended:
         number = f'at most {number}'
     for run in ended:
-        said.add(run.path)
-        print(f'[{len(said)}/{number}] {run}: {_result_line(run)}', flush=True)
+        reported.add(run.path)
+        print(f'[{len(reported)}/{number}] {run}: {_result_line(run)}', flush=True)
     return sweep
 
 

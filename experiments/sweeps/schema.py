@@ -58,7 +58,7 @@ class PlannedRun(NamedTuple):
     further: tuple[Measure, ...] = ()
 
     @property
-    def asked(self) -> Fields:
+    def overridden_fields(self) -> Fields:
         """The overrides that must have an effect."""
         return {k: v for k, v in self.overrides.items() if k not in self.crossed}
 

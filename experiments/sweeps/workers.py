@@ -75,7 +75,11 @@ def _make_run(run: PlannedRun, program_cache: 'ProgramCache | None') -> None:
     try:
         with contextlib.closing(Screen()) as screen:
             loop.run(
-                run.config, run.path, run.asked, screen, program_cache=program_cache
+                run.config,
+                run.path,
+                run.overridden_fields,
+                screen,
+                program_cache=program_cache,
             )
     except Stopped:
         raise

@@ -37,7 +37,7 @@ from experiments.runtime import compilation, memory, processes
 from experiments.runtime.compilation import ProgramCache
 from experiments.training import result, warm_start
 from experiments.training.metrics import Progress, stops_early
-from experiments.training.setup import RunSetup, check_may_go_on, describe, prepare
+from experiments.training.setup import RunSetup, check_can_extend, describe, prepare
 from flaxformer_lite import adapters
 from flaxformer_lite.training.train_step import TrainState
 
@@ -99,7 +99,7 @@ class Trainer:
         self._compile(self.setup.batches.shapes[0])
         with contextlib.closing(prefetch(self._batches())) as batches:
             while not self._has_ended():
-                with _stop_asked() as stop:
+                with _stop_requested() as stop:
                     state = self._make_steps(state, batches, stop)
                     self.screen.begin('saving', quiet=True)
                     self._wait_for_checkpoint()
@@ -167,7 +167,7 @@ class Trainer:
         to_restore = eval_params.to_restore(abstract, self._base_paths)
         checkpoint = self._checkpoints.restore(to_restore, warn=self.screen.say)
         if checkpoint is None:
-            self._set_rows_aside()
+            self._archive_metrics()
             state = self._initialized()
         else:
             self._resume(checkpoint)
@@ -214,12 +214,12 @@ class Trainer:
         self.screen.say(f'resuming at step {checkpoint.step:,}')
         self._unreported_step = checkpoint.step
 
-    def _set_rows_aside(self) -> None:
-        last = metrics_log.set_aside(self.path) if processes.is_first() else 0
+    def _archive_metrics(self) -> None:
+        last = metrics_log.archive_rows(self.path) if processes.is_first() else 0
         if last:
             self.screen.say(
                 f'no checkpoint in {self._checkpoints.directory}; restarting at step '
-                f'0. Metrics up to step {last:,} were moved to {metrics_log.BEFORE}.'
+                f'0. Metrics up to step {last:,} were moved to {metrics_log.ARCHIVE}.'
             )
 
     def _open_log(self) -> None:
@@ -313,9 +313,9 @@ class Trainer:
         self.screen.begin('evaluating', quiet=True)
         variables = eval_params.variables(state)
         found, outputs = self.setup.evaluator(variables, name, pairs, self.step)
-        so_far = self.progress.so_far()
+        totals = self.progress.totals()
         text = {'training_text_sha256': self.setup.training_text}
-        self._log.write(self.step, 'eval', set=name, **found, **text, **so_far)
+        self._log.write(self.step, 'eval', set=name, **found, **text, **totals)
         best = self.setup.best_metric
         self.scores[self.step] = best.rank(found[best.name])
         summary = scores.summary(name, self.step, found)
@@ -356,13 +356,13 @@ class Trainer:
 
 
 @contextlib.contextmanager
-def _stop_asked() -> Iterator[Callable[[int], bool]]:
+def _stop_requested() -> Iterator[Callable[[int], bool]]:
     """Yields a function: whether to stop after a step, the same in all processes."""
     if processes.count() > 1:
         yield processes.stops_at
         return
-    with stopping.delay_stop() as is_asked:
-        yield lambda step: is_asked()
+    with stopping.delay_stop() as is_requested:
+        yield lambda step: is_requested()
 
 
 def run(
@@ -399,7 +399,7 @@ def run(
         check.check_overrides(config, overrides)
         setup = prepare(config, path, screen, program_cache)
         if state == directory.EXTENDED:
-            check_may_go_on(config, setup.programs.schedule)
+            check_can_extend(config, setup.programs.schedule)
         digests = {'its digest': setup.pairs.digest}
         for name, digest in setup.set_digests.items():
             digests[f'the digest of {name}'] = digest

@@ -52,7 +52,7 @@ class TrainingPrograms:
     def of(
         cls,
         config: ExperimentConfig,
-        made: Components,
+        components: Components,
         steps: int,
         devices: DeviceMesh,
         teacher: OpenedRun | None,
@@ -60,13 +60,13 @@ class TrainingPrograms:
         """Returns the programs that train the components of a config."""
         return cls(
             without_seeds(config),
-            made.model,
-            made.loss,
-            made.optimizer,
+            components.model,
+            components.loss,
+            components.optimizer,
             steps,
             devices,
-            made.frozen,
-            made.tokenizer.source_features,
+            components.frozen,
+            components.tokenizer.source_features,
             teacher and teacher.model,
         )
 

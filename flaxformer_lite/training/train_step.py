@@ -257,7 +257,7 @@ def _update(
     batch_stats: Any,
     frozen: Set[str],
 ) -> tuple[TrainState, Metrics]:
-    trained, held = freezing.split(state.params, frozen)
+    trained, frozen_params = freezing.split(state.params, frozen)
     tokens = jnp.maximum(output.sums.tokens, 1)
     loss_scale = state.loss_scale
     divisor = tokens if loss_scale is None else tokens * loss_scale.scale
@@ -270,7 +270,7 @@ def _update(
     def updated():
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
         return state.replace(
-            params=freezing.join(optax.apply_updates(trained, updates), held),
+            params=freezing.join(optax.apply_updates(trained, updates), frozen_params),
             opt_state=opt_state,
             batch_stats=batch_stats,
         )

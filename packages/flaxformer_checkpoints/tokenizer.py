@@ -98,10 +98,10 @@ class HuggingfaceTokenizer(Tokenizer):
         special = published_tokens(padding, bos, eos)
         vocab_size = self.vocab_size or max(len(theirs), bos + 1)
         sides = (self.source, self.target)
-        made = from_checkpoint(
+        tokenizer = from_checkpoint(
             self._folder, vocab_size, special, *sides, new=self.languages
         )
-        return made.model
+        return tokenizer.model
 
     def derived(self, other):
         if self.path or not isinstance(other, HuggingfaceTokenizer):

@@ -90,9 +90,9 @@ class Mix(Source, Checked):
             copies = share * largest / size
             given = 0
             for i, pair in enumerate(part.train(), 1):
-                wanted = int(i * copies)
-                yield from itertools.repeat(self._tagged(part, pair), wanted - given)
-                given = wanted
+                required = int(i * copies)
+                yield from itertools.repeat(self._tagged(part, pair), required - given)
+                given = required
 
     @functools.cached_property
     def _sizes(self) -> list[int]:

@@ -57,8 +57,8 @@ class Scan(OfRule):
         if self.split.startswith('addprim'):
             alone = (self._primitive, pairs[self._primitive])
             # The total is a ninth of the other pairs, including the first occurrence.
-            wanted = (len(pairs) - 1) // 9
-            yield from itertools.repeat(alone, wanted - 1)
+            required = (len(pairs) - 1) // 9
+            yield from itertools.repeat(alone, required - 1)
 
     def evaluation(self):
         test = list(filter(self._is_tested, commands()))

@@ -55,11 +55,11 @@ class Text(Source):
         check_apart([self])
         for name in self._source_names() - self._names():
             for file in self._further_references(name):
-                wanted = f'{name}.{self.target}'
+                expected = f'{name}.{self.target}'
                 raise UserError(
-                    f'data: {file} is an additional reference, but {wanted} is '
+                    f'data: {file} is an additional reference, but {expected} is '
                     'missing. '
-                    f'Rename the first reference to {wanted}.'
+                    f'Rename the first reference to {expected}.'
                 )
         sets = {}
         for name in ['val', *sorted(self._names() - {'train', 'val'})]:
@@ -114,13 +114,14 @@ class Text(Source):
     def _files(self, name: str) -> list[Path]:
         files = []
         for language in (self.source, self.target):
-            wanted = f'{name}.{language}'
-            file = self._find(wanted)
+            expected = f'{name}.{language}'
+            file = self._find(expected)
             if file is None:
                 there = ', '.join(sorted(self._names())) or 'none'
                 raise UserError(
-                    f'data: {self._folder / wanted} (or {wanted}.gz) is missing. Both '
-                    f'train and val need files in both languages. Sets found: {there}.'
+                    f'data: {self._folder / expected} (or {expected}.gz) is missing. '
+                    'Both train and val need files in both languages. Sets found: '
+                    f'{there}.'
                 )
             files.append(file)
         return files

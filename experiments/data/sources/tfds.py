@@ -242,8 +242,8 @@ def _overlap(a: Any, b: Any) -> bool:
 
 
 def _line(error: Exception) -> str:
-    said = str(error) or repr(error)
-    said = re.sub(r'^Failed to construct dataset .*?}": ', '', said)
+    message = str(error) or repr(error)
+    message = re.sub(r'^Failed to construct dataset .*?}": ', '', message)
     # TFDS suggests a similar name after listing hundreds of sets.
-    said = re.sub(r'(?s)Available datasets:.*?(Did you mean|$)', r'\1', said)
-    return reason(said)
+    message = re.sub(r'(?s)Available datasets:.*?(Did you mean|$)', r'\1', message)
+    return reason(message)

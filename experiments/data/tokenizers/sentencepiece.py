@@ -92,12 +92,12 @@ class SentencePiece(Tokenizer):
 
     def __post_init__(self):
         super().__post_init__()
-        taken: set[str] = {*SPECIAL}
+        used_symbols: set[str] = {*SPECIAL}
         if self.byte_fallback:
-            taken.update(f'<0x{i:02X}>' for i in range(_BYTES))
+            used_symbols.update(f'<0x{i:02X}>' for i in range(_BYTES))
         for symbol in self.symbols:
-            _check_symbol(symbol, taken)
-            taken.add(symbol)
+            _check_symbol(symbol, used_symbols)
+            used_symbols.add(symbol)
 
     def train(self, texts):
         """Trains a model; equal texts and arguments give equal bytes."""
@@ -203,11 +203,11 @@ class SentencePiece(Tokenizer):
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
 
-def _check_symbol(symbol: Any, taken: Collection[str]) -> None:
+def _check_symbol(symbol: Any, used_symbols: Collection[str]) -> None:
     problem = ''
     if not isinstance(symbol, str) or not symbol:
         problem = 'is not text. Give a string of at least one character.'
-    elif symbol in taken:
+    elif symbol in used_symbols:
         problem = 'is a piece already. Leave it out or choose another.'
     elif symbol != _plain(symbol) or ' ' in symbol:
         problem = 'never occurs in normalized text. Use NFC, without spaces and ▁.'
@@ -242,24 +242,24 @@ def bpe_dropout(
       rate: Probability of skipping a merge, in (0, 1].
     """
     word = ''.join(pieces)
-    made = _until_left_out(rate, generator)
-    if made >= len(word) - len(pieces):
+    num_merges = _merges_before_dropout(rate, generator)
+    if num_merges >= len(word) - len(pieces):
         return pieces
     pieces = list(word)
     while True:
         unions = [left + right for left, right in itertools.pairwise(pieces)]
         merges = [i for i, union in enumerate(unions) if union in scores]
         for i in sorted(merges, key=lambda i: -scores[unions[i]]):
-            if made:
-                made -= 1
+            if num_merges:
+                num_merges -= 1
                 pieces[i : i + 2] = [unions[i]]
                 break
-            made = _until_left_out(rate, generator)
+            num_merges = _merges_before_dropout(rate, generator)
         else:
             return pieces
 
 
-def _until_left_out(rate: float, generator: random.Random) -> int:
+def _merges_before_dropout(rate: float, generator: random.Random) -> int:
     if rate == 1:
         return 0
     return int(math.log(1 - generator.random()) / math.log1p(-rate))

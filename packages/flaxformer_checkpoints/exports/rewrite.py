@@ -102,12 +102,16 @@ def with_biases(model: Expressed, vocab_size: int) -> Expressed:
     return model._replace(variables=variables)
 
 
-def _with_positions(model: Expressed, wanted: Any) -> Expressed:
+def _with_positions(model: Expressed, expected: Any) -> Expressed:
     positions = model.config.positions
     name, given = positions.name, positions.arguments
-    if name == 'sinusoidal' and not given and wanted == 'sinusoidal(interleaved=False)':
-        return _with_sines_first(model, wanted)
-    if name == 'learned' and not given.get('offset') and isinstance(wanted, Spec):
+    if (
+        name == 'sinusoidal'
+        and not given
+        and expected == 'sinusoidal(interleaved=False)'
+    ):
+        return _with_sines_first(model, expected)
+    if name == 'learned' and not given.get('offset') and isinstance(expected, Spec):
         return _with_offset(model, given.get('max_length', 1024))
     return model
 

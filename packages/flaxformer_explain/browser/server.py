@@ -93,9 +93,9 @@ class Server(ThreadingHTTPServer):
         self.page = page.html(runs, example[:MOST_CHARACTERS], beams=BEAMS).encode()
         self.serve_forever()
 
-    def answer(self, asked: bytes) -> dict[str, Any]:
+    def answer(self, request: bytes) -> dict[str, Any]:
         """Returns the answer to a question in JSON, or raises Refused."""
-        question = _read_question(asked, len(self._runs))
+        question = _read_question(request, len(self._runs))
         if time.monotonic() - self._times[0] < 1:
             raise Refused(
                 429, f'more than {MOST_QUESTIONS} requests per second. Wait a moment.'
@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
         # Python refuses to parse a number with thousands of digits.
         size = int(length[:_MAX_DIGITS]) if length.isdecimal() else 0
         # Read before any check: a client that is still writing would miss the answer.
-        asked = self.rfile.read(size) if size <= 10 * MOST_BYTES else b''
+        request = self.rfile.read(size) if size <= 10 * MOST_BYTES else b''
         self._check_sender('/translate')
         if self.headers.get_content_type() != _JSON:
             raise Refused(415, f'invalid content type. Send {_JSON}.')
@@ -159,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(
                 413, f'the request has more than {MOST_BYTES:,} bytes. Shorten it.'
             )
-        return json.dumps(self.server.answer(asked)).encode()
+        return json.dumps(self.server.answer(request)).encode()
 
     def _check_sender(self, path: str) -> None:
         own = self.server.hosts
@@ -210,9 +210,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Logs nothing: the terminal is for errors."""
 
 
-def _read_question(asked: bytes, runs: int) -> Question:
+def _read_question(request: bytes, runs: int) -> Question:
     try:
-        question = Question(**json.loads(asked))
+        question = Question(**json.loads(request))
         is_one = [type(value) for value in question] == _KINDS
     except (ValueError, TypeError, RecursionError):
         raise Refused(400, _FORM_ERROR) from None

@@ -101,7 +101,7 @@ def test_a_run_whose_checkpoints_were_deleted_begins_again_and_says_so(
     data, whole, tmp_path, capsys
 ):
     path = tmp_path / 'run'
-    assert not (whole / metrics_log.BEFORE).exists()
+    assert not (whole / metrics_log.ARCHIVE).exists()
     shutil.copytree(whole, path)
     shutil.rmtree(path / 'checkpoints')
     (path / 'result.json').unlink()
@@ -113,12 +113,12 @@ def test_a_run_whose_checkpoints_were_deleted_begins_again_and_says_so(
         f'no checkpoint in {path}/checkpoints; restarting at step 0. Metrics '
         'up to step 4 were moved to metrics.before.jsonl.'
     ]
-    assert (path / metrics_log.BEFORE).read_bytes() == before
+    assert (path / metrics_log.ARCHIVE).read_bytes() == before
     same_end(whole, path)
     # A second time adds to them.
     after = (path / metrics_log.NAME).read_bytes()
-    assert metrics_log.set_aside(path) == 4 and metrics_log.read_rows(path) == []
-    assert (path / metrics_log.BEFORE).read_bytes() == before + after
+    assert metrics_log.archive_rows(path) == 4 and metrics_log.read_rows(path) == []
+    assert (path / metrics_log.ARCHIVE).read_bytes() == before + after
 
 
 def test_more_steps_are_refused_where_the_learning_rates_go_by_them(data, tmp_path):

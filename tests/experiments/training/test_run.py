@@ -528,7 +528,7 @@ def forget_tokenizer(folder):
     file = folder / 'metadata' / 'metadata'
     content = storage.read_json(file)
     del content['metadata']['tokenizer'], content['sha256']
-    content['sha256'] = checkpoints._seal(content)
+    content['sha256'] = checkpoints._content_digest(content)
     file.write_text(json.dumps(content))
 
 
