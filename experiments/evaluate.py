@@ -46,7 +46,7 @@ def main() -> None:
         chosen = _chosen(args, source)
         if args.source:
             (pairs,) = chosen.values()
-            source = _of_files(pairs, source, run.tokenizer)
+            source = _select_files(pairs, source, run.tokenizer)
         else:
             _check_texts(args.workdir, chosen, source)
         usual = run.config.evaluation
@@ -57,8 +57,8 @@ def main() -> None:
         )
         if not args.metrics:
             user_modules.check_commands(usual.metrics, args.workdir, args.trust_code)
-        same_decode = evaluation.decode == usual.decode
-        saves = same_decode and not args.source and not args.dtype
+        is_same_decode = evaluation.decode == usual.decode
+        saves = is_same_decode and not args.source and not args.dtype
         objective = registries.make('objective', run.config.objective, pieces=())
         targets = [target for _, target in source.directions()]
         evaluator = Evaluator(
@@ -80,7 +80,7 @@ def main() -> None:
     steps = ', '.join(map(str, mean.steps))
     print(f'{args.workdir}, average of checkpoints {steps}')
     print(scores.table(found))
-    if not same_decode:
+    if not is_same_decode:
         print(f'not saved: --decode differs from the run, {usual.decode}')
     if args.dtype:
         print("not saved: --dtype replaces the run's")
@@ -125,7 +125,7 @@ def _check_files(args: Any) -> None:
         raise UserError('--set: has no effect with --source. Leave one of them out.')
 
 
-def _of_files(pairs: 'Pairs', data: 'Source', tokenizer: 'Tokenizer') -> 'Source':
+def _select_files(pairs: 'Pairs', data: 'Source', tokenizer: 'Tokenizer') -> 'Source':
     """Returns a source without documents, with the languages that tags of lines name.
 
     Lines without a tag have the languages of the data.

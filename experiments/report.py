@@ -53,16 +53,16 @@ def main() -> None:
     args = _parser().parse_args()
     if args.recompute is not None:
         other_flags = (*_RUN_FLAGS, '--base', '--csv', '--scores')
-        _refuse(args, other_flags, 'with --recompute. Leave one of them out.')
+        _reject_flags(args, other_flags, 'with --recompute. Leave one of them out.')
         if args.other is not None:
-            _refuse(args, ('--json',), 'with --other. Leave one of them out.')
+            _reject_flags(args, ('--json',), 'with --other. Leave one of them out.')
         _recompute(args.recompute, args.json, args.out)
         if args.other is not None:
             _compare_answers(args.recompute, args.other)
     elif args.other is not None:
         raise UserError('--other: has no effect without --recompute. Add it.')
     elif args.scores is not None:
-        _refuse(args, _RUN_FLAGS, 'with --scores. Leave one of them out.')
+        _reject_flags(args, _RUN_FLAGS, 'with --scores. Leave one of them out.')
         print(tables.text(scores.compare_scores(args.scores, args.base)))
     else:
         if args.out is not None:
@@ -73,7 +73,9 @@ def main() -> None:
             )
         else:
             of_reports = ('--base', '--measure', '--trust_code')
-            _refuse(args, of_reports, 'without a report. Add --out=DIR or --json.')
+            _reject_flags(
+                args, of_reports, 'without a report. Add --out=DIR or --json.'
+            )
         _compare(args)
 
 
@@ -123,7 +125,7 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def _refuse(args: Any, flags: Sequence[str], why: str) -> None:
+def _reject_flags(args: Any, flags: Sequence[str], why: str) -> None:
     for flag in flags:
         if getattr(args, flag.lstrip('-')):
             raise UserError(f'{flag}: has no effect {why}')

@@ -18,14 +18,16 @@ class InterceptorKey:
     def __init__(self, interceptor: Callable[..., Any]):
         # A bound method is a new object each time, and would be gone at once.
         is_method = inspect.ismethod(interceptor)
-        self._refer = (weakref.WeakMethod if is_method else weakref.ref)(interceptor)
+        self._weak_reference = (weakref.WeakMethod if is_method else weakref.ref)(
+            interceptor
+        )
         self._hash = hash(interceptor)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, InterceptorKey):
             return NotImplemented
-        interceptor = self._refer()
-        return interceptor is not None and interceptor == other._refer()
+        interceptor = self._weak_reference()
+        return interceptor is not None and interceptor == other._weak_reference()
 
     def __hash__(self) -> int:
         return self._hash

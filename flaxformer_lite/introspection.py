@@ -8,7 +8,10 @@ import jax.numpy as jnp
 import optax
 
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.interventions.context import Intervened, with_separate_layers
+from flaxformer_lite.interventions.context import (
+    InterventionObserver,
+    with_separate_layers,
+)
 from flaxformer_lite.interventions.names import Interventions, Where, matches
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
@@ -68,7 +71,7 @@ def record(
         lacks the 'params' level.
     """
     model, variables = with_separate_layers(model, variables)
-    intervened = Intervened(interventions or {})
+    intervened = InterventionObserver(interventions or {})
     recorder = _Recorder(names)
     has_logits = recorder.keeps('logits') or intervened.wants('logits')
     with observed_by(intervened), observed_by(recorder):

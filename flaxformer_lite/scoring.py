@@ -91,10 +91,10 @@ def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenSco
         )
         counts_B = labels_B != padding
 
-        def or_zero(x_B):
+        def zero_if_empty(x_B):
             return jnp.where(counts_B, x_B, 0)
 
-        return jax.tree.map(or_zero, found)
+        return jax.tree.map(zero_if_empty, found)
 
     # Map over T, so that the batch axis stays sharded.
     by_position = hidden, batch['labels'].T

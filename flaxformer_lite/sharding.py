@@ -130,8 +130,8 @@ def _parameter_spec(
     )
     if not letters or len(letters) > len(shape):
         return _largest_over_fsdp(shape, sizes)
-    in_front = ' ' * (len(shape) - len(letters))
-    return _spec(in_front + letters, shape, PARAMETER_AXES, sizes)
+    leading = ' ' * (len(shape) - len(letters))
+    return _spec(leading + letters, shape, PARAMETER_AXES, sizes)
 
 
 def _largest_over_fsdp(

@@ -92,11 +92,11 @@ def cell(value: Any) -> str:
     if value is None:
         return '-'
     if isinstance(value, float):
-        return _of_float(value)
+        return _format_float(value)
     return f'{value:,}' if is_number(value) else printable(str(value), keep='')
 
 
-def _of_float(value: float) -> str:
+def _format_float(value: float) -> str:
     """Formats a float: `0.1234`, `12,345`, `1.5 × 10¹²`."""
     if 1000 <= abs(value) < _EXPONENT_FROM:
         return f'{value:,.0f}'

@@ -60,13 +60,15 @@ def check_contracts(config: ExperimentConfig) -> None:
         return
     fields = {name: config.model.get(name) for name in variants.fields()}
     given = {name: part for name, part in fields.items() if part is not None}
-    elsewhere = [f'model.{x}={given[x]}' for x in given if _is_elsewhere(given[x])]
-    if elsewhere:
+    user_components = [
+        f'model.{x}={given[x]}' for x in given if _is_user_component(given[x])
+    ]
+    if user_components:
         depth = len(variants.of_layers(config.model))
         with user_errors():
             model = testing.small_model(**given, num_layers=depth)
         findings = testing.model_findings(model, quick=True)
-        _refuse_broken(' and '.join(elsewhere), findings)
+        _raise_if_broken(' and '.join(user_components), findings)
     settings = config.optimizer
     others = {
         'train.loss': (config.train.loss, testing.loss_findings),
@@ -74,16 +76,16 @@ def check_contracts(config: ExperimentConfig) -> None:
         'optimizer.name': (settings.name, optax_specs.findings),
     }
     for field, (part, find) in others.items():
-        if _is_elsewhere(part):
-            _refuse_broken(f'{field}={part}', find(part))
+        if _is_user_component(part):
+            _raise_if_broken(f'{field}={part}', find(part))
 
 
-def _is_elsewhere(part: Component) -> bool:
+def _is_user_component(part: Component) -> bool:
     names = [entry.name.removeprefix(optax_specs.CONTRIB) for entry in part.entries]
     return any('.' in name for name in names)
 
 
-def _refuse_broken(named: str, findings: Iterable[testing.Finding]) -> None:
+def _raise_if_broken(named: str, findings: Iterable[testing.Finding]) -> None:
     for finding in testing.broken(findings):
         raise UserError(
             f"{named}: failed contract '{finding.contract}': {finding.detail}. Debug "

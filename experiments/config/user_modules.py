@@ -22,7 +22,7 @@ _LIBRARY_MODULES = {'__main__', *spec.OWN_PACKAGES}
 _LIBRARY_MODULES |= sys.stdlib_module_names
 
 
-class NeedsConsent(UserError):
+class UntrustedCode(UserError):
     """A stored config names code that the user must allow.
 
     Attributes:
@@ -39,7 +39,7 @@ def without_trust_flag() -> Iterator[None]:
     """Leaves `--trust_code` out of errors, where it has no effect."""
     try:
         yield
-    except NeedsConsent as error:
+    except UntrustedCode as error:
         raise UserError(error.without_flag) from None
 
 
@@ -104,7 +104,7 @@ def check_commands(metrics: Spec, path: Path, trust_code: bool) -> None:
         for entry in Component.of(metrics).entries:
             # By argument, because a class has several names.
             if 'command' in entry.arguments and not trust_code:
-                raise NeedsConsent(
+                raise UntrustedCode(
                     f'{path / load.CONFIG}: evaluation.metrics runs the command '
                     f'{entry.arguments["command"]!r}. Read it',
                     'pass --trust_code',
@@ -113,7 +113,7 @@ def check_commands(metrics: Spec, path: Path, trust_code: bool) -> None:
 
 
 def _check_origin(module: str, run: Path, trust_code: bool = False) -> None:
-    for place in _places(module):
+    for place in _locations(module):
         file = Path(place.origin) if place.has_location and place.origin else None
         if file and file.resolve().is_relative_to(run.resolve()):
             raise UserError(
@@ -122,9 +122,9 @@ def _check_origin(module: str, run: Path, trust_code: bool = False) -> None:
                 'directory.'
             )
         folders = place.submodule_search_locations or ()
-        if not trust_code and any(_holds(Path(folder), run) for folder in folders):
+        if not trust_code and any(_contains(Path(folder), run) for folder in folders):
             move = 'move it to the working directory'
-            raise NeedsConsent(
+            raise UntrustedCode(
                 f'{run / load.CONFIG}: module {module} may have come with the run, '
                 f'because the package {place.name} contains the run. Read it',
                 f'pass --trust_code (trust_code=True in Python), or {move}',
@@ -132,13 +132,13 @@ def _check_origin(module: str, run: Path, trust_code: bool = False) -> None:
             )
 
 
-def _holds(folder: Path, run: Path) -> bool:
+def _contains(folder: Path, run: Path) -> bool:
     # The run may be a link.
     forms = (Path.resolve, Path.absolute)
     return any(form(run).is_relative_to(form(folder)) for form in forms)
 
 
-def _places(module: str) -> Iterator[ModuleSpec]:
+def _locations(module: str) -> Iterator[ModuleSpec]:
     """Yields where the packages of a module and the module are. Imports nothing."""
     package, *inner = module.split('.')
     found = importlib.util.find_spec(package)
@@ -163,6 +163,6 @@ def file_of(module: str) -> Path | None:
     """Returns the file from which a module would be imported. Imports nothing."""
     if not all(map(str.isidentifier, module.split('.'))):
         return None
-    places = list(_places(module))
+    places = list(_locations(module))
     is_found = len(places) == len(module.split('.')) and places[-1].has_location
     return Path(places[-1].origin or '') if is_found else None

@@ -103,7 +103,7 @@ class Batches:
             (tokens // length // multiple * multiple, length) for length in lengths
         ]
         self._rows_multiple = accumulate * devices
-        self.shapes = [self._filled(shape) for shape in self.planned_shapes]
+        self.shapes = [self._round_up_rows(shape) for shape in self.planned_shapes]
         if self._sampler:
             self.longest = lengths[-1]
         self._first = self._plan(0, 0)
@@ -134,12 +134,12 @@ class Batches:
                 if i + 1 == len(plans):
                     after = position
                 shape, pairs, rows = plans[i]
-                shape = self._filled(shape)
+                shape = self._round_up_rows(shape)
                 own = own_rows(shape[0])
                 batch = pairs_batch(corpus, shape, pairs, rows)
                 yield {name: x[own] for name, x in batch.items()}, after
 
-    def _filled(self, shape: Shape) -> Shape:
+    def _round_up_rows(self, shape: Shape) -> Shape:
         rows, length = shape
         return rows + -rows % self._rows_multiple, length
 

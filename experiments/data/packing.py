@@ -106,25 +106,25 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
     # With this few open rows, lists are faster to scan than arrays: 1 µs per pair.
     rows: list[int] = []
     numbers: list[int] = []  # of the open rows, and their free positions on each side
-    source_room: list[int] = []
-    target_room: list[int] = []
+    source_free: list[int] = []
+    target_free: list[int] = []
     opened = 0
     for source, target in lengths.tolist():
         for k in range(len(numbers)):
-            if source <= source_room[k] and target <= target_room[k]:
+            if source <= source_free[k] and target <= target_free[k]:
                 break
         else:
             k = len(numbers)
             if k == _OPEN_ROWS:
                 # Close the oldest row, which is the fullest.
                 k -= 1
-                del numbers[0], source_room[0], target_room[0]
+                del numbers[0], source_free[0], target_free[0]
             numbers.append(opened)
-            source_room.append(size)
-            target_room.append(size)
+            source_free.append(size)
+            target_free.append(size)
             opened += 1
-        source_room[k] -= source
-        target_room[k] -= target
+        source_free[k] -= source
+        target_free[k] -= target
         rows.append(numbers[k])
     return np.array(rows, np.int64)
 
@@ -134,13 +134,13 @@ def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.nda
 
     Yields the indices of a batch's pairs, and the row of each, ascending.
     """
-    rows_a_batch, length = shape
+    rows_per_batch, length = shape
     rows = first_fit(lengths, length)
     order = np.argsort(rows, kind='stable')
     rows = rows[order]
     count = rows.max(initial=-1) + 1
-    for first_row in range(0, count, rows_a_batch):
-        limits = [first_row, first_row + rows_a_batch]
+    for first_row in range(0, count, rows_per_batch):
+        limits = [first_row, first_row + rows_per_batch]
         start, end = np.searchsorted(rows, limits)
         yield order[start:end], rows[start:end] - first_row
 

@@ -144,7 +144,7 @@ class Translator:
         with ThreadPoolExecutor(_count_threads()) as pool:
             decoded = pool.map(decode, batches)
             for (_, index, _), found in zip(batches, decoded, strict=True):
-                hypotheses = self._hypotheses(found)
+                hypotheses = self._read_hypotheses(found)
                 for i, drawn in zip(index, hypotheses, strict=True):
                     if lengths[i] > 1:
                         results[i] = self._best_first(drawn)
@@ -198,7 +198,7 @@ class Translator:
         others = [jax.random.fold_in(key, (1 << 32) - i) for i in numbers]
         return [key, *others]
 
-    def _hypotheses(self, decoded: DecodeResult) -> Iterator[list[Hypothesis]]:
+    def _read_hypotheses(self, decoded: DecodeResult) -> Iterator[list[Hypothesis]]:
         tokens_BNL, scores_BN, exists_BN = decoded
         # The tokenizer decodes many texts in one call faster than in several.
         texts = iter(self._tokenizer.decode(tokens_BNL[exists_BN].tolist()))

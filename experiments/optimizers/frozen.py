@@ -41,7 +41,7 @@ def paths(pattern: str, model: Model) -> frozenset[str]:
             f'{where} matches no parameter. The parameters are {first}, …, {last}.'
         )
     if model.scans_layers:
-        found = _of_stacked(found, model.layer_periods, where)
+        found = _stacked_paths(found, model.layer_periods, where)
     matching = {path for path, is_frozen in found.items() if is_frozen}
     if len(frozen | matching) == len(found):
         raise UserError(
@@ -50,7 +50,7 @@ def paths(pattern: str, model: Model) -> frozenset[str]:
     return frozen | matching
 
 
-def _of_stacked(
+def _stacked_paths(
     found: dict[str, bool], periods: Mapping[str, int], where: str
 ) -> dict[str, bool]:
     """Maps separate layers' flags, which must agree, to stacked parameters."""

@@ -59,7 +59,7 @@ def resolve(component: Component) -> Component:
                 f'optimizer.name: {name} returned {update!r:.40}. Return an '
                 'optax.GradientTransformation.'
             )
-        _try(update)
+        _trace_update(update)
     except Exception as error:  # any error of optax and JAX for a wrong type
         if name not in of_optax:
             raise
@@ -126,7 +126,7 @@ _SHARED_ARGUMENTS = {
 }
 
 
-def _try(update: Any) -> None:
+def _trace_update(update: Any) -> None:
     matrix = jax.ShapeDtypeStruct((2, 2), jnp.float32)
     vector = jax.ShapeDtypeStruct((2,), jnp.float32)
     params = {'kernel': matrix, 'bias': vector}

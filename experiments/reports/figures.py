@@ -149,12 +149,12 @@ def line_chart(
     whole = base.encode(y=alt.Y('low:Q', title=y_title), y2='high:Q')
     dashes = alt.Scale(domain=names, range=_DASHES)
     # A line of one point would be invisible otherwise.
-    if_alone = alt.condition('datum.alone', alt.value(1), alt.value(0))
+    opacity_if_alone = alt.condition('datum.alone', alt.value(1), alt.value(0))
     return alt.layer(
         whole.mark_area(opacity=0.2),
         base.mark_line().encode(strokeDash=alt.StrokeDash('line:N', scale=dashes)),
-        whole.mark_rule().encode(opacity=if_alone),
-        base.mark_point(filled=True, size=60).encode(opacity=if_alone),
+        whole.mark_rule().encode(opacity=opacity_if_alone),
+        base.mark_point(filled=True, size=60).encode(opacity=opacity_if_alone),
         # Invisible points show the tooltip near a line.
         base.mark_point(size=250, opacity=0, tooltip=True),
         **_SIZE,

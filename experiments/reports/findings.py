@@ -29,7 +29,7 @@ from experiments.reports.tables import (
 from experiments.runs import reading
 from experiments.runs.reading import Entries, Translations
 from experiments.sweeps import analysis, planning
-from experiments.sweeps.analysis import LEVEL, Contrast, OverSentences
+from experiments.sweeps.analysis import LEVEL, Contrast, SentenceDifference
 
 Paired = tuple[Translations, Translations]  # of one seed: base, system
 COSTS = {
@@ -340,7 +340,7 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
 
 def sentence_tests(
     study: Study, contrasts: Sequence[Contrast]
-) -> dict[Contrast, tuple[int, OverSentences]]:
+) -> dict[Contrast, tuple[int, SentenceDifference]]:
     """Tests the same differences over seeds and sentences at once.
 
     Returns the number of seeds and the test of each contrast with paired runs; empty
@@ -414,7 +414,7 @@ def paired_test(
     pairs: Sequence[Paired],
     family: int,
     contrast: Contrast | None = None,
-) -> OverSentences:
+) -> SentenceDifference:
     """Tests the translations of a base and a system, a pair for each seed."""
     sides = [
         [metric.statistics(x.outputs, x.references, x.sources) for x in side]

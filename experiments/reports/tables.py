@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 
 from experiments.command_line import console
 from experiments.errors import printable
-from experiments.sweeps.analysis import Contrast, FromNumber, OverSentences, Spread
+from experiments.sweeps.analysis import (
+    Contrast,
+    FixedNumberDifference,
+    SentenceDifference,
+    Spread,
+)
 
 # Markdown's markup characters, which are escaped in text.
 _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
@@ -146,7 +151,7 @@ def shared_decimals(values: Iterable[Any]) -> int:
 
 
 def contrast_cells(
-    contrast: Contrast | OverSentences | FromNumber,
+    contrast: Contrast | SentenceDifference | FixedNumberDifference,
 ) -> tuple[Difference, Interval | None, PValue | None]:
     effect = Difference(contrast.effect)
     low, high, p = contrast.low, contrast.high, contrast.p

@@ -61,8 +61,8 @@ def fastest_dtype(device: Any) -> str:
     NVIDIA GPUs before Ampere (compute capability 8.0) have float16 units only.
     """
     if device.platform == 'cpu':
-        of_x86 = {'avx512_bf16', 'amx_bf16'}
-        has_bfloat16 = not of_x86.isdisjoint(_processor()['vectors'])
+        x86_extensions = {'avx512_bf16', 'amx_bf16'}
+        has_bfloat16 = not x86_extensions.isdisjoint(_processor()['vectors'])
         return 'bfloat16' if has_bfloat16 else 'float32'
     capability = getattr(device, 'compute_capability', None)
     if device.platform == 'gpu' and capability and float(capability) < 8:

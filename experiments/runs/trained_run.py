@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.checkpoints import base
-from experiments.checkpoints.checkpoints import Checkpoints, RemovedCheckpoint, Mean
+from experiments.checkpoints.checkpoints import Checkpoints, Mean, RemovedCheckpoint
 from experiments.checkpoints.digest import leaves_by_path
 from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizers

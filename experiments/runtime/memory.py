@@ -44,7 +44,7 @@ class Peak:
 
     def __init__(self) -> None:
         release_freed()  # what earlier runs left
-        self._before = _peak_of_devices() or 0
+        self._initial_peak = _peak_of_devices() or 0
         with contextlib.suppress(OSError):
             Path('/proc/self/clear_refs').write_text('5', encoding='ascii')
 
@@ -52,7 +52,7 @@ class Peak:
         now = _peak_of_devices()
         if now is None:
             return _peak_of_process()
-        return now if now > self._before else None
+        return now if now > self._initial_peak else None
 
 
 def _peak_of_devices() -> int | None:

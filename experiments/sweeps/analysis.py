@@ -78,7 +78,7 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     return Spread(statistics.fmean(there), sd, len(there))
 
 
-class FromNumber(NamedTuple):
+class FixedNumberDifference(NamedTuple):
     """The difference of a mean over seeds from a fixed number.
 
     Attributes:
@@ -91,7 +91,7 @@ class FromNumber(NamedTuple):
     p: float | None = None
 
 
-def from_number(found: Spread, number: float) -> FromNumber:
+def from_number(found: Spread, number: float) -> FixedNumberDifference:
     """Tests the mean of a spread against a number that has no error of its own.
 
     Examples:
@@ -103,12 +103,12 @@ def from_number(found: Spread, number: float) -> FromNumber:
 
     effect = found.mean - number
     if not found.sd:
-        return FromNumber(effect)
+        return FixedNumberDifference(effect)
     error = found.sd / found.n**0.5
     t = stats.t(found.n - 1)
     reach = float(t.isf(LEVEL / 2)) * error
     p = 2 * float(t.sf(abs(effect) / error))
-    return FromNumber(effect, effect - reach, effect + reach, p)
+    return FixedNumberDifference(effect, effect - reach, effect + reach, p)
 
 
 class Contrast(NamedTuple):
@@ -235,7 +235,7 @@ def _family(
     bound = 0.0
     if errors.any():
         losses = _losses_of_choices(design.trials, list(ordered), variance**0.5)
-        largest = Largest(root, freedom, _shifts(root, differences, losses))
+        largest = MaxStatistic(root, freedom, _shifts(root, differences, losses))
         bound = largest.bound(LEVEL / design.looks)
     permuted = permutation_tests(scores, pairs, design.blocks)
     found = []
@@ -294,7 +294,7 @@ def permutation_tests(
     three seeds, and None without two shared seeds or differences.
     """
     if blocks:
-        values_RA = _of_shared_seeds(scores)
+        values_RA = _shared_seed_values(scores)
         rows, arms = values_RA.shape
         is_arm_NA = np.tile(np.eye(arms), (rows, 1))
         values_RA = values_RA - values_RA.mean(1, keepdims=True) if rows else values_RA
@@ -327,7 +327,7 @@ def permutation_tests(
     return (counts_P / (1 + _PERMUTATIONS)).tolist()
 
 
-def _of_shared_seeds(scores: Scores) -> np.ndarray:
+def _shared_seed_values(scores: Scores) -> np.ndarray:
     """Returns the scores of shared seeds, [seeds, arms], with arms sorted by name."""
     of_arms = [scores[arm] for arm in sorted(scores)]
     shared = [seed for seed in of_arms[0] if all(seed in x for x in of_arms)]
@@ -409,7 +409,7 @@ def _normal_points(columns: int, logarithm: int) -> np.ndarray:
     return normal
 
 
-class Largest:
+class MaxStatistic:
     """The distribution of the largest |t| of all contrasts under the null hypothesis.
 
     The integral over normal numbers is a mean over Sobol points; that over the error
@@ -511,7 +511,7 @@ def minimum_detectable(
     if variance == 0:
         return None
     error = np.sqrt(variance) * np.linalg.norm(root, axis=1).max()
-    bound = Largest(root, freedom).bound(LEVEL / design.looks)
+    bound = MaxStatistic(root, freedom).bound(LEVEL / design.looks)
     return float(_detectable(bound, freedom) * error)
 
 
@@ -546,7 +546,7 @@ def error_rate_of_tuning(
     """
     root, freedom = _planned(pairs, seeds, blocks)
     differences = _differences(pairs, list(seeds))
-    bound = Largest(root, freedom).bound(LEVEL)
+    bound = MaxStatistic(root, freedom).bound(LEVEL)
     random = np.random.default_rng(0)
     shape = 1 << _POINTS, len(seeds)
     shares = [LEVEL]
@@ -557,11 +557,11 @@ def error_rate_of_tuning(
             is_missed_XA = largest_XA - gap > best_XA
             losses_XA = -gap * trials**-0.5 * is_missed_XA
             shifts_XC = _shifts(root, differences, losses_XA)
-            shares.append(Largest(root, freedom, shifts_XC).chance(bound))
+            shares.append(MaxStatistic(root, freedom, shifts_XC).chance(bound))
     return max(shares)
 
 
-class OverSentences(NamedTuple):
+class SentenceDifference(NamedTuple):
     """A difference on a test set, seen as a sample of sentences.
 
     Attributes:
@@ -582,7 +582,7 @@ def over_sentences(
     score: Callable[[np.ndarray], float],
     family: int = 1,
     contrast: Contrast | None = None,
-) -> OverSentences:
+) -> SentenceDifference:
     """Tests a difference over seeds and sentences at once.
 
     The variance of the mean difference is that over seeds plus the jackknife's over
@@ -624,7 +624,7 @@ def over_sentences(
     variance = of_seeds + of_sentences
     rounding = 1e-9 * max(abs(effect), 1e-9)
     if variance <= rounding**2:
-        return OverSentences(effect)
+        return SentenceDifference(effect)
     # A constant variance component may have no degrees of freedom.
     shares = of_seeds**2 / max(1, freedom_of_seeds)
     shares += of_sentences**2 / max(1, sentences - 1)
@@ -633,7 +633,7 @@ def over_sentences(
     reach = float(t.isf(LEVEL / family / 2) * error)
     p = min(1.0, 2 * family * float(t.sf(abs(effect) / error)))
     share = float(of_sentences / variance)
-    return OverSentences(effect, effect - reach, effect + reach, p, share)
+    return SentenceDifference(effect, effect - reach, effect + reach, p, share)
 
 
 class Effect(NamedTuple):
@@ -668,7 +668,7 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
             level_of = operator.itemgetter(*term)
             of_terms[term] = _indicators([level_of(levels[arm]) for arm in arms])
 
-    def unexplained(terms):
+    def fit(terms):
         """Returns the residual sum of squares of some terms, and their rank."""
         columns = [of_terms[term] for term in terms]
         design = np.hstack([of_seeds, *columns])
@@ -676,15 +676,15 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
         residuals = values - design @ coefficients
         return float((residuals**2).sum()), int(rank)
 
-    rest, rank = unexplained(of_terms)
+    rest, rank = fit(of_terms)
     freedom = len(values) - rank
     if freedom == 0 or rest <= 1e-18 * (values**2).sum():
         return []
     found = []
     for term in of_terms:
         others = [other for other in of_terms if not set(term) <= set(other)]
-        without, smaller = unexplained(others)
-        with_it, larger = unexplained([*others, term])
+        without, smaller = fit(others)
+        with_it, larger = fit([*others, term])
         own = larger - smaller
         if own == 0:
             continue  # not estimable from these arms

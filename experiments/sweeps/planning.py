@@ -26,7 +26,7 @@ from experiments.metrics.base import MODEL_SCORES
 from experiments.runs import directory, reading
 from experiments.runs.reading import RunStatus
 from experiments.sweeps import looks, schema
-from experiments.sweeps.schema import SEED, PlannedRun, Sweep, Until
+from experiments.sweeps.schema import SEED, PlannedRun, StoppingRule, Sweep
 from flaxformer_lite.validation import Choices, quote
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def plan(sweep: Sweep) -> Sweep:
         is_tuned = all(map(has_ended, trials))
         values = dict.fromkeys(sweep.arms)
         if sweep.tune is not None:
-            found = tried(sweep, trials)
+            found = arm_trials(sweep, trials)
             values = {arm: value for arm, _, value in found if value is not None}
         runs, ended = _reported_runs(sweep, values, is_tuned)
         _check_texts([*trials, *runs])
@@ -78,7 +78,7 @@ def _trials(sweep: Sweep) -> list[PlannedRun]:
     return trials
 
 
-class Tried(NamedTuple):
+class ArmTrials(NamedTuple):
     """The values that an arm tried.
 
     Attributes:
@@ -91,7 +91,7 @@ class Tried(NamedTuple):
     chosen: Any
 
 
-def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
+def arm_trials(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[ArmTrials]:
     found = []
     for arm in sweep.arms:
         of_arm = [run for run in trials if run.arm == arm]
@@ -103,7 +103,7 @@ def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
         if known and all(map(has_ended, of_arm)):
             best = max if of_arm[0].measure.higher_is_better else min
             chosen = best(known, key=lambda value: fmean(known[value]))
-        found.append(Tried(arm, known, chosen))
+        found.append(ArmTrials(arm, known, chosen))
     return found
 
 
@@ -143,7 +143,7 @@ def _runs_of_seeds(
     return runs
 
 
-def _stop_reason(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
+def _stop_reason(sweep: Sweep, until: StoppingRule, runs: Sequence[PlannedRun]) -> str:
     """Returns why no seeds are added to the runs, or '' to add some."""
     from experiments.sweeps import analysis
 
@@ -177,7 +177,7 @@ def design(sweep: Sweep) -> 'analysis.Design':
     if sweep.tune is None:
         return found
     trials = {}
-    for arm, by_value, chosen in tried(sweep, sweep.trials):
+    for arm, by_value, chosen in arm_trials(sweep, sweep.trials):
         if chosen is None:
             continue
         trials[arm] = analysis.Trials(
@@ -251,8 +251,8 @@ def _check_texts(runs: Iterable[PlannedRun]) -> None:
 def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
     owners: dict[ExperimentConfig | Path, PlannedRun] = {}
     for run in runs:
-        for of_one in (run.config, run.path):
-            other = owners.setdefault(of_one, run)
+        for key in (run.config, run.path):
+            other = owners.setdefault(key, run)
             if other is not run:
                 raise ValueError(
                     f'{other} and {run} are equal or share the directory {run.path}. '
@@ -298,7 +298,7 @@ def _planned_runs(
             overrides[sweep.tune.field] = value
         if sweep.equal != 'steps':
             overrides['train.steps'] = _equal_steps(sweep, overrides)
-        found = _settings(sweep, overrides)
+        found = _config_flags(sweep, overrides)
         spec = found.config.evaluation.metrics
         measure = sweep.measure.resolve(spec)
         further = tuple(other.resolve(spec) for other in sweep.further)
@@ -320,15 +320,15 @@ def _planned_runs(
     return runs
 
 
-def _settings(sweep: Sweep, overrides: Overrides) -> flags.ConfigFlags:
+def _config_flags(sweep: Sweep, overrides: Overrides) -> flags.ConfigFlags:
     with without_trust_flag():
         return flags.settings(sweep.config, overrides)
 
 
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
-    config = _settings(sweep, overrides).config
+    config = _config_flags(sweep, overrides).config
     of_base = sweep.overrides | sweep.arms[sweep.base]
-    base = _settings(sweep, of_base).config
+    base = _config_flags(sweep, of_base).config
     if not base.train.steps:
         raise UserError(f'equal={sweep.equal!r} needs train.steps, which is 0')
     cost = _flops_per_step if sweep.equal == 'flops' else _TOKENS_PER_STEP

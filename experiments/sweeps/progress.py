@@ -99,7 +99,9 @@ def plan(sweep: Sweep, is_exact: bool = False) -> str:
     for arm, runs in by_arm.items():
         of_arm = _left(sweep, arm, runs)
         left += of_arm
-        rows.append([arm, *_counts(sweep, arm), *_shown(runs), _hours(of_arm, spent)])
+        rows.append(
+            [arm, *_counts(sweep, arm), *_cost_cells(runs), _hours(of_arm, spent)]
+        )
     columns = ['trials', 'runs'] if sweep.tune else ['runs']
     names = ['arm', *columns, 'parameters', 'FLOPs per run', 'hours left']
     lines = [console.table(names, rows)]
@@ -128,7 +130,7 @@ def _counts(sweep: Sweep, arm: str) -> list[str]:
     return [*counts, f'{ended(sweep.runs)}/{len(sweep.seeds_of(arm))}']
 
 
-def _shown(runs: Sequence[tuple[PlannedRun, Costs]]) -> list[Any]:
+def _cost_cells(runs: Sequence[tuple[PlannedRun, Costs]]) -> list[Any]:
     """Returns cells of parameters and FLOPs per run; a range if they differ."""
     of_runs = [costs for _, costs in runs]
     parameters = {costs.parameters for costs in of_runs}
@@ -213,7 +215,7 @@ class Work(NamedTuple):
     batch: float | None  # FLOPs of a step
     seconds: float = 0.0  # of the training
 
-    def resembles(self, other: 'Work') -> bool:
+    def is_similar(self, other: 'Work') -> bool:
         """Returns whether the steps have similar sizes, and so similar FLOP rates."""
         if not (self.flops and other.flops and self.batch and other.batch):
             return False
@@ -226,7 +228,7 @@ def _hours(left: Sequence[Work], spent: Sequence[Work]) -> float | None:
     """Returns the hours of the runs left; None without similar finished runs."""
     hours = 0.0
     for work in left:
-        similar = [x for x in spent if work.resembles(x)]
+        similar = [x for x in spent if work.is_similar(x)]
         if not similar:
             return None
         rate = fmean(x.seconds / x.flops for x in similar if x.flops)
@@ -248,11 +250,11 @@ def total_cost(
     if hours:
         text += f', about {hours:.2g} worker hours (from similar runs)'
     elif hours is None and total and dtype is not None:
-        text += f', {_least_hours(total, dtype)}'
+        text += f', {_format_min_hours(total, dtype)}'
     return text
 
 
-def _least_hours(flops: float, dtype: str) -> str:
+def _format_min_hours(flops: float, dtype: str) -> str:
     if shutil.which('nvidia-smi'):
         return 'hours unknown until a similar run has ended'
     rate = _matmul_rate(dtype)

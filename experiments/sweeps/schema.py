@@ -102,7 +102,7 @@ class Tuning:
 
 
 @dataclasses.dataclass(frozen=True)
-class Until:
+class StoppingRule:
     """`until(half_width=1.0, most=12)`: adds seeds until the intervals are narrow.
 
     Each look, after every `first` seeds, gets an equal share of the error rate
@@ -174,7 +174,7 @@ class Sweep:
     overrides: dict = dataclasses.field(default_factory=dict)
     seeds: tuple = (0,)
     base_seeds: tuple = ()
-    until: Until | None = None
+    until: StoppingRule | None = None
     tune: Tuning | None = None
     equal: Annotated[str, Choices('steps', 'tokens', 'flops')] = 'steps'
     contrasts: tuple = ()
@@ -323,7 +323,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
         values['measure'], *further = _measures(values['measure'])
     until = None
     if isinstance(values.get('seeds'), str):
-        until = _until(values['seeds'])
+        until = _parse_until(values['seeds'])
         values['seeds'] = tuple(range(until.most))
     share = 0.0
     if isinstance(values.get('margin'), str):
@@ -362,12 +362,12 @@ def _measures(stated: Any) -> list[Measure]:
     return list(map(Measure.parse, texts))
 
 
-def _until(seeds: str) -> Until:
+def _parse_until(seeds: str) -> StoppingRule:
     with user_errors('seeds: '):
         named = Component.of(seeds)
         if named.name != 'until':
             raise ValueError(f'must be a list or until(…), not {quote(seeds)}.')
-        return dataclasses.replace(named, given=Until).make()
+        return dataclasses.replace(named, given=StoppingRule).make()
 
 
 def _with_tuples(values: Fields) -> Fields:
@@ -467,8 +467,8 @@ def _check_base_seeds(sweep: Sweep) -> None:
             'base_seeds: conflicts with seeds="until(…)", which adds seeds to all '
             'arms. Leave one of them out.'
         )
-    has_all = all(seed in sweep.base_seeds for seed in sweep.seeds)
-    if not has_all or len(sweep.base_seeds) == len(sweep.seeds):
+    has_all_seeds = all(seed in sweep.base_seeds for seed in sweep.seeds)
+    if not has_all_seeds or len(sweep.base_seeds) == len(sweep.seeds):
         raise UserError(
             f'base_seeds: {quote(sweep.base_seeds)} must include seeds='
             f'{quote(sweep.seeds)} and others. Add the missing ones.'

@@ -18,7 +18,7 @@ from experiments.config.schema import ExperimentConfig, TrainConfig, seed
 from experiments.data import corpus, filters, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
-from experiments.data.sources.base import OfRule, Source
+from experiments.data.sources.base import GeneratedSource, Source
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, user_errors
 from experiments.evaluation import scores, sets, translator
@@ -175,7 +175,7 @@ def check_plan(config: ExperimentConfig, path: Path, state: str) -> None:
     _installed_metrics(run_components, data)
     if not source.may_download:
         _evaluation_sets(config, data)
-        if not isinstance(source, OfRule):
+        if not isinstance(source, GeneratedSource):
             next(iter(data.train()), None)
     vocabulary = origin and origin.tokenizer
     if vocabulary:

@@ -50,7 +50,7 @@ def divide_by_last(y_BTHU: jax.Array) -> jax.Array:
     return y_BTHU[..., :-1] / divisor_BTH1
 
 
-def refuse_positions(name: str, *given: Any) -> None:
+def check_no_positions(name: str, *given: Any) -> None:
     """Raises ValueError if any bias or relative positions are given."""
     if any(value is not None for value in given):
         raise ValueError(

@@ -9,9 +9,9 @@ from flax import linen as nn
 from flaxformer_lite.attention.base import (
     ScaledDotProduct,
     append_one,
+    check_no_positions,
     divide_by_last,
     dot_products,
-    refuse_positions,
 )
 from flaxformer_lite.ops.einsum import einsum
 from flaxformer_lite.shapes import split_into_blocks
@@ -45,7 +45,7 @@ class BlockwiseAttention(ScaledDotProduct):
         bias_BHTS=None,
         relative_positions=None,
     ):
-        refuse_positions('blockwise', relative_positions)
+        check_no_positions('blockwise', relative_positions)
         batch, length, num_heads, _ = q_BTHK.shape
 
         key_blocks = split_into_blocks(kv.key_BGKS, 3, self.block)

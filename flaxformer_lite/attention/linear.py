@@ -7,9 +7,9 @@ from flax import struct
 from flaxformer_lite.attention.base import (
     Attention,
     append_one,
+    check_no_positions,
     divide_by_last,
     dot_products,
-    refuse_positions,
 )
 from flaxformer_lite.kv_cache import BeamState, KeyValues, gather_beams, tile_beams
 
@@ -87,7 +87,7 @@ class LinearAttention(Attention):
     def __call__(
         self, q_BTHK, kv, *, bias_BHTS=None, relative_positions=None, **others
     ):
-        refuse_positions('linear', bias_BHTS, relative_positions)
+        check_no_positions('linear', bias_BHTS, relative_positions)
         if isinstance(kv, KeyValues):
             return super().__call__(q_BTHK, kv, **others)
         batch, beams, num_heads, d_k, width = kv.sum_BNHKU.shape

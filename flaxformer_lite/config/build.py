@@ -77,7 +77,7 @@ class Parts:
         special_tokens: SpecialTokens = DEFAULT_TOKENS,
         source_vocab_size: int | None = None,
     ):
-        self._of_layers = layers
+        self._layers = layers
         self.config = layers[0]
         self.special_tokens = special_tokens
         self._source_vocab_size = source_vocab_size
@@ -115,7 +115,7 @@ class Parts:
         kind = Stack
         if config.scan_layers:
             kind = ScannedStack
-            _check_turns(role, sizes.num_layers, len(blocks))
+            _check_period(role, sizes.num_layers, len(blocks))
         return kind(
             blocks=blocks,
             num_layers=sizes.num_layers,
@@ -127,7 +127,7 @@ class Parts:
         )
 
     def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:
-        layers = self._of_layers[: sizes.num_layers]
+        layers = self._layers[: sizes.num_layers]
         blocks = tuple(Parts([layer])._block(role, sizes) for layer in layers)
         self._check_streams(role, blocks)
         # Twice, because the blocks repeat as a whole: their period divides them.
@@ -144,7 +144,7 @@ class Parts:
 
     def _stack_positions(self, role: Role, sizes: Sizes) -> Any:
         field = self.config.deciding_field('positions', role)
-        specs = [x.get(field) for x in self._of_layers[: sizes.num_layers]]
+        specs = [x.get(field) for x in self._layers[: sizes.num_layers]]
         layers = [variants.make(field, text, sizes=sizes) for text in specs]
         first = layers[0]
         in_all_layers = all(x == first for x in layers)
@@ -195,8 +195,8 @@ class Parts:
 
     def _default_init(self, role: Role) -> str:
         architecture = variants.find(self.config, 'architecture')
-        stands_alone = role.endswith('_only')
-        if 'residual' in architecture.unused_fields and not stands_alone:
+        is_decoder_only = role.endswith('_only')
+        if 'residual' in architecture.unused_fields and not is_decoder_only:
             return 'xavier'
         field = self.config.deciding_field('residual', role)
         return variants.find(self.config, field).default_init
@@ -332,7 +332,7 @@ def _check_shared(
         )
 
 
-def _check_turns(role: Role, num_layers: int, period: int) -> None:
+def _check_period(role: Role, num_layers: int, period: int) -> None:
     if num_layers % period:
         stack, _, _ = role.partition('_')
         raise ValueError(

@@ -183,7 +183,7 @@ class Component:
         if isinstance(spec, str):
             found = _parse(spec)
         elif not isinstance(spec, Component):
-            found = _of_python(spec)
+            found = _from_class(spec)
         assert isinstance(found, Component)
         if folder is None or found.folder is folder:
             return found
@@ -254,7 +254,7 @@ class Component:
         """
         self._check_single()
         arguments = {**self.arguments, **arguments}
-        text = _text_of(self.name, arguments)
+        text = _format_spec(self.name, arguments)
         return dataclasses.replace(self, text=text, arguments=arguments)
 
     def check(self, given: Collection[str] = ()) -> None:
@@ -300,9 +300,9 @@ def _parse(text: str) -> Component:
             node = ast.parse(text.strip(), mode='eval').body
         if isinstance(node, ast.List):
             return Component(
-                text, listed=tuple(_of_node(ast.unparse(x), x) for x in node.elts)
+                text, listed=tuple(_from_node(ast.unparse(x), x) for x in node.elts)
             )
-        return _of_node(text, node)
+        return _from_node(text, node)
     except _UNREADABLE:
         raise ValueError(
             f'{quote(text)} is not a spec: write name, name(argument=value, …) or '
@@ -310,7 +310,7 @@ def _parse(text: str) -> Component:
         ) from None
 
 
-def _of_node(text: str, node: ast.expr) -> Component:
+def _from_node(text: str, node: ast.expr) -> Component:
     arguments = {}
     if isinstance(node, ast.Call):
         arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords if k.arg}
@@ -323,7 +323,7 @@ def _of_node(text: str, node: ast.expr) -> Component:
     return Component(text, name, arguments)
 
 
-def _of_python(spec: type | Dataclass) -> Component:
+def _from_class(spec: type | Dataclass) -> Component:
     if not isinstance(spec, type | Dataclass):
         raise ValueError(
             f'{quote(spec)} is not a spec: give a text, such as '
@@ -341,10 +341,10 @@ def _of_python(spec: type | Dataclass) -> Component:
             ):
                 arguments[field.name] = value
     name = f'{cls.__module__}.{cls.__qualname__}'
-    return Component(_text_of(name, arguments), name, arguments, given=cls)
+    return Component(_format_spec(name, arguments), name, arguments, given=cls)
 
 
-def _text_of(name: str, arguments: Mapping[str, Any]) -> str:
+def _format_spec(name: str, arguments: Mapping[str, Any]) -> str:
     given = ', '.join(f'{argument}={value!r}' for argument, value in arguments.items())
     return f'{name}({given})' if given else name
 

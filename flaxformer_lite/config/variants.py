@@ -125,8 +125,8 @@ def _used_fields(config: ModelConfig) -> set[str]:
         if 'residual' not in unused:
             residual = find(config, config.deciding_field('residual', role))
             # The norm of embeddings is used with any residual connection.
-            used_anyway = {'norm'} if config.norm_embeddings else set()
-            unused |= set(residual.unused_fields) - used_anyway
+            still_used = {'norm'} if config.norm_embeddings else set()
+            unused |= set(residual.unused_fields) - still_used
         for name in {_without_section(field) for field in schema.fields()} - unused:
             used.update(config.fields_of(name, role))
     return used - set(architecture.unused_fields)

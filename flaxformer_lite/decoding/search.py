@@ -277,8 +277,8 @@ class Search:
         ).where(ended_BM & unfinished_B1)
         results = concatenate(self._by_group(state.finished), self._by_group(results))
         finished = best(self._width, results)
-        going_on = self._by_group(candidates.where(~ended_BM))
-        live, kept_BN = first(self._width, going_on)
+        continuing = self._by_group(candidates.where(~ended_BM))
+        live, kept_BN = first(self._width, continuing)
 
         parent_BN = jnp.take_along_axis(self._by_group(parent_BM), kept_BN, 1)
         return state._replace(

@@ -39,14 +39,14 @@ def intervene(
     Raises:
       ValueError: A model was called in the context, and a name matched no activation.
     """
-    intervened = Intervened(interventions, row_B)
+    intervened = InterventionObserver(interventions, row_B)
     with observed_by(intervened):
         yield
     intervened.check()
 
 
 @dataclasses.dataclass(eq=False)
-class Intervened:
+class InterventionObserver:
     """Observer that applies interventions, and finds names without an activation.
 
     Attributes:

@@ -62,7 +62,7 @@ class Stack(Checked, nn.Module):
 
     # Inside `lax.scan`, XLA cannot undo rematerialization by common-subexpression
     # elimination.
-    in_a_loop: ClassVar[bool] = False
+    is_scanned: ClassVar[bool] = False
 
     blocks: tuple[Block, ...]
     num_layers: int
@@ -240,8 +240,8 @@ class Stack(Checked, nn.Module):
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam, outputs):
         trains = caches is None
         run_layer = self._run_layer(trains)
-        is_plain = run_layer is _call and self._is_unobserved()
-        if is_plain and isinstance(x_BTD, Tracer):
+        can_share_trace = run_layer is _call and self._is_unobserved()
+        if can_share_trace and isinstance(x_BTD, Tracer):
             run_layer = _cache_traces()
         new_caches = []
         published = earlier = {}
@@ -281,15 +281,15 @@ class Stack(Checked, nn.Module):
         policy = None
         if self.remat != BLOCKS:
             policy = getattr(jax.checkpoint_policies, self.remat)
-        return nn.remat(_call, policy=policy, prevent_cse=not self.in_a_loop)
+        return nn.remat(_call, policy=policy, prevent_cse=not self.is_scanned)
 
     @nn.nowrap
     def _is_unobserved(self) -> bool:
         """Returns True if layers can share a trace: no state, RNG or observer."""
         scope = self.scope
         assert scope is not None
-        gives_results_alone = not scope.mutable and not scope.rngs
-        return gives_results_alone and not trace_keys()
+        is_pure = not scope.mutable and not scope.rngs
+        return is_pure and not trace_keys()
 
     def _with_bias(self, context: AttentionContext) -> AttentionContext:
         keys_BS = context.key_positions_BS

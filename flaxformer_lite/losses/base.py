@@ -91,7 +91,7 @@ class Loss(FrozenDataclass):
             padding = model.special_tokens.padding
             total = jnp.zeros(())
             for steps, hidden_BTD in enumerate(later, 1):
-                shifted = _later(targets, batch, steps, padding)
+                shifted = _shift_labels(targets, batch, steps, padding)
                 total += self._sums(model, hidden_BTD, output, shifted).loss
             others = {**sums.others, 'later_tokens': total}
             sums = sums.replace(loss=sums.loss + total, others=others)
@@ -148,7 +148,7 @@ class Loss(FrozenDataclass):
         return Formula(sums, sums_and_gradient)
 
 
-def _later(
+def _shift_labels(
     targets: tuple[jax.Array, ...], batch: Batch, steps: int, padding: int
 ) -> tuple[jax.Array, ...]:
     """Returns the targets of later tokens, the labels first.
@@ -252,8 +252,8 @@ def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 def _needs_logits_alone(loss: Loss) -> bool:
     kind = type(loss)
-    own_way = kind.__call__ is not Loss.__call__ or loss.passes > 1
-    return not own_way and kind.targets is Loss.targets
+    overrides_targets = kind.__call__ is not Loss.__call__ or loss.passes > 1
+    return not overrides_targets and kind.targets is Loss.targets
 
 
 def _name(loss: Loss) -> str:

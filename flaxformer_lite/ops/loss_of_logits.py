@@ -100,7 +100,7 @@ def loss_of_logits(
     chosen = choose(
         functools.partial(reference, settings=settings),
         # `custom_vjp` requires nondifferentiable arguments to be passed by position.
-        lambda *arrays: _refuse_other_gradients(tuned(*arrays, settings)),
+        lambda *arrays: _restrict_gradients(tuned(*arrays, settings)),
     )
     return chosen(hidden_BTD, output, targets)
 
@@ -276,7 +276,7 @@ def _backward(settings, gradients, cotangent):
 tuned.defvjp(_forward, _backward)
 
 
-def _refuse_other_gradients(sums: LossSums) -> LossSums:
+def _restrict_gradients(sums: LossSums) -> LossSums:
     """Makes gradients of sums that `_backward` ignores an error instead of 0."""
     others = {name: _without_gradient('others', x) for name, x in sums.others.items()}
     return sums.replace(nll=_without_gradient('nll', sums.nll), others=others)
@@ -287,14 +287,14 @@ def _without_gradient(field: str, x: jax.Array) -> jax.Array:
     return x
 
 
-def _refuse_gradient(field, residuals, cotangent):
+def _raise_for_gradient(field, residuals, cotangent):
     raise ValueError(
         f'LossSums.{field}: only loss has a gradient. Differentiate loss, which equals '
         'nll for the loss cross_entropy(label_smoothing=0.0).'
     )
 
 
-_without_gradient.defvjp(lambda field, x: (x, None), _refuse_gradient)
+_without_gradient.defvjp(lambda field, x: (x, None), _raise_for_gradient)
 
 
 def cross_entropy(smoothing: float, padding: int) -> Formula:

@@ -56,7 +56,7 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
             from_differences(
                 'scores equal teacher forcing',
                 ROUNDING,
-                _misjudged(strategy, found, expected),
+                _wrong_scores(strategy, found, expected),
             ),
             from_counterexamples('other rows have no effect', _changed(found, alone)),
         ]
@@ -66,7 +66,7 @@ def _teacher_forced(model, variables, found, sources) -> list[float]:
     results = list(_results(found))
     if not results:
         return []
-    targets = [_up_to_the_end(tokens) for _, _, tokens, _ in results]
+    targets = [_until_padding(tokens) for _, _, tokens, _ in results]
     batch = make_batch([sources[i] for i, *_ in results], targets)
     scored = jax.jit(functools.partial(log_probs, model))(variables, batch)
     return scored.log_p.sum(-1).tolist()
@@ -81,7 +81,7 @@ def _results(found: DecodeResult) -> Iterator[tuple[int, int, list[int], float]]
                 yield i, j, tokens_L.tolist(), float(score)
 
 
-def _up_to_the_end(tokens: list[int]) -> list[int]:
+def _until_padding(tokens: list[int]) -> list[int]:
     end = DEFAULT_TOKENS.eos
     if end not in tokens:
         return tokens
@@ -114,9 +114,9 @@ def _unordered(found: DecodeResult) -> Iterator[str]:
         before[i] = score
 
 
-def _misjudged(strategy, found, log_p) -> Iterator[tuple[float, str]]:
+def _wrong_scores(strategy, found, log_p) -> Iterator[tuple[float, str]]:
     for (_, _, tokens, score), expected in zip(_results(found), log_p, strict=True):
-        target = _up_to_the_end(tokens)
+        target = _until_padding(tokens)
         expected /= float(strategy.length_penalty(jnp.int32(len(target))))
         yield abs(score - expected), f'the score of {target} differs by {{}}'
 
@@ -145,23 +145,25 @@ def processor_findings(processor: Processor) -> list[Finding]:
 
     found = []
     other = []
-    turned = []
+    reversed_batches = []
     for step in range(LENGTH):
         is_past_L = jnp.arange(LENGTH) < step
         found.append(process(step, logits_BNV, tokens_BNL))
         noisy_BNL = jnp.where(is_past_L, tokens_BNL, others_BNL)
         other.append(process(step, logits_BNV, noisy_BNL))
         reverse = process(step, logits_BNV[::-1, ::-1], tokens_BNL[::-1, ::-1])
-        turned.append(reverse[::-1, ::-1])
-    of_later = _differing(found, other)
-    of_others = _differing(found, turned)
+        reversed_batches.append(reverse[::-1, ::-1])
+    later_effects = _differing(found, other)
+    of_others = _differing(found, reversed_batches)
     return [
         from_counterexamples(
             'logits keep their shape, in float32', _other_shape(found)
         ),
-        from_counterexamples('some token stays possible', _nothing_left(found)),
-        from_counterexamples('no probability exceeds 1', _above_one(found, logits_BNV)),
-        from_counterexamples('later tokens have no effect', of_later),
+        from_counterexamples('some token stays possible', _without_tokens(found)),
+        from_counterexamples(
+            'no probability exceeds 1', _above_probability_one(found, logits_BNV)
+        ),
+        from_counterexamples('later tokens have no effect', later_effects),
         from_counterexamples('other hypotheses have no effect', of_others),
     ]
 
@@ -172,14 +174,16 @@ def _other_shape(found: list[jax.Array]) -> Iterator[str]:
             yield f'{SHAPE} became {logits.dtype}{list(logits.shape)}'
 
 
-def _nothing_left(found: list[jax.Array]) -> Iterator[str]:
+def _without_tokens(found: list[jax.Array]) -> Iterator[str]:
     for step, logits_BNV in enumerate(found):
         is_number = ~jnp.isnan(logits_BNV).any() & (logits_BNV < jnp.inf).all()
         if not is_number or not jnp.isfinite(logits_BNV.max(-1)).all():
             yield f'no finite logit after {step} tokens'
 
 
-def _above_one(found: list[jax.Array], logits_BNV: jax.Array) -> Iterator[str]:
+def _above_probability_one(
+    found: list[jax.Array], logits_BNV: jax.Array
+) -> Iterator[str]:
     log_z_BN1 = jax.nn.logsumexp(logits_BNV, -1, keepdims=True)
     for step, processed_BNV in enumerate(found):
         if processed_BNV.shape == SHAPE:

@@ -24,7 +24,7 @@ from flaxformer_checkpoints.tokens import published_tokens
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.validation import Range
 
-Around = tuple[list[int], list[int]]  # the tokens before and after a text
+Affixes = tuple[list[int], list[int]]  # the tokens before and after a text
 CONFIG, GENERATION = 'config.json', 'generation_config.json'
 # Files that a tokenizer may consist of. Weights and documents are not copied.
 _FILES = ('*.json', '*.model', '*.spm', '*.txt')
@@ -187,18 +187,18 @@ class HuggingfaceTokenizer(Tokenizer):
         return dict(zip(tokens, ids, strict=True))
 
     @functools.cached_property
-    def around_source(self) -> Around:
-        return self._in_default(_around(self.theirs, 'text'), 0)
+    def around_source(self) -> Affixes:
+        return self._with_default_languages(_around(self.theirs, 'text'), 0)
 
     @functools.cached_property
-    def around_target(self) -> Around:
-        return self._in_default(_around(self.theirs, 'text_target'), 1)
+    def around_target(self) -> Affixes:
+        return self._with_default_languages(_around(self.theirs, 'text_target'), 1)
 
-    def _in_default(self, around: Around, side: int) -> Around:
+    def _with_default_languages(self, around: Affixes, side: int) -> Affixes:
         code = self.default_languages[side]
-        return self._replaced(around, self.like.get(code, code), code)
+        return self._with_language(around, self.like.get(code, code), code)
 
-    def _replaced(self, around: Around, code: str, by: str) -> Around:
+    def _with_language(self, around: Affixes, code: str, by: str) -> Affixes:
         if code == by:
             return around
         old, new = self._language_ids[code], self._language_ids[by]
@@ -288,7 +288,7 @@ class HuggingfaceTokenizer(Tokenizer):
         rows = self._rows([text for _, text in split])
         found = []
         for ((source, _), _), row in zip(split, rows, strict=True):
-            before, behind = self._replaced(self.around_source, default, source)
+            before, behind = self._with_language(self.around_source, default, source)
             found.append(before + row + behind[:-1] if row else [])
         return found
 
@@ -433,7 +433,7 @@ def _without_warnings() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _around(theirs: Any, side: str) -> Around:
+def _around(theirs: Any, side: str) -> Affixes:
     text = {side: 'a'}
     whole = theirs(**text).input_ids
     plain = theirs(**text, add_special_tokens=False).input_ids

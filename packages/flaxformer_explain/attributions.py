@@ -102,7 +102,7 @@ def word_of_piece(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
         # Within a letter of several bytes, the text ends otherwise, or doesn't grow.
         if len(text) <= start or not whole.startswith(text):
             continue
-        if any(_is_of_word(whole, i) for i in range(start, len(text))):
+        if any(_is_word_character(whole, i) for i in range(start, len(text))):
             for piece in range(first, last + 1):
                 without = ids[first:piece] + ids[piece + 1 : last + 1]
                 if tokenizer.decode([ids[:first] + without]) != [text]:
@@ -111,7 +111,7 @@ def word_of_piece(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
     return words
 
 
-def _is_of_word(text: str, i: int) -> bool:
+def _is_word_character(text: str, i: int) -> bool:
     """Returns whether a character is a letter, a digit or a mark on one."""
     while i and unicodedata.category(text[i]).startswith('M'):
         i -= 1

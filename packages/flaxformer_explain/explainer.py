@@ -170,7 +170,7 @@ class Explainer:
     def _functions(
         self, edits: Mapping[str, Any], donor: editing.Donor | None
     ) -> Interventions:
-        return _placed(self._editor.functions(edits, donor))
+        return _on_devices(self._editor.functions(edits, donor))
 
     def _donor(self, text: str, strategy: Strategy) -> editing.Donor:
         source = self._encode(text)
@@ -181,7 +181,7 @@ class Explainer:
         # A single length, so that all sentences compile once.
         room = _room(MOST_TOKENS + self.run.decoding.extra_length)
         batch = self._batch(source, target, room)
-        values = self._record(self._variables, _placed(batch))
+        values = self._record(self._variables, _on_devices(batch))
         lengths = {'encoder': len(source), 'decoder': len(target)}
         return editing.Donor(values, jax.tree.map(np.int32, lengths))
 
@@ -209,7 +209,7 @@ class Explainer:
         source_BS = pad_source([source], padding, length=_room(len(source)))
         # As in `Translator`, without the EOS of the source.
         max_len_B = np.array([len(source) - 1 + usual.extra_length], np.int32)
-        arrays = _placed((source_BS, max_len_B))
+        arrays = _on_devices((source_BS, max_len_B))
         search = self._searches[options]
         return jax.device_get(search(self._variables, functions, *arrays))
 
@@ -242,7 +242,7 @@ class Explainer:
         special = self._model.special_tokens
         length = _room(max(len(source), len(target)))
         batch = self._batch(source, target, length)
-        seen = self._inspect(self._variables, functions, _placed(batch))
+        seen = self._inspect(self._variables, functions, _on_devices(batch))
         weights, lens, *found = jax.device_get(seen)
         of_source, of_target = self.run.tokenizer.sides
         read = of_source.pieces(list(source))
@@ -314,7 +314,7 @@ def _traced_search(
     return compilation.Program(jax.jit(trace))
 
 
-def _placed(tree: Any) -> Any:
+def _on_devices(tree: Any) -> Any:
     return jax.device_put(tree, mesh.make_mesh().everywhere())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfRule, Pair, take_first
+from experiments.data.sources.base import GeneratedSource, Pair, take_first
 from flaxformer_lite.validation import Range
 from parallel_grammar import (
     Gold,
@@ -31,7 +31,7 @@ SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
 
 
 @dataclass(frozen=True)
-class Grammar(OfRule):
+class Grammar(GeneratedSource):
     """Distinct pairs drawn from `parallel_grammar`; no sentence repeats on either side.
 
     Evaluation sets: `val` and `test` are drawn like the training pairs. `long` joins

@@ -80,7 +80,7 @@ class Source:
         """Returns a hex digest of the training pairs, without reading all of them."""
         raise NotImplementedError
 
-    def trains_on(self, other: 'Source') -> str:
+    def overlap_with(self, other: 'Source') -> str:
         """Names the evaluation data of `other` that this source trains on; '' for none.
 
         Compares splits or files, not sentences.
@@ -136,10 +136,10 @@ def take_first(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
     return {name: list(islice(stream, sizes[name])) for name, stream in streams.items()}
 
 
-def check_apart(sources: Sequence[Source]) -> None:
+def check_disjoint(sources: Sequence[Source]) -> None:
     """Raises UserError if sources read text that others are evaluated on."""
     for source, other in itertools.product(sources, repeat=2):
-        shared = source.trains_on(other)
+        shared = source.overlap_with(other)
         if shared:
             raise UserError(f'data: {shared}')
 
@@ -150,14 +150,14 @@ def check_sides(source: str, target: str) -> None:
         raise ValueError(f'source and target are both {source!r}. Name two.')
 
 
-class OfRule(Source, Checked):
+class GeneratedSource(Source, Checked):
     """A dataclass whose pairs are determined by arguments and code."""
 
     def digest(self):
         return hex_digest(repr(self), read_code(type(self)))
 
 
-class OfSplits(Source):
+class SplitSource(Source):
     """A data set with a training split and a dev split.
 
     Splits that overlap with neither are evaluation sets under their own names.
@@ -177,11 +177,11 @@ class OfSplits(Source):
         raise NotImplementedError
 
     def train(self):
-        check_apart([self])
+        check_disjoint([self])
         return self.pairs(self.split)
 
     def evaluation(self):
-        check_apart([self])
+        check_disjoint([self])
         sets = {'val': self.dev}
         for name in self.splits():
             parts = (self.split, self.dev)
@@ -189,7 +189,7 @@ class OfSplits(Source):
                 sets.setdefault(name, name)
         return {name: list(self.pairs(split)) for name, split in sets.items()}
 
-    def trains_on(self, other):
+    def overlap_with(self, other):
         if not isinstance(other, type(self)):
             return ''
         fields: dict[str, Any] = {'split': self.split, 'dev': self.dev}

@@ -9,14 +9,14 @@ from typing import Any
 
 from experiments import storage
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfSplits, cell_text, check_sides
+from experiments.data.sources.base import SplitSource, cell_text, check_sides
 from experiments.errors import UserError, reason
 
 _BY_LANGUAGE = 'translation'  # column whose cells map languages to texts
 
 
 @dataclasses.dataclass(frozen=True)
-class HuggingfaceSource(OfSplits):
+class HuggingfaceSource(SplitSource):
     """`huggingface(path="wmt14", name="de-en", source="en", target="de")`.
 
     Reads the columns `source` and `target`, or these languages of a column

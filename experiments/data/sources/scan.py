@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfRule, Pair
+from experiments.data.sources.base import GeneratedSource, Pair
 from flaxformer_lite.validation import Choices, Range
 
 ACTIONS = ('walk', 'look', 'run', 'jump')
@@ -17,7 +17,7 @@ _VAL = 500  # pairs of the test set for the dev set
 
 
 @dataclass(frozen=True)
-class Scan(OfRule):
+class Scan(GeneratedSource):
     """`jump around left twice` → `I_TURN_LEFT I_JUMP …`: all 20,910 commands, split.
 
     | split | training set |

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfSplits, check_sides, plain_text
+from experiments.data.sources.base import SplitSource, check_sides, plain_text
 from experiments.errors import UserError, reason
 from flaxformer_lite.validation import quote
 
@@ -25,7 +25,7 @@ _CHUNK = 1024  # examples read at once; twice as fast as one by one
 
 
 @dataclasses.dataclass(frozen=True)
-class Tfds(OfSplits):
+class Tfds(SplitSource):
     """`tfds(name="wmt14_translate/de-en", source="en", target="de")`.
 
     Downloads and prepares a set as ArrayRecord, or reads a prepared folder of

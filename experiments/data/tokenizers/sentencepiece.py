@@ -119,7 +119,7 @@ class SentencePiece(Tokenizer):
                 **{name: value for name, value in options.items() if value},
             )
         except RuntimeError as error:
-            raise self._refusal(str(error)) from None
+            raise self._training_error(str(error)) from None
         return model.getvalue()
 
     @property
@@ -128,7 +128,7 @@ class SentencePiece(Tokenizer):
         sentinels = [f'<extra_id_{i}>' for i in range(self.sentinels)]
         return [*self.user_defined_symbols, *sentinels]
 
-    def _refusal(self, message: str) -> UserError:
+    def _training_error(self, message: str) -> UserError:
         needed = re.search(r'required_chars\. \d+ vs (\d+)', message)
         if needed:
             special = 4 + _BYTES * self.byte_fallback + len(self.symbols)
@@ -151,7 +151,7 @@ class SentencePiece(Tokenizer):
 
     def encode(self, texts):
         check_list('texts', texts)
-        return self._processor.encode([_plain(text) for text in texts])
+        return self._processor.encode([_escaped(text) for text in texts])
 
     @property
     def samples(self):
@@ -209,18 +209,18 @@ def _check_symbol(symbol: Any, used_symbols: Collection[str]) -> None:
         problem = 'is not text. Give a string of at least one character.'
     elif symbol in used_symbols:
         problem = 'is a piece already. Leave it out or choose another.'
-    elif symbol != _plain(symbol) or ' ' in symbol:
+    elif symbol != _escaped(symbol) or ' ' in symbol:
         problem = 'never occurs in normalized text. Use NFC, without spaces and ▁.'
     if problem:
         raise ValueError(f'user_defined_symbols: {validation.quote(symbol)} {problem}')
 
 
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     return normalize(text).replace(_SPACE, '_')
 
 
 def _learnable(text: str) -> str:
-    text = _plain(text).replace(_SKIPPED, _BOUNDARY)
+    text = _escaped(text).replace(_SKIPPED, _BOUNDARY)
     return _RESERVED.sub(f'<{_BOUNDARY}', text)
 
 

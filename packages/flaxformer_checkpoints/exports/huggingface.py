@@ -19,7 +19,7 @@ from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError, user_errors
 from flaxformer_checkpoints.exports import rewrite
-from flaxformer_checkpoints.exports.rewrite import Expressed
+from flaxformer_checkpoints.exports.rewrite import ConvertedModel
 from flaxformer_checkpoints.exports.trained import Trained, draw_tokens, logits
 from flaxformer_checkpoints.families.base import Described, Family
 from flaxformer_checkpoints.loading import load
@@ -51,7 +51,7 @@ class FamilyModel(NamedTuple):
 def write(trained: Trained, folder: Path) -> None:
     """Writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open."""
     tokenizer = _byte_pair_encoding(trained)
-    config, arrays = _in_own_family(trained)
+    config, arrays = _to_own_family(trained)
     config |= {'bos_token_id': BOS, 'forced_eos_token_id': EOS, 'dtype': 'float32'}
     _write_tokenizer(tokenizer, folder)
     _save(folder, {CONFIG: config, GENERATION: _generation(trained)}, arrays)
@@ -79,11 +79,13 @@ def write_published(trained: Trained, folder: Path) -> None:
         )
         with user_errors('--to=huggingface: '):
             config, arrays = load.to_pretrained(
-                described, trained.variables, _written_as(trained, theirs['model_type'])
+                described,
+                trained.variables,
+                _exported_family(trained, theirs['model_type']),
             )
         config['bos_token_id'] = theirs.get('bos_token_id')
     else:
-        config, arrays = _in_own_family(trained)
+        config, arrays = _to_own_family(trained)
         config['bos_token_id'] = special.bos
         # Without a class, Transformers opens the tokenizer of the model's family.
         kind = type(tokenizer.theirs).__name__
@@ -113,7 +115,7 @@ def write_published(trained: Trained, folder: Path) -> None:
     _save(folder, documents, arrays)
 
 
-def _written_as(trained: Trained, model_type: str) -> str:
+def _exported_family(trained: Trained, model_type: str) -> str:
     adapted = load.family_of(model_type).adapted
     if not adapted or not trained.model.has_decoder_beside_encoder:
         return model_type
@@ -164,7 +166,7 @@ def find_family(trained: Trained) -> FamilyModel:
         if family.fields.get('architecture', architecture) != architecture:
             continue
         try:
-            return _in_words_of(family, own, trained.model)
+            return _to_family(family, own, trained.model)
         except ValueError as error:
             refused.append(str(error))
     # Names a field once, even if several families don't support it.
@@ -174,7 +176,7 @@ def find_family(trained: Trained) -> FamilyModel:
     raise UserError(f'--to=huggingface: {"; ".join(reversed(by_field.values()))}')
 
 
-def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyModel:
+def _to_family(family: type[Family], own: ConvertedModel, model: Model) -> FamilyModel:
     given = rewrite.towards(own, family.fields)
     # The arrays' names affect the meaning of a config, such as T5's output matrix.
     names = [family.arrays.get(name, name) for name in given.variables['params']]
@@ -206,7 +208,7 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
     )
 
 
-def _in_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+def _to_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Array]]:
     found = find_family(trained)
     _check_logits(trained, found)
     with user_errors('--to=huggingface: '):

@@ -70,10 +70,10 @@ def write(trained: Trained, folder: Path, quantization: str | None = None) -> No
     check_model(own.config)
     model = build.model(own.config, trained.model.vocab_size)
     trained = trained._replace(model=model, variables=own.variables)
-    _save(_described(trained, own.config), folder, 'float32')
+    _save(_model_spec(trained, own.config), folder, 'float32')
     check_scores(folder, trained)
     if quantization == 'int8':
-        _save(_described(trained, own.config), folder, quantization)
+        _save(_model_spec(trained, own.config), folder, quantization)
     tokenizer = normalization.self_normalizing(trained.tokenizer.model)
     (folder / 'tokenizer.model').write_bytes(tokenizer)
 
@@ -117,14 +117,14 @@ def _check_cross_norm(config: ModelConfig) -> None:
         )
 
 
-def _described(trained: Trained, config: ModelConfig) -> Any:
+def _model_spec(trained: Trained, config: ModelConfig) -> Any:
     from ctranslate2.specs import transformer_spec
 
     model: Any = trained.model
     params = jax.tree.map(np.array, trained.variables['params'])
     rows = max(_POSITIONS, trained.longest)
-    encoder = _described_stack(model.encoder, params['encoder'], rows)
-    decoder = _described_stack(model.decoder, params['decoder'], rows)
+    encoder = _stack_spec(model.encoder, params['encoder'], rows)
+    decoder = _stack_spec(model.decoder, params['decoder'], rows)
     shared = params['embedding']
     encoder.embeddings[0].weight = params.get('source_embedding', shared)
     encoder.scale_embeddings = config.scale_embeddings
@@ -195,7 +195,7 @@ def _activation(feed_forward: Any) -> Any:
     return Activation.GELU
 
 
-def _described_stack(stack: Any, params: Params, rows: int) -> Any:
+def _stack_spec(stack: Any, params: Params, rows: int) -> Any:
     from ctranslate2.specs import transformer_spec
 
     block = stack.block

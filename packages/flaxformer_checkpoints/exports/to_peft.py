@@ -64,7 +64,7 @@ def write(run: OpenedRun, plain: Trained, folder: Path) -> None:
         }
         theirs = kernel.name.removesuffix('.weight')
         modules.append(theirs)
-        for name, x in _in_words_of_peft(dense, kernel, layer).items():
+        for name, x in _to_peft_arrays(dense, kernel, layer).items():
             named[f'base_model.model.{theirs}.{name}'] = x
     storage.write_json(folder / SETTINGS, _settings(run, dense, modules))
     save_file(named, folder / WEIGHTS, metadata={'format': 'pt'})
@@ -117,7 +117,7 @@ def _without_dropout(name: str, value: Any) -> Any:
     ]
 
 
-def _in_words_of_peft(
+def _to_peft_arrays(
     dense: LoRADense, kernel: arrays.Array, layer: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
     # A family may order the features of a head differently.

@@ -63,7 +63,7 @@ class Family:
         Raises:
           ValueError: A field is missing or has an unsupported value; names the field.
         """
-        given = _Given({**cls.defaults, **theirs})
+        given = _PublishedConfig({**cls.defaults, **theirs})
         for name, value in cls.expected.items():
             if name in theirs and theirs[name] != value:
                 raise ValueError(
@@ -144,7 +144,7 @@ def in_layers(
 RUNTIME_FIELDS = ('dtype', 'init', 'scan_layers')
 
 
-class _Given(dict[str, Any]):
+class _PublishedConfig(dict[str, Any]):
     """Their config; a missing field raises ValueError with its name."""
 
     def __missing__(self, name: str) -> Any:
@@ -181,10 +181,10 @@ def field_values(config: ModelConfig) -> dict[str, Any]:
     for name in variants.fields():
         if values[name] is not None:
             sizes = config.sizes('decoder' if '.' in name else 'encoder')
-            values[name] = _in_one_form(values[name], sizes.num_layers)
+            values[name] = _same_for_all_layers(values[name], sizes.num_layers)
     return values
 
 
-def _in_one_form(component: Component, num_layers: int) -> str:
+def _same_for_all_layers(component: Component, num_layers: int) -> str:
     texts = [_entries.written(x.name, x.arguments) for x in component.entries]
     return _entries.pattern([texts[i % len(texts)] for i in range(num_layers)])

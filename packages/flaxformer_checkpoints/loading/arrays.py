@@ -172,11 +172,12 @@ def check_names(
             missing.append(array.name)
         for name in names:
             if shapes[name] != array.their_shape:
+                shape, expected = shapes[name], array.their_shape
                 wrong.append(
-                    f'{name} is {_by(shapes[name])}, not {_by(array.their_shape)}'
+                    f'{name} is {_format_shape(shape)}, not {_format_shape(expected)}'
                 )
     computed = [re.compile(pattern) for pattern in family.computed]
-    left_over = [
+    unused = [
         name
         for name in sorted(set(shapes) - known)
         if not any(
@@ -187,7 +188,7 @@ def check_names(
         f'{words}: {_first(found)}'
         for words, found in (
             ('missing', missing),
-            ('unused', left_over),
+            ('unused', unused),
             ('different shape', wrong),
         )
         if found
@@ -202,7 +203,7 @@ def _first(words: list[str]) -> str:
     return f'{text} and {more} more' if more > 0 else text
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def _format_shape(shape: tuple[int, ...]) -> str:
     return ' × '.join(map(str, shape)) or 'a number'
 
 

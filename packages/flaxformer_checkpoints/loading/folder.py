@@ -64,12 +64,12 @@ class Weights:
     """
 
     def __init__(self, folder: PathLike, stack: ExitStack):
-        self._of_name: dict[str, Any] = {}
+        self._file_by_name: dict[str, Any] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for path in _files(Path(folder)):
             file = _opened(path, stack)
             for name in file.keys():  # noqa: SIM118 (no mapping)
-                self._of_name[name] = file
+                self._file_by_name[name] = file
                 self.shapes[name] = tuple(file.get_slice(name).get_shape())
 
     def read(self, name: str) -> Any:
@@ -78,7 +78,7 @@ class Weights:
         Raises:
           ValueError: It isn't floating-point, or has NaN or infinite numbers.
         """
-        array = self._of_name[name].get_tensor(name)
+        array = self._file_by_name[name].get_tensor(name)
         if array.dtype.kind in 'biu':
             raise ValueError(f'{name} holds {array.dtype}, and no weights')
         if array.size and not _is_finite(array):

@@ -61,7 +61,7 @@ class Question(NamedTuple):
     rank: int
 
 
-class Refused(Exception):
+class RejectedRequest(Exception):
     """A rejected request: the HTTP status and the reason."""
 
 
@@ -85,7 +85,7 @@ class Server(ThreadingHTTPServer):
         self.hosts = [f'{name}:{self.server_port}' for name in (ADDRESS, 'localhost')]
         self.page = b''
         self._times: deque[float] = deque([0.0] * MOST_QUESTIONS, MOST_QUESTIONS)
-        self._answering = threading.Lock()
+        self._answer_lock = threading.Lock()
 
     def serve(self, runs: 'Sequence[Explainer]', example: str = '') -> None:
         """Answers questions about runs until the process ends, first the example."""
@@ -97,13 +97,13 @@ class Server(ThreadingHTTPServer):
         """Returns the answer to a question in JSON, or raises Refused."""
         question = _read_question(request, len(self._runs))
         if time.monotonic() - self._times[0] < 1:
-            raise Refused(
+            raise RejectedRequest(
                 429, f'more than {MOST_QUESTIONS} requests per second. Wait a moment.'
             )
         self._times.append(time.monotonic())
         run = self._runs[question.run]
         strategy = run.strategy(question.beams)
-        with self._answering:
+        with self._answer_lock:
             return run.explain(
                 question.text, strategy, question.edits, question.other, question.rank
             )
@@ -154,9 +154,9 @@ class _Handler(BaseHTTPRequestHandler):
         request = self.rfile.read(size) if size <= 10 * MOST_BYTES else b''
         self._check_sender('/translate')
         if self.headers.get_content_type() != _JSON:
-            raise Refused(415, f'invalid content type. Send {_JSON}.')
+            raise RejectedRequest(415, f'invalid content type. Send {_JSON}.')
         if size > MOST_BYTES:
-            raise Refused(
+            raise RejectedRequest(
                 413, f'the request has more than {MOST_BYTES:,} bytes. Shorten it.'
             )
         return json.dumps(self.server.answer(request)).encode()
@@ -165,17 +165,17 @@ class _Handler(BaseHTTPRequestHandler):
         own = self.server.hosts
         hosts = self.headers.get_all('Host', [])
         if len(hosts) != 1 or hosts[0] not in own:
-            raise Refused(403, f'invalid host. Use {own[0]}.')
+            raise RejectedRequest(403, f'invalid host. Use {own[0]}.')
         origin = self.headers.get('Origin')
         if origin not in (None, f'http://{hosts[0]}'):
-            raise Refused(403, 'requests from other origins are not allowed')
+            raise RejectedRequest(403, 'requests from other origins are not allowed')
         if self.path != path:
-            raise Refused(404, f'{self.path[:100]!r} not found')
+            raise RejectedRequest(404, f'{self.path[:100]!r} not found')
 
     def _respond(self, make: Callable[[], bytes]) -> None:
         try:
             content = make()
-        except Refused as refused:
+        except RejectedRequest as refused:
             status, message = refused.args
             self.send_error(status, message)
         except UserError as error:
@@ -213,16 +213,16 @@ class _Handler(BaseHTTPRequestHandler):
 def _read_question(request: bytes, runs: int) -> Question:
     try:
         question = Question(**json.loads(request))
-        is_one = [type(value) for value in question] == _KINDS
+        has_valid_types = [type(value) for value in question] == _KINDS
     except (ValueError, TypeError, RecursionError):
-        raise Refused(400, _FORM_ERROR) from None
-    if not is_one or question.beams not in BEAMS:
-        raise Refused(400, _FORM_ERROR)
+        raise RejectedRequest(400, _FORM_ERROR) from None
+    if not has_valid_types or question.beams not in BEAMS:
+        raise RejectedRequest(400, _FORM_ERROR)
     if question.run not in range(runs):
-        raise Refused(400, f'run must be from 0 to {runs - 1}.')
+        raise RejectedRequest(400, f'run must be from 0 to {runs - 1}.')
     longest = max(len(question.text), len(question.other))
     if longest > MOST_CHARACTERS:
-        raise Refused(
+        raise RejectedRequest(
             400,
             f'the sentence has {longest} characters. Shorten it to {MOST_CHARACTERS}.',
         )

@@ -760,7 +760,7 @@ class Tagged(Source):
 )
 def test_files_have_the_languages_of_their_tags_and_no_documents(sources, direction):
     pairs = [(source, ('x',)) for source in sources]
-    files = evaluate._of_files(pairs, Tagged(), small_runs.Numbers())
+    files = evaluate._select_files(pairs, Tagged(), small_runs.Numbers())
     assert files.direction('val') == direction
     assert files.documents('val') == ()
 

@@ -110,7 +110,7 @@ def test_the_axes_of_a_map_are_words_of_the_reference_and_of_the_source(monkeypa
     def likeliest(model, variables, batch):
         return jnp.zeros((2, 3), int), jnp.ones((2, 3))
 
-    monkeypatch.setattr(explained, '_likeliest', likeliest)
+    monkeypatch.setattr(explained, '_most_likely', likeliest)
     (section,) = explained._sections(run, [pair])
     spec = section.figures[0].spec()
     axes = spec['encoding']
