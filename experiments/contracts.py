@@ -25,7 +25,7 @@ from flaxformer_lite import generation, testing
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 from flaxformer_lite.testing.finding import Finding, from_counterexamples
 
-TEXT = 'grammar(pairs=500)'  # trains tokenizers, and is filtered
+TEXT = 'grammar(pairs=500)'  # data for tests of tokenizers and filters
 PAIRS = 10_000  # training pairs to test
 Findings = list[Finding]
 Texts = Sequence[str]
@@ -286,7 +286,7 @@ REFERENCES: list[tuple[str, ...]] = [
 OUTPUTS = ['the dog', 'The cat sits on a mat.', 'We would like to help.', 'the the']
 PERFECT = [references[0] for references in REFERENCES]
 BLANK = [''] * len(SOURCES)
-ROUNDING = 1e-9  # the order of a sum changes a score by no more
+ROUNDING = 1e-9  # tolerance for sums in a different order
 
 
 def metric_findings(metric: Metric) -> Findings:

@@ -12,7 +12,7 @@ from flaxformer_lite.config import spec
 from flaxformer_lite.validation import Checked
 
 LONGEST = 1000  # characters of a line
-# C0, DEL and C1, controls that reorder text, and code points that are no characters.
+# C0, DEL and C1, bidirectional controls, surrogates and noncharacters.
 _CONTROLS = re.compile(
     '[\0-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]'
 )
@@ -117,7 +117,9 @@ def own_traceback(
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
-        is_generated = frame.f_code.co_filename == '<string>'  # as of a dataclass
+        is_generated = (
+            frame.f_code.co_filename == '<string>'
+        )  # such as the methods of a dataclass
         name = frame.f_globals.get('__name__', '')
         if name.partition('.')[0] in packages and not is_generated:
             return trace

@@ -45,7 +45,7 @@ from experiments.runs import directory, reading
 from experiments.runs.reading import Run
 from experiments.sweeps import analysis, looks, planning
 
-_NUMBERS = ('step', 'parameters', 'tokens_per_second')  # of a result
+_NUMBERS = ('step', 'parameters', 'tokens_per_second')  # numeric entries of a result
 _RUN_FLAGS = ('runs', '--sweep', '--measure')
 
 

@@ -112,7 +112,7 @@ def _check_runs(sweep: Sweep) -> None:
     runs = sweep.all_runs
     for run in runs:
         directory.check_directory(run.path, run.config.to_dict())
-    built = set()  # all but the optimizer
+    built = set()  # keys of built models, without the optimizer
     for run in {(run.arm, run.value): run for run in runs}.values():
         config = run.config
         others = dataclasses.replace(config, optimizer=OptimizerConfig())

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-# Flax has no public accessor.
+# Flax has no public accessor for the stack of interceptors.
 from flax.linen.module import _global_interceptor_stack
 
 
@@ -16,7 +16,7 @@ class InterceptorKey:
     """
 
     def __init__(self, interceptor: Callable[..., Any]):
-        # A bound method is a new object each time, and would be gone at once.
+        # Each access creates a new bound method, so a weak reference would die at once.
         is_method = inspect.ismethod(interceptor)
         self._weak_reference = (weakref.WeakMethod if is_method else weakref.ref)(
             interceptor

@@ -13,7 +13,7 @@ from flaxformer_lite.ops.loss_of_logits import logits_of
 from flaxformer_lite.training.batch import Batch, check_variables
 from flaxformer_lite.training.forward import forward
 
-_ROWS = 1024  # of logits in memory at once
+_ROWS = 1024  # rows of logits in memory at once
 
 
 class TokenScores(NamedTuple):

@@ -125,7 +125,7 @@ def _find(module, name):
     for part in name.split('/'):
         path = path[:-1] if part == '..' else [*path, part]
     name = '/'.join(path)
-    # Without `any`: `wants` also lets each observer remember the name.
+    # Not `any`, which stops early: `wants` also records the name in each observer.
     return name, [observer for observer in _observers.get() if observer.wants(name)]
 
 
@@ -222,7 +222,7 @@ def in_stack(
         return place._replace(step_BT=step_BN, index_BT=step_BN + source_length)
     target = _location.get()
     step_BT = None if target is None else target.step_BT
-    if step_BT is None:  # a prompt alone
+    if step_BT is None:  # only a prompt
         step_BT = positions_BT[:, :0]
     source_length = shape[1] - step_BT.shape[1]
     padding = [(0, 0), (source_length, 0)]

@@ -32,8 +32,8 @@ _TRASH = 'removed'  # folder of checkpoints that are being deleted
 # How long the fastest process waits for the slowest one to write its shards.
 _UPLOAD_SECONDS = 300
 _MAX_MESSAGE = 500  # characters of an error message
-# What Orbax raises for files that are missing or do not parse. It raises `Exception`
-# from an error of TensorStore.
+# Exceptions of Orbax for missing or unparsable files. It raises plain `Exception`
+# for errors of TensorStore.
 _PARSE_ERRORS = (
     *(ValueError, LookupError, TypeError, AttributeError, AssertionError),
     *(StopIteration, FileNotFoundError, NotADirectoryError),
@@ -69,7 +69,7 @@ class Mean(NamedTuple):
 
 class _Manager(ocp.CheckpointManager):
     def reached_preemption(self, step: int) -> bool:
-        return False  # the training loop asks, at the same steps everywhere
+        return False  # the training loop checks this, at the same step everywhere
 
 
 class Checkpoints:
@@ -258,7 +258,7 @@ class Checkpoints:
         if processes.is_first():
             for step in steps:
                 target = self.directory / f'damaged-{step}'
-                storage.remove(target)  # from an earlier restore
+                storage.remove(target)  # leftover of an earlier restore
                 os.replace(self.directory / str(step), target)
         processes.barrier('damaged')
 
@@ -343,7 +343,7 @@ def average(trees: Iterable[Any]) -> Any:
         dtypes = jax.tree.map(lambda x: x.dtype, tree)
         with enable_x64(True):
             sums = _float64(tree) if sums is None else _add(sums, tree)
-            # Otherwise, the next tree would be loaded before this one is freed.
+            # Free this tree before loading the next one.
             jax.block_until_ready(sums)
         number += 1
         del tree
@@ -403,7 +403,7 @@ def _restore_arrays(folder: Path, abstract: Any) -> Any:
     )
     with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
         state = handler.restore(epath.Path(folder), args=args)
-    # Orbax leaves the shape of an array that its list of arrays doesn't name.
+    # Orbax returns a ShapeDtypeStruct for an array that its list of arrays lacks.
     for path, leaf in digest.leaves_by_path(state).items():
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise DamagedCheckpoint(f'{path} is missing')
@@ -430,7 +430,9 @@ def _check_readable(folder: Path) -> None:
     """Raises UserError for an unreadable file, which Orbax may report as missing."""
 
     def raise_error(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):  # removed meanwhile
+        if not isinstance(
+            error, FileNotFoundError
+        ):  # the run removed it in the meantime
             raise error
 
     with storage.as_user_error('read', folder):

@@ -13,7 +13,7 @@ from experiments.errors import UserError, printable
 
 _BLOCK = 1 << 20  # bytes per read, which only files fill
 _LINE_TIMEOUT = 0.1  # seconds to wait for further lines
-_EXPONENT_FROM = 1e9  # numbers from here on have an exponent
+_EXPONENT_FROM = 1e9  # larger numbers are formatted with an exponent
 _SUPERSCRIPTS = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
 
 
@@ -78,7 +78,7 @@ def format_table(
     Args:
       sides: The alignment of each column, 'right' or 'left'.
     """
-    import tabulate  # imported here, since most commands need it late or never
+    import tabulate  # slow to import, and most commands don't need it
 
     tabulate.MIN_PADDING = 0  # by default, a column is wider than its name
     names, *cells = [list(map(cell, row)) for row in (names, *cells)]

@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
         self.color = False  # Python 3.14 would write escape sequences
 
     def error(self, message: str) -> NoReturn:
-        # A command's description has an example.
+        # The description of a command contains an example.
         examples = re.findall('python -m .*', self.description or '')
         text = ', as in '.join([message, *examples[:1]])
         raise UserError(f'{text} (--help lists the flags)')

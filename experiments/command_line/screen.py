@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from experiments.command_line.console import cell, duration, exact
 from experiments.errors import printable
 
-_ESTIMATE_SECONDS = 600.0  # seconds of progress that estimate the time left
+_ESTIMATE_SECONDS = 600.0  # estimate the time left from this many seconds
 
 
 @contextlib.contextmanager

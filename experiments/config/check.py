@@ -12,7 +12,7 @@ from flaxformer_lite import testing
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.spec import Component
 
-# The values of these fields can make other fields of the model ineffective.
+# Fields whose values can make other fields of the model ineffective.
 _STRUCTURAL_FIELDS = (
     'architecture',
     'residual',

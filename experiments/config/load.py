@@ -87,7 +87,7 @@ def plain(value: Any, kind: Any = None) -> Any:
     if hasattr(value, 'item'):
         value = value.item()
     if type(value) is int and kind is float:
-        with contextlib.suppress(OverflowError):  # the check of its range reports it
+        with contextlib.suppress(OverflowError):  # the range check reports it
             value = float(value)
     return value
 

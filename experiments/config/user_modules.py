@@ -49,7 +49,7 @@ def modules(fields: Mapping[str, Any]) -> list[str]:
     for field in schema.part_fields():
         of_field = _modules_in(fields.get(field) or '')
         if field == 'optimizer.name':
-            of_field -= {'contrib'}  # of optax, as in `contrib.muon`
+            of_field -= {'contrib'}  # a module of optax, as in `contrib.muon`
         found |= of_field
     return sorted(found)
 
@@ -133,7 +133,7 @@ def _check_origin(module: str, run: Path, trust_code: bool = False) -> None:
 
 
 def _contains(folder: Path, run: Path) -> bool:
-    # The run may be a link.
+    # The run may be a symbolic link.
     forms = (Path.resolve, Path.absolute)
     return any(form(run).is_relative_to(form(folder)) for form in forms)
 

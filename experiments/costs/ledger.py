@@ -36,9 +36,7 @@ SUBLAYERS = {
     'embedding_norm': 'norms',
 }
 STACKS = ('encoder', 'decoder')
-_SINGLE_DEVICE = AbstractMesh(
-    (1,) * len(AXES), AXES
-)  # one device, which holds everything
+_SINGLE_DEVICE = AbstractMesh((1,) * len(AXES), AXES)  # a mesh of one device
 _STACK_COMPONENTS = (*SUBLAYERS.values(), 'other')
 PARTS = [
     'embeddings',

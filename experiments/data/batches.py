@@ -15,7 +15,7 @@ from experiments.data.packing import Shape
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 
-_CHUNK = 1 << 18  # pairs to count at once
+_CHUNK = 1 << 18  # number of pairs to count at once
 
 
 class Position(NamedTuple):
@@ -69,7 +69,7 @@ class Batches:
         objective: Objective | None = None,
     ):
         if objective:
-            side = getattr(corpus, objective.side)  # not shorter than examples
+            side = getattr(corpus, objective.side)  # at least as long as its examples
             corpus = dataclasses.replace(corpus, source=side, target=side)
         self._corpus = corpus
         self._objective = objective

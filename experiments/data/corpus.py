@@ -219,7 +219,7 @@ def _write(
     for side, parts in lengths.items():
         offsets = np.cumsum(np.concatenate(parts))
         offsets.tofile(folder / f'{side}.offsets')
-    # Another content would change the digest in checkpoints, and so end their runs.
+    # Other content would change the digest, so existing runs could not resume.
     about: dict[str, Any] = {'dtype': dtypes['target'], 'skipped': done - pairs}
     if tokenizer.reads_vectors:
         about['source_dtype'] = dtypes['source']

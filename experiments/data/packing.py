@@ -5,13 +5,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-Shape = tuple[int, int]  # of a batch: rows, length
+Shape = tuple[int, int]  # rows and length of a batch
 _MULTIPLE = 8  # lengths are multiples of it, to match the tiles of accelerators
 _MAX_BUCKETS = 5  # each is compiled once
-_MAX_BATCHES_LEFT = 0.97  # maximum share of batches left, to add a bucket
+_MAX_BATCHES_LEFT = 0.97  # a bucket must reduce the number of batches to this share
 _MIN_PACKED_LENGTH = 64  # lets several short pairs share a row
 _OPEN_ROWS = 32  # rows that packing keeps open; twice as many fill 0.2 % more
-_MIN_LENGTH = 16  # in batches with lengths of powers of two
+_MIN_LENGTH = (
+    16  # minimum length of evaluation batches, whose lengths are powers of two
+)
 
 
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:

@@ -144,7 +144,7 @@ class OpenedRun:
     def score(self, pairs: Sequence[Pair]) -> list[list[ScoredToken]]:
         return list(self._scorer(self.variables, pairs, self._interventions))
 
-    # These keep their compiled programs.
+    # These objects cache their compiled programs.
 
     @functools.cached_property
     def _translator(self) -> Translator:
@@ -222,7 +222,7 @@ class OpenedRun:
           interventions: Functions by name, as in `flaxformer_lite.intervene`. They
             replace this run's functions of the same name.
         """
-        # Those that are cached before the copy are shared.
+        # The copy shares properties that are already cached.
         _ = self.mean, self._translator, self._scorer, self._recorder
         other = copy.copy(self)
         mine = self._interventions or {}

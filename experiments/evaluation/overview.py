@@ -41,7 +41,7 @@ def write(source: Source, folder: Path) -> None:
 
 def _write_lines(folder: Path, name: str, lines: Iterable[str]) -> None:
     if not storage.is_file_name(name):
-        # The file would be written to another folder.
+        # Otherwise, the file would be written to another folder.
         raise UserError(
             f'data: {name!r} is not a file name. Rename the set or the language.'
         )

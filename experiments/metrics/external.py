@@ -85,7 +85,7 @@ class External(Metric):
 
     def _run(self, rows: str) -> str:
         with contextlib.ExitStack() as opened:
-            # The group ends first, because the exit of the process waits for it.
+            # End the group first, because the exit of the process waits for it.
             with _process_group() as group:
                 process = opened.enter_context(self._start(group))
                 try:

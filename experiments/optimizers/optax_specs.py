@@ -60,7 +60,7 @@ def resolve(component: Component) -> Component:
                 'optax.GradientTransformation.'
             )
         _trace_update(update)
-    except Exception as error:  # any error of optax and JAX for a wrong type
+    except Exception as error:  # optax and JAX raise various errors for wrong types
         if name not in of_optax:
             raise
         reason = ' '.join(str(error).split())
@@ -115,7 +115,7 @@ def _dimensions(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(of_leaf, params)
 
 
-_RATE = optax.constant_schedule(1e-3)  # of trials
+_RATE = optax.constant_schedule(1e-3)  # learning rate of trial updates
 # Arguments that an optimizer gets if it takes them.
 _SHARED_ARGUMENTS = {
     'learning_rate': _RATE,

@@ -11,7 +11,7 @@ from experiments.reports.tables import Table
 from experiments.runs.reading import Run
 from experiments.storage import run_title
 
-# Unless a sweep says otherwise, a difference in one of these isn't the question.
+# Fields that a comparison holds constant unless the sweep's arms set them.
 CONDITIONS = (
     'data',
     'tokenizer',

@@ -26,10 +26,10 @@ COLOURS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00', '#7
 _DASHES = [dash for dash in ([1, 0], [6, 3], [2, 2]) for _ in COLOURS]
 _SHAPES = [shape for shape in ('circle', 'square', 'triangle') for _ in COLOURS]
 _SIZE = {'width': 420, 'height': 260}  # pixels
-_FOREST_WIDTH = 320  # beside long names, so that a page need not shrink the letters
+_FOREST_WIDTH = 320  # narrower, because long names need space
 # Padding of files, for fonts with wider letters.
 _PADDING = {'left': 20, 'top': 8, 'right': 28, 'bottom': 8}
-_MAX_POINTS = 4_000  # of all lines of a figure
+_MAX_POINTS = 4_000  # maximum number of points, over all lines of a figure
 # Axis labels such as `0.001`, `200`, `1.5k`.
 _SHORT = "format(datum.value, abs(datum.value) < 1000 ? '~g' : '~s')"
 
@@ -155,7 +155,7 @@ def line_chart(
         base.mark_line().encode(strokeDash=alt.StrokeDash('line:N', scale=dashes)),
         whole.mark_rule().encode(opacity=opacity_if_alone),
         base.mark_point(filled=True, size=60).encode(opacity=opacity_if_alone),
-        # Invisible points show the tooltip near a line.
+        # Invisible points, so that tooltips appear near a line.
         base.mark_point(size=250, opacity=0, tooltip=True),
         **_SIZE,
     )

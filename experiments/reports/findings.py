@@ -88,7 +88,7 @@ def margins(study: Study) -> dict[str, float]:
     sweep = study.sweep
     found = {}
     if not study.decides:
-        return found  # it is declared for another score
+        return found  # the margin is declared for another score
     for arm, by_seeds in study.scores().items():
         margin = planning.margin(sweep, fmean(by_seeds.values()))
         if margin is not None:

@@ -26,7 +26,7 @@ _PREAMBLE = '% In the preamble: \\usepackage{booktabs}\n'
 _CAPITALS = {'bleu': 'BLEU', 'chrf': 'chrF', 'ter': 'TER'}
 _METRICS = re.compile(rf'\b({"|".join(_CAPITALS)})\b')
 _MAX_DECIMALS = 6
-_BYTES = ', bytes'  # suffix of a column name: values are shown in gigabytes
+_BYTES = ', bytes'  # suffix of columns whose values are formatted in gigabytes
 
 
 Form = Callable[[Any], str]
@@ -114,7 +114,7 @@ def _spread(value: Spread, form: Form) -> str:
     if not sd:
         return form(mean)
     if form is console.cell:
-        # Both have the decimals of the deviation's first two digits.
+        # The mean gets as many decimals as the deviation's first two digits.
         form = console.number_form(_decimals(sd, digits=2))
     return f'{form(mean)} ± {form(sd)}'
 

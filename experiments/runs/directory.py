@@ -25,9 +25,9 @@ NEW = 'begins'
 RESUMABLE = 'resumes'
 EXTENDED = 'goes further'
 COMPLETE = 'has ended'
-# Raising one of these limits trains an existing run for longer.
+# Limits that can be raised to train an existing run for longer.
 _LENGTH_FIELDS = ('train.steps', 'train.epochs')
-# A run can resume with other values of these: they change its result by rounding only.
+# Fields that may differ when a run resumes: they change its result only by rounding.
 _NEUTRAL_FIELDS = ('mesh.', 'train.hooks')
 # Files that a new run would overwrite.
 _OVERWRITTEN = (RESULT, 'metrics.jsonl', 'tokenizer.model', 'checkpoints')
@@ -68,7 +68,7 @@ def check_directory(path: Path, config: Config) -> str:
     """
     there = state(path, config)
     reason = storage.obstacle(path)
-    if reason and there != COMPLETE:  # a finished run is only shown
+    if reason and there != COMPLETE:  # showing a finished run writes nothing
         raise UserError(
             f'{path}: cannot be written, {reason}. Choose another --workdir.'
         )

@@ -48,7 +48,7 @@ def _processor() -> dict[str, Any]:
         cpu = CPUINFO.read_text(encoding='utf-8', errors='replace')
     names = re.findall(r'^model name\s*: (.*)', cpu, re.MULTILINE)
     names.append(platform.processor() or platform.machine())
-    # 'flags' on x86, 'Features' on ARM.
+    # The key is 'flags' on x86, 'Features' on ARM.
     flags = re.findall(r'^(?:flags|Features)\s*: (.*)', cpu, re.MULTILINE)
     words = ' '.join(flags[:1]).split()
     vectors = set(filter(VECTORS.fullmatch, words))
@@ -126,7 +126,7 @@ def _digests(modules: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def _git_commit() -> dict[str, Any] | None:
     """Returns this code's commit, and whether files differ; None outside a checkout."""
-    # This file may be installed inside another project's checkout, so ask about itself.
+    # It may be installed inside another project's checkout, so ask about this file.
     if _git('ls-files', '--error-unmatch', Path(__file__).name) is None:
         return None
     # Untracked files, such as a user's sweep, don't change this code.

@@ -12,7 +12,7 @@ from pathlib import Path
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _ARENA_MAX = -8
-_UNREACHABLE = 1 << 30  # so large that neither limit is reached
+_UNREACHABLE = 1 << 30  # a limit that is never reached
 
 
 def release_freed() -> None:
@@ -43,7 +43,7 @@ class Peak:
     """
 
     def __init__(self) -> None:
-        release_freed()  # what earlier runs left
+        release_freed()  # memory that earlier runs freed
         self._initial_peak = _peak_of_devices() or 0
         with contextlib.suppress(OSError):
             Path('/proc/self/clear_refs').write_text('5', encoding='ascii')

@@ -21,7 +21,7 @@ LEVEL = 0.05
 POWER = 0.8  # the power that defines the minimum detectable difference
 _BOOTSTRAPS = 2_000
 _PERMUTATIONS = 9_999
-_POINTS = 15  # binary logarithm of the number of an integral's points
+_POINTS = 15  # log2 of the number of points of an integral
 
 Scores = Mapping[str, Mapping[Any, float]]  # by arm and seed; runs may be missing
 Pair = tuple[str, str]

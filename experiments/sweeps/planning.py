@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from experiments.sweeps import analysis
 
 _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
-_GIVE_UP_RATIO = 2.0  # times the wanted half-width, after all seeds
+_GIVE_UP_RATIO = (
+    2.0  # stop early if all seeds would exceed the target half-width by this factor
+)
 Overrides = Mapping[str, Any]
-Values = Mapping[str, Any]  # arm → the value it is reported with
+Values = Mapping[str, Any]  # arm → its chosen value of the tuned field
 
 
 def load(path: str | Path) -> Sweep:

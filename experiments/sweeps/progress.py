@@ -14,8 +14,8 @@ from experiments.runs import reading
 from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
 
-_SIMILAR_RATIO = 4.0  # factor between the FLOPs of steps
-_SQUARE = 512  # rows of the timed product
+_SIMILAR_RATIO = 4.0  # maximum ratio between the FLOPs of similar steps
+_SQUARE = 512  # size of the matrix product that estimates the speed
 
 
 def heading(sweep: Sweep) -> str:
@@ -27,7 +27,7 @@ def heading(sweep: Sweep) -> str:
         trials = len(sweep.trials) // arms
         tried = console.count_noun(trials, 'trial')
         runs = f'{runs}, after {tried} of {sweep.tune.field} per arm'
-    # Only planned runs know the direction of a metric.
+    # Only planned runs know whether higher scores are better.
     measure = sweep.all_runs[0].measure
     decides = f'{sweep.measure}, {measure.direction}'
     if sweep.further:

@@ -46,7 +46,7 @@ def make_all(sweep: Sweep, index: int, workers: int) -> None:
             make_runs(new, index, workers, program_cache)
             seen.update(run.path for run in new)
         elif not sweep.ended and reading.RUNNING in statuses:
-            time.sleep(1)  # another worker's result decides
+            time.sleep(1)  # wait for the result of another worker
         else:
             return
 

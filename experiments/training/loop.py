@@ -60,11 +60,13 @@ class Trainer:
         self.step = 0
         self.progress = Progress(setup.pairs.digest)
         self.scores: dict[int, float] = {}
-        self._log = MetricsLog(None)  # opened when the step is known
+        self._log = MetricsLog(None)  # replaced once the step is known
         self._peak = memory.Peak()
         self._hooks = hooks.Hooks(setup.hooks if processes.is_first() else {})
         self._compiled_steps: dict[tuple[int, ...], Callable[..., Any]] = {}
-        self._unreported_step: int | None = None  # checkpoint that hooks don't know yet
+        self._unreported_step: int | None = (
+            None  # step of a checkpoint that hooks haven't been told about
+        )
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
             self.config.checkpoint.keep,
@@ -103,7 +105,7 @@ class Trainer:
                     state = self._make_steps(state, batches, stop)
                     self.screen.begin('saving', quiet=True)
                     self._wait_for_checkpoint()
-                # All is saved, so a signal can end the process.
+                # Everything is saved, so a signal may end the process from here on.
                 self._evaluate(state)
         return state
 
@@ -184,7 +186,7 @@ class Trainer:
         if checkpoint is None and self.setup.warm_start:
             origin = self.setup.warm_start.record['run']
             base.save(self.path, state.params, self._base_paths, origin)
-            # Once this checkpoint exists, the source run is no longer needed.
+            # With this checkpoint, the run doesn't need the source run any more.
             self._save(state)
         self._wait_for_checkpoint()
         return state

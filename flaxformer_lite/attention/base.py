@@ -139,9 +139,9 @@ class Attention(Checked, nn.Module):
             scores_BHTS += bias_BHTS
         scores_BHTS = tap(self, '../scores', scores_BHTS, 'BHTS')
         weights_BHTS = self.weights(scores_BHTS, mask_BHTS)
-        # A changed pattern must not read padding, later tokens or other hypotheses.
+        # An intervention on the pattern must not read masked keys.
         weights_BHTS = tap(self, '../pattern', weights_BHTS, 'BHTS', mask_BHTS)
-        # Unlike taps, this leaves the scan of a recurrent decoder.
+        # Unlike a tap, `sow` works inside the scan of a recurrent decoder.
         self.sow('intermediates', 'weights', weights_BHTS)
         return weights_BHTS
 

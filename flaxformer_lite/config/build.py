@@ -130,7 +130,7 @@ class Parts:
         layers = self._layers[: sizes.num_layers]
         blocks = tuple(Parts([layer])._block(role, sizes) for layer in layers)
         self._check_streams(role, blocks)
-        # Twice, because the blocks repeat as a whole: their period divides them.
+        # The stack repeats its blocks, so find the period of two repetitions.
         return blocks[: variants.shortest_period(blocks * 2)]
 
     def _check_streams(self, role: Role, blocks: tuple[Block, ...]) -> None:
@@ -157,7 +157,7 @@ class Parts:
                     'cannot vary by layer. Use rotary, shaw, transformer_xl or none '
                     'in a pattern.'
                 )
-        # They act inside each attention, so the stack needs none.
+        # These positions act inside each attention, so the stack doesn't add any.
         return variants.make('positions', 'none', sizes=sizes)
 
     def _embedding_norm(self, role: Role) -> Any:
@@ -238,7 +238,7 @@ class Parts:
         return MultiHeadAttention(
             sizes=sizes,
             core_attention=core_attention,
-            # A separate object: sharing the stack's module would share its weights.
+            # A separate module, because sharing the stack's would share its weights.
             positions=self._make('positions', role, sizes=sizes),
             dense=self.dense(role),
             head_dropout=self._head_dropout(),

@@ -44,7 +44,7 @@ class Dataclass(Protocol):
 # A component's text; in Python also its class, an object of it, or a `Component`.
 Spec = str | type | Dataclass
 
-# The packages of this project.
+# Top-level packages of this project.
 OWN_PACKAGES = (
     'flaxformer_lite',
     'experiments',

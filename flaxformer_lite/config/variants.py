@@ -18,7 +18,7 @@ PROCESSORS = Folder(
     'flaxformer_lite.decoding.processors', 'Processor', lists=True, may_be_empty=True
 )
 
-# Arguments that `build` passes to every class of a kind. Others are the user's.
+# Arguments that `build` passes to every class of a kind. Specs set the others.
 BUILD_ARGS = {
     'attention': (),
     'positions': ('sizes',),

@@ -44,7 +44,7 @@ def decode_functions(
         state = model.apply(variables, source_BS, method='prefill')
 
     def decode_step(token_BN, state, beam):
-        # Names may be those of the prefill alone.
+        # Some names occur only in the prefill.
         step = InterventionObserver(interventions, state.row_B, prefill.seen)
         with observed_by(step):
             logits_BNV, new = model.apply(

@@ -182,7 +182,7 @@ class ScannedStack(Stack):
         keep = self.layer_drop.keep(self.num_layers)
         if keep is not None:
             keep = keep.reshape(self.num_periods, -1, *keep.shape[1:])
-        # The number of the first layer of each turn.
+        # The index of the first layer of each period.
         first = jnp.arange(0, self.num_layers, len(self.blocks))
         others = encoder_kv, old, keep, context, beam
         published = self._initial_published(*x_BTD.shape[:2])

@@ -328,7 +328,7 @@ class EntityEncoder(nn.Module):
 
 def _call(layer, scope, x_BTD, context, *arguments):
     """Returns the layer's output, its cache, and what it and earlier layers publish."""
-    # Here rather than in blocks: a block could omit it and count padding.
+    # The stack, not its blocks, masks padding, because a user's block might forget it.
     with padding_known(context.valid_BT), running_layer(scope) as published:
         x_BTD = tap(layer, 'resid_pre', x_BTD)
         y_BTD, cache = layer(x_BTD, context, *arguments)

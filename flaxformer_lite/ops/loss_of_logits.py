@@ -27,7 +27,7 @@ CHUNK_ON_CPU = 512
 # Elsewhere, a chunk's products, 6 N V D operations, must hide reading and writing the
 # float32 V × D gradient, 8 V D bytes. Accelerators do 200 to 300 bfloat16 operations
 # per byte of memory traffic. N = 512 rows would wait for memory almost as long as they
-# compute; N = 4096 rows wait a tenth of that. With a vocabulary of 37,000, the logits
+# compute; N = 4096 rows wait a tenth as long. With a vocabulary of 37,000, the logits
 # of a chunk take 0.6 GB.
 CHUNK_ELSEWHERE = 4096
 # Accelerators multiply tiles. XLA would otherwise pad the operands of each product in a

@@ -66,7 +66,7 @@ def model_findings(model: Model, quick: bool = False) -> list[Finding]:
     found = models.examine(separate, variables, quick)
     results = models.findings(found, all_counts=not quick)
     if quick or broken(results):
-        return results  # other forms would fail as well
+        return results  # the other forms would fail too
     results.append(models.first_values(separate))
     rounded = forms.in_bfloat16(separate)
     results.append(_in_bfloat16(rounded, variables))

@@ -22,7 +22,7 @@ from flaxformer_lite.testing.parts import small_model
 from flaxformer_lite.training.batch import make_batch
 
 LENGTH = 7  # maximum target length, including the end token
-SHAPE = (3, 2, rows.VOCAB_SIZE)  # of the processors' logits
+SHAPE = (3, 2, rows.VOCAB_SIZE)  # shape of the processors' logits
 ROUNDING = 1e-4
 
 
@@ -132,7 +132,7 @@ def _changed(found: DecodeResult, alone: list[DecodeResult]) -> Iterator[str]:
 def processor_findings(processor: Processor) -> list[Finding]:
     keys = jax.random.split(jax.random.key(0), 3)
     logits_BNV = jax.random.normal(keys[0], SHAPE)
-    first = 3  # not a special token
+    first = 3  # the first id that isn't a special token
     tokens = functools.partial(
         jax.random.randint, shape=(*SHAPE[:2], LENGTH), minval=first, maxval=SHAPE[2]
     )

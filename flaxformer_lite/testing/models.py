@@ -18,7 +18,7 @@ from flaxformer_lite.training.train_step import init_variables
 
 # These programs run for milliseconds, and optimization dominates compile time.
 UNOPTIMISED: Any = {'xla_backend_optimization_level': 0}
-MIN_EFFECT = 1e-3  # of a token on its own logits, which are about 1
+MIN_EFFECT = 1e-3  # minimum effect of a token on its own logits, which are about 1
 
 
 class ModelOutputs(NamedTuple):

@@ -88,7 +88,7 @@ def as_run(name: str, untrained: Tokenizer) -> Path | None:
         source, target = untrained.base_languages
     found = checkpoint(name)
     owner, _, rest = name.partition('/')
-    # A later version may convert it otherwise.
+    # Later versions may convert it differently.
     version_suffix = '-'.join([found.name, str(load.VERSION), source, target]).rstrip(
         '-'
     )
@@ -148,7 +148,7 @@ def model_card(name: str, run: Run) -> str:
     scored = run.evaluations
     directions = [x['direction'] for x in scored.values() if 'direction' in x]
     codes = {code for x in directions for code in re.split('[-+]', x)}
-    # The Hub rejects a card whose languages are no ISO 639 codes.
+    # The Hub rejects cards with languages other than ISO 639 codes.
     languages = sorted({x.split('_')[0].lower() for x in codes if _is_language(x)})
     header = {
         'library_name': 'transformers',

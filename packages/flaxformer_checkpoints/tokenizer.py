@@ -340,7 +340,7 @@ class HuggingfaceTokenizer(Tokenizer):
         found = dataclasses.replace(super().open(path), path=str(folder))
         for name, sha256 in found._fields['sums'].items():
             file = folder / name
-            # Another name could lead `save` out of the directory of a run.
+            # Other names could make `save` write outside the run's directory.
             if not storage.is_file_name(name):
                 raise UserError(
                     f'{folder} is damaged ({name!r} is not a file name). '

@@ -18,12 +18,12 @@ from flaxformer_explain.gold_scores import Maps, pool
 from flaxformer_lite import introspection
 from flaxformer_lite.training.batch import Batch
 
-_MIN_LENGTH = 16  # tokens
-_MIN_ROWS = 8  # words
-_STEPS = 20  # of integrated gradients
+_MIN_LENGTH = 16  # minimum padded length, in tokens
+_MIN_ROWS = 8  # minimum number of rows: words scored at once
+_STEPS = 20  # steps of integrated gradients
 _EMBEDDINGS = ['*/embed']
 
-# Attention and rollout, then what a word's log-probability owes to each token.
+# Attention-based methods, then methods that attribute log-probabilities to tokens.
 METHODS = {
     'attention': 'Weights of the step that writes a word, averaged over the heads.',
     'rollout': 'Attention rollout (Abnar and Zuidema 2020).',

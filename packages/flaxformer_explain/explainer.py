@@ -32,9 +32,9 @@ from flaxformer_lite.training.batch import (
     source_and_inputs,
 )
 
-MOST_TOKENS = 64  # of a source, including EOS
-ALTERNATIVES = 8  # for each token of a translation
-_MIN_LENGTH = 32  # tokens
+MOST_TOKENS = 64  # maximum source length, including EOS
+ALTERNATIVES = 8  # alternatives to each token of a translation
+_MIN_LENGTH = 32  # minimum padded length, in tokens
 _NO_EDITS: Mapping[str, Any] = MappingProxyType({})
 
 

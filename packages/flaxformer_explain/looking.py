@@ -21,7 +21,7 @@ KINDS = {
 }
 _TITLES = 'query', 'key'
 _END = '</s>'
-_OVERVIEW_SIZE = 90  # pixels of a head among others
+_OVERVIEW_SIZE = 90  # pixels of a head in the overview
 _CELL = 18  # pixels of a labelled cell
 
 
@@ -58,7 +58,7 @@ def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
             queries, keys = (
                 [*read, *written],
                 [*read, *target_pieces],
-            )  # one stack reads both
+            )  # one stack reads both source and target
         if kind == CROSS:
             keys = read
         weights = [np.asarray(layer[0]) for layer in layers]

@@ -192,7 +192,7 @@ def _verbs(clause: Clause, inverted: bool) -> tuple[Word, list[Word]]:
     return Word(''), [*middle, finite, *rest]
 
 
-# ---- What follows the verb -----------------------------------------------------------
+# ---- After the verb ------------------------------------------------------------------
 
 
 def _adverbial(part: Prepositional | Adverb) -> list[Word]:

@@ -38,7 +38,7 @@ from parallel_grammar.syntax import (
 )
 from parallel_grammar.tagged import Unit, Word
 
-# What decides the form or place of a German word: the rules of `Decision`.
+# The rules of `Decision`, which determine the form or place of a German word.
 PHENOMENA = {
     'verb agreement': 'The finite verb agrees with the subject in person and number.',
     'reflexive': 'The reflexive pronoun agrees with a pronoun that is the subject.',

@@ -125,7 +125,7 @@ def relative(rng: Rng, noun: Noun, plural: bool) -> Clause:
     )
 
 
-# ---- Speaking on of what was named ---------------------------------------------------
+# ---- References to earlier phrases ---------------------------------------------------
 
 
 class Antecedent(NamedTuple):

@@ -52,7 +52,7 @@ def _with_front(rng: Rng, main: Clause) -> Clause:
     return main
 
 
-# ---- All of them ---------------------------------------------------------------------
+# ---- All sentences -------------------------------------------------------------------
 
 KINDS = {
     statement: 22,

@@ -107,7 +107,7 @@ def _worker(rng: Rng, subject: Nominal) -> NounPhrase | None:
     )
 
 
-# ---- What there is, and the weather --------------------------------------------------
+# ---- Existence and weather -----------------------------------------------------------
 
 _SEEN = nouns_of('person animal goods plant food')
 _SINGLE = {'a': 75, 'no': 25}

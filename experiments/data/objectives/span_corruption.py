@@ -32,7 +32,7 @@ class SpanCorruption(Objective):
             return row, []
         kept = len(row) - noise
         count = max(1, round(noise / self.mean_span))
-        # At most the number of kept ids: then the target is no longer than the text.
+        # At most the number of remaining ids, so the target isn't longer than the text.
         count = min(count, kept, len(self.marks))
         spans = _parts(noise, count, rng)
         gaps = _parts(kept + 2, count + 1, rng)

@@ -34,7 +34,7 @@ from flaxformer_lite.models.base import Model
 # Maximum difference of logits due to a family's ε: absolute, or relative to the
 # largest. A trained pre-norm run had 6e-5, and all of 500 translations were identical.
 _TOLERANCE, _SHARE = 1e-4, 1e-4
-# Minimum of the tokens that Transformers generates by default.
+# Minimum of `max_length`, the number of tokens that Transformers generates by default.
 _MIN_MAX_LENGTH = 512
 _TOKENIZER = 'tokenizer_config.json'
 _SPACE = '▁'

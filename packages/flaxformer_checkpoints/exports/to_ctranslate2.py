@@ -218,7 +218,7 @@ def _stack_spec(stack: Any, params: Params, rows: int) -> Any:
             layer.self_attention, block.self_attention, ours['self_attention']
         )
         if _is(positions, 'T5Positions'):
-            # Every layer names the one table of the stack.
+            # All layers refer to the stack's single table.
             _fill_biases(layer.self_attention, positions, params['positions'])
         norms = [layer.self_attention.layer_norm]
         if block.cross_attention is not None:
@@ -286,7 +286,7 @@ def _fill_attention(theirs: Any, attention: Any, params: Params) -> None:
 
 def _fill_query_key_norm(theirs: Any, core: Any, params: Params) -> None:
     if not core.query_key_norm:
-        # Their decoder gives both of its attentions the norms, or none.
+        # CTranslate2's decoder has these norms in both attentions or in neither.
         theirs.__dict__.pop('q_norm', None)
         theirs.__dict__.pop('k_norm', None)
         return

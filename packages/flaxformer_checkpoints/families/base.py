@@ -140,7 +140,7 @@ def in_layers(
     }
 
 
-# They change results only by rounding, or only the initial parameters.
+# Fields that affect only rounding or initial parameters, so families ignore them.
 RUNTIME_FIELDS = ('dtype', 'init', 'scan_layers')
 
 

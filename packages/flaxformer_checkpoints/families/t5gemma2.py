@@ -85,7 +85,7 @@ class T5Gemma2(T5Gemma):
         'tie_word_embeddings': True,
         **{f'{stack}.attention_bias': False for stack in _STACKS},
         **{f'{stack}.attn_logit_softcapping': None for stack in _STACKS},
-        # The query and key norms use it, too.
+        # The query and key norms have the same ε.
         **{f'{stack}.rms_norm_eps': 1e-6 for stack in _STACKS},
     }
     arrays = {

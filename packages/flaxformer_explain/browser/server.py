@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from flaxformer_explain.explainer import Explainer
 
 ADDRESS = '127.0.0.1'
-BEAMS = (1, 2, 4, 8)  # choices in the page
+BEAMS = (1, 2, 4, 8)  # the page's choices
 MOST_CHARACTERS = 400  # per sentence
 MOST_BYTES = 20_000  # per question
 MOST_QUESTIONS = 20  # per second
 MOST_SECONDS = 10  # to receive a request
-_MAX_DIGITS = 9  # of a length
+_MAX_DIGITS = 9  # digits of a Content-Length
 _DISCONNECTED = (ConnectionError, TimeoutError)
 _JSON = 'application/json'
 _KINDS = [int, str, int, dict, str, int]

@@ -76,7 +76,7 @@ def logit_attribution(
         logit_BT = _logit(factors, tokens_BT)
         if others_BT is not None:
             logit_BT -= _logit(factors, others_BT)
-        # A position's logit depends only on the shifts of that position.
+        # Logits depend only on shifts of the same position.
         return logit_BT.sum(), logit_BT
 
     shifts = {name: jnp.zeros_like(values[name].value) for name in cut}
