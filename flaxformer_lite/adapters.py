@@ -36,7 +36,7 @@ def frozen_paths(model: Model, params: Any) -> frozenset[str]:
     if len(frozen) == len(paths):
         first, *_, last = sorted(x[:-7] for x in paths if x.endswith('/kernel'))
         raise ValueError(
-            'model.dense puts an adapter on no matrix. The matrices are '
+            'model.dense: the pattern matches no weight matrix. Choose from '
             f'{first}, …, {last}.'
         )
     return frozen

@@ -117,7 +117,7 @@ def silence_orbax() -> None:
     absl_logger.addFilter(lambda line: 'orbax' not in line.pathname)
     late = 'exception was never retrieved'
     logging.getLogger('asyncio').addFilter(lambda line: late not in line.getMessage())
-    # After its first error, Orbax closes the event loop and leaves coroutines unawaited.
+    # After its first error, Orbax closes the event loop with coroutines unawaited.
     unread = r'coroutine .* was never awaited'
     warnings.filterwarnings('ignore', unread, category=RuntimeWarning)
     printing = sys.unraisablehook

@@ -97,7 +97,8 @@ class Batches:
                 f'batch.tokens={tokens} is less than one batch: '
                 f'batch.rows_multiple={rows_multiple} × {lengths[-1]} tokens × '
                 f'train.accumulate={accumulate}. Set it to at least {least}, or lower '
-                f'one of these or batch.max_length={max_length}.'
+                'batch.rows_multiple, train.accumulate or '
+                f'batch.max_length={max_length}.'
             )
         self.planned_shapes = [
             (tokens // length // multiple * multiple, length) for length in lengths

@@ -64,7 +64,7 @@ def resolve(component: Component) -> Component:
         if name not in of_optax:
             raise
         reason = ' '.join(str(error).split())
-        raise UserError(f'optimizer.name={name}: optax refuses it: {reason}') from None
+        raise UserError(f'optimizer.name={name}: optax rejects it: {reason}') from None
     return component
 
 

@@ -35,8 +35,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         'several processes', 'found by itself under Slurm, Open MPI and on TPU pods'
     )
     flags.add_argument('--coordinator', help='host:port of the first process')
-    flags.add_argument('--processes', type=int, help='how many there are')
-    flags.add_argument('--process', type=int, help='which of them this is, from 0 on')
+    flags.add_argument('--processes', type=int, help='number of processes')
+    flags.add_argument('--process', type=int, help='index of this process, from 0')
 
 
 def initialize(args: argparse.Namespace) -> None:

@@ -35,14 +35,17 @@ class _Selection(NamedTuple):
         if self.tokens is not None:
             if where.positions_BT is None:
                 raise ValueError(
-                    f'tokens: {where.name} has no positions. Leave it out.'
+                    f'tokens: {where.name} has no positions. Leave tokens out.'
                 )
             chosen &= _expand_axes(
                 jnp.isin(where.positions_BT, self.tokens), 'BT', axes
             )
         if self.steps is not None:
             if where.step_BT is None:
-                raise ValueError(f'steps: {where.name} is of the source. Leave it out.')
+                raise ValueError(
+                    f'steps: {where.name} is an activation of the encoder, which runs '
+                    'once. Leave steps out.'
+                )
             chosen &= _expand_axes(jnp.isin(where.step_BT, self.steps), 'BT', axes)
         return jnp.where(chosen, new.astype(value.dtype), value)
 

@@ -483,7 +483,7 @@ def _check_new(
             raise UserError(f'{where}{folder} has {code!r}. Leave it out.')
         if not re.fullmatch('[A-Za-z]+(_[A-Za-z]+)*', code):
             raise UserError(
-                f'{where}{code!r} must be of letters, with underscores between them.'
+                f'{where}{code!r} must consist of letters and single underscores.'
             )
         if code in pieces:
             raise UserError(

@@ -149,7 +149,7 @@ class Explainer:
         end = self._model.special_tokens.eos
         results = [ids for ids, _ in trace.result.of_row(end, 0)]
         if not results:
-            raise UserError('the logits are NaN, so there is no translation.')
+            raise UserError('the logits are NaN. Choose another checkpoint.')
         return results
 
     def _encode(self, text: str) -> list[int]:

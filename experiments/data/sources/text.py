@@ -141,8 +141,8 @@ def read_set(
         further = tuple(lines(file))
         if len(further) != size:
             raise UserError(
-                f'data: {file} has {len(further):,} lines and the set '
-                f'{size:,}. Line n must translate line n of the source.'
+                f'data: {file} has {len(further):,} lines but the set has {size:,}. '
+                'Line n must translate line n of the source.'
             )
         columns.append(further)
     found = []

@@ -176,8 +176,8 @@ def _own_features(tfds: Any) -> Iterator[None]:
     def cls_from_name(cls: Any, name: str) -> Any:
         if not name.startswith('tensorflow_datasets.'):
             raise ValueError(
-                f'features.json names the feature class {quote(name)}, which is not of '
-                'TFDS and whose module would be imported. Prepare the set with '
+                f'features.json names the feature class {quote(name)}, which is not '
+                'part of TFDS, and whose module would be imported. Prepare the set with '
                 "TFDS's own features"
             )
         return original(cls, name)

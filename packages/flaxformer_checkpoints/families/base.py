@@ -148,7 +148,7 @@ class _PublishedConfig(dict[str, Any]):
     """Their config; a missing field raises ValueError with its name."""
 
     def __missing__(self, name: str) -> Any:
-        raise ValueError(f'there is no {name}')
+        raise ValueError(f'{name} is missing')
 
 
 def _eos_token(given: Any) -> Any:

@@ -80,9 +80,11 @@ class Weights:
         """
         array = self._file_by_name[name].get_tensor(name)
         if array.dtype.kind in 'biu':
-            raise ValueError(f'{name} holds {array.dtype}, and no weights')
+            raise ValueError(
+                f'{name} has dtype {array.dtype}; expected a floating-point array'
+            )
         if array.size and not _is_finite(array):
-            raise ValueError(f'{name} holds NaN or infinite numbers')
+            raise ValueError(f'{name} contains NaN or infinite numbers')
         return array
 
 
@@ -100,7 +102,8 @@ def _files(folder: Path) -> Iterator[Path]:
         of_name = _read_json(folder / INDEX).get('weight_map')
         if not _is_map_of_names(of_name):
             raise ValueError(
-                f'{folder / INDEX} has no weight_map, from names of arrays to files'
+                f'{folder / INDEX} lacks weight_map, the mapping from array names to '
+                'files'
             )
         return (folder / Path(name).name for name in sorted(set(of_name.values())))
     pickled = sorted(path.name for path in folder.glob('*.bin'))
@@ -110,7 +113,7 @@ def _files(folder: Path) -> Iterator[Path]:
             'because unpickling can run any program. If you trust them, write '
             f'{WEIGHTS} with `{_convert(folder)}`.'
         )
-    raise ValueError(f'{folder} holds no weights: neither {WEIGHTS} nor {INDEX}')
+    raise ValueError(f'{folder} lacks weights: neither {WEIGHTS} nor {INDEX} exists')
 
 
 def _is_map_of_names(value: Any) -> TypeGuard[dict[str, str]]:
