@@ -177,8 +177,8 @@ def _own_features(tfds: Any) -> Iterator[None]:
         if not name.startswith('tensorflow_datasets.'):
             raise ValueError(
                 f'features.json names the feature class {quote(name)}, which is not '
-                'part of TFDS, and whose module would be imported. Prepare the set with '
-                "TFDS's own features"
+                'part of TFDS, and whose module would be imported. Prepare the set '
+                "with TFDS's own features"
             )
         return original(cls, name)
 
