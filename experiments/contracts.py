@@ -98,7 +98,7 @@ def _differences(expected: Sequence[Any], found: Sequence[Any]) -> Examples:
 
 def source_findings(source: Source) -> Findings:
     train = list(itertools.islice(source.train(), PAIRS))
-    again = list(itertools.islice(source.train(), PAIRS))
+    second_pass = list(itertools.islice(source.train(), PAIRS))
     sets = {name: _pairs(found) for name, found in source.evaluation().items()}
     first = next(iter(sets), 'none')
     malformed = _matching_pairs({'training': train, **sets}, _is_malformed)
@@ -107,7 +107,7 @@ def source_findings(source: Source) -> Findings:
     return _findings(
         {
             'training has pairs': _violation_unless(bool(train), 'no pair'),
-            'every pass gives the same pairs': _differences(train, again),
+            'every pass gives the same pairs': _differences(train, second_pass),
             'text is NFC without line breaks': malformed,
             'evaluation sets and training do not overlap': trained,
             'the first set is val': is_val,
@@ -194,17 +194,17 @@ def filter_findings(make: Callable[[], Filter]) -> Findings:
     copies = [(source, source) for source, _ in train]
     blank = [(source, '') for source, _ in train]
 
-    def passed(pairs):
+    def filter_pairs(pairs):
         part = make()
         return [pair for pair in pairs if part.keeps(*pair)]
 
     pairs = [*train, *copies, *blank, *train]
-    first = passed(pairs)
+    first = filter_pairs(pairs)
     return _findings(
         {
             'some pairs are kept': _violation_unless(bool(first), 'no pair'),
-            'every pass keeps the same pairs': _differences(first, passed(pairs)),
-            'filtering twice changes nothing': _differences(first, passed(first)),
+            'every pass keeps the same pairs': _differences(first, filter_pairs(pairs)),
+            'filtering twice changes nothing': _differences(first, filter_pairs(first)),
         }
     )
 
@@ -301,14 +301,14 @@ def metric_findings(metric: Metric) -> Findings:
     score, *of_each = _scores(metric, OUTPUTS)
     best, *best_of_each = _scores(metric, PERFECT)
     blank, *blank_of_each = _scores(metric, BLANK)
-    again = metric.score(OUTPUTS[::-1], REFERENCES[::-1], SOURCES[::-1])
+    in_reverse = metric.score(OUTPUTS[::-1], REFERENCES[::-1], SOURCES[::-1])
     numbers = [score, best, blank, *of_each, *best_of_each, *blank_of_each]
     are_finite = all(map(math.isfinite, numbers))
     is_best = metric.rank(best) > metric.rank(score)
     is_no_better = metric.rank(blank) <= metric.rank(score)
-    is_same = math.isclose(score, again, abs_tol=ROUNDING)
+    is_same = math.isclose(score, in_reverse, abs_tol=ROUNDING)
     found = (
-        f'scores: translations {score:g}, in another order {again:g}, references '
+        f'scores: translations {score:g}, in another order {in_reverse:g}, references '
         f'{best:g}, blank {blank:g}'
     )
     return _findings(

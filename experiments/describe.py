@@ -155,9 +155,11 @@ def _facts(costs: Costs) -> dict[str, str]:
         'batch': f'{batch["rows"]:,} × {batch["length"]:,} = {tokens:,} tokens',
         'FLOPs per batch': f'{flops / 1e12:,.4g} × 10¹²',
     }
-    again = costs['recomputed']['flops_per_token'] * tokens
-    if again:
-        facts['rematerialized'] = f'{again / 1e12:,.4g} × 10¹² FLOPs per batch'
+    recomputed_flops = costs['recomputed']['flops_per_token'] * tokens
+    if recomputed_flops:
+        facts['rematerialized'] = (
+            f'{recomputed_flops / 1e12:,.4g} × 10¹² FLOPs per batch'
+        )
     for name, size in costs['bytes'].items():
         facts[name] = _megabytes(size)
     device = dict(costs['device'])

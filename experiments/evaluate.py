@@ -49,15 +49,15 @@ def main() -> None:
             source = _select_files(pairs, source, run.tokenizer)
         else:
             _check_texts(args.workdir, chosen, source)
-        usual = run.config.evaluation
+        defaults = run.config.evaluation
         evaluation = dataclasses.replace(
-            usual,
-            decode=args.decode or usual.decode,
-            metrics=args.metrics or usual.metrics,
+            defaults,
+            decode=args.decode or defaults.decode,
+            metrics=args.metrics or defaults.metrics,
         )
         if not args.metrics:
-            user_modules.check_commands(usual.metrics, args.workdir, args.trust_code)
-        is_same_decode = evaluation.decode == usual.decode
+            user_modules.check_commands(defaults.metrics, args.workdir, args.trust_code)
+        is_same_decode = evaluation.decode == defaults.decode
         saves = is_same_decode and not args.source and not args.dtype
         objective = registries.make('objective', run.config.objective, pieces=())
         targets = [target for _, target in source.directions()]
@@ -81,7 +81,7 @@ def main() -> None:
     print(f'{args.workdir}, average of checkpoints {steps}')
     print(scores.table(found))
     if not is_same_decode:
-        print(f'not saved: --decode differs from the run, {usual.decode}')
+        print(f'not saved: --decode differs from the run, {defaults.decode}')
     if args.dtype:
         print("not saved: --dtype replaces the run's")
 
@@ -140,8 +140,8 @@ def _select_files(pairs: 'Pairs', data: 'Source', tokenizer: 'Tokenizer') -> 'So
     for text, _ in pairs:
         known = tokenizer.direction(text)
         tag = text.partition(' ')[0]
-        usual = (data.source, data.target)
-        directions |= dict.fromkeys([known] if known else by_tag.get(tag, [usual]))
+        default = (data.source, data.target)
+        directions |= dict.fromkeys([known] if known else by_tag.get(tag, [default]))
     files = Source()
     files.source, files.target = [
         '+'.join(dict.fromkeys(side)) for side in zip(*directions, strict=True)

@@ -212,9 +212,9 @@ def _compare(args: Any) -> None:
     elif args.out is not None:
         print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
     elif args.csv:
-        of_each = [Arm(str(run.path), (run,)) for run in runs]
+        run_arms = [Arm(str(run.path), (run,)) for run in runs]
         fields = arms.differing_fields(runs, ())
-        table = overview(of_each, fields, score)
+        table = overview(run_arms, fields, score)
         console.print_data(tables.as_csv(table).removesuffix('\n'))
     else:
         print(as_table(runs, score))

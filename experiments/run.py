@@ -75,9 +75,9 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     facts = {'run': f'{path} {state}', 'data': config.data, 'steps': steps}
     print(console.facts(facts), describe.text(costs), sep='\n\n')
     spent = []
-    for beside in reading.runs_in(path.parent):
+    for sibling in reading.runs_in(path.parent):
         with contextlib.suppress(UserError):  # skip unreadable runs
-            run = reading.read_run(beside)
+            run = reading.read_run(sibling)
             if run.finished:
                 seconds = run.result['train_seconds']
                 spent.append(

@@ -229,15 +229,15 @@ def _use_workers(
 
 
 def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
-    was_running = False
+    is_waiting = False
     while not stop():
         if reading.RUNNING not in {planning.outcome(x).status for x in sweep.all_runs}:
             break
-        if not was_running:
+        if not is_waiting:
             print('waiting for runs of other processes', flush=True)
-        was_running = True
+        is_waiting = True
         time.sleep(0.5)
-    return was_running
+    return is_waiting
 
 
 def _note_unfinished(runs: Sequence[PlannedRun], folder: Path) -> int:

@@ -122,12 +122,16 @@ def generate(
     longest = source_BS.shape[1] + EXTRA_LENGTH if max_length is None else max_length
     if longest < 1:
         raise ValueError(f'max_length must be at least 1, not {max_length}')
-    every = *forced_prefix(forced_first), *as_processors(processors)
+    all_processors = *forced_prefix(forced_first), *as_processors(processors)
     limit = _shortest_limit(model, source_length_B, max_length)
-    for processor in every:
+    for processor in all_processors:
         processor.check(model.vocab_size, special_tokens, limit)
     options = DecodingOptions(
-        search, every, n_best=n_best, length=longest, special_tokens=special_tokens
+        search,
+        all_processors,
+        n_best=n_best,
+        length=longest,
+        special_tokens=special_tokens,
     )
     max_len_B = source_length_B + EXTRA_LENGTH if max_length is None else max_length
     max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)

@@ -212,10 +212,10 @@ def by_device(
     """
     mesh = jax.sharding.get_abstract_mesh()
     dividing = _sizes()
-    by = set(axes) & set(dividing)
-    if by == set(dividing):
+    manual_axes = set(axes) & set(dividing)
+    if manual_axes == set(dividing):
         # No axis is left for XLA to partition, so axes of size 1 become manual, too.
-        by = {
+        manual_axes = {
             axis
             for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
             if kind == AxisType.Auto
@@ -226,7 +226,7 @@ def by_device(
         function,
         in_specs=in_specs,
         out_specs=out_specs,
-        axis_names=by,
+        axis_names=manual_axes,
         check_vma=False,
     )
 

@@ -251,16 +251,16 @@ def settings(
     """Returns the settings of a config file with overrides, as in `load.override`."""
     file = find(path)
     config = _load(file)
-    before = flatten(config.to_dict())
+    stored_values = flatten(config.to_dict())
     if file.suffix == '.json':
         user_modules.check_stored(file.parent, trust_code)
         if 'evaluation.metrics' not in overrides:
-            stored = before['evaluation.metrics']
+            stored = stored_values['evaluation.metrics']
             user_modules.check_commands(stored, file.parent, trust_code)
     load.override(config, overrides)
     found = load.from_dict(config.to_dict())
-    changed = {k: v for k, v in found.values().items() if v != before[k]}
-    return ConfigFlags(found, _name(file), changed, before)
+    changed = {k: v for k, v in found.values().items() if v != stored_values[k]}
+    return ConfigFlags(found, _name(file), changed, stored_values)
 
 
 def _name(file: Path) -> str:
@@ -373,7 +373,7 @@ def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
         config_flags.DEFINE_config_dict(
             'config', config, flag_values=values, sys_argv=argv
         )
-        stray = values(argv)[1:]
+        unexpected = values(argv)[1:]
     except flags.IllegalFlagValueError as error:
         # Remove Python's own words: "invalid literal for int() with base 10".
         text = str(error).removesuffix(f': {error.__context__}')
@@ -382,9 +382,9 @@ def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
         raise UserError(f'{field} must be {allowed}, not {quote(value)}') from error
     except (flags.Error, ValueError) as error:
         raise UserError(str(error).removeprefix('flag ')) from error
-    if stray:
+    if unexpected:
         raise UserError(
-            f'unexpected argument {stray[0]!r}. Write values as --flag=value.'
+            f'unexpected argument {unexpected[0]!r}. Write values as --flag=value.'
         )
     return config_flags.get_override_values(values['config'])
 

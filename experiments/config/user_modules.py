@@ -113,20 +113,22 @@ def check_commands(metrics: Spec, path: Path, trust_code: bool) -> None:
 
 
 def _check_origin(module: str, run: Path, trust_code: bool = False) -> None:
-    for place in _locations(module):
-        file = Path(place.origin) if place.has_location and place.origin else None
+    for location in _locations(module):
+        file = (
+            Path(location.origin) if location.has_location and location.origin else None
+        )
         if file and file.resolve().is_relative_to(run.resolve()):
             raise UserError(
                 f'{run / load.CONFIG}: module {module} is in the run directory, where '
                 f'nothing is imported. Read {file}, then move it to the working '
                 'directory.'
             )
-        folders = place.submodule_search_locations or ()
+        folders = location.submodule_search_locations or ()
         if not trust_code and any(_contains(Path(folder), run) for folder in folders):
             move = 'move it to the working directory'
             raise UntrustedCode(
                 f'{run / load.CONFIG}: module {module} may have come with the run, '
-                f'because the package {place.name} contains the run. Read it',
+                f'because the package {location.name} contains the run. Read it',
                 f'pass --trust_code (trust_code=True in Python), or {move}',
                 move,
             )
@@ -163,6 +165,6 @@ def file_of(module: str) -> Path | None:
     """Returns the file from which a module would be imported. Imports nothing."""
     if not all(map(str.isidentifier, module.split('.'))):
         return None
-    places = list(_locations(module))
-    is_found = len(places) == len(module.split('.')) and places[-1].has_location
-    return Path(places[-1].origin or '') if is_found else None
+    locations = list(_locations(module))
+    is_found = len(locations) == len(module.split('.')) and locations[-1].has_location
+    return Path(locations[-1].origin or '') if is_found else None

@@ -74,27 +74,27 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
         run_components.tokenizer.source_features,
     )
     part = rows // accumulate, length
-    once = flops_per_token(part, run_components.model, *arguments)
-    again = 0
+    base_flops = flops_per_token(part, run_components.model, *arguments)
+    recomputed_flops = 0
     if config.train.remat != NONE:
         rematerialised = run_components.model.with_remat(config.train.remat)
-        twice = flops_per_token(part, rematerialised, *arguments)
-        again = twice['total'] - once['total']
+        rematerialized_flops = flops_per_token(part, rematerialised, *arguments)
+        recomputed_flops = rematerialized_flops['total'] - base_flops['total']
     arrays = {
         'parameters': state.params,
         'gradients': trained,
         'optimizer': state.opt_state,
     }
     tokens = rows * length
-    flops = once['total'] * tokens
+    flops = base_flops['total'] * tokens
     numbers = [getattr(config.mesh, axis) or 1 for axis in AXES]
     mesh = AbstractMesh(tuple(numbers), AXES)
     check_divides(mesh, state.params)
     return {
         'parameters': _parameters(state.params),
         'trained': _parameters(trained),
-        'flops_per_token': once,
-        'recomputed': {'flops_per_token': again},
+        'flops_per_token': base_flops,
+        'recomputed': {'flops_per_token': recomputed_flops},
         'bytes': _bytes(arrays, _SINGLE_DEVICE),
         'device': {'devices': mesh.size, **_bytes(arrays, mesh)},
         'batch': {'rows': rows, 'length': length, 'tokens': tokens},

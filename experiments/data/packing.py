@@ -162,8 +162,8 @@ def by_length(
         rows = max(1, tokens // length)
         # A small set has fewer rows. With several devices, so has the remainder of any
         # set, to give each device some rows.
-        left = len(order) if devices > 1 else len(lengths)
-        required = math.ceil(left / devices)
+        num_rows = len(order) if devices > 1 else len(lengths)
+        required = math.ceil(num_rows / devices)
         rows = devices * min(rows, power_of_two(required))
         yield (rows, length), order[:rows]
         order = order[rows:]

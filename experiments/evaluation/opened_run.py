@@ -225,8 +225,8 @@ class OpenedRun:
         # The copy shares properties that are already cached.
         _ = self.mean, self._translator, self._scorer, self._recorder
         other = copy.copy(self)
-        mine = self._interventions or {}
-        functions = as_pytree({**mine, **interventions})
+        own_functions = self._interventions or {}
+        functions = as_pytree({**own_functions, **interventions})
         everywhere = mesh.make_mesh().everywhere()
         other._interventions = jax.device_put(functions, everywhere)
         return other

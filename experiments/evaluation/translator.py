@@ -145,9 +145,9 @@ class Translator:
             decoded = pool.map(decode, batches)
             for (_, index, _), found in zip(batches, decoded, strict=True):
                 hypotheses = self._read_hypotheses(found)
-                for i, drawn in zip(index, hypotheses, strict=True):
+                for i, samples in zip(index, hypotheses, strict=True):
                     if lengths[i] > 1:
-                        results[i] = self._best_first(drawn)
+                        results[i] = self._best_first(samples)
                 done += len(index)
                 on_progress(done)
         return results

@@ -68,9 +68,9 @@ def variables(state: TrainState) -> Any:
     if averaging is None:
         return state.variables
     own = averaging.average if isinstance(averaging, Ema) else averaging.z
-    every = freezing.paths(state.params)
+    params_by_path = freezing.paths(state.params)
     # The average covers the trained parameters only.
-    frozen_paths = frozenset(every.keys() - freezing.paths(own).keys())
+    frozen_paths = frozenset(params_by_path.keys() - freezing.paths(own).keys())
     trained, frozen = freezing.split(state.params, frozen_paths)
     if not isinstance(averaging, Ema):
         shardings = jax.tree.map(lambda x: x.sharding, trained)

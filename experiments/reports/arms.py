@@ -110,8 +110,8 @@ class Study(NamedTuple):
     @property
     def bases(self) -> dict[str, str]:
         """The arm to compare each arm with: the base on the same data."""
-        of_all = dict.fromkeys([arm.name for arm in self.arms], self.base.name)
-        return of_all | self.sweep.bases(self.base.name)
+        bases = dict.fromkeys([arm.name for arm in self.arms], self.base.name)
+        return bases | self.sweep.bases(self.base.name)
 
     @property
     def by_data(self) -> 'list[Study]':

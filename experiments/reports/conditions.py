@@ -138,7 +138,7 @@ def _unasked_differences(study: Study) -> list[str]:
     base = study.base
     lines = []
     for arm in study.arms:
-        beyond = []
+        differences = []
         for field in differing_fields([*base.runs, *arm.runs]):
             if study.sweep.arms:
                 is_studied = field in study.sweep.fields
@@ -147,11 +147,11 @@ def _unasked_differences(study: Study) -> list[str]:
             if not is_studied:
                 value = arm.runs[0].config.get(field)
                 expected = base.runs[0].config.get(field)
-                beyond.append(f'{field} is {value}, not {expected}')
-        if beyond:
+                differences.append(f'{field} is {value}, not {expected}')
+        if differences:
             lines.append(
                 f'{arm.name} also differs from {base.name} in other fields: '
-                f'{"; ".join(beyond)}.'
+                f'{"; ".join(differences)}.'
             )
     return lines
 

@@ -178,8 +178,8 @@ def with_design(table: Table, margin: float | None, looks: int) -> Table:
 
 
 def _with_ranks(study: Study, table: Table) -> Table:
-    placed = ranks(study)
-    rows = [(arm, placed.get(arm), *cells) for arm, *cells in table.rows]
+    ranks_by_arm = ranks(study)
+    rows = [(arm, ranks_by_arm.get(arm), *cells) for arm, *cells in table.rows]
     arm, *columns = table.columns
     note = f'{_RANK_NOTE} {table.note}'
     return table._replace(columns=(arm, 'rank', *columns), rows=rows, note=note)
@@ -235,9 +235,9 @@ def differences(measure: Measure, contrasts: Sequence[Contrast]) -> Table:
 
 
 def arms(study: Study) -> Table:
-    placed = ranks(study)
+    ranks_by_arm = ranks(study)
     rows = [
-        (arm.name, placed.get(arm.name), arm.spread(study.measure))
+        (arm.name, ranks_by_arm.get(arm.name), arm.spread(study.measure))
         for arm in study.ranked()
     ]
     measure = str(study.measure)
@@ -271,12 +271,12 @@ def ranks(study: Study) -> dict[str, str]:
             worse[order[0]] += 1
             better[order[1]] += 1
     tested = set(chain(*[x[:2] for x in found if x.p is not None]))
-    placed = {}
+    ranks_by_arm = {}
     for names in parts:
         for name in tested.intersection(names):
             first, last = 1 + better[name], len(names) - worse[name]
-            placed[name] = f'{first}–{last}' if first < last else str(first)
-    return placed
+            ranks_by_arm[name] = f'{first}–{last}' if first < last else str(first)
+    return ranks_by_arm
 
 
 def undeclared(study: Study, contrasts: Mapping[str, Contrast]) -> dict[str, Contrast]:

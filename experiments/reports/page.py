@@ -103,22 +103,22 @@ def _nonempty(*found: Any) -> list[Any]:
 def _answer_section(study: Study, notes: Sequence[str]) -> ReportSection:
     contrasts = findings.from_base(study)
     declared = findings.declared_contrasts(study)
-    drawn = declared or list(contrasts.values())
+    shown_contrasts = declared or list(contrasts.values())
     of_arms = [findings.arms(study), findings.exploratory(study, contrasts)]
     return ReportSection(
         'Answer',
-        [*_terms(study, drawn), *findings.answer(study, declared)],
+        [*_terms(study, shown_contrasts), *findings.answer(study, declared)],
         _nonempty(
             findings.answer_table(study, contrasts, declared),
             *findings.further_answers(study),
             *(of_arms if declared else ()),
-            findings.over_sentences(study, drawn),
+            findings.over_sentences(study, shown_contrasts),
             equal_time.table(study),
             forecasts.table(study),
             designs.effects(study),
             designs.across_data(study),
         ),
-        _nonempty(_forest(study, drawn), figures.scores_over_sizes(study)),
+        _nonempty(_forest(study, shown_contrasts), figures.scores_over_sizes(study)),
         doubts=[*designs.warnings(study), *conditions.warnings(study), *notes],
     )
 

@@ -75,14 +75,14 @@ def save(path: Path, devices: Sequence[str], modules: Sequence[str] = ()) -> Non
 
     If a run resumes in another environment, `earlier` keeps the previous ones.
     """
-    now = describe(devices, modules)
-    before = reading.read_environment(path)
-    earlier = before.pop('earlier', [])
-    if before and before != now:
-        earlier.append(before)
+    current = describe(devices, modules)
+    stored = reading.read_environment(path)
+    earlier = stored.pop('earlier', [])
+    if stored and stored != current:
+        earlier.append(stored)
     if earlier:
-        now['earlier'] = earlier
-    storage.write_json(path / reading.ENVIRONMENT, now)
+        current['earlier'] = earlier
+    storage.write_json(path / reading.ENVIRONMENT, current)
 
 
 def check_modules(

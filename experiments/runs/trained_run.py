@@ -84,11 +84,11 @@ def average(
 
 def check_step(checkpoints: Checkpoints, step: int) -> None:
     """Raises UserError if a run has no checkpoint of a step."""
-    kept = checkpoints.steps()
-    if step not in kept:
+    steps = checkpoints.steps()
+    if step not in steps:
         raise UserError(
             f'step: {checkpoints.directory} has no checkpoint of step {step}. Choose '
-            f'one of {", ".join(map(str, kept))}.'
+            f'one of {", ".join(map(str, steps))}.'
         )
 
 

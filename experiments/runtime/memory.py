@@ -49,18 +49,18 @@ class Peak:
             Path('/proc/self/clear_refs').write_text('5', encoding='ascii')
 
     def bytes(self) -> int | None:
-        now = _peak_of_devices()
-        if now is None:
+        current = _peak_of_devices()
+        if current is None:
             return _peak_of_process()
-        return now if now > self._initial_peak else None
+        return current if current > self._initial_peak else None
 
 
 def _peak_of_devices() -> int | None:
     import jax
 
-    every = [device.memory_stats() or {} for device in jax.local_devices()]
+    device_stats = [device.memory_stats() or {} for device in jax.local_devices()]
     key = 'peak_bytes_in_use'
-    return max((stats[key] for stats in every if key in stats), default=None)
+    return max((stats[key] for stats in device_stats if key in stats), default=None)
 
 
 def _peak_of_process() -> int | None:

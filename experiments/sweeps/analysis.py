@@ -611,8 +611,8 @@ def over_sentences(
     effect = float(by_seed.mean())
     left_out = []
     for i in range(sentences):
-        without = differences(sums - both[:, :, i])
-        left_out.append(without.mean())
+        jackknifed = differences(sums - both[:, :, i])
+        left_out.append(jackknifed.mean())
     of_sentences = np.var(left_out) * (sentences - 1)
     of_seeds = 0.0
     freedom_of_seeds = seeds - 1
@@ -683,12 +683,12 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
     found = []
     for term in of_terms:
         others = [other for other in of_terms if not set(term) <= set(other)]
-        without, smaller = fit(others)
-        with_it, larger = fit([*others, term])
+        without_term, smaller = fit(others)
+        with_term, larger = fit([*others, term])
         own = larger - smaller
         if own == 0:
             continue  # not estimable from these arms
-        f = (without - with_it) / own / (rest / freedom)
+        f = (without_term - with_term) / own / (rest / freedom)
         p = float(stats.f.sf(f, own, freedom))
         found.append(Effect(term, (own, freedom), f, p))
     return found
@@ -729,15 +729,15 @@ def improvement(
 
     random = np.random.default_rng(0)
 
-    def drawn(runs):
+    def resample(runs):
         """Returns [1 + bootstraps, runs]: the runs, and bootstrap samples of them."""
-        again = random.choice(runs, (_BOOTSTRAPS, len(runs)))
-        return np.vstack([runs, again])
+        resampled_runs = random.choice(runs, (_BOOTSTRAPS, len(runs)))
+        return np.vstack([runs, resampled_runs])
 
     of_sets = []
     for of_base, of_system in zip(base, system, strict=True):
-        base_XR = drawn(of_base)
-        system_XR = drawn(of_system)
+        base_XR = resample(of_base)
+        system_XR = resample(of_system)
         above_XRR = system_XR[:, :, None] - base_XR[:, None]
         balance_X = np.sign(above_XRR).mean((1, 2))
         of_sets.append((balance_X + 1) / 2)

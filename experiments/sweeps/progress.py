@@ -94,26 +94,28 @@ def plan(sweep: Sweep, is_exact: bool = False) -> str:
         seconds = planning.result(run).get('train_seconds')
         if seconds is not None:
             spent.append(Work(costs.flops, costs.batch, seconds))
-    left = []
+    remaining = []
     rows = []
     for arm, runs in by_arm.items():
         of_arm = _left(sweep, arm, runs)
-        left += of_arm
+        remaining += of_arm
         rows.append(
             [arm, *_counts(sweep, arm), *_cost_cells(runs), _hours(of_arm, spent)]
         )
     columns = ['trials', 'runs'] if sweep.tune else ['runs']
     names = ['arm', *columns, 'parameters', 'FLOPs per run', 'hours left']
     lines = [console.table(names, rows)]
-    later = number_of_runs(sweep) - len(sweep.all_runs)
-    if sweep.tune is not None and later > 0:
-        lines.append(f'{console.count_noun(later, "run")} with the tuned values follow')
+    unplanned = number_of_runs(sweep) - len(sweep.all_runs)
+    if sweep.tune is not None and unplanned > 0:
+        lines.append(
+            f'{console.count_noun(unplanned, "run")} with the tuned values follow'
+        )
     if not is_exact and len(sweep.arms) > 1:
         lines.append(
             f'FLOPs of all arms are estimated from {sweep.base}, by training tokens. '
             '--costs counts those of each arm.'
         )
-    lines.append(total_cost(left, spent, sweep.all_runs[0].config.model.dtype))
+    lines.append(total_cost(remaining, spent, sweep.all_runs[0].config.model.dtype))
     return '\n'.join(lines)
 
 
@@ -224,10 +226,10 @@ class Work(NamedTuple):
         )
 
 
-def _hours(left: Sequence[Work], spent: Sequence[Work]) -> float | None:
+def _hours(remaining: Sequence[Work], spent: Sequence[Work]) -> float | None:
     """Returns the hours of the runs left; None without similar finished runs."""
     hours = 0.0
-    for work in left:
+    for work in remaining:
         similar = [x for x in spent if work.is_similar(x)]
         if not similar:
             return None
@@ -237,16 +239,16 @@ def _hours(left: Sequence[Work], spent: Sequence[Work]) -> float | None:
 
 
 def total_cost(
-    left: Sequence[Work], spent: Sequence[Work], dtype: str | None = None
+    remaining: Sequence[Work], spent: Sequence[Work], dtype: str | None = None
 ) -> str:
     """Formats the cost of the runs left: FLOPs, and hours if known.
 
     Args:
       dtype: That of a timed matrix product, without similar finished runs.
     """
-    total = sum(work.flops or 0.0 for work in left)
+    total = sum(work.flops or 0.0 for work in remaining)
     text = f'cost: {console.cell(float(total))} FLOPs'
-    hours = _hours(left, spent)
+    hours = _hours(remaining, spent)
     if hours:
         text += f', about {hours:.2g} worker hours (from similar runs)'
     elif hours is None and total and dtype is not None:

@@ -273,13 +273,13 @@ class Component:
                 )
             validation.check(argument, takes[argument], value)
         defaults = inspect.signature(self.cls).parameters
-        needed = [x for x in takes if defaults[x].default is inspect.Parameter.empty]
-        missing = [x for x in needed if x not in self.arguments]
+        required = [x for x in takes if defaults[x].default is inspect.Parameter.empty]
+        missing = [x for x in required if x not in self.arguments]
         if missing:
             pattern = rf'`({re.escape(self.name)}\(.+?\))`'
             example = re.search(pattern, self.cls.__doc__ or '')
-            such = f', such as {example[1]}' if example else ''
-            raise ValueError(f'{self.name} needs {", ".join(missing)}{such}')
+            example_text = f', such as {example[1]}' if example else ''
+            raise ValueError(f'{self.name} needs {", ".join(missing)}{example_text}')
 
     def make(self, **given: Any) -> Any:
         """Builds the object.

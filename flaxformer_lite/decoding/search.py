@@ -184,7 +184,7 @@ class Search:
         inputs = self.inputs
         batch = len(inputs.max_len_B)
         shape = batch, self.beams
-        nothing = DecodeResult(
+        empty = DecodeResult(
             tokens_BNL=jnp.full((*shape, inputs.length), inputs.padding, jnp.int32),
             scores_BN=jnp.full(shape, -jnp.inf),
             exists_BN=jnp.zeros(shape, bool),
@@ -192,9 +192,9 @@ class Search:
         # All hypotheses start equal, so only the first of each group exists.
         first_ones = slice(0, None, self._width) if self.groups > 1 else 0
         live = DecodeResult(
-            tokens_BNL=nothing.tokens_BNL,
-            scores_BN=nothing.scores_BN.at[:, first_ones].set(0.0),
-            exists_BN=nothing.exists_BN.at[:, first_ones].set(True),
+            tokens_BNL=empty.tokens_BNL,
+            scores_BN=empty.scores_BN.at[:, first_ones].set(0.0),
+            exists_BN=empty.exists_BN.at[:, first_ones].set(True),
         )
         beam = BeamState(
             step=jnp.int32(0),
@@ -207,7 +207,7 @@ class Search:
             max_len_B=jnp.minimum(inputs.max_len_B, inputs.length),
             keys_B=inputs.keys_B,
             live=live,
-            finished=nothing,
+            finished=empty,
             model=inputs.state,
         )
 

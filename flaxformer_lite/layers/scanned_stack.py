@@ -124,13 +124,13 @@ class ScannedStack(Stack):
         They are stored with an iteration axis of length 1, as in other stacks.
         """
 
-        def alone(params):
+        def unstacked(params):
             return jax.tree.map(lambda x: x[0], params)
 
         def stacked(params):
             return jax.tree.map(lambda x: x[None], params)
 
-        return self._with_parameters(function, alone, stacked)
+        return self._with_parameters(function, unstacked, stacked)
 
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam, outputs):
         if is_observed():

@@ -170,8 +170,8 @@ class Stack(Checked, nn.Module):
     def empty_cache(self, batch: int) -> tuple[CacheState, ...]:
         x_B0D = jnp.zeros((batch, 0, self.d_model))
         positions_B0 = jnp.zeros((batch, 0), jnp.int32)
-        nothing = self._keep_layers(x_B0D, positions_B0)
-        return self.init_cache(nothing, jnp.zeros((batch, 0), bool))
+        prefix = self._keep_layers(x_B0D, positions_B0)
+        return self.init_cache(prefix, jnp.zeros((batch, 0), bool))
 
     @_with_tied_params
     def _keep_layers(self, x_BTD, positions_BT):

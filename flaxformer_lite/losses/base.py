@@ -213,11 +213,11 @@ class Sum(Loss):
 
     def token_metrics(self, logits_BTV, labels_BT, *more):
         found = {}
-        for place, loss in enumerate(self.losses, 1):
+        for index, loss in enumerate(self.losses, 1):
             if _needs_logits_alone(loss):
                 metrics = loss.token_metrics(logits_BTV, labels_BT)
                 metrics[_name(loss)] = loss.token_losses(logits_BTV, labels_BT)
-                found |= _numbered(metrics, place)
+                found |= _numbered(metrics, index)
         return found
 
     def __call__(self, model, variables, batch, key=None):
@@ -226,18 +226,18 @@ class Sum(Loss):
         if any(map(_needs_logits_alone, self.losses)):
             outputs.append(super().__call__(model, variables, batch, key))
             others |= outputs[0][0].others
-        for place, loss in enumerate(self.losses, 1):
+        for index, loss in enumerate(self.losses, 1):
             if not _needs_logits_alone(loss):
                 outputs.append(loss(model, variables, batch, key))
                 sums, _ = outputs[-1]
-                others |= _numbered({**sums.others, _name(loss): sums.loss}, place)
+                others |= _numbered({**sums.others, _name(loss): sums.loss}, index)
         first, written = outputs[0]
         total = sum(sums.loss for sums, _ in outputs)
         return first.replace(loss=total, others=_shortest_names(others)), written
 
 
-def _numbered(metrics: dict[str, jax.Array], place: int) -> dict[str, jax.Array]:
-    return {f'{name}_{place}': x for name, x in metrics.items()}
+def _numbered(metrics: dict[str, jax.Array], index: int) -> dict[str, jax.Array]:
+    return {f'{name}_{index}': x for name, x in metrics.items()}
 
 
 def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -77,9 +77,11 @@ def model_findings(model: Model, quick: bool = False) -> list[Finding]:
             models.same('scanned layers give the same results', scanned, found)
         )
     if model.stacks():
-        again = models.examine(separate.with_remat(remat.BLOCKS), variables)
+        rematerialized = models.examine(separate.with_remat(remat.BLOCKS), variables)
         results.append(
-            models.same('rematerialization gives the same results', again, found)
+            models.same(
+                'rematerialization gives the same results', rematerialized, found
+            )
         )
     results.append(_on_devices(separate, variables))
     return results

@@ -44,8 +44,8 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
         padded_BS = make_batch(sources, sources)['source']
         numbers_B = jnp.arange(len(sources))
         found = decode(numbers_B, padded_BS)
-        alone = [decode(i[None], padded_BS[i][None]) for i in numbers_B]
-        found, alone = jax.device_get((found, alone))
+        single_results = [decode(i[None], padded_BS[i][None]) for i in numbers_B]
+        found, single_results = jax.device_get((found, single_results))
         expected = _teacher_forced(model, variables, found, sources)
         return [
             from_counterexamples('every sentence has a result', _without_result(found)),
@@ -58,7 +58,9 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
                 ROUNDING,
                 _wrong_scores(strategy, found, expected),
             ),
-            from_counterexamples('other rows have no effect', _changed(found, alone)),
+            from_counterexamples(
+                'other rows have no effect', _changed(found, single_results)
+            ),
         ]
 
 
@@ -101,8 +103,8 @@ def _unfinished(found: DecodeResult) -> Iterator[str]:
         length = tokens.index(end) + 1 if end in tokens else len(tokens) + 1
         text = tokens[: length - 1]
         rest = tokens[length:]
-        goes_on = any(token != padding for token in rest)
-        if length > LENGTH or padding in text or goes_on:
+        has_tokens_after_end = any(token != padding for token in rest)
+        if length > LENGTH or padding in text or has_tokens_after_end:
             yield f'{tokens} (end token {end}, padding {padding})'
 
 
@@ -121,12 +123,12 @@ def _wrong_scores(strategy, found, log_p) -> Iterator[tuple[float, str]]:
         yield abs(score - expected), f'the score of {target} differs by {{}}'
 
 
-def _changed(found: DecodeResult, alone: list[DecodeResult]) -> Iterator[str]:
-    for i, own in enumerate(alone):
-        here = found.tokens_BNL[i].tolist()
+def _changed(found: DecodeResult, single_results: list[DecodeResult]) -> Iterator[str]:
+    for i, own in enumerate(single_results):
+        batched = found.tokens_BNL[i].tolist()
         there = own.tokens_BNL[0].tolist()
-        if here != there:
-            yield f'sentence {i}: {here[0]} in the batch, {there[0]} alone'
+        if batched != there:
+            yield f'sentence {i}: {batched[0]} in the batch, {there[0]} alone'
 
 
 def processor_findings(processor: Processor) -> list[Finding]:

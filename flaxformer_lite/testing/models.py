@@ -136,15 +136,19 @@ def findings(
       dtype: Operand dtype of the model's products.
       all_counts: Whether each token and each parameter must have an effect.
     """
-    sound = [_finite(found), _float32(found)]
-    if not sound[0].holds:
-        return sound  # NaN can't be compared
+    sanity_findings = [_finite(found), _float32(found)]
+    if not sanity_findings[0].holds:
+        return sanity_findings  # NaN can't be compared
     atol = tolerance(found, dtype)
     contracts = [_future, _padding, _packing, _other_rows]
     if found.steps_TBNV is not None:
         contracts.append(_token_by_token)
     counting = [_present(found), _parameters(found)] if all_counts else []
-    return [*sound, *(contract(found, atol) for contract in contracts), *counting]
+    return [
+        *sanity_findings,
+        *(contract(found, atol) for contract in contracts),
+        *counting,
+    ]
 
 
 def tolerance(found: ModelOutputs, dtype: str = 'float32') -> float:
@@ -242,11 +246,11 @@ def _packing(found: ModelOutputs, atol: float) -> Finding:
     def examples():
         start = 0
         for row, (_, labels) in enumerate(rows.PAIRS):
-            alone = found.logits[0, row, : len(labels)]
+            batched_logits = found.logits[0, row, : len(labels)]
             packed = found.logits[0, rows.PACKED, start : start + len(labels)]
             start += len(labels)
             yield from _by_position(
-                packed, alone, f'if packed as number {row} of a row'
+                packed, batched_logits, f'if packed as number {row} of a row'
             )
 
     return from_differences('packing has no effect', atol, examples())

@@ -194,36 +194,36 @@ class HuggingfaceTokenizer(Tokenizer):
     def around_target(self) -> Affixes:
         return self._with_default_languages(_around(self.theirs, 'text_target'), 1)
 
-    def _with_default_languages(self, around: Affixes, side: int) -> Affixes:
+    def _with_default_languages(self, affixes: Affixes, side: int) -> Affixes:
         code = self.default_languages[side]
-        return self._with_language(around, self.like.get(code, code), code)
+        return self._with_language(affixes, self.like.get(code, code), code)
 
-    def _with_language(self, around: Affixes, code: str, by: str) -> Affixes:
+    def _with_language(self, affixes: Affixes, code: str, by: str) -> Affixes:
         if code == by:
-            return around
+            return affixes
         old, new = self._language_ids[code], self._language_ids[by]
-        before, behind = around
+        prefix, suffix = affixes
         swap = {old: new}
-        return [swap.get(i, i) for i in before], [swap.get(i, i) for i in behind]
+        return [swap.get(i, i) for i in prefix], [swap.get(i, i) for i in suffix]
 
     @property
     def special_tokens(self) -> SpecialTokens:
         """The start token is the language token if targets end with one."""
-        _, behind = self.around_target
-        if behind and behind[-1] != self.config_tokens.eos:
+        _, suffix = self.around_target
+        if suffix and suffix[-1] != self.config_tokens.eos:
             config = self.config_tokens
-            return published_tokens(config.padding, behind[-1], config.eos)
+            return published_tokens(config.padding, suffix[-1], config.eos)
         return self.config_tokens
 
     @property
     def source_eos(self) -> int | None:
-        _, behind = self.around_source
-        return behind[-1] if behind else None
+        _, suffix = self.around_source
+        return suffix[-1] if suffix else None
 
     @property
     def forced_first(self) -> int | None:
-        before, _ = self.around_target
-        first = before[-1] if before else None
+        prefix, _ = self.around_target
+        first = prefix[-1] if prefix else None
         return None if first == self.special_tokens.bos else first
 
     def first_tokens(self, texts):
@@ -288,8 +288,8 @@ class HuggingfaceTokenizer(Tokenizer):
         rows = self._rows([text for _, text in split])
         found = []
         for ((source, _), _), row in zip(split, rows, strict=True):
-            before, behind = self._with_language(self.around_source, default, source)
-            found.append(before + row + behind[:-1] if row else [])
+            prefix, suffix = self._with_language(self.around_source, default, source)
+            found.append(prefix + row + suffix[:-1] if row else [])
         return found
 
     def encode_target(self, texts):
@@ -304,8 +304,8 @@ class HuggingfaceTokenizer(Tokenizer):
     def _targets(self, texts: list[str], first: Iterable[int | None]) -> Any:
         found = []
         for token, row in zip(first, self._rows(texts, 'text_target'), strict=True):
-            before = [] if token is None else [token]
-            found.append(before + row if row else [])
+            prefix = [] if token is None else [token]
+            found.append(prefix + row if row else [])
         return found
 
     def _rows(self, texts: list[str], side: str = 'text') -> list[list[int]]:

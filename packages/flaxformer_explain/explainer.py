@@ -179,8 +179,8 @@ class Explainer:
         trace = self._trace(functions, strategy, source, first)
         target, *_ = self._results(trace)
         # A single length, so that all sentences compile once.
-        room = _room(MOST_TOKENS + self.run.decoding.extra_length)
-        batch = self._batch(source, target, room)
+        length = _padded_length(MOST_TOKENS + self.run.decoding.extra_length)
+        batch = self._batch(source, target, length)
         values = self._record(self._variables, _on_devices(batch))
         lengths = {'encoder': len(source), 'decoder': len(target)}
         return editing.Donor(values, jax.tree.map(np.int32, lengths))
@@ -206,7 +206,7 @@ class Explainer:
         if options not in self._searches:
             self._searches[options] = _traced_search(self._model, options)
         padding = self._model.special_tokens.padding
-        source_BS = pad_source([source], padding, length=_room(len(source)))
+        source_BS = pad_source([source], padding, length=_padded_length(len(source)))
         # As in `Translator`, without the EOS of the source.
         max_len_B = np.array([len(source) - 1 + usual.extra_length], np.int32)
         arrays = _on_devices((source_BS, max_len_B))
@@ -240,7 +240,7 @@ class Explainer:
         target: Sequence[int],
     ) -> dict[str, Any]:
         special = self._model.special_tokens
-        length = _room(max(len(source), len(target)))
+        length = _padded_length(max(len(source), len(target)))
         batch = self._batch(source, target, length)
         seen = self._inspect(self._variables, functions, _on_devices(batch))
         weights, lens, *found = jax.device_get(seen)
@@ -318,5 +318,5 @@ def _on_devices(tree: Any) -> Any:
     return jax.device_put(tree, mesh.make_mesh().everywhere())
 
 
-def _room(tokens: int) -> int:
+def _padded_length(tokens: int) -> int:
     return max(_MIN_LENGTH, power_of_two(tokens))

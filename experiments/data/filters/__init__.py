@@ -33,17 +33,17 @@ class Filtered(Source):
     def train(self):
         filters = copy.deepcopy(self._filters)  # a filter keeps state in a pass
         counts = dict.fromkeys(filters, 0)
-        kept = 0
+        num_kept = 0
         for pair in self._source.train():
-            by = (x for x, filter in filters.items() if not filter.keeps(*pair))
-            refused = next(by, None)
-            if refused is None:
-                kept += 1
+            rejecting = (x for x, filter in filters.items() if not filter.keeps(*pair))
+            rejecting_filter = next(rejecting, None)
+            if rejecting_filter is None:
+                num_kept += 1
                 yield pair
             else:
-                counts[refused] += 1
+                counts[rejecting_filter] += 1
         self.left_out = counts
-        if not kept:
+        if not num_kept:
             raise UserError(
                 f'filters={", ".join(filters)} removed all training pairs. Loosen or '
                 'remove one.'

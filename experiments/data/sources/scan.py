@@ -55,10 +55,10 @@ class Scan(GeneratedSource):
         pairs = dict(itertools.filterfalse(self._is_tested, commands()))
         yield from pairs.items()
         if self.split.startswith('addprim'):
-            alone = (self._primitive, pairs[self._primitive])
+            primitive_pair = (self._primitive, pairs[self._primitive])
             # The total is a ninth of the other pairs, including the first occurrence.
             required = (len(pairs) - 1) // 9
-            yield from itertools.repeat(alone, required - 1)
+            yield from itertools.repeat(primitive_pair, required - 1)
 
     def evaluation(self):
         test = list(filter(self._is_tested, commands()))

@@ -183,13 +183,13 @@ def _own_features(tfds: Any) -> Iterator[None]:
         return original(cls, name)
 
     base = tfds.features.FeatureConnector
-    before = vars(base)['cls_from_name']
-    original = before.__func__
+    descriptor = vars(base)['cls_from_name']
+    original = descriptor.__func__
     base.cls_from_name = classmethod(cls_from_name)
     try:
         yield
     finally:
-        base.cls_from_name = before
+        base.cls_from_name = descriptor
 
 
 def _check_network(builder: Any) -> None:

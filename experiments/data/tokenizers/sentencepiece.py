@@ -129,13 +129,13 @@ class SentencePiece(Tokenizer):
         return [*self.user_defined_symbols, *sentinels]
 
     def _training_error(self, message: str) -> UserError:
-        needed = re.search(r'required_chars\. \d+ vs (\d+)', message)
-        if needed:
+        required = re.search(r'required_chars\. \d+ vs (\d+)', message)
+        if required:
             special = 4 + _BYTES * self.byte_fallback + len(self.symbols)
             return UserError(
                 f'tokenizer: vocab_size={self.vocab_size} is smaller than the '
-                f'{int(needed[1]) - special:,} characters of the training text and '
-                f'{special} special ids. Give at least {needed[1]}.'
+                f'{int(required[1]) - special:,} characters of the training text and '
+                f'{special} special ids. Give at least {required[1]}.'
             )
         if 'sentences_.empty()' in message:
             return UserError('data: the training text is blank. Check the files.')
@@ -161,14 +161,14 @@ class SentencePiece(Tokenizer):
         """Resamples words; words with UNK, bytes or symbols are unchanged."""
         generator = random.Random(seed)
         draw = bpe_dropout if self.model_type == 'bpe' else unigram_sample
-        drawn = []
+        sampled = []
         for word in self._words(row):
             pieces = [self._pieces[i] for i in word]
             if all(piece in self._scores for piece in pieces):
                 pieces = draw(pieces, self._scores, self.alpha, generator)
                 word = [self._ids[piece] for piece in pieces]
-            drawn += word
-        return drawn
+            sampled += word
+        return sampled
 
     def _words(self, row: list[int]) -> list[list[int]]:
         words: list[list[int]] = []

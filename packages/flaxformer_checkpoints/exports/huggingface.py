@@ -159,7 +159,7 @@ def tables_of_positions(config: Mapping[str, Any]) -> dict[str, jax.Array]:
 def find_family(trained: Trained) -> FamilyModel:
     """Returns the model in the form of the first family that supports it."""
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
-    refused = []
+    reasons = []
     for name in load.FAMILIES.names():
         family = load.FAMILIES.find(name).cls
         architecture = str(own.config.architecture)
@@ -168,10 +168,10 @@ def find_family(trained: Trained) -> FamilyModel:
         try:
             return _to_family(family, own, trained.model)
         except ValueError as error:
-            refused.append(str(error))
+            reasons.append(str(error))
     # Names a field once, even if several families don't support it.
     by_field = {
-        reason.split('=')[0].split()[-1]: reason for reason in reversed(refused)
+        reason.split('=')[0].split()[-1]: reason for reason in reversed(reasons)
     }
     raise UserError(f'--to=huggingface: {"; ".join(reversed(by_field.values()))}')
 

@@ -44,9 +44,13 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> ConvertedModel:
                 'in a stack. Export a run without a list of layers.'
             )
     _, variables = model.unshared(unstack_layers(variables))
-    alike = {'scan_layers': False, 'share_layers': None, 'decoder.share_layers': None}
+    layer_fields = {
+        'scan_layers': False,
+        'share_layers': None,
+        'decoder.share_layers': None,
+    }
     return ConvertedModel(config, variables).with_fields(
-        head_dropout=0.0, dropout_kind='elements', **alike
+        head_dropout=0.0, dropout_kind='elements', **layer_fields
     )
 
 

@@ -91,18 +91,16 @@ def check_model(config: ModelConfig) -> None:
         kind = field if field in SUPPORTED else field.rpartition('.')[2]
         if kind not in SUPPORTED or value is None:
             continue
-        refused = f'--to=ctranslate2: model.{field}={value}: '
+        prefix = f'--to=ctranslate2: model.{field}={value}: '
         variant, arguments = value, {}
         if isinstance(value, Component):
             variant, arguments = value.name, value.arguments
         if variant not in SUPPORTED[kind]:
             known = ', '.join(map(str, SUPPORTED[kind]))
-            raise UserError(f'{refused}CTranslate2 supports only {known}.')
+            raise UserError(f'{prefix}CTranslate2 supports only {known}.')
         for argument in arguments:
             if argument not in _ARGUMENTS:
-                raise UserError(
-                    f'{refused}CTranslate2 has no {argument} for {variant}.'
-                )
+                raise UserError(f'{prefix}CTranslate2 has no {argument} for {variant}.')
     _check_cross_norm(config)
 
 

@@ -106,12 +106,12 @@ class Family:
             'eos_token_id': tokens.eos,
         }
         try:
-            again = field_values(cls.read(theirs, names).config)
+            values_after_reading = field_values(cls.read(theirs, names).config)
         except ValueError as error:
             raise ValueError(
                 f'{cls.__name__} does not support this model: {error}'
             ) from None
-        for name, value in again.items():
+        for name, value in values_after_reading.items():
             if value != values[name] and name not in RUNTIME_FIELDS:
                 raise ValueError(
                     f'{cls.__name__} does not support '

@@ -138,7 +138,7 @@ def _pattern(entry: str) -> re.Pattern[str]:
     return re.compile(literal.format(**groups))
 
 
-def as_in_files(arrays: list[Array], names: Iterable[str]) -> list[Array]:
+def resolve_aliases(arrays: list[Array], names: Iterable[str]) -> list[Array]:
     """Removes the whole-model prefix from names if no name in the files has it."""
     if any(name.startswith(_PREFIX) for name in names):
         return arrays

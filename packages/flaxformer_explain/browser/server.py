@@ -175,8 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _respond(self, make: Callable[[], bytes]) -> None:
         try:
             content = make()
-        except RejectedRequest as refused:
-            status, message = refused.args
+        except RejectedRequest as rejection:
+            status, message = rejection.args
             self.send_error(status, message)
         except UserError as error:
             self.send_error(400, line(error))
