@@ -6,8 +6,9 @@ python -m experiments.report --recompute=results/scan_splits [--json | --out=DIR
 
 Runs that differ only in their seeds are one arm, shown as mean ± standard deviation.
 
---out writes a folder with index.html (self-contained), the same text as report.md, the
-tables as CSV and LaTeX, the figures as SVG and PDF, and the answer as answer.json.
+--out writes a folder with a self-contained index.html, and the same text as report.md.
+It also contains the tables as CSV and LaTeX, the figures as SVG and PDF, and the answer
+as answer.json.
 
 --json prints the answer of a report for programs.
 

@@ -12,7 +12,8 @@ from flax.linen.module import _global_interceptor_stack
 class InterceptorKey:
     """A cache key of an interceptor or observer, which it does not keep alive.
 
-    Keys are equal while the same one is alive.
+    Two keys are equal if their interceptor is the same object and still alive. A dead
+    interceptor's key equals no other, so a new object at its address can't match.
     """
 
     def __init__(self, interceptor: Callable[..., Any]):

@@ -37,14 +37,15 @@ class Components(NamedTuple):
     """The components of a config.
 
     Attributes:
-      tokenizer: Untrained.
-      filters, hooks: By spec.
-      objective: Without a tokenizer; None for translation.
-      metrics: By name, without a language.
-      best_metric: Selects the best checkpoints.
-      model: Without `train.remat`.
+      tokenizer: The untrained tokenizer.
+      filters, hooks: The components by spec.
+      objective: The training objective, which gets the trained tokenizer later. None
+        for translation.
+      metrics: The metrics by name. They get the target language with the data.
+      best_metric: Metric of the dev set that selects the best checkpoints.
+      model: The model without `train.remat`, which only training programs need.
       frozen: Paths of the parameters that don't train.
-      loss: With the path of the teacher instead of its model.
+      loss: The loss. It has the path of its teacher, which is loaded later.
     """
 
     tokenizer: Tokenizer

@@ -49,15 +49,15 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     """Computes the costs of a training step, over all devices.
 
     Returns:
-      parameters, trained: Number by part, and in total. `trained` excludes those of
-        `train.freeze`.
+      parameters, trained: Number of parameters by part, and in total. `trained`
+        excludes those of `train.freeze`.
       flops_per_token: FLOPs of the matrix products of a training step, by part and in
         total. A token is a target position with its source position, including padding.
-        A forward pass takes a third.
+        A forward pass takes a third of them, and the backward pass the rest.
       recomputed: Additional FLOPs per token that `train.remat` recomputes.
       bytes: Bytes of the parameters, their gradients and the optimizer's state.
-      device: The bytes on one device of the mesh, and the number of devices. If
-        `mesh.data` is empty, it counts as 1.
+      device: The bytes on one device of the mesh, and the number of devices. An empty
+        `mesh.data` counts as 1, because replicas don't change the bytes of a device.
       batch: Rows, their length, and tokens, which are target positions.
       flops: FLOPs of a batch, and of the `train.steps` of training.
     """

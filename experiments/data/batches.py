@@ -40,7 +40,7 @@ class Batches:
 
     Args:
       seed: Non-negative seed of the order.
-      accumulate: Number of equal parts of the rows.
+      accumulate: Number of microbatches, which must have equally many rows.
       window: Maximum number of pairs planned at once.
       tokenizer: If it `samples`, each epoch gets new ids.
       objective: Makes examples from one side. Defaults to the pairs.
@@ -48,9 +48,11 @@ class Batches:
     Attributes:
       dropped: Number of pairs longer than `max_length`.
       longest: Tokens of the longest remaining side.
-      planned_shapes, shapes: (rows, length) without and with rows added for devices.
-      padding_share, target_tokens_per_batch: Means over the first window.
-      batches_per_epoch: Extrapolated from the first window.
+      planned_shapes, shapes: (rows, length) of the batches. `shapes` includes empty
+        rows, which make the number of rows a multiple of the number of devices.
+      padding_share, target_tokens_per_batch: Means over the first window, because the
+        later ones aren't planned yet.
+      batches_per_epoch: Number of batches, extrapolated from the first window.
     """
 
     def __init__(

@@ -40,8 +40,10 @@ class Optimizer:
 
     Attributes:
       component: Optax's function or the user's, with its arguments.
-      schedule: The learning rate by number of updates, for `LONG` steps.
-      has_lr_multipliers: Whether parameters have learning rates of their own.
+      schedule: The learning rate by number of updates. It is made for `LONG` steps,
+        because the number of steps is known only with the data.
+      has_lr_multipliers: Whether the model's initialization multiplies the learning
+        rates of some parameters, as μP does.
     """
 
     component: Component

@@ -72,7 +72,8 @@ class Study(NamedTuple):
     """The input of a report; `measure` is the deciding score.
 
     Attributes:
-      sweep: The sweep of the runs. With `NO_SWEEP`, compares the runs as they are.
+      sweep: The sweep of the runs. `NO_SWEEP` compares runs without a declared
+        question.
       trust_code: Allows metrics to run the commands that configs of the runs name.
       further: Scores that the report compares too.
     """

@@ -1,8 +1,8 @@
 """Differences at equal training time, from the base's own learning curve.
 
 An arm that takes twice the base's time is compared with the base after twice the steps.
-The arms that differ from the base only in their number of steps give that score: it is
-interpolated between the two nearest of them, linearly in the logarithm of the time.
+That score comes from arms that differ from the base only in their number of steps. It
+is interpolated between the two nearest arms, linearly in the logarithm of the time.
 """
 
 import dataclasses

@@ -47,7 +47,7 @@ class ReportSection(NamedTuple):
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
     sentences: Sequence[Sentence] = ()
-    doubts: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
 
 def write(
@@ -119,7 +119,7 @@ def _answer_section(study: Study, notes: Sequence[str]) -> ReportSection:
             designs.across_data(study),
         ),
         _nonempty(_forest(study, shown_contrasts), figures.scores_over_sizes(study)),
-        doubts=[*designs.warnings(study), *conditions.warnings(study), *notes],
+        warnings=[*designs.warnings(study), *conditions.warnings(study), *notes],
     )
 
 

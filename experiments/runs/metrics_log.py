@@ -28,7 +28,7 @@ class MetricsLog:
     Args:
       path: The run's directory; None, as in all processes but the first, disables it.
       step: The checkpoint's step; 0 for a new run.
-      complete: Called with each row before it is written; may add to it.
+      complete: Called with each row before it is written. Hooks add their values here.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class Trials(NamedTuple):
 
 
 class Design(NamedTuple):
-    """What the intervals of a sweep take into account.
+    """The design of a sweep: sources of error that its intervals include.
 
     Attributes:
       looks: How often the intervals may decide to add seeds. Each look has an equal
@@ -116,12 +116,13 @@ class Contrast(NamedTuple):
 
     Attributes:
       effect: The difference, adjusted for missing seeds.
-      p: Two-sided, adjusted for this family of contrasts.
-      seeds: Number of shared seeds.
-      equivalent: Whether the whole interval lies within the margin, if any.
-      margin: Smallest difference that matters next to this base.
+      low, high: Simultaneous 95% interval of the effect; None without a test.
+      p: Two-sided p-value, adjusted for this family of contrasts.
+      seeds: Number of seeds that both arms have.
+      equivalent: Whether the whole interval lies within the margin; None without one.
+      margin: Smallest difference from this base that matters.
       error, freedom: Standard error over seeds, and its degrees of freedom.
-      permuted: The p of `permutation_tests`.
+      permuted: P-value of `permutation_tests`, which doesn't assume normal errors.
     """
 
     arm: str
@@ -536,8 +537,8 @@ def error_rate_of_tuning(
     """Returns the largest share of sweeps without any effect that report some effect.
 
     This holds if intervals ignore the choice of the value. An arm loses most by a noisy
-    choice if its other values are slightly worse; the gap and their number, one or all,
-    are those for which the share is largest.
+    choice if its other values are slightly worse. The share is maximized over the gap
+    to the other values and over their number, one or all.
 
     Args:
       seeds: Number of seeds by arm.

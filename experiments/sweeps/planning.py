@@ -81,11 +81,11 @@ def _trials(sweep: Sweep) -> list[PlannedRun]:
 
 
 class ArmTrials(NamedTuple):
-    """The values that an arm tried.
+    """The tuning trials of an arm.
 
     Attributes:
-      scores: Scores of complete trials by value.
-      chosen: The best value; None until all trials have ended.
+      scores: Scores by value, one per seed. Excludes values with a trial without one.
+      chosen: The value with the best mean score; None until all trials have ended.
     """
 
     arm: str

@@ -109,7 +109,7 @@ class StoppingRule:
     (Bonferroni), so all intervals cover together, no matter which look is the last.
 
     Attributes:
-      half_width: That of the widest interval of a declared difference.
+      half_width: Target for the widest interval of the declared differences.
       most: Maximum number of seeds.
       first: Number of seeds added at a time.
     """
@@ -135,9 +135,8 @@ class Sweep:
       levels: Level of each factor by arm. With `arms`, a sweep file may give it, so
         that a setting can depend on several levels.
       base_seeds: Seeds of the base, and of each arm that several contrasts compare
-        with, if these have more than the other arms; they include `seeds`. With k arms
-        that share a base, √k times the seeds make the intervals of all contrasts
-        narrowest (Dunnett 1955).
+        with. They include `seeds`, their default. With k arms that share a base, √k
+        times the seeds make the intervals of all contrasts narrowest (Dunnett 1955).
       until: When to stop adding seeds; None runs all. A sweep file gives it as `seeds`.
       equal: The arms' common budget. 'steps' keeps the steps of each arm. 'tokens' and
         'flops' set them so that each arm gets the base's total.
@@ -145,20 +144,23 @@ class Sweep:
         each arm against the base.
       margin: Smallest difference that matters; 0 for none. In a sweep file also a share
         of the remaining error of the base, such as '5%'.
-      margin_share: That share; 0 for none. The remaining error is the distance of the
-        base's mean from the best score: 100 − BLEU, or the loss itself.
-      forecast: The levels of numeric factors that the trend of effects leaves out, and
-        forecasts: {'width': '128', 'steps': '5400'}. Needs `contrasts` on a loss.
-      target: A dev set score. The report shows what each arm took to reach it.
+      margin_share: The margin as a share of the remaining error; 0 for none. The
+        remaining error is the distance of the base's mean from the best score: 100 −
+        BLEU, or the loss itself.
+      forecast: The cell that the fit of the trend excludes and forecasts, by its levels
+        of numeric factors: {'width': '128', 'steps': '5400'}. Needs `contrasts` on a
+        loss.
+      target: A dev set score. The report shows the steps, tokens and seconds that
+        each arm needed to reach it.
       published: The scores that the source reports, by arm: {'bleu': 25.8}.
       differs: How the runs differ from the published ones.
-      departures: How an arm differs from the form that its paper describes, by arm.
+      departures: Differences of an arm from the form that its paper describes, by arm.
       digest: SHA-256 of the file.
       reports: The seeds that each earlier report analyzed.
       analyzed: The seeds that the current report analyzes; if empty, all planned ones.
       trials: The tuning runs, arm by arm.
       runs: The reported runs that results determine so far.
-      ended: Why results add no more runs; empty while they may.
+      ended: The reason why no more runs follow from results; empty while some may.
     """
 
     name: str

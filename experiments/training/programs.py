@@ -32,10 +32,11 @@ class TrainingPrograms:
     `Optimizer.peak` isn't None, so runs with other peaks can share them, too.
 
     Attributes:
-      config: Excludes seeds, and the peak if it is an argument. It names `loss` and
-        `optimizer`, which aren't compared.
+      config: The config without seeds, and without the peak if that is an argument, so
+        that runs that differ only in these share programs. It determines `loss` and
+        `optimizer`, so these are excluded from equality.
       steps: Number of training steps, which some schedules use.
-      source_features: The size of vector sources, or None if sources are ids.
+      source_features: Number of features of vector sources, or None if sources are ids.
     """
 
     config: ExperimentConfig

@@ -46,10 +46,14 @@ class RunSetup(NamedTuple):
     Attributes:
       sets: The sets that are scored at the end.
       frozen: Paths of the parameters that don't train.
-      training_text: Digest of the training pairs as text.
-      set_digests: Digest of each set, including the dev set.
-      peak: The peak learning rate, if it is an argument of `programs`.
-      warm_start: Parameters from `init_from`; always None in a resumed run.
+      training_text: Digest of the training pairs as text. Unlike the digest of `pairs`,
+        it doesn't depend on the tokenizer, so runs can be compared by it.
+      set_digests: Digest of each set, including the dev set. Checkpoints store them, so
+        a run can't resume on changed text.
+      peak: Peak learning rate, if `programs` take it as an argument, so that runs with
+        different peaks share one compilation; else None.
+      warm_start: Parameters from `init_from`. Always None in a resumed run, whose
+        checkpoints already contain them.
     """
 
     config: ExperimentConfig

@@ -61,7 +61,7 @@ class Origin(NamedTuple):
 def find_origin(
     config: ExperimentConfig, path: Path, untrained: Tokenizer
 ) -> Origin | None:
-    """Returns the run that initializes the run in `path`, unless that has begun.
+    """Returns the run that initializes the run in `path`, unless it has started.
 
     The run inherits the origin's tokenizer, so that ids mean the same, unless the field
     `tokenizer` asks for another.

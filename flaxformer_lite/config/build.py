@@ -28,8 +28,8 @@ def model(
 
     Args:
       vocab_size, special_tokens: The tokenizer's.
-      source_vocab_size: Size of a separate source vocabulary. By default, source and
-        target share one.
+      source_vocab_size: Size of a separate source vocabulary. Defaults to a vocabulary
+        shared with the target.
 
     Raises:
       ValueError: A value is invalid; names the field.

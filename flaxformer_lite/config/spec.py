@@ -65,7 +65,7 @@ class Folder:
     Attributes:
       base: Name of the class in `<package>/base.py` from which components derive.
       lists: Whether a spec may be a list in brackets.
-      may_be_empty: Whether '' and '[]' name no component.
+      may_be_empty: Whether '' and '[]' are valid specs, for a field that is optional.
       group: Group of the entry points by which installed packages add components.
         Defaults to `package`; '' allows no entry points.
     """
@@ -149,13 +149,14 @@ class Folder:
 class Component:
     """A class and its arguments, or a list of components.
 
-    Components are equal if they name the same. The class is imported at its first use.
+    Components are equal if they have the same name and arguments, even if their specs
+    are formatted differently. The class is imported at its first use.
 
     Attributes:
       text: The spec, which `config.json` stores.
       name: The file or entry point, or the path of the class; '' for a list.
       listed: The components of a list in brackets, else None.
-      given: The class, if it is known without its name.
+      given: The class, if it is given directly instead of by its name.
 
     Examples:
       >>> component = Component.of('local(window=64)')

@@ -40,7 +40,8 @@ class DecodeInputs(NamedTuple):
         padding rows. At its limit, a sentence gets the end token.
       length: Static maximum length of all results.
 
-      keys_B: PRNG key per row, for strategies that sample.
+      keys_B: PRNG key per row, for strategies that sample. One key per row, so that
+        samples don't depend on the other rows of a batch.
     """
 
     decode_step: Callable[[jax.Array, Any, BeamState], tuple[jax.Array, Any]]
@@ -115,7 +116,8 @@ class Search:
       choose: Returns M ≥ N candidates, as `Strategy.choose`.
       length_penalty: Length → divisor of a result's log-probability.
       beams: N, hypotheses per sentence over all groups.
-      n_best: Number of results per sentence that must be final.
+      n_best: Number of results per sentence that must be final. The search of a
+        sentence stops when no live hypothesis can displace one of them.
     """
 
     inputs: DecodeInputs

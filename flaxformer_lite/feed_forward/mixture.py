@@ -23,8 +23,9 @@ class _Blocks(NamedTuple):
     """Layout of an array X C D of tokens, in which each block X belongs to one expert.
 
     Attributes:
-      one_each: Whether block e belongs to expert e. Otherwise, a routed batch assigns
-        consecutive blocks to an expert, as many as its tokens fill.
+      one_each: Whether block e belongs to expert e, which needs no indices of experts.
+        Otherwise, a routed batch assigns consecutive blocks to an expert, as many as
+        its tokens fill.
     """
 
     number: int

@@ -6,8 +6,8 @@ python -m flaxformer_explain.explain --workdir=runs/wmt_tiny --score [--set=test
 The page `explanations.<set>.html` in the run's directory shows how the run would write
 references of the set: heat maps from their words to source words, and the logit lens.
 
---score needs data of the grammar, which knows which source words each target word
-translates, and which words decide its form. The scores are means over target words:
+--score needs data of the grammar, which knows the source words that each target word
+translates, and the words that decide its form. The scores are means over target words:
   p@1: how often the word with the highest weight is right;
   ap: average precision, the area under the precision-recall curve;
   aer: alignment error rate, lower is better.

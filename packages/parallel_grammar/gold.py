@@ -1,4 +1,4 @@
-"""Which words translate each other, and which words decide a German form.
+"""Gold annotations: word alignments, and the words that decide German forms.
 
     >>> from parallel_grammar import Rng, sentence
     >>> found = annotate(sentence(Rng(0)))
@@ -56,7 +56,7 @@ PHENOMENA = {
 
 
 class Decision(NamedTuple):
-    """What decides the form or place of a target word.
+    """The words that decide the form or place of a target word.
 
     Attributes:
       target: Index of the target word.
@@ -98,7 +98,7 @@ class Gold(NamedTuple):
 
 
 def annotate(tree: Sentence) -> Gold:
-    """Returns the alignment of a pair, and what decides its German forms.
+    """Returns the alignment of a pair, and the decisions about its German forms.
 
     Sure and possible pairs are those of Och and Ney (2003), "A systematic comparison of
     various statistical alignment models". A unit decides a form if the form changes

@@ -33,9 +33,11 @@ class Family:
       arrays: Our parameter's or module's path → the name of theirs. `{stack}` is
         encoder or decoder.
       aliases: Our path → alternative names of the array in files.
-      computed: Arrays of files to ignore.
+      computed: Arrays of files to ignore, because models compute them, such as tables
+        of sinusoids. Patterns of names.
       zeros: Paths of our parameters that are 0 if files lack them.
-      rotates_halves: Whether rotary positions pair features i and i + d_k / 2.
+      rotates_halves: Whether rotary positions pair features i and i + d_k / 2. Ours
+        pair 2i and 2i + 1, so queries and keys are permuted.
       adapted: The `model_type` of encoder-decoders made from a decoder-only family.
     """
 

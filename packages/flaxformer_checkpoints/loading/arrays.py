@@ -30,9 +30,10 @@ class Array(NamedTuple):
     """One parameter.
 
     Attributes:
-      path: Such as ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
+      path: Path of our parameter, such as
+        ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
       halves: Whether a head's features 2i and 2i + 1 are i and i + d_k / 2 in their
-        array.
+        array, because rotary positions pair features differently.
       zero_where_missing: Whether the parameter is 0 if files lack it.
     """
 
