@@ -39,7 +39,7 @@ from experiments.command_line import console, flags, screen
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
 from experiments.metrics.base import score_decimals
-from experiments.reports import arms, scores, tables
+from experiments.reports import arms, external_scores, tables
 from experiments.reports.arms import Arm
 from experiments.reports.tables import Table, column_decimals
 from experiments.runs import directory, reading
@@ -64,7 +64,7 @@ def main() -> None:
         raise UserError('--other: has no effect without --recompute. Add it.')
     elif args.scores is not None:
         _reject_flags(args, _RUN_FLAGS, 'with --scores. Leave one of them out.')
-        print(tables.text(scores.compare_scores(args.scores, args.base)))
+        print(tables.text(external_scores.compare_scores(args.scores, args.base)))
     else:
         if args.out is not None:
             _check_out(args.out)
@@ -160,7 +160,7 @@ def _recompute(folder: Path, as_json: bool, out: Path | None) -> None:
         differs = [mismatch._asdict() for mismatch in mismatches]
         console.print_data(json.dumps(answer | {'differs': differs}, indent=2))
     else:
-        print(tables.text(scores.as_table(contrasts)))
+        print(tables.text(external_scores.as_table(contrasts)))
     for file, row, column, stored, found in mismatches:
         stated = f'{console.cell(stored)} instead of {console.cell(found)}'
         errors.note(f'{folder}/{file}: {row}: {column} is {stated}')

@@ -13,7 +13,7 @@ from experiments.errors import UserError, user_errors
 from experiments.evaluation.measure import Measure
 from experiments.reports import findings
 from experiments.runs.reading import Entries
-from experiments.sweeps import analysis, scores
+from experiments.sweeps import analysis, score_files
 from experiments.sweeps.analysis import Contrast, Design, Trials
 
 _REWRITE = 'Write the report again with --out.'
@@ -105,7 +105,7 @@ class _MeasureAnswer(NamedTuple):
     """The recomputed comparison of the arms by one measure."""
 
     measure: Measure
-    scores: scores.Scores
+    scores: score_files.Scores
     answer: list[tuple[Contrast, str]]  # with verdicts
     exploratory: list[tuple[Contrast, str]]
 
@@ -119,13 +119,15 @@ class _MeasureAnswer(NamedTuple):
 def recompute(folder: Path) -> RecomputedAnswer:
     """Recomputes the answer of the report in a folder, and compares its tables."""
     answer = _read_answer(folder / findings.ANSWER)
-    runs = scores.read_rows(folder / 'tables/runs.csv', scores.COLUMNS)
+    runs = score_files.read_rows(folder / 'tables/runs.csv', score_files.COLUMNS)
     with user_errors(f'{folder / findings.ANSWER}: '):
-        of_decider = _measure_answer(answer, answer, scores.by_arm(runs, 'score'))
+        of_decider = _measure_answer(answer, answer, score_files.by_arm(runs, 'score'))
         further = []
         for stored in answer['further']:
             column = str(Measure(**stored['measure']))
-            further.append(_measure_answer(answer, stored, scores.by_arm(runs, column)))
+            further.append(
+                _measure_answer(answer, stored, score_files.by_arm(runs, column))
+            )
     found = answer | of_decider.as_entries()
     found['further'] = [
         stored | part.as_entries()
@@ -163,7 +165,7 @@ def _margin(answer: Entries) -> float | dict[str, float] | None:
 
 
 def _measure_answer(
-    answer: Entries, stored: Entries, known: scores.Scores
+    answer: Entries, stored: Entries, known: score_files.Scores
 ) -> _MeasureAnswer:
     """Recomputes the contrasts of one measure, the deciding or a further one."""
     measure = Measure(**stored['measure'])
@@ -202,7 +204,7 @@ def _trials(stored: Sequence[Entries], measure: Measure) -> dict[str, Trials]:
     return found
 
 
-def _arms(stored: Sequence[Entries], known: scores.Scores) -> list[Entries]:
+def _arms(stored: Sequence[Entries], known: score_files.Scores) -> list[Entries]:
     found = []
     for arm in stored:
         spread = analysis.spread(list(known.get(arm['name'], {}).values()))
@@ -210,7 +212,7 @@ def _arms(stored: Sequence[Entries], known: scores.Scores) -> list[Entries]:
     return found
 
 
-def _effects(answer: Entries, known: scores.Scores) -> list[Entries]:
+def _effects(answer: Entries, known: score_files.Scores) -> list[Entries]:
     if not answer['effects']:
         return []
     levels = {arm['name']: arm['levels'] for arm in answer['arms']}
@@ -281,7 +283,7 @@ def _table_mismatches(
     file = f'tables/{name}.csv'
     if name != 'answer' and not storage.exists(folder / file):
         return
-    rows = scores.read_rows(folder / file, ('arm', 'verdict'))
+    rows = score_files.read_rows(folder / file, ('arm', 'verdict'))
     bases = {arm['name']: arm['base'] for arm in answer['arms']}
     found = {x[:2]: findings.entries(x, verdict) for x, verdict in contrasts}
     missing = dict(found)

@@ -13,7 +13,7 @@ from experiments.reports.figures import Figure
 from experiments.reports.recomputation import RecomputedAnswer
 from experiments.reports.tables import Table
 from experiments.runs.reading import Entries
-from experiments.sweeps import scores
+from experiments.sweeps import score_files
 from experiments.sweeps.analysis import Contrast, Spread
 
 
@@ -68,7 +68,7 @@ def _tuning_curve(report: Path) -> Figure | None:
         return None
     trials = collections.defaultdict(dict)
     field = measure = ''
-    for row in scores.read_rows(file, ('arm', 'chosen')):
+    for row in score_files.read_rows(file, ('arm', 'chosen')):
         _, field, measure, *_ = row
         try:
             value = float(row[field])

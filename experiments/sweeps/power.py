@@ -11,7 +11,7 @@ from experiments.errors import UserError
 from experiments.sweeps import analysis, planning, progress
 from experiments.sweeps.analysis import Scores
 from experiments.sweeps.schema import Sweep
-from experiments.sweeps.scores import read_scores
+from experiments.sweeps.score_files import read_scores
 
 
 def read_pilot(folder: Path, sweep: Sweep) -> Scores:
