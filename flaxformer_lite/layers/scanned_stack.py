@@ -179,7 +179,7 @@ class ScannedStack(Stack):
             length=self.num_periods,
         )
         old = None if caches is None else tuple(cache.caches for cache in caches)
-        keep = self.layer_drop.keep(self.num_layers)
+        keep = self.layer_drop.mask(self.num_layers)
         if keep is not None:
             keep = keep.reshape(self.num_periods, -1, *keep.shape[1:])
         # The index of the first layer of each period.
