@@ -35,8 +35,9 @@ class DecodingOptions(NamedTuple):
     Attributes:
       extra_length: Maximum target length, in tokens beyond the source length.
       n_best: The beam search stops when this many results per row are final.
-      length: Maximum length of all targets, whatever their sources.
-      special_tokens: Default to the model's.
+      length: Maximum length of all targets, independent of their sources. None uses
+        `extra_length`.
+      special_tokens: The special tokens. Defaults to the model's.
       float32_cache: Whether caches hold bfloat16 values as float32, which is faster on
         CPU.
     """

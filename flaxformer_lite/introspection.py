@@ -34,7 +34,7 @@ class Record(NamedTuple):
       heads: Each head's output before the output projection, BTHU, with the same keys.
       norms: Norm of the residual stream before the first layer and after each layer,
         BT, by stack.
-      positions: int32 BT, by stack.
+      positions: Positions of the tokens, int32 BT, by stack.
       valid: bool BT, False for padding, by stack.
       values: Activations by name, as in `interventions`.
     """

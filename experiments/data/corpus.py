@@ -64,9 +64,10 @@ class Corpus:
     """Pairs as ids, without BOS and EOS.
 
     Attributes:
-      skipped: Number of pairs with a blank side, left out.
-      left_out: As `Source.left_out`.
-      digest: Digest of the files; '' in memory.
+      skipped: Number of excluded pairs with a blank side.
+      left_out: Number of pairs that the source excluded, as in `Source.left_out`.
+      digest: Digest of the files. A run resumes only if its checkpoints have the same.
+        Empty for a corpus in memory.
     """
 
     source: RaggedArray

@@ -45,9 +45,10 @@ class Translator:
     """Translates text; memory does not grow with the text.
 
     Args:
-      batch_tokens: Tokens per device.
+      batch_tokens: Maximum number of tokens per device, over all hypotheses.
       n_best: Number of hypotheses that a search must finish, or of samples.
-      longest: Maximum number of tokens of a text; None disables the limit.
+      longest: Maximum number of tokens of a text, because attention memory is quadratic
+        in it. None disables the limit.
       program_cache: Shares compiled programs with other translators.
     """
 

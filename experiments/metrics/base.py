@@ -31,9 +31,10 @@ class Metric(Checked):
     denominator. The caller sets the attributes.
 
     Attributes:
-      name: Its name in results.
-      language: Code of the target language, or ''.
-      perfect: The score without any error; None if unknown.
+      name: The metric's name in results.
+      language: Code of the target language, or ''. BLEU chooses its tokenizer by it.
+      perfect: The score without any error; None if unknown. A relative `margin` of a
+        sweep needs it.
     """
 
     name: str = ''

@@ -63,8 +63,9 @@ class Run:
     """A run, read from its directory.
 
     Attributes:
-      config: Its fields, flat.
-      result: Its `result.json`, or what its metrics give so far, with all scored sets.
+      config: The fields of its config by full name, such as 'train.steps'.
+      result: Its `result.json`. For an unfinished run, the entries that its metrics
+        already determine. Includes sets that were scored later.
     """
 
     path: Path

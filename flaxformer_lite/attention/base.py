@@ -211,12 +211,14 @@ class ScaledDotProduct(Attention):
 
     Attributes:
       scale: Factor of q · k. True is 1 / √d_k and False is 1.
-      temperature: T. 0 puts all weight on the highest-scoring keys, evenly for ties.
+      temperature: T, which divides scores and bias. 0 puts all weight on the
+        highest-scoring keys, evenly for ties.
       cap: Scores s become cap · tanh(s / cap) (Gemma Team 2024). 0 disables it.
       dropout: Dropout rate of the weights.
       query_key_norm: Whether to RMS-normalize queries and keys per head, with gain c +
         w (Gemma Team 2025).
-      query_key_offset: c. The gain starts at 1; w is learned.
+      query_key_offset: The constant c. The learned w starts at 1 − c, so that the gain
+        starts at 1.
       unsupported: Attributes that a variant fixes at their defaults. For `temperature`,
         only 0 is unsupported.
 

@@ -20,13 +20,13 @@ class MultiHeadAttention(nn.Module):
     values, in cross-attention once per sentence.
 
     Attributes:
-      sizes: d_model, num_heads, num_kv_heads, d_k and d_v apply. Fewer key-value heads
-        give grouped-query attention (Ainslie et al. 2023); one gives multi-query
-        attention (Shazeer 2019).
+      sizes: The sizes d_model, num_heads, num_kv_heads, d_k and d_v. Fewer key-value
+        heads give grouped-query attention (Ainslie et al. 2023). A single one gives
+        multi-query attention (Shazeer 2019).
       core_attention: A module of `attention/`.
       positions: A module of `positions/`.
-      dense: Template of the matrices; its dtype is also that of stored keys and values.
-      head_dropout: Drops whole heads, before the output projection.
+      dense: Template of the matrices. Its dtype is also that of cached keys and values.
+      head_dropout: Dropout of whole heads, before the output projection.
       projections: False omits all four matrices and slices the input into heads.
       bias: Whether matrices have biases.
     """

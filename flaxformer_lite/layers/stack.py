@@ -44,8 +44,8 @@ class Stack(Checked, nn.Module):
     """Stack of blocks with separate or shared parameters.
 
     Attributes:
-      blocks: Templates of the layers of one period. Layer i is a copy of template i mod
-        n.
+      blocks: Templates of the layers of one period. Layer i is a copy of template
+        i mod n, where n is the number of templates.
       positions: A module of `positions/`.
       embedding_norm: Norm of the sum of embeddings and positions.
       dropout: Dropout after `embedding_norm` (§5.4).

@@ -28,7 +28,8 @@ class Loss(FrozenDataclass):
     for a different forward pass. Annotated attributes are arguments.
 
     Attributes:
-      arrays: Attributes that hold arrays or other losses: its children as a pytree.
+      arrays: Names of attributes that contain arrays or other losses. They are the
+        loss's children as a pytree; all other attributes are static.
       passes: P, number of forward passes per batch, each with its own dropout. If P >
         1, `token_losses` and `token_metrics` receive the logits of all passes, BTPV.
     """

@@ -31,9 +31,10 @@ class TrainState(struct.PyTreeNode):
 
     Attributes:
       step: int32. Number of attempted updates.
-      skipped: int32. Number of updates that were not finite.
+      skipped: int32. Number of updates that were not finite. Learning rate schedules
+        count only the applied ones.
       batch_stats: Running statistics of batch norms, or {}.
-      loss_scale: Only for float16 models.
+      loss_scale: Dynamic loss scale of a float16 model; None for other dtypes.
     """
 
     step: jax.Array

@@ -65,7 +65,8 @@ class HuggingfaceTokenizer(Tokenizer):
         token: `{"gsw_Latn": "deu_Latn"}`.
       vocab_size: Size of the model's embedding, which may exceed the number of pieces.
         0 uses the smallest possible size.
-      model: JSON with checksums of the files and these settings.
+      model: JSON with these settings and checksums of the files. A run stores it as
+        `tokenizer.model`, so changed files are detected.
     """
 
     path: str = ''

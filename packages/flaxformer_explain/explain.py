@@ -8,9 +8,9 @@ references of the set: heat maps from their words to source words, and the logit
 
 --score needs data of the grammar, which knows the source words that each target word
 translates, and the words that decide its form. The scores are means over target words:
-  p@1: how often the word with the highest weight is right;
-  ap: average precision, the area under the precision-recall curve;
-  aer: alignment error rate, lower is better.
+  p@1: Share of words for which the source word with the highest weight is right.
+  ap: Average precision, the area under the precision-recall curve.
+  aer: Alignment error rate; lower is better.
 The scores are saved as `explanations.<set>.csv`, with intervals over sentences.
 """
 

@@ -29,10 +29,11 @@ class Source:
 
     Attributes:
       source, target: Codes of the languages, such as `'en'`.
-      left_out: Number of pairs that the last pass of `train` left out, by reason.
-      may_download: Whether reading may download a data set.
-      tags: Which languages a tag before each source names, as in `mix`.
-      window: Sentences per training example.
+      left_out: Number of pairs that the last pass of `train` excluded, by reason.
+      may_download: Whether reading may download a data set. A dry run skips the check
+        of such a source.
+      tags: The languages in the tag before each source, as in `mix`.
+      window: Number of consecutive sentences of a document per training example.
     """
 
     source: str
