@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
 def quick(monkeypatch):
     """Writes pages without files of figures, and with fewer permutations."""
     monkeypatch.setattr(figures, 'files', lambda figure: {})
-    monkeypatch.setattr(analysis, '_EXCHANGES', 99)
+    monkeypatch.setattr(analysis, '_PERMUTATIONS', 99)
 
 
 def data_sets(*sizes):
