@@ -117,9 +117,8 @@ def own_traceback(
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
-        is_generated = (
-            frame.f_code.co_filename == '<string>'
-        )  # such as the methods of a dataclass
+        # Such as the methods of a dataclass.
+        is_generated = frame.f_code.co_filename == '<string>'
         name = frame.f_globals.get('__name__', '')
         if name.partition('.')[0] in packages and not is_generated:
             return trace

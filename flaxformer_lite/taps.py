@@ -112,7 +112,7 @@ def tap(
     return x if found is value else _by_head(fold_groups, found, group_size)
 
 
-def is_wanted(module: nn.Module, name: str) -> bool:
+def is_tapped(module: nn.Module, name: str) -> bool:
     """Returns whether an observer wants an activation that is costly to compute."""
     return bool(_find(module, name)[1])
 

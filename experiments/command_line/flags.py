@@ -39,12 +39,8 @@ CONFIG_HELP = (
     'override fields as in --config.model.num_heads=8'
 )
 DECODE_HELP = "strategy, such as 'beam(beams=8)'; default: evaluation.decode"
-REPORT_PACKAGES = (
-    'scipy',
-    'altair',
-    'vl_convert',
-    'jinja2',
-)  # packages that reports need
+# Packages that reports need.
+REPORT_PACKAGES = ('scipy', 'altair', 'vl_convert', 'jinja2')
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 
 

@@ -17,7 +17,7 @@ _STRIDE = 997  # stride of the examples from training pairs
 def write(source: Source, folder: Path) -> None:
     """Writes the sets as files that `text(path=folder)` reads, one example per line.
 
-    Warns of empty sets and leaves them out, because `text` refuses them.
+    Warns of empty sets and leaves them out, because `text` rejects them.
     """
     if storage.exists(folder):
         raise UserError(f'--write={folder}: already exists. Pass a new directory.')

@@ -64,9 +64,7 @@ class Trainer:
         self._peak = memory.Peak()
         self._hooks = hooks.Hooks(setup.hooks if processes.is_first() else {})
         self._compiled_steps: dict[tuple[int, ...], Callable[..., Any]] = {}
-        self._unreported_step: int | None = (
-            None  # step of a checkpoint that hooks haven't been told about
-        )
+        self._unreported_step: int | None = None  # hooks don't know this checkpoint
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
             self.config.checkpoint.keep,

@@ -10,7 +10,7 @@ from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.shapes import fold_groups, unfold_groups
 from flaxformer_lite.sizes import Sizes
-from flaxformer_lite.taps import is_wanted, tap
+from flaxformer_lite.taps import is_tapped, tap
 
 
 class MultiHeadAttention(nn.Module):
@@ -114,7 +114,7 @@ class MultiHeadAttention(nn.Module):
 
     def _project_heads(self, z_BTHU):
         y_BTD = self.out_proj(z_BTHU)
-        if not is_wanted(self, 'result'):
+        if not is_tapped(self, 'result'):
             return y_BTD
         # An adapter's matrices add to the kernel.
         params = self.out_proj.merge(self.out_proj.variables['params'])

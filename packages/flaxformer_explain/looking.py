@@ -55,10 +55,8 @@ def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
     for kind, layers in run.record(pairs, names=()).weights.items():
         queries, keys = (read, read) if kind == 'encoder' else (written, target_pieces)
         if layers[0].shape[2] == len(read) + len(target_pieces):
-            queries, keys = (
-                [*read, *written],
-                [*read, *target_pieces],
-            )  # one stack reads both source and target
+            # One stack reads both source and target.
+            queries, keys = [*read, *written], [*read, *target_pieces]
         if kind == CROSS:
             keys = read
         weights = [np.asarray(layer[0]) for layer in layers]
