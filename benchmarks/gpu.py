@@ -38,7 +38,7 @@ STEPS = [
 SHAPES = [(96, 256), (24, 1024), (6, 4096)]
 KINDS = ('softmax', 'blockwise', 'flash')
 HEADS, D_K = 16, 64
-PAIRS = 8  # of a source and a target in a row
+PAIRS = 8  # pairs of a source and a target in a row
 QUEUED = 20  # calls timed together
 
 

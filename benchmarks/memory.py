@@ -34,7 +34,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {'model.feed_forward': 'mixture'},
 )
 STEPS = 3
-# NLLB-200 distilled 600M, and what trains.
+# NLLB-200 distilled 600M, and its trained parameters.
 NLLB = {
     'd_model': 1024,
     'num_layers': 12,

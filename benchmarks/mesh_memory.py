@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument('--chip', choices=('cpu', 'v5e'), default='cpu')
     parser.add_argument('--models', nargs='+', choices=MODELS, default=list(MODELS)[1:])
     parser.add_argument('--devices', nargs='+', type=int, default=list(TOPOLOGIES))
-    parser.add_argument('--mesh', nargs=3, type=int, help='one, in place of the table')
+    parser.add_argument('--mesh', nargs=3, type=int, help='a single mesh')
     parser.add_argument('--rows', type=int, default=ROWS, help='of a device')
     parser.add_argument('--length', type=int, default=LENGTH)
     parser.add_argument('--layers', type=int, help="by default the model's")

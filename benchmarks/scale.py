@@ -40,7 +40,7 @@ class Chip(NamedTuple):
     slow: float  # sent to other groups
 
 
-UTILISATION = 0.5  # of `flops`, assumed
+UTILISATION = 0.5  # assumed share of `flops`
 V5E = Chip(197e12, 16.9e9, 1e11, 256, 6.4e12 / 8 / 256)
 H100 = Chip(990e12, 80e9, 4.5e11, 8, 5e10)
 DOLLARS = 1.2  # per hour of a v5e, 2025-02-03
@@ -65,7 +65,7 @@ class Traffic(NamedTuple):
 
     gathers: float  # of weights, along `fsdp`
     data: float  # sums of gradients
-    fsdp: float  # the same
+    fsdp: float  # sums of gradients, along `fsdp`
     tensor: float  # sums of layers' outputs
 
 

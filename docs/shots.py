@@ -95,11 +95,11 @@ def forest():
     import altair as alt
 
     from experiments.reports import figures
-    from experiments.sweeps import schema, scores
+    from experiments.sweeps import schema, score_files
     from experiments.sweeps.analysis import compare
 
     sweep = schema.load(ROOT / SWEEP)
-    found = scores.read_scores(ROOT / SCORES)
+    found = score_files.read_scores(ROOT / SCORES)
     data = sweep.bases(sweep.base)
     contrasts = compare(found, contrasts=sweep.contrasts, data=data)
     tasks = {arm: levels['task'] for arm, levels in sweep.levels.items()}

@@ -21,10 +21,10 @@ from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.spec import Folder
 
 # Keyed by the last word of the config field. 'optimizer' has no registry.
-BESIDE_MODELS = {
+EXPERIMENT_FOLDERS = {
     x.rpartition('.')[2]: folder for x, folder in registries.FOLDERS.items()
 }
-KINDS: dict[str, Folder] = BESIDE_MODELS | variants.FOLDERS
+KINDS: dict[str, Folder] = EXPERIMENT_FOLDERS | variants.FOLDERS
 WORDS = {True: 'yes', False: 'NO', None: '-'}
 
 

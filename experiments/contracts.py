@@ -25,7 +25,7 @@ from flaxformer_lite import generation, testing
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 from flaxformer_lite.testing.finding import Finding, from_counterexamples
 
-TEXT = 'grammar(pairs=500)'  # trains tokenizers, and is filtered
+TEXT = 'grammar(pairs=500)'  # data for tests of tokenizers and filters
 PAIRS = 10_000  # training pairs to test
 Findings = list[Finding]
 Texts = Sequence[str]
@@ -42,29 +42,29 @@ def findings(part: str, kind: str) -> Findings:
     Raises:
       ValueError: The component is unknown, or an argument is invalid.
     """
-    return _EXAMINED[kind](part)
+    return _EXAMINERS[kind](part)
 
 
-def _of_tokenizer(part: str) -> Findings:
+def _tokenizer_contracts(part: str) -> Findings:
     texts = itertools.chain.from_iterable(sources.load(TEXT).train())
     return tokenizer_findings(tokenizers.make(part), texts)
 
 
-def _of_metric(part: str) -> Findings:
+def _metric_contracts(part: str) -> Findings:
     (metric,) = metrics.make(part).values()
     metric.check_installed()
     return metric_findings(metric)
 
 
-def _of_processor(part: str) -> Findings:
+def _processor_contracts(part: str) -> Findings:
     (processor,) = generation.as_processors(part)
     return testing.processor_findings(processor)
 
 
-_EXAMINED: dict[str, Callable[[str], Findings]] = {
+_EXAMINERS: dict[str, Callable[[str], Findings]] = {
     'data': lambda part: source_findings(sources.load(part)),
     'filters': lambda part: filter_findings(lambda: registries.make('filters', part)),
-    'tokenizer': _of_tokenizer,
+    'tokenizer': _tokenizer_contracts,
     'objective': lambda part: objective_findings(
         registries.make('objective', part, pieces=PIECES)
     ),
@@ -72,9 +72,9 @@ _EXAMINED: dict[str, Callable[[str], Findings]] = {
     'schedule': testing.schedule_findings,
     'loss': testing.loss_findings,
     'hooks': lambda part: hook_findings(registries.make('train.hooks', part)),
-    'metrics': _of_metric,
+    'metrics': _metric_contracts,
     'decode': lambda part: testing.strategy_findings(generation.as_strategy(part)),
-    'processors': _of_processor,
+    'processors': _processor_contracts,
 }
 
 
@@ -84,11 +84,11 @@ def _findings(contracts: Mapping[str, Examples]) -> Findings:
     ]
 
 
-def _unless(holds: bool, otherwise: str) -> Examples:
+def _violation_unless(holds: bool, otherwise: str) -> Examples:
     return [] if holds else [otherwise]
 
 
-def _differing(expected: Sequence[Any], found: Sequence[Any]) -> Examples:
+def _differences(expected: Sequence[Any], found: Sequence[Any]) -> Examples:
     if len(expected) != len(found):
         yield f'{len(expected):,} first, then {len(found):,}'
     for i, (first, second) in enumerate(zip(expected, found, strict=False)):
@@ -98,17 +98,17 @@ def _differing(expected: Sequence[Any], found: Sequence[Any]) -> Examples:
 
 def source_findings(source: Source) -> Findings:
     train = list(itertools.islice(source.train(), PAIRS))
-    again = list(itertools.islice(source.train(), PAIRS))
+    second_pass = list(itertools.islice(source.train(), PAIRS))
     sets = {name: _pairs(found) for name, found in source.evaluation().items()}
     first = next(iter(sets), 'none')
-    odd = _pairs_that({'training': train, **sets}, _is_odd)
-    trained = _pairs_that(sets, set(train).__contains__)
-    is_val = _unless(first == 'val', f'the first set is {first}')
+    malformed = _matching_pairs({'training': train, **sets}, _is_malformed)
+    trained = _matching_pairs(sets, set(train).__contains__)
+    is_val = _violation_unless(first == 'val', f'the first set is {first}')
     return _findings(
         {
-            'training has pairs': _unless(bool(train), 'no pair'),
-            'every pass gives the same pairs': _differing(train, again),
-            'text is NFC without line breaks': odd,
+            'training has pairs': _violation_unless(bool(train), 'no pair'),
+            'every pass gives the same pairs': _differences(train, second_pass),
+            'text is NFC without line breaks': malformed,
             'evaluation sets and training do not overlap': trained,
             'the first set is val': is_val,
         }
@@ -119,7 +119,7 @@ def _pairs(sentences: Iterable[tuple[str, str | tuple[str, ...]]]) -> list[Pair]
     return [(source, x) for source, known in sentences for x in as_references(known)]
 
 
-def _pairs_that(
+def _matching_pairs(
     sets: Mapping[str, Sequence[Pair]], is_wrong: Callable[[Pair], bool]
 ) -> Examples:
     for name, pairs in sets.items():
@@ -128,7 +128,7 @@ def _pairs_that(
                 yield f'{name}, pair {i}: {pair!a:.60}'
 
 
-def _is_odd(pair: Pair) -> bool:
+def _is_malformed(pair: Pair) -> bool:
     is_nfc = functools.partial(unicodedata.is_normalized, 'NFC')
     return any('\n' in text or not is_nfc(text) for text in pair)
 
@@ -140,7 +140,7 @@ def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
     trained = tokenizer.opened(model)
     size = trained.vocab_size
     most = tokenizer.largest_vocab_size()
-    is_within = _unless(size <= most, f'{size}, not {most}')
+    is_within = _violation_unless(size <= most, f'{size}, not {most}')
     special = trained.special_tokens
     of_text = set(range(size)) - {special.padding, special.eos}
     rows = trained.encode(texts)
@@ -148,42 +148,44 @@ def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
     ended = [[*row, special.eos, *rows[-1], special.padding] for row in rows]
     blank = [*trained.encode(['', ' \t ']), *trained.encode_target([''])]
     pieces = trained.pieces(list(range(size)))
-    unwritten = [repr(x) for x in pieces if not isinstance(x, str)]
-    after_end = _differing(decoded, trained.decode(ended))
+    pieceless_ids = [repr(x) for x in pieces if not isinstance(x, str)]
+    after_end = _differences(decoded, trained.decode(ended))
     return _findings(
         {
-            'decoding inverts encoding': _lost(texts, decoded),
+            'decoding inverts encoding': _changed_texts(texts, decoded),
             'decoding stops at the end token': after_end,
-            'text has no padding or end ids': _ids_beside(of_text, texts, rows),
+            'text has no padding or end ids': _unexpected_ids(of_text, texts, rows),
             'blank text has no ids': map(str, filter(None, blank)),
-            'every id has a piece': unwritten,
+            'every id has a piece': pieceless_ids,
             'vocab_size is within its maximum': is_within,
-            'training is deterministic': _unless(is_same, 'the bytes differ'),
-            'sampled ids decode to the same text': _drawn(trained, texts, rows),
+            'training is deterministic': _violation_unless(is_same, 'the bytes differ'),
+            'sampled ids decode to the same text': _sampling_errors(
+                trained, texts, rows
+            ),
         }
     )
 
 
-def _lost(texts: Texts, decoded: Texts) -> Examples:
+def _changed_texts(texts: Texts, decoded: Texts) -> Examples:
     for text, back in zip(texts, decoded, strict=True):
         if back != normalize(text) and UNKNOWN not in back:
             yield f'{text!r:.60} becomes {back!r:.60}'
 
 
-def _ids_beside(allowed: set[int], texts: Sequence[Any], rows: Ids) -> Examples:
+def _unexpected_ids(allowed: set[int], texts: Sequence[Any], rows: Ids) -> Examples:
     for text, row in zip(texts, rows, strict=True):
         for other in set(row) - allowed:
             yield f'{text!r:.60} contains id {other}'
 
 
-def _drawn(trained: Tokenizer, texts: Texts, rows: Ids) -> Examples:
+def _sampling_errors(trained: Tokenizer, texts: Texts, rows: Ids) -> Examples:
     if not trained.samples:
         return
     seeds = range(len(rows))
     first = list(map(trained.sample, rows, seeds))
-    yield from _lost(texts, trained.decode(first))
-    from_the_last = list(map(trained.sample, rows[::-1], seeds[::-1]))
-    yield from _differing(first, from_the_last[::-1])
+    yield from _changed_texts(texts, trained.decode(first))
+    reversed_samples = list(map(trained.sample, rows[::-1], seeds[::-1]))
+    yield from _differences(first, reversed_samples[::-1])
 
 
 def filter_findings(make: Callable[[], Filter]) -> Findings:
@@ -192,17 +194,17 @@ def filter_findings(make: Callable[[], Filter]) -> Findings:
     copies = [(source, source) for source, _ in train]
     blank = [(source, '') for source, _ in train]
 
-    def passed(pairs):
+    def filter_pairs(pairs):
         part = make()
         return [pair for pair in pairs if part.keeps(*pair)]
 
     pairs = [*train, *copies, *blank, *train]
-    first = passed(pairs)
+    first = filter_pairs(pairs)
     return _findings(
         {
-            'some pairs are kept': _unless(bool(first), 'no pair'),
-            'every pass keeps the same pairs': _differing(first, passed(pairs)),
-            'filtering twice changes nothing': _differing(first, passed(first)),
+            'some pairs are kept': _violation_unless(bool(first), 'no pair'),
+            'every pass keeps the same pairs': _differences(first, filter_pairs(pairs)),
+            'filtering twice changes nothing': _differences(first, filter_pairs(first)),
         }
     )
 
@@ -230,9 +232,9 @@ def objective_findings(objective: Objective) -> Findings:
     rows = [source + target for source, target in first]
     return _findings(
         {
-            'equal seeds give equal examples': _differing(first, examples()),
+            'equal seeds give equal examples': _differences(first, examples()),
             'sides are not longer than the text': _longer(texts, first),
-            'examples have no special ids': _ids_beside(allowed, texts, rows),
+            'examples have no special ids': _unexpected_ids(allowed, texts, rows),
         }
     )
 
@@ -259,7 +261,7 @@ def hook_findings(hook: Hook) -> Findings:
         hook.end({'steps': 2, 'test': {'bleu': 12.5}})
     return _findings(
         {
-            'rows are not modified': _differing(_ROWS, rows),
+            'rows are not modified': _differences(_ROWS, rows),
             'added values are JSON serializable': _no_json(added),
         }
     )
@@ -284,36 +286,40 @@ REFERENCES: list[tuple[str, ...]] = [
 OUTPUTS = ['the dog', 'The cat sits on a mat.', 'We would like to help.', 'the the']
 PERFECT = [references[0] for references in REFERENCES]
 BLANK = [''] * len(SOURCES)
-ROUNDING = 1e-9  # the order of a sum changes a score by no more
+ROUNDING = 1e-9  # tolerance for sums in a different order
 
 
 def metric_findings(metric: Metric) -> Findings:
     lengths = [len(row) for row in metric.statistics(OUTPUTS, REFERENCES, SOURCES)]
     are_rows = len(lengths) == len(OUTPUTS) and len(set(lengths)) == 1
     otherwise = f'{len(OUTPUTS)} sentences give rows of lengths {lengths}'
-    rows = {'every sentence has an equally long row': _unless(are_rows, otherwise)}
+    rows = {
+        'every sentence has an equally long row': _violation_unless(are_rows, otherwise)
+    }
     if not are_rows:
         return _findings(rows)
     score, *of_each = _scores(metric, OUTPUTS)
     best, *best_of_each = _scores(metric, PERFECT)
     blank, *blank_of_each = _scores(metric, BLANK)
-    again = metric.score(OUTPUTS[::-1], REFERENCES[::-1], SOURCES[::-1])
+    in_reverse = metric.score(OUTPUTS[::-1], REFERENCES[::-1], SOURCES[::-1])
     numbers = [score, best, blank, *of_each, *best_of_each, *blank_of_each]
     are_finite = all(map(math.isfinite, numbers))
     is_best = metric.rank(best) > metric.rank(score)
     is_no_better = metric.rank(blank) <= metric.rank(score)
-    is_same = math.isclose(score, again, abs_tol=ROUNDING)
+    is_same = math.isclose(score, in_reverse, abs_tol=ROUNDING)
     found = (
-        f'scores: translations {score:g}, in another order {again:g}, references '
+        f'scores: translations {score:g}, in another order {in_reverse:g}, references '
         f'{best:g}, blank {blank:g}'
     )
     return _findings(
         {
             **rows,
-            'scores are finite': _unless(are_finite, f'{numbers}'),
-            'references have the best score': _unless(is_best, found),
-            'blank translations do not score better': _unless(is_no_better, found),
-            'the order of sentences has no effect': _unless(is_same, found),
+            'scores are finite': _violation_unless(are_finite, f'{numbers}'),
+            'references have the best score': _violation_unless(is_best, found),
+            'blank translations do not score better': _violation_unless(
+                is_no_better, found
+            ),
+            'the order of sentences has no effect': _violation_unless(is_same, found),
         }
     )
 

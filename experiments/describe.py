@@ -112,20 +112,20 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
 
     compilation.use_cache()
     devices = mesh.make_mesh(**vars(config.mesh))
-    made = components.build(config)
+    run_components = components.build(config)
     check.check_backend(config)
     rows, length = batch_shape(config.batch, config.train.accumulate)
     multiple = config.train.accumulate * devices.row_shards
     shape = math.ceil(rows / multiple) * multiple, length
     teacher = open_teacher(config.train.teacher)
-    programs = TrainingPrograms.of(config, made, LONG, devices, teacher)
+    programs = TrainingPrograms.of(config, run_components, LONG, devices, teacher)
     program = programs.step(shape, teacher and teacher.variables)
     found: Any = program.memory_analysis()
     # The new state reuses the donated buffers of the old one (XLA's aliases).
-    beside = found.output_size_in_bytes - found.alias_size_in_bytes
+    new_outputs = found.output_size_in_bytes - found.alias_size_in_bytes
     return {
         'arrays': found.argument_size_in_bytes,
-        'working': found.temp_size_in_bytes + beside,
+        'working': found.temp_size_in_bytes + new_outputs,
     }
 
 
@@ -155,16 +155,18 @@ def _facts(costs: Costs) -> dict[str, str]:
         'batch': f'{batch["rows"]:,} × {batch["length"]:,} = {tokens:,} tokens',
         'FLOPs per batch': f'{flops / 1e12:,.4g} × 10¹²',
     }
-    again = costs['recomputed']['flops_per_token'] * tokens
-    if again:
-        facts['rematerialized'] = f'{again / 1e12:,.4g} × 10¹² FLOPs per batch'
+    recomputed_flops = costs['recomputed']['flops_per_token'] * tokens
+    if recomputed_flops:
+        facts['rematerialized'] = (
+            f'{recomputed_flops / 1e12:,.4g} × 10¹² FLOPs per batch'
+        )
     for name, size in costs['bytes'].items():
         facts[name] = _megabytes(size)
     device = dict(costs['device'])
     devices = device.pop('devices')
     if devices > 1:
-        held = ', '.join(f'{name} {_megabytes(size)}' for name, size in device.items())
-        facts['per device'] = f'{_megabytes(sum(device.values()))}: {held}'
+        sizes = ', '.join(f'{name} {_megabytes(size)}' for name, size in device.items())
+        facts['per device'] = f'{_megabytes(sum(device.values()))}: {sizes}'
     if 'memory' in costs:
         arrays, working = costs['memory'].values()
         facts['compiled, per device'] = (

@@ -13,7 +13,7 @@ from flaxformer_lite.config import spec
 from flaxformer_lite.validation import Checked
 
 LONGEST = 1000  # characters of a line
-# C0, DEL and C1, controls that reorder text, and code points that are no characters.
+# C0, DEL and C1, bidirectional controls, surrogates and noncharacters.
 _CONTROLS = re.compile(
     '[\0-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]'
 )
@@ -126,7 +126,8 @@ def own_traceback(
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
-        is_generated = frame.f_code.co_filename == '<string>'  # as of a dataclass
+        # Such as the methods of a dataclass.
+        is_generated = frame.f_code.co_filename == '<string>'
         name = frame.f_globals.get('__name__', '')
         if name.partition('.')[0] in packages and not is_generated:
             return trace
@@ -143,7 +144,7 @@ def _packages_of_components() -> set[str]:
         found.add(cls.__module__.partition('.')[0])
         classes += cls.__subclasses__()
     # Flax's transforms, such as `nn.remat`, derive classes from ours.
-    return found - {*spec.OURS, 'flax'}
+    return found - {*spec.OWN_PACKAGES, 'flax'}
 
 
 def line(error: object) -> str:

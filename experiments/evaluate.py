@@ -46,19 +46,19 @@ def main() -> None:
         chosen = _chosen(args, source)
         if args.source:
             (pairs,) = chosen.values()
-            source = _of_files(pairs, source, run.tokenizer)
+            source = _select_files(pairs, source, run.tokenizer)
         else:
             _check_texts(args.workdir, chosen, source)
-        usual = run.config.evaluation
+        defaults = run.config.evaluation
         evaluation = dataclasses.replace(
-            usual,
-            decode=args.decode or usual.decode,
-            metrics=args.metrics or usual.metrics,
+            defaults,
+            decode=args.decode or defaults.decode,
+            metrics=args.metrics or defaults.metrics,
         )
         if not args.metrics:
-            user_modules.check_commands(usual.metrics, args.workdir, args.trust_code)
-        same_decode = evaluation.decode == usual.decode
-        saves = same_decode and not args.source and not args.dtype
+            user_modules.check_commands(defaults.metrics, args.workdir, args.trust_code)
+        is_same_decode = evaluation.decode == defaults.decode
+        saves = is_same_decode and not args.source and not args.dtype
         objective = registries.make('objective', run.config.objective, pieces=())
         targets = [target for _, target in source.directions()]
         evaluator = Evaluator(
@@ -80,8 +80,8 @@ def main() -> None:
     steps = ', '.join(map(str, mean.steps))
     print(f'{args.workdir}, average of checkpoints {steps}')
     print(scores.table(found))
-    if not same_decode:
-        print(f'not saved: --decode differs from the run, {usual.decode}')
+    if not is_same_decode:
+        print(f'not saved: --decode differs from the run, {defaults.decode}')
     if args.dtype:
         print("not saved: --dtype replaces the run's")
 
@@ -125,7 +125,7 @@ def _check_files(args: Any) -> None:
         raise UserError('--set: has no effect with --source. Leave one of them out.')
 
 
-def _of_files(pairs: 'Pairs', data: 'Source', tokenizer: 'Tokenizer') -> 'Source':
+def _select_files(pairs: 'Pairs', data: 'Source', tokenizer: 'Tokenizer') -> 'Source':
     """Returns a source without documents, with the languages that tags of lines name.
 
     Lines without a tag have the languages of the data.
@@ -140,8 +140,8 @@ def _of_files(pairs: 'Pairs', data: 'Source', tokenizer: 'Tokenizer') -> 'Source
     for text, _ in pairs:
         known = tokenizer.direction(text)
         tag = text.partition(' ')[0]
-        usual = (data.source, data.target)
-        directions |= dict.fromkeys([known] if known else by_tag.get(tag, [usual]))
+        default = (data.source, data.target)
+        directions |= dict.fromkeys([known] if known else by_tag.get(tag, [default]))
     files = Source()
     files.source, files.target = [
         '+'.join(dict.fromkeys(side)) for side in zip(*directions, strict=True)

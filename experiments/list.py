@@ -20,7 +20,7 @@ from experiments.errors import UserError
 from experiments.runs import directory, metrics_log, reading
 from experiments.runs.reading import Run
 
-_PAUSE = 2.0  # seconds between updates
+_INTERVAL = 2.0  # seconds between updates
 _CLEAR = '\033[H\033[J'  # clears a terminal
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     args = parser.parse_args()
     print(listing(args.folders))
     while args.watch:
-        time.sleep(_PAUSE)
+        time.sleep(_INTERVAL)
         found = listing(args.folders)
         if sys.stdout.isatty():
             print(_CLEAR, end='', file=console.exact(sys.stdout))

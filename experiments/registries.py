@@ -53,8 +53,8 @@ def entries(field: str, spec: Spec | None) -> tuple[Component, ...]:
 
 def make(field: str, spec: Spec | None, /, **given: Any) -> Any:
     """Builds the component of a field; returns None if it is empty."""
-    made = list(make_all(field, spec, **given).values())
-    return made[0] if made else None
+    components = list(make_all(field, spec, **given).values())
+    return components[0] if components else None
 
 
 def make_all(field: str, spec: Spec | None, /, **given: Any) -> dict[str, Any]:

@@ -6,8 +6,9 @@ python -m experiments.report --recompute=results/scan_splits [--json | --out=DIR
 
 Runs that differ only in their seeds are one arm, shown as mean ± standard deviation.
 
---out writes a folder with index.html (self-contained), the same text as report.md, the
-tables as CSV and LaTeX, the figures as SVG and PDF, and the answer as answer.json.
+--out writes a folder with a self-contained index.html, and the same text as report.md.
+It also contains the tables as CSV and LaTeX, the figures as SVG and PDF, and the answer
+as answer.json.
 
 --json prints the answer of a report for programs.
 
@@ -38,40 +39,44 @@ from experiments.command_line import console, flags, screen
 from experiments.errors import UserError
 from experiments.evaluation.measure import Measure
 from experiments.metrics.base import score_decimals
-from experiments.reports import arms, scores, tables
+from experiments.reports import arms, external_scores, tables
 from experiments.reports.arms import Arm
 from experiments.reports.tables import Table, column_decimals
 from experiments.runs import directory, reading
 from experiments.runs.reading import Run
 from experiments.sweeps import analysis, looks, planning
 
-_NUMBERS = ('step', 'parameters', 'tokens_per_second')  # of a result
-_OF_RUNS = ('runs', '--sweep', '--measure')
+_NUMBERS = ('step', 'parameters', 'tokens_per_second')  # numeric entries of a result
+_RUN_FLAGS = ('runs', '--sweep', '--measure')
 
 
 def main() -> None:
     args = _parser().parse_args()
     if args.recompute is not None:
-        of_others = (*_OF_RUNS, '--base', '--csv', '--scores')
-        _refuse(args, of_others, 'with --recompute. Leave one of them out.')
+        other_flags = (*_RUN_FLAGS, '--base', '--csv', '--scores')
+        _reject_flags(args, other_flags, 'with --recompute. Leave one of them out.')
         if args.other is not None:
-            _refuse(args, ('--json',), 'with --other. Leave one of them out.')
+            _reject_flags(args, ('--json',), 'with --other. Leave one of them out.')
         _recompute(args.recompute, args.json, args.out)
         if args.other is not None:
             _compare_answers(args.recompute, args.other)
     elif args.other is not None:
         raise UserError('--other: has no effect without --recompute. Add it.')
     elif args.scores is not None:
-        _refuse(args, _OF_RUNS, 'with --scores. Leave one of them out.')
-        print(tables.text(scores.compare_scores(args.scores, args.base)))
+        _reject_flags(args, _RUN_FLAGS, 'with --scores. Leave one of them out.')
+        print(tables.text(external_scores.compare_scores(args.scores, args.base)))
     else:
         if args.out is not None:
             _check_out(args.out)
         elif args.json:
-            flags.require_packages('--json', flags.OF_REPORTS, 'report', 'or use --csv')
+            flags.require_packages(
+                '--json', flags.REPORT_PACKAGES, 'report', 'or use --csv'
+            )
         else:
             of_reports = ('--base', '--measure', '--trust_code')
-            _refuse(args, of_reports, 'without a report. Add --out=DIR or --json.')
+            _reject_flags(
+                args, of_reports, 'without a report. Add --out=DIR or --json.'
+            )
         _compare(args)
 
 
@@ -121,7 +126,7 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def _refuse(args: Any, flags: Sequence[str], why: str) -> None:
+def _reject_flags(args: Any, flags: Sequence[str], why: str) -> None:
     for flag in flags:
         if getattr(args, flag.lstrip('-')):
             raise UserError(f'{flag}: has no effect {why}')
@@ -129,7 +134,7 @@ def _refuse(args: Any, flags: Sequence[str], why: str) -> None:
 
 def _check_out(folder: Path) -> None:
     without = 'or leave out --out'
-    flags.require_packages('--out', flags.OF_REPORTS, 'report', without)
+    flags.require_packages('--out', flags.REPORT_PACKAGES, 'report', without)
     if storage.exists(folder / directory.CONFIG):
         raise UserError(f'--out={folder}: directory of a run. Pass another.')
     reason = storage.obstacle(folder)
@@ -155,7 +160,7 @@ def _recompute(folder: Path, as_json: bool, out: Path | None) -> None:
         differs = [mismatch._asdict() for mismatch in mismatches]
         console.print_data(json.dumps(answer | {'differs': differs}, indent=2))
     else:
-        print(tables.text(scores.as_table(contrasts)))
+        print(tables.text(external_scores.as_table(contrasts)))
     for file, row, column, stored, found in mismatches:
         stated = f'{console.cell(stored)} instead of {console.cell(found)}'
         errors.note(f'{folder}/{file}: {row}: {column} is {stated}')
@@ -208,9 +213,9 @@ def _compare(args: Any) -> None:
     elif args.out is not None:
         print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
     elif args.csv:
-        of_each = [Arm(str(run.path), (run,)) for run in runs]
+        run_arms = [Arm(str(run.path), (run,)) for run in runs]
         fields = arms.differing_fields(runs, ())
-        table = overview(of_each, fields, score)
+        table = overview(run_arms, fields, score)
         console.print_data(tables.as_csv(table).removesuffix('\n'))
     else:
         print(as_table(runs, score))

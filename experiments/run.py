@@ -66,7 +66,7 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     # These raise as in the run itself, such as for missing files or untrusted code.
     processes.from_flags(args)
     state = directory.check_directory(path, config.to_dict())
-    if state != directory.HAS_ENDED:  # the run would only show its result
+    if state != directory.COMPLETE:  # the run would only show its result
         environment.check_modules(path, warn, args.accept_changed_code)
         check.check_overrides(config, settings.overrides)
         setup.check_plan(config, path, state)
@@ -75,9 +75,9 @@ def _show_plan(settings: flags.ConfigFlags, path: Path, args: Any) -> None:
     facts = {'run': f'{path} {state}', 'data': config.data, 'steps': steps}
     print(console.facts(facts), describe.text(costs), sep='\n\n')
     spent = []
-    for beside in reading.runs_in(path.parent):
+    for sibling in reading.runs_in(path.parent):
         with contextlib.suppress(UserError):  # skip unreadable runs
-            run = reading.read_run(beside)
+            run = reading.read_run(sibling)
             if run.finished:
                 seconds = run.result['train_seconds']
                 spent.append(

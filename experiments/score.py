@@ -4,10 +4,10 @@ python -m experiments.score --workdir=runs/wmt_small <pairs.tsv >scores.jsonl
 
 Each line of standard input is a source, a tab and a target. The output has a line of
 JSON for each pair, in order:
-  log_p: log-probability of the whole target, in nats;
-  tokens: for each target token and the end token, its log_p, its rank (1 for the most
-    likely token) and the entropy of the predicted distribution. A language token that
-    translation forces has probability 1, as in the scores of `translate`.
+  log_p: Log-probability of the whole target, in nats.
+  tokens: One entry for each target token and the end token. It has the token's log_p,
+    its rank (1 for the most likely token) and the entropy of the distribution. A
+    language token that translation forces has probability 1, as in `translate`.
 """
 
 # PYTHON_ARGCOMPLETE_OK

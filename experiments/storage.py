@@ -17,7 +17,7 @@ from experiments.errors import UserError
 
 try:
     import fcntl
-except ImportError:  # Windows, where there are no locks
+except ImportError:  # on Windows, which has no fcntl
     fcntl = None
 
 _BYTE_ORDER_MARK = '\ufeff'

@@ -112,7 +112,7 @@ def _check_runs(sweep: Sweep) -> None:
     runs = sweep.all_runs
     for run in runs:
         directory.check_directory(run.path, run.config.to_dict())
-    built = set()  # all but the optimizer
+    built = set()  # keys of built models, without the optimizer
     for run in {(run.arm, run.value): run for run in runs}.values():
         config = run.config
         others = dataclasses.replace(config, optimizer=OptimizerConfig())
@@ -120,7 +120,7 @@ def _check_runs(sweep: Sweep) -> None:
             others, train=dataclasses.replace(config.train, seed=0)
         )
         with prefix_errors(f'arm {run.arm!r}'):
-            check.check_overrides(config, run.asked)
+            check.check_overrides(config, run.overridden_fields)
             if others in built:
                 components.make_optimizer(config)
             else:
@@ -189,16 +189,16 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
     print(f'logs: {folder}/', flush=True)
     workers.forget_failures(sweep)
     sweep = planning.plan(sweep)
-    said = {run.path for run in sweep.all_runs if planning.has_ended(run)}
-    if said:
-        in_all = progress.number_of_runs(sweep)
-        print(f'{len(said)} of {in_all} runs have already ended', flush=True)
+    reported = {run.path for run in sweep.all_runs if planning.has_ended(run)}
+    if reported:
+        total = progress.number_of_runs(sweep)
+        print(f'{len(reported)} of {total} runs have already ended', flush=True)
     with stopping.delay_stop() as stop:
         is_open = True
         while is_open and not stop():
-            sweep = _use_workers(sweep, said, config, number, stop)
+            sweep = _use_workers(sweep, reported, config, number, stop)
             is_open = _wait_for_others(sweep, stop)
-        sweep = progress.say_ended(sweep, said)
+        sweep = progress.say_ended(sweep, reported)
         if stop():
             print('Stopped. Rerun the command to continue.', flush=True)
     print(progress.summary(sweep))
@@ -209,13 +209,17 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
 
 
 def _use_workers(
-    sweep: Sweep, said: set[Path], config: str, number: int, stop: Callable[[], bool]
+    sweep: Sweep,
+    reported: set[Path],
+    config: str,
+    number: int,
+    stop: Callable[[], bool],
 ) -> Sweep:
     processes = workers.start_here(config, number, sweep.logs)
     try:
         while not stop() and None in [process.poll() for process in processes]:
             time.sleep(0.5)
-            sweep = progress.say_ended(sweep, said)
+            sweep = progress.say_ended(sweep, reported)
     finally:
         for process in processes:
             process.terminate()
@@ -225,15 +229,15 @@ def _use_workers(
 
 
 def _wait_for_others(sweep: Sweep, stop: Callable[[], bool]) -> bool:
-    was_running = False
+    is_waiting = False
     while not stop():
         if reading.RUNNING not in {planning.outcome(x).status for x in sweep.all_runs}:
             break
-        if not was_running:
+        if not is_waiting:
             print('waiting for runs of other processes', flush=True)
-        was_running = True
+        is_waiting = True
         time.sleep(0.5)
-    return was_running
+    return is_waiting
 
 
 def _note_unfinished(runs: Sequence[PlannedRun], folder: Path) -> int:

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 # Former names → their replacements.
-_MOVED = {
+_REPLACEMENTS = {
     'ablation_masks': 'intervene({name: interventions.scale(0.0, heads=[…])})',
     'describe_pretrained': 'flaxformer_checkpoints.describe_pretrained',
     'explanations': 'flaxformer_explain.explanations',
@@ -74,8 +74,8 @@ _check_jax_version()
 
 def __getattr__(name: str) -> Any:
     """Imports the public names on first use, so configs can be read without JAX."""
-    if name in _MOVED:
-        raise AttributeError(f'{__name__}.{name} is now {_MOVED[name]}')
+    if name in _REPLACEMENTS:
+        raise AttributeError(f'{__name__}.{name} is now {_REPLACEMENTS[name]}')
     if name not in __all__:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     from flaxformer_lite import public

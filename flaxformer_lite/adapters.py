@@ -32,14 +32,14 @@ def frozen_paths(model: Model, params: Any) -> frozenset[str]:
     if not trained:
         return frozenset()
     paths = freezing.paths(params)
-    held = frozenset(path for path in paths if path.rpartition('/')[2] not in trained)
-    if len(held) == len(paths):
+    frozen = frozenset(path for path in paths if path.rpartition('/')[2] not in trained)
+    if len(frozen) == len(paths):
         first, *_, last = sorted(x[:-7] for x in paths if x.endswith('/kernel'))
         raise ValueError(
-            'model.dense puts an adapter on no matrix. The matrices are '
+            'model.dense: the pattern matches no weight matrix. Choose from '
             f'{first}, …, {last}.'
         )
-    return held
+    return frozen
 
 
 def compute_alike(model: Model, other: Model) -> bool:

@@ -52,8 +52,8 @@ class Ensemble(nn.Module):
     @property
     def _needs_one_model(self) -> Any:
         raise ValueError(
-            'model: an ensemble has no layers or loss of its own. Pass one of its '
-            'models; an ensemble can be called, generate and give log_probs.'
+            'model: ensembles support only __call__, generate and log_probs. Pass one '
+            'of its models.'
         )
 
     # Attributes that training and introspection read from a model.

@@ -35,8 +35,9 @@ class DecodingOptions(NamedTuple):
     Attributes:
       extra_length: Maximum target length, in tokens beyond the source length.
       n_best: The beam search stops when this many results per row are final.
-      length: Maximum length of all targets, whatever their sources.
-      special_tokens: Default to the model's.
+      length: Maximum length of all targets, independent of their sources. None uses
+        `extra_length`.
+      special_tokens: The special tokens. Defaults to the model's.
       float32_cache: Whether caches hold bfloat16 values as float32, which is faster on
         CPU.
     """
@@ -117,17 +118,21 @@ def generate(
     size = model.source_vocab_size or model.vocab_size
     source_BS = pad_source(source, padding, size)
     source_length_B = TokenBatch.from_tokens(source_BS, padding).valid_BT.sum(-1)
-    made = as_strategy(strategy)
-    _check(model, source_length_B, made, key)
+    search = as_strategy(strategy)
+    _check(model, source_length_B, search, key)
     longest = source_BS.shape[1] + EXTRA_LENGTH if max_length is None else max_length
     if longest < 1:
         raise ValueError(f'max_length must be at least 1, not {max_length}')
-    every = *forced_prefix(forced_first), *as_processors(processors)
+    all_processors = *forced_prefix(forced_first), *as_processors(processors)
     limit = _shortest_limit(model, source_length_B, max_length)
-    for processor in every:
+    for processor in all_processors:
         processor.check(model.vocab_size, special_tokens, limit)
     options = DecodingOptions(
-        made, every, n_best=n_best, length=longest, special_tokens=special_tokens
+        search,
+        all_processors,
+        n_best=n_best,
+        length=longest,
+        special_tokens=special_tokens,
     )
     max_len_B = source_length_B + EXTRA_LENGTH if max_length is None else max_length
     max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)

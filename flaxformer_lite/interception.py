@@ -5,27 +5,30 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-# Flax has no public accessor.
+# Flax has no public accessor for the stack of interceptors.
 from flax.linen.module import _global_interceptor_stack
 
 
 class InterceptorKey:
     """A cache key of an interceptor or observer, which it does not keep alive.
 
-    Keys are equal while the same one is alive.
+    Two keys are equal if their interceptor is the same object and still alive. A dead
+    interceptor's key equals no other, so a new object at its address can't match.
     """
 
     def __init__(self, interceptor: Callable[..., Any]):
-        # A bound method is a new object each time, and would be gone at once.
+        # Each access creates a new bound method, so a weak reference would die at once.
         is_method = inspect.ismethod(interceptor)
-        self._refer = (weakref.WeakMethod if is_method else weakref.ref)(interceptor)
+        self._weak_reference = (weakref.WeakMethod if is_method else weakref.ref)(
+            interceptor
+        )
         self._hash = hash(interceptor)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, InterceptorKey):
             return NotImplemented
-        interceptor = self._refer()
-        return interceptor is not None and interceptor == other._refer()
+        interceptor = self._weak_reference()
+        return interceptor is not None and interceptor == other._weak_reference()
 
     def __hash__(self) -> int:
         return self._hash

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import optax
 
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.interventions.context import Intervened, with_separate_layers
+from flaxformer_lite.interventions.context import (
+    InterventionObserver,
+    with_separate_layers,
+)
 from flaxformer_lite.interventions.names import (
     Interventions,
     Where,
-    check_functions,
     check_known,
     matches,
 )
@@ -25,7 +27,7 @@ from flaxformer_lite.training.loss import DEFAULT_LOSS, loss_sums
 # Suffix of an attention's name in a record, after the name of the stack.
 ATTENTION_SUFFIXES = {'self_attention': '', 'cross_attention': ' cross'}
 # Activations that `Record` has by layer, too.
-_SUMMARIZED = ('resid_pre', 'resid_post', 'z', 'pattern')
+_STATS_ACTIVATIONS = ('resid_pre', 'resid_post', 'z', 'pattern')
 
 
 class Record(NamedTuple):
@@ -37,7 +39,7 @@ class Record(NamedTuple):
       heads: Each head's output before the output projection, BTHU, with the same keys.
       norms: Norm of the residual stream before the first layer and after each layer,
         BT, by stack.
-      positions: int32 BT, by stack.
+      positions: Positions of the tokens, int32 BT, by stack.
       valid: bool BT, False for padding, by stack.
       values: Activations by name, as in `interventions`.
     """
@@ -76,8 +78,7 @@ def record(
     if isinstance(names, str):
         raise ValueError(f'names must be a list, such as [{names!r}], not a string.')
     model, variables = with_separate_layers(model, variables)
-    intervened = Intervened(interventions or {})
-    check_functions(intervened.interventions)
+    intervened = InterventionObserver(interventions or {})
     recorder = _Recorder(names)
     has_logits = recorder.keeps('logits') or intervened.wants('logits')
     with observed_by(intervened), observed_by(recorder):
@@ -119,7 +120,7 @@ class _Recorder:
 
     def wants(self, name: str) -> bool:
         self.seen[name] = None
-        return self.keeps(name) or name.rpartition('/')[2] in _SUMMARIZED
+        return self.keeps(name) or name.rpartition('/')[2] in _STATS_ACTIVATIONS
 
     def __call__(self, value: jax.Array, where: Where) -> jax.Array:
         self.values[where.name] = value

@@ -1,4 +1,4 @@
-"""Facts about the running layer that its stack knows, and values of other layers."""
+"""Per-layer context: the index of the running layer, and values of earlier layers."""
 
 import contextlib
 import contextvars
@@ -24,7 +24,7 @@ class Published(struct.PyTreeNode):
 
 
 class LayerScope(struct.PyTreeNode):
-    """The place of a layer in its stack.
+    """The context of a layer that its stack provides.
 
     Attributes:
       index: Number of the layer, from 0; int, or int32 scalar in a scan.
@@ -114,7 +114,7 @@ def publish(name: str, value: jax.Array) -> None:
 
 @dataclasses.dataclass
 class LayerOutputs:
-    """The outputs of a stack's layers, which a call of the stack adds.
+    """The outputs of a stack's layers. A call of the stack fills in its fields.
 
     Attributes:
       streams: The input of the first layer, then the residual stream after each layer.

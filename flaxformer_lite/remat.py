@@ -4,7 +4,7 @@ from typing import Annotated
 
 from flaxformer_lite.validation import Choices
 
-NONE = 'none'  # saves everything that the backward pass reads
+NONE = 'none'  # no rematerialization: saves everything that the backward pass reads
 BLOCKS = 'blocks'  # saves only the inputs of each layer
 # Policies of `jax.checkpoint_policies`, which save more than the layers' inputs. In
 # ascending order of memory.

@@ -13,7 +13,7 @@ from flaxformer_lite.ops.loss_of_logits import logits_of
 from flaxformer_lite.training.batch import Batch, check_variables
 from flaxformer_lite.training.forward import forward
 
-_ROWS = 1024  # of logits in memory at once
+_ROWS = 1024  # rows of logits in memory at once
 
 
 class TokenScores(NamedTuple):
@@ -91,10 +91,10 @@ def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenSco
         )
         counts_B = labels_B != padding
 
-        def or_zero(x_B):
+        def zero_if_empty(x_B):
             return jnp.where(counts_B, x_B, 0)
 
-        return jax.tree.map(or_zero, found)
+        return jax.tree.map(zero_if_empty, found)
 
     # Map over T, so that the batch axis stays sharded.
     by_position = hidden, batch['labels'].T

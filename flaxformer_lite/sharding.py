@@ -36,16 +36,16 @@ from flaxformer_lite.jax_compat import with_sharding_constraint
 
 AXES = ('data', 'fsdp', 'tensor')
 ROW_AXES = ('data', 'fsdp')
-WHOLE = PartitionSpec()
+REPLICATED = PartitionSpec()
 
 # The letter of a dimension → the mesh axes that shard it.
-_OVER_TENSOR: dict[str, tuple[str, ...]] = dict.fromkeys('HGFV', ('tensor',))
+_TENSOR_AXES: dict[str, tuple[str, ...]] = dict.fromkeys('HGFV', ('tensor',))
 _EXPERTS = {'E': ('fsdp',)}
-OF_ACTIVATIONS = {'B': ROW_AXES, **_EXPERTS, **_OVER_TENSOR}
-OF_PARAMETERS = {'D': ('fsdp',), **_EXPERTS, **_OVER_TENSOR}
+ACTIVATION_AXES = {'B': ROW_AXES, **_EXPERTS, **_TENSOR_AXES}
+PARAMETER_AXES = {'D': ('fsdp',), **_EXPERTS, **_TENSOR_AXES}
 
 # The end of a parameter's path → the letters of its last dimensions.
-LETTERS = {
+PARAMETER_LETTERS = {
     ('embedding',): 'VD',
     ('source_embedding',): 'VD',
     ('output',): 'VD',
@@ -75,8 +75,8 @@ LETTERS = {
 
 def place(x: jax.Array, letters: str) -> jax.Array:
     """Shards an activation by the letters of its axes, such as 'BTHK'."""
-    spec = _spec(letters, x.shape, OF_ACTIVATIONS, _sizes())
-    if spec == WHOLE:
+    spec = _spec(letters, x.shape, ACTIVATION_AXES, _sizes())
+    if spec == REPLICATED:
         return x
     return with_sharding_constraint(x, spec)
 
@@ -125,21 +125,23 @@ def _parameter_spec(
     path: tuple[str, ...], shape: tuple[int, ...], sizes: Mapping[str, int]
 ) -> PartitionSpec:
     endings = (path[-length:] for length in (3, 2, 1))
-    letters = next((LETTERS[end] for end in endings if end in LETTERS), '')
+    letters = next(
+        (PARAMETER_LETTERS[end] for end in endings if end in PARAMETER_LETTERS), ''
+    )
     if not letters or len(letters) > len(shape):
         return _largest_over_fsdp(shape, sizes)
-    in_front = ' ' * (len(shape) - len(letters))
-    return _spec(in_front + letters, shape, OF_PARAMETERS, sizes)
+    leading = ' ' * (len(shape) - len(letters))
+    return _spec(leading + letters, shape, PARAMETER_AXES, sizes)
 
 
 def _largest_over_fsdp(
     shape: tuple[int, ...], sizes: Mapping[str, int]
 ) -> PartitionSpec:
     if len(shape) < 2:
-        return WHOLE
+        return REPLICATED
     largest = shape.index(max(shape))
     letters = ''.join('D' if axis == largest else ' ' for axis in range(len(shape)))
-    return _spec(letters, shape, OF_PARAMETERS, sizes)
+    return _spec(letters, shape, PARAMETER_AXES, sizes)
 
 
 def _spec(
@@ -158,7 +160,7 @@ def _spec(
         if divides:
             free.difference_update(axes)
     if not any(divided):
-        return WHOLE
+        return REPLICATED
     return PartitionSpec(*divided)
 
 
@@ -204,16 +206,16 @@ def by_device(
     for different numbers of steps.
 
     Args:
-      in_specs: `rows_spec` or `WHOLE` for each argument.
-      out_specs: The same for each result; a `WHOLE` result must be equal on all
+      in_specs: `rows_spec` or `REPLICATED` for each argument.
+      out_specs: The same for each result; a `REPLICATED` result must be equal on all
         devices.
     """
     mesh = jax.sharding.get_abstract_mesh()
     dividing = _sizes()
-    by = set(axes) & set(dividing)
-    if by == set(dividing):
+    manual_axes = set(axes) & set(dividing)
+    if manual_axes == set(dividing):
         # No axis is left for XLA to partition, so axes of size 1 become manual, too.
-        by = {
+        manual_axes = {
             axis
             for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
             if kind == AxisType.Auto
@@ -224,7 +226,7 @@ def by_device(
         function,
         in_specs=in_specs,
         out_specs=out_specs,
-        axis_names=by,
+        axis_names=manual_axes,
         check_vma=False,
     )
 
@@ -240,7 +242,7 @@ def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
     # Not `len`: with a symbolic batch size it isn't an integer.
     rows = jax.tree.leaves(divided)[0].shape[0]
     if is_divided(rows):
-        specs = (*[WHOLE] * len(whole), *[rows_spec()] * len(divided))
+        specs = (*[REPLICATED] * len(whole), *[rows_spec()] * len(divided))
         function = by_device(function, specs, rows_spec())
     return function(*whole, *divided)
 
@@ -273,7 +275,9 @@ def sum_over_data(function: Callable) -> Callable:
         with _shares_of_rows(shares):
             return jax.lax.psum(function(whole, divided), 'data')
 
-    return by_device(of_device, (WHOLE, PartitionSpec('data')), WHOLE, axes=('data',))
+    return by_device(
+        of_device, (REPLICATED, PartitionSpec('data')), REPLICATED, axes=('data',)
+    )
 
 
 def all_rows(own: int) -> int:

@@ -11,11 +11,13 @@ class Sizes:
     """Sizes of one stack and its attention. Default to the paper's base model.
 
     Attributes:
-      num_kv_heads: Divides `num_heads`.
-      d_k_derived: Whether d_k grows with d_model, as d_model / num_heads.
+      num_kv_heads: Number of key-value heads, a divisor of `num_heads`.
+      d_k_derived: Whether d_k grows with d_model, as d_model / num_heads. μP then
+        treats d_k as a width that grows.
       role: 'encoder' or 'decoder' of an encoder-decoder, or a single stack.
         'prefix_only' is a decoder that sees the whole source.
-      encoder_layers, decoder_layers: Depths. 0 without such a stack.
+      encoder_layers, decoder_layers: Number of layers of each stack; 0 if there is
+        none. DeepNorm scales by both.
     """
 
     d_model: int = 512

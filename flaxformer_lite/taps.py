@@ -70,7 +70,7 @@ class Observer(Protocol):
 _observers: contextvars.ContextVar[tuple[Observer, ...]] = contextvars.ContextVar(
     'observers', default=()
 )
-_place: contextvars.ContextVar[Where | None] = contextvars.ContextVar(
+_location: contextvars.ContextVar[Where | None] = contextvars.ContextVar(
     'place', default=None
 )
 
@@ -99,7 +99,7 @@ def tap(
     name, observers = _find(module, name)
     if not observers or not x.size:
         return x
-    place = _place.get() or _tokens((len(x), x.shape[axes.index('T')]))
+    place = _location.get() or _tokens((len(x), x.shape[axes.index('T')]))
     where = place._replace(name=name, axes=axes)
     group_size = x.shape[2] // place.index_BT.shape[1] if axes == 'BHTS' else 1
     value = found = _by_head(unfold_groups, x, group_size)
@@ -112,7 +112,7 @@ def tap(
     return x if found is value else _by_head(fold_groups, found, group_size)
 
 
-def is_wanted(module: nn.Module, name: str) -> bool:
+def is_tapped(module: nn.Module, name: str) -> bool:
     """Returns whether an observer wants an activation that is costly to compute."""
     return bool(_find(module, name)[1])
 
@@ -125,7 +125,7 @@ def _find(module, name):
     for part in name.split('/'):
         path = path[:-1] if part == '..' else [*path, part]
     name = '/'.join(path)
-    # Without `any`: `wants` also lets each observer remember the name.
+    # Not `any`, which stops early: `wants` also records the name in each observer.
     return name, [observer for observer in _observers.get() if observer.wants(name)]
 
 
@@ -166,7 +166,7 @@ def trace_keys() -> tuple[InterceptorKey, ...]:
     return *map(InterceptorKey, _observers.get()), *interceptor_keys()
 
 
-def _as_context(
+def _as_context_manager(
     place: Callable[_Arguments, Where],
 ) -> Callable[_Arguments, contextlib.AbstractContextManager[None]]:
     """Makes a function of a place return the context that sets the place.
@@ -178,33 +178,33 @@ def _as_context(
     def context(*args, **kwargs):
         if not is_observed():
             return contextlib.nullcontext()
-        return _context(_place, place(*args, **kwargs))
+        return _context(_location, place(*args, **kwargs))
 
     return context
 
 
-@_as_context
+@_as_context_manager
 def at_source(source: TokenBatch) -> Where:
     """Context of source tokens outside of a stack."""
     shape = source.positions_BT.shape
     return _tokens(shape, source.positions_BT, source.valid_BT)
 
 
-@_as_context
+@_as_context_manager
 def at_target(inputs: TokenBatch) -> Where:
     """Context of target tokens with teacher forcing, around that of the stack."""
     positions_BT = inputs.positions_BT
     return _tokens(positions_BT.shape, positions_BT, inputs.valid_BT, positions_BT)
 
 
-@_as_context
+@_as_context_manager
 def at_step(beam: BeamState, shape: tuple[int, ...]) -> Where:
     """Context of hypotheses BN, around that of the stack."""
     step_BN = jnp.broadcast_to(beam.step, shape)
     return _tokens(shape, step_BN, None, step_BN)._replace(index_BT=step_BN)
 
 
-@_as_context
+@_as_context_manager
 def in_stack(
     is_encoder: bool, context: AttentionContext, beam: BeamState | None
 ) -> Where:
@@ -220,9 +220,9 @@ def in_stack(
         # The source precedes the target in a decoder-only model.
         source_length = context.key_positions_BS.shape[1] - beam.visible_BNS.shape[2]
         return place._replace(step_BT=step_BN, index_BT=step_BN + source_length)
-    target = _place.get()
+    target = _location.get()
     step_BT = None if target is None else target.step_BT
-    if step_BT is None:  # a prompt alone
+    if step_BT is None:  # only a prompt
         step_BT = positions_BT[:, :0]
     source_length = shape[1] - step_BT.shape[1]
     padding = [(0, 0), (source_length, 0)]

@@ -3,7 +3,7 @@
 from configs.sweeps import modern
 
 WIDTH = 128
-# The best rate falls with the width. At 64, only the combination's was 3.2e-2.
+# The best rate falls with the width. At 64, it was 3.2e-2 only for the combination.
 RATES = [2e-3, 4e-3, 8e-3, 1.6e-2]
 PARTS = (
     'base',

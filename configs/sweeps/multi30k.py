@@ -18,7 +18,7 @@ def get_config() -> dict:
             'data': 'text(path="multi30k", source="en", target="de")',
             'tokenizer': 'sentencepiece(vocab_size=8000, alpha=0.1)',
             'batch.tokens': 4_096,
-            # Post-norm learnt little of the source so: 13.4 BLEU with seed 0.
+            # With post-norm, the model hardly uses the source: 13.4 BLEU with seed 0.
             'model.residual': 'pre_norm',
             'model.dropout': 0.3,
             'model.dtype': 'bfloat16',

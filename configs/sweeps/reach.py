@@ -6,8 +6,8 @@ Declared before any run:
   seeds. Negative is better.
 - The trend is effect = a + b log₂ width + c log₂ steps, fitted by least squares to all
   cells but (128, 5,400).
-- Its forecast for (128, 5,400) has a 90% prediction interval. The measured effect of
-  that cell tests it.
+- Its forecast for (128, 5,400) has a 90% prediction interval. The effect that is
+  measured in this cell tests the forecast.
 - A forecast is "not predictable" if its interval includes 0 and reaches further than
   the largest effect in the fitted cells.
 

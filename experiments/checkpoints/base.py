@@ -21,7 +21,7 @@ def save(path: Path, params: Any, base_paths: frozenset[str], origin: str) -> No
     if not base_paths:
         return
     if processes.is_first():
-        storage.remove(path / NAME)  # of a start that was killed
+        storage.remove(path / NAME)  # leftover of a killed start
     processes.barrier('base')
     _, fixed = freezing.split(params, base_paths)
     checkpoints = Checkpoints(path / NAME)

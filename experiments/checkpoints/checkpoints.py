@@ -28,12 +28,12 @@ from experiments.errors import UserError
 from experiments.runtime import processes
 from flaxformer_lite.jax_compat import enable_x64
 
-_REMOVED = 'removed'  # folder of checkpoints that are being deleted
+_TRASH = 'removed'  # folder of checkpoints that are being deleted
 # How long the fastest process waits for the slowest one to write its shards.
-_WRITTEN_SECONDS = 300
-_LONGEST = 500  # characters of an error message
-# What Orbax raises for files that are missing or do not parse. It raises `Exception`
-# from an error of TensorStore.
+_UPLOAD_SECONDS = 300
+_MAX_MESSAGE = 500  # characters of an error message
+# Exceptions of Orbax for missing or unparsable files. It raises plain `Exception`
+# for errors of TensorStore.
 _PARSE_ERRORS = (
     *(ValueError, LookupError, TypeError, AttributeError, AssertionError),
     *(StopIteration, FileNotFoundError, NotADirectoryError),
@@ -45,11 +45,11 @@ _PARSE_STATUSES = (
 )
 
 
-class Damaged(ValueError):
+class DamagedCheckpoint(ValueError):
     """A checkpoint that differs from what was written."""
 
 
-class Gone(Exception):
+class RemovedCheckpoint(Exception):
     """A checkpoint that its run removed while it was being read."""
 
 
@@ -69,7 +69,7 @@ class Mean(NamedTuple):
 
 class _Manager(ocp.CheckpointManager):
     def reached_preemption(self, step: int) -> bool:
-        return False  # the training loop asks, at the same steps everywhere
+        return False  # the training loop checks this, at the same step everywhere
 
 
 class Checkpoints:
@@ -103,11 +103,11 @@ class Checkpoints:
             storage.remove(folder)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self,
-            todelete_subdir=_REMOVED,  # rename first: a kill leaves no partial one
+            todelete_subdir=_TRASH,  # rename first: a kill leaves no partial one
             save_root_metadata=False,
             lightweight_initialize=True,
             async_options=ocp.AsyncOptions(
-                timeout_secs=_WRITTEN_SECONDS,
+                timeout_secs=_UPLOAD_SECONDS,
                 post_finalization_callback=self._sync,
                 # Asynchronous creation hangs forever if it fails.
                 create_directories_asynchronously=False,
@@ -123,10 +123,10 @@ class Checkpoints:
     def should_preserve(self, checkpoints: Sequence[Any], *, context) -> list[bool]:
         del context
         steps = [checkpoint.step for checkpoint in checkpoints]
-        due = [step for step in steps if self._is_due(step)]
+        scheduled = [step for step in steps if self._is_due(step)]
         best = self._best(steps)[: self._keep_best]
-        stay = {steps[-1], *due[-self._keep :], *best}
-        return [step in stay for step in steps]
+        preserved = {steps[-1], *scheduled[-self._keep :], *best}
+        return [step in preserved for step in steps]
 
     def _best(self, steps: Sequence[int]) -> list[int]:
         scored = [(self.scores[step], step) for step in steps if step in self.scores]
@@ -157,9 +157,9 @@ class Checkpoints:
         }
         items = ocp.args.Composite(
             state=ocp.args.PyTreeSave(state),
-            metadata=ocp.args.JsonSave({**content, 'sha256': _seal(content)}),
+            metadata=ocp.args.JsonSave({**content, 'sha256': _content_digest(content)}),
         )
-        with self._failures_told():
+        with self._report_failures():
             self._manager = self._manager or self._open()
             if not self._manager.save(step, args=items):
                 raise ValueError(f'step {step} is not after the newest checkpoint')
@@ -167,9 +167,9 @@ class Checkpoints:
     def wait(self) -> None:
         """Waits until the last checkpoint is complete."""
         if self._manager is not None:
-            with self._failures_told():
+            with self._report_failures():
                 self._manager.wait_until_finished()
-            storage.remove(self.directory / _REMOVED)
+            storage.remove(self.directory / _TRASH)
 
     def close(self) -> None:
         """Waits for the last checkpoint and frees the manager."""
@@ -181,7 +181,7 @@ class Checkpoints:
                     self._manager.close()
 
     @contextlib.contextmanager
-    def _failures_told(self) -> Iterator[None]:
+    def _report_failures(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -200,8 +200,8 @@ class Checkpoints:
     def last_steps(self, number: int) -> list[int]:
         """Returns the last `number` scheduled steps, or else the newest step."""
         steps = self.steps()
-        due = [step for step in steps if self._content(step).get('due', True)]
-        return due[-number:] or steps[-1:]
+        scheduled = [step for step in steps if self._content(step).get('due', True)]
+        return scheduled[-number:] or steps[-1:]
 
     def metadata(self, step: int) -> dict[str, Any]:
         """Returns the metadata of a checkpoint, or {} if it cannot be read."""
@@ -210,12 +210,12 @@ class Checkpoints:
     def digest(self, step: int) -> str | None:
         """Returns the SHA-256 of a checkpoint's metadata and checksums, if readable."""
         content = self._content(step)
-        return _seal(content) if content else None
+        return _content_digest(content) if content else None
 
     def _content(self, step: int) -> dict[str, Any]:
         try:
             return _read_content(self.directory / str(step))
-        except (Damaged, OSError):
+        except (DamagedCheckpoint, OSError):
             return {}  # reading the state reports the damage
 
     def best_steps(self, number: int) -> list[int]:
@@ -241,11 +241,11 @@ class Checkpoints:
         for step in reversed(processes.from_first(self.steps)):
             try:
                 restored = self._read(step, abstract_state)
-            except Damaged as error:
+            except DamagedCheckpoint as error:
                 warn(f'the checkpoint of step {step} is damaged: {error}')
                 damaged.append(step)
             else:
-                self._set_aside(damaged)
+                self._rename_damaged(damaged)
                 return restored
         if damaged:
             raise UserError(
@@ -254,12 +254,12 @@ class Checkpoints:
             )
         return None
 
-    def _set_aside(self, steps: Iterable[int]) -> None:
+    def _rename_damaged(self, steps: Iterable[int]) -> None:
         if processes.is_first():
             for step in steps:
-                aside = self.directory / f'damaged-{step}'
-                storage.remove(aside)  # from an earlier restore
-                os.replace(self.directory / str(step), aside)
+                target = self.directory / f'damaged-{step}'
+                storage.remove(target)  # leftover of an earlier restore
+                os.replace(self.directory / str(step), target)
         processes.barrier('damaged')
 
     def average(
@@ -277,28 +277,30 @@ class Checkpoints:
           abstract: Shapes, dtypes and target shardings of the mean.
 
         Raises:
-          Gone: A checkpoint was removed before it could be read.
+          RemovedCheckpoint: A checkpoint was removed before it could be read.
         """
-        good: list[int] = []
+        used_steps: list[int] = []
 
-        def undamaged():
+        def read_undamaged():
             for step in steps:
                 try:
                     variables = self._read(step, abstract).state
-                except Damaged as error:
+                except DamagedCheckpoint as error:
                     text = f'the checkpoint of step {step} is damaged and skipped'
                     warn(f'{text}: {error}')
                 else:
-                    good.append(step)
+                    used_steps.append(step)
                     yield variables
 
-        mean = average(undamaged())
-        if not good:
+        mean = average(read_undamaged())
+        if not used_steps:
             raise UserError(
                 f'all selected checkpoints in {self.directory} are damaged. Restore '
                 'one from a copy, or train again with another --workdir.'
             )
-        return Mean(mean, good, [step for step in steps if step not in good])
+        return Mean(
+            mean, used_steps, [step for step in steps if step not in used_steps]
+        )
 
     def _read(self, step: int, abstract: Any) -> Checkpoint:
         """Reads and verifies the state, or the part of it that `abstract` has."""
@@ -312,12 +314,12 @@ class Checkpoints:
             raise
         except Exception as error:
             if not storage.exists(folder):
-                raise Gone from error
+                raise RemovedCheckpoint from error
             reason = _damage(folder, error)
         # Each process reads its own shards. Skip the checkpoint if any process fails.
         reasons = [text for text in processes.gather(reason) if text is not None]
         if reasons or content is None:
-            raise Damaged(reasons[0])
+            raise DamagedCheckpoint(reasons[0])
         try:
             found = digest.array_facts(state)
         except jax.errors.JaxRuntimeError as error:  # out of memory
@@ -325,7 +327,7 @@ class Checkpoints:
         # Orbax restores a random key as integers if its description is missing.
         for path, facts in found.items():
             if facts != content['arrays'][path]:
-                raise Damaged(f'{path} does not match its checksum')
+                raise DamagedCheckpoint(f'{path} does not match its checksum')
         return Checkpoint(step, state, content['metadata'])
 
 
@@ -341,7 +343,7 @@ def average(trees: Iterable[Any]) -> Any:
         dtypes = jax.tree.map(lambda x: x.dtype, tree)
         with enable_x64(True):
             sums = _float64(tree) if sums is None else _add(sums, tree)
-            # Otherwise, the next tree would be loaded before this one is freed.
+            # Free this tree before loading the next one.
             jax.block_until_ready(sums)
         number += 1
         del tree
@@ -373,12 +375,14 @@ def _read_content(folder: Path) -> dict[str, Any]:
     content = None
     with contextlib.suppress(ValueError):
         content = json.loads(data)
-    if not isinstance(content, dict) or content.pop('sha256', None) != _seal(content):
-        raise Damaged('metadata does not match its checksum')
+    if not isinstance(content, dict) or content.pop('sha256', None) != _content_digest(
+        content
+    ):
+        raise DamagedCheckpoint('metadata does not match its checksum')
     return content
 
 
-def _seal(content: Mapping[str, Any]) -> str:
+def _content_digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -399,10 +403,10 @@ def _restore_arrays(folder: Path, abstract: Any) -> Any:
     )
     with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
         state = handler.restore(epath.Path(folder), args=args)
-    # Orbax leaves the shape of an array that its list of arrays doesn't name.
+    # Orbax returns a ShapeDtypeStruct for an array that its list of arrays lacks.
     for path, leaf in digest.leaves_by_path(state).items():
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            raise Damaged(f'{path} is missing')
+            raise DamagedCheckpoint(f'{path} is missing')
     return state
 
 
@@ -425,12 +429,14 @@ def _damage(folder: Path, error: Exception) -> str:
 def _check_readable(folder: Path) -> None:
     """Raises UserError for an unreadable file, which Orbax may report as missing."""
 
-    def refuse(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):  # removed meanwhile
+    def raise_error(error: OSError) -> None:
+        if not isinstance(
+            error, FileNotFoundError
+        ):  # the run removed it in the meantime
             raise error
 
     with storage.as_user_error('read', folder):
-        for parent, _, names in os.walk(folder, onerror=refuse):
+        for parent, _, names in os.walk(folder, onerror=raise_error):
             for path in map(Path(parent).joinpath, names):
                 with (
                     storage.as_user_error('read', path),
@@ -441,4 +447,4 @@ def _check_readable(folder: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    return textwrap.shorten(str(error) or type(error).__name__, _LONGEST)
+    return textwrap.shorten(str(error) or type(error).__name__, _MAX_MESSAGE)

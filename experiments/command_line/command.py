@@ -99,7 +99,7 @@ def _missing_package(command: str, error: ImportError) -> str | None:
 
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    from experiments.errors import printable  # late, as all slow imports
+    from experiments.errors import printable  # a slow import
 
     lines = traceback.format_exception(kind, error, trace)
     print(printable(''.join(lines)), end='', file=sys.stderr)
@@ -110,14 +110,14 @@ def silence_orbax() -> None:
 
     Changes the process's filters and a hook, so only commands call it.
     """
-    from absl import logging as absl_logging  # late, as all slow imports
+    from absl import logging as absl_logging  # a slow import
 
     # Records name the file of the caller only if absl makes its logger.
     absl_logger = absl_logging.get_absl_logger()
     absl_logger.addFilter(lambda line: 'orbax' not in line.pathname)
     late = 'exception was never retrieved'
     logging.getLogger('asyncio').addFilter(lambda line: late not in line.getMessage())
-    # Orbax's event loops end with the first error, and the reads after it never start.
+    # After its first error, Orbax closes the event loop with coroutines unawaited.
     unread = r'coroutine .* was never awaited'
     warnings.filterwarnings('ignore', unread, category=RuntimeWarning)
     printing = sys.unraisablehook

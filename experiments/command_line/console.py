@@ -12,9 +12,9 @@ from experiments import storage
 from experiments.errors import UserError, printable
 
 _BLOCK = 1 << 20  # bytes per read, which only files fill
-_PATIENCE = 0.1  # seconds to wait for further lines
-_LARGE = 1e9  # numbers from here on have an exponent
-_RAISED = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
+_LINE_TIMEOUT = 0.1  # seconds to wait for further lines
+_EXPONENT_FROM = 1e9  # larger numbers are formatted with an exponent
+_SUPERSCRIPTS = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
 
 
 class SafeOutput:
@@ -78,7 +78,7 @@ def format_table(
     Args:
       sides: The alignment of each column, 'right' or 'left'.
     """
-    import tabulate  # imported here, since most commands need it late or never
+    import tabulate  # slow to import, and most commands don't need it
 
     tabulate.MIN_PADDING = 0  # by default, a column is wider than its name
     names, *cells = [list(map(cell, row)) for row in (names, *cells)]
@@ -92,19 +92,19 @@ def cell(value: Any) -> str:
     if value is None:
         return '-'
     if isinstance(value, float):
-        return _of_float(value)
+        return _format_float(value)
     return f'{value:,}' if is_number(value) else printable(str(value), keep='')
 
 
-def _of_float(value: float) -> str:
+def _format_float(value: float) -> str:
     """Formats a float: `0.1234`, `12,345`, `1.5 × 10¹²`."""
-    if 1000 <= abs(value) < _LARGE:
+    if 1000 <= abs(value) < _EXPONENT_FROM:
         return f'{value:,.0f}'
     text = f'{value:.4g}'
     if 'e' not in text:
         return text
     digits, exponent = f'{value:.2e}'.split('e')
-    return f'{float(digits):g} × 10{str(int(exponent)).translate(_RAISED)}'
+    return f'{float(digits):g} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}'
 
 
 def number_form(decimals: int | None) -> Callable[[Any], str]:
@@ -113,7 +113,7 @@ def number_form(decimals: int | None) -> Callable[[Any], str]:
 
 
 def score(value: Any, decimals: int = 2) -> str:
-    if is_number(value) and abs(value) < _LARGE:
+    if is_number(value) and abs(value) < _EXPONENT_FROM:
         return f'{value:,.{decimals}f}'
     return cell(value)
 
@@ -166,7 +166,7 @@ def line_windows(descriptor: int, most: int = sys.maxsize) -> Iterator[list[str]
             # A file object would wait until a block is full.
             block = os.read(descriptor, _BLOCK)
             if not lines:
-                deadline = time.monotonic() + _PATIENCE
+                deadline = time.monotonic() + _LINE_TIMEOUT
             *ended, rest = (rest + block).split(b'\n')
             lines += [line + b'\n' for line in ended]
             if rest and not block:
@@ -176,7 +176,7 @@ def line_windows(descriptor: int, most: int = sys.maxsize) -> Iterator[list[str]
         yield from _decoded(window, number)
         number += len(window)
         del lines[:most]
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _LINE_TIMEOUT
 
 
 def _has_more(descriptor: int, seconds: float) -> bool:

@@ -39,7 +39,8 @@ CONFIG_HELP = (
     'override fields as in --config.model.num_heads=8'
 )
 DECODE_HELP = "strategy, such as 'beam(beams=8)'; default: evaluation.decode"
-OF_REPORTS = ('scipy', 'altair', 'vl_convert', 'jinja2')  # packages that reports need
+# Packages that reports need.
+REPORT_PACKAGES = ('scipy', 'altair', 'vl_convert', 'jinja2')
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 
 
@@ -90,10 +91,10 @@ class Parser(argparse.ArgumentParser):
         self.color = False  # Python 3.14 would write escape sequences
 
     def error(self, message: str) -> NoReturn:
-        # A command's description has an example.
+        # The description of a command contains an example.
         examples = re.findall('python -m .*', self.description or '')
-        said = ', as in '.join([message, *examples[:1]])
-        raise UserError(f'{said} (--help lists the flags)')
+        text = ', as in '.join([message, *examples[:1]])
+        raise UserError(f'{text} (--help lists the flags)')
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses like argparse, but reports mistyped flags before missing ones."""
@@ -246,16 +247,16 @@ def settings(
     """Returns the settings of a config file with overrides, as in `load.override`."""
     file = find(path)
     config = _load(file)
-    before = flatten(config.to_dict())
+    stored_values = flatten(config.to_dict())
     if file.suffix == '.json':
         user_modules.check_stored(file.parent, trust_code)
         if 'evaluation.metrics' not in overrides:
-            stored = before['evaluation.metrics']
+            stored = stored_values['evaluation.metrics']
             user_modules.check_commands(stored, file.parent, trust_code)
     load.override(config, overrides)
     found = load.from_dict(config.to_dict())
-    changed = {k: v for k, v in found.values().items() if v != before[k]}
-    return ConfigFlags(found, _name(file), changed, before)
+    changed = {k: v for k, v in found.values().items() if v != stored_values[k]}
+    return ConfigFlags(found, _name(file), changed, stored_values)
 
 
 def _name(file: Path) -> str:
@@ -368,18 +369,18 @@ def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
         config_flags.DEFINE_config_dict(
             'config', config, flag_values=values, sys_argv=argv
         )
-        stray = values(argv)[1:]
+        unexpected = values(argv)[1:]
     except flags.IllegalFlagValueError as error:
         # Remove Python's own words: "invalid literal for int() with base 10".
-        said = str(error).removesuffix(f': {error.__context__}')
-        field, _, value = said.removeprefix('flag --config.').partition('=')
+        text = str(error).removesuffix(f': {error.__context__}')
+        field, _, value = text.removeprefix('flag --config.').partition('=')
         allowed = schema.allowed(schema.fields()[field].kind)
         raise UserError(f'{field} must be {allowed}, not {quote(value)}') from error
     except (flags.Error, ValueError) as error:
         raise UserError(str(error).removeprefix('flag ')) from error
-    if stray:
+    if unexpected:
         raise UserError(
-            f'unexpected argument {stray[0]!r}. Write values as --flag=value.'
+            f'unexpected argument {unexpected[0]!r}. Write values as --flag=value.'
         )
     return config_flags.get_override_values(values['config'])
 

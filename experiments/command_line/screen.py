@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from experiments.command_line.console import cell, duration, exact
 from experiments.errors import printable
 
-_LONG = 600.0  # seconds of progress that estimate the time left
+_ESTIMATE_SECONDS = 600.0  # estimate the time left from this many seconds
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ class Screen:
             console=console,
             transient=True,
             refresh_per_second=5,
-            speed_estimate_period=_LONG,
+            speed_estimate_period=_ESTIMATE_SECONDS,
             # Prints appear above the line. A result may go to another stream.
             redirect_stdout=self._out is sys.stdout,
             disable=not self._is_live,

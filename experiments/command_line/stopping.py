@@ -57,11 +57,11 @@ def delay_stop() -> Iterator[Callable[[], bool]]:
         _received = number
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    before = {number: signal.signal(number, request) for number in _SIGNALS}
+    previous_handlers = {number: signal.signal(number, request) for number in _SIGNALS}
     try:
         yield lambda: _received is not None
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
     if _received is not None:
         signal.raise_signal(_received)

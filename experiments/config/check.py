@@ -12,8 +12,13 @@ from flaxformer_lite import testing
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.spec import Component
 
-# The values of these fields can make other fields of the model ineffective.
-_DECIDING = ('architecture', 'residual', 'decoder.residual', 'merged_attention')
+# Fields whose values can make other fields of the model ineffective.
+_STRUCTURAL_FIELDS = (
+    'architecture',
+    'residual',
+    'decoder.residual',
+    'merged_attention',
+)
 
 
 def check_backend(config: ExperimentConfig) -> None:
@@ -55,13 +60,15 @@ def check_contracts(config: ExperimentConfig) -> None:
         return
     fields = {name: config.model.get(name) for name in variants.fields()}
     given = {name: part for name, part in fields.items() if part is not None}
-    elsewhere = [f'model.{x}={given[x]}' for x in given if _is_elsewhere(given[x])]
-    if elsewhere:
+    user_components = [
+        f'model.{x}={given[x]}' for x in given if _is_user_component(given[x])
+    ]
+    if user_components:
         depth = len(variants.of_layers(config.model))
         with user_errors():
             model = testing.small_model(**given, num_layers=depth)
         findings = testing.model_findings(model, quick=True)
-        _refuse_broken(' and '.join(elsewhere), findings)
+        _raise_if_broken(' and '.join(user_components), findings)
     settings = config.optimizer
     others = {
         'train.loss': (config.train.loss, testing.loss_findings),
@@ -69,16 +76,16 @@ def check_contracts(config: ExperimentConfig) -> None:
         'optimizer.name': (settings.name, optax_specs.findings),
     }
     for field, (part, find) in others.items():
-        if _is_elsewhere(part):
-            _refuse_broken(f'{field}={part}', find(part))
+        if _is_user_component(part):
+            _raise_if_broken(f'{field}={part}', find(part))
 
 
-def _is_elsewhere(part: Component) -> bool:
+def _is_user_component(part: Component) -> bool:
     names = [entry.name.removeprefix(optax_specs.CONTRIB) for entry in part.entries]
     return any('.' in name for name in names)
 
 
-def _refuse_broken(named: str, findings: Iterable[testing.Finding]) -> None:
+def _raise_if_broken(named: str, findings: Iterable[testing.Finding]) -> None:
     for finding in testing.broken(findings):
         raise UserError(
             f"{named}: failed contract '{finding.contract}': {finding.detail}. Debug "
@@ -101,7 +108,7 @@ def unused_fields(config: ExperimentConfig) -> dict[str, str]:
     with user_errors():
         names = variants.unused_fields(config.model)
     reasons = []
-    for field in _DECIDING:
+    for field in _STRUCTURAL_FIELDS:
         value = config.model.get(field)
         if value:
             reasons.append(f'model.{field}={value}')

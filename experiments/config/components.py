@@ -19,7 +19,7 @@ from experiments.optimizers.optimizer import (
     ADAMS,
     BY_FIELDS,
     LONG,
-    OF_ONE_LENGTH,
+    SCALE_INVARIANT,
     Optimizer,
 )
 from flaxformer_lite.config import build as model_build
@@ -37,14 +37,15 @@ class Components(NamedTuple):
     """The components of a config.
 
     Attributes:
-      tokenizer: Untrained.
-      filters, hooks: By spec.
-      objective: Without a tokenizer; None for translation.
-      metrics: By name, without a language.
-      best_metric: Selects the best checkpoints.
-      model: Without `train.remat`.
+      tokenizer: The untrained tokenizer.
+      filters, hooks: The components by spec.
+      objective: The training objective, which gets the trained tokenizer later. None
+        for translation.
+      metrics: The metrics by name. They get the target language with the data.
+      best_metric: Metric of the dev set that selects the best checkpoints.
+      model: The model without `train.remat`, which only training programs need.
       frozen: Paths of the parameters that don't train.
-      loss: With the path of the teacher instead of its model.
+      loss: The loss. It has the path of its teacher, which is loaded later.
     """
 
     tokenizer: Tokenizer
@@ -203,21 +204,21 @@ def _with_fields(settings: OptimizerConfig) -> Component:
     return component.with_arguments(**{x: getattr(settings, x) for x in names})
 
 
-def check_rates(config: ExperimentConfig, made: Optimizer) -> None:
+def check_rates(config: ExperimentConfig, optimizer: Optimizer) -> None:
     """Raises UserError for negative or infinite learning rates; names the step."""
     steps = config.train.steps or LONG
     with user_errors(f'optimizer.schedule={config.optimizer.schedule}: '):
-        schedules.check_rates(schedules.with_steps(made.schedule, steps), steps)
+        schedules.check_rates(schedules.with_steps(optimizer.schedule, steps), steps)
 
 
 def _check_lr_multipliers(
     config: ExperimentConfig, name: str, schedule: optax.Schedule
 ) -> None:
-    if name not in OF_ONE_LENGTH:
+    if name not in SCALE_INVARIANT:
         raise UserError(
             f'optimizer.name={name} does not support the per-parameter learning rates '
             f'of model.init={config.model.init}. Choose one of '
-            f'{", ".join(OF_ONE_LENGTH)}.'
+            f'{", ".join(SCALE_INVARIANT)}.'
         )
     if schedules.depends_on(schedule, 'd_model'):
         raise UserError(

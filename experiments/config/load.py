@@ -87,7 +87,7 @@ def plain(value: Any, kind: Any = None) -> Any:
     if hasattr(value, 'item'):
         value = value.item()
     if type(value) is int and kind is float:
-        with contextlib.suppress(OverflowError):  # the check of its range reports it
+        with contextlib.suppress(OverflowError):  # the range check reports it
             value = float(value)
     return value
 
@@ -162,8 +162,8 @@ def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
 def read_stored(file: Path) -> dict[str, Any]:
     """Returns the stored config of a run, nested, in the current version's fields."""
     if not storage.exists(file):
-        is_there = storage.exists(file.parent)
-        reason = f'it has no {CONFIG}' if is_there else 'it does not exist'
+        has_directory = storage.exists(file.parent)
+        reason = f'it has no {CONFIG}' if has_directory else 'it does not exist'
         raise UserError(
             f'{file.parent}: not a run directory, because {reason}. Pass another.'
         )
@@ -197,7 +197,7 @@ def _check_sections(nested: Mapping[str, Any], prefix: str = '') -> None:
             raise UserError(f'{prefix}{key} must be a section, not {quote(value)}')
 
 
-def _passes_window_on(model: Mapping[str, Any]) -> bool:
+def _inherits_window(model: Mapping[str, Any]) -> bool:
     """Returns whether, before version 14, an empty `cross_attention` meant `local`."""
     has_cross = model.get('architecture', 'encoder_decoder') == 'encoder_decoder'
     if not has_cross or model.get('merged_attention') or model.get('cross_attention'):
@@ -210,7 +210,7 @@ def _update(config: dict[str, Any], version: int) -> None:
     model = config.get('model', {})
     if version < 16:
         model.setdefault('dense', None)
-    if version < 14 and _passes_window_on(model):
+    if version < 14 and _inherits_window(model):
         model['cross_attention'] = model['attention']
     if version >= 15:
         return

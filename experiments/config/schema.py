@@ -319,8 +319,8 @@ def short_name(field: str) -> str:
     `checkpoint.every` stays, because of `evaluation.every`.
     """
     short = _without_first_section(field)
-    alike = [name for name in fields() if _without_first_section(name) == short]
-    return short if len(alike) <= 1 else field
+    candidates = [name for name in fields() if _without_first_section(name) == short]
+    return short if len(candidates) <= 1 else field
 
 
 def _without_first_section(field: str) -> str:

@@ -18,11 +18,11 @@ from experiments.errors import UserError
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Component, Spec
 
-_NOT_USERS = {'__main__', *spec.OURS}
-_NOT_USERS |= sys.stdlib_module_names
+_LIBRARY_MODULES = {'__main__', *spec.OWN_PACKAGES}
+_LIBRARY_MODULES |= sys.stdlib_module_names
 
 
-class NeedsConsent(UserError):
+class UntrustedCode(UserError):
     """A stored config names code that the user must allow.
 
     Attributes:
@@ -39,7 +39,7 @@ def without_trust_flag() -> Iterator[None]:
     """Leaves `--trust_code` out of errors, where it has no effect."""
     try:
         yield
-    except NeedsConsent as error:
+    except UntrustedCode as error:
         raise UserError(error.without_flag) from None
 
 
@@ -49,7 +49,7 @@ def modules(fields: Mapping[str, Any]) -> list[str]:
     for field in schema.part_fields():
         of_field = _modules_in(fields.get(field) or '')
         if field == 'optimizer.name':
-            of_field -= {'contrib'}  # of optax, as in `contrib.muon`
+            of_field -= {'contrib'}  # a module of optax, as in `contrib.muon`
         found |= of_field
     return sorted(found)
 
@@ -64,7 +64,7 @@ def _modules_in(part: Any) -> set[str]:
     with contextlib.suppress(ValueError):  # reported when the field is checked
         for entry in Component.of(part).entries:
             module = entry.name.rpartition('.')[0]
-            if module and module.partition('.')[0] not in _NOT_USERS:
+            if module and module.partition('.')[0] not in _LIBRARY_MODULES:
                 found.add(module)
             # The sources of `mix` are also components.
             sources = entry.arguments.get('sources', [])
@@ -104,7 +104,7 @@ def check_commands(metrics: Spec, path: Path, trust_code: bool) -> None:
         for entry in Component.of(metrics).entries:
             # By argument, because a class has several names.
             if 'command' in entry.arguments and not trust_code:
-                raise NeedsConsent(
+                raise UntrustedCode(
                     f'{path / load.CONFIG}: evaluation.metrics runs the command '
                     f'{entry.arguments["command"]!r}. Read it',
                     'pass --trust_code',
@@ -113,32 +113,34 @@ def check_commands(metrics: Spec, path: Path, trust_code: bool) -> None:
 
 
 def _check_origin(module: str, run: Path, trust_code: bool = False) -> None:
-    for place in _places(module):
-        file = Path(place.origin) if place.has_location and place.origin else None
+    for location in _locations(module):
+        file = (
+            Path(location.origin) if location.has_location and location.origin else None
+        )
         if file and file.resolve().is_relative_to(run.resolve()):
             raise UserError(
                 f'{run / load.CONFIG}: module {module} is in the run directory, where '
                 f'nothing is imported. Read {file}, then move it to the working '
                 'directory.'
             )
-        folders = place.submodule_search_locations or ()
-        if not trust_code and any(_holds(Path(folder), run) for folder in folders):
+        folders = location.submodule_search_locations or ()
+        if not trust_code and any(_contains(Path(folder), run) for folder in folders):
             move = 'move it to the working directory'
-            raise NeedsConsent(
+            raise UntrustedCode(
                 f'{run / load.CONFIG}: module {module} may have come with the run, '
-                f'because the package {place.name} contains the run. Read it',
+                f'because the package {location.name} contains the run. Read it',
                 f'pass --trust_code (trust_code=True in Python), or {move}',
                 move,
             )
 
 
-def _holds(folder: Path, run: Path) -> bool:
-    # The run may be a link.
+def _contains(folder: Path, run: Path) -> bool:
+    # The run may be a symbolic link.
     forms = (Path.resolve, Path.absolute)
     return any(form(run).is_relative_to(form(folder)) for form in forms)
 
 
-def _places(module: str) -> Iterator[ModuleSpec]:
+def _locations(module: str) -> Iterator[ModuleSpec]:
     """Yields where the packages of a module and the module are. Imports nothing."""
     package, *inner = module.split('.')
     found = importlib.util.find_spec(package)
@@ -163,6 +165,6 @@ def file_of(module: str) -> Path | None:
     """Returns the file from which a module would be imported. Imports nothing."""
     if not all(map(str.isidentifier, module.split('.'))):
         return None
-    places = list(_places(module))
-    is_found = len(places) == len(module.split('.')) and places[-1].has_location
-    return Path(places[-1].origin or '') if is_found else None
+    locations = list(_locations(module))
+    is_found = len(locations) == len(module.split('.')) and locations[-1].has_location
+    return Path(locations[-1].origin or '') if is_found else None

@@ -37,8 +37,8 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
             )
         if name == 'cond':
             by_cost = sorted(filter(None, parts), key=Counter.total)
-            is_of_platform = bool(eqn.params.get('branches_platforms'))
-            parts = by_cost[:1] if is_of_platform else by_cost[-1:]
+            is_platform_dependent = bool(eqn.params.get('branches_platforms'))
+            parts = by_cost[:1] if is_platform_dependent else by_cost[-1:]
         iterations = eqn.params['length'] if name == 'scan' else 1
         for part in parts:
             for scope, count in part.items():

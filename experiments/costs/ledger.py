@@ -36,11 +36,11 @@ SUBLAYERS = {
     'embedding_norm': 'norms',
 }
 STACKS = ('encoder', 'decoder')
-_ALONE = AbstractMesh((1,) * len(AXES), AXES)  # one device, which holds everything
-_OF_A_STACK = (*SUBLAYERS.values(), 'other')
+_SINGLE_DEVICE = AbstractMesh((1,) * len(AXES), AXES)  # a mesh of one device
+_STACK_COMPONENTS = (*SUBLAYERS.values(), 'other')
 PARTS = [
     'embeddings',
-    *(f'{stack} {name}' for stack in STACKS for name in _OF_A_STACK),
+    *(f'{stack} {name}' for stack in STACKS for name in _STACK_COMPONENTS),
     'logits',
 ]
 
@@ -49,48 +49,53 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     """Computes the costs of a training step, over all devices.
 
     Returns:
-      parameters, trained: Number by part, and in total. `trained` excludes those of
-        `train.freeze`.
+      parameters, trained: Number of parameters by part, and in total. `trained`
+        excludes those of `train.freeze`.
       flops_per_token: FLOPs of the matrix products of a training step, by part and in
         total. A token is a target position with its source position, including padding.
-        A forward pass takes a third.
+        A forward pass takes a third of them, and the backward pass the rest.
       recomputed: Additional FLOPs per token that `train.remat` recomputes.
       bytes: Bytes of the parameters, their gradients and the optimizer's state.
-      device: The bytes on one device of the mesh, and the number of devices. If
-        `mesh.data` is empty, it counts as 1.
+      device: The bytes on one device of the mesh, and the number of devices. An empty
+        `mesh.data` counts as 1, because replicas don't change the bytes of a device.
       batch: Rows, their length, and tokens, which are target positions.
       flops: FLOPs of a batch, and of the `train.steps` of training.
     """
-    made = components.build(config)
+    run_components = components.build(config)
     accumulate = config.train.accumulate
     rows, length = batch_shape(config.batch, accumulate)
-    state = _abstract_state(made)
-    trained, _ = freezing.split(state.params, made.frozen)
-    loss = None if config.train.teacher else made.loss
-    arguments = state.variables, loss, made.frozen, made.tokenizer.source_features
+    state = _abstract_state(run_components)
+    trained, _ = freezing.split(state.params, run_components.frozen)
+    loss = None if config.train.teacher else run_components.loss
+    arguments = (
+        state.variables,
+        loss,
+        run_components.frozen,
+        run_components.tokenizer.source_features,
+    )
     part = rows // accumulate, length
-    once = flops_per_token(part, made.model, *arguments)
-    again = 0
+    base_flops = flops_per_token(part, run_components.model, *arguments)
+    recomputed_flops = 0
     if config.train.remat != NONE:
-        rematerialised = made.model.with_remat(config.train.remat)
-        twice = flops_per_token(part, rematerialised, *arguments)
-        again = twice['total'] - once['total']
+        rematerialised = run_components.model.with_remat(config.train.remat)
+        rematerialized_flops = flops_per_token(part, rematerialised, *arguments)
+        recomputed_flops = rematerialized_flops['total'] - base_flops['total']
     arrays = {
         'parameters': state.params,
         'gradients': trained,
         'optimizer': state.opt_state,
     }
     tokens = rows * length
-    flops = once['total'] * tokens
+    flops = base_flops['total'] * tokens
     numbers = [getattr(config.mesh, axis) or 1 for axis in AXES]
     mesh = AbstractMesh(tuple(numbers), AXES)
     check_divides(mesh, state.params)
     return {
         'parameters': _parameters(state.params),
         'trained': _parameters(trained),
-        'flops_per_token': once,
-        'recomputed': {'flops_per_token': again},
-        'bytes': _bytes(arrays, _ALONE),
+        'flops_per_token': base_flops,
+        'recomputed': {'flops_per_token': recomputed_flops},
+        'bytes': _bytes(arrays, _SINGLE_DEVICE),
         'device': {'devices': mesh.size, **_bytes(arrays, mesh)},
         'batch': {'rows': rows, 'length': length, 'tokens': tokens},
         'flops': {'batch': flops, 'training': flops * config.train.steps},
@@ -148,12 +153,14 @@ def batch_shape(batch: BatchConfig, accumulate: int) -> tuple[int, int]:
     return rows, length
 
 
-def _abstract_state(made: components.Components) -> TrainState:
-    optimizer, _ = made.optimizer.build(made.model)
+def _abstract_state(run_components: components.Components) -> TrainState:
+    optimizer, _ = run_components.optimizer.build(run_components.model)
 
     def init():
         key = jax.random.key(0)
-        return init_state(made.model, optimizer, key, frozen=made.frozen)
+        return init_state(
+            run_components.model, optimizer, key, frozen=run_components.frozen
+        )
 
     with user_errors():
         return jax.eval_shape(init)
@@ -163,12 +170,12 @@ def _step(
     model: Model,
     variables: Any,
     batch: dict[str, jax.ShapeDtypeStruct],
-    held: frozenset[str],
+    frozen: frozenset[str],
     loss: Spec,
 ) -> Jaxpr:
 
     def gradients(variables, batch, key):
-        trained, rest = freezing.split(variables['params'], held)
+        trained, rest = freezing.split(variables['params'], frozen)
 
         def total(trained):
             changed = variables | {'params': freezing.join(trained, rest)}
@@ -178,7 +185,7 @@ def _step(
 
     key = jax.eval_shape(jax.random.key, 0)
     jaxpr = jax.make_jaxpr(gradients)(variables, batch, key).jaxpr
-    if not held:
+    if not frozen:
         return jaxpr
     # Our custom gradients cover all operands, and the compiler drops unused ones.
     used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)

@@ -15,7 +15,7 @@ from experiments.data.packing import Shape
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 
-_CHUNK = 1 << 18  # pairs to count at once
+_CHUNK = 1 << 18  # number of pairs to count at once
 
 
 class Position(NamedTuple):
@@ -40,7 +40,7 @@ class Batches:
 
     Args:
       seed: Non-negative seed of the order.
-      accumulate: Number of equal parts of the rows.
+      accumulate: Number of microbatches, which must have equally many rows.
       window: Maximum number of pairs planned at once.
       tokenizer: If it `samples`, each epoch gets new ids.
       objective: Makes examples from one side. Defaults to the pairs.
@@ -48,9 +48,11 @@ class Batches:
     Attributes:
       dropped: Number of pairs longer than `max_length`.
       longest: Tokens of the longest remaining side.
-      planned_shapes, shapes: (rows, length) without and with rows added for devices.
-      padding_share, target_tokens_per_batch: Means over the first window.
-      batches_per_epoch: Extrapolated from the first window.
+      planned_shapes, shapes: (rows, length) of the batches. `shapes` includes empty
+        rows, which make the number of rows a multiple of the number of devices.
+      padding_share, target_tokens_per_batch: Means over the first window, because the
+        later ones aren't planned yet.
+      batches_per_epoch: Number of batches, extrapolated from the first window.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Batches:
         objective: Objective | None = None,
     ):
         if objective:
-            side = getattr(corpus, objective.side)  # not shorter than examples
+            side = getattr(corpus, objective.side)  # at least as long as its examples
             corpus = dataclasses.replace(corpus, source=side, target=side)
         self._corpus = corpus
         self._objective = objective
@@ -97,13 +99,14 @@ class Batches:
                 f'batch.tokens={tokens} is less than one batch: '
                 f'batch.rows_multiple={rows_multiple} × {lengths[-1]} tokens × '
                 f'train.accumulate={accumulate}. Set it to at least {least}, or lower '
-                f'one of these or batch.max_length={max_length}.'
+                'batch.rows_multiple, train.accumulate or '
+                f'batch.max_length={max_length}.'
             )
         self.planned_shapes = [
             (tokens // length // multiple * multiple, length) for length in lengths
         ]
         self._rows_multiple = accumulate * devices
-        self.shapes = [self._filled(shape) for shape in self.planned_shapes]
+        self.shapes = [self._round_up_rows(shape) for shape in self.planned_shapes]
         if self._sampler:
             self.longest = lengths[-1]
         self._first = self._plan(0, 0)
@@ -134,12 +137,12 @@ class Batches:
                 if i + 1 == len(plans):
                     after = position
                 shape, pairs, rows = plans[i]
-                shape = self._filled(shape)
+                shape = self._round_up_rows(shape)
                 own = own_rows(shape[0])
                 batch = pairs_batch(corpus, shape, pairs, rows)
                 yield {name: x[own] for name, x in batch.items()}, after
 
-    def _filled(self, shape: Shape) -> Shape:
+    def _round_up_rows(self, shape: Shape) -> Shape:
         rows, length = shape
         return rows + -rows % self._rows_multiple, length
 

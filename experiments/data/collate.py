@@ -76,19 +76,19 @@ def collate_side(
     # One entry per pair: number of tokens, first column in its row, index in its row.
     own_lengths = side.lengths(pairs)
     lengths = own_lengths + (end is not None)
-    begins = np.cumsum(lengths) - lengths  # if all pairs were in one row
+    starts = np.cumsum(lengths) - lengths  # if all pairs were in one row
     numbers = np.arange(len(pairs))
     first_of_row = np.searchsorted(rows, rows)
-    columns = begins - begins[first_of_row]
+    columns = starts - starts[first_of_row]
     segments = numbers - first_of_row + 1
     # From here on, one entry per token.
     pair = np.repeat(numbers, lengths)
-    positions = np.arange(len(pair)) - begins[pair]
+    positions = np.arange(len(pair)) - starts[pair]
     is_text = positions < own_lengths[pair]
-    place_in_corpus = side.offsets[pairs][pair] + positions
-    behind = blank if end is None else end
-    tokens = np.full((len(pair), *features), behind, dtype)
-    tokens[is_text] = side.tokens[place_in_corpus[is_text]]
+    corpus_index = side.offsets[pairs][pair] + positions
+    suffix_id = blank if end is None else end
+    tokens = np.full((len(pair), *features), suffix_id, dtype)
+    tokens[is_text] = side.tokens[corpus_index[is_text]]
 
     place = (rows[pair], columns[pair] + positions)
     tokens_BT = np.full((*shape, *features), blank, dtype)

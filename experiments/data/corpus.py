@@ -18,9 +18,9 @@ from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 Pairs = list[Pair]
 _CHUNK = 8192  # pairs in memory at once; SentencePiece encodes them in parallel
-_ABOUT = 'corpus.json'
+_METADATA = 'corpus.json'
 _DIGEST = 'digest'
-_SUMS = 'SHA256SUMS'  # as `sha256sum` writes it; checkpoints hold the digest of it
+_CHECKSUMS = 'SHA256SUMS'  # as `sha256sum` writes it; checkpoints hold the digest of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +64,10 @@ class Corpus:
     """Pairs as ids, without BOS and EOS.
 
     Attributes:
-      skipped: Number of pairs with a blank side, left out.
-      left_out: As `Source.left_out`.
-      digest: Digest of the files; '' in memory.
+      skipped: Number of excluded pairs with a blank side.
+      left_out: Number of pairs that the source excluded, as in `Source.left_out`.
+      digest: Digest of the files. A run resumes only if its checkpoints have the same.
+        Empty for a corpus in memory.
     """
 
     source: RaggedArray
@@ -219,16 +220,16 @@ def _write(
     for side, parts in lengths.items():
         offsets = np.cumsum(np.concatenate(parts))
         offsets.tofile(folder / f'{side}.offsets')
-    # Another content would change the digest in checkpoints, and so end their runs.
+    # Other content would change the digest, so existing runs could not resume.
     about: dict[str, Any] = {'dtype': dtypes['target'], 'skipped': done - pairs}
     if tokenizer.reads_vectors:
         about['source_dtype'] = dtypes['source']
     if data.left_out:
         about['left_out'] = dict(data.left_out)
-    storage.write_json(folder / _ABOUT, about)
+    storage.write_json(folder / _METADATA, about)
     files = sorted(folder.iterdir())
     sums = [f'{storage.sha256(file)}  {file.name}\n' for file in files]
-    storage.write(folder / _SUMS, ''.join(sums))
+    storage.write(folder / _CHECKSUMS, ''.join(sums))
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
@@ -239,7 +240,7 @@ def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
-    about = storage.read_json(folder / _ABOUT)
+    about = storage.read_json(folder / _METADATA)
 
     def mapped(name, dtype):
         return np.asarray(np.memmap(folder / name, dtype, 'r'))
@@ -256,7 +257,7 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
         **sides,
         skipped=about['skipped'],
         left_out=about.get('left_out', {}),
-        digest=storage.sha256(folder / _SUMS),
+        digest=storage.sha256(folder / _CHECKSUMS),
         special_tokens=tokenizer.special_tokens,
         source_eos=tokenizer.source_eos,
     )

@@ -5,13 +5,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-Shape = tuple[int, int]  # of a batch: rows, length
+Shape = tuple[int, int]  # rows and length of a batch
 _MULTIPLE = 8  # lengths are multiples of it, to match the tiles of accelerators
-_MOST_BUCKETS = 5  # each is compiled once
-_MOST_BATCHES_LEFT = 0.97  # maximum share of batches left, to add a bucket
-_LEAST_PACKED_LENGTH = 64  # lets several short pairs share a row
+_MAX_BUCKETS = 5  # each is compiled once
+_MAX_BATCHES_LEFT = 0.97  # a bucket must reduce the number of batches to this share
+_MIN_PACKED_LENGTH = 64  # lets several short pairs share a row
 _OPEN_ROWS = 32  # rows that packing keeps open; twice as many fill 0.2 % more
-_LEAST_LENGTH = 16  # in batches with lengths of powers of two
+_MIN_LENGTH = (
+    16  # minimum length of evaluation batches, whose lengths are powers of two
+)
 
 
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
@@ -79,17 +81,17 @@ def bucket_lengths(
         return np.ceil(pairs / rows).sum()
 
     lengths = [largest]
-    while len(lengths) < _MOST_BUCKETS:
+    while len(lengths) < _MAX_BUCKETS:
         more = [sorted([*lengths, n]) for n in candidates if n not in lengths]
         best = min(more, key=batches, default=lengths)
-        if batches(best) > _MOST_BATCHES_LEFT * batches(lengths):
+        if batches(best) > _MAX_BATCHES_LEFT * batches(lengths):
             break
         lengths = best
     return lengths
 
 
 def packed_length(longest: int, most: int = 1 << 31) -> int:
-    return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
+    return _round_up(max(_MIN_PACKED_LENGTH, longest), most)
 
 
 def _round_up(length: int, most: int) -> int:
@@ -106,25 +108,25 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
     # With this few open rows, lists are faster to scan than arrays: 1 µs per pair.
     rows: list[int] = []
     numbers: list[int] = []  # of the open rows, and their free positions on each side
-    source_room: list[int] = []
-    target_room: list[int] = []
+    source_free: list[int] = []
+    target_free: list[int] = []
     opened = 0
     for source, target in lengths.tolist():
         for k in range(len(numbers)):
-            if source <= source_room[k] and target <= target_room[k]:
+            if source <= source_free[k] and target <= target_free[k]:
                 break
         else:
             k = len(numbers)
             if k == _OPEN_ROWS:
                 # Close the oldest row, which is the fullest.
                 k -= 1
-                del numbers[0], source_room[0], target_room[0]
+                del numbers[0], source_free[0], target_free[0]
             numbers.append(opened)
-            source_room.append(size)
-            target_room.append(size)
+            source_free.append(size)
+            target_free.append(size)
             opened += 1
-        source_room[k] -= source
-        target_room[k] -= target
+        source_free[k] -= source
+        target_free[k] -= target
         rows.append(numbers[k])
     return np.array(rows, np.int64)
 
@@ -134,13 +136,13 @@ def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.nda
 
     Yields the indices of a batch's pairs, and the row of each, ascending.
     """
-    rows_a_batch, length = shape
+    rows_per_batch, length = shape
     rows = first_fit(lengths, length)
     order = np.argsort(rows, kind='stable')
     rows = rows[order]
     count = rows.max(initial=-1) + 1
-    for first_row in range(0, count, rows_a_batch):
-        limits = [first_row, first_row + rows_a_batch]
+    for first_row in range(0, count, rows_per_batch):
+        limits = [first_row, first_row + rows_per_batch]
         start, end = np.searchsorted(rows, limits)
         yield order[start:end], rows[start:end] - first_row
 
@@ -156,13 +158,13 @@ def by_length(
     order = np.argsort(-lengths, kind='stable')
     while len(order):
         longest = int(lengths[order[0]])
-        length = max(_LEAST_LENGTH, power_of_two(longest))
+        length = max(_MIN_LENGTH, power_of_two(longest))
         rows = max(1, tokens // length)
         # A small set has fewer rows. With several devices, so has the remainder of any
         # set, to give each device some rows.
-        left = len(order) if devices > 1 else len(lengths)
-        wanted = math.ceil(left / devices)
-        rows = devices * min(rows, power_of_two(wanted))
+        num_rows = len(order) if devices > 1 else len(lengths)
+        required = math.ceil(num_rows / devices)
+        rows = devices * min(rows, power_of_two(required))
         yield (rows, length), order[:rows]
         order = order[rows:]
 

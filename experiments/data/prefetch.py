@@ -13,7 +13,7 @@ def prefetch(items: Iterable[T], ahead: int = 8) -> Generator[T, None, None]:
     iterator = iter(items)
     end: Any = object()
     with ThreadPoolExecutor(1, thread_name_prefix='prefetch') as thread:
-        waiting = deque(thread.submit(next, iterator, end) for _ in range(ahead))
-        while (item := waiting.popleft().result()) is not end:
-            waiting.append(thread.submit(next, iterator, end))
+        pending = deque(thread.submit(next, iterator, end) for _ in range(ahead))
+        while (item := pending.popleft().result()) is not end:
+            pending.append(thread.submit(next, iterator, end))
             yield item

@@ -43,8 +43,8 @@ class Evaluator:
 
     Args:
       path: The run's directory, which gets the translations; None disables saving.
-      data: Source of the sets, which knows their languages and documents.
-      objective: Makes the examples of the loss; None is translation.
+      data: Source of the sets. Metrics need its languages and documents.
+      objective: Makes the examples that the loss is computed on. None uses the pairs.
       on_progress: Called with the number of translated sentences, their total, and a
         description: 'sentences of val'.
     """

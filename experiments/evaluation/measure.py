@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from experiments import metrics
 from experiments.errors import user_errors
-from experiments.metrics.base import OF_MODELS, score_decimals
+from experiments.metrics.base import MODEL_SCORES, score_decimals
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.validation import quote
 
@@ -18,7 +18,7 @@ class Measure:
     """A score of an evaluation set, such as `test bleu`.
 
     Attributes:
-      score: The name of a metric, or one of `OF_MODELS`.
+      score: The name of a metric, or one of `MODEL_SCORES`.
     """
 
     set: str
@@ -38,7 +38,7 @@ class Measure:
           ValueError: The set has no name, or the config has no such score.
         """
         by_name = metrics.by_name(spec)
-        known = (*by_name, *OF_MODELS)
+        known = (*by_name, *MODEL_SCORES)
         if not self.set or self.score not in known:
             raise ValueError(
                 f'measure={quote(str(self))}: unknown set or score. Pass a set and one '
@@ -63,7 +63,7 @@ class Measure:
     @property
     def is_of_translations(self) -> bool:
         """True for the score of a metric."""
-        return self.score not in OF_MODELS
+        return self.score not in MODEL_SCORES
 
     @property
     def decimals(self) -> int:

@@ -145,7 +145,7 @@ class OpenedRun:
         """Returns each target's tokens with their log-probabilities."""
         return list(self._scorer(self.variables, pairs, self._interventions))
 
-    # These keep their compiled programs.
+    # These objects cache their compiled programs.
 
     @functools.cached_property
     def _translator(self) -> Translator:
@@ -223,11 +223,11 @@ class OpenedRun:
           interventions: Functions by name, as in `flaxformer_lite.intervene`. They
             replace this run's functions of the same name.
         """
-        # Those that are cached before the copy are shared.
+        # The copy shares properties that are already cached.
         _ = self.mean, self._translator, self._scorer, self._recorder
         other = copy.copy(self)
-        mine = self._interventions or {}
-        functions = as_pytree({**mine, **interventions})
+        own_functions = self._interventions or {}
+        functions = as_pytree({**own_functions, **interventions})
         everywhere = mesh.make_mesh().everywhere()
         other._interventions = jax.device_put(functions, everywhere)
         return other

@@ -11,13 +11,13 @@ from experiments.data.tokenizers.base import on_one_line
 from experiments.errors import UserError, warn
 
 _EXAMPLES = 10
-_EVERY = 997  # stride of the examples from training pairs
+_STRIDE = 997  # stride of the examples from training pairs
 
 
 def write(source: Source, folder: Path) -> None:
     """Writes the sets as files that `text(path=folder)` reads, one example per line.
 
-    Warns of empty sets and leaves them out, because `text` refuses them.
+    Warns of empty sets and leaves them out, because `text` rejects them.
     """
     if storage.exists(folder):
         raise UserError(f'--write={folder}: already exists. Pass a new directory.')
@@ -41,7 +41,7 @@ def write(source: Source, folder: Path) -> None:
 
 def _write_lines(folder: Path, name: str, lines: Iterable[str]) -> None:
     if not storage.is_file_name(name):
-        # The file would be written to another folder.
+        # Otherwise, the file would be written to another folder.
         raise UserError(
             f'data: {name!r} is not a file name. Rename the set or the language.'
         )
@@ -63,7 +63,7 @@ def text(source: Source) -> str:
         for number, (text, target) in enumerate(source.train()):
             if text in evaluated:
                 trained.add(text)
-            if number % _EVERY == 0 and len(examples) < _EXAMPLES:
+            if number % _STRIDE == 0 and len(examples) < _EXAMPLES:
                 examples.append((text, target))
             yield text, target
 

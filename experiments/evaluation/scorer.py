@@ -139,8 +139,8 @@ class Scorer:
         positions_BT, *columns = jax.device_get(arrays)
         labels_BT = columns[0]
         is_token_BT = labels_BT != self._model.special_tokens.padding
-        begins = np.flatnonzero(positions_BT[is_token_BT] == 0)
-        by_pair = [np.split(x_BT[is_token_BT], begins[1:]) for x_BT in columns]
+        starts = np.flatnonzero(positions_BT[is_token_BT] == 0)
+        by_pair = [np.split(x_BT[is_token_BT], starts[1:]) for x_BT in columns]
         for arrays in zip(*by_pair, strict=True):
             ids, *own = [x.tolist() for x in arrays]
             pieces = self._tokenizer.pieces(ids)

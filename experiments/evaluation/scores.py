@@ -8,21 +8,21 @@ from typing import Any
 
 from experiments.command_line import console
 from experiments.data.documents import Documents, grouped
-from experiments.metrics.base import OF_MODELS, Metric, References, score_decimals
+from experiments.metrics.base import MODEL_SCORES, Metric, References, score_decimals
 from experiments.metrics.bleu import Bleu
 from experiments.runs.reading import metric_names
 
 Scores = dict[str, Any]  # scores and signatures of a set, by name
-_LARGEST_EXPONENT = 700  # exp of more overflows a float
+_MAX_EXPONENT = 700  # exp of more overflows a float
 
 
 def perplexity(nll: float) -> float:
     """Returns exp(nll), given the mean over tokens, in nats; at most e⁷⁰⁰."""
-    return math.exp(min(nll, _LARGEST_EXPONENT))
+    return math.exp(min(nll, _MAX_EXPONENT))
 
 
 def installed_metrics(
-    made: Mapping[str, Metric], language: str, *others: str
+    metrics: Mapping[str, Metric], language: str, *others: str
 ) -> list[Metric]:
     """Returns metrics for a target language; UserError if a package is missing.
 
@@ -30,9 +30,9 @@ def installed_metrics(
       others: Further languages, of single sets.
     """
     for code in {language, *others}:
-        for metric in made.values():
+        for metric in metrics.values():
             dataclasses.replace(metric, language=code).check_installed()
-    return [dataclasses.replace(x, language=language) for x in made.values()]
+    return [dataclasses.replace(x, language=language) for x in metrics.values()]
 
 
 def in_language(metric: Metric, language: str, references: References) -> Metric:
@@ -102,7 +102,7 @@ def table(results: dict[str, Scores]) -> str:
     for name, result in results.items():
         for metric in metric_names(result):
             sets_by_signature[metric][result[f'{metric}_signature']].append(name)
-    entries = (*OF_MODELS, *sets_by_signature)
+    entries = (*MODEL_SCORES, *sets_by_signature)
     columns = ('sentences', *entries, 'direction')
     rows = [[name, *map(result.get, columns)] for name, result in results.items()]
     lines = [console.table(['set', *columns], rows, score_decimals(*entries))]

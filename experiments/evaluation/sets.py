@@ -22,7 +22,7 @@ def select(sets: Sets, names: str, field: str) -> dict[str, Pairs]:
                 f'{field}: unknown set {name!r}. Choose one of {", ".join(sets)}.'
             )
         if not storage.is_file_name(name):
-            # Its translations would be written to another folder.
+            # Otherwise, its translations would be written to another folder.
             raise UserError(
                 f'{field}: the set name {name!r} is not a file name. Rename the set.'
             )

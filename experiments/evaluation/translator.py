@@ -33,7 +33,7 @@ from flaxformer_lite.models.base import Model
 WINDOW = 4096  # sentences to read ahead and sort by length
 # Maximum tokens of a line in commands. Attention memory is quadratic in it.
 LONGEST = 8192
-_MOST_THREADS = 4  # decoding in parallel
+_MAX_THREADS = 4  # decoding in parallel
 
 
 class Hypothesis(NamedTuple):
@@ -45,9 +45,10 @@ class Translator:
     """Translates text; memory does not grow with the text.
 
     Args:
-      batch_tokens: Tokens per device.
+      batch_tokens: Maximum number of tokens per device, over all hypotheses.
       n_best: Number of hypotheses that a search must finish, or of samples.
-      longest: Maximum number of tokens of a text; None disables the limit.
+      longest: Maximum number of tokens of a text, because attention memory is quadratic
+        in it. None disables the limit.
       program_cache: Shares compiled programs with other translators.
     """
 
@@ -144,10 +145,10 @@ class Translator:
         with ThreadPoolExecutor(_count_threads()) as pool:
             decoded = pool.map(decode, batches)
             for (_, index, _), found in zip(batches, decoded, strict=True):
-                hypotheses = self._hypotheses(found)
-                for i, drawn in zip(index, hypotheses, strict=True):
+                hypotheses = self._read_hypotheses(found)
+                for i, samples in zip(index, hypotheses, strict=True):
                     if lengths[i] > 1:
-                        results[i] = self._best_first(drawn)
+                        results[i] = self._best_first(samples)
                 done += len(index)
                 on_progress(done)
         return results
@@ -198,7 +199,7 @@ class Translator:
         others = [jax.random.fold_in(key, (1 << 32) - i) for i in numbers]
         return [key, *others]
 
-    def _hypotheses(self, decoded: DecodeResult) -> Iterator[list[Hypothesis]]:
+    def _read_hypotheses(self, decoded: DecodeResult) -> Iterator[list[Hypothesis]]:
         tokens_BNL, scores_BN, exists_BN = decoded
         # The tokenizer decodes many texts in one call faster than in several.
         texts = iter(self._tokenizer.decode(tokens_BNL[exists_BN].tolist()))
@@ -251,7 +252,7 @@ def _count_threads() -> int:
     A decoding step leaves most CPU cores idle, but several devices are already busy.
     """
     if jax.default_backend() == 'cpu' and jax.device_count() == 1:
-        return min(os.cpu_count() or 1, _MOST_THREADS)
+        return min(os.cpu_count() or 1, _MAX_THREADS)
     return 1
 
 

@@ -10,12 +10,12 @@ from experiments.hooks.base import Hook, RunInfo
 class Hooks:
     """The hooks of a run, called in order. A note on their errors names the hook."""
 
-    def __init__(self, made: Mapping[str, Hook]):
-        self._made = made
+    def __init__(self, hooks: Mapping[str, Hook]):
+        self._hooks = hooks
         self._open: dict[str, Hook] = {}  # started and not ended
 
     def start(self, run: RunInfo) -> None:
-        for name, hook in self._made.items():
+        for name, hook in self._hooks.items():
             _call({name: hook}, lambda hook: hook.start(run))
             self._open[name] = hook
 

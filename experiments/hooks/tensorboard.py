@@ -8,7 +8,7 @@ import time
 from experiments import storage
 from experiments.hooks.base import Hook, Row, numbers
 
-LARGEST = 3.4028234663852886e38  # maximum of float32
+FLOAT32_MAX = 3.4028234663852886e38  # maximum of float32
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -44,7 +44,7 @@ def version(time: float) -> bytes:
 
 def scalar(time: float, step: int, name: str, value: float) -> bytes:
     """Returns the record of one value; `time` is in seconds since 1970."""
-    if abs(value) > LARGEST:
+    if abs(value) > FLOAT32_MAX:
         value = math.copysign(math.inf, value)
     tag = _bytes(1, name.encode())
     number = _key(2, 5) + struct.pack('<f', value)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from experiments import registries
 from experiments.errors import UserError, user_errors
-from experiments.metrics.base import OF_MODELS, Metric
+from experiments.metrics.base import MODEL_SCORES, Metric
 from flaxformer_lite.config.spec import Component, Spec
 from flaxformer_lite.validation import quote
 
@@ -21,7 +21,7 @@ def by_name(spec: Spec) -> dict[str, Component]:
     for entry, kind in zip(entries, kinds, strict=True):
         is_alone = kinds.count(kind) == 1
         name = kind if is_alone else ''.join(entry.text.split())
-        if name in (*found, *OF_MODELS):
+        if name in (*found, *MODEL_SCORES):
             raise UserError(
                 f'evaluation.metrics={spec}: there is a metric {name} already. '
                 'Remove it.'

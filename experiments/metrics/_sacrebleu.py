@@ -29,12 +29,12 @@ class SacreBleu(Metric):
 
     def statistics(self, outputs, references, sources):
         # sacreBLEU takes a list of all first references, then of all second ones, and
-        # so on. A missing reference is None.
+        # so on, with None for a missing reference.
         by_number = list(itertools.zip_longest(*references))
         return self._scorer._extract_corpus_statistics(outputs, by_number)
 
     def score_of(self, total):
-        # Copied, since smoothing adds to it.
+        # A copy, because smoothing modifies it.
         return self._scorer._compute_score_from_stats(list(total)).score
 
     def signature(self, references):

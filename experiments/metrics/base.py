@@ -8,7 +8,7 @@ from experiments.errors import check_list
 from flaxformer_lite.validation import Checked
 
 # Scores that every model has, with the first reference and without decoding.
-OF_MODELS = ('loss', 'perplexity', 'accuracy')
+MODEL_SCORES = ('loss', 'perplexity', 'accuracy')
 _DECIMALS = {'loss': 4, 'accuracy': 4}  # of a score as text; 2 for all others
 Texts = Sequence[str]
 References = Sequence[tuple[str, ...]]  # one or more for each sentence
@@ -31,9 +31,10 @@ class Metric(Checked):
     denominator. The caller sets the attributes.
 
     Attributes:
-      name: Its name in results.
-      language: Code of the target language, or ''.
-      perfect: The score without any error; None if unknown.
+      name: The metric's name in results.
+      language: Code of the target language, or ''. BLEU chooses its tokenizer by it.
+      perfect: The score without any error; None if unknown. A relative `margin` of a
+        sweep needs it.
     """
 
     name: str = ''

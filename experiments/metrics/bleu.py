@@ -76,7 +76,7 @@ class Bleu(SacreBleu):
         # process if a download fails.
         except (Exception, SystemExit) as error:
             if getattr(error, 'name', None) == 'sacrebleu':
-                raise  # the command names its extra
+                raise  # the command reports the missing extra
             reason = ' '.join(str(error).split())
             raise UserError(
                 f'evaluation.metrics: {self.name} cannot use its tokenizer '

@@ -20,8 +20,8 @@ class ExactMatch(Metric):
     def statistics(self, outputs, references, sources):
         rows = []
         for output, known in zip(outputs, references, strict=True):
-            is_right = self._words(output) in map(self._words, known)
-            rows.append((int(is_right), 1))
+            is_match = self._words(output) in map(self._words, known)
+            rows.append((int(is_match), 1))
         return rows
 
     def _words(self, text: str) -> list[str]:

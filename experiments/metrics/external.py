@@ -23,7 +23,7 @@ _SAMPLE = ('A dog.', 'Ein Hund.', 'Ein Hund.')
 _FORMAT = 'Print one score per line to standard output, and nothing else'
 _LEADER = 'import os, signal, sys; sys.stdin.read(); os.killpg(0, signal.SIGKILL)'
 # Evaluations repeat sentences, and reports score the same translations several times.
-_known: dict[tuple[str, Texts], float] = {}
+_cached_scores: dict[tuple[str, Texts], float] = {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,8 +70,8 @@ class External(Metric):
         return score / sentences
 
     def _scores(self, texts: Iterable[Texts]) -> dict[Texts, float]:
-        asked = list(dict.fromkeys(texts))
-        new = [x for x in asked if (self.command, x) not in _known]
+        unique = list(dict.fromkeys(texts))
+        new = [x for x in unique if (self.command, x) not in _cached_scores]
         if new:
             rows = [json.dumps(dict(zip(_KEYS, x, strict=True))) for x in new]
             printed = self._run(''.join(f'{row}\n' for row in rows)).splitlines()
@@ -80,12 +80,12 @@ class External(Metric):
                     f'printed {len(printed)} lines for {len(new)} translations', _FORMAT
                 )
             for text, line in zip(new, printed, strict=True):
-                _known[self.command, text] = self._number(line)
-        return {x: _known[self.command, x] for x in asked}
+                _cached_scores[self.command, text] = self._number(line)
+        return {x: _cached_scores[self.command, x] for x in unique}
 
     def _run(self, rows: str) -> str:
         with contextlib.ExitStack() as opened:
-            # The group ends first, because the exit of the process waits for it.
+            # End the group first, because the exit of the process waits for it.
             with _process_group() as group:
                 process = opened.enter_context(self._start(group))
                 try:

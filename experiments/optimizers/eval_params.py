@@ -68,9 +68,9 @@ def variables(state: TrainState) -> Any:
     if averaging is None:
         return state.variables
     own = averaging.average if isinstance(averaging, Ema) else averaging.z
-    every = freezing.paths(state.params)
+    params_by_path = freezing.paths(state.params)
     # The average covers the trained parameters only.
-    frozen_paths = frozenset(every.keys() - freezing.paths(own).keys())
+    frozen_paths = frozenset(params_by_path.keys() - freezing.paths(own).keys())
     trained, frozen = freezing.split(state.params, frozen_paths)
     if not isinstance(averaging, Ema):
         shardings = jax.tree.map(lambda x: x.sharding, trained)
@@ -82,15 +82,15 @@ def variables(state: TrainState) -> Any:
 def to_save(state: TrainState, base_paths: frozenset[str] = frozenset()) -> Any:
     """Returns the arrays of a checkpoint, without the parameters in `base_paths`."""
     if _averaging(state) is None:
-        return _without(state, base_paths)
+        return _without_paths(state, base_paths)
     found = variables(state)
     own, _ = freezing.split(found['params'], base_paths)
-    return found | {'params': own, _TRAINING: _without(state, base_paths)}
+    return found | {'params': own, _TRAINING: _without_paths(state, base_paths)}
 
 
 def to_restore(abstract: TrainState, base_paths: frozenset[str] = frozenset()) -> Any:
     """Returns the subtree of a checkpoint that training resumes from."""
-    own = _without(abstract, base_paths)
+    own = _without_paths(abstract, base_paths)
     return own if _averaging(abstract) is None else {_TRAINING: own}
 
 
@@ -99,7 +99,7 @@ def restored(tree: Any) -> TrainState:
     return tree if isinstance(tree, TrainState) else tree[_TRAINING]
 
 
-def _without(state: TrainState, base_paths: frozenset[str]) -> TrainState:
+def _without_paths(state: TrainState, base_paths: frozenset[str]) -> TrainState:
     if not base_paths:
         return state
     own, _ = freezing.split(state.params, base_paths)

@@ -25,13 +25,13 @@ def paths(pattern: str, model: Model) -> frozenset[str]:
       pattern: `train.freeze`. It is searched in paths with separate layers, such as
         'encoder/layer_0/feed_forward/up/kernel', also if the model scans its layers.
     """
-    held = frozenset()
+    frozen = frozenset()
     if model.dense.trained_parameters:
         params = _params(model)
         with user_errors():
-            held = adapters.frozen_paths(model, params)
+            frozen = adapters.frozen_paths(model, params)
     if not pattern:
-        return held
+        return frozen
     separate = freezing.paths(_params(model.with_separate_layers()))
     found = {path: re.search(pattern, path) is not None for path in sorted(separate)}
     where = f'train.freeze={quote(pattern)}'
@@ -41,16 +41,16 @@ def paths(pattern: str, model: Model) -> frozenset[str]:
             f'{where} matches no parameter. The parameters are {first}, …, {last}.'
         )
     if model.scans_layers:
-        found = _of_stacked(found, model.layer_periods, where)
+        found = _stacked_paths(found, model.layer_periods, where)
     matching = {path for path, is_frozen in found.items() if is_frozen}
-    if len(held | matching) == len(found):
+    if len(frozen | matching) == len(found):
         raise UserError(
             f'{where} matches every parameter that would train. Narrow the pattern.'
         )
-    return held | matching
+    return frozen | matching
 
 
-def _of_stacked(
+def _stacked_paths(
     found: dict[str, bool], periods: Mapping[str, int], where: str
 ) -> dict[str, bool]:
     """Maps separate layers' flags, which must agree, to stacked parameters."""

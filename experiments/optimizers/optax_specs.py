@@ -20,7 +20,7 @@ from flaxformer_lite.validation import did_you_mean, quote
 CONTRIB = 'contrib.'
 # Unsupported: these need more than a gradient (the loss itself, per-example gradients,
 # another optimizer), ignore the schedule, or keep state that checkpoints can't store.
-_LEFT_OUT = frozenset(
+_UNSUPPORTED = frozenset(
     'lbfgs rprop sm3 optimistic_adam contrib.momo contrib.momo_adam contrib.sophia '
     'contrib.dpsgd contrib.schedule_free contrib.cocob contrib.galore'.split()
 )
@@ -51,7 +51,7 @@ def resolve(component: Component) -> Component:
     with user_errors('optimizer.name: '):
         if not component.accepted(learning_rate=_RATE):
             raise ValueError(f'{name} must take learning_rate, a schedule')
-        component.check(_GIVEN)
+        component.check(_SHARED_ARGUMENTS)
     try:
         update = make(component, _RATE)
         if not isinstance(update, optax.GradientTransformation):
@@ -59,12 +59,12 @@ def resolve(component: Component) -> Component:
                 f'optimizer.name: {name} returned {update!r:.40}. Return an '
                 'optax.GradientTransformation.'
             )
-        _try(update)
-    except Exception as error:  # any error of optax and JAX for a wrong type
+        _trace_update(update)
+    except Exception as error:  # optax and JAX raise various errors for wrong types
         if name not in of_optax:
             raise
         reason = ' '.join(str(error).split())
-        raise UserError(f'optimizer.name={name}: optax refuses it: {reason}') from None
+        raise UserError(f'optimizer.name={name}: optax rejects it: {reason}') from None
     return component
 
 
@@ -73,7 +73,7 @@ def make(
 ) -> optax.GradientTransformation:
     """Builds an optimizer from `resolve`; `has_output` as in `normalized_adam`."""
     own = {'learning_rate': schedule, 'has_output': has_output}
-    given = component.accepted(**_GIVEN | own)
+    given = component.accepted(**_SHARED_ARGUMENTS | own)
     return component.cls(**given, **component.arguments)
 
 
@@ -88,7 +88,7 @@ def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
             if 'learning_rate' in inspect.signature(function).parameters:
                 found[prefix + name] = function
     found |= {'normalized_adam': normalized_adam, 'soap': soap.soap}
-    return {name: maker for name, maker in found.items() if name not in _LEFT_OUT}
+    return {name: maker for name, maker in found.items() if name not in _UNSUPPORTED}
 
 
 def decays(params: Any) -> Any:
@@ -115,9 +115,9 @@ def _dimensions(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(of_leaf, params)
 
 
-_RATE = optax.constant_schedule(1e-3)  # of trials
+_RATE = optax.constant_schedule(1e-3)  # learning rate of trial updates
 # Arguments that an optimizer gets if it takes them.
-_GIVEN = {
+_SHARED_ARGUMENTS = {
     'learning_rate': _RATE,
     'has_output': True,
     'mask': decays,
@@ -126,7 +126,7 @@ _GIVEN = {
 }
 
 
-def _try(update: Any) -> None:
+def _trace_update(update: Any) -> None:
     matrix = jax.ShapeDtypeStruct((2, 2), jnp.float32)
     vector = jax.ShapeDtypeStruct((2,), jnp.float32)
     params = {'kernel': matrix, 'bias': vector}

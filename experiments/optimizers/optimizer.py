@@ -22,7 +22,7 @@ ADAMS = ('b1', 'b2', 'eps', 'weight_decay')
 # Optimizers whose step size depends on the learning rate, not on the gradient's size.
 # An initialization's learning rates apply to them. Scaling updates would also break the
 # sequences that schedule-free optimizers keep.
-OF_ONE_LENGTH = (
+SCALE_INVARIANT = (
     'adabelief adam adamax adamaxw adamw amsgrad lion radam sign_sgd signum yogi'
 ).split()
 # Optimizers that update each entry from its own gradients, so stacked layers make no
@@ -40,8 +40,10 @@ class Optimizer:
 
     Attributes:
       component: Optax's function or the user's, with its arguments.
-      schedule: The learning rate by number of updates, for `LONG` steps.
-      has_lr_multipliers: Whether parameters have learning rates of their own.
+      schedule: The learning rate by number of updates. It is made for `LONG` steps,
+        because the number of steps is known only with the data.
+      has_lr_multipliers: Whether the model's initialization multiplies the learning
+        rates of some parameters, as μP does.
     """
 
     component: Component

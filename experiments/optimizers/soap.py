@@ -188,11 +188,11 @@ def _with_new_bases(count, frequency, squares, sides):
     """
 
     def branch(of_parameter):
-        def of_all(squares, sides):
+        def all_updates(squares, sides):
             new = map(of_parameter, squares, sides)
             return tuple(map(list, zip(*new, strict=True)))
 
-        return of_all
+        return all_updates
 
     index = jnp.where(count == 0, 0, jnp.where(count % frequency == 0, 1, 2))
     branches = map(branch, (_first_bases, _next_bases, _same_bases))

@@ -15,7 +15,7 @@ from experiments.config import user_modules
 from experiments.config.schema import short_name
 from experiments.errors import UserError
 from experiments.evaluation.measure import LOWER_IS_BETTER, Measure
-from experiments.metrics.base import OF_MODELS, Metric
+from experiments.metrics.base import MODEL_SCORES, Metric
 from experiments.runs import reading
 from experiments.runs.reading import SEEDS, Run, TextDifference
 from experiments.storage import run_title
@@ -72,7 +72,8 @@ class Study(NamedTuple):
     """The input of a report; `measure` is the deciding score.
 
     Attributes:
-      sweep: The sweep of the runs. With `NO_SWEEP`, compares the runs as they are.
+      sweep: The sweep of the runs. `NO_SWEEP` compares runs without a declared
+        question.
       trust_code: Allows metrics to run the commands that configs of the runs name.
       further: Scores that the report compares too.
     """
@@ -110,8 +111,8 @@ class Study(NamedTuple):
     @property
     def bases(self) -> dict[str, str]:
         """The arm to compare each arm with: the base on the same data."""
-        of_all = dict.fromkeys([arm.name for arm in self.arms], self.base.name)
-        return of_all | self.sweep.bases(self.base.name)
+        bases = dict.fromkeys([arm.name for arm in self.arms], self.base.name)
+        return bases | self.sweep.bases(self.base.name)
 
     @property
     def by_data(self) -> 'list[Study]':
@@ -316,7 +317,7 @@ def _base(arms: Sequence[Arm], name: str) -> Arm:
 def _measure(runs: Sequence[Run], measure: Measure) -> Measure:
     evaluated = [of_set for run in runs for of_set in run.evaluations.items()]
     sets = list(dict(evaluated))
-    known_scores = [*_metrics_of(runs), *OF_MODELS]
+    known_scores = [*_metrics_of(runs), *MODEL_SCORES]
     if measure == NO_SWEEP.measure:
         name = 'test' if 'test' in sets or not sets else sets[0]
         measure = Measure(name, known_scores[0])

@@ -11,7 +11,7 @@ from experiments.reports.tables import Table
 from experiments.runs.reading import Run
 from experiments.storage import run_title
 
-# Unless a sweep says otherwise, a difference in one of these isn't the question.
+# Fields that a comparison holds constant unless the sweep's arms set them.
 CONDITIONS = (
     'data',
     'tokenizer',
@@ -22,8 +22,8 @@ CONDITIONS = (
     'train.epochs',
     'train.patience',
 )
-_SHOWN = 16  # hexadecimal digits of a digest
-_EQUAL_COST = 1.02  # the factor by which costs may differ without a warning
+_DIGEST_LENGTH = 16  # hexadecimal digits of a digest
+_COST_TOLERANCE = 1.02  # the factor by which costs may differ without a warning
 _COSTS = {
     'parameters': 'parameters',
     'training_flops': 'training FLOPs',
@@ -55,7 +55,7 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
     scored = run.evaluations.get(measure.set, {})
     metric = measure.metric(run.metrics)
     scored_text = f'text of {measure.set}'
-    digests = {name: digest[:_SHOWN] for name, digest in run.texts.items()}
+    digests = {name: digest[:_DIGEST_LENGTH] for name, digest in run.texts.items()}
     environment = run.environment
     counts = environment.get('devices', {})
     devices = [f'{count} × {kind}' for kind, count in counts.items()]
@@ -81,11 +81,11 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
 
 def warnings(study: Study) -> list[str]:
     """Returns sentences that a reader must know before believing the answer."""
-    lines = [*_missing(study), *different_text(study.runs), *_in_no_mean(study)]
+    lines = [*_missing(study), *different_text(study.runs), *_excluded_runs(study)]
     parts = study.by_data
     for part in parts:  # data sets aren't compared with each other
         where = f'Compared with {part.base.name}: ' if len(parts) > 1 else ''
-        found = [*_beyond_the_question(part), *_unequal_results(part)]
+        found = [*_unasked_differences(part), *_unequal_results(part)]
         found += [*_unequal_cost(part), *_unequal_spread(part)]
         lines += [where + line for line in found]
     return lines
@@ -100,7 +100,7 @@ def _missing(study: Study) -> list[str]:
     return lines
 
 
-def _in_no_mean(study: Study) -> list[str]:
+def _excluded_runs(study: Study) -> list[str]:
     lines = []
     for arm in study.arms:
         by_seeds = arm.by_seeds(study.measure)
@@ -133,25 +133,25 @@ def _without_score(study: Study, run: Run) -> str:
     )
 
 
-def _beyond_the_question(study: Study) -> list[str]:
+def _unasked_differences(study: Study) -> list[str]:
     """Lists differing fields that arms don't set, or `CONDITIONS` without a sweep."""
     base = study.base
     lines = []
     for arm in study.arms:
-        beyond = []
+        differences = []
         for field in differing_fields([*base.runs, *arm.runs]):
             if study.sweep.arms:
-                is_asked = field in study.sweep.fields
+                is_studied = field in study.sweep.fields
             else:
-                is_asked = not field.startswith(CONDITIONS)
-            if not is_asked:
+                is_studied = not field.startswith(CONDITIONS)
+            if not is_studied:
                 value = arm.runs[0].config.get(field)
-                wanted = base.runs[0].config.get(field)
-                beyond.append(f'{field} is {value}, not {wanted}')
-        if beyond:
+                expected = base.runs[0].config.get(field)
+                differences.append(f'{field} is {value}, not {expected}')
+        if differences:
             lines.append(
                 f'{arm.name} also differs from {base.name} in other fields: '
-                f'{"; ".join(beyond)}.'
+                f'{"; ".join(differences)}.'
             )
     return lines
 
@@ -192,7 +192,7 @@ def _unequal_cost(study: Study) -> list[str]:
         for names in compared:
             costs = [by_name[name].cost(entry) for name in names]
             means = [cost.mean for cost in costs if cost is not None]
-            if means and max(means) > _EQUAL_COST * min(means):
+            if means and max(means) > _COST_TOLERANCE * min(means):
                 unequal.append((max(means) / min(means), min(means), max(means), names))
         if not unequal:
             continue

@@ -17,10 +17,10 @@ from experiments.reports.tables import PValue, Table, column_decimals
 from experiments.runs.reading import Run
 from experiments.sweeps import analysis, planning
 from experiments.sweeps.analysis import Effect
-from experiments.sweeps.planning import Tried
+from experiments.sweeps.planning import ArmTrials
 from experiments.sweeps.schema import Tuning
 
-_POOLED = 10.0  # largest ratio of error variances that one test pools
+_MAX_VARIANCE_RATIO = 10.0  # largest ratio of error variances that one test pools
 
 
 def factor_effects(study: Study) -> list[Effect]:
@@ -45,7 +45,7 @@ def _unequal_errors(study: Study) -> list[str]:
         return []
     least = min(variances, key=variances.__getitem__)
     most = max(variances, key=variances.__getitem__)
-    if variances[most] <= _POOLED * variances[least]:
+    if variances[most] <= _MAX_VARIANCE_RATIO * variances[least]:
         return []
     return [
         'Factors are not tested over all data sets: the error variance is '
@@ -143,13 +143,13 @@ def _first_at_target(study: Study, run: Run, target: float) -> dict[str, Any]:
     return {}
 
 
-def tried(study: Study) -> list[Tried]:
+def tried(study: Study) -> list[ArmTrials]:
     if study.sweep.tune is None:
         return []
-    return planning.tried(study.sweep, study.sweep.trials)
+    return planning.arm_trials(study.sweep, study.sweep.trials)
 
 
-def doubts(study: Study) -> list[str]:
+def warnings(study: Study) -> list[str]:
     """Warns of unpooled errors, missing trials, and best values at an edge."""
     lines = _unequal_errors(study)
     for arm, scores, value in tried(study):
@@ -166,7 +166,7 @@ def doubts(study: Study) -> list[str]:
     return lines
 
 
-def trials(study: Study, found: Sequence[Tried]) -> Table:
+def trials(study: Study, found: Sequence[ArmTrials]) -> Table:
     rows = []
     for arm, scores, chosen in found:
         for value, of_value in scores.items():
@@ -178,7 +178,7 @@ def trials(study: Study, found: Sequence[Tried]) -> Table:
     return Table('tuning', 'Trials', columns, rows, decimals)
 
 
-def expected_best(study: Study, found: Sequence[Tried]) -> Table:
+def expected_best(study: Study, found: Sequence[ArmTrials]) -> Table:
     _, score = _tuning(study)
     best = max if score.higher_is_better else min
     most = max(len(scores) for _, scores, _ in found)
@@ -197,7 +197,7 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
     return Table('expected_best', title, ('arm', *numbers), rows, decimals, note)
 
 
-def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
+def tuning_curve(study: Study, found: Sequence[ArmTrials]) -> Figure | None:
     tune, measure = _tuning(study)
     trials = {arm: scores for arm, scores, _ in found}
     return figures.tuning_curve(trials, tune.field, measure)

@@ -1,8 +1,8 @@
 """Differences at equal training time, from the base's own learning curve.
 
 An arm that takes twice the base's time is compared with the base after twice the steps.
-The arms that differ from the base only in their number of steps give that score: it is
-interpolated between the two nearest of them, linearly in the logarithm of the time.
+That score comes from arms that differ from the base only in their number of steps. It
+is interpolated between the two nearest arms, linearly in the logarithm of the time.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from experiments.sweeps.analysis import LEVEL
 from experiments.sweeps.schema import Sweep
 
 # They follow from the number of steps.
-_OF_STEPS = ('train.steps', 'evaluation.every', 'checkpoint.every')
+_STEP_FIELDS = ('train.steps', 'evaluation.every', 'checkpoint.every')
 
 
 class EqualTime(NamedTuple):
@@ -106,7 +106,7 @@ def _curve(sweep: Sweep, base: str, points: dict[str, _Point]) -> list[_Point]:
     """Returns the points of the base and of arms with other steps, by distinct time."""
 
     def others(arm):
-        return {k: v for k, v in sweep.arms[arm].items() if k not in _OF_STEPS}
+        return {k: v for k, v in sweep.arms[arm].items() if k not in _STEP_FIELDS}
 
     same = [arm for arm in points if others(arm) == others(base)]
     by_time = {points[arm].time: points[arm] for arm in same}

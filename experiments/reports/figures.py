@@ -26,10 +26,10 @@ COLOURS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00', '#7
 _DASHES = [dash for dash in ([1, 0], [6, 3], [2, 2]) for _ in COLOURS]
 _SHAPES = [shape for shape in ('circle', 'square', 'triangle') for _ in COLOURS]
 _SIZE = {'width': 420, 'height': 260}  # pixels
-_FOREST_WIDTH = 320  # beside long names, so that a page need not shrink the letters
+_FOREST_WIDTH = 320  # narrower, because long names need space
 # Padding of files, for fonts with wider letters.
 _PADDING = {'left': 20, 'top': 8, 'right': 28, 'bottom': 8}
-_MOST_POINTS = 4_000  # of all lines of a figure
+_MAX_POINTS = 4_000  # maximum number of points, over all lines of a figure
 # Axis labels such as `0.001`, `200`, `1.5k`.
 _SHORT = "format(datum.value, abs(datum.value) < 1000 ? '~g' : '~s')"
 
@@ -129,13 +129,13 @@ def line_chart(
 ) -> alt.TopLevelMixin:
     """Draws lines with bands; a `logarithmic` x must be positive.
 
-    The lines share `_MOST_POINTS` evenly spaced points and keep their last ones.
+    The lines share `_MAX_POINTS` evenly spaced points and keep their last ones.
     """
     names = list(lines)
     kind = 'log' if logarithmic else 'linear'
     x_scale = alt.Scale(type=kind, zero=False, nice=False)
     x_axis = alt.Axis(labelExpr=_SHORT)
-    most = max(1, _MOST_POINTS // len(lines))
+    most = max(1, _MAX_POINTS // len(lines))
     values = [_line(name, points, most) for name, points in lines.items()]
     y_title: Any = y_label
     if any(line['low'] != line['high'] for line in values):
@@ -149,13 +149,13 @@ def line_chart(
     whole = base.encode(y=alt.Y('low:Q', title=y_title), y2='high:Q')
     dashes = alt.Scale(domain=names, range=_DASHES)
     # A line of one point would be invisible otherwise.
-    if_alone = alt.condition('datum.alone', alt.value(1), alt.value(0))
+    opacity_if_alone = alt.condition('datum.alone', alt.value(1), alt.value(0))
     return alt.layer(
         whole.mark_area(opacity=0.2),
         base.mark_line().encode(strokeDash=alt.StrokeDash('line:N', scale=dashes)),
-        whole.mark_rule().encode(opacity=if_alone),
-        base.mark_point(filled=True, size=60).encode(opacity=if_alone),
-        # Invisible points show the tooltip near a line.
+        whole.mark_rule().encode(opacity=opacity_if_alone),
+        base.mark_point(filled=True, size=60).encode(opacity=opacity_if_alone),
+        # Invisible points, so that tooltips appear near a line.
         base.mark_point(size=250, opacity=0, tooltip=True),
         **_SIZE,
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.command_line import console
 from experiments.evaluation.measure import Measure
-from experiments.metrics.base import OF_MODELS, Metric, score_decimals
+from experiments.metrics.base import MODEL_SCORES, Metric, score_decimals
 from experiments.reports.arms import (
     Arm,
     Study,
@@ -29,7 +29,7 @@ from experiments.reports.tables import (
 from experiments.runs import reading
 from experiments.runs.reading import Entries, Translations
 from experiments.sweeps import analysis, planning
-from experiments.sweeps.analysis import LEVEL, Contrast, OverSentences
+from experiments.sweeps.analysis import LEVEL, Contrast, SentenceDifference
 
 Paired = tuple[Translations, Translations]  # of one seed: base, system
 COSTS = {
@@ -40,16 +40,16 @@ COSTS = {
     'tokens_per_second': 'tokens per second',
     'peak_memory_bytes': 'peak memory, bytes',
 }
-COSTS_OF_RUNS = ('train_seconds', 'train_cpu_seconds', 'parameters', 'training_flops')
+RUN_COSTS = ('train_seconds', 'train_cpu_seconds', 'parameters', 'training_flops')
 ANSWER = 'answer.json'  # in the folder of a report
 OTHER_SENTENCES = (
     'These intervals also include the variance from sampling test sentences. The '
     'intervals of the answer hold for this test set alone.'
 )
-_OF_RANKS = (
+_RANK_NOTE = (
     'Rank: 1–3 if two arms may be better, by simultaneous intervals of all pairs.'
 )
-_MOST_RANKED = 30  # the tests of all pairs of 45 arms take a minute and 1 GB
+_MAX_RANKED = 30  # the tests of all pairs of 45 arms take a minute and 1 GB
 NO_TEST = 'not testable'
 NOT_SIGNIFICANT = 'not significant'
 ONE_SEED = f'{NO_TEST}: only one seed'
@@ -88,7 +88,7 @@ def margins(study: Study) -> dict[str, float]:
     sweep = study.sweep
     found = {}
     if not study.decides:
-        return found  # it is declared for another score
+        return found  # the margin is declared for another score
     for arm, by_seeds in study.scores().items():
         margin = planning.margin(sweep, fmean(by_seeds.values()))
         if margin is not None:
@@ -153,11 +153,11 @@ def entries(contrast: Contrast, verdict: str) -> Entries:
 
 
 def answer_table(
-    study: Study, contrasts: Mapping[str, Contrast], asked: Sequence[Contrast]
+    study: Study, contrasts: Mapping[str, Contrast], declared: Sequence[Contrast]
 ) -> Table:
     """Returns the table `answer`: declared contrasts, or else all arms and the base."""
-    if asked:
-        table = differences(study.measure, asked)
+    if declared:
+        table = differences(study.measure, declared)
     else:
         table = _with_ranks(study, ranking(study, contrasts))
         if study.sweep.contrasts:
@@ -178,10 +178,10 @@ def with_design(table: Table, margin: float | None, looks: int) -> Table:
 
 
 def _with_ranks(study: Study, table: Table) -> Table:
-    placed = ranks(study)
-    rows = [(arm, placed.get(arm), *cells) for arm, *cells in table.rows]
+    ranks_by_arm = ranks(study)
+    rows = [(arm, ranks_by_arm.get(arm), *cells) for arm, *cells in table.rows]
     arm, *columns = table.columns
-    note = f'{_OF_RANKS} {table.note}'
+    note = f'{_RANK_NOTE} {table.note}'
     return table._replace(columns=(arm, 'rank', *columns), rows=rows, note=note)
 
 
@@ -220,8 +220,8 @@ def differences(measure: Measure, contrasts: Sequence[Contrast]) -> Table:
     rows = []
     for x in contrasts:
         effect, interval, p = contrast_cells(x)
-        said = contrast_verdict(measure, x)
-        test = (effect, interval, x.detectable, p, permutation_p(x), said)
+        text = contrast_verdict(measure, x)
+        test = (effect, interval, x.detectable, p, permutation_p(x), text)
         rows.append((x.arm, x.base, x.seeds, *test))
     note = (
         'Differences are adjusted for seeds, which the arms share. Confidence '
@@ -235,14 +235,14 @@ def differences(measure: Measure, contrasts: Sequence[Contrast]) -> Table:
 
 
 def arms(study: Study) -> Table:
-    placed = ranks(study)
+    ranks_by_arm = ranks(study)
     rows = [
-        (arm.name, placed.get(arm.name), arm.spread(study.measure))
+        (arm.name, ranks_by_arm.get(arm.name), arm.spread(study.measure))
         for arm in study.ranked()
     ]
     measure = str(study.measure)
     decimals = {measure: study.measure.decimals}
-    note = f'{_OF_RANKS} Mean ± standard deviation over seeds.'
+    note = f'{_RANK_NOTE} Mean ± standard deviation over seeds.'
     columns = ('arm', 'rank', measure)
     return Table('arms', 'Arms, best first', columns, rows, decimals, note)
 
@@ -252,11 +252,11 @@ def ranks(study: Study) -> dict[str, str]:
 
     It reaches from 1 + the number of significantly better arms to the number of arms
     minus that of significantly worse ones. Arms without a test have no rank, nor have
-    more than `_MOST_RANKED` arms.
+    more than `_MAX_RANKED` arms.
     """
     scores = study.scores()
     parts = [[arm.name for arm in x.arms if arm.name in scores] for x in study.by_data]
-    if max(map(len, parts), default=0) > _MOST_RANKED:
+    if max(map(len, parts), default=0) > _MAX_RANKED:
         return {}
     pairs = list(chain(*[combinations(names, 2) for names in parts]))
     design, bases = study.design(), study.bases
@@ -271,17 +271,17 @@ def ranks(study: Study) -> dict[str, str]:
             worse[order[0]] += 1
             better[order[1]] += 1
     tested = set(chain(*[x[:2] for x in found if x.p is not None]))
-    placed = {}
+    ranks_by_arm = {}
     for names in parts:
         for name in tested.intersection(names):
             first, last = 1 + better[name], len(names) - worse[name]
-            placed[name] = f'{first}–{last}' if first < last else str(first)
-    return placed
+            ranks_by_arm[name] = f'{first}–{last}' if first < last else str(first)
+    return ranks_by_arm
 
 
 def undeclared(study: Study, contrasts: Mapping[str, Contrast]) -> dict[str, Contrast]:
-    asked = set(map(frozenset, study.sweep.contrasts))
-    return {arm: x for arm, x in contrasts.items() if {x.arm, x.base} not in asked}
+    declared = set(map(frozenset, study.sweep.contrasts))
+    return {arm: x for arm, x in contrasts.items() if {x.arm, x.base} not in declared}
 
 
 def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None:
@@ -316,8 +316,8 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
                 test = (*contrast_cells(contrast), permutation_p(contrast))
             seeds = len(arm.by_seeds(study.measure))
             mean = arm.spread(study.measure)
-            said = verdict(part, arm, contrast)
-            row = [arm.name, seeds, mean, *test, said]
+            text = verdict(part, arm, contrast)
+            row = [arm.name, seeds, mean, *test, text]
             if are_several:
                 row.append(part.base.name)
             rows.append(row)
@@ -340,7 +340,7 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
 
 def sentence_tests(
     study: Study, contrasts: Sequence[Contrast]
-) -> dict[Contrast, tuple[int, OverSentences]]:
+) -> dict[Contrast, tuple[int, SentenceDifference]]:
     """Tests the same differences over seeds and sentences at once.
 
     Returns the number of seeds and the test of each contrast with paired runs; empty
@@ -414,7 +414,7 @@ def paired_test(
     pairs: Sequence[Paired],
     family: int,
     contrast: Contrast | None = None,
-) -> OverSentences:
+) -> SentenceDifference:
     """Tests the translations of a base and a system, a pair for each seed."""
     sides = [
         [metric.statistics(x.outputs, x.references, x.sources) for x in side]
@@ -486,7 +486,7 @@ def runs(study: Study) -> Table:
     `--recompute` gets the answer from it. Columns without a value are left out.
     """
     factor = study.sweep.factor_of_data
-    sets, names = _sets(study), [*study.metrics, *OF_MODELS]
+    sets, names = _sets(study), [*study.metrics, *MODEL_SCORES]
     measures = [Measure(of_set, score) for of_set in sets for score in names]
     rows = []
     for arm in study.arms:
@@ -496,7 +496,7 @@ def runs(study: Study) -> Table:
             if factor is not None:
                 row['data'] = study.sweep.levels[arm.name][factor]
             row |= {str(measure): run_score(run, measure) for measure in measures}
-            row |= {entry: run_cost(run, entry) for entry in COSTS_OF_RUNS}
+            row |= {entry: run_cost(run, entry) for entry in RUN_COSTS}
             rows.append(row)
     known = {name for row in rows for name in row if row[name] is not None}
     known |= {'arm', 'seed', 'score'}
@@ -512,7 +512,7 @@ def _sets(study: Study) -> list[str]:
 
 def scores(study: Study) -> Table:
     counted = [run for arm in study.arms for run in arm.scored]
-    names = [*study.metrics, *OF_MODELS]
+    names = [*study.metrics, *MODEL_SCORES]
     rows = []
     for name in _sets(study):
         for arm in study.arms:

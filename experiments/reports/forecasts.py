@@ -21,7 +21,7 @@ from experiments.reports.tables import Table
 from experiments.sweeps.analysis import LEVEL, Scores
 from experiments.sweeps.schema import Sweep
 
-COVERAGE = 0.9  # of a forecast's interval
+COVERAGE = 0.9  # confidence level of a forecast's interval
 
 Cell = tuple[float, ...]  # the numeric levels, such as (64, 600)
 

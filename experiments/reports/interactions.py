@@ -1,8 +1,8 @@
-"""Whether the same contrast differs between two sweeps: of width, steps or task.
+"""Tests whether the same contrast differs between two sweeps of width, steps or task.
 
-Two verdicts that differ show nothing: a significant and a non-significant difference
-need not differ from each other (Gelman and Stern 2006). The test is on the difference
-of the two differences.
+Comparing the two verdicts is not a test: a significant and a non-significant difference
+need not differ significantly from each other (Gelman and Stern 2006). Instead, the test
+is on the difference of the two differences.
 """
 
 import math
@@ -18,7 +18,7 @@ class Interaction(NamedTuple):
 
     Attributes:
       low, high: Simultaneous 95% interval (Bonferroni) over all shared contrasts.
-      p: Two-sided, adjusted likewise.
+      p: Two-sided p-value with the same adjustment.
     """
 
     arm: str

@@ -25,7 +25,7 @@ def as_dict(study: Study, notes: Sequence[str] = ()) -> Entries:
     """
     sweep = study.sweep
     design = study.design()
-    warnings = [*designs.doubts(study), *conditions.warnings(study), *notes]
+    warnings = [*designs.warnings(study), *conditions.warnings(study), *notes]
     return {
         'schema': SCHEMA,
         'sweep': sweep.name,

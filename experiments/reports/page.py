@@ -47,7 +47,7 @@ class ReportSection(NamedTuple):
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
     sentences: Sequence[Sentence] = ()
-    doubts: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
 
 def write(
@@ -59,8 +59,8 @@ def write(
       notes: Further warnings, such as runs that can't be read.
       against: The x-axis of curves, one of `figures.AXES`.
     """
-    sections = _some(
-        _answer(study, notes),
+    sections = _nonempty(
+        _answer_section(study, notes),
         _setup(study),
         _tuning(study),
         _costs(study),
@@ -96,30 +96,30 @@ def write_files(files: Mapping[str, str | bytes], folder: Path) -> None:
         storage.write(folder / name, data)
 
 
-def _some(*found: Any) -> list[Any]:
+def _nonempty(*found: Any) -> list[Any]:
     return [part for part in found if part is not None]
 
 
-def _answer(study: Study, notes: Sequence[str]) -> ReportSection:
+def _answer_section(study: Study, notes: Sequence[str]) -> ReportSection:
     contrasts = findings.from_base(study)
     declared = findings.declared_contrasts(study)
-    drawn = declared or list(contrasts.values())
+    shown_contrasts = declared or list(contrasts.values())
     of_arms = [findings.arms(study), findings.exploratory(study, contrasts)]
     return ReportSection(
         'Answer',
-        [*_terms(study, drawn), *findings.answer(study, declared)],
-        _some(
+        [*_terms(study, shown_contrasts), *findings.answer(study, declared)],
+        _nonempty(
             findings.answer_table(study, contrasts, declared),
             *findings.further_answers(study),
             *(of_arms if declared else ()),
-            findings.over_sentences(study, drawn),
+            findings.over_sentences(study, shown_contrasts),
             equal_time.table(study),
             forecasts.table(study),
             designs.effects(study),
             designs.across_data(study),
         ),
-        _some(_forest(study, drawn), figures.scores_over_sizes(study)),
-        doubts=[*designs.doubts(study), *conditions.warnings(study), *notes],
+        _nonempty(_forest(study, shown_contrasts), figures.scores_over_sizes(study)),
+        warnings=[*designs.warnings(study), *conditions.warnings(study), *notes],
     )
 
 
@@ -162,7 +162,7 @@ def _setup(study: Study) -> ReportSection:
         text.append(f'Source: {study.sweep.source}')
     if study.sweep.differs:
         text.append(f'Differences from the source: {study.sweep.differs}')
-    shown = _some(
+    shown = _nonempty(
         conditions.facts(study),
         findings.departures(study),
         findings.published(study),
@@ -177,16 +177,16 @@ def _tuning(study: Study) -> ReportSection | None:
     text = 'All arms tried the same number of values. Reported runs use other seeds.'
     shown = [designs.trials(study, tried), designs.expected_best(study, tried)]
     curve = designs.tuning_curve(study, tried)
-    return ReportSection('Tuning', [text], shown, _some(curve))
+    return ReportSection('Tuning', [text], shown, _nonempty(curve))
 
 
 def _costs(study: Study) -> ReportSection:
-    costs = _some(findings.costs(study), designs.time_to_target(study))
+    costs = _nonempty(findings.costs(study), designs.time_to_target(study))
     spreads = {
         arm.name: (arm.cost('training_flops'), arm.spread(study.measure))
         for arm in study.arms
     }
-    drawn = _some(figures.score_by_cost(spreads, study.measure))
+    drawn = _nonempty(figures.score_by_cost(spreads, study.measure))
     return ReportSection('Cost', tables=costs, figures=drawn)
 
 

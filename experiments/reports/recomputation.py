@@ -13,12 +13,12 @@ from experiments.errors import UserError, user_errors
 from experiments.evaluation.measure import Measure
 from experiments.reports import findings
 from experiments.runs.reading import Entries
-from experiments.sweeps import analysis, scores
+from experiments.sweeps import analysis, score_files
 from experiments.sweeps.analysis import Contrast, Design, Trials
 
 _REWRITE = 'Write the report again with --out.'
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
-_OF_TABLES = {  # column of a table → entry of a contrast
+_CONTRAST_ENTRIES = {  # column of a table → entry of a contrast
     'difference': 'effect',
     '95% CI low': 'low',
     '95% CI high': 'high',
@@ -86,7 +86,7 @@ class Mismatch(NamedTuple):
     recomputed: Any
 
 
-class Recomputed(NamedTuple):
+class RecomputedAnswer(NamedTuple):
     """The recomputed answer of a report.
 
     Attributes:
@@ -101,11 +101,11 @@ class Recomputed(NamedTuple):
     runs: list[dict[str, str]]
 
 
-class _Part(NamedTuple):
+class _MeasureAnswer(NamedTuple):
     """The recomputed comparison of the arms by one measure."""
 
     measure: Measure
-    scores: scores.Scores
+    scores: score_files.Scores
     answer: list[tuple[Contrast, str]]  # with verdicts
     exploratory: list[tuple[Contrast, str]]
 
@@ -116,16 +116,18 @@ class _Part(NamedTuple):
         }
 
 
-def recompute(folder: Path) -> Recomputed:
+def recompute(folder: Path) -> RecomputedAnswer:
     """Recomputes the answer of the report in a folder, and compares its tables."""
     answer = _read_answer(folder / findings.ANSWER)
-    runs = scores.read_rows(folder / 'tables/runs.csv', scores.COLUMNS)
+    runs = score_files.read_rows(folder / 'tables/runs.csv', score_files.COLUMNS)
     with user_errors(f'{folder / findings.ANSWER}: '):
-        of_decider = _part(answer, answer, scores.by_arm(runs, 'score'))
+        of_decider = _measure_answer(answer, answer, score_files.by_arm(runs, 'score'))
         further = []
         for stored in answer['further']:
             column = str(Measure(**stored['measure']))
-            further.append(_part(answer, stored, scores.by_arm(runs, column)))
+            further.append(
+                _measure_answer(answer, stored, score_files.by_arm(runs, column))
+            )
     found = answer | of_decider.as_entries()
     found['further'] = [
         stored | part.as_entries()
@@ -134,16 +136,18 @@ def recompute(folder: Path) -> Recomputed:
     found['arms'] = _arms(answer['arms'], of_decider.scores)
     found['effects'] = _effects(answer, of_decider.scores)
     mismatches = [
-        *_in_answer(answer, found),
-        *_in_table(folder, 'answer', found, of_decider, of_decider.answer),
-        *_in_table(folder, 'exploratory', found, of_decider, of_decider.exploratory),
+        *_answer_mismatches(answer, found),
+        *_table_mismatches(folder, 'answer', found, of_decider, of_decider.answer),
+        *_table_mismatches(
+            folder, 'exploratory', found, of_decider, of_decider.exploratory
+        ),
     ]
     for part in further:
         name = findings.answer_name(of_decider.measure, part.measure)
         stated = found | {'margin': None}
-        mismatches += _in_table(folder, name, stated, part, part.answer)
+        mismatches += _table_mismatches(folder, name, stated, part, part.answer)
     contrasts = [contrast for contrast, _ in of_decider.answer]
-    return Recomputed(found, contrasts, mismatches, runs)
+    return RecomputedAnswer(found, contrasts, mismatches, runs)
 
 
 def _read_answer(file: Path) -> Entries:
@@ -160,7 +164,9 @@ def _margin(answer: Entries) -> float | dict[str, float] | None:
     return {x['base']: x['margin'] for x in contrasts if x.get('margin') is not None}
 
 
-def _part(answer: Entries, stored: Entries, known: scores.Scores) -> _Part:
+def _measure_answer(
+    answer: Entries, stored: Entries, known: score_files.Scores
+) -> _MeasureAnswer:
     """Recomputes the contrasts of one measure, the deciding or a further one."""
     measure = Measure(**stored['measure'])
     design = Design(answer['looks'], answer['blocks'])
@@ -182,12 +188,12 @@ def _part(answer: Entries, stored: Entries, known: scores.Scores) -> _Part:
         verdict = findings.verdict_with_base(measure, contrast, seeds)
         with_base.append((contrast, verdict))
     if not stored['declared']:
-        return _Part(measure, known, with_base, [])
+        return _MeasureAnswer(measure, known, with_base, [])
     pairs = [(x['arm'], x['base']) for x in stored['contrasts']]
     declared = [(x, findings.contrast_verdict(measure, x)) for x in compare(pairs)]
-    asked = set(map(frozenset, pairs))
-    others = [x for x in with_base if {x[0].arm, x[0].base} not in asked]
-    return _Part(measure, known, declared, others)
+    declared_pairs = set(map(frozenset, pairs))
+    others = [x for x in with_base if {x[0].arm, x[0].base} not in declared_pairs]
+    return _MeasureAnswer(measure, known, declared, others)
 
 
 def _trials(stored: Sequence[Entries], measure: Measure) -> dict[str, Trials]:
@@ -198,7 +204,7 @@ def _trials(stored: Sequence[Entries], measure: Measure) -> dict[str, Trials]:
     return found
 
 
-def _arms(stored: Sequence[Entries], known: scores.Scores) -> list[Entries]:
+def _arms(stored: Sequence[Entries], known: score_files.Scores) -> list[Entries]:
     found = []
     for arm in stored:
         spread = analysis.spread(list(known.get(arm['name'], {}).values()))
@@ -206,7 +212,7 @@ def _arms(stored: Sequence[Entries], known: scores.Scores) -> list[Entries]:
     return found
 
 
-def _effects(answer: Entries, known: scores.Scores) -> list[Entries]:
+def _effects(answer: Entries, known: score_files.Scores) -> list[Entries]:
     if not answer['effects']:
         return []
     levels = {arm['name']: arm['levels'] for arm in answer['arms']}
@@ -214,17 +220,17 @@ def _effects(answer: Entries, known: scores.Scores) -> list[Entries]:
     return [x._asdict() | {'factors': list(x.factors)} for x in found]
 
 
-def _in_answer(stored: Entries, found: Entries) -> Iterator[Mismatch]:
+def _answer_mismatches(stored: Entries, found: Entries) -> Iterator[Mismatch]:
     """Compares the answer with the recomputed one."""
     for name in ('contrasts', 'exploratory'):
-        yield from _in_rows(_by_pair(stored[name]), _by_pair(found[name]))
+        yield from _row_mismatches(_by_pair(stored[name]), _by_pair(found[name]))
     for of_stored, of_found in zip(stored['further'], found['further'], strict=True):
         score = str(Measure(**of_stored['measure']))
         for name in ('contrasts', 'exploratory'):
             rows = _by_pair(of_stored[name])
-            yield from _in_rows(rows, _by_pair(of_found[name]), f', {score}')
-    yield from _in_rows(_by_arm(stored), _by_arm(found))
-    yield from _in_rows(_by_factors(stored), _by_factors(found))
+            yield from _row_mismatches(rows, _by_pair(of_found[name]), f', {score}')
+    yield from _row_mismatches(_by_arm(stored), _by_arm(found))
+    yield from _row_mismatches(_by_factors(stored), _by_factors(found))
 
 
 def _by_arm(answer: Entries) -> dict[str, Entries]:
@@ -239,7 +245,7 @@ def _by_pair(contrasts: Sequence[Entries]) -> dict[str, Entries]:
     return {f'{x["arm"]} compared with {x["base"]}': x for x in contrasts}
 
 
-def _in_rows(
+def _row_mismatches(
     stored: Mapping[str, Entries], found: Mapping[str, Entries], of: str = ''
 ) -> Iterator[Mismatch]:
     for row in stored.keys() - found.keys():
@@ -266,18 +272,18 @@ def _is_equal(stored: Any, found: Any) -> bool:
     return stored == found
 
 
-def _in_table(
+def _table_mismatches(
     folder: Path,
     name: str,
     answer: Entries,
-    part: _Part,
+    part: _MeasureAnswer,
     contrasts: Sequence[tuple[Contrast, str]],
 ) -> Iterator[Mismatch]:
     """Compares a table of differences, if the report has it, with recomputed ones."""
     file = f'tables/{name}.csv'
     if name != 'answer' and not storage.exists(folder / file):
         return
-    rows = scores.read_rows(folder / file, ('arm', 'verdict'))
+    rows = score_files.read_rows(folder / file, ('arm', 'verdict'))
     bases = {arm['name']: arm['base'] for arm in answer['arms']}
     found = {x[:2]: findings.entries(x, verdict) for x, verdict in contrasts}
     missing = dict(found)
@@ -298,7 +304,7 @@ def _in_table(
         yield Mismatch(file, arm, 'row', None, 'present')
 
 
-def _row(part: _Part, arm: str, contrast: Entries | None) -> Entries:
+def _row(part: _MeasureAnswer, arm: str, contrast: Entries | None) -> Entries:
     """Returns the expected cells of a row of a table."""
     found: Entries = {}
     spread = analysis.spread(list(part.scores.get(arm, {}).values()))
@@ -306,10 +312,10 @@ def _row(part: _Part, arm: str, contrast: Entries | None) -> Entries:
         measure = str(part.measure)
         found = {measure: spread.mean, f'{measure} sd': spread.sd}
     if contrast is None:
-        own = dict.fromkeys(_OF_TABLES)
+        own = dict.fromkeys(_CONTRAST_ENTRIES)
         del own['verdict']  # such as 'base'
         return found | own
-    return found | {name: contrast[entry] for name, entry in _OF_TABLES.items()}
+    return found | {name: contrast[entry] for name, entry in _CONTRAST_ENTRIES.items()}
 
 
 def _parsed(text: str, like: Any) -> Any:

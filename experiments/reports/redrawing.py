@@ -10,14 +10,14 @@ from experiments import storage
 from experiments.evaluation.measure import Measure
 from experiments.reports import figures, findings, page
 from experiments.reports.figures import Figure
-from experiments.reports.recomputation import Recomputed
+from experiments.reports.recomputation import RecomputedAnswer
 from experiments.reports.tables import Table
 from experiments.runs.reading import Entries
-from experiments.sweeps import scores
+from experiments.sweeps import score_files
 from experiments.sweeps.analysis import Contrast, Spread
 
 
-def write(found: Recomputed, report: Path, folder: Path) -> None:
+def write(found: RecomputedAnswer, report: Path, folder: Path) -> None:
     """Writes the tables of differences, and figures of differences, trials and costs.
 
     Args:
@@ -48,7 +48,7 @@ def _differences(answer: Entries) -> list[Table]:
     return found
 
 
-def _forest(found: Recomputed) -> Figure | None:
+def _forest(found: RecomputedAnswer) -> Figure | None:
     measure = Measure(**found.answer['measure'])
     score = figures.axis_title(measure.score, measure.set)
     data = {row['arm']: row['data'] for row in found.runs if 'data' in row}
@@ -68,7 +68,7 @@ def _tuning_curve(report: Path) -> Figure | None:
         return None
     trials = collections.defaultdict(dict)
     field = measure = ''
-    for row in scores.read_rows(file, ('arm', 'chosen')):
+    for row in score_files.read_rows(file, ('arm', 'chosen')):
         _, field, measure, *_ = row
         try:
             value = float(row[field])
@@ -78,7 +78,7 @@ def _tuning_curve(report: Path) -> Figure | None:
     return figures.tuning_curve(trials, field, Measure.parse(measure))
 
 
-def _score_by_cost(found: Recomputed) -> Figure | None:
+def _score_by_cost(found: RecomputedAnswer) -> Figure | None:
     by_arm = {arm['name']: arm for arm in found.answer['arms']}
     spreads = {}
     for row in found.runs:  # in the order of the sweep

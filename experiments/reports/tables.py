@@ -10,18 +10,23 @@ from typing import Any, NamedTuple
 
 from experiments.command_line import console
 from experiments.errors import printable
-from experiments.sweeps.analysis import Contrast, FromNumber, OverSentences, Spread
+from experiments.sweeps.analysis import (
+    Contrast,
+    FixedNumberDifference,
+    SentenceDifference,
+    Spread,
+)
 
 # Markdown's markup characters, which are escaped in text.
 _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
-_RAISED = str.maketrans('⁻⁰¹²³⁴⁵⁶⁷⁸⁹', '-0123456789')
+_SUPERSCRIPT_DIGITS = str.maketrans('⁻⁰¹²³⁴⁵⁶⁷⁸⁹', '-0123456789')
 _EXPONENT = re.compile('[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+')
 _LATEX = {'±': r'$\pm$', '−': '$-$', '≤': r'$\leq$', '×': r'$\times$', 'μ': r'$\mu$'}
 _PREAMBLE = '% In the preamble: \\usepackage{booktabs}\n'
 _CAPITALS = {'bleu': 'BLEU', 'chrf': 'chrF', 'ter': 'TER'}
 _METRICS = re.compile(rf'\b({"|".join(_CAPITALS)})\b')
-_MOST_DECIMALS = 6
-_BYTES = ', bytes'  # suffix of a column name: values are shown in gigabytes
+_MAX_DECIMALS = 6
+_BYTES = ', bytes'  # suffix of columns whose values are formatted in gigabytes
 
 
 Form = Callable[[Any], str]
@@ -109,7 +114,7 @@ def _spread(value: Spread, form: Form) -> str:
     if not sd:
         return form(mean)
     if form is console.cell:
-        # Both have the decimals of the deviation's first two digits.
+        # The mean gets as many decimals as the deviation's first two digits.
         form = console.number_form(_decimals(sd, digits=2))
     return f'{form(mean)} ± {form(sd)}'
 
@@ -118,7 +123,7 @@ def _decimals(value: float, digits: int) -> int:
     """Returns the number of decimals that show the first digits of a number."""
     if not value:
         return 0
-    return min(_MOST_DECIMALS, max(0, digits - 1 - math.floor(math.log10(abs(value)))))
+    return min(_MAX_DECIMALS, max(0, digits - 1 - math.floor(math.log10(abs(value)))))
 
 
 def column_decimals(
@@ -146,7 +151,7 @@ def shared_decimals(values: Iterable[Any]) -> int:
 
 
 def contrast_cells(
-    contrast: Contrast | OverSentences | FromNumber,
+    contrast: Contrast | SentenceDifference | FixedNumberDifference,
 ) -> tuple[Difference, Interval | None, PValue | None]:
     effect = Difference(contrast.effect)
     low, high, p = contrast.low, contrast.high, contrast.p
@@ -180,7 +185,9 @@ def latex(table: Table) -> str:
     sides = table.sides()
     names = [_METRICS.sub(lambda x: _CAPITALS[x[0]], name) for name in table.names()]
     body = console.format_table(names, table.cells(), sides, 'latex_booktabs')
-    body = _EXPONENT.sub(lambda x: f'$^{{{x[0].translate(_RAISED)}}}$', body)
+    body = _EXPONENT.sub(
+        lambda x: f'$^{{{x[0].translate(_SUPERSCRIPT_DIGITS)}}}$', body
+    )
     return f'{_PREAMBLE}{body.translate(str.maketrans(_LATEX))}\n'
 
 

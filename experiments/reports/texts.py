@@ -16,8 +16,8 @@ from experiments.sweeps.analysis import spread
 from flaxformer_lite.config.spec import Component
 
 LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 1000)  # upper bounds of the ranges, in words
-FEWEST = 5  # sentences in a group that gets a score
-_SHOWN = 15  # sentences
+MIN_SENTENCES = 5  # sentences in a group that gets a score
+_NUM_SENTENCES = 15  # sentences
 
 
 class Sentence(NamedTuple):
@@ -66,7 +66,7 @@ def differ(sentence: Sentence) -> bool:
 
 
 def differing_sentences(found: Translated) -> list[Sentence]:
-    """Returns at most `_SHOWN` differing sentences, spread over the set, or else any.
+    """Returns sentences whose translations differ, spread over the set, or else any.
 
     Their translations are those of each arm's first seed.
     """
@@ -76,14 +76,14 @@ def differing_sentences(found: Translated) -> list[Sentence]:
         translations = {arm: seeds[0][i] for arm, seeds in found.outputs.items()}
         rows.append(Sentence(source, reference, translations))
     chosen = list(filter(differ, rows)) or rows
-    step = max(1, len(chosen) // _SHOWN)
-    return chosen[::step][:_SHOWN]
+    step = max(1, len(chosen) // _NUM_SENTENCES)
+    return chosen[::step][:_NUM_SENTENCES]
 
 
 def by_group(found: Translated) -> Table | None:
     """Returns scores by length and phenomenon, if at least two groups are large."""
     groups = {**_by_length(found), **_by_phenomenon(found)}
-    large = {key: rows for key, rows in groups.items() if len(rows) >= FEWEST}
+    large = {key: rows for key, rows in groups.items() if len(rows) >= MIN_SENTENCES}
     if len(large) < 2:
         return None
     rows = []
@@ -121,9 +121,11 @@ def _by_phenomenon(found: Translated) -> Mapping[str, Sequence[int]]:
     from experiments.data.sources.base import Source
 
     pairs = [(x, y) for x, (y, *_) in zip(found.sources, found.references, strict=True)]
-    with contextlib.suppress(UserError, ValueError):  # no longer a source
+    with contextlib.suppress(
+        UserError, ValueError
+    ):  # the data source may no longer exist
         component = Component.of(found.data, SOURCES)
-        # A report imports no code that a run names.
+        # Reports don't import user modules that a run names.
         if '.' in component.name or component.cls.groups is Source.groups:
             return {}
         source = sources.load(component)

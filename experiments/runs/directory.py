@@ -21,14 +21,14 @@ CONFIG = load.CONFIG
 RESULT = 'result.json'
 LOCK = '.lock'
 # The possible states of a run's directory, from `check_directory`.
-BEGINS = 'begins'
-RESUMES = 'resumes'
-GOES_FURTHER = 'goes further'
-HAS_ENDED = 'has ended'
-# Raising one of these limits trains an existing run for longer.
-_LIMITS = ('train.steps', 'train.epochs')
-# A run can resume with other values of these: they change its result by rounding only.
-_ANY = ('mesh.', 'train.hooks')
+NEW = 'begins'
+RESUMABLE = 'resumes'
+EXTENDED = 'goes further'
+COMPLETE = 'has ended'
+# Limits that can be raised to train an existing run for longer.
+_LENGTH_FIELDS = ('train.steps', 'train.epochs')
+# Fields that may differ when a run resumes: they change its result only by rounding.
+_NEUTRAL_FIELDS = ('mesh.', 'train.hooks')
 # Files that a new run would overwrite.
 _OVERWRITTEN = (RESULT, 'metrics.jsonl', 'tokenizer.model', 'checkpoints')
 
@@ -63,12 +63,12 @@ def _as_text(value: Any) -> str:
 def check_directory(path: Path, config: Config) -> str:
     """Returns the state of a directory for a run of this config. Writes nothing.
 
-    The state is `GOES_FURTHER` if the config has more steps or epochs than the stored
+    The state is `EXTENDED` if the config has more steps or epochs than the stored
     one.
     """
     there = state(path, config)
     reason = storage.obstacle(path)
-    if reason and there != HAS_ENDED:  # a finished run is only shown
+    if reason and there != COMPLETE:  # showing a finished run writes nothing
         raise UserError(
             f'{path}: cannot be written, {reason}. Choose another --workdir.'
         )
@@ -84,7 +84,7 @@ def state(path: Path, config: Config) -> str:
                     f'{path} has {name} but no config.json, so it is not a run '
                     'directory. Choose another --workdir.'
                 )
-        return BEGINS
+        return NEW
     stored = read_config(path)
     if is_converted(stored):
         raise UserError(
@@ -95,7 +95,7 @@ def state(path: Path, config: Config) -> str:
     here = flatten(config)
     fields = _different_fields(there, here)
     if fields and all(_is_raised_limit(field, there, here) for field in fields):
-        return GOES_FURTHER
+        return EXTENDED
     if fields:
         differences = [
             f'{field} is {_json(there.get(field))}, not {_json(here.get(field))}'
@@ -106,7 +106,7 @@ def state(path: Path, config: Config) -> str:
             f'{"; ".join(differences)}. Use its settings to resume it. To start a new '
             'run, choose another --workdir, or rename the sweep file.'
         )
-    return HAS_ENDED if storage.exists(path / RESULT) else RESUMES
+    return COMPLETE if storage.exists(path / RESULT) else RESUMABLE
 
 
 @contextmanager
@@ -117,12 +117,12 @@ def open_run(path: Path, config: Config) -> Iterator[None]:
     """
     with storage.lock(path / LOCK):
         state = check_directory(path, config)
-        if state != HAS_ENDED:
+        if state != COMPLETE:
             # A killed process of this run may have left incomplete files.
             for folder in (path, path / 'translations', path / 'published'):
                 storage.remove_leftovers(folder)
             storage.remove(path / RESULT)
-        if state in (BEGINS, GOES_FURTHER):
+        if state in (NEW, EXTENDED):
             storage.write_json(path / CONFIG, load.to_store(config))
         yield
 
@@ -143,14 +143,14 @@ def is_converted(config: Config) -> bool:
 
 
 def _is_raised_limit(field: str, there: Config, here: Config) -> bool:
-    return field in _LIMITS and 0 < there[field] < here[field]
+    return field in _LENGTH_FIELDS and 0 < there[field] < here[field]
 
 
 def _different_fields(there: Config, here: Config) -> list[str]:
     return [
         field
         for field in sorted(there.keys() | here.keys())
-        if not field.startswith(_ANY)
+        if not field.startswith(_NEUTRAL_FIELDS)
         and _json(there.get(field)) != _json(here.get(field))
     ]
 

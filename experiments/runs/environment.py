@@ -48,7 +48,7 @@ def _processor() -> dict[str, Any]:
         cpu = CPUINFO.read_text(encoding='utf-8', errors='replace')
     names = re.findall(r'^model name\s*: (.*)', cpu, re.MULTILINE)
     names.append(platform.processor() or platform.machine())
-    # 'flags' on x86, 'Features' on ARM.
+    # The key is 'flags' on x86, 'Features' on ARM.
     flags = re.findall(r'^(?:flags|Features)\s*: (.*)', cpu, re.MULTILINE)
     words = ' '.join(flags[:1]).split()
     vectors = set(filter(VECTORS.fullmatch, words))
@@ -61,8 +61,8 @@ def fastest_dtype(device: Any) -> str:
     NVIDIA GPUs before Ampere (compute capability 8.0) have float16 units only.
     """
     if device.platform == 'cpu':
-        of_x86 = {'avx512_bf16', 'amx_bf16'}
-        has_bfloat16 = not of_x86.isdisjoint(_processor()['vectors'])
+        x86_extensions = {'avx512_bf16', 'amx_bf16'}
+        has_bfloat16 = not x86_extensions.isdisjoint(_processor()['vectors'])
         return 'bfloat16' if has_bfloat16 else 'float32'
     capability = getattr(device, 'compute_capability', None)
     if device.platform == 'gpu' and capability and float(capability) < 8:
@@ -75,14 +75,14 @@ def save(path: Path, devices: Sequence[str], modules: Sequence[str] = ()) -> Non
 
     If a run resumes in another environment, `earlier` keeps the previous ones.
     """
-    now = describe(devices, modules)
-    before = reading.read_environment(path)
-    earlier = before.pop('earlier', [])
-    if before and before != now:
-        earlier.append(before)
+    current = describe(devices, modules)
+    stored = reading.read_environment(path)
+    earlier = stored.pop('earlier', [])
+    if stored and stored != current:
+        earlier.append(stored)
     if earlier:
-        now['earlier'] = earlier
-    storage.write_json(path / reading.ENVIRONMENT, now)
+        current['earlier'] = earlier
+    storage.write_json(path / reading.ENVIRONMENT, current)
 
 
 def check_modules(
@@ -126,7 +126,7 @@ def _digests(modules: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def _git_commit() -> dict[str, Any] | None:
     """Returns this code's commit, and whether files differ; None outside a checkout."""
-    # This file may be installed inside another project's checkout, so ask about itself.
+    # It may be installed inside another project's checkout, so ask about this file.
     if _git('ls-files', '--error-unmatch', Path(__file__).name) is None:
         return None
     # Untracked files, such as a user's sweep, don't change this code.

@@ -12,8 +12,8 @@ from experiments.errors import UserError
 from experiments.runs import directory, entries
 
 NAME = 'failure.json'
-# Written in advance: a full disk still allows renaming.
-_RESERVE = '.failure.json'
+# Written in advance, because renaming works even on a full disk.
+_RESERVED_FILE = '.failure.json'
 DIVERGED = 'diverged'
 FAILED = 'failed'
 
@@ -32,7 +32,7 @@ def record_errors(path: Path) -> Iterator[None]:
 
     Records nothing if the run already has its result.
     """
-    reserve = path / _RESERVE
+    reserve = path / _RESERVED_FILE
     storage.write_json(reserve, _entry('failure.json could not be written'))
     storage.remove(path / NAME)
     try:
@@ -43,7 +43,7 @@ def record_errors(path: Path) -> Iterator[None]:
         if not storage.exists(path / directory.RESULT):
             try:
                 write_failure(path, error)
-            except UserError:  # the disk is full, which may be the error itself
+            except UserError:  # the disk is full, which may have caused the error
                 with suppress(OSError):
                     os.replace(reserve, path / NAME)
         raise

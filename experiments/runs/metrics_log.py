@@ -15,7 +15,7 @@ from experiments.metrics.base import Metric
 from experiments.runs import entries
 
 NAME = 'metrics.jsonl'
-BEFORE = 'metrics.before.jsonl'  # rows of earlier attempts, whose checkpoints are gone
+ARCHIVE = 'metrics.before.jsonl'  # rows of earlier attempts, whose checkpoints are gone
 Row = dict[str, Any]
 
 
@@ -28,7 +28,7 @@ class MetricsLog:
     Args:
       path: The run's directory; None, as in all processes but the first, disables it.
       step: The checkpoint's step; 0 for a new run.
-      complete: Called with each row before it is written; may add to it.
+      complete: Called with each row before it is written. Hooks add their values here.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class MetricsLog:
         self._file = path / NAME if path else None
         self._complete = complete
         if path and self._file:
-            rows = _kept(read_rows(path), step)
+            rows = _resumed_rows(read_rows(path), step)
             storage.write(self._file, ''.join(map(_line, rows)))
 
     def write(self, step: int, kind: str, **values: Any) -> None:
@@ -75,11 +75,11 @@ def read_rows(path: Path) -> list[Row]:
     ]
 
 
-def _kept(rows: Iterable[Row], step: int) -> list[Row]:
+def _resumed_rows(rows: Iterable[Row], step: int) -> list[Row]:
     return [row for row in rows if row['step'] <= step and row['kind'] != 'final']
 
 
-def set_aside(path: Path) -> int:
+def archive_rows(path: Path) -> int:
     """Moves the rows of a run that restarts to the end of `metrics.before.jsonl`.
 
     Returns their last step, or 0 without rows.
@@ -87,7 +87,7 @@ def set_aside(path: Path) -> int:
     rows = read_rows(path)
     if not rows:
         return 0
-    storage.append(path / BEFORE, ''.join(map(_line, rows)).encode())
+    storage.append(path / ARCHIVE, ''.join(map(_line, rows)).encode())
     storage.write(path / NAME, '')
     return max(row['step'] for row in rows)
 

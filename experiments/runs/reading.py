@@ -19,7 +19,7 @@ from experiments.config.schema import fields
 from experiments.errors import UserError
 from experiments.runs import directory, entries, failure, metrics_log
 
-NOT_BEGUN = 'not begun'
+NOT_STARTED = 'not begun'
 RUNNING = 'running'  # a process uses the directory
 STOPPED = 'stopped'  # the same command resumes it
 FINISHED = 'finished'
@@ -32,10 +32,10 @@ ENVIRONMENT = 'environment.json'
 Entries = dict[str, Any]  # of a JSON file, or of a row of metrics
 
 # Patterns of run directories in a folder: runs, an arm, a sweep, several sweeps.
-_PLACES = ('*', '*/seed=*', '*/*/seed=*', '*/*/*/seed=*')
-_RESTORE = 'Restore the file, or remove it and rerun the command to score the run.'
-_SCORE_AGAIN = 'Score the run again with experiments.evaluate.'
-_REMOVE = 'Remove the file. Resuming the run writes a new one.'
+_RUN_PATTERNS = ('*', '*/seed=*', '*/*/seed=*', '*/*/*/seed=*')
+_RESTORE_HINT = 'Restore the file, or remove it and rerun the command to score the run.'
+_SCORE_HINT = 'Score the run again with experiments.evaluate.'
+_REMOVE_HINT = 'Remove the file. Resuming the run writes a new one.'
 
 
 class RunStatus(NamedTuple):
@@ -63,8 +63,9 @@ class Run:
     """A run, read from its directory.
 
     Attributes:
-      config: Its fields, flat.
-      result: Its `result.json`, or what its metrics give so far, with all scored sets.
+      config: The fields of its config by full name, such as 'train.steps'.
+      result: Its `result.json`. For an unfinished run, the entries that its metrics
+        already determine. Includes sets that were scored later.
     """
 
     path: Path
@@ -192,7 +193,7 @@ def runs_in(folder: Path) -> list[Path]:
     if os.path.exists(folder / directory.CONFIG):
         return [folder]
     found: list[Path] = []
-    for place in _PLACES:
+    for place in _RUN_PATTERNS:
         files = sorted(glob.glob(f'{place}/{directory.CONFIG}', root_dir=folder))
         found += [(folder / file).parent for file in files]
     return found
@@ -225,16 +226,16 @@ def run_status(path: Path) -> RunStatus:
     if not storage.is_free(path / directory.LOCK):
         return RunStatus(RUNNING)
     has_begun = storage.exists(path / directory.CONFIG)
-    return RunStatus(STOPPED if has_begun else NOT_BEGUN)
+    return RunStatus(STOPPED if has_begun else NOT_STARTED)
 
 
 def read_result(path: Path) -> Entries:
     """Returns the result of a run; UserError if it is missing."""
     file = path / directory.RESULT
-    result = storage.read_json(file, entries.Result, _RESTORE)
+    result = storage.read_json(file, entries.Result, _RESTORE_HINT)
     for name, scores in result['evaluations'].items():
         within = f'evaluations.{name}'
-        entries.check_scores(file, scores, entries.FinalScores, _RESTORE, within)
+        entries.check_scores(file, scores, entries.FinalScores, _RESTORE_HINT, within)
     return result
 
 
@@ -243,7 +244,7 @@ def read_environment(path: Path) -> Entries:
     file = path / ENVIRONMENT
     if not storage.exists(file):
         return {}
-    return storage.read_json(file, entries.Environment, _REMOVE)
+    return storage.read_json(file, entries.Environment, _REMOVE_HINT)
 
 
 def _read_config(path: Path) -> Entries:
@@ -276,7 +277,7 @@ def _scores_beside_translations(path: Path, steps: Sequence[int]) -> Entries:
 
 def _read_scores(file: Path) -> Entries:
     scores = storage.read_json(file)
-    entries.check_scores(file, scores, entries.SetScores, _SCORE_AGAIN)
+    entries.check_scores(file, scores, entries.SetScores, _SCORE_HINT)
     return scores
 
 
@@ -333,6 +334,6 @@ def _read_columns(files: Sequence[Path]) -> list[list[str]]:
         if len(columns[-1]) != len(columns[0]):
             raise UserError(
                 f'{file}: has {console.count_noun(len(columns[-1]), "line")}, but the '
-                f'sources have {len(columns[0])}. {_SCORE_AGAIN}'
+                f'sources have {len(columns[0])}. {_SCORE_HINT}'
             )
     return columns

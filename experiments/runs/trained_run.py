@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.checkpoints import base
-from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
+from experiments.checkpoints.checkpoints import Checkpoints, Mean, RemovedCheckpoint
 from experiments.checkpoints.digest import leaves_by_path
 from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizers
@@ -61,8 +61,8 @@ def average(
       step: Selects one checkpoint.
     """
     abstract = mesh.abstract_variables(model, devices)
-    held = adapters.frozen_paths(model, abstract['params'])
-    own, _ = freezing.split(abstract['params'], held)
+    frozen = adapters.frozen_paths(model, abstract['params'])
+    own, _ = freezing.split(abstract['params'], frozen)
     for _ in range(_ATTEMPTS):
         try:
             if step is None:
@@ -72,9 +72,9 @@ def average(
                 steps = [step]
             mean = checkpoints.average(steps, abstract | {'params': own}, warn)
             params = mean.variables['params']
-            params = base.join(checkpoints, params, abstract['params'], held)
+            params = base.join(checkpoints, params, abstract['params'], frozen)
             return mean._replace(variables=mean.variables | {'params': params})
-        except Gone:
+        except RemovedCheckpoint:
             checkpoints.scores = dev_scores(checkpoints, config)
     raise UserError(
         'checkpoints were deleted before they could be read. Wait for the run to end, '
@@ -84,11 +84,11 @@ def average(
 
 def check_step(checkpoints: Checkpoints, step: int) -> None:
     """Raises UserError if a run has no checkpoint of a step."""
-    kept = checkpoints.steps()
-    if step not in kept:
+    steps = checkpoints.steps()
+    if step not in steps:
         raise UserError(
             f'step: {checkpoints.directory} has no checkpoint of step {step}. Choose '
-            f'one of {", ".join(map(str, kept))}.'
+            f'one of {", ".join(map(str, steps))}.'
         )
 
 
@@ -100,8 +100,8 @@ def dev_scores(checkpoints: Checkpoints, config: ExperimentConfig) -> dict[int, 
     from experiments.runs import metrics_log
 
     path = checkpoints.directory.parent
-    made = metrics.make(config.evaluation.metrics)
-    best = metrics.deciding(made, config.evaluation.best)
+    metrics_by_name = metrics.make(config.evaluation.metrics)
+    best = metrics.deciding(metrics_by_name, config.evaluation.best)
     return metrics_log.dev_scores(metrics_log.read_rows(path), best)
 
 

@@ -29,8 +29,8 @@ def check_plugins() -> None:
         return
     jaxlib = metadata.version('jaxlib')
     fitting = [cuda for cuda, version in plugins.items() if version == jaxlib]
-    kept = fitting[0] if len(fitting) == 1 else _cuda_extra()
-    (removed,) = plugins.keys() - {kept}
+    required = fitting[0] if len(fitting) == 1 else _cuda_extra()
+    (removed,) = plugins.keys() - {required}
     raise UserError(
         'jax: the plugins of CUDA 12 and CUDA 13 are both installed. Uninstall one: '
         f'pip uninstall jax-{removed}-plugin jax-{removed}-pjrt'

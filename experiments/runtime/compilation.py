@@ -35,30 +35,30 @@ def use_cache() -> Path:
     The folder is `$FLAXFORMER_LITE_CACHE`, or is in the user's cache directory. Only
     the owner may write to it, because programs in it are executed.
     """
-    mend = 'set FLAXFORMER_LITE_CACHE to a writable folder'
+    fix = 'set FLAXFORMER_LITE_CACHE to a writable folder'
     try:
         folder = _cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = folder.resolve()  # later changes of a link have no effect
-        others = _others_who_write(folder)
+        problem = _permission_problem(folder)
     except (OSError, RuntimeError) as error:  # there may be no home directory
         raise UserError(
-            f'cannot create the compilation cache ({error}): {mend}'
+            f'cannot create the compilation cache ({error}): {fix}'
         ) from error
-    if others:
+    if problem:
         raise UserError(
-            f'the compilation cache {folder} {others}, and its programs are executed: '
-            f'restrict it to yourself (chmod -R go-w), or {mend}'
+            f'the compilation cache {folder} {problem}, and its programs are executed: '
+            f'restrict it to yourself (chmod -R go-w), or {fix}'
         )
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise UserError(f'cannot write to the compilation cache {folder}: {mend}')
+        raise UserError(f'cannot write to the compilation cache {folder}: {fix}')
     jax.config.update('jax_compilation_cache_dir', str(folder / 'programs'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
     return folder
 
 
-def _others_who_write(folder: Path) -> str:
+def _permission_problem(folder: Path) -> str:
     """Returns who besides this user and root can write to a folder.
 
     Parents, such as /tmp, may be writable by all if their sticky bit is set.

@@ -12,7 +12,7 @@ from pathlib import Path
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _ARENA_MAX = -8
-_NEVER = 1 << 30  # so large that neither limit is reached
+_UNREACHABLE = 1 << 30  # a limit that is never reached
 
 
 def release_freed() -> None:
@@ -31,7 +31,7 @@ def keep_freed() -> None:
     with contextlib.suppress(AttributeError, OSError, TypeError):
         libc = ctypes.CDLL(None)
         for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
-            libc.mallopt(option, _NEVER)
+            libc.mallopt(option, _UNREACHABLE)
         libc.mallopt(_ARENA_MAX, 1)
 
 
@@ -43,24 +43,24 @@ class Peak:
     """
 
     def __init__(self) -> None:
-        release_freed()  # what earlier runs left
-        self._before = _peak_of_devices() or 0
+        release_freed()  # memory that earlier runs freed
+        self._initial_peak = _peak_of_devices() or 0
         with contextlib.suppress(OSError):
             Path('/proc/self/clear_refs').write_text('5', encoding='ascii')
 
     def bytes(self) -> int | None:
-        now = _peak_of_devices()
-        if now is None:
+        current = _peak_of_devices()
+        if current is None:
             return _peak_of_process()
-        return now if now > self._before else None
+        return current if current > self._initial_peak else None
 
 
 def _peak_of_devices() -> int | None:
     import jax
 
-    every = [device.memory_stats() or {} for device in jax.local_devices()]
+    device_stats = [device.memory_stats() or {} for device in jax.local_devices()]
     key = 'peak_bytes_in_use'
-    return max((stats[key] for stats in every if key in stats), default=None)
+    return max((stats[key] for stats in device_stats if key in stats), default=None)
 
 
 def _peak_of_process() -> int | None:

@@ -43,10 +43,10 @@ class DeviceMesh:
 
     def own_rows(self, rows: int) -> np.ndarray:
         """Returns the row indices that this process makes of a batch, ascending."""
-        is_own = np.zeros(rows, bool)
+        has_row = np.zeros(rows, bool)
         for part in self.rows().addressable_devices_indices_map((rows,)).values():
-            is_own[part] = True
-        return np.flatnonzero(is_own)
+            has_row[part] = True
+        return np.flatnonzero(has_row)
 
     def put_rows(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """Puts this process's `own_rows` of a batch on the devices."""
@@ -146,15 +146,15 @@ def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> Non
     for sharding in jax.tree.leaves(state_shardings(variables, mesh)):
         for axes in sharding.spec:
             used.update((axes,) if isinstance(axes, str) else axes or ())
-    mends = {
+    fixes = {
         'fsdp': 'a number that divides d_model',
         'tensor': 'a number that divides num_heads, d_ff or the vocabulary',
     }
-    for axis, mend in mends.items():
+    for axis, fix in fixes.items():
         size = mesh.shape[axis]
         if size > 1 and axis not in used:
             raise UserError(
-                f'mesh.{axis}={size} shards no parameter of this model. Choose {mend}.'
+                f'mesh.{axis}={size} shards no parameter of this model. Choose {fix}.'
             )
 
 

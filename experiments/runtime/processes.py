@@ -17,10 +17,12 @@ from typing import Any
 
 from experiments.errors import UserError, line
 
-_CONNECT_SECONDS = 300  # within which all processes must start
-_HEARTBEAT_SECONDS = 20  # JAX notices a dead process after one to two of these
-_FOREVER = (1 << 31) - 1  # milliseconds: only a dead process ends a wait
-_PREFIX = 'flaxformer_lite'  # of keys; JAX and Orbax use the same service
+_CONNECT_SECONDS = 300  # seconds within which all processes must start
+_HEARTBEAT_SECONDS = 20  # JAX detects a dead process after one or two intervals
+_NO_TIMEOUT = (1 << 31) - 1  # milliseconds; barriers fail only if a process dies
+_PREFIX = (
+    'flaxformer_lite'  # prefix of keys, because JAX and Orbax use the same service
+)
 
 _client: Any = None  # of JAX's coordination service
 _count = 1
@@ -33,8 +35,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         'several processes', 'found by itself under Slurm, Open MPI and on TPU pods'
     )
     flags.add_argument('--coordinator', help='host:port of the first process')
-    flags.add_argument('--processes', type=int, help='how many there are')
-    flags.add_argument('--process', type=int, help='which of them this is, from 0 on')
+    flags.add_argument('--processes', type=int, help='number of processes')
+    flags.add_argument('--process', type=int, help='index of this process, from 0')
 
 
 def initialize(args: argparse.Namespace) -> None:
@@ -92,7 +94,7 @@ def _cluster() -> tuple[Any, ...]:
     if 'KUBERNETES_SERVICE_HOST' in environ and 'TPU_WORKER_HOSTNAMES' not in environ:
         return None, None, None, None  # JAX would need API permissions; use flags
     if 'SLURM_JOB_ID' in environ and 'OMPI_COMM_WORLD_SIZE' not in environ:
-        # A batch script without srun is one process, whatever the allocation is.
+        # A batch script without srun is a single process, even in a larger allocation.
         if environ.get('SLURM_STEP_NUM_TASKS', '1') == '1':
             return None, None, None, None
     from jax._src.clusters import ClusterEnv  # has no public name
@@ -116,7 +118,7 @@ def is_first() -> bool:
 def barrier(name: str) -> None:
     """Waits for all processes."""
     if _count > 1:
-        _client.wait_at_barrier(_next_key(name), _FOREVER)
+        _client.wait_at_barrier(_next_key(name), _NO_TIMEOUT)
 
 
 def gather(value: Any) -> list[Any]:
@@ -127,7 +129,7 @@ def gather(value: Any) -> list[Any]:
     _client.key_value_set(f'{key}/{_index}', json.dumps(value))
     found = []
     for process in range(_count):
-        text = _client.blocking_key_value_get(f'{key}/{process}', _FOREVER)
+        text = _client.blocking_key_value_get(f'{key}/{process}', _NO_TIMEOUT)
         found.append(json.loads(text))
     return found
 

@@ -20,8 +20,8 @@ import numpy as np
 LEVEL = 0.05
 POWER = 0.8  # the power that defines the minimum detectable difference
 _BOOTSTRAPS = 2_000
-_EXCHANGES = 9_999
-_POINTS = 15  # binary logarithm of the number of an integral's points
+_PERMUTATIONS = 9_999
+_POINTS = 15  # log2 of the number of points of an integral
 
 Scores = Mapping[str, Mapping[Any, float]]  # by arm and seed; runs may be missing
 Pair = tuple[str, str]
@@ -42,7 +42,7 @@ class Trials(NamedTuple):
 
 
 class Design(NamedTuple):
-    """What the intervals of a sweep take into account.
+    """The design of a sweep: sources of error that its intervals include.
 
     Attributes:
       looks: How often the intervals may decide to add seeds. Each look has an equal
@@ -78,7 +78,7 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     return Spread(statistics.fmean(there), sd, len(there))
 
 
-class FromNumber(NamedTuple):
+class FixedNumberDifference(NamedTuple):
     """The difference of a mean over seeds from a fixed number.
 
     Attributes:
@@ -91,7 +91,7 @@ class FromNumber(NamedTuple):
     p: float | None = None
 
 
-def from_number(found: Spread, number: float) -> FromNumber:
+def from_number(found: Spread, number: float) -> FixedNumberDifference:
     """Tests the mean of a spread against a number that has no error of its own.
 
     Examples:
@@ -103,12 +103,12 @@ def from_number(found: Spread, number: float) -> FromNumber:
 
     effect = found.mean - number
     if not found.sd:
-        return FromNumber(effect)
+        return FixedNumberDifference(effect)
     error = found.sd / found.n**0.5
     t = stats.t(found.n - 1)
     reach = float(t.isf(LEVEL / 2)) * error
     p = 2 * float(t.sf(abs(effect) / error))
-    return FromNumber(effect, effect - reach, effect + reach, p)
+    return FixedNumberDifference(effect, effect - reach, effect + reach, p)
 
 
 class Contrast(NamedTuple):
@@ -116,12 +116,13 @@ class Contrast(NamedTuple):
 
     Attributes:
       effect: The difference, adjusted for missing seeds.
-      p: Two-sided, adjusted for this family of contrasts.
-      seeds: Number of shared seeds.
-      equivalent: Whether the whole interval lies within the margin, if any.
-      margin: Smallest difference that matters next to this base.
+      low, high: Simultaneous 95% interval of the effect; None without a test.
+      p: Two-sided p-value, adjusted for this family of contrasts.
+      seeds: Number of seeds that both arms have.
+      equivalent: Whether the whole interval lies within the margin; None without one.
+      margin: Smallest difference from this base that matters.
       error, freedom: Standard error over seeds, and its degrees of freedom.
-      permuted: The p of `permutation_tests`.
+      permuted: P-value of `permutation_tests`, which doesn't assume normal errors.
     """
 
     arm: str
@@ -235,7 +236,7 @@ def _family(
     bound = 0.0
     if errors.any():
         losses = _losses_of_choices(design.trials, list(ordered), variance**0.5)
-        largest = Largest(root, freedom, _shifts(root, differences, losses))
+        largest = MaxStatistic(root, freedom, _shifts(root, differences, losses))
         bound = largest.bound(LEVEL / design.looks)
     permuted = permutation_tests(scores, pairs, design.blocks)
     found = []
@@ -294,7 +295,7 @@ def permutation_tests(
     three seeds, and None without two shared seeds or differences.
     """
     if blocks:
-        values_RA = _of_shared_seeds(scores)
+        values_RA = _shared_seed_values(scores)
         rows, arms = values_RA.shape
         is_arm_NA = np.tile(np.eye(arms), (rows, 1))
         values_RA = values_RA - values_RA.mean(1, keepdims=True) if rows else values_RA
@@ -324,10 +325,10 @@ def permutation_tests(
     is_as_large_PX = largest_X >= own_P1 * (1 - 1e-9)
     # Counts the identity exchange too.
     counts_P = 1 + is_as_large_PX.sum(1)
-    return (counts_P / (1 + _EXCHANGES)).tolist()
+    return (counts_P / (1 + _PERMUTATIONS)).tolist()
 
 
-def _of_shared_seeds(scores: Scores) -> np.ndarray:
+def _shared_seed_values(scores: Scores) -> np.ndarray:
     """Returns the scores of shared seeds, [seeds, arms], with arms sorted by name."""
     of_arms = [scores[arm] for arm in sorted(scores)]
     shared = [seed for seed in of_arms[0] if all(seed in x for x in of_arms)]
@@ -339,7 +340,7 @@ def _exchanges(values_RA: np.ndarray) -> np.ndarray:
     """Returns values exchanged within rows, [exchanges, all values]."""
     random = np.random.default_rng(0)
     of_rows = [
-        random.permuted(np.tile(values_A, (_EXCHANGES, 1)), axis=1)
+        random.permuted(np.tile(values_A, (_PERMUTATIONS, 1)), axis=1)
         for values_A in values_RA
     ]
     return np.hstack(of_rows)
@@ -409,7 +410,7 @@ def _normal_points(columns: int, logarithm: int) -> np.ndarray:
     return normal
 
 
-class Largest:
+class MaxStatistic:
     """The distribution of the largest |t| of all contrasts under the null hypothesis.
 
     The integral over normal numbers is a mean over Sobol points; that over the error
@@ -511,7 +512,7 @@ def minimum_detectable(
     if variance == 0:
         return None
     error = np.sqrt(variance) * np.linalg.norm(root, axis=1).max()
-    bound = Largest(root, freedom).bound(LEVEL / design.looks)
+    bound = MaxStatistic(root, freedom).bound(LEVEL / design.looks)
     return float(_detectable(bound, freedom) * error)
 
 
@@ -536,8 +537,8 @@ def error_rate_of_tuning(
     """Returns the largest share of sweeps without any effect that report some effect.
 
     This holds if intervals ignore the choice of the value. An arm loses most by a noisy
-    choice if its other values are slightly worse; the gap and their number, one or all,
-    are those for which the share is largest.
+    choice if its other values are slightly worse. The share is maximized over the gap
+    to the other values and over their number, one or all.
 
     Args:
       seeds: Number of seeds by arm.
@@ -546,7 +547,7 @@ def error_rate_of_tuning(
     """
     root, freedom = _planned(pairs, seeds, blocks)
     differences = _differences(pairs, list(seeds))
-    bound = Largest(root, freedom).bound(LEVEL)
+    bound = MaxStatistic(root, freedom).bound(LEVEL)
     random = np.random.default_rng(0)
     shape = 1 << _POINTS, len(seeds)
     shares = [LEVEL]
@@ -557,11 +558,11 @@ def error_rate_of_tuning(
             is_missed_XA = largest_XA - gap > best_XA
             losses_XA = -gap * trials**-0.5 * is_missed_XA
             shifts_XC = _shifts(root, differences, losses_XA)
-            shares.append(Largest(root, freedom, shifts_XC).chance(bound))
+            shares.append(MaxStatistic(root, freedom, shifts_XC).chance(bound))
     return max(shares)
 
 
-class OverSentences(NamedTuple):
+class SentenceDifference(NamedTuple):
     """A difference on a test set, seen as a sample of sentences.
 
     Attributes:
@@ -582,7 +583,7 @@ def over_sentences(
     score: Callable[[np.ndarray], float],
     family: int = 1,
     contrast: Contrast | None = None,
-) -> OverSentences:
+) -> SentenceDifference:
     """Tests a difference over seeds and sentences at once.
 
     The variance of the mean difference is that over seeds plus the jackknife's over
@@ -611,8 +612,8 @@ def over_sentences(
     effect = float(by_seed.mean())
     left_out = []
     for i in range(sentences):
-        without = differences(sums - both[:, :, i])
-        left_out.append(without.mean())
+        jackknifed = differences(sums - both[:, :, i])
+        left_out.append(jackknifed.mean())
     of_sentences = np.var(left_out) * (sentences - 1)
     of_seeds = 0.0
     freedom_of_seeds = seeds - 1
@@ -624,7 +625,7 @@ def over_sentences(
     variance = of_seeds + of_sentences
     rounding = 1e-9 * max(abs(effect), 1e-9)
     if variance <= rounding**2:
-        return OverSentences(effect)
+        return SentenceDifference(effect)
     # A constant variance component may have no degrees of freedom.
     shares = of_seeds**2 / max(1, freedom_of_seeds)
     shares += of_sentences**2 / max(1, sentences - 1)
@@ -633,7 +634,7 @@ def over_sentences(
     reach = float(t.isf(LEVEL / family / 2) * error)
     p = min(1.0, 2 * family * float(t.sf(abs(effect) / error)))
     share = float(of_sentences / variance)
-    return OverSentences(effect, effect - reach, effect + reach, p, share)
+    return SentenceDifference(effect, effect - reach, effect + reach, p, share)
 
 
 class Effect(NamedTuple):
@@ -668,7 +669,7 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
             level_of = operator.itemgetter(*term)
             of_terms[term] = _indicators([level_of(levels[arm]) for arm in arms])
 
-    def unexplained(terms):
+    def fit(terms):
         """Returns the residual sum of squares of some terms, and their rank."""
         columns = [of_terms[term] for term in terms]
         design = np.hstack([of_seeds, *columns])
@@ -676,19 +677,19 @@ def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Eff
         residuals = values - design @ coefficients
         return float((residuals**2).sum()), int(rank)
 
-    rest, rank = unexplained(of_terms)
+    rest, rank = fit(of_terms)
     freedom = len(values) - rank
     if freedom == 0 or rest <= 1e-18 * (values**2).sum():
         return []
     found = []
     for term in of_terms:
         others = [other for other in of_terms if not set(term) <= set(other)]
-        without, smaller = unexplained(others)
-        with_it, larger = unexplained([*others, term])
+        without_term, smaller = fit(others)
+        with_term, larger = fit([*others, term])
         own = larger - smaller
         if own == 0:
             continue  # not estimable from these arms
-        f = (without - with_it) / own / (rest / freedom)
+        f = (without_term - with_term) / own / (rest / freedom)
         p = float(stats.f.sf(f, own, freedom))
         found.append(Effect(term, (own, freedom), f, p))
     return found
@@ -729,15 +730,15 @@ def improvement(
 
     random = np.random.default_rng(0)
 
-    def drawn(runs):
+    def resample(runs):
         """Returns [1 + bootstraps, runs]: the runs, and bootstrap samples of them."""
-        again = random.choice(runs, (_BOOTSTRAPS, len(runs)))
-        return np.vstack([runs, again])
+        resampled_runs = random.choice(runs, (_BOOTSTRAPS, len(runs)))
+        return np.vstack([runs, resampled_runs])
 
     of_sets = []
     for of_base, of_system in zip(base, system, strict=True):
-        base_XR = drawn(of_base)
-        system_XR = drawn(of_system)
+        base_XR = resample(of_base)
+        system_XR = resample(of_system)
         above_XRR = system_XR[:, :, None] - base_XR[:, None]
         balance_X = np.sign(above_XRR).mean((1, 2))
         of_sets.append((balance_X + 1) / 2)

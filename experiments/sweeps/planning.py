@@ -22,20 +22,22 @@ from experiments.config.schema import fields as config_fields
 from experiments.config.user_modules import without_trust_flag
 from experiments.errors import UserError, prefix_errors, user_errors
 from experiments.evaluation import sets
-from experiments.metrics.base import OF_MODELS
+from experiments.metrics.base import MODEL_SCORES
 from experiments.runs import directory, reading
 from experiments.runs.reading import RunStatus
 from experiments.sweeps import looks, schema
-from experiments.sweeps.schema import SEED, PlannedRun, Sweep, Until
+from experiments.sweeps.schema import SEED, PlannedRun, StoppingRule, Sweep
 from flaxformer_lite.validation import Choices, quote
 
 if TYPE_CHECKING:
     from experiments.sweeps import analysis
 
 _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
-_HOPELESS = 2.0  # times the wanted half-width, after all seeds
+_GIVE_UP_RATIO = (
+    2.0  # stop early if all seeds would exceed the target half-width by this factor
+)
 Overrides = Mapping[str, Any]
-Values = Mapping[str, Any]  # arm → the value it is reported with
+Values = Mapping[str, Any]  # arm → its chosen value of the tuned field
 
 
 def load(path: str | Path) -> Sweep:
@@ -54,9 +56,9 @@ def plan(sweep: Sweep) -> Sweep:
         is_tuned = all(map(has_ended, trials))
         values = dict.fromkeys(sweep.arms)
         if sweep.tune is not None:
-            found = tried(sweep, trials)
+            found = arm_trials(sweep, trials)
             values = {arm: value for arm, _, value in found if value is not None}
-        runs, ended = _reported(sweep, values, is_tuned)
+        runs, ended = _reported_runs(sweep, values, is_tuned)
         _check_texts([*trials, *runs])
     return dataclasses.replace(
         sweep, trials=tuple(trials), runs=tuple(runs), ended=ended
@@ -78,12 +80,12 @@ def _trials(sweep: Sweep) -> list[PlannedRun]:
     return trials
 
 
-class Tried(NamedTuple):
-    """The values that an arm tried.
+class ArmTrials(NamedTuple):
+    """The tuning trials of an arm.
 
     Attributes:
-      scores: Scores of complete trials by value.
-      chosen: The best value; None until all trials have ended.
+      scores: Scores by value, one per seed. Excludes values with a trial without one.
+      chosen: The value with the best mean score; None until all trials have ended.
     """
 
     arm: str
@@ -91,7 +93,7 @@ class Tried(NamedTuple):
     chosen: Any
 
 
-def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
+def arm_trials(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[ArmTrials]:
     found = []
     for arm in sweep.arms:
         of_arm = [run for run in trials if run.arm == arm]
@@ -103,11 +105,11 @@ def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
         if known and all(map(has_ended, of_arm)):
             best = max if of_arm[0].measure.higher_is_better else min
             chosen = best(known, key=lambda value: fmean(known[value]))
-        found.append(Tried(arm, known, chosen))
+        found.append(ArmTrials(arm, known, chosen))
     return found
 
 
-def _reported(
+def _reported_runs(
     sweep: Sweep, values: Values, is_tuned: bool
 ) -> tuple[list[PlannedRun], str]:
     if sweep.until is None:
@@ -121,7 +123,8 @@ def _reported(
         runs = _runs_of_seeds(sweep, values, dict.fromkeys(values, seeds))
         if not is_tuned or not all(map(has_ended, runs)):
             return runs, ''
-        ended = _enough(sweep, sweep.until, runs)  # true after all seeds at the latest
+        # Not empty after all seeds, so the loop ends.
+        ended = _stop_reason(sweep, sweep.until, runs)
         if ended:
             return runs, ended
         number += sweep.until.first
@@ -142,7 +145,7 @@ def _runs_of_seeds(
     return runs
 
 
-def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
+def _stop_reason(sweep: Sweep, until: StoppingRule, runs: Sequence[PlannedRun]) -> str:
     """Returns why no seeds are added to the runs, or '' to add some."""
     from experiments.sweeps import analysis
 
@@ -158,13 +161,13 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     if not widths:
         return f'no confidence interval after {seeds} seeds'
     widest = max(widths)
-    said = f'after {seeds} seeds, the widest 95% CI is ± {console.cell(widest)}'
+    summary = f'after {seeds} seeds, the widest 95% CI is ± {console.cell(widest)}'
     if widest <= until.half_width or seeds >= until.most:
-        return said
+        return summary
     # Intervals narrow with the square root of the number of seeds.
     least = widest * math.sqrt(seeds / until.most)
-    if least > _HOPELESS * until.half_width:
-        return f'{said}, and {until.most} seeds would give ± {console.cell(least)}'
+    if least > _GIVE_UP_RATIO * until.half_width:
+        return f'{summary}, and {until.most} seeds would give ± {console.cell(least)}'
     return ''
 
 
@@ -176,7 +179,7 @@ def design(sweep: Sweep) -> 'analysis.Design':
     if sweep.tune is None:
         return found
     trials = {}
-    for arm, by_value, chosen in tried(sweep, sweep.trials):
+    for arm, by_value, chosen in arm_trials(sweep, sweep.trials):
         if chosen is None:
             continue
         trials[arm] = analysis.Trials(
@@ -248,10 +251,10 @@ def _check_texts(runs: Iterable[PlannedRun]) -> None:
 
 
 def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
-    taken: dict[ExperimentConfig | Path, PlannedRun] = {}
+    owners: dict[ExperimentConfig | Path, PlannedRun] = {}
     for run in runs:
-        for of_one in (run.config, run.path):
-            other = taken.setdefault(of_one, run)
+        for key in (run.config, run.path):
+            other = owners.setdefault(key, run)
             if other is not run:
                 raise ValueError(
                     f'{other} and {run} are equal or share the directory {run.path}. '
@@ -259,7 +262,7 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
                 )
         if storage.exists(run.path / directory.CONFIG):
             there = directory.state(run.path, run.config.to_dict())
-            if there == directory.GOES_FURTHER:
+            if there == directory.EXTENDED:
                 raise UserError(
                     f'{run.path}: trained with fewer train.steps or train.epochs. Move '
                     'it away.'
@@ -278,7 +281,7 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
                 'remaining error is unknown. Set a number.'
             )
         known = metrics.by_name(run.config.evaluation.metrics)
-        publishable = Choices(*known, *OF_MODELS, 'parameters')
+        publishable = Choices(*known, *MODEL_SCORES, 'parameters')
         for entry in sweep.published.get(run.arm, {}):
             publishable.check(f'published[{run.arm!r}]', entry)
 
@@ -297,7 +300,7 @@ def _planned_runs(
             overrides[sweep.tune.field] = value
         if sweep.equal != 'steps':
             overrides['train.steps'] = _equal_steps(sweep, overrides)
-        found = _settings(sweep, overrides)
+        found = _config_flags(sweep, overrides)
         spec = found.config.evaluation.metrics
         measure = sweep.measure.resolve(spec)
         further = tuple(other.resolve(spec) for other in sweep.further)
@@ -319,15 +322,15 @@ def _planned_runs(
     return runs
 
 
-def _settings(sweep: Sweep, overrides: Overrides) -> flags.ConfigFlags:
+def _config_flags(sweep: Sweep, overrides: Overrides) -> flags.ConfigFlags:
     with without_trust_flag():
         return flags.settings(sweep.config, overrides)
 
 
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
-    config = _settings(sweep, overrides).config
+    config = _config_flags(sweep, overrides).config
     of_base = sweep.overrides | sweep.arms[sweep.base]
-    base = _settings(sweep, of_base).config
+    base = _config_flags(sweep, of_base).config
     if not base.train.steps:
         raise UserError(f'equal={sweep.equal!r} needs train.steps, which is 0')
     cost = _flops_per_step if sweep.equal == 'flops' else _TOKENS_PER_STEP

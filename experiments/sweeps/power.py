@@ -11,7 +11,7 @@ from experiments.errors import UserError
 from experiments.sweeps import analysis, planning, progress
 from experiments.sweeps.analysis import Scores
 from experiments.sweeps.schema import Sweep
-from experiments.sweeps.scores import read_scores
+from experiments.sweeps.score_files import read_scores
 
 
 def read_pilot(folder: Path, sweep: Sweep) -> Scores:
@@ -64,7 +64,7 @@ def text(sweep: Sweep, pilot: Scores | None = None, source: str = '') -> str:
         where = f' for the data of {of_data[0][1]}' if len(families) > 1 else ''
         least = analysis.minimum_detectable(known, of_data, seeds, design)
         lines.append(f'power{where}: {_power(sweep, least, known, source)}')
-        lines += _margins(sweep, of_data, known)
+        lines += _margin_lines(sweep, of_data, known)
         lines += _tuning_error(sweep, of_data, seeds)
     return '\n'.join(lines)
 
@@ -80,7 +80,7 @@ def _power(sweep: Sweep, least: float | None, scores: Scores, source: str) -> st
     )
 
 
-def _margins(
+def _margin_lines(
     sweep: Sweep, pairs: Sequence[tuple[str, str]], scores: Scores
 ) -> list[str]:
     if not sweep.margin_share:

@@ -14,8 +14,8 @@ from experiments.runs import reading
 from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
 
-_SIMILAR = 4.0  # factor between the FLOPs of steps
-_SQUARE = 512  # rows of the timed product
+_SIMILAR_RATIO = 4.0  # maximum ratio between the FLOPs of similar steps
+_SQUARE = 512  # size of the matrix product that estimates the speed
 
 
 def heading(sweep: Sweep) -> str:
@@ -27,7 +27,7 @@ def heading(sweep: Sweep) -> str:
         trials = len(sweep.trials) // arms
         tried = console.count_noun(trials, 'trial')
         runs = f'{runs}, after {tried} of {sweep.tune.field} per arm'
-    # Only planned runs know the direction of a metric.
+    # Only planned runs know whether higher scores are better.
     measure = sweep.all_runs[0].measure
     decides = f'{sweep.measure}, {measure.direction}'
     if sweep.further:
@@ -91,27 +91,31 @@ def plan(sweep: Sweep, is_exact: bool = False) -> str:
         by_arm[run.arm].append((run, of_run(run)))
     spent = []
     for run, costs in itertools.chain(*by_arm.values()):
-        taken = planning.result(run).get('train_seconds')
-        if taken is not None:
-            spent.append(Work(costs.flops, costs.batch, taken))
-    left = []
+        seconds = planning.result(run).get('train_seconds')
+        if seconds is not None:
+            spent.append(Work(costs.flops, costs.batch, seconds))
+    remaining = []
     rows = []
     for arm, runs in by_arm.items():
         of_arm = _left(sweep, arm, runs)
-        left += of_arm
-        rows.append([arm, *_counts(sweep, arm), *_shown(runs), _hours(of_arm, spent)])
+        remaining += of_arm
+        rows.append(
+            [arm, *_counts(sweep, arm), *_cost_cells(runs), _hours(of_arm, spent)]
+        )
     columns = ['trials', 'runs'] if sweep.tune else ['runs']
     names = ['arm', *columns, 'parameters', 'FLOPs per run', 'hours left']
     lines = [console.table(names, rows)]
-    later = number_of_runs(sweep) - len(sweep.all_runs)
-    if sweep.tune is not None and later > 0:
-        lines.append(f'{console.count_noun(later, "run")} with the tuned values follow')
+    unplanned = number_of_runs(sweep) - len(sweep.all_runs)
+    if sweep.tune is not None and unplanned > 0:
+        lines.append(
+            f'{console.count_noun(unplanned, "run")} with the tuned values follow'
+        )
     if not is_exact and len(sweep.arms) > 1:
         lines.append(
             f'FLOPs of all arms are estimated from {sweep.base}, by training tokens. '
             '--costs counts those of each arm.'
         )
-    lines.append(total_cost(left, spent, sweep.all_runs[0].config.model.dtype))
+    lines.append(total_cost(remaining, spent, sweep.all_runs[0].config.model.dtype))
     return '\n'.join(lines)
 
 
@@ -128,7 +132,7 @@ def _counts(sweep: Sweep, arm: str) -> list[str]:
     return [*counts, f'{ended(sweep.runs)}/{len(sweep.seeds_of(arm))}']
 
 
-def _shown(runs: Sequence[tuple[PlannedRun, Costs]]) -> list[Any]:
+def _cost_cells(runs: Sequence[tuple[PlannedRun, Costs]]) -> list[Any]:
     """Returns cells of parameters and FLOPs per run; a range if they differ."""
     of_runs = [costs for _, costs in runs]
     parameters = {costs.parameters for costs in of_runs}
@@ -213,18 +217,20 @@ class Work(NamedTuple):
     batch: float | None  # FLOPs of a step
     seconds: float = 0.0  # of the training
 
-    def resembles(self, other: 'Work') -> bool:
+    def is_similar(self, other: 'Work') -> bool:
         """Returns whether the steps have similar sizes, and so similar FLOP rates."""
         if not (self.flops and other.flops and self.batch and other.batch):
             return False
-        return max(self.batch, other.batch) <= _SIMILAR * min(self.batch, other.batch)
+        return max(self.batch, other.batch) <= _SIMILAR_RATIO * min(
+            self.batch, other.batch
+        )
 
 
-def _hours(left: Sequence[Work], spent: Sequence[Work]) -> float | None:
+def _hours(remaining: Sequence[Work], spent: Sequence[Work]) -> float | None:
     """Returns the hours of the runs left; None without similar finished runs."""
     hours = 0.0
-    for work in left:
-        similar = [x for x in spent if work.resembles(x)]
+    for work in remaining:
+        similar = [x for x in spent if work.is_similar(x)]
         if not similar:
             return None
         rate = fmean(x.seconds / x.flops for x in similar if x.flops)
@@ -233,24 +239,24 @@ def _hours(left: Sequence[Work], spent: Sequence[Work]) -> float | None:
 
 
 def total_cost(
-    left: Sequence[Work], spent: Sequence[Work], dtype: str | None = None
+    remaining: Sequence[Work], spent: Sequence[Work], dtype: str | None = None
 ) -> str:
     """Formats the cost of the runs left: FLOPs, and hours if known.
 
     Args:
       dtype: That of a timed matrix product, without similar finished runs.
     """
-    total = sum(work.flops or 0.0 for work in left)
+    total = sum(work.flops or 0.0 for work in remaining)
     text = f'cost: {console.cell(float(total))} FLOPs'
-    hours = _hours(left, spent)
+    hours = _hours(remaining, spent)
     if hours:
         text += f', about {hours:.2g} worker hours (from similar runs)'
     elif hours is None and total and dtype is not None:
-        text += f', {_least_hours(total, dtype)}'
+        text += f', {_format_min_hours(total, dtype)}'
     return text
 
 
-def _least_hours(flops: float, dtype: str) -> str:
+def _format_min_hours(flops: float, dtype: str) -> str:
     if shutil.which('nvidia-smi'):
         return 'hours unknown until a similar run has ended'
     rate = _matmul_rate(dtype)
@@ -277,12 +283,13 @@ def _matmul_rate(dtype: str) -> float:
     return 2 * _SQUARE**3 / min(times)
 
 
-def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
-    """Prints a line for each run that has ended and is not in `said`; adds it there.
+def say_ended(sweep: Sweep, reported: set[Path]) -> Sweep:
+    """Prints a line for each run that has ended and is not in `reported`.
 
-    Returns the sweep with the runs that the new results add.
+    Adds the runs to `reported`. Returns the sweep with the runs that the new results
+    add.
     """
-    new = [run for run in sweep.all_runs if run.path not in said]
+    new = [run for run in sweep.all_runs if run.path not in reported]
     ended = list(filter(planning.has_ended, new))
     if ended and sweep.tune is not None:
         sweep = planning.plan(sweep)
@@ -290,8 +297,8 @@ def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
     if sweep.until is not None and not sweep.ended:
         number = f'at most {number}'
     for run in ended:
-        said.add(run.path)
-        print(f'[{len(said)}/{number}] {run}: {_result_line(run)}', flush=True)
+        reported.add(run.path)
+        print(f'[{len(reported)}/{number}] {run}: {_result_line(run)}', flush=True)
     return sweep
 
 

@@ -34,7 +34,7 @@ Seeds = Mapping[str, Sequence[int]]  # by arm
 Fields = dict[str, Any]  # of a sweep's file, or of a config: overrides
 FOLDER = flags.PROJECT / 'configs' / 'sweeps'
 SEED = 'train.seed'
-_TUNING_SEED = 100  # not reported by any sweep with few seeds
+_TUNING_SEED = 100  # large, so that trials don't share seeds with reported runs
 
 
 class PlannedRun(NamedTuple):
@@ -58,7 +58,7 @@ class PlannedRun(NamedTuple):
     further: tuple[Measure, ...] = ()
 
     @property
-    def asked(self) -> Fields:
+    def overridden_fields(self) -> Fields:
         """The overrides that must have an effect."""
         return {k: v for k, v in self.overrides.items() if k not in self.crossed}
 
@@ -102,14 +102,14 @@ class Tuning:
 
 
 @dataclasses.dataclass(frozen=True)
-class Until:
+class StoppingRule:
     """`until(half_width=1.0, most=12)`: adds seeds until the intervals are narrow.
 
     Each look, after every `first` seeds, gets an equal share of the error rate
     (Bonferroni), so all intervals cover together, no matter which look is the last.
 
     Attributes:
-      half_width: That of the widest interval of a declared difference.
+      half_width: Target for the widest interval of the declared differences.
       most: Maximum number of seeds.
       first: Number of seeds added at a time.
     """
@@ -135,9 +135,8 @@ class Sweep:
       levels: Level of each factor by arm. With `arms`, a sweep file may give it, so
         that a setting can depend on several levels.
       base_seeds: Seeds of the base, and of each arm that several contrasts compare
-        with, if these have more than the other arms; they include `seeds`. With k arms
-        that share a base, √k times the seeds make the intervals of all contrasts
-        narrowest (Dunnett 1955).
+        with. They include `seeds`, their default. With k arms that share a base, √k
+        times the seeds make the intervals of all contrasts narrowest (Dunnett 1955).
       until: When to stop adding seeds; None runs all. A sweep file gives it as `seeds`.
       equal: The arms' common budget. 'steps' keeps the steps of each arm. 'tokens' and
         'flops' set them so that each arm gets the base's total.
@@ -145,20 +144,23 @@ class Sweep:
         each arm against the base.
       margin: Smallest difference that matters; 0 for none. In a sweep file also a share
         of the remaining error of the base, such as '5%'.
-      margin_share: That share; 0 for none. The remaining error is the distance of the
-        base's mean from the best score: 100 − BLEU, or the loss itself.
-      forecast: The levels of numeric factors that the trend of effects leaves out, and
-        forecasts: {'width': '128', 'steps': '5400'}. Needs `contrasts` on a loss.
-      target: A dev set score. The report shows what each arm took to reach it.
+      margin_share: The margin as a share of the remaining error; 0 for none. The
+        remaining error is the distance of the base's mean from the best score: 100 −
+        BLEU, or the loss itself.
+      forecast: The cell that the fit of the trend excludes and forecasts, by its levels
+        of numeric factors: {'width': '128', 'steps': '5400'}. Needs `contrasts` on a
+        loss.
+      target: A dev set score. The report shows the steps, tokens and seconds that
+        each arm needed to reach it.
       published: The scores that the source reports, by arm: {'bleu': 25.8}.
       differs: How the runs differ from the published ones.
-      departures: How an arm differs from the form that its paper describes, by arm.
+      departures: Differences of an arm from the form that its paper describes, by arm.
       digest: SHA-256 of the file.
       reports: The seeds that each earlier report analyzed.
       analyzed: The seeds that the current report analyzes; if empty, all planned ones.
       trials: The tuning runs, arm by arm.
       runs: The reported runs that results determine so far.
-      ended: Why results add no more runs; empty while they may.
+      ended: The reason why no more runs follow from results; empty while some may.
     """
 
     name: str
@@ -174,7 +176,7 @@ class Sweep:
     overrides: dict = dataclasses.field(default_factory=dict)
     seeds: tuple = (0,)
     base_seeds: tuple = ()
-    until: Until | None = None
+    until: StoppingRule | None = None
     tune: Tuning | None = None
     equal: Annotated[str, Choices('steps', 'tokens', 'flops')] = 'steps'
     contrasts: tuple = ()
@@ -284,7 +286,7 @@ class Sweep:
         return names
 
 
-NOT_OF_THE_FILE = (
+PLANNED_FIELDS = (
     *('name', 'further', 'until', 'margin_share', 'digest'),
     *('reports', 'analyzed', 'trials', 'runs', 'ended'),
 )
@@ -323,12 +325,12 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
         values['measure'], *further = _measures(values['measure'])
     until = None
     if isinstance(values.get('seeds'), str):
-        until = _until(values['seeds'])
+        until = _parse_until(values['seeds'])
         values['seeds'] = tuple(range(until.most))
     share = 0.0
     if isinstance(values.get('margin'), str):
         share = _share(values.pop('margin'))
-    Component('', 'sweep', values, given=Sweep).check(NOT_OF_THE_FILE)
+    Component('', 'sweep', values, given=Sweep).check(PLANNED_FIELDS)
     values |= {'margin_share': share, 'name': name, 'digest': digest, 'until': until}
     values['further'] = tuple(further)
     if values.get('factors'):
@@ -362,12 +364,12 @@ def _measures(stated: Any) -> list[Measure]:
     return list(map(Measure.parse, texts))
 
 
-def _until(seeds: str) -> Until:
+def _parse_until(seeds: str) -> StoppingRule:
     with user_errors('seeds: '):
         named = Component.of(seeds)
         if named.name != 'until':
             raise ValueError(f'must be a list or until(…), not {quote(seeds)}.')
-        return dataclasses.replace(named, given=Until).make()
+        return dataclasses.replace(named, given=StoppingRule).make()
 
 
 def _with_tuples(values: Fields) -> Fields:
@@ -467,8 +469,8 @@ def _check_base_seeds(sweep: Sweep) -> None:
             'base_seeds: conflicts with seeds="until(…)", which adds seeds to all '
             'arms. Leave one of them out.'
         )
-    has_all = all(seed in sweep.base_seeds for seed in sweep.seeds)
-    if not has_all or len(sweep.base_seeds) == len(sweep.seeds):
+    has_all_seeds = all(seed in sweep.base_seeds for seed in sweep.seeds)
+    if not has_all_seeds or len(sweep.base_seeds) == len(sweep.seeds):
         raise UserError(
             f'base_seeds: {quote(sweep.base_seeds)} must include seeds='
             f'{quote(sweep.seeds)} and others. Add the missing ones.'

@@ -46,7 +46,7 @@ def make_all(sweep: Sweep, index: int, workers: int) -> None:
             make_runs(new, index, workers, program_cache)
             seen.update(run.path for run in new)
         elif not sweep.ended and reading.RUNNING in statuses:
-            time.sleep(1)  # another worker's result decides
+            time.sleep(1)  # wait for the result of another worker
         else:
             return
 
@@ -64,7 +64,7 @@ def make_runs(
     """
     start = len(runs) * index // workers
     for run in (*runs[start:], *runs[:start]):
-        if planning.outcome(run).status in (reading.NOT_BEGUN, reading.STOPPED):
+        if planning.outcome(run).status in (reading.NOT_STARTED, reading.STOPPED):
             print(f'{run}: {run.path}', flush=True)
             _make_run(run, program_cache)
 
@@ -75,7 +75,11 @@ def _make_run(run: PlannedRun, program_cache: 'ProgramCache | None') -> None:
     try:
         with contextlib.closing(Screen()) as screen:
             loop.run(
-                run.config, run.path, run.asked, screen, program_cache=program_cache
+                run.config,
+                run.path,
+                run.overridden_fields,
+                screen,
+                program_cache=program_cache,
             )
     except Stopped:
         raise

@@ -37,7 +37,7 @@ from experiments.runtime import compilation, memory, processes
 from experiments.runtime.compilation import ProgramCache
 from experiments.training import result, warm_start
 from experiments.training.metrics import Progress, stops_early
-from experiments.training.setup import RunSetup, check_may_go_on, describe, prepare
+from experiments.training.setup import RunSetup, check_can_extend, describe, prepare
 from flaxformer_lite import adapters
 from flaxformer_lite.training.train_step import TrainState
 
@@ -60,11 +60,11 @@ class Trainer:
         self.step = 0
         self.progress = Progress(setup.pairs.digest)
         self.scores: dict[int, float] = {}
-        self._log = MetricsLog(None)  # opened when the step is known
+        self._log = MetricsLog(None)  # replaced once the step is known
         self._peak = memory.Peak()
         self._hooks = hooks.Hooks(setup.hooks if processes.is_first() else {})
         self._compiled_steps: dict[tuple[int, ...], Callable[..., Any]] = {}
-        self._unreported_step: int | None = None  # checkpoint that hooks don't know yet
+        self._unreported_step: int | None = None  # hooks don't know this checkpoint
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
             self.config.checkpoint.keep,
@@ -99,11 +99,11 @@ class Trainer:
         self._compile(self.setup.batches.shapes[0])
         with contextlib.closing(prefetch(self._batches())) as batches:
             while not self._has_ended():
-                with _stop_asked() as stop:
+                with _stop_requested() as stop:
                     state = self._make_steps(state, batches, stop)
                     self.screen.begin('saving', quiet=True)
                     self._wait_for_checkpoint()
-                # All is saved, so a signal can end the process.
+                # Everything is saved, so a signal may end the process from here on.
                 self._evaluate(state)
         return state
 
@@ -167,7 +167,7 @@ class Trainer:
         to_restore = eval_params.to_restore(abstract, self._base_paths)
         checkpoint = self._checkpoints.restore(to_restore, warn=self.screen.say)
         if checkpoint is None:
-            self._set_rows_aside()
+            self._archive_metrics()
             state = self._initialized()
         else:
             self._resume(checkpoint)
@@ -184,7 +184,7 @@ class Trainer:
         if checkpoint is None and self.setup.warm_start:
             origin = self.setup.warm_start.record['run']
             base.save(self.path, state.params, self._base_paths, origin)
-            # Once this checkpoint exists, the source run is no longer needed.
+            # With this checkpoint, the run doesn't need the source run any more.
             self._save(state)
         self._wait_for_checkpoint()
         return state
@@ -214,12 +214,12 @@ class Trainer:
         self.screen.say(f'resuming at step {checkpoint.step:,}')
         self._unreported_step = checkpoint.step
 
-    def _set_rows_aside(self) -> None:
-        last = metrics_log.set_aside(self.path) if processes.is_first() else 0
+    def _archive_metrics(self) -> None:
+        last = metrics_log.archive_rows(self.path) if processes.is_first() else 0
         if last:
             self.screen.say(
                 f'no checkpoint in {self._checkpoints.directory}; restarting at step '
-                f'0. Metrics up to step {last:,} were moved to {metrics_log.BEFORE}.'
+                f'0. Metrics up to step {last:,} were moved to {metrics_log.ARCHIVE}.'
             )
 
     def _open_log(self) -> None:
@@ -313,9 +313,9 @@ class Trainer:
         self.screen.begin('evaluating', quiet=True)
         variables = eval_params.variables(state)
         found, outputs = self.setup.evaluator(variables, name, pairs, self.step)
-        so_far = self.progress.so_far()
+        totals = self.progress.totals()
         text = {'training_text_sha256': self.setup.training_text}
-        self._log.write(self.step, 'eval', set=name, **found, **text, **so_far)
+        self._log.write(self.step, 'eval', set=name, **found, **text, **totals)
         best = self.setup.best_metric
         self.scores[self.step] = best.rank(found[best.name])
         summary = scores.summary(name, self.step, found)
@@ -356,13 +356,13 @@ class Trainer:
 
 
 @contextlib.contextmanager
-def _stop_asked() -> Iterator[Callable[[int], bool]]:
+def _stop_requested() -> Iterator[Callable[[int], bool]]:
     """Yields a function: whether to stop after a step, the same in all processes."""
     if processes.count() > 1:
         yield processes.stops_at
         return
-    with stopping.delay_stop() as is_asked:
-        yield lambda step: is_asked()
+    with stopping.delay_stop() as is_requested:
+        yield lambda step: is_requested()
 
 
 def run(
@@ -391,15 +391,15 @@ def run(
         if processes.count() > 1:
             processes.check_same('command', _command(config, path))
         state = directory.check_directory(path, fields)
-        has_ended = state == directory.HAS_ENDED
+        has_ended = state == directory.COMPLETE
         if has_ended:
             _show_result(config, path, screen)
             return
         environment.check_modules(path, screen.say, accept_changed_code)
         check.check_overrides(config, overrides)
         setup = prepare(config, path, screen, program_cache)
-        if state == directory.GOES_FURTHER:
-            check_may_go_on(config, setup.programs.schedule)
+        if state == directory.EXTENDED:
+            check_can_extend(config, setup.programs.schedule)
         digests = {'its digest': setup.pairs.digest}
         for name, digest in setup.set_digests.items():
             digests[f'the digest of {name}'] = digest

@@ -18,10 +18,10 @@ from flaxformer_lite.training.train_step import Metrics
 # the runner's metrics.
 _AUXILIARY = 'model/'
 # Prefix of metrics that the loss reports (means over tokens). Log rows keep it.
-_OF_LOSS = 'loss/'
+_LOSS_PREFIX = 'loss/'
 
 
-class _Started(NamedTuple):
+class _PendingStep(NamedTuple):
     step: int
     position: Position
     metrics: Metrics
@@ -53,15 +53,15 @@ class Progress:
         self.tokens = tokens
         self.cpu_seconds = cpu_seconds
         self._window: Counter[str] = Counter(window)
-        self._started: list[_Started] = []
+        self._pending: list[_PendingStep] = []
         self.start_clock()
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> 'Progress':
         """Returns the progress in the metadata of a checkpoint."""
         own = ('position', 'seconds', 'cpu_seconds', 'tokens', 'window')
-        kept = {name: metadata[name] for name in own if name in metadata}
-        return cls(metadata.get('text', ''), **kept)
+        stored = {name: metadata[name] for name in own if name in metadata}
+        return cls(metadata.get('text', ''), **stored)
 
     def metadata(self) -> dict[str, Any]:
         """Returns the constructor arguments, which checkpoints store as JSON."""
@@ -76,16 +76,16 @@ class Progress:
 
     def start_clock(self) -> None:
         """Starts the clock that the next `settle` reads."""
-        self._since = time.perf_counter()
-        self._cpu_since = time.process_time()
+        self._clock_start = time.perf_counter()
+        self._cpu_clock_start = time.process_time()
 
     def add(self, step: int, after: Position, metrics: Metrics) -> None:
         """Records a dispatched step; `after` is the position of the next batch."""
-        self._started.append(_Started(step, self.position, metrics))
+        self._pending.append(_PendingStep(step, self.position, metrics))
         self.position = after
-        if len(self._started) > 1:
+        if len(self._pending) > 1:
             # At most one step is ahead of the device.
-            jax.block_until_ready(self._started[-2].metrics)
+            jax.block_until_ready(self._pending[-2].metrics)
 
     def settle(self) -> list[tuple[int, Position]]:
         """Waits for the dispatched steps and adds their metrics to the sums.
@@ -93,13 +93,13 @@ class Progress:
         The sums exclude non-finite updates. Returns the steps whose update a smaller
         loss scale can't fix, and the positions of their batches.
         """
-        values: Any = jax.device_get([started.metrics for started in self._started])
-        seconds = time.perf_counter() - self._since
+        values: Any = jax.device_get([pending.metrics for pending in self._pending])
+        seconds = time.perf_counter() - self._clock_start
         self.seconds += seconds
-        self.cpu_seconds += time.process_time() - self._cpu_since
+        self.cpu_seconds += time.process_time() - self._cpu_clock_start
         self._window.update({'seconds': seconds})
         not_finite = []
-        for started, metrics in zip(self._started, values, strict=True):
+        for pending, metrics in zip(self._pending, values, strict=True):
             self.tokens += int(metrics.sums.tokens)
             if np.isfinite(metrics.sums.loss) and np.isfinite(metrics.gradient_norm):
                 self._add_step(metrics)
@@ -107,11 +107,11 @@ class Progress:
             self._window.update({'skipped': 1})
             # At a larger scale, float16 gradients overflow until the scale has halved.
             if not np.isfinite(metrics.sums.loss) or metrics.loss_scale <= 1:
-                not_finite.append((started.step, started.position))
-        self._started.clear()
+                not_finite.append((pending.step, pending.position))
+        self._pending.clear()
         return not_finite
 
-    def so_far(self) -> dict[str, float]:
+    def totals(self) -> dict[str, float]:
         """Returns the time and the tokens of all steps so far."""
         return {'tokens': self.tokens, 'seconds': self.seconds}
 
@@ -128,7 +128,7 @@ class Progress:
         for name, total in sums.items():
             if name.startswith(_AUXILIARY):
                 row[name.removeprefix(_AUXILIARY)] = total / steps
-            elif name.startswith(_OF_LOSS):
+            elif name.startswith(_LOSS_PREFIX):
                 row[name] = total / tokens
         # The runner's metrics come last: they override auxiliary ones of the same name.
         return row | {
@@ -138,7 +138,7 @@ class Progress:
             'gradient_norm': sums['gradient_norm'] / steps,
             'tokens_per_second': sums['tokens'] / (sums['seconds'] or math.nan),
             'skipped': int(sums['skipped']),
-            **self.so_far(),
+            **self.totals(),
         }
 
     def _add_step(self, metrics: Metrics) -> None:
@@ -148,7 +148,7 @@ class Progress:
             'steps': 1,
         }
         for name, value in sums.pop('others').items():
-            sums[f'{_OF_LOSS}{name}'] = value
+            sums[f'{_LOSS_PREFIX}{name}'] = value
         for name, value in metrics.aux_metrics.items():
             sums[f'{_AUXILIARY}{name}'] = value
         self._window.update({name: float(value) for name, value in sums.items()})

@@ -32,10 +32,11 @@ class TrainingPrograms:
     `Optimizer.peak` isn't None, so runs with other peaks can share them, too.
 
     Attributes:
-      config: Excludes seeds, and the peak if it is an argument. It names `loss` and
-        `optimizer`, which aren't compared.
+      config: The config without seeds, and without the peak if that is an argument, so
+        that runs that differ only in these share programs. It determines `loss` and
+        `optimizer`, so these are excluded from equality.
       steps: Number of training steps, which some schedules use.
-      source_features: The size of vector sources, or None if sources are ids.
+      source_features: Number of features of vector sources, or None if sources are ids.
     """
 
     config: ExperimentConfig
@@ -52,7 +53,7 @@ class TrainingPrograms:
     def of(
         cls,
         config: ExperimentConfig,
-        made: Components,
+        components: Components,
         steps: int,
         devices: DeviceMesh,
         teacher: OpenedRun | None,
@@ -60,13 +61,13 @@ class TrainingPrograms:
         """Returns the programs that train the components of a config."""
         return cls(
             without_seeds(config),
-            made.model,
-            made.loss,
-            made.optimizer,
+            components.model,
+            components.loss,
+            components.optimizer,
             steps,
             devices,
-            made.frozen,
-            made.tokenizer.source_features,
+            components.frozen,
+            components.tokenizer.source_features,
             teacher and teacher.model,
         )
 

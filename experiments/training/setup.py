@@ -18,7 +18,7 @@ from experiments.config.schema import ExperimentConfig, TrainConfig, seed
 from experiments.data import corpus, filters, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
-from experiments.data.sources.base import OfRule, Source
+from experiments.data.sources.base import GeneratedSource, Source
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, user_errors
 from experiments.evaluation import scores, sets, translator
@@ -46,10 +46,14 @@ class RunSetup(NamedTuple):
     Attributes:
       sets: The sets that are scored at the end.
       frozen: Paths of the parameters that don't train.
-      training_text: Digest of the training pairs as text.
-      set_digests: Digest of each set, including the dev set.
-      peak: The peak learning rate, if it is an argument of `programs`.
-      warm_start: Parameters from `init_from`; always None in a resumed run.
+      training_text: Digest of the training pairs as text. Unlike the digest of `pairs`,
+        it doesn't depend on the tokenizer, so runs can be compared by it.
+      set_digests: Digest of each set, including the dev set. Checkpoints store them, so
+        a run can't resume on changed text.
+      peak: Peak learning rate, if `programs` take it as an argument, so that runs with
+        different peaks share one compilation; else None.
+      warm_start: Parameters from `init_from`. Always None in a resumed run, whose
+        checkpoints already contain them.
     """
 
     config: ExperimentConfig
@@ -87,45 +91,49 @@ def prepare(
     accelerators.check()
     cache = compilation.use_cache()
     # Report errors of the config before loading the data.
-    made = components.build(config)
-    components.check_rates(config, made.optimizer)
-    origin = warm_start.find_origin(config, path, made.tokenizer)
+    run_components = components.build(config)
+    components.check_rates(config, run_components.optimizer)
+    origin = warm_start.find_origin(config, path, run_components.tokenizer)
     devices = mesh.make_mesh(**vars(config.mesh))
     check.check_backend(config)
     screen.begin('checking components', quiet=True)
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
-    data = filters.apply(sources.load(config.data), made.filters)
-    metrics = _installed_metrics(made, data)
+    data = filters.apply(sources.load(config.data), run_components.filters)
+    metrics = _installed_metrics(run_components, data)
     dev, final = _evaluation_sets(config, data)
     screen.begin('making the tokenizer', quiet=True)
     show_pairs = functools.partial(screen.count, total=None, unit='pairs')
-    train = functools.partial(tokenizers.train, made.tokenizer, data, cache, show_pairs)
+    train = functools.partial(
+        tokenizers.train, run_components.tokenizer, data, cache, show_pairs
+    )
     vocabulary = warm_start.vocabulary(config, path, origin, train)
     vocabulary.check_directions(data.directions(), data.tags)
     teacher = open_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
-    made = _with_tokenizer(made, vocabulary, devices)
+    run_components = _with_tokenizer(run_components, vocabulary, devices)
     program_cache = program_cache or ProgramCache()
     evaluator = Evaluator(
-        made.model,
-        made.tokenizer,
-        made.decoding,
+        run_components.model,
+        run_components.tokenizer,
+        run_components.decoding,
         config.evaluation.batch_tokens,
         metrics,
         path,
         data,
         devices,
-        made.objective,
+        run_components.objective,
         program_cache,
         on_progress=screen.count,
     )
-    taken = warm_start.load(config, origin, made.model, vocabulary, devices)
+    initial = warm_start.load(config, origin, run_components.model, vocabulary, devices)
     pairs = _tokenize(data, vocabulary, cache, screen)
-    batches = _batches(config, made, pairs, devices)
-    _check_positions(made.model, batches, vocabulary, dev | final)
+    batches = _batches(config, run_components, pairs, devices)
+    _check_positions(run_components.model, batches, vocabulary, dev | final)
     steps = count_steps(config.train, batches)
-    programs, peak = _programs(config, made, steps, devices, teacher, program_cache)
+    programs, peak = _programs(
+        config, run_components, steps, devices, teacher, program_cache
+    )
     return RunSetup(
         config=config,
         languages=(data.source, data.target),
@@ -137,16 +145,16 @@ def prepare(
         set_digests=_set_digests(data, dev | final),
         batches=batches,
         devices=devices,
-        model=made.model,
-        frozen=made.frozen,
+        model=run_components.model,
+        frozen=run_components.frozen,
         steps=steps,
         programs=programs,
         peak=peak,
         evaluator=evaluator,
-        best_metric=made.best_metric,
-        hooks=made.hooks,
+        best_metric=run_components.best_metric,
+        hooks=run_components.hooks,
         teacher=teacher,
-        warm_start=taken,
+        warm_start=initial,
     )
 
 
@@ -159,32 +167,36 @@ def check_plan(config: ExperimentConfig, path: Path, state: str) -> None:
     Args:
       state: The state of the run's directory, from `check_directory`.
     """
-    made = components.build(config)
-    components.check_rates(config, made.optimizer)
-    if state == directory.GOES_FURTHER:
-        check_may_go_on(config, made.optimizer.schedule)
-    origin = warm_start.find_origin(config, path, made.tokenizer)
+    run_components = components.build(config)
+    components.check_rates(config, run_components.optimizer)
+    if state == directory.EXTENDED:
+        check_can_extend(config, run_components.optimizer.schedule)
+    origin = warm_start.find_origin(config, path, run_components.tokenizer)
     if not check.backend_problem(config):
         check.check_contracts(config)
     source = sources.load(config.data)
-    data = filters.apply(source, made.filters)
-    _installed_metrics(made, data)
+    data = filters.apply(source, run_components.filters)
+    _installed_metrics(run_components, data)
     if not source.may_download:
         _evaluation_sets(config, data)
-        if not isinstance(source, OfRule):
+        if not isinstance(source, GeneratedSource):
             next(iter(data.train()), None)
     vocabulary = origin and origin.tokenizer
     if vocabulary:
         vocabulary.check_directions(data.directions(), data.tags)
     open_teacher(config.train.teacher, vocabulary)
     if origin:
-        model = _resized(made.model, vocabulary) if vocabulary else made.model
+        model = (
+            _resized(run_components.model, vocabulary)
+            if vocabulary
+            else run_components.model
+        )
         warm_start.compare(config, origin.run, model)
 
 
-def check_may_go_on(config: ExperimentConfig, made: optax.Schedule) -> None:
+def check_can_extend(config: ExperimentConfig, learning_rate: optax.Schedule) -> None:
     """Raises UserError if more steps would change past learning rates."""
-    if schedules.depends_on(made, 'steps'):
+    if schedules.depends_on(learning_rate, 'steps'):
         schedule, train = config.optimizer.schedule, config.train
         raise UserError(
             f'train.steps={train.steps} or train.epochs={train.epochs} exceeds the '
@@ -217,10 +229,10 @@ def describe(setup: RunSetup, path: Path) -> str:
         dtype += f' (--config.model.dtype={fastest} is faster here)'
     epochs = setup.steps / batches.batches_per_epoch
     variables = mesh.abstract_variables(setup.model, setup.devices)
-    taken = {}
+    matched_rows = {}
     if setup.warm_start:
         for name, (shared, rows) in setup.warm_start.record['rows'].items():
-            taken[name] = (
+            matched_rows[name] = (
                 f'initialized {shared:,} of {rows:,} embedding rows from init_from '
                 '(matched by token)'
             )
@@ -241,14 +253,14 @@ def describe(setup: RunSetup, path: Path) -> str:
             'loss': f'{setup.config.train.loss} (evaluation: without label smoothing)',
             'devices': f'{devices} {setup.devices.describe()}'.rstrip(),
             'dtype': dtype,
-            **taken,
+            **matched_rows,
         }
     )
 
 
-def _installed_metrics(made: Components, data: Source) -> list[Metric]:
+def _installed_metrics(run_components: Components, data: Source) -> list[Metric]:
     targets = [target for _, target in data.directions()]
-    return scores.installed_metrics(made.metrics, data.target, *targets)
+    return scores.installed_metrics(run_components.metrics, data.target, *targets)
 
 
 def _count_trained(params: Any, frozen: frozenset[str]) -> str:
@@ -276,15 +288,19 @@ def _set_digests(data: Source, chosen: Mapping[str, Pairs]) -> dict[str, str]:
 
 
 def _with_tokenizer(
-    made: Components, vocabulary: Tokenizer, devices: DeviceMesh
+    run_components: Components, vocabulary: Tokenizer, devices: DeviceMesh
 ) -> Components:
     # On a short text, the tokenizer can have fewer pieces than the config asks for.
     with user_errors():
-        model = _resized(made.model, vocabulary)
+        model = _resized(run_components.model, vocabulary)
         variables = mesh.abstract_variables(model, devices)
     mesh.check_divides(devices.mesh, variables)
-    objective = made.objective and made.objective.with_tokenizer(vocabulary)
-    return made._replace(tokenizer=vocabulary, model=model, objective=objective)
+    objective = run_components.objective and run_components.objective.with_tokenizer(
+        vocabulary
+    )
+    return run_components._replace(
+        tokenizer=vocabulary, model=model, objective=objective
+    )
 
 
 def _resized(model: Model, vocabulary: Tokenizer) -> Model:
@@ -306,7 +322,10 @@ def _tokenize(
 
 
 def _batches(
-    config: ExperimentConfig, made: Components, pairs: Corpus, devices: DeviceMesh
+    config: ExperimentConfig,
+    run_components: Components,
+    pairs: Corpus,
+    devices: DeviceMesh,
 ) -> Batches:
     return Batches(
         pairs,
@@ -317,27 +336,27 @@ def _batches(
         rows_multiple=config.batch.rows_multiple,
         accumulate=config.train.accumulate,
         devices=devices.row_shards,
-        tokenizer=made.tokenizer,
-        objective=made.objective,
+        tokenizer=run_components.tokenizer,
+        objective=run_components.objective,
     )
 
 
 def _programs(
     config: ExperimentConfig,
-    made: Components,
+    run_components: Components,
     steps: int,
     devices: DeviceMesh,
     teacher: OpenedRun | None,
     program_cache: ProgramCache,
 ) -> tuple[TrainingPrograms, jax.Array | None]:
     """Returns the programs, and the peak that they take as an argument."""
-    peak = made.optimizer.peak
+    peak = run_components.optimizer.peak
     if peak is not None:
         one = config.optimizer.schedule.with_arguments(peak=1.0)
         settings = dataclasses.replace(config.optimizer, schedule=one)
         config = dataclasses.replace(config, optimizer=settings)
         peak = mesh.put(np.float32(peak), devices.everywhere())
-    programs = TrainingPrograms.of(config, made, steps, devices, teacher)
+    programs = TrainingPrograms.of(config, run_components, steps, devices, teacher)
     return program_cache.shared(programs), peak
 
 

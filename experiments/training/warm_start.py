@@ -34,8 +34,8 @@ from flaxformer_lite.validation import quote
 Arrays = dict[str, jax.Array]  # by path
 NAME = 'init.json'
 INIT_FROM = 'flaxformer_lite.init_from'  # entry points that find a run
-_MOST_NAMES = 6  # of each kind in a message
-_OF_SOURCE = 'source_embedding'
+_MAX_NAMES = 6  # of each kind in a message
+_SOURCE_EMBEDDING = 'source_embedding'
 
 
 class WarmStart(NamedTuple):
@@ -61,7 +61,7 @@ class Origin(NamedTuple):
 def find_origin(
     config: ExperimentConfig, path: Path, untrained: Tokenizer
 ) -> Origin | None:
-    """Returns the run that initializes the run in `path`, unless that has begun.
+    """Returns the run that initializes the run in `path`, unless it has started.
 
     The run inherits the origin's tokenizer, so that ids mean the same, unless the field
     `tokenizer` asks for another.
@@ -141,19 +141,24 @@ def load(
     with prefix_errors('init_from'):
         mean = _mean(config, run, devices)
     by_path = freezing.paths(unstack_layers(mean.variables))
-    taken = {path: by_path[path] for path in sorted(fitting)}
-    kept = {}
+    variables = {path: by_path[path] for path in sorted(fitting)}
+    matches = {}
     if vocabulary.digest != run.tokenizer.digest:
-        of_ids = sorted(_by_ids(model) & fitting)
-        kept = {path: Kept.of(path, vocabulary, run.tokenizer) for path in of_ids}
-        own = {path: taken[path] for path in kept}
-        taken |= _taken_over(model, devices, seed(config, 'init_seed'), own, kept)
+        vocabulary_paths = sorted(_vocabulary_paths(model) & fitting)
+        matches = {
+            path: MatchedRows.of(path, vocabulary, run.tokenizer)
+            for path in vocabulary_paths
+        }
+        own = {path: variables[path] for path in matches}
+        variables |= _inherit_rows(
+            model, devices, seed(config, 'init_seed'), own, matches
+        )
     adapted = _adapters(model, here) | _adapters(run.model, there)
     base = (here.keys() | there.keys()) - adapted
     is_published = (
         base <= fitting
         and model.vocab_size == run.model.vocab_size
-        and all(x.is_whole for x in kept.values())
+        and all(x.is_whole for x in matches.values())
         and _has_published_base(run)
     )
     is_own = inherited is None or inherited.digest != vocabulary.digest
@@ -163,11 +168,11 @@ def load(
         'anew': _names(here.keys() - fitting),
         'left_out': _names(there.keys() - fitting),
         'tokenizer': 'own' if is_own else 'init_from',
-        'sha256': trained_run.sha256(freezing.from_paths(taken)['params']),
+        'sha256': trained_run.sha256(freezing.from_paths(variables)['params']),
         'published_base': is_published,
-        'rows': {_name(path): [len(x.here), x.rows] for path, x in kept.items()},
+        'rows': {_name(path): [len(x.here), x.rows] for path, x in matches.items()},
     }
-    return WarmStart(taken, record)
+    return WarmStart(variables, record)
 
 
 class Comparison(NamedTuple):
@@ -219,10 +224,10 @@ def _check_adapters(
       inherited: Paths of the source's adapters, without `init_ignore`.
     """
     matrices = {path: f'{path.rpartition("/")[0]}/kernel' for path in inherited}
-    needed = {path for path, matrix in matrices.items() if matrix in here}
-    if not needed:
+    required = {path for path, matrix in matrices.items() if matrix in here}
+    if not required:
         return
-    if needed <= set(here) and adapters.compute_alike(model, run.model):
+    if required <= set(here) and adapters.compute_alike(model, run.model):
         return
     source, theirs = config.init_from, str(run.config.model.dense)
     raise UserError(
@@ -266,17 +271,21 @@ def _fitting_paths(
       added: Paths of adapters, which the source may lack.
       ignored: Paths that match `init_ignore`.
     """
-    both = here.keys() & there.keys()
-    fitting = {path for path in both if here[path] == there[path]} - ignored
-    wrong = {
+    shared = here.keys() & there.keys()
+    fitting = {path for path in shared if here[path] == there[path]} - ignored
+    mismatches = {
         'missing': here.keys() - there.keys() - added - ignored,
         'unused': there.keys() - here.keys() - ignored,
-        'different shape': both - fitting - ignored,
+        'different shape': shared - fitting - ignored,
     }
-    found = [f'{what}: {_listed(paths)}' for what, paths in wrong.items() if paths]
+    found = [
+        f'{what}: {_enumerate_names(paths)}'
+        for what, paths in mismatches.items()
+        if paths
+    ]
     if found:
-        names = _names(set().union(*wrong.values()))
-        pattern = f"'^({'|'.join(names)})(/|$)'" if len(names) <= _MOST_NAMES else '…'
+        names = _names(set().union(*mismatches.values()))
+        pattern = f"'^({'|'.join(names)})(/|$)'" if len(names) <= _MAX_NAMES else '…'
         raise UserError(
             f'{config.init_from} has a different model; {"; ".join(found)}. '
             'Copy the model fields of its config.json, or exclude these parameters: '
@@ -298,9 +307,9 @@ def _names(paths: Iterable[str]) -> list[str]:
     return sorted(map(_name, paths))
 
 
-def _listed(paths: Collection[str]) -> str:
-    more = len(paths) - _MOST_NAMES
-    first = ', '.join(_names(paths)[:_MOST_NAMES])
+def _enumerate_names(paths: Collection[str]) -> str:
+    more = len(paths) - _MAX_NAMES
+    first = ', '.join(_names(paths)[:_MAX_NAMES])
     return f'{first} and {more} more' if more > 0 else first
 
 
@@ -308,7 +317,7 @@ def _kinds(model: Model) -> dict[str, str]:
     return digest.array_kinds(mesh.abstract_variables(model.with_separate_layers()))
 
 
-def _by_ids(model: Model) -> set[str]:
+def _vocabulary_paths(model: Model) -> set[str]:
     kinds = _kinds(model)
     larger = _kinds(_resized(model, model, more=1))
     return {path for path in kinds if larger[path] != kinds[path]}
@@ -334,19 +343,21 @@ def _source_config(config: ExperimentConfig, run: OpenedRun) -> ExperimentConfig
 def _mean(config: ExperimentConfig, run: OpenedRun, devices: DeviceMesh) -> Mean:
     settings = _source_config(config, run)
 
-    def refuse(damage):
+    def raise_error(damage):
         raise UserError(
             f'{config.init_from}: {damage}. Restore it, or lower init_average.'
         )
 
-    return trained_run.average(settings, run.checkpoints, run.model, refuse, devices)
+    return trained_run.average(
+        settings, run.checkpoints, run.model, raise_error, devices
+    )
 
 
 # With another tokenizer, a parameter with one row per token id keeps the rows of tokens
 # in both vocabularies. Its other rows are initialized from scratch.
 
 
-class Kept(NamedTuple):
+class MatchedRows(NamedTuple):
     """The rows of a parameter whose tokens are in both vocabularies.
 
     Attributes:
@@ -364,17 +375,17 @@ class Kept(NamedTuple):
         return np.array_equal(self.here, self.there) and len(self.here) == self.rows
 
     @classmethod
-    def of(cls, path: str, here: Tokenizer, there: Tokenizer) -> 'Kept':
+    def of(cls, path: str, here: Tokenizer, there: Tokenizer) -> 'MatchedRows':
         """Matches the tokens of two tokenizers for the parameter at `path`."""
-        side = 0 if path.endswith(_OF_SOURCE) else 1
+        side = 0 if path.endswith(_SOURCE_EMBEDDING) else 1
         sides = (here.sides[side], there.sides[side])
         new, old = (own.pieces(list(range(own.vocab_size))) for own in sides)
         known = {piece: i for i, piece in enumerate(old)}
         for piece, like in sides[0].like_pieces.items():
             known.setdefault(piece, known[like])
         ids = [(i, known[piece]) for i, piece in enumerate(new) if piece in known]
-        here_ids, there_ids = np.array(ids, int).reshape(-1, 2).T
-        return cls(here_ids, there_ids, len(new))
+        target_ids, source_ids = np.array(ids, int).reshape(-1, 2).T
+        return cls(target_ids, source_ids, len(new))
 
 
 def _resized(model: Model, other: Model, more: int = 0) -> Model:
@@ -385,22 +396,22 @@ def _resized(model: Model, other: Model, more: int = 0) -> Model:
     )
 
 
-def _taken_over(
+def _inherit_rows(
     model: Model,
     devices: DeviceMesh,
     seed: int,
-    old: Arrays,
-    kept: dict[str, Kept],
+    source: Arrays,
+    matches: dict[str, MatchedRows],
 ) -> Arrays:
     abstract = freezing.paths(mesh.abstract_variables(model, devices))
 
-    def take(key, old):
+    def initialize(key, source):
         new = freezing.paths(mesh.first_variables(model, key, {}))
         found = {}
-        for path, (here, there, _) in kept.items():
-            taken = old[path][there]
-            found[path] = new[path].at[here].set(taken)
+        for path, (here, there, _) in matches.items():
+            rows = source[path][there]
+            found[path] = new[path].at[here].set(rows)
         return found
 
-    shardings = {path: abstract[path].sharding for path in kept}
-    return jax.jit(take, out_shardings=shardings)(devices.key(seed), old)
+    shardings = {path: abstract[path].sharding for path in matches}
+    return jax.jit(initialize, out_shardings=shardings)(devices.key(seed), source)

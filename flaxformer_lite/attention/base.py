@@ -50,7 +50,7 @@ def divide_by_last(y_BTHU: jax.Array) -> jax.Array:
     return y_BTHU[..., :-1] / divisor_BTH1
 
 
-def refuse_positions(name: str, *given: Any) -> None:
+def check_no_positions(name: str, *given: Any) -> None:
     """Raises ValueError if any bias or relative positions are given."""
     if any(value is not None for value in given):
         raise ValueError(
@@ -139,9 +139,9 @@ class Attention(Checked, nn.Module):
             scores_BHTS += bias_BHTS
         scores_BHTS = tap(self, '../scores', scores_BHTS, 'BHTS')
         weights_BHTS = self.weights(scores_BHTS, mask_BHTS)
-        # A changed pattern must not read padding, later tokens or other hypotheses.
+        # An intervention on the pattern must not read masked keys.
         weights_BHTS = tap(self, '../pattern', weights_BHTS, 'BHTS', mask_BHTS)
-        # Unlike taps, this leaves the scan of a recurrent decoder.
+        # Unlike a tap, `sow` works inside the scan of a recurrent decoder.
         self.sow('intermediates', 'weights', weights_BHTS)
         return weights_BHTS
 
@@ -211,12 +211,14 @@ class ScaledDotProduct(Attention):
 
     Attributes:
       scale: Factor of q · k. True is 1 / √d_k and False is 1.
-      temperature: T. 0 puts all weight on the highest-scoring keys, evenly for ties.
+      temperature: T, which divides scores and bias. 0 puts all weight on the
+        highest-scoring keys, evenly for ties.
       cap: Scores s become cap · tanh(s / cap) (Gemma Team 2024). 0 disables it.
       dropout: Dropout rate of the weights.
       query_key_norm: Whether to RMS-normalize queries and keys per head, with gain c +
         w (Gemma Team 2025).
-      query_key_offset: c. The gain starts at 1; w is learned.
+      query_key_offset: The constant c. The learned w starts at 1 − c, so that the gain
+        starts at 1.
       unsupported: Attributes that a variant fixes at their defaults. For `temperature`,
         only 0 is unsupported.
 

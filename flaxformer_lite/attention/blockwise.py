@@ -9,16 +9,16 @@ from flax import linen as nn
 from flaxformer_lite.attention.base import (
     ScaledDotProduct,
     append_one,
+    check_no_positions,
     divide_by_last,
     dot_products,
-    refuse_positions,
 )
 from flaxformer_lite.ops.einsum import einsum
 from flaxformer_lite.shapes import split_into_blocks
 from flaxformer_lite.validation import Size
 
 # Below any score, but finite: −∞ − −∞ would be NaN before a query has seen a key.
-LOWEST = -1e30
+MASK_VALUE = -1e30
 
 
 class BlockwiseAttention(ScaledDotProduct):
@@ -45,7 +45,7 @@ class BlockwiseAttention(ScaledDotProduct):
         bias_BHTS=None,
         relative_positions=None,
     ):
-        refuse_positions('blockwise', relative_positions)
+        check_no_positions('blockwise', relative_positions)
         batch, length, num_heads, _ = q_BTHK.shape
 
         key_blocks = split_into_blocks(kv.key_BGKS, 3, self.block)
@@ -86,7 +86,7 @@ def _attend_from_block(scores, key_blocks, value_blocks, queries):
     q_BTHK, mask_blocks, bias_blocks = queries
     batch, length, num_heads, _ = q_BTHK.shape
     width = value_blocks.shape[3]
-    highest_BHT = jnp.full((batch, num_heads, length), LOWEST)
+    highest_BHT = jnp.full((batch, num_heads, length), MASK_VALUE)
     sum_BTHU = jnp.zeros((batch, length, num_heads, width))
 
     def add_block(carry, block):

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.attention.base import ScaledDotProduct, refuse_positions
+from flaxformer_lite.attention.base import ScaledDotProduct, check_no_positions
 from flaxformer_lite.ops.fused_attention import fused_attention
 
 
@@ -31,22 +31,22 @@ class FlashAttention(ScaledDotProduct):
         bias_BHTS=None,
         relative_positions=None,
     ):
-        refuse_positions('flash', relative_positions)
-        self._refuse_unsupported(q_BTHK.dtype, kv)
+        check_no_positions('flash', relative_positions)
+        self._check_supported(q_BTHK.dtype, kv)
         queries = q_BTHK.shape[1]
         keys = kv.key_BGKS.shape[-1]
         mask_BHTS = jnp.broadcast_to(mask_BHTS, (*mask_BHTS.shape[:2], queries, keys))
         if bias_BHTS is not None:
             bias_BHTS = (bias_BHTS / self.temperature).astype(q_BTHK.dtype)
-            bias_BHTS = _to_even(_to_even(bias_BHTS, 2), 3)
+            bias_BHTS = _pad_to_even(_pad_to_even(bias_BHTS, 2), 3)
         key_BSGK = jnp.moveaxis(kv.key_BGKS, -1, 1)
         value_BSGU = jnp.moveaxis(kv.value_BGUS, -1, 1)
         y_BTHU = fused_attention(
-            _to_even(q_BTHK, 1),
-            _to_even(key_BSGK, 1),
-            _to_even(value_BSGU, 1),
+            _pad_to_even(q_BTHK, 1),
+            _pad_to_even(key_BSGK, 1),
+            _pad_to_even(value_BSGU, 1),
             bias_BHTS,
-            _to_even(_to_even(mask_BHTS, 2), 3),
+            _pad_to_even(_pad_to_even(mask_BHTS, 2), 3),
             scale=self.scale_of(q_BTHK.shape[-1]) / self.temperature,
         )
         has_keys_BHT1 = mask_BHTS.any(-1, keepdims=True)
@@ -54,7 +54,7 @@ class FlashAttention(ScaledDotProduct):
         y_BTHU = y_BTHU[:, :queries].astype(jnp.float32)
         return jnp.where(has_keys_BTH1, y_BTHU, 0.0)
 
-    def _refuse_unsupported(self, dtype, kv):
+    def _check_supported(self, dtype, kv):
         d_k = kv.key_BGKS.shape[2]
         d_v = kv.value_BGUS.shape[2]
         if dtype != jnp.bfloat16 or d_k % 8 or d_k != d_v:
@@ -65,7 +65,7 @@ class FlashAttention(ScaledDotProduct):
             )
 
 
-def _to_even(x: jax.Array, axis: int) -> jax.Array:
+def _pad_to_even(x: jax.Array, axis: int) -> jax.Array:
     """Pads an axis of odd length with one zero, or False.
 
     With a mask, cuDNN's backward pass supports only even lengths.

@@ -39,5 +39,5 @@ class ForgettingAttention(ScaledDotProduct):
 def _sums_after(x_BHS, mask_BHTS):
     """Returns Σ x_l over the keys l > s that the mask shows to query t, BHTS."""
     shown_BHTS = jnp.where(mask_BHTS, x_BHS[:, :, None], 0.0)
-    from_here_BHTS = jax.lax.cumsum(shown_BHTS, axis=3, reverse=True)
-    return from_here_BHTS - shown_BHTS
+    suffix_sums_BHTS = jax.lax.cumsum(shown_BHTS, axis=3, reverse=True)
+    return suffix_sums_BHTS - shown_BHTS

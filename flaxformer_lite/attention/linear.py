@@ -7,16 +7,16 @@ from flax import struct
 from flaxformer_lite.attention.base import (
     Attention,
     append_one,
+    check_no_positions,
     divide_by_last,
     dot_products,
-    refuse_positions,
 )
 from flaxformer_lite.kv_cache import BeamState, KeyValues, gather_beams, tile_beams
 
 # Smaller products of scaled features count as 0. The inverse is finite in float32.
 SMALLEST_PRODUCT = 1e-30
 # A log scale below that of any feature.
-LOWEST = -1e30
+MASK_VALUE = -1e30
 
 
 def scaled_feature(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
@@ -87,7 +87,7 @@ class LinearAttention(Attention):
     def __call__(
         self, q_BTHK, kv, *, bias_BHTS=None, relative_positions=None, **others
     ):
-        refuse_positions('linear', bias_BHTS, relative_positions)
+        check_no_positions('linear', bias_BHTS, relative_positions)
         if isinstance(kv, KeyValues):
             return super().__call__(q_BTHK, kv, **others)
         batch, beams, num_heads, d_k, width = kv.sum_BNHKU.shape
@@ -101,8 +101,8 @@ class LinearAttention(Attention):
     def init_cache(self, prefix, valid_BS):
         key_BHKS, log_scale_BH1S = scaled_feature(prefix.key_BGKS, axis=2)
         is_valid_B11S = valid_BS[:, None, None]
-        log_scale_BH1S = jnp.where(is_valid_B11S, log_scale_BH1S, LOWEST)
-        largest_BH11 = log_scale_BH1S.max(3, keepdims=True, initial=LOWEST)
+        log_scale_BH1S = jnp.where(is_valid_B11S, log_scale_BH1S, MASK_VALUE)
+        largest_BH11 = log_scale_BH1S.max(3, keepdims=True, initial=MASK_VALUE)
         scale_BH1S = jnp.exp(log_scale_BH1S - largest_BH11)
         key_BHKS *= jnp.where(is_valid_B11S, scale_BH1S, 0.0)
         value_BHUS = append_one(prefix.value_BGUS)

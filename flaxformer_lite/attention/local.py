@@ -21,10 +21,10 @@ class LocalAttention(ScaledDotProduct):
 
     def __call__(self, q_BTHK, kv, *, positions_BT, mask_BHTS, **others):
         distance_BTS = positions_BT[:, :, None] - kv.positions_BS[:, None, :]
-        is_everywhere_BS = kv.positions_BS == NO_POSITION
+        is_global_BS = kv.positions_BS == NO_POSITION
         after = self.window if self.window_after is None else self.window_after
         near_BTS = (-after < distance_BTS) & (distance_BTS < self.window)
-        near_BTS |= is_everywhere_BS[:, None]
+        near_BTS |= is_global_BS[:, None]
         return super().__call__(
             q_BTHK,
             kv,

@@ -28,8 +28,8 @@ def model(
 
     Args:
       vocab_size, special_tokens: The tokenizer's.
-      source_vocab_size: Size of a separate source vocabulary. By default, source and
-        target share one.
+      source_vocab_size: Size of a separate source vocabulary. Defaults to a vocabulary
+        shared with the target.
 
     Raises:
       ValueError: A value is invalid; names the field.
@@ -77,7 +77,7 @@ class Parts:
         special_tokens: SpecialTokens = DEFAULT_TOKENS,
         source_vocab_size: int | None = None,
     ):
-        self._of_layers = layers
+        self._layers = layers
         self.config = layers[0]
         self.special_tokens = special_tokens
         self._source_vocab_size = source_vocab_size
@@ -115,7 +115,7 @@ class Parts:
         kind = Stack
         if config.scan_layers:
             kind = ScannedStack
-            _check_turns(role, sizes.num_layers, len(blocks))
+            _check_period(role, sizes.num_layers, len(blocks))
         return kind(
             blocks=blocks,
             num_layers=sizes.num_layers,
@@ -127,10 +127,10 @@ class Parts:
         )
 
     def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:
-        layers = self._of_layers[: sizes.num_layers]
+        layers = self._layers[: sizes.num_layers]
         blocks = tuple(Parts([layer])._block(role, sizes) for layer in layers)
         self._check_streams(role, blocks)
-        # Twice, because the blocks repeat as a whole: their period divides them.
+        # The stack repeats its blocks, so find the period of two repetitions.
         return blocks[: variants.shortest_period(blocks * 2)]
 
     def _check_streams(self, role: Role, blocks: tuple[Block, ...]) -> None:
@@ -144,7 +144,7 @@ class Parts:
 
     def _stack_positions(self, role: Role, sizes: Sizes) -> Any:
         field = self.config.deciding_field('positions', role)
-        specs = [x.get(field) for x in self._of_layers[: sizes.num_layers]]
+        specs = [x.get(field) for x in self._layers[: sizes.num_layers]]
         layers = [variants.make(field, text, sizes=sizes) for text in specs]
         first = layers[0]
         in_all_layers = all(x == first for x in layers)
@@ -157,7 +157,7 @@ class Parts:
                     'cannot vary by layer. Use rotary, shaw, transformer_xl or none '
                     'in a pattern.'
                 )
-        # They act inside each attention, so the stack needs none.
+        # These positions act inside each attention, so the stack doesn't add any.
         return variants.make('positions', 'none', sizes=sizes)
 
     def _embedding_norm(self, role: Role) -> Any:
@@ -195,8 +195,8 @@ class Parts:
 
     def _default_init(self, role: Role) -> str:
         architecture = variants.find(self.config, 'architecture')
-        stands_alone = role.endswith('_only')
-        if 'residual' in architecture.unused_fields and not stands_alone:
+        is_decoder_only = role.endswith('_only')
+        if 'residual' in architecture.unused_fields and not is_decoder_only:
             return 'xavier'
         field = self.config.deciding_field('residual', role)
         return variants.find(self.config, field).default_init
@@ -238,7 +238,7 @@ class Parts:
         return MultiHeadAttention(
             sizes=sizes,
             core_attention=core_attention,
-            # A separate object: sharing the stack's module would share its weights.
+            # A separate module, because sharing the stack's would share its weights.
             positions=self._make('positions', role, sizes=sizes),
             dense=self.dense(role),
             head_dropout=self._head_dropout(),
@@ -332,7 +332,7 @@ def _check_shared(
         )
 
 
-def _check_turns(role: Role, num_layers: int, period: int) -> None:
+def _check_period(role: Role, num_layers: int, period: int) -> None:
     if num_layers % period:
         stack, _, _ = role.partition('_')
         raise ValueError(

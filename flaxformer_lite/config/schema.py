@@ -79,7 +79,7 @@ def checked(
     if value is None and type(None) in kinds:
         return None
     with validation.naming(name):
-        # Refuses None, if the field needs a component.
+        # Raises for None if the field requires a component.
         return Component.of(value, folder)  # pyright: ignore[reportArgumentType]
 
 

@@ -44,8 +44,8 @@ class Dataclass(Protocol):
 # A component's text; in Python also its class, an object of it, or a `Component`.
 Spec = str | type | Dataclass
 
-# The packages of this project.
-OURS = (
+# Top-level packages of this project.
+OWN_PACKAGES = (
     'flaxformer_lite',
     'experiments',
     'parallel_grammar',
@@ -55,7 +55,7 @@ OURS = (
 # Exceptions that Python raises for text it can't parse. Deeply nested text raises one
 # of the last two, depending on the Python version.
 _UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
-_OF_FLAX = ('parent', 'name')  # attributes that Flax adds to every module
+_FLAX_ATTRIBUTES = ('parent', 'name')  # attributes that Flax adds to every module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Folder:
     Attributes:
       base: Name of the class in `<package>/base.py` from which components derive.
       lists: Whether a spec may be a list in brackets.
-      may_be_empty: Whether '' and '[]' name no component.
+      may_be_empty: Whether '' and '[]' are valid specs, for a field that is optional.
       group: Group of the entry points by which installed packages add components.
         Defaults to `package`; '' allows no entry points.
     """
@@ -149,13 +149,14 @@ class Folder:
 class Component:
     """A class and its arguments, or a list of components.
 
-    Components are equal if they name the same. The class is imported at its first use.
+    Components are equal if they have the same name and arguments, even if their specs
+    are formatted differently. The class is imported at its first use.
 
     Attributes:
       text: The spec, which `config.json` stores.
       name: The file or entry point, or the path of the class; '' for a list.
       listed: The components of a list in brackets, else None.
-      given: The class, if it is known without its name.
+      given: The class, if it is given directly instead of by its name.
 
     Examples:
       >>> component = Component.of('local(window=64)')
@@ -183,7 +184,7 @@ class Component:
         if isinstance(spec, str):
             found = _parse(spec)
         elif not isinstance(spec, Component):
-            found = _of_python(spec)
+            found = _from_class(spec)
         assert isinstance(found, Component)
         if folder is None or found.folder is folder:
             return found
@@ -233,7 +234,11 @@ class Component:
         signature = inspect.signature(self.cls)
         found = {name: p.annotation for name, p in signature.parameters.items()}
         if 'parent' in found:
-            found = {name: kind for name, kind in found.items() if name not in _OF_FLAX}
+            found = {
+                name: kind
+                for name, kind in found.items()
+                if name not in _FLAX_ATTRIBUTES
+            }
         return found
 
     def accepted(self, **given: Any) -> dict[str, Any]:
@@ -250,7 +255,7 @@ class Component:
         """
         self._check_single()
         arguments = {**self.arguments, **arguments}
-        text = _text_of(self.name, arguments)
+        text = _format_spec(self.name, arguments)
         return dataclasses.replace(self, text=text, arguments=arguments)
 
     def check(self, given: Collection[str] = ()) -> None:
@@ -269,13 +274,13 @@ class Component:
                 )
             validation.check(argument, takes[argument], value)
         defaults = inspect.signature(self.cls).parameters
-        needed = [x for x in takes if defaults[x].default is inspect.Parameter.empty]
-        missing = [x for x in needed if x not in self.arguments]
+        required = [x for x in takes if defaults[x].default is inspect.Parameter.empty]
+        missing = [x for x in required if x not in self.arguments]
         if missing:
             pattern = rf'`({re.escape(self.name)}\(.+?\))`'
             example = re.search(pattern, self.cls.__doc__ or '')
-            such = f', such as {example[1]}' if example else ''
-            raise ValueError(f'{self.name} needs {", ".join(missing)}{such}')
+            example_text = f', such as {example[1]}' if example else ''
+            raise ValueError(f'{self.name} needs {", ".join(missing)}{example_text}')
 
     def make(self, **given: Any) -> Any:
         """Builds the object.
@@ -296,9 +301,9 @@ def _parse(text: str) -> Component:
             node = ast.parse(text.strip(), mode='eval').body
         if isinstance(node, ast.List):
             return Component(
-                text, listed=tuple(_of_node(ast.unparse(x), x) for x in node.elts)
+                text, listed=tuple(_from_node(ast.unparse(x), x) for x in node.elts)
             )
-        return _of_node(text, node)
+        return _from_node(text, node)
     except _UNREADABLE:
         raise ValueError(
             f'{quote(text)} is not a spec: write name, name(argument=value, …) or '
@@ -306,7 +311,7 @@ def _parse(text: str) -> Component:
         ) from None
 
 
-def _of_node(text: str, node: ast.expr) -> Component:
+def _from_node(text: str, node: ast.expr) -> Component:
     arguments = {}
     if isinstance(node, ast.Call):
         arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords if k.arg}
@@ -319,7 +324,7 @@ def _of_node(text: str, node: ast.expr) -> Component:
     return Component(text, name, arguments)
 
 
-def _of_python(spec: type | Dataclass) -> Component:
+def _from_class(spec: type | Dataclass) -> Component:
     if not isinstance(spec, type | Dataclass):
         raise ValueError(
             f'{quote(spec)} is not a spec: give a text, such as '
@@ -330,13 +335,17 @@ def _of_python(spec: type | Dataclass) -> Component:
     if not isinstance(spec, type):
         for field in dataclasses.fields(spec):
             value = getattr(spec, field.name, field.default)
-            if field.init and field.name not in _OF_FLAX and value != field.default:
+            if (
+                field.init
+                and field.name not in _FLAX_ATTRIBUTES
+                and value != field.default
+            ):
                 arguments[field.name] = value
     name = f'{cls.__module__}.{cls.__qualname__}'
-    return Component(_text_of(name, arguments), name, arguments, given=cls)
+    return Component(_format_spec(name, arguments), name, arguments, given=cls)
 
 
-def _text_of(name: str, arguments: Mapping[str, Any]) -> str:
+def _format_spec(name: str, arguments: Mapping[str, Any]) -> str:
     given = ', '.join(f'{argument}={value!r}' for argument, value in arguments.items())
     return f'{name}({given})' if given else name
 
@@ -422,7 +431,7 @@ def load_entry_point(group: str, name: str) -> Any:
     try:
         return entry.load()
     except Exception as error:
-        if entry.value.startswith(OURS):
+        if entry.value.startswith(OWN_PACKAGES):
             raise
         what = f'{type(error).__name__}: {error}'.removesuffix(': ')
         source = f' of {entry.dist.name}' if entry.dist else ''

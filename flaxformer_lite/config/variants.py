@@ -18,8 +18,8 @@ PROCESSORS = Folder(
     'flaxformer_lite.decoding.processors', 'Processor', lists=True, may_be_empty=True
 )
 
-# Arguments that `build` passes to every class of a kind. Others are the user's.
-GIVEN = {
+# Arguments that `build` passes to every class of a kind. Specs set the others.
+BUILD_ARGS = {
     'attention': (),
     'positions': ('sizes',),
     'norm': (),
@@ -58,7 +58,9 @@ def arguments(kind: str, name: str) -> dict[str, Any]:
     takes = found.parameters
     if kind == 'architecture':
         return {argument: takes[argument] for argument in found.cls.own_arguments}
-    return {x: annotation for x, annotation in takes.items() if x not in GIVEN[kind]}
+    return {
+        x: annotation for x, annotation in takes.items() if x not in BUILD_ARGS[kind]
+    }
 
 
 def of_layers(config: ModelConfig) -> list[ModelConfig]:
@@ -123,8 +125,8 @@ def _used_fields(config: ModelConfig) -> set[str]:
         if 'residual' not in unused:
             residual = find(config, config.deciding_field('residual', role))
             # The norm of embeddings is used with any residual connection.
-            used_anyway = {'norm'} if config.norm_embeddings else set()
-            unused |= set(residual.unused_fields) - used_anyway
+            still_used = {'norm'} if config.norm_embeddings else set()
+            unused |= set(residual.unused_fields) - still_used
         for name in {_without_section(field) for field in schema.fields()} - unused:
             used.update(config.fields_of(name, role))
     return used - set(architecture.unused_fields)

@@ -34,8 +34,7 @@ def filter_logits(
     if top_p < 1:
         sorted_BV = jnp.take_along_axis(logits_BV, order_BV, -1)
         p_BV = jax.nn.softmax(jnp.where(keep_BV, sorted_BV, -jnp.inf), -1)
-        # A token is kept if the mass before it is below p, so the most likely always
-        # is.
+        # Keep tokens whose preceding mass is below p: always the most likely one.
         mass_before_BV = jnp.cumsum(p_BV, -1) - p_BV
         keep_BV &= mass_before_BV < top_p
     keep_BV = jnp.put_along_axis(keep_BV, order_BV, keep_BV, -1, inplace=False)

@@ -40,7 +40,8 @@ class DecodeInputs(NamedTuple):
         padding rows. At its limit, a sentence gets the end token.
       length: Static maximum length of all results.
 
-      keys_B: PRNG key per row, for strategies that sample.
+      keys_B: PRNG key per row, for strategies that sample. One key per row, so that
+        samples don't depend on the other rows of a batch.
     """
 
     decode_step: Callable[[jax.Array, Any, BeamState], tuple[jax.Array, Any]]
@@ -115,7 +116,8 @@ class Search:
       choose: Returns M ≥ N candidates, as `Strategy.choose`.
       length_penalty: Length → divisor of a result's log-probability.
       beams: N, hypotheses per sentence over all groups.
-      n_best: Number of results per sentence that must be final.
+      n_best: Number of results per sentence that must be final. The search of a
+        sentence stops when no live hypothesis can displace one of them.
     """
 
     inputs: DecodeInputs
@@ -184,7 +186,7 @@ class Search:
         inputs = self.inputs
         batch = len(inputs.max_len_B)
         shape = batch, self.beams
-        nothing = DecodeResult(
+        empty = DecodeResult(
             tokens_BNL=jnp.full((*shape, inputs.length), inputs.padding, jnp.int32),
             scores_BN=jnp.full(shape, -jnp.inf),
             exists_BN=jnp.zeros(shape, bool),
@@ -192,9 +194,9 @@ class Search:
         # All hypotheses start equal, so only the first of each group exists.
         first_ones = slice(0, None, self._width) if self.groups > 1 else 0
         live = DecodeResult(
-            tokens_BNL=nothing.tokens_BNL,
-            scores_BN=nothing.scores_BN.at[:, first_ones].set(0.0),
-            exists_BN=nothing.exists_BN.at[:, first_ones].set(True),
+            tokens_BNL=empty.tokens_BNL,
+            scores_BN=empty.scores_BN.at[:, first_ones].set(0.0),
+            exists_BN=empty.exists_BN.at[:, first_ones].set(True),
         )
         beam = BeamState(
             step=jnp.int32(0),
@@ -207,7 +209,7 @@ class Search:
             max_len_B=jnp.minimum(inputs.max_len_B, inputs.length),
             keys_B=inputs.keys_B,
             live=live,
-            finished=nothing,
+            finished=empty,
             model=inputs.state,
         )
 
@@ -277,8 +279,8 @@ class Search:
         ).where(ended_BM & unfinished_B1)
         results = concatenate(self._by_group(state.finished), self._by_group(results))
         finished = best(self._width, results)
-        going_on = self._by_group(candidates.where(~ended_BM))
-        live, kept_BN = first(self._width, going_on)
+        continuing = self._by_group(candidates.where(~ended_BM))
+        live, kept_BN = first(self._width, continuing)
 
         parent_BN = jnp.take_along_axis(self._by_group(parent_BM), kept_BN, 1)
         return state._replace(

@@ -23,8 +23,9 @@ class _Blocks(NamedTuple):
     """Layout of an array X C D of tokens, in which each block X belongs to one expert.
 
     Attributes:
-      one_each: Whether block e belongs to expert e. Otherwise, a routed batch assigns
-        consecutive blocks to an expert, as many as its tokens fill.
+      one_each: Whether block e belongs to expert e, which needs no indices of experts.
+        Otherwise, a routed batch assigns consecutive blocks to an expert, as many as
+        its tokens fill.
     """
 
     number: int
@@ -116,7 +117,7 @@ class MixtureOfExperts(FeedForward):
         y_XCD = self._run_experts(x_XCD, expert_X)
         y_ND = _combine(y_XCD, weight_KN, to_KN, at_KN)
         if trains and not self.is_initializing():
-            self._report_balance(p_NE, expert_KN, slot_KN, valid_N, capacity)
+            self._sow_balance(p_NE, expert_KN, slot_KN, valid_N, capacity)
         return y_ND.reshape(x_BTD.shape)
 
     def slots_per_expert(self, tokens: int, trains: bool) -> int:
@@ -176,7 +177,7 @@ class MixtureOfExperts(FeedForward):
         with unobserved():
             return experts(place(x_XCD, axes))
 
-    def _report_balance(self, p_NE, expert_KN, slot_KN, valid_N, capacity):
+    def _sow_balance(self, p_NE, expert_KN, slot_KN, valid_N, capacity):
         choices_E = _one_hot(expert_KN, self.experts).sum(0)
         choices = jnp.maximum(choices_E.sum(), 1)
         share_E = choices_E / choices

@@ -20,9 +20,9 @@ Names are paths such as 'decoder/layer_1/self_attention/z'. A layer of a stack h
 
 `encoder/embed` and `decoder/embed` are the inputs of the stacks, `…/ln_final` their
 outputs (BTD), and `logits` are the model's (BTV). Modules name them with `taps.tap`.
-Components lack what they don't compute: `blockwise` and `flash` have no scores and no
-pattern, a mixture no mlp_pre and mlp_post, and the parallel block no stream between its
-sublayers. A recurrent model has only `logits`.
+Components lack activations that they don't compute. `blockwise` and `flash` have no
+scores and no pattern, and a mixture has no mlp_pre and mlp_post. The parallel block has
+no stream between its sublayers. A recurrent model has only `logits`.
 """
 
 from flaxformer_lite.interventions.actions import add as add

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from flaxformer_lite.interventions.names import Where
 
 
-class _Chosen(NamedTuple):
+class _Selection(NamedTuple):
     """The heads, tokens and steps to change, int32 vectors; None for all."""
 
     heads: jax.Array | None
@@ -18,7 +18,7 @@ class _Chosen(NamedTuple):
     steps: jax.Array | None
 
     @classmethod
-    def of(cls, heads, tokens, steps) -> '_Chosen':
+    def of(cls, heads, tokens, steps) -> '_Selection':
         vectors = dict(heads=heads, tokens=tokens, steps=steps)
         return cls(*(_vector(name, numbers) for name, numbers in vectors.items()))
 
@@ -30,17 +30,22 @@ class _Chosen(NamedTuple):
                 raise ValueError(f'heads: {where.name} has none. Leave heads out.')
             number_H = jnp.arange(value.shape[axes.index('H')])
             _check_below(len(number_H), self.heads, where.name)
-            chosen &= _along(jnp.isin(number_H, self.heads), 'H', axes)
+            chosen &= _expand_axes(jnp.isin(number_H, self.heads), 'H', axes)
         if self.tokens is not None:
             if where.positions_BT is None:
                 raise ValueError(
-                    f'tokens: {where.name} has no positions. Leave it out.'
+                    f'tokens: {where.name} has no positions. Leave tokens out.'
                 )
-            chosen &= _along(jnp.isin(where.positions_BT, self.tokens), 'BT', axes)
+            chosen &= _expand_axes(
+                jnp.isin(where.positions_BT, self.tokens), 'BT', axes
+            )
         if self.steps is not None:
             if where.step_BT is None:
-                raise ValueError(f'steps: {where.name} is of the source. Leave it out.')
-            chosen &= _along(jnp.isin(where.step_BT, self.steps), 'BT', axes)
+                raise ValueError(
+                    f'steps: {where.name} is an activation of the encoder, which runs '
+                    'once. Leave steps out.'
+                )
+            chosen &= _expand_axes(jnp.isin(where.step_BT, self.steps), 'BT', axes)
         return jnp.where(chosen, new.astype(value.dtype), value)
 
 
@@ -66,7 +71,7 @@ def _check_below(number: int, heads: jax.Array, activation: str) -> None:
         )
 
 
-def _along(x: jax.Array, own: str, axes: str) -> jax.Array:
+def _expand_axes(x: jax.Array, own: str, axes: str) -> jax.Array:
     """Inserts axes of size 1, so that x with the axes `own` broadcasts to `axes`."""
     missing = [i for i, axis in enumerate(axes) if axis not in own]
     return jnp.expand_dims(x, missing)
@@ -85,19 +90,21 @@ def set_to(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> 
         and in `generate`, where values are unknown.
     """
     return jax.tree_util.Partial(
-        _set_to, jnp.asarray(x), _Chosen.of(heads, tokens, steps)
+        _replace_with, jnp.asarray(x), _Selection.of(heads, tokens, steps)
     )
 
 
 def add(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> Any:
     """Returns an intervention that adds `x`, such as a steering vector, as `set_to`."""
-    return jax.tree_util.Partial(_add, jnp.asarray(x), _Chosen.of(heads, tokens, steps))
+    return jax.tree_util.Partial(
+        _add, jnp.asarray(x), _Selection.of(heads, tokens, steps)
+    )
 
 
 def scale(x: Any, heads: Any = None, tokens: Any = None, steps: Any = None) -> Any:
     """Returns an intervention that multiplies by `x`, with arguments as `set_to`."""
     return jax.tree_util.Partial(
-        _scale, jnp.asarray(x), _Chosen.of(heads, tokens, steps)
+        _scale, jnp.asarray(x), _Selection.of(heads, tokens, steps)
     )
 
 
@@ -131,32 +138,32 @@ def from_record(
       other: A `Record` of the same number of rows, or of one row.
       heads, tokens, steps: As in `set_to`.
     """
-    chosen = _Chosen.of(heads, tokens, steps)
+    chosen = _Selection.of(heads, tokens, steps)
     return jax.tree_util.Partial(_from_record, dict(other.values), chosen)
 
 
-def _set_to(x, chosen, value, where):
-    new, exists = _like(x, value, where)
+def _replace_with(x, chosen, value, where):
+    new, exists = _broadcast_like(x, value, where)
     return jnp.where(exists, chosen.put(new, value, where), value)
 
 
 def _add(x, chosen, value, where):
-    new, exists = _like(x, value, where)
+    new, exists = _broadcast_like(x, value, where)
     return jnp.where(exists, chosen.put(value + new, value, where), value)
 
 
 def _scale(x, chosen, value, where):
-    new, exists = _like(x, value, where)
+    new, exists = _broadcast_like(x, value, where)
     return jnp.where(exists, chosen.put(value * new, value, where), value)
 
 
 def _from_record(values, chosen, value, where):
     if where.name not in values:
         raise ValueError(f'from_record: {where.name} was not recorded. Record it.')
-    return _set_to(values[where.name], chosen, value, where)
+    return _replace_with(values[where.name], chosen, value, where)
 
 
-def _like(x, value, where):
+def _broadcast_like(x, value, where):
     """Returns x in the shape of `value`, and where it exists, broadcastable."""
     if x.ndim < value.ndim:
         if x.shape != value.shape[value.ndim - x.ndim :]:
@@ -168,9 +175,9 @@ def _like(x, value, where):
     tokens = x.shape[axis]
     if tokens != value.shape[axis] or _is_step(where):
         x = jnp.broadcast_to(x, (len(value), *x.shape[1:]))
-        index = _along(jnp.minimum(where.index_BT, tokens - 1), 'BT', where.axes)
+        index = _expand_axes(jnp.minimum(where.index_BT, tokens - 1), 'BT', where.axes)
         x = jnp.take_along_axis(x, index, axis)
-    exists = _along(where.index_BT < tokens, 'BT', where.axes)
+    exists = _expand_axes(where.index_BT < tokens, 'BT', where.axes)
     return _broadcast(x, value, where), exists
 
 

@@ -46,15 +46,14 @@ def intervene(
       ValueError: A value isn't a function, or a model was called in the context, and a
         name matched no activation.
     """
-    check_functions(interventions)
-    intervened = Intervened(interventions, row_B)
+    intervened = InterventionObserver(interventions, row_B)
     with observed_by(intervened):
         yield
     intervened.check()
 
 
 @dataclasses.dataclass(eq=False)
-class Intervened:
+class InterventionObserver:
     """Observer that applies interventions, and finds names without an activation.
 
     Attributes:
@@ -65,6 +64,9 @@ class Intervened:
     interventions: Interventions
     row_B: jax.Array | None = None
     seen: dict[str, None] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        check_functions(self.interventions)
 
     def wants(self, name: str) -> bool:
         self.seen[name] = None

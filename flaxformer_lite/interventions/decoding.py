@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from flaxformer_lite.interventions.context import Intervened
+from flaxformer_lite.interventions.context import InterventionObserver
 from flaxformer_lite.interventions.names import Interventions
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.taps import observed_by
@@ -39,13 +39,13 @@ def decode_functions(
       model: Has separate layers.
       row_B: Index of each row in the batch.
     """
-    prefill = Intervened(interventions, row_B)
+    prefill = InterventionObserver(interventions, row_B)
     with observed_by(prefill):
         state = model.apply(variables, source_BS, method='prefill')
 
     def decode_step(token_BN, state, beam):
-        # Names may be those of the prefill alone.
-        step = Intervened(interventions, state.row_B, prefill.seen)
+        # Some names occur only in the prefill.
+        step = InterventionObserver(interventions, state.row_B, prefill.seen)
         with observed_by(step):
             logits_BNV, new = model.apply(
                 variables, token_BN, state.inner, beam, method='decode_step'

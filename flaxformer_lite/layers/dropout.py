@@ -61,12 +61,12 @@ class LayerDrop(Checked, nn.Module):
     rate: Rate = 0.0
 
     def __call__(self, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:
-        keep = self.keep()
-        if keep is None:
+        mask = self.mask()
+        if mask is None:
             return y_BTD
-        return jnp.where(keep, y_BTD, x_BTD)
+        return jnp.where(mask, y_BTD, x_BTD)
 
-    def keep(self, *layers: int) -> jax.Array | None:
+    def mask(self, *layers: int) -> jax.Array | None:
         """Returns which layers to keep, bool (*layers, 1, 1, 1), or None for all.
 
         Without arguments it decides for one layer; the result has no layer axis.

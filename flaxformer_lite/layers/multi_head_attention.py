@@ -10,7 +10,7 @@ from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.shapes import fold_groups, unfold_groups
 from flaxformer_lite.sizes import Sizes
-from flaxformer_lite.taps import is_wanted, tap
+from flaxformer_lite.taps import is_tapped, tap
 
 
 class MultiHeadAttention(nn.Module):
@@ -20,13 +20,13 @@ class MultiHeadAttention(nn.Module):
     values, in cross-attention once per sentence.
 
     Attributes:
-      sizes: d_model, num_heads, num_kv_heads, d_k and d_v apply. Fewer key-value heads
-        give grouped-query attention (Ainslie et al. 2023); one gives multi-query
-        attention (Shazeer 2019).
+      sizes: The sizes d_model, num_heads, num_kv_heads, d_k and d_v. Fewer key-value
+        heads give grouped-query attention (Ainslie et al. 2023). A single one gives
+        multi-query attention (Shazeer 2019).
       core_attention: A module of `attention/`.
       positions: A module of `positions/`.
-      dense: Template of the matrices; its dtype is also that of stored keys and values.
-      head_dropout: Drops whole heads, before the output projection.
+      dense: Template of the matrices. Its dtype is also that of cached keys and values.
+      head_dropout: Dropout of whole heads, before the output projection.
       projections: False omits all four matrices and slices the input into heads.
       bias: Whether matrices have biases.
     """
@@ -114,7 +114,7 @@ class MultiHeadAttention(nn.Module):
 
     def _project_heads(self, z_BTHU):
         y_BTD = self.out_proj(z_BTHU)
-        if not is_wanted(self, 'result'):
+        if not is_tapped(self, 'result'):
             return y_BTD
         # An adapter's matrices add to the kernel.
         params = self.out_proj.merge(self.out_proj.variables['params'])

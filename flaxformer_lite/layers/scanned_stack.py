@@ -17,7 +17,7 @@ from flaxformer_lite.sharding import place
 from flaxformer_lite.taps import is_observed
 
 # Per-layer collections and their layer axis.
-_OF_A_LAYER: dict[Any, Any] = {
+_VARIABLE_AXES: dict[Any, Any] = {
     'params': 0,
     'batch_stats': 0,
     'losses': 0,
@@ -25,17 +25,17 @@ _OF_A_LAYER: dict[Any, Any] = {
 }
 
 
-class _Turn(nn.Module):
+class _Period(nn.Module):
     blocks: tuple[Block, ...]
 
     def setup(self):
         self.layer = [block.copy(name=None) for block in self.blocks]
 
 
-def _layers(turn: nn.Module) -> list[Any]:
-    if isinstance(turn, _Turn):
-        return turn.layer
-    return [turn]
+def _layers(period: nn.Module) -> list[Any]:
+    if isinstance(period, _Period):
+        return period.layer
+    return [period]
 
 
 class ScannedStack(Stack):
@@ -46,22 +46,22 @@ class ScannedStack(Stack):
     1, after the batch.
     """
 
-    in_a_loop: ClassVar[bool] = True
+    is_scanned: ClassVar[bool] = True
 
     def setup(self):
-        self.layers = self._turn()
+        self.layers = self._make_period()
         self.layer_drop = LayerDrop(self.layer_drop_rate)
         self.initial = self.block.residual.copy(name=None)
         self.final = self._final()
 
     @nn.nowrap
-    def _turn(self) -> nn.Module:
+    def _make_period(self) -> nn.Module:
         if len(self.blocks) == 1:
             return self.block.copy(name=None)
-        return _Turn(tuple(block.copy(parent=None) for block in self.blocks))
+        return _Period(tuple(block.copy(parent=None) for block in self.blocks))
 
     @property
-    def num_turns(self) -> int:
+    def num_periods(self) -> int:
         return self.num_layers // len(self.blocks)
 
     def cross_kv(self, encoded_BSD, source):
@@ -71,40 +71,40 @@ class ScannedStack(Stack):
             each = tuple(jnp.stack(encoded_BSD[i::period]) for i in range(period))
             axis = 0
 
-        def project(turn, each, positions_BS):
+        def project(period, each, positions_BS):
             return tuple(
                 layer.project_source(x_BSD, positions_BS)
-                for layer, x_BSD in zip(_layers(turn), each, strict=True)
+                for layer, x_BSD in zip(_layers(period), each, strict=True)
             )
 
-        return self._map_turns(project, axis)(self.layers, each, source.positions_BT)
+        return self._map_periods(project, axis)(self.layers, each, source.positions_BT)
 
     def init_cache(self, prefix, valid_BS):
-        def init_cache(turn, prefix, valid_BS):
+        def init_cache(period, prefix, valid_BS):
             return tuple(
                 layer.init_cache(kept, valid_BS)
-                for layer, kept in zip(_layers(turn), prefix, strict=True)
+                for layer, kept in zip(_layers(period), prefix, strict=True)
             )
 
-        caches = self._map_turns(init_cache, 1)(self.layers, prefix, valid_BS)
+        caches = self._map_periods(init_cache, 1)(self.layers, prefix, valid_BS)
         return tuple(map(LayersCache, caches))
 
     def _keep_layers(self, x_BTD, positions_BT):
-        def project(turn, x_BTD, positions_BT):
-            return tuple(layer.keep(x_BTD, positions_BT) for layer in _layers(turn))
+        def project(period, x_BTD, positions_BT):
+            return tuple(layer.keep(x_BTD, positions_BT) for layer in _layers(period))
 
-        return self._map_turns(project, None)(self.layers, x_BTD, positions_BT)
+        return self._map_periods(project, None)(self.layers, x_BTD, positions_BT)
 
     @nn.nowrap
-    def _map_turns(self, function: Callable, axis: int | None) -> Callable:
+    def _map_periods(self, function: Callable, axis: int | None) -> Callable:
         """Maps `function(turn, x, y)` over all iterations; results have them in axis 1.
 
         `axis` is that of the iterations in x, or None to pass the same x.
         """
         in_axes: Any = (axis, None)
-        variable_axes = dict(_OF_A_LAYER)
+        variable_axes = dict(_VARIABLE_AXES)
         if self.shared:
-            function = self._read_shared_turn(function)
+            function = self._read_shared_period(function)
             variable_axes['params'] = None
         return nn.vmap(
             function,
@@ -114,23 +114,23 @@ class ScannedStack(Stack):
             split_rngs={'params': not self.shared, 'dropout': True},
             in_axes=in_axes,
             out_axes=1,
-            axis_size=self.num_turns,
+            axis_size=self.num_periods,
         )
 
     @nn.nowrap
-    def _read_shared_turn(self, function: Callable) -> Callable:
+    def _read_shared_period(self, function: Callable) -> Callable:
         """Makes a function of one iteration read the parameters shared by all.
 
         They are stored with an iteration axis of length 1, as in other stacks.
         """
 
-        def alone(params):
+        def unstacked(params):
             return jax.tree.map(lambda x: x[0], params)
 
         def stacked(params):
             return jax.tree.map(lambda x: x[None], params)
 
-        return self._with_parameters(function, alone, stacked)
+        return self._with_parameters(function, unstacked, stacked)
 
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam, outputs):
         if is_observed():
@@ -140,11 +140,11 @@ class ScannedStack(Stack):
             )
         run_layer = self._run_layer(trains=caches is None)
 
-        def step(turn, carry, first, encoder_kv, caches, keep, context, beam):
+        def step(period, carry, first, encoder_kv, caches, keep, context, beam):
             x_BTD, published, earlier = carry
             new_caches = []
             streams = []
-            for i, layer in enumerate(_layers(turn)):
+            for i, layer in enumerate(_layers(period)):
                 earlier = published
                 y_BTD, cache, published = run_layer(
                     layer,
@@ -165,9 +165,9 @@ class ScannedStack(Stack):
             return (x_BTD, published, earlier), (tuple(new_caches), kept)
 
         in_axes: Any = (0, 1, 1, 0, nn.broadcast, nn.broadcast)
-        variable_axes = dict(_OF_A_LAYER)
+        variable_axes = dict(_VARIABLE_AXES)
         if self.shared:
-            step = self._read_shared_turn(step)
+            step = self._read_shared_period(step)
             del variable_axes['params']
         scan = nn.scan(
             step,
@@ -176,13 +176,13 @@ class ScannedStack(Stack):
             split_rngs={'params': not self.shared, 'dropout': True},
             in_axes=in_axes,
             out_axes=1,
-            length=self.num_turns,
+            length=self.num_periods,
         )
         old = None if caches is None else tuple(cache.caches for cache in caches)
-        keep = self.layer_drop.keep(self.num_layers)
+        keep = self.layer_drop.mask(self.num_layers)
         if keep is not None:
-            keep = keep.reshape(self.num_turns, -1, *keep.shape[1:])
-        # The number of the first layer of each turn.
+            keep = keep.reshape(self.num_periods, -1, *keep.shape[1:])
+        # The index of the first layer of each period.
         first = jnp.arange(0, self.num_layers, len(self.blocks))
         others = encoder_kv, old, keep, context, beam
         published = self._initial_published(*x_BTD.shape[:2])
@@ -191,8 +191,8 @@ class ScannedStack(Stack):
         (y_BTD, _, earlier), (new, streams) = scan(self.layers, carry, first, *others)
         if outputs is not None:
             assert streams is not None
-            turns = range(self.num_turns)
-            each = (y[:, turn] for turn in turns for y in streams)
+            iterations = range(self.num_periods)
+            each = (y[:, i] for i in iterations for y in streams)
             outputs.streams += [x_BTD, *each]
             outputs.published |= earlier
         return y_BTD, new if caches is None else tuple(map(LayersCache, new))
@@ -256,20 +256,20 @@ def _stack(tree: Any, name: str, periods: Mapping[str, int]) -> Any:
         else:
             stacked[key] = _stack(value, key, periods)
     if layers:
-        stacked['layers'] = _stack_turns(layers, periods.get(name, 1))
+        stacked['layers'] = _stack_periods(layers, periods.get(name, 1))
     return stacked
 
 
-def _stack_turns(trees: Mapping[int, Any], period: int) -> Any:
-    turns = {}
+def _stack_periods(trees: Mapping[int, Any], period: int) -> Any:
+    iterations = {}
     for i in range(period):
         # In some collections, only some layers of a period have variables.
         same = [trees[layer] for layer in sorted(trees) if layer % period == i]
         if same:
-            turns[f'layer_{i}'] = jax.tree.map(lambda *x: jnp.stack(x), *same)
+            iterations[f'layer_{i}'] = jax.tree.map(lambda *x: jnp.stack(x), *same)
     if period == 1:
-        return turns['layer_0']
-    return turns
+        return iterations['layer_0']
+    return iterations
 
 
 def unstack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> Any:
@@ -290,7 +290,7 @@ def _unstack(tree: Any, name: str, periods: Mapping[str, int]) -> Any:
     separate = {}
     for key, value in tree.items():
         if key == 'layers':
-            for i, same in _by_place_in_turn(value).items():
+            for i, same in _by_period_position(value).items():
                 separate |= _unstack_axis(same, i, periods[name])
         else:
             separate[key] = _unstack(value, key, periods)
@@ -299,13 +299,13 @@ def _unstack(tree: Any, name: str, periods: Mapping[str, int]) -> Any:
 
 def _unstack_axis(tree: Any, first: int, period: int) -> dict[str, Any]:
     separate = {}
-    for turn in range(len(jax.tree.leaves(tree)[0])):
-        name = f'layer_{first + turn * period}'
-        separate[name] = jax.tree.map(operator.itemgetter(turn), tree)
+    for iteration in range(len(jax.tree.leaves(tree)[0])):
+        name = f'layer_{first + iteration * period}'
+        separate[name] = jax.tree.map(operator.itemgetter(iteration), tree)
     return separate
 
 
-def _by_place_in_turn(layers: Mapping[str, Any]) -> dict[int, Any]:
+def _by_period_position(layers: Mapping[str, Any]) -> dict[int, Any]:
     kinds = {key: key.rpartition('_') for key in layers}
     if all(kind == 'layer' and n.isdigit() for kind, _, n in kinds.values()):
         return {int(kinds[key][2]): tree for key, tree in layers.items()}
@@ -315,7 +315,7 @@ def _by_place_in_turn(layers: Mapping[str, Any]) -> dict[int, Any]:
 def periods_of(variables: Any) -> dict[str, int]:
     periods: dict[str, int] = {}
     for stack, layers in _find_stacked(variables, ''):
-        period = 1 + max(_by_place_in_turn(layers))
+        period = 1 + max(_by_period_position(layers))
         periods[stack] = max(periods.get(stack, 1), period)
     return periods
 

@@ -44,8 +44,8 @@ class Stack(Checked, nn.Module):
     """Stack of blocks with separate or shared parameters.
 
     Attributes:
-      blocks: Templates of the layers of one period. Layer i is a copy of template i mod
-        n.
+      blocks: Templates of the layers of one period. Layer i is a copy of template
+        i mod n, where n is the number of templates.
       positions: A module of `positions/`.
       embedding_norm: Norm of the sum of embeddings and positions.
       dropout: Dropout after `embedding_norm` (§5.4).
@@ -62,7 +62,7 @@ class Stack(Checked, nn.Module):
 
     # Inside `lax.scan`, XLA cannot undo rematerialization by common-subexpression
     # elimination.
-    in_a_loop: ClassVar[bool] = False
+    is_scanned: ClassVar[bool] = False
 
     blocks: tuple[Block, ...]
     num_layers: int
@@ -170,8 +170,8 @@ class Stack(Checked, nn.Module):
     def empty_cache(self, batch: int) -> tuple[CacheState, ...]:
         x_B0D = jnp.zeros((batch, 0, self.d_model))
         positions_B0 = jnp.zeros((batch, 0), jnp.int32)
-        nothing = self._keep_layers(x_B0D, positions_B0)
-        return self.init_cache(nothing, jnp.zeros((batch, 0), bool))
+        prefix = self._keep_layers(x_B0D, positions_B0)
+        return self.init_cache(prefix, jnp.zeros((batch, 0), bool))
 
     @_with_tied_params
     def _keep_layers(self, x_BTD, positions_BT):
@@ -240,8 +240,8 @@ class Stack(Checked, nn.Module):
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam, outputs):
         trains = caches is None
         run_layer = self._run_layer(trains)
-        is_plain = run_layer is _call and self._is_unobserved()
-        if is_plain and isinstance(x_BTD, Tracer):
+        can_share_trace = run_layer is _call and self._is_unobserved()
+        if can_share_trace and isinstance(x_BTD, Tracer):
             run_layer = _cache_traces()
         new_caches = []
         published = earlier = {}
@@ -281,15 +281,15 @@ class Stack(Checked, nn.Module):
         policy = None
         if self.remat != BLOCKS:
             policy = getattr(jax.checkpoint_policies, self.remat)
-        return nn.remat(_call, policy=policy, prevent_cse=not self.in_a_loop)
+        return nn.remat(_call, policy=policy, prevent_cse=not self.is_scanned)
 
     @nn.nowrap
     def _is_unobserved(self) -> bool:
         """Returns True if layers can share a trace: no state, RNG or observer."""
         scope = self.scope
         assert scope is not None
-        gives_results_alone = not scope.mutable and not scope.rngs
-        return gives_results_alone and not trace_keys()
+        is_pure = not scope.mutable and not scope.rngs
+        return is_pure and not trace_keys()
 
     def _with_bias(self, context: AttentionContext) -> AttentionContext:
         keys_BS = context.key_positions_BS
@@ -328,7 +328,7 @@ class EntityEncoder(nn.Module):
 
 def _call(layer, scope, x_BTD, context, *arguments):
     """Returns the layer's output, its cache, and what it and earlier layers publish."""
-    # Here rather than in blocks: a block could omit it and count padding.
+    # The stack, not its blocks, masks padding, because a user's block might forget it.
     with padding_known(context.valid_BT), running_layer(scope) as published:
         x_BTD = tap(layer, 'resid_pre', x_BTD)
         y_BTD, cache = layer(x_BTD, context, *arguments)

@@ -28,7 +28,8 @@ class Loss(FrozenDataclass):
     for a different forward pass. Annotated attributes are arguments.
 
     Attributes:
-      arrays: Attributes that hold arrays or other losses: its children as a pytree.
+      arrays: Names of attributes that contain arrays or other losses. They are the
+        loss's children as a pytree; all other attributes are static.
       passes: P, number of forward passes per batch, each with its own dropout. If P >
         1, `token_losses` and `token_metrics` receive the logits of all passes, BTPV.
     """
@@ -91,7 +92,7 @@ class Loss(FrozenDataclass):
             padding = model.special_tokens.padding
             total = jnp.zeros(())
             for steps, hidden_BTD in enumerate(later, 1):
-                shifted = _later(targets, batch, steps, padding)
+                shifted = _shift_labels(targets, batch, steps, padding)
                 total += self._sums(model, hidden_BTD, output, shifted).loss
             others = {**sums.others, 'later_tokens': total}
             sums = sums.replace(loss=sums.loss + total, others=others)
@@ -148,7 +149,7 @@ class Loss(FrozenDataclass):
         return Formula(sums, sums_and_gradient)
 
 
-def _later(
+def _shift_labels(
     targets: tuple[jax.Array, ...], batch: Batch, steps: int, padding: int
 ) -> tuple[jax.Array, ...]:
     """Returns the targets of later tokens, the labels first.
@@ -213,11 +214,11 @@ class Sum(Loss):
 
     def token_metrics(self, logits_BTV, labels_BT, *more):
         found = {}
-        for place, loss in enumerate(self.losses, 1):
+        for index, loss in enumerate(self.losses, 1):
             if _needs_logits_alone(loss):
                 metrics = loss.token_metrics(logits_BTV, labels_BT)
                 metrics[_name(loss)] = loss.token_losses(logits_BTV, labels_BT)
-                found |= _numbered(metrics, place)
+                found |= _numbered(metrics, index)
         return found
 
     def __call__(self, model, variables, batch, key=None):
@@ -226,18 +227,18 @@ class Sum(Loss):
         if any(map(_needs_logits_alone, self.losses)):
             outputs.append(super().__call__(model, variables, batch, key))
             others |= outputs[0][0].others
-        for place, loss in enumerate(self.losses, 1):
+        for index, loss in enumerate(self.losses, 1):
             if not _needs_logits_alone(loss):
                 outputs.append(loss(model, variables, batch, key))
                 sums, _ = outputs[-1]
-                others |= _numbered({**sums.others, _name(loss): sums.loss}, place)
+                others |= _numbered({**sums.others, _name(loss): sums.loss}, index)
         first, written = outputs[0]
         total = sum(sums.loss for sums, _ in outputs)
         return first.replace(loss=total, others=_shortest_names(others)), written
 
 
-def _numbered(metrics: dict[str, jax.Array], place: int) -> dict[str, jax.Array]:
-    return {f'{name}_{place}': x for name, x in metrics.items()}
+def _numbered(metrics: dict[str, jax.Array], index: int) -> dict[str, jax.Array]:
+    return {f'{name}_{index}': x for name, x in metrics.items()}
 
 
 def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -252,8 +253,8 @@ def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 def _needs_logits_alone(loss: Loss) -> bool:
     kind = type(loss)
-    own_way = kind.__call__ is not Loss.__call__ or loss.passes > 1
-    return not own_way and kind.targets is Loss.targets
+    overrides_targets = kind.__call__ is not Loss.__call__ or loss.passes > 1
+    return not overrides_targets and kind.targets is Loss.targets
 
 
 def _name(loss: Loss) -> str:

@@ -56,8 +56,8 @@ class DecoderOnly(Model, kw_only=True):
         source_length = source.tokens_BT.shape[1]
         x_BSD = self.embed(self.source_VD, source.tokens_BT)
         x_BTD = self.embed(self.target_VD, inputs.tokens_BT)
-        # `tokens_BT` stays the target's, because tokens are read only through their
-        # vectors.
+        # Keeps the target's `tokens_BT`, because layers read source tokens only as
+        # embeddings.
         both = inputs._replace(
             segments_BT=jnp.concatenate([source.segments_BT, inputs.segments_BT], 1),
             positions_BT=jnp.concatenate([source.positions_BT, inputs.positions_BT], 1),

@@ -30,9 +30,10 @@ class EncoderDecoder(Model, kw_only=True):
         et al. 2025, "RedLLM").
       merged_attention: Whether decoder self-attention also covers the source (Zhang et
         al. 2025, "T5Gemma 2"). Requires `merged` decoder blocks.
-      reads: What each decoder layer reads: 'last', the encoder's output; 'same', the
-        output of the encoder layer of the same number (He et al. 2018); 'mixture', a
-        learned average over encoder layers and their input (Bapna et al. 2018).
+      reads: The input of cross-attention in each decoder layer. 'last' is the encoder's
+        output. 'same' is the output of the encoder layer of the same number (He et al.
+        2018). 'mixture' is a learned average over the encoder layers and their input
+        (Bapna et al. 2018).
 
     Raises:
       ValueError: `reads` is 'same' and the depths differ.

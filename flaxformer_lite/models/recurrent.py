@@ -235,7 +235,7 @@ def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
         split_rngs={'params': False, 'dropout': True},
         in_axes=1,
         out_axes=1,
-        # The check traces again, which only new parameters need.
+        # The check traces the cell a second time, so skip it if parameters exist.
         check_constancy_invariants=layer.is_mutable_collection('params'),
     )
     is_token_BT = segments_BT != 0

@@ -15,7 +15,8 @@ class Norm(Checked, nn.Module):
     Attributes:
       biased: Whether to add β.
       divides_in: Name of the method that divides its input by a statistic of each
-        token, or None.
+        token, or None. Logit attribution freezes this divisor to split a logit into
+        linear terms.
       centers: Whether that method first subtracts the mean over features.
     """
 

@@ -14,7 +14,7 @@ from flaxformer_lite.ops.matmul import matmul, sum_rows, weight_gradient
 from flaxformer_lite.ops.softmax_statistics import softmax_statistics
 from flaxformer_lite.shapes import split_into_blocks
 from flaxformer_lite.sharding import (
-    WHOLE,
+    REPLICATED,
     by_device,
     is_divided,
     row_axes,
@@ -27,7 +27,7 @@ CHUNK_ON_CPU = 512
 # Elsewhere, a chunk's products, 6 N V D operations, must hide reading and writing the
 # float32 V × D gradient, 8 V D bytes. Accelerators do 200 to 300 bfloat16 operations
 # per byte of memory traffic. N = 512 rows would wait for memory almost as long as they
-# compute; N = 4096 rows wait a tenth of that. With a vocabulary of 37,000, the logits
+# compute; N = 4096 rows wait a tenth as long. With a vocabulary of 37,000, the logits
 # of a chunk take 0.6 GB.
 CHUNK_ELSEWHERE = 4096
 # Accelerators multiply tiles. XLA would otherwise pad the operands of each product in a
@@ -100,7 +100,7 @@ def loss_of_logits(
     chosen = choose(
         functools.partial(reference, settings=settings),
         # `custom_vjp` requires nondifferentiable arguments to be passed by position.
-        lambda *arrays: _refuse_other_gradients(tuned(*arrays, settings)),
+        lambda *arrays: _restrict_gradients(tuned(*arrays, settings)),
     )
     return chosen(hidden_BTD, output, targets)
 
@@ -191,7 +191,9 @@ def _sum_over_devices(forward):
         return sums, (hidden_gradient_BTD, output_gradient)
 
     rows = rows_spec()
-    return by_device(of_device, (rows, WHOLE, rows), (WHOLE, (rows, WHOLE)))
+    return by_device(
+        of_device, (rows, REPLICATED, rows), (REPLICATED, (rows, REPLICATED))
+    )
 
 
 def _sum_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets):
@@ -274,7 +276,7 @@ def _backward(settings, gradients, cotangent):
 tuned.defvjp(_forward, _backward)
 
 
-def _refuse_other_gradients(sums: LossSums) -> LossSums:
+def _restrict_gradients(sums: LossSums) -> LossSums:
     """Makes gradients of sums that `_backward` ignores an error instead of 0."""
     others = {name: _without_gradient('others', x) for name, x in sums.others.items()}
     return sums.replace(nll=_without_gradient('nll', sums.nll), others=others)
@@ -285,14 +287,14 @@ def _without_gradient(field: str, x: jax.Array) -> jax.Array:
     return x
 
 
-def _refuse_gradient(field, residuals, cotangent):
+def _raise_for_gradient(field, residuals, cotangent):
     raise ValueError(
         f'LossSums.{field}: only loss has a gradient. Differentiate loss, which equals '
         'nll for the loss cross_entropy(label_smoothing=0.0).'
     )
 
 
-_without_gradient.defvjp(lambda field, x: (x, None), _refuse_gradient)
+_without_gradient.defvjp(lambda field, x: (x, None), _raise_for_gradient)
 
 
 def cross_entropy(smoothing: float, padding: int) -> Formula:

@@ -15,7 +15,8 @@ class Positions(Checked, nn.Module):
 
     Attributes:
       sizes: Sizes of the attention or stack that uses the positions.
-      adds_scores: Whether attention calls `scores` and `values`.
+      adds_scores: Whether attention calls `scores` and `values`. Attention that doesn't
+        compute scores, such as `flash`, rejects such positions.
       per_head: Whether each query head has its own parameters, as in `Attention`.
     """
 

@@ -66,7 +66,7 @@ def model_findings(model: Model, quick: bool = False) -> list[Finding]:
     found = models.examine(separate, variables, quick)
     results = models.findings(found, all_counts=not quick)
     if quick or broken(results):
-        return results  # other forms would fail as well
+        return results  # the other forms would fail too
     results.append(models.first_values(separate))
     rounded = forms.in_bfloat16(separate)
     results.append(_in_bfloat16(rounded, variables))
@@ -77,9 +77,11 @@ def model_findings(model: Model, quick: bool = False) -> list[Finding]:
             models.same('scanned layers give the same results', scanned, found)
         )
     if model.stacks():
-        again = models.examine(separate.with_remat(remat.BLOCKS), variables)
+        rematerialized = models.examine(separate.with_remat(remat.BLOCKS), variables)
         results.append(
-            models.same('rematerialization gives the same results', again, found)
+            models.same(
+                'rematerialization gives the same results', rematerialized, found
+            )
         )
     results.append(_on_devices(separate, variables))
     return results

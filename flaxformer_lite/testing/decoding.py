@@ -22,7 +22,7 @@ from flaxformer_lite.testing.parts import small_model
 from flaxformer_lite.training.batch import make_batch
 
 LENGTH = 7  # maximum target length, including the end token
-SHAPE = (3, 2, rows.VOCAB_SIZE)  # of the processors' logits
+SHAPE = (3, 2, rows.VOCAB_SIZE)  # shape of the processors' logits
 ROUNDING = 1e-4
 
 
@@ -44,8 +44,8 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
         padded_BS = make_batch(sources, sources)['source']
         numbers_B = jnp.arange(len(sources))
         found = decode(numbers_B, padded_BS)
-        alone = [decode(i[None], padded_BS[i][None]) for i in numbers_B]
-        found, alone = jax.device_get((found, alone))
+        single_results = [decode(i[None], padded_BS[i][None]) for i in numbers_B]
+        found, single_results = jax.device_get((found, single_results))
         expected = _teacher_forced(model, variables, found, sources)
         return [
             from_counterexamples('every sentence has a result', _without_result(found)),
@@ -56,9 +56,11 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
             from_differences(
                 'scores equal teacher forcing',
                 ROUNDING,
-                _misjudged(strategy, found, expected),
+                _wrong_scores(strategy, found, expected),
             ),
-            from_counterexamples('other rows have no effect', _changed(found, alone)),
+            from_counterexamples(
+                'other rows have no effect', _changed(found, single_results)
+            ),
         ]
 
 
@@ -66,7 +68,7 @@ def _teacher_forced(model, variables, found, sources) -> list[float]:
     results = list(_results(found))
     if not results:
         return []
-    targets = [_up_to_the_end(tokens) for _, _, tokens, _ in results]
+    targets = [_until_padding(tokens) for _, _, tokens, _ in results]
     batch = make_batch([sources[i] for i, *_ in results], targets)
     scored = jax.jit(functools.partial(log_probs, model))(variables, batch)
     return scored.log_p.sum(-1).tolist()
@@ -81,7 +83,7 @@ def _results(found: DecodeResult) -> Iterator[tuple[int, int, list[int], float]]
                 yield i, j, tokens_L.tolist(), float(score)
 
 
-def _up_to_the_end(tokens: list[int]) -> list[int]:
+def _until_padding(tokens: list[int]) -> list[int]:
     end = DEFAULT_TOKENS.eos
     if end not in tokens:
         return tokens
@@ -101,8 +103,8 @@ def _unfinished(found: DecodeResult) -> Iterator[str]:
         length = tokens.index(end) + 1 if end in tokens else len(tokens) + 1
         text = tokens[: length - 1]
         rest = tokens[length:]
-        goes_on = any(token != padding for token in rest)
-        if length > LENGTH or padding in text or goes_on:
+        has_tokens_after_end = any(token != padding for token in rest)
+        if length > LENGTH or padding in text or has_tokens_after_end:
             yield f'{tokens} (end token {end}, padding {padding})'
 
 
@@ -114,25 +116,25 @@ def _unordered(found: DecodeResult) -> Iterator[str]:
         before[i] = score
 
 
-def _misjudged(strategy, found, log_p) -> Iterator[tuple[float, str]]:
+def _wrong_scores(strategy, found, log_p) -> Iterator[tuple[float, str]]:
     for (_, _, tokens, score), expected in zip(_results(found), log_p, strict=True):
-        target = _up_to_the_end(tokens)
+        target = _until_padding(tokens)
         expected /= float(strategy.length_penalty(jnp.int32(len(target))))
         yield abs(score - expected), f'the score of {target} differs by {{}}'
 
 
-def _changed(found: DecodeResult, alone: list[DecodeResult]) -> Iterator[str]:
-    for i, own in enumerate(alone):
-        here = found.tokens_BNL[i].tolist()
+def _changed(found: DecodeResult, single_results: list[DecodeResult]) -> Iterator[str]:
+    for i, own in enumerate(single_results):
+        batched = found.tokens_BNL[i].tolist()
         there = own.tokens_BNL[0].tolist()
-        if here != there:
-            yield f'sentence {i}: {here[0]} in the batch, {there[0]} alone'
+        if batched != there:
+            yield f'sentence {i}: {batched[0]} in the batch, {there[0]} alone'
 
 
 def processor_findings(processor: Processor) -> list[Finding]:
     keys = jax.random.split(jax.random.key(0), 3)
     logits_BNV = jax.random.normal(keys[0], SHAPE)
-    first = 3  # not a special token
+    first = 3  # the first id that isn't a special token
     tokens = functools.partial(
         jax.random.randint, shape=(*SHAPE[:2], LENGTH), minval=first, maxval=SHAPE[2]
     )
@@ -145,23 +147,25 @@ def processor_findings(processor: Processor) -> list[Finding]:
 
     found = []
     other = []
-    turned = []
+    reversed_batches = []
     for step in range(LENGTH):
         is_past_L = jnp.arange(LENGTH) < step
         found.append(process(step, logits_BNV, tokens_BNL))
         noisy_BNL = jnp.where(is_past_L, tokens_BNL, others_BNL)
         other.append(process(step, logits_BNV, noisy_BNL))
         reverse = process(step, logits_BNV[::-1, ::-1], tokens_BNL[::-1, ::-1])
-        turned.append(reverse[::-1, ::-1])
-    of_later = _differing(found, other)
-    of_others = _differing(found, turned)
+        reversed_batches.append(reverse[::-1, ::-1])
+    later_effects = _differing(found, other)
+    of_others = _differing(found, reversed_batches)
     return [
         from_counterexamples(
             'logits keep their shape, in float32', _other_shape(found)
         ),
-        from_counterexamples('some token stays possible', _nothing_left(found)),
-        from_counterexamples('no probability exceeds 1', _above_one(found, logits_BNV)),
-        from_counterexamples('later tokens have no effect', of_later),
+        from_counterexamples('some token stays possible', _without_tokens(found)),
+        from_counterexamples(
+            'no probability exceeds 1', _above_probability_one(found, logits_BNV)
+        ),
+        from_counterexamples('later tokens have no effect', later_effects),
         from_counterexamples('other hypotheses have no effect', of_others),
     ]
 
@@ -172,14 +176,16 @@ def _other_shape(found: list[jax.Array]) -> Iterator[str]:
             yield f'{SHAPE} became {logits.dtype}{list(logits.shape)}'
 
 
-def _nothing_left(found: list[jax.Array]) -> Iterator[str]:
+def _without_tokens(found: list[jax.Array]) -> Iterator[str]:
     for step, logits_BNV in enumerate(found):
         is_number = ~jnp.isnan(logits_BNV).any() & (logits_BNV < jnp.inf).all()
         if not is_number or not jnp.isfinite(logits_BNV.max(-1)).all():
             yield f'no finite logit after {step} tokens'
 
 
-def _above_one(found: list[jax.Array], logits_BNV: jax.Array) -> Iterator[str]:
+def _above_probability_one(
+    found: list[jax.Array], logits_BNV: jax.Array
+) -> Iterator[str]:
     log_z_BN1 = jax.nn.logsumexp(logits_BNV, -1, keepdims=True)
     for step, processed_BNV in enumerate(found):
         if processed_BNV.shape == SHAPE:

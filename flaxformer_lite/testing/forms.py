@@ -17,7 +17,7 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import ROW_AXES, state_shardings
 from flaxformer_lite.testing import models, rows
 from flaxformer_lite.testing.finding import Finding, from_differences
-from flaxformer_lite.testing.models import Examined
+from flaxformer_lite.testing.models import ModelOutputs
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 ON_DEVICES = 'several devices train like one'
@@ -45,7 +45,7 @@ def in_bfloat16(model: Model) -> Model:
     return exchange(model, Dense, lambda dense: dense.clone(dtype=jnp.bfloat16))
 
 
-def examine_scanned(model: Model, variables: Any) -> Examined:
+def examine_scanned(model: Model, variables: Any) -> ModelOutputs:
     found = models.examine(model, stack_layers(variables, model.layer_periods))
     gradients = unstack_layers({'params': found.gradients}, model.layer_periods)
     return found._replace(gradients=gradients['params'])

@@ -33,8 +33,8 @@ def loss_findings(
     if model is None:
         model = small_model(architecture='decoder_only')
         variables = models.random_variables(model)
-    made = as_loss(loss, teacher=model, teacher_variables=variables)
-    run = _compile_loss(made, model, variables)
+    loss_fn = as_loss(loss, teacher=model, teacher_variables=variables)
+    run = _compile_loss(loss_fn, model, variables)
     pairs = [[pair] for pair in rows.PAIRS]
     whole = run(_pad_batch(pairs))
     each = [run(_pad_batch([pair])) for pair in pairs]
@@ -42,18 +42,18 @@ def loss_findings(
     finite = all((abs(x) < float('inf')).all() for x in jax.tree.leaves(whole))
     _, gradients = whole
     learns = any(x.any() for x in jax.tree.leaves(gradients))
-    costs_nothing = not any(x.any() for x in jax.tree.leaves(run(_pad_batch([]))))
+    is_zero = not any(x.any() for x in jax.tree.leaves(run(_pad_batch([]))))
     return [
         from_condition(
             'the loss and its gradients are finite', finite, 'NaN or infinity'
         ),
         from_condition('gradients are not all zero', learns, 'all are 0'),
-        from_condition(
-            'padding alone has zero loss', costs_nothing, 'the loss is not 0'
+        from_condition('padding alone has zero loss', is_zero, 'the loss is not 0'),
+        _check_equal('padding has no effect', run(rows.batch_of(pairs)), whole),
+        _check_equal('losses of rows sum to the loss of the batch', together, whole),
+        _check_equal(
+            'the order of rows has no effect', run(_pad_batch(pairs[::-1])), whole
         ),
-        _same('padding has no effect', run(rows.batch_of(pairs)), whole),
-        _same('losses of rows sum to the loss of the batch', together, whole),
-        _same('the order of rows has no effect', run(_pad_batch(pairs[::-1])), whole),
     ]
 
 
@@ -80,7 +80,7 @@ def _pad_batch(pairs: list[list[rows.Pair]]) -> Batch:
     }
 
 
-def _same(contract: str, found: Any, expected: Any) -> Finding:
+def _check_equal(contract: str, found: Any, expected: Any) -> Finding:
     loss, gradients = found
     expected_loss, expected_gradients = expected
     largest = max(float(abs(x).max()) for x in jax.tree.leaves(expected_gradients))

@@ -18,10 +18,10 @@ from flaxformer_lite.training.train_step import init_variables
 
 # These programs run for milliseconds, and optimization dominates compile time.
 UNOPTIMISED: Any = {'xla_backend_optimization_level': 0}
-LEAST_EFFECT = 1e-3  # of a token on its own logits, which are about 1
+MIN_EFFECT = 1e-3  # minimum effect of a token on its own logits, which are about 1
 
 
-class Examined(NamedTuple):
+class ModelOutputs(NamedTuple):
     """Results of a model on the test rows, as host arrays.
 
     Attributes:
@@ -63,7 +63,7 @@ def first_values(model: Model) -> Finding:
     return Finding(contract, True)
 
 
-def examine(model: Model, variables: Any, quick: bool = False) -> Examined:
+def examine(model: Model, variables: Any, quick: bool = False) -> ModelOutputs:
     """Computes the results that the contracts compare.
 
     The model needs at least `rows.VOCAB_SIZE` tokens and the default special tokens.
@@ -71,7 +71,7 @@ def examine(model: Model, variables: Any, quick: bool = False) -> Examined:
     program = _logits if quick else _compute_results
     with exact_products():
         found = program(model, variables, rows.both_batches(), rows.steps())
-    return Examined(*jax.device_get(found))
+    return ModelOutputs(*jax.device_get(found))
 
 
 def exact_products() -> contextlib.AbstractContextManager[None]:
@@ -128,7 +128,7 @@ def _compute_results(model, variables, batches, steps):
 
 
 def findings(
-    found: Examined, dtype: str = 'float32', all_counts: bool = True
+    found: ModelOutputs, dtype: str = 'float32', all_counts: bool = True
 ) -> list[Finding]:
     """Tests each contract for which `found` has results.
 
@@ -136,25 +136,29 @@ def findings(
       dtype: Operand dtype of the model's products.
       all_counts: Whether each token and each parameter must have an effect.
     """
-    sound = [_finite(found), _float32(found)]
-    if not sound[0].holds:
-        return sound  # NaN can't be compared
+    sanity_findings = [_finite(found), _float32(found)]
+    if not sanity_findings[0].holds:
+        return sanity_findings  # NaN can't be compared
     atol = tolerance(found, dtype)
     contracts = [_future, _padding, _packing, _other_rows]
     if found.steps_TBNV is not None:
         contracts.append(_token_by_token)
     counting = [_present(found), _parameters(found)] if all_counts else []
-    return [*sound, *(contract(found, atol) for contract in contracts), *counting]
+    return [
+        *sanity_findings,
+        *(contract(found, atol) for contract in contracts),
+        *counting,
+    ]
 
 
-def tolerance(found: Examined, dtype: str = 'float32') -> float:
+def tolerance(found: ModelOutputs, dtype: str = 'float32') -> float:
     """Returns the tolerance of logits for sums in a different order."""
     precision = 4e-6 if dtype == 'float32' else 2**-5
     return precision * float(abs(found.logits).max()) + 1e-5
 
 
 def same(
-    contract: str, found: Examined, expected: Examined, dtype: str = 'float32'
+    contract: str, found: ModelOutputs, expected: ModelOutputs, dtype: str = 'float32'
 ) -> Finding:
     """Tests that two forms of a model compute the same logits and gradients."""
     gradients = by_path(expected.gradients)
@@ -179,7 +183,7 @@ def same(
     return from_differences(contract, share * largest, differences)
 
 
-def _finite(found: Examined) -> Finding:
+def _finite(found: ModelOutputs) -> Finding:
     """Also covers queries that attend to nothing, and empty rows."""
     contract = 'logits and gradients are finite'
     arrays = {'logits': found.logits} | by_path(found.gradients, 'the gradient of ')
@@ -189,14 +193,14 @@ def _finite(found: Examined) -> Finding:
     return Finding(contract, True)
 
 
-def _float32(found: Examined) -> Finding:
+def _float32(found: ModelOutputs) -> Finding:
     dtypes = {str(x.dtype) for x in jax.tree.leaves(found)}
     contract = 'logits and gradients are float32'
     others = sorted(dtypes - {'float32'})
     return Finding(contract, not others, ', '.join(others))
 
 
-def _future(found: Examined, atol: float) -> Finding:
+def _future(found: ModelOutputs, atol: float) -> Finding:
     differences = _logit_changes(found)
 
     def examples():
@@ -210,24 +214,24 @@ def _future(found: Examined, atol: float) -> Finding:
     return from_differences('logits do not depend on later tokens', atol, examples())
 
 
-def _present(found: Examined) -> Finding:
+def _present(found: ModelOutputs) -> Finding:
     contract = 'logits depend on the token at their position'
     for token, differences in enumerate(_logit_changes(found)):
-        if not differences[token] > LEAST_EFFECT:
+        if not differences[token] > MIN_EFFECT:
             return Finding(
                 contract, False, f'logits at {token} do not change with the token'
             )
     return Finding(contract, True)
 
 
-def _logit_changes(found: Examined) -> Any:
+def _logit_changes(found: ModelOutputs) -> Any:
     """Returns the change of logits by [changed token][position]."""
     changed = slice(rows.CHANGED, rows.CHANGED + rows.LENGTH)
     logits_NTV = found.logits[0, :, : rows.LENGTH]
     return abs(logits_NTV[changed] - logits_NTV[rows.PLAIN]).max(-1)
 
 
-def _padding(found: Examined, atol: float) -> Finding:
+def _padding(found: ModelOutputs, atol: float) -> Finding:
     """Also covers a source of padding alone, which is equivalent to zeros."""
 
     def examples():
@@ -238,21 +242,21 @@ def _padding(found: Examined, atol: float) -> Finding:
     return from_differences('padding has no effect', atol, examples())
 
 
-def _packing(found: Examined, atol: float) -> Finding:
+def _packing(found: ModelOutputs, atol: float) -> Finding:
     def examples():
         start = 0
         for row, (_, labels) in enumerate(rows.PAIRS):
-            alone = found.logits[0, row, : len(labels)]
+            batched_logits = found.logits[0, row, : len(labels)]
             packed = found.logits[0, rows.PACKED, start : start + len(labels)]
             start += len(labels)
             yield from _by_position(
-                packed, alone, f'if packed as number {row} of a row'
+                packed, batched_logits, f'if packed as number {row} of a row'
             )
 
     return from_differences('packing has no effect', atol, examples())
 
 
-def _other_rows(found: Examined, atol: float) -> Finding:
+def _other_rows(found: ModelOutputs, atol: float) -> Finding:
     def examples():
         for row, (_, labels) in enumerate(rows.PAIRS):
             one, other = found.logits[:, row, : len(labels)]
@@ -261,7 +265,7 @@ def _other_rows(found: Examined, atol: float) -> Finding:
     return from_differences('other rows have no effect', atol, examples())
 
 
-def _token_by_token(found: Examined, atol: float) -> Finding:
+def _token_by_token(found: ModelOutputs, atol: float) -> Finding:
     at_once = found.logits[1, len(rows.PAIRS) :]
 
     def examples():
@@ -272,7 +276,7 @@ def _token_by_token(found: Examined, atol: float) -> Finding:
     return from_differences('cached decoding equals teacher forcing', atol, examples())
 
 
-def _parameters(found: Examined) -> Finding:
+def _parameters(found: ModelOutputs) -> Finding:
     contract = 'every parameter has a nonzero gradient'
     for path, gradient in by_path(found.gradients).items():
         if not abs(gradient).max() > 0:

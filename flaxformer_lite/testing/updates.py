@@ -31,12 +31,12 @@ def schedule_findings(
     rate = schedules.make(schedule, d_model, steps)
     counts = [steps * i // 100 for i in range(101)]
     traced = jax.jit(jax.vmap(rate))(jnp.asarray(counts, jnp.int32)).tolist()
-    plain = [jnp.asarray(rate(count)).item() for count in counts]
+    eager = [jnp.asarray(rate(count)).item() for count in counts]
     # Compilers may reorder operations, which changes the rounding.
-    rounding = 1e-5 * max(map(abs, plain))
+    rounding = 1e-5 * max(map(abs, eager))
     wrong = []
     differs = []
-    for count, x, y in zip(counts, traced, plain, strict=True):
+    for count, x, y in zip(counts, traced, eager, strict=True):
         example = f'the rate of step {count:,} is {x:g}'
         if not -1e-9 <= x < float('inf'):
             wrong.append(example)
@@ -57,25 +57,33 @@ def optimizer_findings(
         'bias': jnp.ones(4),
     }
     state, updates = _run_updates(make(), params)
-    again = _run_updates(make(), params)
-    like = jax.tree.map(jnp.shape, updates) == jax.tree.map(jnp.shape, params)
+    second = _run_updates(make(), params)
+    has_param_shapes = jax.tree.map(jnp.shape, updates) == jax.tree.map(
+        jnp.shape, params
+    )
     finite = all(jnp.isfinite(x).all() for x in jax.tree.leaves(updates))
     arrays = all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))
     first = jax.eval_shape(make().init, params)
-    kept = jax.tree.structure(first) == jax.tree.structure(state)
-    both = _with_key_data((state, updates)), _with_key_data(again)
-    same = jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), *both))
+    is_stable_structure = jax.tree.structure(first) == jax.tree.structure(state)
+    both = _with_key_data((state, updates)), _with_key_data(second)
+    is_deterministic = jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), *both))
     return [
         from_condition(
-            'updates have the tree of the parameters', like, 'the trees differ'
+            'updates have the tree of the parameters',
+            has_param_shapes,
+            'the trees differ',
         ),
         from_condition(
             'updates are finite', finite, 'NaN or infinity with zero gradients'
         ),
         from_condition(
-            'the state is a fixed tree of arrays', arrays and kept, 'it changes'
+            'the state is a fixed tree of arrays',
+            arrays and is_stable_structure,
+            'it changes',
         ),
-        from_condition('updates are deterministic', bool(same), 'they differ'),
+        from_condition(
+            'updates are deterministic', bool(is_deterministic), 'they differ'
+        ),
     ]
 
 

@@ -85,8 +85,8 @@ def make_batch(
     labels_BT = pad_rows(target, 'target', padding, target_size, length)
     if len(source_BS) != len(labels_BT):
         raise ValueError(
-            f'there must be a target for each source: {len(source_BS)} sources and '
-            f'{len(labels_BT)} targets were given'
+            f'target must have a row for each of the {len(source_BS)} sources, not '
+            f'{len(labels_BT)} rows'
         )
     _check_padding_last(labels_BT, padding)
     bos_B1 = jnp.full((len(labels_BT), 1), bos, jnp.int32)
@@ -112,8 +112,7 @@ def _check_padding_last(labels_BT: jax.Array, padding: int) -> None:
     (rows,) = (is_token_BT[:, 1:] & ~is_token_BT[:, :-1]).any(1).nonzero()
     for row in rows.tolist():
         raise ValueError(
-            f'target, row {row}: padding comes before a token. Put it behind the '
-            'tokens.'
+            f'target, row {row}: padding comes before a token. Put it after the tokens.'
         )
 
 
@@ -183,8 +182,8 @@ def pad_rows(
         largest = int(rows_BT.max())
         if largest >= vocab_size:
             raise ValueError(
-                f'{name} holds token {largest}: a vocabulary of {vocab_size} ends at '
-                f'{vocab_size - 1}'
+                f'{name} contains token id {largest}, but vocab_size={vocab_size} '
+                f'allows only ids from 0 to {vocab_size - 1}'
             )
     return rows_BT
 
@@ -262,6 +261,6 @@ def check_variables(variables: Any) -> None:
     """Raises ValueError if variables lack the 'params' level of `model.init`."""
     if not (isinstance(variables, Mapping) and 'params' in variables):
         raise ValueError(
-            "variables are wanted, {'params': …}, as model.init and "
-            'TrainState.variables give them; parameters alone were given'
+            "variables must be {'params': …}, as returned by model.init or "
+            'TrainState.variables, not a bare parameter tree'
         )

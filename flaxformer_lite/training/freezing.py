@@ -36,15 +36,15 @@ def split(params: Any, frozen: Set[str] | str) -> tuple[Any, Any]:
             f'{{{example!r}}}.'
         )
     trained = {path: x for path, x in by_path.items() if path not in frozen}
-    held = {path: x for path, x in by_path.items() if path in frozen}
-    return from_paths(trained), from_paths(held)
+    frozen_params = {path: x for path, x in by_path.items() if path in frozen}
+    return from_paths(trained), from_paths(frozen_params)
 
 
-def join(trained: Any, held: Any) -> Any:
+def join(trained: Any, frozen_params: Any) -> Any:
     """Joins the results of `split`."""
-    if not held:
+    if not frozen_params:
         return trained
-    return from_paths({**paths(trained), **paths(held)})
+    return from_paths({**paths(trained), **paths(frozen_params)})
 
 
 def paths(tree: Any) -> dict[str, Any]:

@@ -120,11 +120,11 @@ def loss_and_grads(
       frozen: Paths of parameters without gradients, as in `freezing.split`.
       scale: Factor of the gradients, not of the sums.
     """
-    trained, held = freezing.split(variables['params'], frozen)
+    trained, frozen_params = freezing.split(variables['params'], frozen)
     loss = as_loss(loss)
 
     def total_loss(trained):
-        joined = variables | {'params': freezing.join(trained, held)}
+        joined = variables | {'params': freezing.join(trained, frozen_params)}
         sums, written = loss(model, joined, batch, dropout_key)
         total = sums.loss
         for addition in jax.tree.leaves(written.get('losses', {})):

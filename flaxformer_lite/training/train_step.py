@@ -31,9 +31,10 @@ class TrainState(struct.PyTreeNode):
 
     Attributes:
       step: int32. Number of attempted updates.
-      skipped: int32. Number of updates that were not finite.
+      skipped: int32. Number of updates that were not finite. Learning rate schedules
+        count only the applied ones.
       batch_stats: Running statistics of batch norms, or {}.
-      loss_scale: Only for float16 models.
+      loss_scale: Dynamic loss scale of a float16 model; None for other dtypes.
     """
 
     step: jax.Array
@@ -257,7 +258,7 @@ def _update(
     batch_stats: Any,
     frozen: Set[str],
 ) -> tuple[TrainState, Metrics]:
-    trained, held = freezing.split(state.params, frozen)
+    trained, frozen_params = freezing.split(state.params, frozen)
     tokens = jnp.maximum(output.sums.tokens, 1)
     loss_scale = state.loss_scale
     divisor = tokens if loss_scale is None else tokens * loss_scale.scale
@@ -270,7 +271,7 @@ def _update(
     def updated():
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
         return state.replace(
-            params=freezing.join(optax.apply_updates(trained, updates), held),
+            params=freezing.join(optax.apply_updates(trained, updates), frozen_params),
             opt_state=opt_state,
             batch_stats=batch_stats,
         )

@@ -36,7 +36,7 @@ _LOADERS = {  # Python that loads an exported folder
     'AutoModelForCausalLM for a decoder-only model',
     'peft': 'peft.PeftModel.from_pretrained(published_model, {})',
 }
-OF_CHECKPOINTS = ('workdir', 'source', 'target', 'hub', 'to_encoder_decoder')
+CHECKPOINT_FLAGS = ('workdir', 'source', 'target', 'hub', 'to_encoder_decoder')
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
                 'to convert a checkpoint, pass --workdir; to export a run, pass --to '
                 'and --out'
             )
-    elif args.out is None or any(getattr(args, name) for name in OF_CHECKPOINTS):
+    elif args.out is None or any(getattr(args, name) for name in CHECKPOINT_FLAGS):
         parser.error(
             '--to: needs --out, and excludes --workdir, --from, --source, --target and '
             '--to_encoder_decoder'
@@ -74,24 +74,24 @@ def _parser() -> flags.Parser:
         nargs='?',
         help='directory of a checkpoint (config.json, weights, tokenizer), or of a run',
     )
-    made = parser.add_argument_group('convert a checkpoint to a run')
-    made.add_argument(
+    to_run = parser.add_argument_group('convert a checkpoint to a run')
+    to_run.add_argument(
         '--from',
         dest='hub',
         metavar='NAME',
         help='name on the Hugging Face Hub, OWNER/NAME or OWNER/NAME@REVISION',
     )
-    made.add_argument('--workdir', type=Path, help='directory of the new run')
-    made.add_argument(
+    to_run.add_argument('--workdir', type=Path, help='directory of the new run')
+    to_run.add_argument(
         '--data', default=ExperimentConfig().data, help='data source for evaluation'
     )
     for side in ('source', 'target'):
-        made.add_argument(
+        to_run.add_argument(
             f'--{side}',
             default='',
             help=f'{side} language, for multilingual checkpoints',
         )
-    made.add_argument(
+    to_run.add_argument(
         '--to_encoder_decoder',
         choices=adaptation.CROSS_ATTENTION,
         help='copy the layers of a decoder-only checkpoint to an encoder and a '

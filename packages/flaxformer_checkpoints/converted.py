@@ -22,7 +22,7 @@ from flaxformer_checkpoints.tokenizer import (
     from_checkpoint,
 )
 
-STEP = 0  # of its checkpoint, which has no training steps here
+STEP = 0  # step of the converted checkpoint, which was not trained here
 
 
 class Conversion(NamedTuple):

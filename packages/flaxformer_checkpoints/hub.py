@@ -32,7 +32,7 @@ FILES = (
 )
 _NAME = re.compile(r'([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?', re.ASCII)
 # Prefix of the cached runs.
-_CONVERTED = 'hub-'
+_FOLDER_PREFIX = 'hub-'
 _LOG_IN = 'Log in with `hf auth login`, or set HF_TOKEN.'
 
 
@@ -88,31 +88,33 @@ def as_run(name: str, untrained: Tokenizer) -> Path | None:
         source, target = untrained.base_languages
     found = checkpoint(name)
     owner, _, rest = name.partition('/')
-    # A later version may convert it otherwise.
-    made_by = '-'.join([found.name, str(load.VERSION), source, target]).rstrip('-')
-    folder_name = f'{_CONVERTED}{owner}--{rest.partition("@")[0]}-{made_by}'
+    # Later versions may convert it differently.
+    version_suffix = '-'.join([found.name, str(load.VERSION), source, target]).rstrip(
+        '-'
+    )
+    folder_name = f'{_FOLDER_PREFIX}{owner}--{rest.partition("@")[0]}-{version_suffix}'
     if not storage.is_file_name(folder_name):
         raise UserError(
             f'tokenizer: the languages {source!r} and {target!r} of {name} must be '
             'codes without slashes.'
         )
-    kept = compilation.use_cache() / folder_name
-    with storage.lock(kept.with_name(f'.{kept.name}.lock'), wait=True):
-        if not storage.exists(kept):
+    run = compilation.use_cache() / folder_name
+    with storage.lock(run.with_name(f'.{run.name}.lock'), wait=True):
+        if not storage.exists(run):
             try:
-                made = converted.read_checkpoint(
+                theirs = converted.read_checkpoint(
                     found, str(ExperimentConfig().data), source, target
                 )
             except UserError as error:
                 raise UserError(
                     f'{name}, with the languages of tokenizer: {error}'
                 ) from None
-            converted.write_run(made, kept)
-    return kept
+            converted.write_run(theirs, run)
+    return run
 
 
 def is_converted(run: Path | str) -> bool:
-    return Path(run).name.startswith(_CONVERTED)
+    return Path(run).name.startswith(_FOLDER_PREFIX)
 
 
 def check_push(name: str) -> None:
@@ -146,7 +148,7 @@ def model_card(name: str, run: Run) -> str:
     scored = run.evaluations
     directions = [x['direction'] for x in scored.values() if 'direction' in x]
     codes = {code for x in directions for code in re.split('[-+]', x)}
-    # The Hub rejects a card whose languages are no ISO 639 codes.
+    # The Hub rejects cards with languages other than ISO 639 codes.
     languages = sorted({x.split('_')[0].lower() for x in codes if _is_language(x)})
     header = {
         'library_name': 'transformers',
@@ -205,21 +207,21 @@ def _hub_errors(name: str) -> Iterator[None]:
     try:
         yield
     except errors.GatedRepoError:
-        said = f'access is restricted. Accept its terms on its page. {_LOG_IN}'
+        message = f'access is restricted. Accept its terms on its page. {_LOG_IN}'
     except errors.RepositoryNotFoundError:
-        said = f'not found on the Hub. Check the name. If it is private: {_LOG_IN}'
+        message = f'not found on the Hub. Check the name. If it is private: {_LOG_IN}'
     except errors.RevisionNotFoundError:
-        said = 'the Hub has no such revision. Check the part after @.'
+        message = 'the Hub has no such revision. Check the part after @.'
     except errors.LocalEntryNotFoundError:
-        said = (
+        message = (
             'no such folder here, nor in the cache, and the Hub is not reachable (or '
             'HF_HUB_OFFLINE is set). Connect once, or give a folder.'
         )
     except Exception as error:  # its versions use several HTTP packages
-        said = f'the Hub does not answer as expected: {reason(error)}'
+        message = f'the Hub does not answer as expected: {reason(error)}'
     else:
         return
-    raise UserError(f'{name}: {said}')
+    raise UserError(f'{name}: {message}')
 
 
 def _check_safe(name: str, path: Path) -> None:

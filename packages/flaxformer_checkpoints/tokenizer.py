@@ -24,7 +24,7 @@ from flaxformer_checkpoints.tokens import published_tokens
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.validation import Range
 
-Around = tuple[list[int], list[int]]  # the tokens before and after a text
+Affixes = tuple[list[int], list[int]]  # the tokens before and after a text
 CONFIG, GENERATION = 'config.json', 'generation_config.json'
 # Files that a tokenizer may consist of. Weights and documents are not copied.
 _FILES = ('*.json', '*.model', '*.spm', '*.txt')
@@ -33,12 +33,12 @@ _WEIGHTS_INDEX = '.index.json'
 _FOLDER = 'published'
 # Until 0.4, these special tokens had other names.
 _RENAMED = {'start': 'bos', 'end': 'eos'}
-_SHOWN = 3  # languages to list in an error
+_MAX_LANGUAGES = 3  # languages to list in an error
 # Begins a source whose languages differ from the default ones. A space before it makes
 # it text.
 _TAG = re.compile('<([A-Za-z_]*)2([A-Za-z_]+)> ?')
-_COPY = 'Copy all of its files from where the checkpoint was published.'
-_RESTORE = 'Restore it from a copy, or convert the checkpoint again.'
+_COPY_HINT = 'Copy all of its files from where the checkpoint was published.'
+_RESTORE_HINT = 'Restore it from a copy, or convert the checkpoint again.'
 
 
 class _Fields(msgspec.Struct):
@@ -65,7 +65,8 @@ class HuggingfaceTokenizer(Tokenizer):
         token: `{"gsw_Latn": "deu_Latn"}`.
       vocab_size: Size of the model's embedding, which may exceed the number of pieces.
         0 uses the smallest possible size.
-      model: JSON with checksums of the files and these settings.
+      model: JSON with these settings and checksums of the files. A run stores it as
+        `tokenizer.model`, so changed files are detected.
     """
 
     path: str = ''
@@ -98,10 +99,10 @@ class HuggingfaceTokenizer(Tokenizer):
         special = published_tokens(padding, bos, eos)
         vocab_size = self.vocab_size or max(len(theirs), bos + 1)
         sides = (self.source, self.target)
-        made = from_checkpoint(
+        tokenizer = from_checkpoint(
             self._folder, vocab_size, special, *sides, new=self.languages
         )
-        return made.model
+        return tokenizer.model
 
     def derived(self, other):
         if self.path or not isinstance(other, HuggingfaceTokenizer):
@@ -187,43 +188,43 @@ class HuggingfaceTokenizer(Tokenizer):
         return dict(zip(tokens, ids, strict=True))
 
     @functools.cached_property
-    def around_source(self) -> Around:
-        return self._in_default(_around(self.theirs, 'text'), 0)
+    def around_source(self) -> Affixes:
+        return self._with_default_languages(_around(self.theirs, 'text'), 0)
 
     @functools.cached_property
-    def around_target(self) -> Around:
-        return self._in_default(_around(self.theirs, 'text_target'), 1)
+    def around_target(self) -> Affixes:
+        return self._with_default_languages(_around(self.theirs, 'text_target'), 1)
 
-    def _in_default(self, around: Around, side: int) -> Around:
+    def _with_default_languages(self, affixes: Affixes, side: int) -> Affixes:
         code = self.default_languages[side]
-        return self._replaced(around, self.like.get(code, code), code)
+        return self._with_language(affixes, self.like.get(code, code), code)
 
-    def _replaced(self, around: Around, code: str, by: str) -> Around:
+    def _with_language(self, affixes: Affixes, code: str, by: str) -> Affixes:
         if code == by:
-            return around
+            return affixes
         old, new = self._language_ids[code], self._language_ids[by]
-        before, behind = around
+        prefix, suffix = affixes
         swap = {old: new}
-        return [swap.get(i, i) for i in before], [swap.get(i, i) for i in behind]
+        return [swap.get(i, i) for i in prefix], [swap.get(i, i) for i in suffix]
 
     @property
     def special_tokens(self) -> SpecialTokens:
         """The start token is the language token if targets end with one."""
-        _, behind = self.around_target
-        if behind and behind[-1] != self.config_tokens.eos:
+        _, suffix = self.around_target
+        if suffix and suffix[-1] != self.config_tokens.eos:
             config = self.config_tokens
-            return published_tokens(config.padding, behind[-1], config.eos)
+            return published_tokens(config.padding, suffix[-1], config.eos)
         return self.config_tokens
 
     @property
     def source_eos(self) -> int | None:
-        _, behind = self.around_source
-        return behind[-1] if behind else None
+        _, suffix = self.around_source
+        return suffix[-1] if suffix else None
 
     @property
     def forced_first(self) -> int | None:
-        before, _ = self.around_target
-        first = before[-1] if before else None
+        prefix, _ = self.around_target
+        first = prefix[-1] if prefix else None
         return None if first == self.special_tokens.bos else first
 
     def first_tokens(self, texts):
@@ -245,7 +246,7 @@ class HuggingfaceTokenizer(Tokenizer):
         if tags == 'both':
             self._check_direction('data: ', itertools.chain(*directions))
             return
-        shown = ', '.join('-'.join(x) for x in directions[:_SHOWN])
+        shown = ', '.join('-'.join(x) for x in directions[:_MAX_LANGUAGES])
         if len(directions) > 1:
             raise UserError(
                 f'data: the tokenizer must know the languages of {shown}. Add '
@@ -288,8 +289,8 @@ class HuggingfaceTokenizer(Tokenizer):
         rows = self._rows([text for _, text in split])
         found = []
         for ((source, _), _), row in zip(split, rows, strict=True):
-            before, behind = self._replaced(self.around_source, default, source)
-            found.append(before + row + behind[:-1] if row else [])
+            prefix, suffix = self._with_language(self.around_source, default, source)
+            found.append(prefix + row + suffix[:-1] if row else [])
         return found
 
     def encode_target(self, texts):
@@ -304,8 +305,8 @@ class HuggingfaceTokenizer(Tokenizer):
     def _targets(self, texts: list[str], first: Iterable[int | None]) -> Any:
         found = []
         for token, row in zip(first, self._rows(texts, 'text_target'), strict=True):
-            before = [] if token is None else [token]
-            found.append(before + row if row else [])
+            prefix = [] if token is None else [token]
+            found.append(prefix + row if row else [])
         return found
 
     def _rows(self, texts: list[str], side: str = 'text') -> list[list[int]]:
@@ -340,15 +341,16 @@ class HuggingfaceTokenizer(Tokenizer):
         found = dataclasses.replace(super().open(path), path=str(folder))
         for name, sha256 in found._fields['sums'].items():
             file = folder / name
-            # Another name could lead `save` out of the directory of a run.
+            # Other names could make `save` write outside the run's directory.
             if not storage.is_file_name(name):
                 raise UserError(
-                    f'{folder} is damaged ({name!r} is not a file name). {_RESTORE}'
+                    f'{folder} is damaged ({name!r} is not a file name). '
+                    f'{_RESTORE_HINT}'
                 )
             if not storage.exists(file) or storage.sha256(file) != sha256:
                 raise UserError(
                     f'{folder} is damaged ({name} does not match its checksum). '
-                    f'{_RESTORE}'
+                    f'{_RESTORE_HINT}'
                 )
         return found
 
@@ -416,7 +418,7 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
         except Exception as error:  # different file formats raise different errors
             raise UserError(
                 f'{folder}: Transformers cannot open its tokenizer ({reason(error)}). '
-                f'{_COPY}'
+                f'{_COPY_HINT}'
             ) from None
 
 
@@ -432,7 +434,7 @@ def _without_warnings() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _around(theirs: Any, side: str) -> Around:
+def _around(theirs: Any, side: str) -> Affixes:
     text = {side: 'a'}
     whole = theirs(**text).input_ids
     plain = theirs(**text, add_special_tokens=False).input_ids
@@ -455,7 +457,7 @@ def _check_language(
     if code in known:
         return
     near = [x for x in known if x[:2].lower() == code[:2].lower()]
-    shown = ', '.join((near or list(known))[:_SHOWN])
+    shown = ', '.join((near or list(known))[:_MAX_LANGUAGES])
     fix = (
         f'Give one of its {len(known)}, such as {shown}.' if shown else 'Leave it out.'
     )
@@ -482,7 +484,7 @@ def _check_new(
             raise UserError(f'{where}{folder} has {code!r}. Leave it out.')
         if not re.fullmatch('[A-Za-z]+(_[A-Za-z]+)*', code):
             raise UserError(
-                f'{where}{code!r} must be of letters, with underscores between them.'
+                f'{where}{code!r} must consist of letters and single underscores.'
             )
         if code in pieces:
             raise UserError(
@@ -496,12 +498,12 @@ def _check_tokens(found: HuggingfaceTokenizer, folder: Path) -> None:
     pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
     # If a file is missing, Transformers uses a vocabulary of one space, or none.
     if len(pieces) < 2:
-        raise UserError(f'{folder} has no vocabulary. {_COPY}')
+        raise UserError(f'{folder} has no vocabulary. {_COPY_HINT}')
     for piece in pieces:
         if not isinstance(piece, int):
             raise UserError(
                 f'{folder}: {piece!r:.60} in the vocabulary is not an integer id. '
-                f'{_COPY}'
+                f'{_COPY_HINT}'
             )
     if (theirs.pad_token_id, theirs.eos_token_id) != (special.padding, special.eos):
         raise UserError(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flaxformer_lite.special_tokens import SpecialTokens
 
 
-class PaddingStarts(SpecialTokens):
+class PaddingAsBos(SpecialTokens):
     """Special tokens of a model whose start token is padding, such as Marian.
 
     Training keeps the embedding of the start token at zero if it is zero, because
@@ -30,5 +30,5 @@ def published_tokens(padding: int, bos: int, eos: int) -> SpecialTokens:
     Raises:
       ValueError: As `SpecialTokens`.
     """
-    kind = PaddingStarts if bos == padding else SpecialTokens
+    kind = PaddingAsBos if bos == padding else SpecialTokens
     return kind(padding, bos, eos)

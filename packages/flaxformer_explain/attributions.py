@@ -18,12 +18,12 @@ from flaxformer_explain.gold_scores import Maps, pool
 from flaxformer_lite import introspection
 from flaxformer_lite.training.batch import Batch
 
-_SMALLEST_ROOM = 16  # tokens
-_SMALLEST_ROWS = 8  # words
-_STEPS = 20  # of integrated gradients
+_MIN_LENGTH = 16  # minimum padded length, in tokens
+_MIN_ROWS = 8  # minimum number of rows: words scored at once
+_STEPS = 20  # steps of integrated gradients
 _EMBEDDINGS = ['*/embed']
 
-# Attention and rollout, then what a word's log-probability owes to each token.
+# Attention-based methods, then methods that attribute log-probabilities to tokens.
 METHODS = {
     'attention': 'Weights of the step that writes a word, averaged over the heads.',
     'rollout': 'Attention rollout (Abnar and Zuidema 2020).',
@@ -61,9 +61,7 @@ class Attributor:
         """
         run = self._run
         batch = run.batch([pair])
-        length = power_of_two(
-            max(_SMALLEST_ROOM, *(x.shape[1] for x in batch.values()))
-        )
+        length = power_of_two(max(_MIN_LENGTH, *(x.shape[1] for x in batch.values())))
         batch = run.batch([pair], length=length)
         of_source, of_target = run.tokenizer.sides
         columns = word_of_piece(of_source, batch['source'][0].tolist())
@@ -79,7 +77,7 @@ class Attributor:
             source = pool(source_TS, rows, columns)
             found[name] = Maps(source, pool(target_TT, rows, inputs))
         words = max(rows) + 1
-        count = max(_SMALLEST_ROWS, power_of_two(words))
+        count = max(_MIN_ROWS, power_of_two(words))
         is_counted_WT = np.equal.outer(np.arange(count), rows)
         own = self._attribute(run.model, run.variables, batch, is_counted_WT)
         each = list(range(words))
@@ -104,7 +102,7 @@ def word_of_piece(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
         # Within a letter of several bytes, the text ends otherwise, or doesn't grow.
         if len(text) <= start or not whole.startswith(text):
             continue
-        if any(_is_of_word(whole, i) for i in range(start, len(text))):
+        if any(_is_word_character(whole, i) for i in range(start, len(text))):
             for piece in range(first, last + 1):
                 without = ids[first:piece] + ids[piece + 1 : last + 1]
                 if tokenizer.decode([ids[:first] + without]) != [text]:
@@ -113,7 +111,7 @@ def word_of_piece(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
     return words
 
 
-def _is_of_word(text: str, i: int) -> bool:
+def _is_word_character(text: str, i: int) -> bool:
     """Returns whether a character is a letter, a digit or a mark on one."""
     while i and unicodedata.category(text[i]).startswith('M'):
         i -= 1

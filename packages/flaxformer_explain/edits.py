@@ -13,7 +13,7 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import Batch
 
 PATCH = 'patch'
-MOST = 1000  # largest factor
+MAX_FACTOR = 1000  # largest factor
 _HEADS = '*/layer_*/*_attention/z'
 _SUBLAYERS = '*/layer_*/*_out'
 _NAMES = _HEADS, _SUBLAYERS
@@ -128,10 +128,10 @@ def as_number(value: Any) -> float:
         factor = float(value)
     except (ValueError, TypeError, OverflowError):
         factor = float('nan')
-    if not abs(factor) <= MOST:
+    if not abs(factor) <= MAX_FACTOR:
         raise UserError(
-            f'factor: {str(value)[:40]!r} is not a number from -{MOST} to {MOST}. '
-            'Enter one, such as 0.5.'
+            f'factor: {str(value)[:40]!r} is not a number from -{MAX_FACTOR} to '
+            f'{MAX_FACTOR}. Enter one, such as 0.5.'
         )
     return factor
 

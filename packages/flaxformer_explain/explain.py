@@ -6,11 +6,11 @@ python -m flaxformer_explain.explain --workdir=runs/wmt_tiny --score [--set=test
 The page `explanations.<set>.html` in the run's directory shows how the run would write
 references of the set: heat maps from their words to source words, and the logit lens.
 
---score needs data of the grammar, which knows which source words each target word
-translates, and which words decide its form. The scores are means over target words:
-  p@1: how often the word with the highest weight is right;
-  ap: average precision, the area under the precision-recall curve;
-  aer: alignment error rate, lower is better.
+--score needs data of the grammar, which knows the source words that each target word
+translates, and the words that decide its form. The scores are means over target words:
+  p@1: Share of words for which the source word with the highest weight is right.
+  ap: Average precision, the area under the precision-recall curve.
+  aer: Alignment error rate; lower is better.
 The scores are saved as `explanations.<set>.csv`, with intervals over sentences.
 """
 
@@ -45,7 +45,9 @@ COLUMNS = 'method side phenomenon metric score low high chance cases'.split()
 def main() -> None:
     args = _parser().parse_args()
     if not args.score:
-        flags.require_packages('explain', flags.OF_REPORTS, 'report', 'or use --score')
+        flags.require_packages(
+            'explain', flags.REPORT_PACKAGES, 'report', 'or use --score'
+        )
     # Import JAX only after the flags, so that errors in flags show at once.
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.runtime import compilation

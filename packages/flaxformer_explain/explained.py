@@ -82,7 +82,7 @@ def scores_figure(
 
 def _sections(run: OpenedRun, pairs: Sequence[Pair]) -> Iterator[ReportSection]:
     attribute = Attributor(run)
-    lens = jax.jit(_likeliest, static_argnames='model')
+    lens = jax.jit(_most_likely, static_argnames='model')
     for number, (source, target) in enumerate(pairs, 1):
         batch = run.batch([(source, target)])
         labels = batch['labels'][0].tolist()
@@ -102,7 +102,7 @@ def _sections(run: OpenedRun, pairs: Sequence[Pair]) -> Iterator[ReportSection]:
         yield ReportSection(target, [source], [table], figures)
 
 
-def _likeliest(model, variables, batch) -> tuple[jax.Array, jax.Array]:
+def _most_likely(model, variables, batch) -> tuple[jax.Array, jax.Array]:
     p_LTV = jax.nn.softmax(explanations.logit_lens(model, variables, batch)[:, 0])
     return jnp.argmax(p_LTV, -1), jnp.max(p_LTV, -1)
 

@@ -32,10 +32,10 @@ from flaxformer_lite.training.batch import (
     source_and_inputs,
 )
 
-MOST_TOKENS = 64  # of a source, including EOS
-ALTERNATIVES = 8  # for each token of a translation
-_SMALLEST_ROOM = 32  # tokens
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+MOST_TOKENS = 64  # maximum source length, including EOS
+ALTERNATIVES = 8  # alternatives to each token of a translation
+_MIN_LENGTH = 32  # minimum padded length, in tokens
+_NO_EDITS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Explainer:
@@ -55,7 +55,7 @@ class Explainer:
         self.run = run
         # Layers change separately, even if they are scanned or shared.
         self._model, self._variables = with_separate_layers(run.model, run.variables)
-        batch = self._batch([], [], _SMALLEST_ROOM)
+        batch = self._batch([], [], _MIN_LENGTH)
         self._editor = editing.Editor(self._model, self._variables, batch)
         self.switches = self._editor.names
         self._inspect = compilation.Program(jax.jit(self._inspected))
@@ -84,7 +84,7 @@ class Explainer:
         self,
         text: str,
         strategy: Strategy,
-        edits: Mapping[str, Any] = _NOTHING,
+        edits: Mapping[str, Any] = _NO_EDITS,
         other: str = '',
         rank: int = 0,
     ) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Explainer:
         end = self._model.special_tokens.eos
         results = [ids for ids, _ in trace.result.of_row(end, 0)]
         if not results:
-            raise UserError('the logits are NaN, so there is no translation.')
+            raise UserError('the logits are NaN. Choose another checkpoint.')
         return results
 
     def _encode(self, text: str) -> list[int]:
@@ -170,7 +170,7 @@ class Explainer:
     def _functions(
         self, edits: Mapping[str, Any], donor: editing.Donor | None
     ) -> Interventions:
-        return _placed(self._editor.functions(edits, donor))
+        return _on_devices(self._editor.functions(edits, donor))
 
     def _donor(self, text: str, strategy: Strategy) -> editing.Donor:
         source = self._encode(text)
@@ -179,9 +179,9 @@ class Explainer:
         trace = self._trace(functions, strategy, source, first)
         target, *_ = self._results(trace)
         # A single length, so that all sentences compile once.
-        room = _room(MOST_TOKENS + self.run.decoding.extra_length)
-        batch = self._batch(source, target, room)
-        values = self._record(self._variables, _placed(batch))
+        length = _padded_length(MOST_TOKENS + self.run.decoding.extra_length)
+        batch = self._batch(source, target, length)
+        values = self._record(self._variables, _on_devices(batch))
         lengths = {'encoder': len(source), 'decoder': len(target)}
         return editing.Donor(values, jax.tree.map(np.int32, lengths))
 
@@ -206,10 +206,10 @@ class Explainer:
         if options not in self._searches:
             self._searches[options] = _traced_search(self._model, options)
         padding = self._model.special_tokens.padding
-        source_BS = pad_source([source], padding, length=_room(len(source)))
+        source_BS = pad_source([source], padding, length=_padded_length(len(source)))
         # As in `Translator`, without the EOS of the source.
         max_len_B = np.array([len(source) - 1 + usual.extra_length], np.int32)
-        arrays = _placed((source_BS, max_len_B))
+        arrays = _on_devices((source_BS, max_len_B))
         search = self._searches[options]
         return jax.device_get(search(self._variables, functions, *arrays))
 
@@ -240,9 +240,9 @@ class Explainer:
         target: Sequence[int],
     ) -> dict[str, Any]:
         special = self._model.special_tokens
-        length = _room(max(len(source), len(target)))
+        length = _padded_length(max(len(source), len(target)))
         batch = self._batch(source, target, length)
-        seen = self._inspect(self._variables, functions, _placed(batch))
+        seen = self._inspect(self._variables, functions, _on_devices(batch))
         weights, lens, *found = jax.device_get(seen)
         of_source, of_target = self.run.tokenizer.sides
         read = of_source.pieces(list(source))
@@ -314,9 +314,9 @@ def _traced_search(
     return compilation.Program(jax.jit(trace))
 
 
-def _placed(tree: Any) -> Any:
+def _on_devices(tree: Any) -> Any:
     return jax.device_put(tree, mesh.make_mesh().everywhere())
 
 
-def _room(tokens: int) -> int:
-    return max(_SMALLEST_ROOM, power_of_two(tokens))
+def _padded_length(tokens: int) -> int:
+    return max(_MIN_LENGTH, power_of_two(tokens))

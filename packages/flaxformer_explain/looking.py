@@ -21,7 +21,7 @@ KINDS = {
 }
 _TITLES = 'query', 'key'
 _END = '</s>'
-_SMALL = 90  # pixels of a head among others
+_OVERVIEW_SIZE = 90  # pixels of a head in the overview
 _CELL = 18  # pixels of a labelled cell
 
 
@@ -49,13 +49,14 @@ def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
     target_ids = batch['inputs'][0].tolist()
     of_source, of_target = run.tokenizer.sides
     read = of_source.pieces(source_ids)
-    fed = of_target.pieces(target_ids)
-    written = [*fed[1:], _END]
+    target_pieces = of_target.pieces(target_ids)
+    written = [*target_pieces[1:], _END]
     found = {}
     for kind, layers in run.record(pairs, names=()).weights.items():
-        queries, keys = (read, read) if kind == 'encoder' else (written, fed)
-        if layers[0].shape[2] == len(read) + len(fed):
-            queries, keys = [*read, *written], [*read, *fed]  # one stack reads both
+        queries, keys = (read, read) if kind == 'encoder' else (written, target_pieces)
+        if layers[0].shape[2] == len(read) + len(target_pieces):
+            # One stack reads both source and target.
+            queries, keys = [*read, *written], [*read, *target_pieces]
         if kind == CROSS:
             keys = read
         weights = [np.asarray(layer[0]) for layer in layers]
@@ -102,14 +103,16 @@ def head_maps(seen: Attended) -> alt.TopLevelMixin:
         for cell in _cells(weights_TS, seen.queries, seen.keys)
     ]
     first: Any = [{'layer': 0, 'head': 0}]
-    picked = alt.selection_point(
+    selection = alt.selection_point(
         'picked', fields=['layer', 'head'], value=first, toggle=False
     )
     chart = _chart(values)
     small = chart.encode(x=alt.X('key:O', axis=None), y=alt.Y('query:O', axis=None))
-    small = small.properties(width=_SMALL, height=_SMALL).add_params(picked)
+    small = small.properties(width=_OVERVIEW_SIZE, height=_OVERVIEW_SIZE).add_params(
+        selection
+    )
     grid = small.facet(row='layer:O', column='head:O', spacing=10)
-    large = _large(chart.transform_filter(picked), seen.queries, seen.keys)
+    large = _large(chart.transform_filter(selection), seen.queries, seen.keys)
     return alt.vconcat(grid, large)
 
 

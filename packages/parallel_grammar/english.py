@@ -107,7 +107,7 @@ def _noun_phrase(np: NounPhrase) -> list[Word]:
 def _possessive(
     owner: NounPhrase | Name | RelativePronoun, article: Unit
 ) -> list[Word]:
-    """Returns the words of the owner; `article` is the unit that it stands for."""
+    """Returns the words of the owner, which replace the article of unit `article`."""
     if isinstance(owner, RelativePronoun):
         return [Word('whose', unit(owner.noun, 'relative'), article)]
     *before, last = phrase(owner)
@@ -192,7 +192,7 @@ def _verbs(clause: Clause, inverted: bool) -> tuple[Word, list[Word]]:
     return Word(''), [*middle, finite, *rest]
 
 
-# ---- What follows the verb -----------------------------------------------------------
+# ---- After the verb ------------------------------------------------------------------
 
 
 def _adverbial(part: Prepositional | Adverb) -> list[Word]:

@@ -88,7 +88,7 @@ def _verbs(clause: Clause) -> tuple[Word, list[Word]]:
 
 
 def _subject_units(clause: Clause) -> list[Unit]:
-    """Returns what decides the person of the verb."""
+    """Returns the units that decide the person of the verb."""
     subject = clause.subject
     if isinstance(subject, Both):
         return [unit(subject, 'and')]

@@ -76,14 +76,14 @@ e e er er
 es es em en
 e e en er
 """)
-_NONE = dict.fromkeys(_DER, '')
+_NO_ENDINGS = dict.fromkeys(_DER, '')
 # Endings of the determiner, and of the adjective after it.
 _PATTERNS = {
     'der': (_DER, _WEAK),
     'dieser': (_DIESER, _WEAK),
     'ein': (_EIN, _MIXED),
     'viele': (_DIESER, _STRONG),
-    'none': (_NONE, _STRONG),
+    'none': (_NO_ENDINGS, _STRONG),
 }
 _ADJECTIVE_ENDINGS = (_WEAK, _MIXED, _STRONG)
 _RELATIVE = _table("""
@@ -113,7 +113,7 @@ _CONTRACTED = {
     'zu dem': 'zum',
     'zu der': 'zur',
 }
-_NO = Determiner('no', 'no', 'kein', 'ein')
+_NEGATIVE_DETERMINER = Determiner('no', 'no', 'kein', 'ein')
 
 
 def phrase(nominal: Nominal, case: str, by: Sequence[Unit] = ()) -> list[Word]:
@@ -263,7 +263,7 @@ def indefinite(nominal: object) -> TypeGuard[NounPhrase]:
 
 def negated(np: NounPhrase) -> NounPhrase:
     """Returns 'kein Hund' for 'ein Hund'."""
-    return replace(np, determiner=_NO)
+    return replace(np, determiner=_NEGATIVE_DETERMINER)
 
 
 def reflexive(person: int) -> str:

@@ -1,4 +1,4 @@
-"""Which words translate each other, and which words decide a German form.
+"""Gold annotations: word alignments, and the words that decide German forms.
 
     >>> from parallel_grammar import Rng, sentence
     >>> found = annotate(sentence(Rng(0)))
@@ -38,7 +38,7 @@ from parallel_grammar.syntax import (
 )
 from parallel_grammar.tagged import Unit, Word
 
-# What decides the form or place of a German word: the rules of `Decision`.
+# The rules of `Decision`, which determine the form or place of a German word.
 PHENOMENA = {
     'verb agreement': 'The finite verb agrees with the subject in person and number.',
     'reflexive': 'The reflexive pronoun agrees with a pronoun that is the subject.',
@@ -56,7 +56,7 @@ PHENOMENA = {
 
 
 class Decision(NamedTuple):
-    """What decides the form or place of a target word.
+    """The words that decide the form or place of a target word.
 
     Attributes:
       target: Index of the target word.
@@ -98,7 +98,7 @@ class Gold(NamedTuple):
 
 
 def annotate(tree: Sentence) -> Gold:
-    """Returns the alignment of a pair, and what decides its German forms.
+    """Returns the alignment of a pair, and the decisions about its German forms.
 
     Sure and possible pairs are those of Och and Ney (2003), "A systematic comparison of
     various statistical alignment models". A unit decides a form if the form changes
@@ -152,13 +152,13 @@ def _decisions(sources: list[Word], targets: list[Word]) -> Iterable[Decision]:
         for phenomenon, unit in word.deciders():
             by_phenomenon.setdefault(phenomenon, []).append(unit)
         for phenomenon, units in by_phenomenon.items():
-            of_source = _expressing(sources, units)
-            of_target = [k for k in _expressing(targets, units) if k != j]
+            of_source = _words_expressing(sources, units)
+            of_target = [k for k in _words_expressing(targets, units) if k != j]
             if of_source or of_target:
                 yield Decision(j, phenomenon, tuple(of_source), tuple(of_target))
 
 
-def _expressing(words: list[Word], units: Iterable[Unit]) -> list[int]:
+def _words_expressing(words: list[Word], units: Iterable[Unit]) -> list[int]:
     return [i for i, word in enumerate(words) if not set(units).isdisjoint(word.sure)]
 
 
@@ -185,7 +185,9 @@ def _with_distinct_nodes(tree: Sentence) -> Sentence:
     for clause in tree.clauses:
         before = clauses[-1] if clauses else None
         subject = before.subject if before and clause.elided else None
-        clauses.append(_clause(clause, _References(it=_it(before)), subject))
+        clauses.append(
+            _clause(clause, _References(it=_antecedent_of_it(before)), subject)
+        )
     return replace(tree, clauses=tuple(clauses))
 
 
@@ -195,7 +197,7 @@ def _clause(
     """Copies a clause; `subject` is the copied subject that it shares, if any."""
     lead = clause.lead and _subordinate(clause.lead, known)
     if lead:
-        known = replace(known, it=_it(lead.clause))
+        known = replace(known, it=_antecedent_of_it(lead.clause))
     subject = subject or _copy(clause.subject, known)
     known = replace(known, its=getattr(subject, 'noun', None))
     names = [field.name for field in fields(Clause)]
@@ -207,7 +209,9 @@ def _clause(
     copied = replace(clause, subject=subject, lead=lead, **parts)
     if not clause.tail:
         return copied
-    tail = _subordinate(clause.tail, replace(known, it=_it(copied)), subject)
+    tail = _subordinate(
+        clause.tail, replace(known, it=_antecedent_of_it(copied)), subject
+    )
     return replace(copied, tail=tail)
 
 
@@ -247,7 +251,7 @@ def _noun_phrase(phrase: NounPhrase, known: _References) -> NounPhrase:
     )
 
 
-def _it(clause: Clause | None) -> Noun | None:
+def _antecedent_of_it(clause: Clause | None) -> Noun | None:
     """Returns the noun of a clause that a later 'it' refers to."""
     if not clause:
         return None

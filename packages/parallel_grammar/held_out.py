@@ -39,10 +39,10 @@ def constructions(tree: Sentence) -> Iterator[tuple[str, str]]:
     for clause in tree.clauses:
         if tree.mood == 'question':
             yield 'question', clause.verb.english.base
-        yield from _of_clause(clause, verb_last=False)
+        yield from _clause_constructions(clause, verb_last=False)
 
 
-def _of_clause(clause: Clause, verb_last: bool) -> Iterator[tuple[str, str]]:
+def _clause_constructions(clause: Clause, verb_last: bool) -> Iterator[tuple[str, str]]:
     verb = clause.verb.english.base
     if clause.modal:
         yield 'modal verb', verb
@@ -54,16 +54,16 @@ def _of_clause(clause: Clause, verb_last: bool) -> Iterator[tuple[str, str]]:
     if verb_last and perfect and not clause.modal:
         yield 'perfect, verb last', verb
     for phrase, case in clause.phrases():
-        yield from _of_phrase(phrase, case)
+        yield from _phrase_constructions(phrase, case)
     for part in (clause.lead, clause.tail):
         if part:
-            yield from _of_clause(part.clause, verb_last=True)
+            yield from _clause_constructions(part.clause, verb_last=True)
 
 
-def _of_phrase(phrase: Nominal, case: str) -> Iterator[tuple[str, str]]:
+def _phrase_constructions(phrase: Nominal, case: str) -> Iterator[tuple[str, str]]:
     if isinstance(phrase, Both):
-        yield from _of_phrase(phrase.first, case)
-        yield from _of_phrase(phrase.second, case)
+        yield from _phrase_constructions(phrase.first, case)
+        yield from _phrase_constructions(phrase.second, case)
     if not isinstance(phrase, NounPhrase):
         return
     noun = phrase.noun.english
@@ -72,10 +72,10 @@ def _of_phrase(phrase: Nominal, case: str) -> Iterator[tuple[str, str]]:
     if phrase.determiner.english in POSSESSIVES and not phrase.owner:
         yield 'possessive', noun
     if phrase.owner and not isinstance(phrase.owner, RelativePronoun):
-        yield from _of_phrase(phrase.owner, 'gen')
+        yield from _phrase_constructions(phrase.owner, 'gen')
     if phrase.relative:
         yield 'relative clause', noun
-        yield from _of_clause(phrase.relative, verb_last=True)
+        yield from _clause_constructions(phrase.relative, verb_last=True)
 
 
 def is_held_out(tree: Sentence) -> bool:

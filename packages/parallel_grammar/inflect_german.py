@@ -25,9 +25,9 @@ def noun_forms(
 ) -> dict[tuple[bool, str], str]:
     """Returns (is plural, case) → form.
 
-    Weak nouns have the form of the plural in all cases but the nominative. By default,
-    monosyllabic nouns and those that end in a sibilant take -es in the genitive, other
-    masculine and neuter nouns -s. `plural` may be empty.
+    Weak nouns have the form of the plural in all cases but the nominative. Monosyllabic
+    nouns and those that end in a sibilant take -es in the genitive, unless `genitive`
+    is given. Other masculine and neuter nouns take -s. `plural` may be empty.
 
     Examples:
       >>> forms = noun_forms('Hund', 'm', 'Hunde')

@@ -227,9 +227,9 @@ def _verb(
 
 def _verbs(table: str) -> dict[str, Verb]:
     """Returns verbs by base form, particle and link: 'wait for', 'look forward to'."""
-    made = (_verb(*line) for line in _lines(table))
+    verbs = (_verb(*line) for line in _lines(table))
     return {
-        ' '.join(filter(None, (v.english.base, v.particle, v.link))): v for v in made
+        ' '.join(filter(None, (v.english.base, v.particle, v.link))): v for v in verbs
     }
 
 

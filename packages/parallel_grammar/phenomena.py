@@ -35,20 +35,22 @@ class PlacedClause(NamedTuple):
 
 def clauses(tree: Sentence) -> Iterator[PlacedClause]:
     for clause in tree.clauses:
-        yield from _within(clause, 'main', tree.mood)
+        yield from _nested_clauses(clause, 'main', tree.mood)
 
 
-def _within(clause: Clause, kind: str, mood: str = '') -> Iterator[PlacedClause]:
+def _nested_clauses(
+    clause: Clause, kind: str, mood: str = ''
+) -> Iterator[PlacedClause]:
     phrases = list(_noun_phrases(clause.phrases()))
     yield PlacedClause(clause, kind, mood, phrases)
     for phrase, _ in phrases:
         if phrase.relative:
-            yield from _within(phrase.relative, 'relative')
+            yield from _nested_clauses(phrase.relative, 'relative')
     for part in (clause.lead, clause.tail):
         if part:
             is_infinitive = part.conjunction in INFINITIVES
             inner = 'infinitive' if is_infinitive else 'subordinate'
-            yield from _within(part.clause, inner)
+            yield from _nested_clauses(part.clause, inner)
 
 
 def _noun_phrases(
@@ -70,7 +72,7 @@ def _auxiliary(clause: Clause) -> str:
     return verb.auxiliary if is_perfect else ''
 
 
-def _is_apart(place: PlacedClause) -> bool:
+def _is_separated(place: PlacedClause) -> bool:
     clause = place.clause
     if not clause.verb.german.prefix or place.kind != 'main':
         return False
@@ -79,7 +81,7 @@ def _is_apart(place: PlacedClause) -> bool:
 
 
 def _is_whole(place: PlacedClause) -> bool:
-    return bool(place.clause.verb.german.prefix) and not _is_apart(place)
+    return bool(place.clause.verb.german.prefix) and not _is_separated(place)
 
 
 def _described_subject(place: PlacedClause) -> bool:
@@ -102,7 +104,7 @@ PHENOMENA: dict[str, Callable[[PlacedClause], bool]] = {
     'agreement with a plural subject': lambda p: p.clause.subject.person in (3, 4),
     'agreement across a relative clause': _described_subject,
     'agreement, verb last': lambda p: p.kind in ('subordinate', 'relative'),
-    'separable verb, prefix apart': _is_apart,
+    'separable verb, prefix apart': _is_separated,
     'separable verb, in one word': _is_whole,
     'reflexive verb': lambda p: p.clause.verb.german.reflexive,
     'modal verb': lambda p: p.clause.modal is not None,

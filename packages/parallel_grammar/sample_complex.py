@@ -38,11 +38,11 @@ def short_clause(rng: Rng, tense: str, lasting: bool = False) -> Clause:
 def _second_clause(
     rng: Rng, first: Clause, tense: str, lasting: bool = False
 ) -> Clause:
-    made = about(rng, first, tense) if rng.chance(0.6) else None
-    if made and not (
-        lasting and (made.negative or made.modal or made.verb not in ACTIONS)
+    related = about(rng, first, tense) if rng.chance(0.6) else None
+    if related and not (
+        lasting and (related.negative or related.modal or related.verb not in ACTIONS)
     ):
-        return made
+        return related
     if not lasting and rng.chance(0.1):
         return weather(rng, tense)
     return short_clause(rng, tense, lasting)
@@ -74,21 +74,23 @@ def complement(rng: Rng) -> Sentence:
     subject = subject_of(rng, verb, 'plain')
     main = Clause(subject, verb, rng.draw({'present': 60, 'past': 40}))
     # 'Does not know whether …'.
-    doubtful = conjunction == 'whether' and 'that' in verb.notes
-    asked = doubtful and rng.chance(0.5)
-    if doubtful or (conjunction == 'that' and rng.chance(0.12)):
-        main = replace(main, negative=not asked, front='verb' if asked else 'subject')
-    said = _said(rng, main)
-    main = replace(main, tail=Subordinate(conjunction, said))
-    return Sentence((main,), mood='question' if asked else 'statement')
+    can_be_asked = conjunction == 'whether' and 'that' in verb.notes
+    is_question = can_be_asked and rng.chance(0.5)
+    if can_be_asked or (conjunction == 'that' and rng.chance(0.12)):
+        main = replace(
+            main, negative=not is_question, front='verb' if is_question else 'subject'
+        )
+    content = _content_clause(rng, main)
+    main = replace(main, tail=Subordinate(conjunction, content))
+    return Sentence((main,), mood='question' if is_question else 'statement')
 
 
-def _said(rng: Rng, main: Clause) -> Clause:
+def _content_clause(rng: Rng, main: Clause) -> Clause:
     """Samples a 'that' clause; past after past, which is always correct."""
     tense = 'past' if main.tense == 'past' else ''
-    made = about(rng, main, tense or 'present') if rng.chance(0.3) else None
-    if made or rng.chance(0.25):
-        return made or being(rng, tense=tense)
+    related = about(rng, main, tense or 'present') if rng.chance(0.3) else None
+    if related or rng.chance(0.25):
+        return related or being(rng, tense=tense)
     return clause(rng, tense=tense, extras=rng.chance(0.5))
 
 

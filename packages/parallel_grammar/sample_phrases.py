@@ -53,7 +53,7 @@ def _names(text: str) -> frozenset[str]:
 
 PEOPLE = lexicon.nouns_of('person')
 _KIN = _names('father mother brother sister son daughter uncle aunt friend neighbour')
-_OWNED = _names('pet goods text room house garden') | _KIN
+_OWNED_NOUNS = _names('pet goods text room house garden') | _KIN
 _PARTS = _names('part roof')
 _WHOLES = lexicon.nouns_of(
     'house school church hotel shop hospital castle library museum'
@@ -94,13 +94,13 @@ def noun_phrase(
     adjectives = DESCRIBING[noun.english]
     adjective = rng.pick(adjectives) if adjectives and rng.chance(0.33) else None
     the = DETERMINERS['the']
-    if noun.english in _OWNED and rng.chance(0.07):
+    if noun.english in _OWNED_NOUNS and rng.chance(0.07):
         owner = _owner(rng, subject)
         return NounPhrase(noun, the, plural, adjective, owner=owner)
     if noun.english in _PARTS and rng.chance(0.3):
         whole = NounPhrase(rng.pick(_WHOLES), the)
         return NounPhrase(noun, the, plural, adjective, owner=whole)
-    if noun.english in _OWNED and _has_its(subject) and rng.chance(0.4):
+    if noun.english in _OWNED_NOUNS and _has_its(subject) and rng.chance(0.4):
         return NounPhrase(noun, _ITS[subject.noun.gender], plural, adjective)
     weights = _determiners(noun, plural, determiners)
     return NounPhrase(noun, DETERMINERS[rng.draw(weights)], plural, adjective)

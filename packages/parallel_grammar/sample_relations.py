@@ -37,7 +37,7 @@ HUMAN_VERBS = BY_SUBJECT['woman']
 _WILLED = [v for v in HUMAN_VERBS if not {'state', 'chance'} & set(v.notes)]
 RECIPIENT_VERBS = [v for v in ALL_VERBS if v.recipient]
 _PLACE_VERBS = [v for v in ALL_VERBS if {'anywhere', 'homes!'} & set(v.notes)]
-_OWN = nouns_of('pet vehicle brother sister son daughter')
+_POSSESSED_NOUNS = nouns_of('pet vehicle brother sister son daughter')
 
 
 # ---- Relative clauses ----------------------------------------------------------------
@@ -116,7 +116,10 @@ def relative(rng: Rng, noun: Noun, plural: bool) -> Clause:
         )
     if role == 'owner':
         own = NounPhrase(
-            rng.pick(_OWN), DETERMINERS['the'], rng.chance(0.2), owner=pronoun
+            rng.pick(_POSSESSED_NOUNS),
+            DETERMINERS['the'],
+            rng.chance(0.2),
+            owner=pronoun,
         )
         return being(rng, own, tense=tense)
     place = Prepositional(SITES[noun.english], pronoun)
@@ -125,7 +128,7 @@ def relative(rng: Rng, noun: Noun, plural: bool) -> Clause:
     )
 
 
-# ---- Speaking on of what was named ---------------------------------------------------
+# ---- References to earlier phrases ---------------------------------------------------
 
 
 class Antecedent(NamedTuple):
@@ -135,7 +138,7 @@ class Antecedent(NamedTuple):
 
 def antecedents(main: Clause) -> list[Antecedent]:
     """Returns the antecedents for the next clause; 'it' must be unambiguous."""
-    things = [phrase for phrase, _ in main.phrases() if _is_it(phrase)]
+    things = [phrase for phrase, _ in main.phrases() if _is_called_it(phrase)]
     named = [main.subject, main.object, main.recipient]
     found = [(phrase, pronoun_for(phrase)) for phrase in named if phrase]
     return [
@@ -145,10 +148,10 @@ def antecedents(main: Clause) -> list[Antecedent]:
     ]
 
 
-def _is_it(phrase: Nominal) -> bool:
+def _is_called_it(phrase: Nominal) -> bool:
     if not isinstance(phrase, NounPhrase):
         return False
-    if phrase.owner and _is_it(phrase.owner):
+    if phrase.owner and _is_called_it(phrase.owner):
         return True
     return not phrase.plural and phrase.noun.pronoun == 'it'
 

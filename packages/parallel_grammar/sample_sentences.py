@@ -52,7 +52,7 @@ def _with_front(rng: Rng, main: Clause) -> Clause:
     return main
 
 
-# ---- All of them ---------------------------------------------------------------------
+# ---- All sentences -------------------------------------------------------------------
 
 KINDS = {
     statement: 22,
@@ -98,18 +98,19 @@ def long_sentence(rng: Rng) -> Sentence:
 
 
 def _statement(rng: Rng) -> Sentence:
-    made = rng.draw(_JOINABLE)(rng)
-    if made.mood != 'statement':
+    sampled = rng.draw(_JOINABLE)(rng)
+    if sampled.mood != 'statement':
         return _statement(rng)
-    *before, last = made.clauses
+    *before, last = sampled.clauses
     return replace(
-        made, clauses=(*before, _deepened(rng, last) if rng.chance(0.5) else last)
+        sampled,
+        clauses=(*before, _with_nested_clause(rng, last) if rng.chance(0.5) else last),
     )
 
 
-def _deepened(rng: Rng, main: Clause) -> Clause:
+def _with_nested_clause(rng: Rng, main: Clause) -> Clause:
     if main.tail:
-        inner = _deepened(rng, main.tail.clause)
+        inner = _with_nested_clause(rng, main.tail.clause)
         return replace(main, tail=main.tail._replace(clause=inner))
     reason = short_clause(rng, 'past' if main.tense == 'past' else 'present')
     return replace(main, tail=Subordinate(rng.pick(('because', 'although')), reason))

@@ -34,7 +34,7 @@ from parallel_grammar.syntax import (
 )
 
 _BE_TENSES = {'present': 58, 'past': 34, 'future': 8}
-_DESCRIBED = [noun for noun in NOUNS.values() if DESCRIBING[noun.english]]
+_DESCRIBABLE_NOUNS = [noun for noun in NOUNS.values() if DESCRIBING[noun.english]]
 _SAME_KIND = {
     noun.english: [n for n in NOUNS.values() if n.kind == noun.kind and n is not noun]
     for noun in NOUNS.values()
@@ -81,7 +81,7 @@ def being(
 
 
 def _described(rng: Rng) -> Nominal:
-    subject = noun_phrase(rng, _DESCRIBED)
+    subject = noun_phrase(rng, _DESCRIBABLE_NOUNS)
     return subject_of(rng, BE) if subject.noun.kind in PERSONS else subject
 
 
@@ -107,22 +107,36 @@ def _worker(rng: Rng, subject: Nominal) -> NounPhrase | None:
     )
 
 
-# ---- What there is, and the weather --------------------------------------------------
+# ---- Existence and weather -----------------------------------------------------------
 
-_SEEN = nouns_of('person animal goods plant food')
-_SINGLE = {'a': 75, 'no': 25}
-_SEVERAL = {'': 25, 'many': 25, 'some': 20, 'two': 8, 'three': 8, 'five': 8, 'no': 12}
-_MASS = {'': 65, 'no': 35}
-_NEAR = PLACES['near']
+_VISIBLE_NOUNS = nouns_of('person animal goods plant food')
+_SINGULAR_DETERMINERS = {'a': 75, 'no': 25}
+_PLURAL_DETERMINERS = {
+    '': 25,
+    'many': 25,
+    'some': 20,
+    'two': 8,
+    'three': 8,
+    'five': 8,
+    'no': 12,
+}
+_MASS_DETERMINERS = {'': 65, 'no': 35}
+_NEARBY_PLACES = PLACES['near']
 _SITES = [place for place in PLACES['anywhere'] if not isinstance(place, Adverb)]
 
 
 def there_is(rng: Rng) -> Clause:
     """Samples 'There is a dog in the garden', which is 'es gibt' with an object."""
-    seen = noun_phrase(rng, _SEEN)
-    weights = _MASS if seen.noun.mass else _SEVERAL if seen.plural else _SINGLE
+    seen = noun_phrase(rng, _VISIBLE_NOUNS)
+    weights = (
+        _MASS_DETERMINERS
+        if seen.noun.mass
+        else _PLURAL_DETERMINERS
+        if seen.plural
+        else _SINGULAR_DETERMINERS
+    )
     seen = replace(seen, determiner=DETERMINERS[rng.draw(weights)], owner=None)
-    places = _NEAR if rng.chance(0.3) else _SITES
+    places = _NEARBY_PLACES if rng.chance(0.3) else _SITES
     place = place_in(rng, places, seen)
     front = 'place' if rng.chance(0.3) else 'subject'
     tense = rng.draw({'present': 65, 'past': 35})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfRule, Pair, take_first
+from experiments.data.sources.base import GeneratedSource, Pair, take_first
 from flaxformer_lite.validation import Range
 from parallel_grammar import (
     Gold,
@@ -23,7 +23,7 @@ from parallel_grammar import (
 )
 from parallel_grammar.phenomena import PHENOMENA, phenomena_of
 
-Drawn = tuple[Sentence, Pair]  # a pair with its syntax tree
+ParsedPair = tuple[Sentence, Pair]  # a pair with its syntax tree
 SHORTEST, LONGEST = 3, 20  # words of a training sentence, in both languages
 _WORDS = range(SHORTEST, LONGEST + 1)
 _MORE_WORDS = range(LONGEST + 1, 2 * LONGEST + 1)
@@ -31,7 +31,7 @@ SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
 
 
 @dataclass(frozen=True)
-class Grammar(OfRule):
+class Grammar(GeneratedSource):
     """Distinct pairs drawn from `parallel_grammar`; no sentence repeats on either side.
 
     Evaluation sets: `val` and `test` are drawn like the training pairs. `long` joins
@@ -84,15 +84,15 @@ class Grammar(OfRule):
     @cached_property
     def _training(self) -> list[Pair]:
         skipped = SIZES['val'] + SIZES['test']
-        drawn = islice(self._ordinary(), skipped, skipped + self.pairs)
+        drawn = islice(self._training_pairs(), skipped, skipped + self.pairs)
         return [pair for _, pair in drawn]
 
-    def _ordinary(self) -> Iterator[Drawn]:
+    def _training_pairs(self) -> Iterator[ParsedPair]:
         return self._distinct(0, sentence, _WORDS)
 
     @cached_property
-    def _evaluation(self) -> dict[str, list[Drawn]]:
-        ordinary = self._ordinary()
+    def _evaluation(self) -> dict[str, list[ParsedPair]]:
+        ordinary = self._training_pairs()
         streams = {
             'val': ordinary,
             'test': ordinary,
@@ -107,7 +107,7 @@ class Grammar(OfRule):
         draw: Callable[[Rng], Sentence],
         words: range,
         held_out: bool = False,
-    ) -> Iterator[Drawn]:
+    ) -> Iterator[ParsedPair]:
         rng = Rng(3 * self.seed + stream)
         seen = set()
         while True:

@@ -18,7 +18,7 @@ from parallel_grammar.lexemes import (
 # they.
 FIRST, SECOND, THIRD, FIRST_PLURAL, THIRD_PLURAL = range(5)
 
-PERSONS = ('man', 'woman', 'child')  # kinds of nouns that 'who' asks for
+PERSONS = ('man', 'woman', 'child')  # kinds of nouns with the interrogative 'who'
 INFINITIVES = (
     'to',
     'in order to',
@@ -103,7 +103,7 @@ Nominal = (
 )
 
 
-# ---- What else a clause is made of ---------------------------------------------------
+# ---- Other constituents --------------------------------------------------------------
 
 
 class Prepositional(NamedTuple):
@@ -144,7 +144,7 @@ class Clause:
     lead: Subordinate | None = None  # before the main clause
     tail: Subordinate | None = None  # after it
     front: str = 'subject'
-    elided: bool = False  # no subject of its own: 'and eats it'
+    elided: bool = False  # without a subject: 'and eats it'
 
     def phrases(self) -> Iterator[tuple[Nominal, str]]:
         """Yields its noun phrases, each with its German case."""

@@ -18,7 +18,7 @@ class Word(str):
     Attributes:
       sure: Units that the word expresses.
       possible: Units that the word only helps to express, as 'is' in 'is sleeping'.
-      deciders: Returns what decides the form of the word.
+      deciders: Returns the phenomena of the word's form with the deciding units.
     """
 
     __slots__ = ('deciders', 'possible', 'sure')

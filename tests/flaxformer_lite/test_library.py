@@ -66,7 +66,7 @@ def test_a_batch_is_one_pair_a_row():
 @pytest.mark.parametrize(
     ('source', 'target', 'message'),
     [
-        ([[4], [5]], [[6]], '2 sources and 1 targets were given'),
+        ([[4], [5]], [[6]], 'each of the 2 sources, not 1 rows'),
         ([[4, 0, 5]], [[6]], 'source, row 0: .* none of them may be 0'),
         ([4, 5], [[6]], 'source must be rows of tokens, a list for each'),
         (np.ones((2, 3)), [[6]], r'source must be whole numbers .* float64 \(2, 3\)'),
@@ -91,7 +91,7 @@ def test_a_token_beyond_the_vocabulary_of_its_side_is_refused(side, size):
     model = tiny.model(tie='decoder').clone(vocab_size=6, source_vocab_size=9)
     largest = dict(source=[[8, 1]], target=[[5, 1]])
     flaxformer_lite.make_batch(**largest, model=model)
-    message = f'{side} holds token {size}: .* of {size} ends at {size - 1}'
+    message = f'{side} contains token id {size}, but vocab_size={size} '
     with pytest.raises(ValueError, match=message):
         flaxformer_lite.make_batch(**largest | {side: [[size, 1]]}, model=model)
 
@@ -215,7 +215,7 @@ def test_a_forced_prefix_leaves_room_for_the_end_of_each_target():
             dict(strategy='mbr(utility="bleu")', key=jax.random.key(0)),
             "utility must be a function of token ids, not 'bleu'. Leave it out, or",
         ),
-        (dict(source=[[4, 13, 1]]), 'source holds token 13: a vocabulary of 13 ends'),
+        (dict(source=[[4, 13, 1]]), 'source contains token id 13, but vocab_size=13 '),
         (dict(max_length=0), 'max_length must be at least 1, not 0'),
         (
             dict(forced_first=2),
@@ -250,7 +250,7 @@ def test_parameters_alone_are_no_variables():
         lambda: flaxformer_lite.generate(model, params, SOURCES),
         lambda: flaxformer_lite.loss_sums(model, params, rows),
     ):
-        with pytest.raises(ValueError, match="variables are wanted, {'params': …}"):
+        with pytest.raises(ValueError, match="variables must be {'params': …}"):
             ask()
 
 

@@ -114,7 +114,7 @@ VARIANTS = [
 def test_every_argument_of_a_variant_that_is_a_number_or_a_word_has_a_range(kind, name):
     component = variants.FOLDERS[kind].find(name)
     for argument, annotation in component.parameters.items():
-        if argument in variants.GIVEN.get(kind, ()):
+        if argument in variants.BUILD_ARGS.get(kind, ()):
             continue
         assert annotation is not inspect.Parameter.empty, f'{argument} has no type'
         assert not isinstance(annotation, str), f'{argument}: a type, not its name'
@@ -128,7 +128,7 @@ def test_every_argument_of_a_variant_that_is_a_number_or_a_word_has_a_range(kind
 
 
 def test_what_a_model_gives_its_parts_is_written_down(monkeypatch):
-    """Checks that `variants.GIVEN` is exactly what `build` passes to each kind."""
+    """Checks that `variants.BUILD_ARGS` is exactly what `build` passes to each kind."""
     given_to = {}
     make = variants.make
 
@@ -139,7 +139,7 @@ def test_what_a_model_gives_its_parts_is_written_down(monkeypatch):
 
     monkeypatch.setattr(variants, 'make', remember)
     build.model({'dense': 'lora'}, 9)
-    assert given_to == {kind: {given} for kind, given in variants.GIVEN.items()}
+    assert given_to == {kind: {given} for kind, given in variants.BUILD_ARGS.items()}
 
 
 FOLDERS = (variants.SCHEDULES, variants.STRATEGIES, variants.PROCESSORS)

@@ -9,8 +9,8 @@ from experiments.data.sources.base import Source
 from experiments.errors import UserError
 
 
-def apply(whole: Source, filters: Mapping[str, Filter]) -> Source:
-    return Filtered(whole, filters) if filters else whole
+def apply(source: Source, filters: Mapping[str, Filter]) -> Source:
+    return Filtered(source, filters) if filters else source
 
 
 class Filtered(Source):
@@ -19,41 +19,41 @@ class Filtered(Source):
     `left_out` counts a pair for the first filter that rejects it.
     """
 
-    def __init__(self, whole: Source, filters: Mapping[str, Filter]):
-        self._whole = whole
+    def __init__(self, source: Source, filters: Mapping[str, Filter]):
+        self._source = source
         self._filters = filters
-        self.source = whole.source
-        self.target = whole.target
-        self.tags = whole.tags
-        self.directions = whole.directions
-        self.direction = whole.direction
-        self.documents = whole.documents
-        self.window = whole.window
+        self.source = source.source
+        self.target = source.target
+        self.tags = source.tags
+        self.directions = source.directions
+        self.direction = source.direction
+        self.documents = source.documents
+        self.window = source.window
 
     def train(self):
         filters = copy.deepcopy(self._filters)  # a filter keeps state in a pass
         counts = dict.fromkeys(filters, 0)
-        kept = 0
-        for pair in self._whole.train():
-            by = (x for x, filter in filters.items() if not filter.keeps(*pair))
-            refused = next(by, None)
-            if refused is None:
-                kept += 1
+        num_kept = 0
+        for pair in self._source.train():
+            rejecting = (x for x, filter in filters.items() if not filter.keeps(*pair))
+            rejecting_filter = next(rejecting, None)
+            if rejecting_filter is None:
+                num_kept += 1
                 yield pair
             else:
-                counts[refused] += 1
+                counts[rejecting_filter] += 1
         self.left_out = counts
-        if not kept:
+        if not num_kept:
             raise UserError(
                 f'filters={", ".join(filters)} removed all training pairs. Loosen or '
                 'remove one.'
             )
 
     def evaluation(self):
-        return self._whole.evaluation()
+        return self._source.evaluation()
 
     def digest(self):
         parts = []
         for part in self._filters.values():
             parts += [repr(part), read_code(type(part))]
-        return hex_digest(self._whole.digest(), *parts)
+        return hex_digest(self._source.digest(), *parts)

@@ -39,10 +39,10 @@ class Denoise(Objective):
 
     def _spans(self, masked: int, rng: np.random.Generator) -> list[int]:
         lengths = []
-        left = masked
-        while left:
-            lengths.append(min(int(rng.poisson(self.mean_span)), left))
-            left -= lengths[-1]
+        remaining = masked
+        while remaining:
+            lengths.append(min(int(rng.poisson(self.mean_span)), remaining))
+            remaining -= lengths[-1]
         spans = [length for length in lengths if length]
         empty = min(len(lengths), masked) - len(spans)
         return spans + [0] * empty

@@ -30,12 +30,12 @@ class SpanCorruption(Objective):
         noise = min(noise, len(row) - 1)
         if not noise:
             return row, []
-        kept = len(row) - noise
+        num_kept = len(row) - noise
         count = max(1, round(noise / self.mean_span))
-        # At most the number of kept ids: then the target is no longer than the text.
-        count = min(count, kept, len(self.marks))
+        # At most the number of remaining ids, so the target isn't longer than the text.
+        count = min(count, num_kept, len(self.marks))
         spans = _parts(noise, count, rng)
-        gaps = _parts(kept + 2, count + 1, rng)
+        gaps = _parts(num_kept + 2, count + 1, rng)
         gaps[0] -= 1  # the first gap may be empty, and so may the last
         rest = iter(row)
         source = []

@@ -9,7 +9,7 @@ from flaxformer_lite.config.spec import Spec
 def load(spec: Spec) -> Source:
     try:
         return registries.make('data', spec)
-    # A path is too long, a folder has no permission, or `~user` does not exist.
+    # The path is too long, a folder isn't readable, or `~user` doesn't exist.
     except (OSError, RuntimeError) as error:
         reason = getattr(error, 'strerror', None) or error
         raise UserError(f'data={spec}: {reason}') from None

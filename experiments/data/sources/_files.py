@@ -24,8 +24,8 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[io.BufferedIOBase]:
-    open_it = gzip.open if path.suffix == '.gz' else open
-    with reading(path), open_it(path, 'rb') as file:
+    open_file = gzip.open if path.suffix == '.gz' else open
+    with reading(path), open_file(path, 'rb') as file:
         yield file
 
 

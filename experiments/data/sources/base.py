@@ -29,10 +29,11 @@ class Source:
 
     Attributes:
       source, target: Codes of the languages, such as `'en'`.
-      left_out: Number of pairs that the last pass of `train` left out, by reason.
-      may_download: Whether reading may download a data set.
-      tags: Which languages a tag before each source names, as in `mix`.
-      window: Sentences per training example.
+      left_out: Number of pairs that the last pass of `train` excluded, by reason.
+      may_download: Whether reading may download a data set. A dry run skips the check
+        of such a source.
+      tags: The languages in the tag before each source, as in `mix`.
+      window: Number of consecutive sentences of a document per training example.
     """
 
     source: str
@@ -80,7 +81,7 @@ class Source:
         """Returns a hex digest of the training pairs, without reading all of them."""
         raise NotImplementedError
 
-    def trains_on(self, other: 'Source') -> str:
+    def overlap_with(self, other: 'Source') -> str:
         """Names the evaluation data of `other` that this source trains on; '' for none.
 
         Compares splits or files, not sentences.
@@ -136,10 +137,10 @@ def take_first(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
     return {name: list(islice(stream, sizes[name])) for name, stream in streams.items()}
 
 
-def check_apart(sources: Sequence[Source]) -> None:
+def check_disjoint(sources: Sequence[Source]) -> None:
     """Raises UserError if sources read text that others are evaluated on."""
     for source, other in itertools.product(sources, repeat=2):
-        shared = source.trains_on(other)
+        shared = source.overlap_with(other)
         if shared:
             raise UserError(f'data: {shared}')
 
@@ -150,14 +151,14 @@ def check_sides(source: str, target: str) -> None:
         raise ValueError(f'source and target are both {source!r}. Name two.')
 
 
-class OfRule(Source, Checked):
+class GeneratedSource(Source, Checked):
     """A dataclass whose pairs are determined by arguments and code."""
 
     def digest(self):
         return hex_digest(repr(self), read_code(type(self)))
 
 
-class OfSplits(Source):
+class SplitSource(Source):
     """A data set with a training split and a dev split.
 
     Splits that overlap with neither are evaluation sets under their own names.
@@ -177,11 +178,11 @@ class OfSplits(Source):
         raise NotImplementedError
 
     def train(self):
-        check_apart([self])
+        check_disjoint([self])
         return self.pairs(self.split)
 
     def evaluation(self):
-        check_apart([self])
+        check_disjoint([self])
         sets = {'val': self.dev}
         for name in self.splits():
             parts = (self.split, self.dev)
@@ -189,7 +190,7 @@ class OfSplits(Source):
                 sets.setdefault(name, name)
         return {name: list(self.pairs(split)) for name, split in sets.items()}
 
-    def trains_on(self, other):
+    def overlap_with(self, other):
         if not isinstance(other, type(self)):
             return ''
         fields: dict[str, Any] = {'split': self.split, 'dev': self.dev}

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfRule
+from experiments.data.sources.base import GeneratedSource
 from experiments.errors import UserError
 
 
 @dataclass(frozen=True)
-class Cmudict(OfRule):
+class Cmudict(GeneratedSource):
     """`h e l l o` → `HH AH0 L OW1`: letters to phonemes, as words.
 
     Each pronunciation is a training pair, or a reference in an evaluation set. `val`
@@ -26,14 +26,14 @@ class Cmudict(OfRule):
 
     def train(self):
         for word, known in self._words():
-            if _set_of(word) == 'train':
+            if _set_name(word) == 'train':
                 for sounds in known:
                     yield ' '.join(word), sounds
 
     def evaluation(self):
         found = {'val': [], 'test': []}
         for word, known in self._words():
-            name = _set_of(word)
+            name = _set_name(word)
             if name in found:
                 found[name].append((' '.join(word), known))
         return found
@@ -59,6 +59,6 @@ class Cmudict(OfRule):
         return found
 
 
-def _set_of(word: str) -> str:
+def _set_name(word: str) -> str:
     twentieth = int(hex_digest(word), 16) % 20
     return {0: 'val', 1: 'test'}.get(twentieth, 'train')

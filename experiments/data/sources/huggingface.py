@@ -9,14 +9,14 @@ from typing import Any
 
 from experiments import storage
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfSplits, cell_text, check_sides
+from experiments.data.sources.base import SplitSource, cell_text, check_sides
 from experiments.errors import UserError, reason
 
 _BY_LANGUAGE = 'translation'  # column whose cells map languages to texts
 
 
 @dataclasses.dataclass(frozen=True)
-class HuggingfaceSource(OfSplits):
+class HuggingfaceSource(SplitSource):
     """`huggingface(path="wmt14", name="de-en", source="en", target="de")`.
 
     Reads the columns `source` and `target`, or these languages of a column
@@ -45,7 +45,7 @@ class HuggingfaceSource(OfSplits):
         check_sides(self.source, self.target)
 
     def splits(self):
-        return self._ask(self._package.get_dataset_split_names)
+        return self._call_package(self._package.get_dataset_split_names)
 
     def overlap(self, split, other):
         parts = itertools.product(self._parts(split), self._parts(other))
@@ -61,7 +61,7 @@ class HuggingfaceSource(OfSplits):
                 self._sizes
             )
         except ValueError as error:
-            raise self._refusal(error) from None
+            raise self._as_user_error(error) from None
 
     @functools.cached_property
     def _sizes(self) -> dict[str, int]:
@@ -86,12 +86,12 @@ class HuggingfaceSource(OfSplits):
         return datasets
 
     def _load(self, split: str) -> Any:
-        rows = self._ask(self._package.load_dataset, split=split)
+        rows = self._call_package(self._package.load_dataset, split=split)
         if not len(rows):
             raise UserError(f'data: split {split!r} of {self.path} has no rows')
         return rows
 
-    def _ask(self, function: Callable[..., Any], **arguments: Any) -> Any:
+    def _call_package(self, function: Callable[..., Any], **arguments: Any) -> Any:
         path = str(Path(self.path).expanduser())
         revision = self.revision or None
         if self._package.__version__.startswith('3.'):
@@ -100,16 +100,16 @@ class HuggingfaceSource(OfSplits):
         try:
             return function(path, self.name or None, revision=revision, **arguments)
         except Exception as error:
-            raise self._refusal(error) from error
+            raise self._as_user_error(error) from error
 
-    def _refusal(self, error: Exception) -> UserError:
-        said = reason(error)
-        if 'script' in said:
-            said = (
+    def _as_user_error(self, error: Exception) -> UserError:
+        message = reason(error)
+        if 'script' in message:
+            message = (
                 'the dataset needs a loading script, which is not run. Pass '
                 'revision="refs/convert/parquet", or use plain data files.'
             )
-        return UserError(f'data: huggingface(path={self.path!r}): {said}')
+        return UserError(f'data: huggingface(path={self.path!r}): {message}')
 
     def pairs(self, split):
         rows = self._load(split)

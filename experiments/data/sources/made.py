@@ -11,7 +11,13 @@ from itertools import filterfalse, islice
 from random import Random
 from typing import Annotated, ClassVar
 
-from experiments.data.sources.base import OfRule, Pair, distinct, pick, take_first
+from experiments.data.sources.base import (
+    GeneratedSource,
+    Pair,
+    distinct,
+    pick,
+    take_first,
+)
 from flaxformer_lite.validation import Choices, Range
 
 SIZES = {'val': 200, 'test': 500, 'longer': 500}
@@ -115,7 +121,7 @@ _TASKS: dict[str, Callable[[int, Random], Pair]] = {
 
 
 @dataclass(frozen=True)
-class Made(OfRule):
+class Made(GeneratedSource):
     """Pairs of words from a synthetic task.
 
     | task | source | target |
@@ -150,8 +156,8 @@ class Made(OfRule):
     def evaluation(self):
         pairs = self._drawn(2 * self.seed, _SHORTEST, self.longest)
         within = distinct(filter(_is_held_out, pairs))
-        beyond = self._drawn(2 * self.seed, self.longest + 1, 2 * self.longest)
-        streams = {'val': within, 'test': within, 'longer': distinct(beyond)}
+        longer_inputs = self._drawn(2 * self.seed, self.longest + 1, 2 * self.longest)
+        streams = {'val': within, 'test': within, 'longer': distinct(longer_inputs)}
         return take_first(streams, SIZES)
 
     def _drawn(self, seed: int, shortest: int, longest: int) -> Iterator[Pair]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from experiments.data import sources as folder
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import Pair, Source, check_apart
+from experiments.data.sources.base import Pair, Source, check_disjoint
 from flaxformer_lite.validation import Checked, Range
 
 
@@ -80,7 +80,7 @@ class Mix(Source, Checked):
         return any(part.may_download for part in self._parts)
 
     def train(self):
-        check_apart(self._leaves)
+        check_disjoint(self._leaves)
         return self._mixed()
 
     def _mixed(self) -> Iterator[Pair]:
@@ -90,16 +90,16 @@ class Mix(Source, Checked):
             copies = share * largest / size
             given = 0
             for i, pair in enumerate(part.train(), 1):
-                wanted = int(i * copies)
-                yield from itertools.repeat(self._tagged(part, pair), wanted - given)
-                given = wanted
+                required = int(i * copies)
+                yield from itertools.repeat(self._tagged(part, pair), required - given)
+                given = required
 
     @functools.cached_property
     def _sizes(self) -> list[int]:
         return [sum(1 for _ in part.train()) for part in self._parts]
 
     def evaluation(self):
-        check_apart(self._leaves)
+        check_disjoint(self._leaves)
         found = {'val': []}
         for i, part in enumerate(self._parts):
             sets = part.evaluation()

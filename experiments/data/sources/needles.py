@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Annotated, ClassVar
 
-from experiments.data.sources.base import OfRule, Pair, distinct, pick, take_first
+from experiments.data.sources.base import (
+    GeneratedSource,
+    Pair,
+    distinct,
+    pick,
+    take_first,
+)
 from flaxformer_lite.validation import Range
 
 SIZES = {'val': 200, 'test': 500}
@@ -17,7 +23,7 @@ MOST_PAIRS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Needles(OfRule):
+class Needles(GeneratedSource):
     """Pairs whose target words each depend on `count` source words.
 
     With count=2, the target `35 02` needs four needles in the source, in any order and

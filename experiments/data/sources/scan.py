@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfRule, Pair
+from experiments.data.sources.base import GeneratedSource, Pair
 from flaxformer_lite.validation import Choices, Range
 
 ACTIONS = ('walk', 'look', 'run', 'jump')
@@ -17,7 +17,7 @@ _VAL = 500  # pairs of the test set for the dev set
 
 
 @dataclass(frozen=True)
-class Scan(OfRule):
+class Scan(GeneratedSource):
     """`jump around left twice` → `I_TURN_LEFT I_JUMP …`: all 20,910 commands, split.
 
     | split | training set |
@@ -55,10 +55,10 @@ class Scan(OfRule):
         pairs = dict(itertools.filterfalse(self._is_tested, commands()))
         yield from pairs.items()
         if self.split.startswith('addprim'):
-            alone = (self._primitive, pairs[self._primitive])
+            primitive_pair = (self._primitive, pairs[self._primitive])
             # The total is a ninth of the other pairs, including the first occurrence.
-            wanted = (len(pairs) - 1) // 9
-            yield from itertools.repeat(alone, wanted - 1)
+            required = (len(pairs) - 1) // 9
+            yield from itertools.repeat(primitive_pair, required - 1)
 
     def evaluation(self):
         test = list(filter(self._is_tested, commands()))

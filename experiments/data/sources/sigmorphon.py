@@ -50,14 +50,14 @@ class Sigmorphon(Source, Checked):
 
     def _file(self, name: str) -> Path:
         folder = Path(self.path).expanduser()
-        wanted = f'{self.language}-{name}'
-        found = [*folder.rglob(wanted), *folder.rglob(f'{wanted}.gz')]
+        expected = f'{self.language}-{name}'
+        found = [*folder.rglob(expected), *folder.rglob(f'{expected}.gz')]
         if not found:
             files = [file.name for file in folder.rglob('*-dev*')]
             languages = {name.rpartition('-dev')[0] for name in files}
             known = ', '.join(sorted(languages)) or '(none)'
             raise UserError(
-                f'data: {self.path} has no file {wanted}. Its languages are {known}.'
+                f'data: {self.path} has no file {expected}. Its languages are {known}.'
             )
         return found[0]
 

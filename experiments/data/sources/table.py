@@ -15,7 +15,7 @@ from experiments.data.sources.base import (
     Pair,
     Source,
     cell_text,
-    check_apart,
+    check_disjoint,
     check_sides,
 )
 from experiments.errors import UserError
@@ -75,7 +75,7 @@ class TableSource(Source):
         self._sets = {name: _check_file(file) for name, file in files.items()}
 
     def train(self):
-        check_apart([self])
+        check_disjoint([self])
         columns = (self.source, self.target)
         if self.window == 1:
             return map(tuple, self._rows(self._train, columns))
@@ -117,7 +117,7 @@ class TableSource(Source):
         return [blocks(size, self.window) for size in sizes]
 
     def evaluation(self):
-        check_apart([self])
+        check_disjoint([self])
         columns = (self.source, self.target, *self._references)
         sets = {}
         for name, file in self._sets.items():
@@ -128,7 +128,7 @@ class TableSource(Source):
                 sets[name].append((source, known))
         return sets
 
-    def trains_on(self, other):
+    def overlap_with(self, other):
         columns = (self.source, self.target)
         is_same_kind = isinstance(other, TableSource)
         if not is_same_kind or columns != (other.source, other.target):

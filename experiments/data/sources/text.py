@@ -11,7 +11,7 @@ from experiments.data.sources._files import lines, opened, reading, same_content
 from experiments.data.sources.base import (
     Pair,
     Source,
-    check_apart,
+    check_disjoint,
     check_sides,
 )
 from experiments.errors import UserError
@@ -48,26 +48,26 @@ class Text(Source):
             self._files(name)
 
     def train(self):
-        check_apart([self])
+        check_disjoint([self])
         return _pairs(*self._files('train'))
 
     def evaluation(self):
-        check_apart([self])
+        check_disjoint([self])
         for name in self._source_names() - self._names():
-            for file in self._further_references(name):
-                wanted = f'{name}.{self.target}'
+            for file in self._more_references(name):
+                expected = f'{name}.{self.target}'
                 raise UserError(
-                    f'data: {file} is an additional reference, but {wanted} is '
+                    f'data: {file} is an additional reference, but {expected} is '
                     'missing. '
-                    f'Rename the first reference to {wanted}.'
+                    f'Rename the first reference to {expected}.'
                 )
         sets = {}
         for name in ['val', *sorted(self._names() - {'train', 'val'})]:
             source, target = self._files(name)
-            sets[name] = read_set(source, [target, *self._further_references(name)])
+            sets[name] = read_set(source, [target, *self._more_references(name)])
         return sets
 
-    def trains_on(self, other):
+    def overlap_with(self, other):
         languages = (self.source, self.target)
         is_same_kind = isinstance(other, Text)
         if not is_same_kind or languages != (other.source, other.target):
@@ -101,7 +101,7 @@ class Text(Source):
         with reading(self._folder):
             return {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
 
-    def _further_references(self, name: str) -> list[Path]:
+    def _more_references(self, name: str) -> list[Path]:
         pattern = re.compile(re.escape(f'{name}.{self.target}.') + '([0-9]+)')
         matches = filter(None, map(pattern.fullmatch, self._file_names()))
         numbered = sorted((int(match[1]), match[0]) for match in matches)
@@ -114,13 +114,14 @@ class Text(Source):
     def _files(self, name: str) -> list[Path]:
         files = []
         for language in (self.source, self.target):
-            wanted = f'{name}.{language}'
-            file = self._find(wanted)
+            expected = f'{name}.{language}'
+            file = self._find(expected)
             if file is None:
                 there = ', '.join(sorted(self._names())) or 'none'
                 raise UserError(
-                    f'data: {self._folder / wanted} (or {wanted}.gz) is missing. Both '
-                    f'train and val need files in both languages. Sets found: {there}.'
+                    f'data: {self._folder / expected} (or {expected}.gz) is missing. '
+                    'Both train and val need files in both languages. Sets found: '
+                    f'{there}.'
                 )
             files.append(file)
         return files
@@ -140,8 +141,8 @@ def read_set(
         further = tuple(lines(file))
         if len(further) != size:
             raise UserError(
-                f'data: {file} has {len(further):,} lines and the set '
-                f'{size:,}. Line n must translate line n of the source.'
+                f'data: {file} has {len(further):,} lines but the set has {size:,}. '
+                'Line n must translate line n of the source.'
             )
         columns.append(further)
     found = []

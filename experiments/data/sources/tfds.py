@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import OfSplits, check_sides, plain_text
+from experiments.data.sources.base import SplitSource, check_sides, plain_text
 from experiments.errors import UserError, reason
 from flaxformer_lite.validation import quote
 
@@ -25,7 +25,7 @@ _CHUNK = 1024  # examples read at once; twice as fast as one by one
 
 
 @dataclasses.dataclass(frozen=True)
-class Tfds(OfSplits):
+class Tfds(SplitSource):
     """`tfds(name="wmt14_translate/de-en", source="en", target="de")`.
 
     Downloads and prepares a set as ArrayRecord, or reads a prepared folder of
@@ -176,20 +176,20 @@ def _own_features(tfds: Any) -> Iterator[None]:
     def cls_from_name(cls: Any, name: str) -> Any:
         if not name.startswith('tensorflow_datasets.'):
             raise ValueError(
-                f'features.json names the feature class {quote(name)}, which is not of '
-                'TFDS and whose module would be imported. Prepare the set with '
-                "TFDS's own features"
+                f'features.json names the feature class {quote(name)}, which is not '
+                'part of TFDS, and whose module would be imported. Prepare the set '
+                "with TFDS's own features"
             )
         return original(cls, name)
 
     base = tfds.features.FeatureConnector
-    before = vars(base)['cls_from_name']
-    original = before.__func__
+    descriptor = vars(base)['cls_from_name']
+    original = descriptor.__func__
     base.cls_from_name = classmethod(cls_from_name)
     try:
         yield
     finally:
-        base.cls_from_name = before
+        base.cls_from_name = descriptor
 
 
 def _check_network(builder: Any) -> None:
@@ -242,8 +242,8 @@ def _overlap(a: Any, b: Any) -> bool:
 
 
 def _line(error: Exception) -> str:
-    said = str(error) or repr(error)
-    said = re.sub(r'^Failed to construct dataset .*?}": ', '', said)
+    message = str(error) or repr(error)
+    message = re.sub(r'^Failed to construct dataset .*?}": ', '', message)
     # TFDS suggests a similar name after listing hundreds of sets.
-    said = re.sub(r'(?s)Available datasets:.*?(Did you mean|$)', r'\1', said)
-    return reason(said)
+    message = re.sub(r'(?s)Available datasets:.*?(Did you mean|$)', r'\1', message)
+    return reason(message)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # translation needs no data source
     from experiments.data.sources.base import Pair, Source
 
 _SAMPLE = 1_000_000  # pairs; more text hardly changes the merges and costs memory
-_COUNTED = 8192  # pairs between progress reports
+_PROGRESS_INTERVAL = 8192  # pairs between progress reports
 _MODEL = 'tokenizer.model'
 _SIZE = 8  # bytes of the integer that stores the length of the first of two models
 
@@ -25,23 +25,23 @@ def make(spec: Spec) -> Tokenizer:
     """Makes the untrained tokenizer of a spec, or one per side."""
     entries = registries.entries('tokenizer', spec)
     with user_errors('tokenizer: '):
-        made = [entry.make(model=b'') for entry in entries]
-        if len(made) > 2:
+        sides = [entry.make(model=b'') for entry in entries]
+        if len(sides) > 2:
             raise ValueError(
-                f'{spec} lists {len(made)} tokenizers. Give one, or one per side.'
+                f'{spec} lists {len(sides)} tokenizers. Give one, or one per side.'
             )
-        if made[-1].reads_vectors:
+        if sides[-1].reads_vectors:
             raise ValueError(
                 f'{spec} tokenizes sources only. Write [{spec}, characters].'
             )
-        if len(made) == 1:
-            return made[0]
-        for entry, part in zip(entries, made, strict=True):
+        if len(sides) == 1:
+            return sides[0]
+        for entry, part in zip(entries, sides, strict=True):
             if type(part).save is not Tokenizer.save:
                 raise ValueError(
                     f'{entry} cannot tokenize only one side. Give it alone.'
                 )
-        return Sides(*made)
+        return Sides(*sides)
 
 
 def train(
@@ -85,7 +85,7 @@ def _sample(
     sample = []
     stride = 1
     for i, pair in enumerate(pairs):
-        if i % _COUNTED == 0:
+        if i % _PROGRESS_INTERVAL == 0:
             progress(i)
         if i % stride == 0:
             sample.append(pair)

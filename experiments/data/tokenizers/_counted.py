@@ -22,7 +22,7 @@ SPECIAL = ('<pad>', '</s>', '<s>', '<unk>')  # in the order of their ids
 
 
 @dataclasses.dataclass(frozen=True)
-class Counted(Tokenizer):
+class CountedVocabulary(Tokenizer):
     """A tokenizer with the most frequent units of a text as pieces.
 
     Attributes:

@@ -26,8 +26,9 @@ class Tokenizer(Checked):
     `normalize`.
 
     Attributes:
-      vocab_size: Number of ids; before training, its maximum.
-      model: Result of training, the content of the saved file.
+      vocab_size: Number of ids. Before training, this is the maximum, because a short
+        text may have too few distinct pieces.
+      model: Result of training, the content of the saved file. Empty before training.
       source_eos: The id that ends each source, if any.
       forced_first: The id that begins each target, if any.
       reads_vectors: Whether `encode` returns float32 vectors (length, features).

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from experiments.data.tokenizers._counted import Counted
+from experiments.data.tokenizers._counted import CountedVocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class Characters(Counted):
+class Characters(CountedVocabulary):
     """`characters(min_count=2)`: each character of the NFC text is a piece."""
 
     def split(self, text):

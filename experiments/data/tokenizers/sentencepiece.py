@@ -92,12 +92,12 @@ class SentencePiece(Tokenizer):
 
     def __post_init__(self):
         super().__post_init__()
-        taken: set[str] = {*SPECIAL}
+        used_symbols: set[str] = {*SPECIAL}
         if self.byte_fallback:
-            taken.update(f'<0x{i:02X}>' for i in range(_BYTES))
+            used_symbols.update(f'<0x{i:02X}>' for i in range(_BYTES))
         for symbol in self.symbols:
-            _check_symbol(symbol, taken)
-            taken.add(symbol)
+            _check_symbol(symbol, used_symbols)
+            used_symbols.add(symbol)
 
     def train(self, texts):
         """Trains a model; equal texts and arguments give equal bytes."""
@@ -119,7 +119,7 @@ class SentencePiece(Tokenizer):
                 **{name: value for name, value in options.items() if value},
             )
         except RuntimeError as error:
-            raise self._refusal(str(error)) from None
+            raise self._training_error(str(error)) from None
         return model.getvalue()
 
     @property
@@ -128,14 +128,14 @@ class SentencePiece(Tokenizer):
         sentinels = [f'<extra_id_{i}>' for i in range(self.sentinels)]
         return [*self.user_defined_symbols, *sentinels]
 
-    def _refusal(self, message: str) -> UserError:
-        needed = re.search(r'required_chars\. \d+ vs (\d+)', message)
-        if needed:
+    def _training_error(self, message: str) -> UserError:
+        required = re.search(r'required_chars\. \d+ vs (\d+)', message)
+        if required:
             special = 4 + _BYTES * self.byte_fallback + len(self.symbols)
             return UserError(
                 f'tokenizer: vocab_size={self.vocab_size} is smaller than the '
-                f'{int(needed[1]) - special:,} characters of the training text and '
-                f'{special} special ids. Give at least {needed[1]}.'
+                f'{int(required[1]) - special:,} characters of the training text and '
+                f'{special} special ids. Give at least {required[1]}.'
             )
         if 'sentences_.empty()' in message:
             return UserError('data: the training text is blank. Check the files.')
@@ -151,7 +151,7 @@ class SentencePiece(Tokenizer):
 
     def encode(self, texts):
         check_list('texts', texts)
-        return self._processor.encode([_plain(text) for text in texts])
+        return self._processor.encode([_escaped(text) for text in texts])
 
     @property
     def samples(self):
@@ -161,14 +161,14 @@ class SentencePiece(Tokenizer):
         """Resamples words; words with UNK, bytes or symbols are unchanged."""
         generator = random.Random(seed)
         draw = bpe_dropout if self.model_type == 'bpe' else unigram_sample
-        drawn = []
+        sampled = []
         for word in self._words(row):
             pieces = [self._pieces[i] for i in word]
             if all(piece in self._scores for piece in pieces):
                 pieces = draw(pieces, self._scores, self.alpha, generator)
                 word = [self._ids[piece] for piece in pieces]
-            drawn += word
-        return drawn
+            sampled += word
+        return sampled
 
     def _words(self, row: list[int]) -> list[list[int]]:
         words: list[list[int]] = []
@@ -203,24 +203,24 @@ class SentencePiece(Tokenizer):
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
 
-def _check_symbol(symbol: Any, taken: Collection[str]) -> None:
+def _check_symbol(symbol: Any, used_symbols: Collection[str]) -> None:
     problem = ''
     if not isinstance(symbol, str) or not symbol:
         problem = 'is not text. Give a string of at least one character.'
-    elif symbol in taken:
+    elif symbol in used_symbols:
         problem = 'is a piece already. Leave it out or choose another.'
-    elif symbol != _plain(symbol) or ' ' in symbol:
+    elif symbol != _escaped(symbol) or ' ' in symbol:
         problem = 'never occurs in normalized text. Use NFC, without spaces and ▁.'
     if problem:
         raise ValueError(f'user_defined_symbols: {validation.quote(symbol)} {problem}')
 
 
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     return normalize(text).replace(_SPACE, '_')
 
 
 def _learnable(text: str) -> str:
-    text = _plain(text).replace(_SKIPPED, _BOUNDARY)
+    text = _escaped(text).replace(_SKIPPED, _BOUNDARY)
     return _RESERVED.sub(f'<{_BOUNDARY}', text)
 
 
@@ -242,24 +242,24 @@ def bpe_dropout(
       rate: Probability of skipping a merge, in (0, 1].
     """
     word = ''.join(pieces)
-    made = _until_left_out(rate, generator)
-    if made >= len(word) - len(pieces):
+    num_merges = _merges_before_dropout(rate, generator)
+    if num_merges >= len(word) - len(pieces):
         return pieces
     pieces = list(word)
     while True:
         unions = [left + right for left, right in itertools.pairwise(pieces)]
         merges = [i for i, union in enumerate(unions) if union in scores]
         for i in sorted(merges, key=lambda i: -scores[unions[i]]):
-            if made:
-                made -= 1
+            if num_merges:
+                num_merges -= 1
                 pieces[i : i + 2] = [unions[i]]
                 break
-            made = _until_left_out(rate, generator)
+            num_merges = _merges_before_dropout(rate, generator)
         else:
             return pieces
 
 
-def _until_left_out(rate: float, generator: random.Random) -> int:
+def _merges_before_dropout(rate: float, generator: random.Random) -> int:
     if rate == 1:
         return 0
     return int(math.log(1 - generator.random()) / math.log1p(-rate))

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from experiments.data.tokenizers._counted import Counted
+from experiments.data.tokenizers._counted import CountedVocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class Words(Counted):
+class Words(CountedVocabulary):
     """`words(min_count=2)`: text between spaces is a piece, with its punctuation."""
 
     def split(self, text):

@@ -49,7 +49,7 @@ class ForcedPrefix(Processor):
     def __call__(self, logits_BNV, tokens_BNL, step, eos):
         prefix = jnp.asarray(self.tokens, jnp.int32)
         token_V = jnp.arange(logits_BNV.shape[2])
-        is_given_V = token_V == prefix[step]
+        is_forced_V = token_V == prefix[step]
         log_z_BN1 = jax.nn.logsumexp(logits_BNV, -1, keepdims=True)
-        given_BNV = jnp.where(is_given_V[None, None], log_z_BN1, -jnp.inf)
-        return jnp.where(step < len(prefix), given_BNV, logits_BNV)
+        forced_BNV = jnp.where(is_forced_V[None, None], log_z_BN1, -jnp.inf)
+        return jnp.where(step < len(prefix), forced_BNV, logits_BNV)

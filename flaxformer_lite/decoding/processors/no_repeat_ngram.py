@@ -22,19 +22,19 @@ class NoRepeatNgram(Processor):
     size: Size = 3
 
     def __call__(self, logits_BNV, tokens_BNL, step, eos):
-        before = self.size - 1
+        prefix_length = self.size - 1
         length = tokens_BNL.shape[2]
-        starts = length - before  # of the n-grams that fit
+        starts = length - prefix_length  # of the n-grams that fit
         if starts < 1:
             return logits_BNV
         # Find the n-grams whose first n − 1 tokens match the current ones.
-        same_BNS = jnp.arange(starts)[None, None] + before < step
-        for i in range(before):
+        same_BNS = jnp.arange(starts)[None, None] + prefix_length < step
+        for i in range(prefix_length):
             now_BN1 = jax.lax.dynamic_slice_in_dim(
-                tokens_BNL, step - before + i, 1, axis=2
+                tokens_BNL, step - prefix_length + i, 1, axis=2
             )
             same_BNS &= tokens_BNL[:, :, i : i + starts] == now_BN1
-        last_BNS = tokens_BNL[:, :, before:]
+        last_BNS = tokens_BNL[:, :, prefix_length:]
         same_BNS = jnp.broadcast_to(same_BNS, last_BNS.shape)
         repeats = jax.vmap(
             jax.vmap(lambda repeats_V, t, same: repeats_V.at[t].max(same))

@@ -29,7 +29,7 @@ class BeamSearch(Strategy):
         return self.beams
 
     def choose(self, state, logits_BNV, total_BNV):
-        # At most N of these 2 N end, so N can stay live.
+        # At most N of the 2 N candidates end, so N can stay live.
         return top_k_indices(flat(total_BNV), 2 * self.beams)
 
     def length_penalty(self, length):

@@ -47,7 +47,7 @@ class Block(Checked, nn.Module):
         self, encoded_BSD: jax.Array, positions_BS: jax.Array
     ) -> KeyValues:
         """Computes the keys and values of the source for this decoder layer."""
-        if self.cross_attention is None:  # merged
+        if self.cross_attention is None:  # merged attention
             return self.self_attention.project_kv(encoded_BSD, None)
         return self.cross_attention.project_kv(encoded_BSD, positions_BS)
 

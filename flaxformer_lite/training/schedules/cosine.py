@@ -26,7 +26,7 @@ class CosineSchedule(Schedule):
     def __call__(self, count):
         w = max(1, round(self.warmup * self.steps))
         s = jnp.asarray(count, jnp.float32) + 1
-        done = jnp.clip((s - w) / (self.steps + 1 - w), 0, 1)
-        rising = s / w
-        falling = (1 + jnp.cos(jnp.pi * done)) / 2
-        return self.peak * jnp.where(s < w, rising, falling)
+        progress = jnp.clip((s - w) / (self.steps + 1 - w), 0, 1)
+        warmup_factor = s / w
+        decay_factor = (1 + jnp.cos(jnp.pi * progress)) / 2
+        return self.peak * jnp.where(s < w, warmup_factor, decay_factor)

@@ -17,7 +17,7 @@ from flaxformer_lite.config import build
 from flaxformer_lite.config.spec import Component
 
 # Format → the package that writes it, and the extra that installs the package.
-_NEEDED = {
+_REQUIREMENTS = {
     'ctranslate2': ('ctranslate2', 'ctranslate2'),
     'huggingface': ('safetensors', 'export'),
     'peft': ('safetensors', 'export'),
@@ -44,7 +44,7 @@ def export(
             f'--quantization={quantization} is for --to=ctranslate2, not --to={to}. '
             'Leave it out.'
         )
-    package, extra = _NEEDED[to]
+    package, extra = _REQUIREMENTS[to]
     flags.require_packages(f'--to={to}', [package], extra)
     compilation.use_cache()
     run = OpenedRun(workdir, trust_code)

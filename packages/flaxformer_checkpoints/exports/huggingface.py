@@ -19,7 +19,7 @@ from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError, user_errors
 from flaxformer_checkpoints.exports import rewrite
-from flaxformer_checkpoints.exports.rewrite import Expressed
+from flaxformer_checkpoints.exports.rewrite import ConvertedModel
 from flaxformer_checkpoints.exports.trained import Trained, draw_tokens, logits
 from flaxformer_checkpoints.families.base import Described, Family
 from flaxformer_checkpoints.loading import load
@@ -34,12 +34,12 @@ from flaxformer_lite.models.base import Model
 # Maximum difference of logits due to a family's ε: absolute, or relative to the
 # largest. A trained pre-norm run had 6e-5, and all of 500 translations were identical.
 _TOLERANCE, _SHARE = 1e-4, 1e-4
-# Minimum of the tokens that Transformers generates by default.
-_GENERATED = 512
+# Minimum of `max_length`, the number of tokens that Transformers generates by default.
+_MIN_MAX_LENGTH = 512
 _TOKENIZER = 'tokenizer_config.json'
 _SPACE = '▁'
 # All whitespace of Python's `str.split`.
-_WHITE = r'[\s\x1c-\x1f]+'
+_WHITESPACE = r'[\s\x1c-\x1f]+'
 
 
 class FamilyModel(NamedTuple):
@@ -51,7 +51,7 @@ class FamilyModel(NamedTuple):
 def write(trained: Trained, folder: Path) -> None:
     """Writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open."""
     tokenizer = _byte_pair_encoding(trained)
-    config, arrays = _in_own_family(trained)
+    config, arrays = _to_own_family(trained)
     config |= {'bos_token_id': BOS, 'forced_eos_token_id': EOS, 'dtype': 'float32'}
     _write_tokenizer(tokenizer, folder)
     _save(folder, {CONFIG: config, GENERATION: _generation(trained)}, arrays)
@@ -79,11 +79,13 @@ def write_published(trained: Trained, folder: Path) -> None:
         )
         with user_errors('--to=huggingface: '):
             config, arrays = load.to_pretrained(
-                described, trained.variables, _written_as(trained, theirs['model_type'])
+                described,
+                trained.variables,
+                _exported_family(trained, theirs['model_type']),
             )
         config['bos_token_id'] = theirs.get('bos_token_id')
     else:
-        config, arrays = _in_own_family(trained)
+        config, arrays = _to_own_family(trained)
         config['bos_token_id'] = special.bos
         # Without a class, Transformers opens the tokenizer of the model's family.
         kind = type(tokenizer.theirs).__name__
@@ -113,7 +115,7 @@ def write_published(trained: Trained, folder: Path) -> None:
     _save(folder, documents, arrays)
 
 
-def _written_as(trained: Trained, model_type: str) -> str:
+def _exported_family(trained: Trained, model_type: str) -> str:
     adapted = load.family_of(model_type).adapted
     if not adapted or not trained.model.has_decoder_beside_encoder:
         return model_type
@@ -157,24 +159,24 @@ def tables_of_positions(config: Mapping[str, Any]) -> dict[str, jax.Array]:
 def find_family(trained: Trained) -> FamilyModel:
     """Returns the model in the form of the first family that supports it."""
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
-    refused = []
+    reasons = []
     for name in load.FAMILIES.names():
         family = load.FAMILIES.find(name).cls
         architecture = str(own.config.architecture)
         if family.fields.get('architecture', architecture) != architecture:
             continue
         try:
-            return _in_words_of(family, own, trained.model)
+            return _to_family(family, own, trained.model)
         except ValueError as error:
-            refused.append(str(error))
+            reasons.append(str(error))
     # Names a field once, even if several families don't support it.
     by_field = {
-        reason.split('=')[0].split()[-1]: reason for reason in reversed(refused)
+        reason.split('=')[0].split()[-1]: reason for reason in reversed(reasons)
     }
     raise UserError(f'--to=huggingface: {"; ".join(reversed(by_field.values()))}')
 
 
-def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyModel:
+def _to_family(family: type[Family], own: ConvertedModel, model: Model) -> FamilyModel:
     given = rewrite.towards(own, family.fields)
     # The arrays' names affect the meaning of a config, such as T5's output matrix.
     names = [family.arrays.get(name, name) for name in given.variables['params']]
@@ -206,7 +208,7 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
     )
 
 
-def _in_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+def _to_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Array]]:
     found = find_family(trained)
     _check_logits(trained, found)
     with user_errors('--to=huggingface: '):
@@ -224,7 +226,7 @@ def _in_own_family(trained: Trained) -> tuple[dict[str, Any], dict[str, jax.Arra
 
 
 def _longest(trained: Trained) -> int:
-    most = max(_GENERATED, trained.longest)
+    most = max(_MIN_MAX_LENGTH, trained.longest)
     return min(most, trained.model.max_length or most)
 
 
@@ -280,7 +282,7 @@ def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
     steps = [
         normalizers.NFC(),
         normalizers.Replace(_SPACE, '_'),
-        normalizers.Replace(tokenizers.Regex(_WHITE), ' '),
+        normalizers.Replace(tokenizers.Regex(_WHITESPACE), ' '),
         normalizers.Strip(),
         normalizers.Prepend(_SPACE),
         normalizers.Replace(' ', _SPACE),

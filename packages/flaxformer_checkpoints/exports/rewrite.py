@@ -19,14 +19,14 @@ from flaxformer_lite.training.train_step import init_variables
 _BART_OFFSET = 2
 
 
-class Expressed(NamedTuple):
+class ConvertedModel(NamedTuple):
     config: ModelConfig
     variables: Any
 
-    def with_fields(self, **fields: Any) -> 'Expressed':
+    def with_fields(self, **fields: Any) -> 'ConvertedModel':
         return self._replace(config=self.config.with_values(fields))
 
-    def with_arrays(self, change: Callable[[list[str], Any], Any]) -> 'Expressed':
+    def with_arrays(self, change: Callable[[list[str], Any], Any]) -> 'ConvertedModel':
         def change_leaf(path, x):
             return change([key.key for key in path], x)
 
@@ -34,7 +34,7 @@ class Expressed(NamedTuple):
         return self._replace(variables=variables)
 
 
-def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
+def plain(model: Model, config: ModelConfig, variables: Any) -> ConvertedModel:
     """Returns a trained model without its training-only settings."""
     for field in variants.fields():
         component = config.get(field)
@@ -44,13 +44,17 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
                 'in a stack. Export a run without a list of layers.'
             )
     _, variables = model.unshared(unstack_layers(variables))
-    alike = {'scan_layers': False, 'share_layers': None, 'decoder.share_layers': None}
-    return Expressed(config, variables).with_fields(
-        head_dropout=0.0, dropout_kind='elements', **alike
+    layer_fields = {
+        'scan_layers': False,
+        'share_layers': None,
+        'decoder.share_layers': None,
+    }
+    return ConvertedModel(config, variables).with_fields(
+        head_dropout=0.0, dropout_kind='elements', **layer_fields
     )
 
 
-def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
+def towards(model: ConvertedModel, fields: Mapping[str, Any]) -> ConvertedModel:
     """Brings a model close to the form of a family's table."""
     for bias in ('attention_bias', 'output_bias'):
         if fields.get(bias) is True:
@@ -72,7 +76,7 @@ def towards(model: Expressed, fields: Mapping[str, Any]) -> Expressed:
     return model
 
 
-def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
+def _with_arguments(model: ConvertedModel, field: str, entry: Spec) -> ConvertedModel:
     component = model.config.get(field)
     if component is None:
         return model
@@ -87,7 +91,7 @@ def _with_arguments(model: Expressed, field: str, entry: Spec) -> Expressed:
     return model.with_fields(**{field: written(component.name, given)})
 
 
-def with_biases(model: Expressed, vocab_size: int) -> Expressed:
+def with_biases(model: ConvertedModel, vocab_size: int) -> ConvertedModel:
     """Adds biases of zeros, which change nothing."""
     built = build.model(model.config, vocab_size)
     shapes = jax.eval_shape(lambda: init_variables(built, jax.random.key(0)))
@@ -102,17 +106,21 @@ def with_biases(model: Expressed, vocab_size: int) -> Expressed:
     return model._replace(variables=variables)
 
 
-def _with_positions(model: Expressed, wanted: Any) -> Expressed:
+def _with_positions(model: ConvertedModel, expected: Any) -> ConvertedModel:
     positions = model.config.positions
     name, given = positions.name, positions.arguments
-    if name == 'sinusoidal' and not given and wanted == 'sinusoidal(interleaved=False)':
-        return _with_sines_first(model, wanted)
-    if name == 'learned' and not given.get('offset') and isinstance(wanted, Spec):
+    if (
+        name == 'sinusoidal'
+        and not given
+        and expected == 'sinusoidal(interleaved=False)'
+    ):
+        return _with_sines_first(model, expected)
+    if name == 'learned' and not given.get('offset') and isinstance(expected, Spec):
         return _with_offset(model, given.get('max_length', 1024))
     return model
 
 
-def _with_sines_first(model: Expressed, positions: str) -> Expressed:
+def _with_sines_first(model: ConvertedModel, positions: str) -> ConvertedModel:
     """Permutes the residual stream's features: all sines before all cosines."""
     d_model = model.config.d_model
     order = np.r_[0:d_model:2, 1:d_model:2]
@@ -135,7 +143,7 @@ def _stream_axis(names: list[str]) -> int | None:
     return 0 if leaf == 'kernel' else None
 
 
-def _with_offset(model: Expressed, length: int) -> Expressed:
+def _with_offset(model: ConvertedModel, length: int) -> ConvertedModel:
     def pad(names, x):
         if names[-2:] != ['positions', 'table']:
             return x
@@ -145,7 +153,7 @@ def _with_offset(model: Expressed, length: int) -> Expressed:
     return model.with_arrays(pad).with_fields(positions=positions)
 
 
-def _without_scale_of_embeddings(model: Expressed) -> Expressed:
+def _without_scale_of_embeddings(model: ConvertedModel) -> ConvertedModel:
     config = model.config
     if config.tie != 'all' or config.scale_logits or not config.scale_embeddings:
         return model
@@ -157,7 +165,7 @@ def _without_scale_of_embeddings(model: Expressed) -> Expressed:
     return model.with_fields(scale_embeddings=False, scale_logits=True)
 
 
-def _without_scale_of_scores(model: Expressed) -> Expressed:
+def _without_scale_of_scores(model: ConvertedModel) -> ConvertedModel:
     config = model.config
     own = config.decoder.attention, config.cross.attention
     if str(config.attention) != 'softmax' or any(own):

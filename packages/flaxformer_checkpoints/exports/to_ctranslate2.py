@@ -70,10 +70,10 @@ def write(trained: Trained, folder: Path, quantization: str | None = None) -> No
     check_model(own.config)
     model = build.model(own.config, trained.model.vocab_size)
     trained = trained._replace(model=model, variables=own.variables)
-    _save(_described(trained, own.config), folder, 'float32')
+    _save(_model_spec(trained, own.config), folder, 'float32')
     check_scores(folder, trained)
     if quantization == 'int8':
-        _save(_described(trained, own.config), folder, quantization)
+        _save(_model_spec(trained, own.config), folder, quantization)
     tokenizer = normalization.self_normalizing(trained.tokenizer.model)
     (folder / 'tokenizer.model').write_bytes(tokenizer)
 
@@ -91,18 +91,16 @@ def check_model(config: ModelConfig) -> None:
         kind = field if field in SUPPORTED else field.rpartition('.')[2]
         if kind not in SUPPORTED or value is None:
             continue
-        refused = f'--to=ctranslate2: model.{field}={value}: '
+        prefix = f'--to=ctranslate2: model.{field}={value}: '
         variant, arguments = value, {}
         if isinstance(value, Component):
             variant, arguments = value.name, value.arguments
         if variant not in SUPPORTED[kind]:
             known = ', '.join(map(str, SUPPORTED[kind]))
-            raise UserError(f'{refused}CTranslate2 supports only {known}.')
+            raise UserError(f'{prefix}CTranslate2 supports only {known}.')
         for argument in arguments:
             if argument not in _ARGUMENTS:
-                raise UserError(
-                    f'{refused}CTranslate2 has no {argument} for {variant}.'
-                )
+                raise UserError(f'{prefix}CTranslate2 has no {argument} for {variant}.')
     _check_cross_norm(config)
 
 
@@ -117,14 +115,14 @@ def _check_cross_norm(config: ModelConfig) -> None:
         )
 
 
-def _described(trained: Trained, config: ModelConfig) -> Any:
+def _model_spec(trained: Trained, config: ModelConfig) -> Any:
     from ctranslate2.specs import transformer_spec
 
     model: Any = trained.model
     params = jax.tree.map(np.array, trained.variables['params'])
     rows = max(_POSITIONS, trained.longest)
-    encoder = _described_stack(model.encoder, params['encoder'], rows)
-    decoder = _described_stack(model.decoder, params['decoder'], rows)
+    encoder = _stack_spec(model.encoder, params['encoder'], rows)
+    decoder = _stack_spec(model.decoder, params['decoder'], rows)
     shared = params['embedding']
     encoder.embeddings[0].weight = params.get('source_embedding', shared)
     encoder.scale_embeddings = config.scale_embeddings
@@ -195,7 +193,7 @@ def _activation(feed_forward: Any) -> Any:
     return Activation.GELU
 
 
-def _described_stack(stack: Any, params: Params, rows: int) -> Any:
+def _stack_spec(stack: Any, params: Params, rows: int) -> Any:
     from ctranslate2.specs import transformer_spec
 
     block = stack.block
@@ -218,7 +216,7 @@ def _described_stack(stack: Any, params: Params, rows: int) -> Any:
             layer.self_attention, block.self_attention, ours['self_attention']
         )
         if _is(positions, 'T5Positions'):
-            # Every layer names the one table of the stack.
+            # All layers refer to the stack's single table.
             _fill_biases(layer.self_attention, positions, params['positions'])
         norms = [layer.self_attention.layer_norm]
         if block.cross_attention is not None:
@@ -286,7 +284,7 @@ def _fill_attention(theirs: Any, attention: Any, params: Params) -> None:
 
 def _fill_query_key_norm(theirs: Any, core: Any, params: Params) -> None:
     if not core.query_key_norm:
-        # Their decoder gives both of its attentions the norms, or none.
+        # CTranslate2's decoder has these norms in both attentions or in neither.
         theirs.__dict__.pop('q_norm', None)
         theirs.__dict__.pop('k_norm', None)
         return

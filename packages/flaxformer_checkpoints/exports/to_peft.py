@@ -64,7 +64,7 @@ def write(run: OpenedRun, plain: Trained, folder: Path) -> None:
         }
         theirs = kernel.name.removesuffix('.weight')
         modules.append(theirs)
-        for name, x in _in_words_of_peft(dense, kernel, layer).items():
+        for name, x in _to_peft_arrays(dense, kernel, layer).items():
             named[f'base_model.model.{theirs}.{name}'] = x
     storage.write_json(folder / SETTINGS, _settings(run, dense, modules))
     save_file(named, folder / WEIGHTS, metadata={'format': 'pt'})
@@ -99,7 +99,7 @@ def _check_function(published: ModelConfig, own: ModelConfig) -> None:
     """
     here, there = base.field_values(own), base.field_values(published)
     for name, value in here.items():
-        if 'drop' in name or name in base.NOT_OF_A_CHECKPOINT:
+        if 'drop' in name or name in base.RUNTIME_FIELDS:
             continue
         if _without_dropout(name, value) != _without_dropout(name, there[name]):
             raise UserError(
@@ -117,7 +117,7 @@ def _without_dropout(name: str, value: Any) -> Any:
     ]
 
 
-def _in_words_of_peft(
+def _to_peft_arrays(
     dense: LoRADense, kernel: arrays.Array, layer: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
     # A family may order the features of a head differently.

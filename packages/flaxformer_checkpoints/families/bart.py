@@ -102,9 +102,9 @@ class Bart(Family):
         ),
         '{stack}/final/norm': 'model.{stack}.layer_norm',
     }
-    # fairseq's version numbers, which converted files may still hold.
+    # fairseq's version numbers, which converted files may still contain.
     computed = (r'model\.(encoder|decoder)\.version',)
-    # Absent without the head.
+    # Missing in files without the language modeling head.
     zeros = ('output_bias',)
     aliases = {
         'embedding': (

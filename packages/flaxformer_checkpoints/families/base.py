@@ -33,9 +33,11 @@ class Family:
       arrays: Our parameter's or module's path → the name of theirs. `{stack}` is
         encoder or decoder.
       aliases: Our path → alternative names of the array in files.
-      computed: Arrays of files to ignore.
+      computed: Arrays of files to ignore, because models compute them, such as tables
+        of sinusoids. Patterns of names.
       zeros: Paths of our parameters that are 0 if files lack them.
-      rotates_halves: Whether rotary positions pair features i and i + d_k / 2.
+      rotates_halves: Whether rotary positions pair features i and i + d_k / 2. Ours
+        pair 2i and 2i + 1, so queries and keys are permuted.
       adapted: The `model_type` of encoder-decoders made from a decoder-only family.
     """
 
@@ -63,7 +65,7 @@ class Family:
         Raises:
           ValueError: A field is missing or has an unsupported value; names the field.
         """
-        given = _Given({**cls.defaults, **theirs})
+        given = _PublishedConfig({**cls.defaults, **theirs})
         for name, value in cls.expected.items():
             if name in theirs and theirs[name] != value:
                 raise ValueError(
@@ -106,13 +108,13 @@ class Family:
             'eos_token_id': tokens.eos,
         }
         try:
-            again = field_values(cls.read(theirs, names).config)
+            values_after_reading = field_values(cls.read(theirs, names).config)
         except ValueError as error:
             raise ValueError(
                 f'{cls.__name__} does not support this model: {error}'
             ) from None
-        for name, value in again.items():
-            if value != values[name] and name not in NOT_OF_A_CHECKPOINT:
+        for name, value in values_after_reading.items():
+            if value != values[name] and name not in RUNTIME_FIELDS:
                 raise ValueError(
                     f'{cls.__name__} does not support '
                     f'model.{name}={quote(values[name])}, only {quote(value)}'
@@ -140,15 +142,15 @@ def in_layers(
     }
 
 
-# They change results only by rounding, or only the initial parameters.
-NOT_OF_A_CHECKPOINT = ('dtype', 'init', 'scan_layers')
+# Fields that affect only rounding or initial parameters, so families ignore them.
+RUNTIME_FIELDS = ('dtype', 'init', 'scan_layers')
 
 
-class _Given(dict[str, Any]):
+class _PublishedConfig(dict[str, Any]):
     """Their config; a missing field raises ValueError with its name."""
 
     def __missing__(self, name: str) -> Any:
-        raise ValueError(f'there is no {name}')
+        raise ValueError(f'{name} is missing')
 
 
 def _eos_token(given: Any) -> Any:
@@ -181,10 +183,10 @@ def field_values(config: ModelConfig) -> dict[str, Any]:
     for name in variants.fields():
         if values[name] is not None:
             sizes = config.sizes('decoder' if '.' in name else 'encoder')
-            values[name] = _in_one_form(values[name], sizes.num_layers)
+            values[name] = _same_for_all_layers(values[name], sizes.num_layers)
     return values
 
 
-def _in_one_form(component: Component, num_layers: int) -> str:
+def _same_for_all_layers(component: Component, num_layers: int) -> str:
     texts = [_entries.written(x.name, x.arguments) for x in component.entries]
     return _entries.pattern([texts[i % len(texts)] for i in range(num_layers)])

@@ -15,7 +15,7 @@ from flaxformer_checkpoints.families.t5gemma import (
 )
 from flaxformer_lite import validation
 
-_PATTERN = 'sliding_window_pattern'  # layers of which the last one is global
+_PATTERN = 'sliding_window_pattern'  # period of layers; the last one attends globally
 
 
 class Gemma3(Family):
@@ -65,7 +65,7 @@ class Gemma3(Family):
         'attention_bias': False,
         'attn_logit_softcapping': None,
         'use_bidirectional_attention': False,
-        # The query and key norms use it, too.
+        # The query and key norms have the same ε.
         'rms_norm_eps': 1e-6,
     }
     arrays = {
@@ -88,7 +88,7 @@ class Gemma3(Family):
 
     @classmethod
     def read(cls, theirs, names):
-        if 'scale' not in theirs:  # what `write` checks has it
+        if 'scale' not in theirs:  # configs that `write` checks already have it
             theirs = cls._with_derived({**cls.defaults, **theirs})
         return super().read(theirs, names)
 

@@ -86,7 +86,7 @@ class T5(Family):
             'lm_head.weight',
         )
     }
-    # Files of the original version hold it, but it is unused.
+    # Files of the original version contain this array, but models don't use it.
     computed = (
         r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
     )

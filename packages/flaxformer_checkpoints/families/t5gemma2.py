@@ -85,7 +85,7 @@ class T5Gemma2(T5Gemma):
         'tie_word_embeddings': True,
         **{f'{stack}.attention_bias': False for stack in _STACKS},
         **{f'{stack}.attn_logit_softcapping': None for stack in _STACKS},
-        # The query and key norms use it, too.
+        # The query and key norms have the same ε.
         **{f'{stack}.rms_norm_eps': 1e-6 for stack in _STACKS},
     }
     arrays = {
@@ -147,11 +147,11 @@ def rotations(prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         if rope_type(rope) not in ('default', 'linear'):
             raise ValueError(
                 f'{name} has rope_type={quote(rope_type(rope))}: '
-                "only 'default' and 'linear' are computed here"
+                "only 'default' and 'linear' are supported"
             )
         is_scaled = rope_type(rope) == 'linear'
         if is_scaled and rope.get('factor') is None:
-            raise ValueError(f'there is no {name}.{kind}.factor')
+            raise ValueError(f'{name}.{kind}.factor is missing')
         found[f'{kind}.rope_theta'] = rope['rope_theta']
         found[f'{kind}.factor'] = rope['factor'] if is_scaled else None
     return found

@@ -38,17 +38,17 @@ def to_encoder_decoder(config: ModelConfig, cross_attention: str) -> ModelConfig
     layers = config.attention.entries
     values: dict[str, Any] = {
         'architecture': 'encoder_decoder',
-        'attention': _entries.pattern([_around(layer) for layer in layers]),
+        'attention': _entries.pattern([_widen_window(layer) for layer in layers]),
         'decoder.attention': config.attention,
     }
     if cross_attention == 'merged':
         values['merged_attention'] = True
     else:
-        values['cross.attention'] = _everywhere(layers[-1])
+        values['cross.attention'] = _without_window(layers[-1])
     return config.with_values(values)
 
 
-def _around(attention: Component) -> str:
+def _widen_window(attention: Component) -> str:
     given = dict(attention.arguments)
     if attention.name == 'local':
         window = given['window']
@@ -56,7 +56,7 @@ def _around(attention: Component) -> str:
     return _entries.written(attention.name, given)
 
 
-def _everywhere(attention: Component) -> str:
+def _without_window(attention: Component) -> str:
     name, given = attention.name, dict(attention.arguments)
     if name == 'local':
         name = 'softmax'

@@ -21,7 +21,7 @@ _LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
 # The parameters that rotary positions rotate, and the norms before the rotation.
 _ROTATED = re.compile('self_attention/((query|key)/|core_attention/(query|key)_norm/)')
 _FIELDS = {'stack': 'encoder|decoder', 'layer': r'\d+'}
-_MOST_NAMED = 3
+_MAX_NAMES = 3
 # Prefix of names in files of a whole model; files without the head lack it.
 _PREFIX = 'model.'
 
@@ -30,9 +30,10 @@ class Array(NamedTuple):
     """One parameter.
 
     Attributes:
-      path: Such as ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
+      path: Path of our parameter, such as
+        ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
       halves: Whether a head's features 2i and 2i + 1 are i and i + d_k / 2 in their
-        array.
+        array, because rotary positions pair features differently.
       zero_where_missing: Whether the parameter is 0 if files lack it.
     """
 
@@ -138,7 +139,7 @@ def _pattern(entry: str) -> re.Pattern[str]:
     return re.compile(literal.format(**groups))
 
 
-def as_in_files(arrays: list[Array], names: Iterable[str]) -> list[Array]:
+def resolve_aliases(arrays: list[Array], names: Iterable[str]) -> list[Array]:
     """Removes the whole-model prefix from names if no name in the files has it."""
     if any(name.startswith(_PREFIX) for name in names):
         return arrays
@@ -172,11 +173,12 @@ def check_names(
             missing.append(array.name)
         for name in names:
             if shapes[name] != array.their_shape:
+                shape, expected = shapes[name], array.their_shape
                 wrong.append(
-                    f'{name} is {_by(shapes[name])}, not {_by(array.their_shape)}'
+                    f'{name} is {_format_shape(shape)}, not {_format_shape(expected)}'
                 )
     computed = [re.compile(pattern) for pattern in family.computed]
-    left_over = [
+    unused = [
         name
         for name in sorted(set(shapes) - known)
         if not any(
@@ -187,7 +189,7 @@ def check_names(
         f'{words}: {_first(found)}'
         for words, found in (
             ('missing', missing),
-            ('unused', left_over),
+            ('unused', unused),
             ('different shape', wrong),
         )
         if found
@@ -197,12 +199,12 @@ def check_names(
 
 
 def _first(words: list[str]) -> str:
-    more = len(words) - _MOST_NAMED
-    text = ', '.join(words[:_MOST_NAMED])
+    more = len(words) - _MAX_NAMES
+    text = ', '.join(words[:_MAX_NAMES])
     return f'{text} and {more} more' if more > 0 else text
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def _format_shape(shape: tuple[int, ...]) -> str:
     return ' × '.join(map(str, shape)) or 'a number'
 
 

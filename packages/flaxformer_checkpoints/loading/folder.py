@@ -20,7 +20,7 @@ INDEX = 'model.safetensors.index.json'
 # The start of a Git LFS pointer file.
 _POINTER = b'version https://git-lfs'
 # Fields of generation_config.json that a model needs for decoding.
-_OF_GENERATION = (
+_GENERATION_FIELDS = (
     'pad_token_id',
     'eos_token_id',
     'decoder_start_token_id',
@@ -40,7 +40,7 @@ def read_config(folder: PathLike) -> dict[str, Any]:
     config = _read_json(folder / CONFIG)
     if (folder / GENERATION).is_file():
         generation = _read_json(folder / GENERATION)
-        for name in _OF_GENERATION:
+        for name in _GENERATION_FIELDS:
             if generation.get(name) is not None:
                 config[name] = generation[name]
     return {name: value for name, value in config.items() if value is not None}
@@ -64,12 +64,12 @@ class Weights:
     """
 
     def __init__(self, folder: PathLike, stack: ExitStack):
-        self._of_name: dict[str, Any] = {}
+        self._file_by_name: dict[str, Any] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for path in _files(Path(folder)):
             file = _opened(path, stack)
             for name in file.keys():  # noqa: SIM118 (no mapping)
-                self._of_name[name] = file
+                self._file_by_name[name] = file
                 self.shapes[name] = tuple(file.get_slice(name).get_shape())
 
     def read(self, name: str) -> Any:
@@ -78,11 +78,13 @@ class Weights:
         Raises:
           ValueError: It isn't floating-point, or has NaN or infinite numbers.
         """
-        array = self._of_name[name].get_tensor(name)
+        array = self._file_by_name[name].get_tensor(name)
         if array.dtype.kind in 'biu':
-            raise ValueError(f'{name} holds {array.dtype}, and no weights')
+            raise ValueError(
+                f'{name} has dtype {array.dtype}; expected a floating-point array'
+            )
         if array.size and not _is_finite(array):
-            raise ValueError(f'{name} holds NaN or infinite numbers')
+            raise ValueError(f'{name} contains NaN or infinite numbers')
         return array
 
 
@@ -100,7 +102,8 @@ def _files(folder: Path) -> Iterator[Path]:
         of_name = _read_json(folder / INDEX).get('weight_map')
         if not _is_map_of_names(of_name):
             raise ValueError(
-                f'{folder / INDEX} has no weight_map, from names of arrays to files'
+                f'{folder / INDEX} lacks weight_map, the mapping from array names to '
+                'files'
             )
         return (folder / Path(name).name for name in sorted(set(of_name.values())))
     pickled = sorted(path.name for path in folder.glob('*.bin'))
@@ -110,7 +113,7 @@ def _files(folder: Path) -> Iterator[Path]:
             'because unpickling can run any program. If you trust them, write '
             f'{WEIGHTS} with `{_convert(folder)}`.'
         )
-    raise ValueError(f'{folder} holds no weights: neither {WEIGHTS} nor {INDEX}')
+    raise ValueError(f'{folder} lacks weights: neither {WEIGHTS} nor {INDEX} exists')
 
 
 def _is_map_of_names(value: Any) -> TypeGuard[dict[str, str]]:

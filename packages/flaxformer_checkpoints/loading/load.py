@@ -92,7 +92,7 @@ def from_pretrained(
         try:
             model = build.model(*described)
             table = arrays.table(family, config, model)
-            table = arrays.as_in_files(table, weights.shapes)
+            table = arrays.resolve_aliases(table, weights.shapes)
             arrays.check_names(family, table, weights.shapes)
             variables = arrays.to_variables(
                 table, lambda array: _read(array, family, weights, dtype, mesh)

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from flaxformer_explain.explainer import Explainer
 
 ADDRESS = '127.0.0.1'
-BEAMS = (1, 2, 4, 8)  # choices in the page
+BEAMS = (1, 2, 4, 8)  # the page's choices
 MOST_CHARACTERS = 400  # per sentence
 MOST_BYTES = 20_000  # per question
 MOST_QUESTIONS = 20  # per second
 MOST_SECONDS = 10  # to receive a request
-_MOST_DIGITS = 9  # of a length
-_GONE = (ConnectionError, TimeoutError)
+_MAX_DIGITS = 9  # digits of a Content-Length
+_DISCONNECTED = (ConnectionError, TimeoutError)
 _JSON = 'application/json'
 _KINDS = [int, str, int, dict, str, int]
-_FORM = (
+_FORM_ERROR = (
     'invalid request. Send JSON such as {"run": 0, "text": "…", "beams": 4, "edits": '
     '{}, "other": "", "rank": 0}, where beams is one of '
     f'{", ".join(map(str, BEAMS))}.'
@@ -61,7 +61,7 @@ class Question(NamedTuple):
     rank: int
 
 
-class Refused(Exception):
+class RejectedRequest(Exception):
     """A rejected request: the HTTP status and the reason."""
 
 
@@ -85,7 +85,7 @@ class Server(ThreadingHTTPServer):
         self.hosts = [f'{name}:{self.server_port}' for name in (ADDRESS, 'localhost')]
         self.page = b''
         self._times: deque[float] = deque([0.0] * MOST_QUESTIONS, MOST_QUESTIONS)
-        self._answering = threading.Lock()
+        self._answer_lock = threading.Lock()
 
     def serve(self, runs: 'Sequence[Explainer]', example: str = '') -> None:
         """Answers questions about runs until the process ends, first the example."""
@@ -93,23 +93,23 @@ class Server(ThreadingHTTPServer):
         self.page = page.html(runs, example[:MOST_CHARACTERS], beams=BEAMS).encode()
         self.serve_forever()
 
-    def answer(self, asked: bytes) -> dict[str, Any]:
+    def answer(self, request: bytes) -> dict[str, Any]:
         """Returns the answer to a question in JSON, or raises Refused."""
-        question = _read_question(asked, len(self._runs))
+        question = _read_question(request, len(self._runs))
         if time.monotonic() - self._times[0] < 1:
-            raise Refused(
+            raise RejectedRequest(
                 429, f'more than {MOST_QUESTIONS} requests per second. Wait a moment.'
             )
         self._times.append(time.monotonic())
         run = self._runs[question.run]
         strategy = run.strategy(question.beams)
-        with self._answering:
+        with self._answer_lock:
             return run.explain(
                 question.text, strategy, question.edits, question.other, question.rank
             )
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), _GONE):
+        if not isinstance(sys.exception(), _DISCONNECTED):
             super().handle_error(request, client_address)
 
 
@@ -149,38 +149,38 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> bytes:
         length = self.headers.get('Content-Length', '')
         # Python refuses to parse a number with thousands of digits.
-        size = int(length[:_MOST_DIGITS]) if length.isdecimal() else 0
+        size = int(length[:_MAX_DIGITS]) if length.isdecimal() else 0
         # Read before any check: a client that is still writing would miss the answer.
-        asked = self.rfile.read(size) if size <= 10 * MOST_BYTES else b''
+        request = self.rfile.read(size) if size <= 10 * MOST_BYTES else b''
         self._check_sender('/translate')
         if self.headers.get_content_type() != _JSON:
-            raise Refused(415, f'invalid content type. Send {_JSON}.')
+            raise RejectedRequest(415, f'invalid content type. Send {_JSON}.')
         if size > MOST_BYTES:
-            raise Refused(
+            raise RejectedRequest(
                 413, f'the request has more than {MOST_BYTES:,} bytes. Shorten it.'
             )
-        return json.dumps(self.server.answer(asked)).encode()
+        return json.dumps(self.server.answer(request)).encode()
 
     def _check_sender(self, path: str) -> None:
         own = self.server.hosts
         hosts = self.headers.get_all('Host', [])
         if len(hosts) != 1 or hosts[0] not in own:
-            raise Refused(403, f'invalid host. Use {own[0]}.')
+            raise RejectedRequest(403, f'invalid host. Use {own[0]}.')
         origin = self.headers.get('Origin')
         if origin not in (None, f'http://{hosts[0]}'):
-            raise Refused(403, 'requests from other origins are not allowed')
+            raise RejectedRequest(403, 'requests from other origins are not allowed')
         if self.path != path:
-            raise Refused(404, f'{self.path[:100]!r} not found')
+            raise RejectedRequest(404, f'{self.path[:100]!r} not found')
 
     def _respond(self, make: Callable[[], bytes]) -> None:
         try:
             content = make()
-        except Refused as refused:
-            status, message = refused.args
+        except RejectedRequest as rejection:
+            status, message = rejection.args
             self.send_error(status, message)
         except UserError as error:
             self.send_error(400, line(error))
-        except _GONE:
+        except _DISCONNECTED:
             raise
         except Exception:
             traceback.print_exc()
@@ -210,19 +210,19 @@ class _Handler(BaseHTTPRequestHandler):
         """Logs nothing: the terminal is for errors."""
 
 
-def _read_question(asked: bytes, runs: int) -> Question:
+def _read_question(request: bytes, runs: int) -> Question:
     try:
-        question = Question(**json.loads(asked))
-        is_one = [type(value) for value in question] == _KINDS
+        question = Question(**json.loads(request))
+        has_valid_types = [type(value) for value in question] == _KINDS
     except (ValueError, TypeError, RecursionError):
-        raise Refused(400, _FORM) from None
-    if not is_one or question.beams not in BEAMS:
-        raise Refused(400, _FORM)
+        raise RejectedRequest(400, _FORM_ERROR) from None
+    if not has_valid_types or question.beams not in BEAMS:
+        raise RejectedRequest(400, _FORM_ERROR)
     if question.run not in range(runs):
-        raise Refused(400, f'run must be from 0 to {runs - 1}.')
+        raise RejectedRequest(400, f'run must be from 0 to {runs - 1}.')
     longest = max(len(question.text), len(question.other))
     if longest > MOST_CHARACTERS:
-        raise Refused(
+        raise RejectedRequest(
             400,
             f'the sentence has {longest} characters. Shorten it to {MOST_CHARACTERS}.',
         )

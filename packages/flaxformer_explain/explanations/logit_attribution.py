@@ -63,9 +63,9 @@ def logit_attribution(
     layers = [f'decoder/layer_{i}' for i in range(decoder_of(model).num_layers)]
     attentions = _attentions(model)
     outputs = [*attentions.values(), 'mlp_out']
-    cut = [_EMBED, *(f'{layer}/{name}' for layer in layers for name in outputs)]
+    cut_names = [_EMBED, *(f'{layer}/{name}' for layer in layers for name in outputs)]
     results = [f'{layer}/{name}/result' for layer in layers for name in attentions]
-    _, values = activations(model, variables, batch, [*cut, *results])
+    _, values = activations(model, variables, batch, [*cut_names, *results])
 
     def logit(shifts):
         given = {name: jax.tree_util.Partial(_cut, x) for name, x in shifts.items()}
@@ -76,10 +76,10 @@ def logit_attribution(
         logit_BT = _logit(factors, tokens_BT)
         if others_BT is not None:
             logit_BT -= _logit(factors, others_BT)
-        # A position's logit depends only on the shifts of that position.
+        # Logits depend only on shifts of the same position.
         return logit_BT.sum(), logit_BT
 
-    shifts = {name: jnp.zeros_like(values[name].value) for name in cut}
+    shifts = {name: jnp.zeros_like(values[name].value) for name in cut_names}
     slopes, logit_BT = jax.grad(logit, has_aux=True)(shifts)
     length = logit_BT.shape[1]
 

@@ -64,7 +64,7 @@ def _decoder_rollout(self_attention, cross_attention, encoded_BSS, merged):
         read_BTS = cross_BTS @ encoded_BSS
         own_BTT = 0.5 * (own_BTT + self_BTT @ own_BTT)
         source_BTS = 0.5 * (source_BTS + self_BTT @ source_BTS)
-        if merged:  # one attention reads both
+        if merged:  # one attention reads both source and target
             source_BTS += 0.5 * read_BTS
         else:
             own_BTT *= 0.5

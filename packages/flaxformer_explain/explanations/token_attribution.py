@@ -79,8 +79,8 @@ def integrated_gradients(
     change = jax.tree.map(jnp.subtract, inputs, start)
 
     def add_slopes(total, alpha):
-        between = jax.tree.map(lambda x, dx: x + alpha * dx, start, change)
-        slopes = _slopes(model, variables, batch, metric, between)
+        interpolated = jax.tree.map(lambda x, dx: x + alpha * dx, start, change)
+        slopes = _slopes(model, variables, batch, metric, interpolated)
         return jax.tree.map(jnp.add, total, slopes), None
 
     alphas = (jnp.arange(steps) + 0.5) / steps

@@ -21,7 +21,7 @@ import pytest
 
 from experiments import storage
 from experiments.checkpoints import base, checkpoints, digest
-from experiments.checkpoints.checkpoints import Checkpoints, Gone
+from experiments.checkpoints.checkpoints import Checkpoints, RemovedCheckpoint
 from experiments.errors import UserError
 from experiments.runs import trained_run
 from experiments.runtime import mesh
@@ -391,7 +391,7 @@ def test_the_mean_is_of_those_that_are_good(tmp_path, warnings):
     assert 'step 2 is damaged and skipped' in warnings[0] and len(warnings) == 2
     with pytest.raises(UserError, match='all selected checkpoints in'):
         mean_of(tmp_path, [2, 3])
-    with pytest.raises(Gone):
+    with pytest.raises(RemovedCheckpoint):
         mean_of(tmp_path, [1, 6])
 
 

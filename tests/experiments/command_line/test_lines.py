@@ -26,7 +26,7 @@ def test_a_line_comes_while_the_pipe_stays_open():
 
 
 def test_a_fast_pipe_comes_in_the_lists_of_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(console, '_PATIENCE', 60)  # on a busy machine, too
+    monkeypatch.setattr(console, '_LINE_TIMEOUT', 60)  # on a busy machine, too
     file = tmp_path / 'text'
     file.write_bytes(b''.join(b'line %d\n' % i for i in range(20_000)))
     with open(file, 'rb') as stream:

@@ -25,7 +25,7 @@ def drawn(arms, seeds, sd_of_seeds=2.0, effects=None, random=None):
 def with_fewer_draws(monkeypatch):
     """Makes analyses fast enough to be repeated; their permutation tests are void."""
     monkeypatch.setattr(analysis, '_POINTS', 9)
-    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
+    monkeypatch.setattr(analysis, '_PERMUTATIONS', 1)
 
 
 def as_lists(scores):
@@ -494,7 +494,7 @@ def test_permutations_of_two_arms_are_sign_flips():
         permutation_type='samples',
     )
     (found,) = compare(scores, base='arm 0')
-    error = np.sqrt(expected.pvalue / analysis._EXCHANGES)
+    error = np.sqrt(expected.pvalue / analysis._PERMUTATIONS)
     assert found.permuted == pytest.approx(expected.pvalue, abs=4 * error)
 
 
@@ -523,7 +523,7 @@ def test_permutations_of_several_arms_stay_within_seeds():
 
 
 def test_permutation_tests_keep_the_error_rate_with_outliers(monkeypatch):
-    monkeypatch.setattr(analysis, '_EXCHANGES', 499)
+    monkeypatch.setattr(analysis, '_PERMUTATIONS', 499)
     random = np.random.default_rng(4)
     alarms = []
     for _ in range(400):

@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
 def quick(monkeypatch):
     """Writes pages without files of figures, and with fewer permutations."""
     monkeypatch.setattr(figures, 'files', lambda figure: {})
-    monkeypatch.setattr(analysis, '_EXCHANGES', 99)
+    monkeypatch.setattr(analysis, '_PERMUTATIONS', 99)
 
 
 def data_sets(*sizes):
@@ -90,7 +90,7 @@ def test_report_of_a_tuned_sweep_has_its_trials(tuned, folder):
         make(run.path, score, train__seed=run.seed)
     page.write(read_study(sweep), folder / 'report')
     text = (folder / 'report/report.md').read_text('utf-8')
-    (line,) = designs.doubts(tuned)
+    (line,) = designs.warnings(tuned)
     assert line.startswith('base: the best optimizer.schedule.peak, 0.001')
     assert '## Tuning' in text and line.partition(', ')[0] in text
     assert '(figures/tuning.svg)' in text
@@ -172,7 +172,7 @@ def test_arms_are_compared_with_the_base_on_their_data(folder, measure):
         assert [found.low, found.high] == pytest.approx(ends, rel=1e-3)
     # The errors differ too much for one test of all data.
     assert designs.effects(study) is None
-    (doubt,) = designs.doubts(study)
+    (doubt,) = designs.warnings(study)
     assert doubt.startswith('Factors are not tested over all data sets: the error ')
     # Of other data are other sentences; of one data set all runs have the same.
     assert not any('sentences' in line for line in conditions.warnings(study))

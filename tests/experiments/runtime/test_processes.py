@@ -339,7 +339,7 @@ DISK_FILLS = """
 import resource, runpy
 from experiments.checkpoints import checkpoints
 from experiments.checkpoints.checkpoints import Checkpoints
-checkpoints._WRITTEN_SECONDS = 20
+checkpoints._UPLOAD_SECONDS = 20
 save = Checkpoints.save
 def fill_and_save(self, step, *arguments, **named):
     if step == 8 and FULL:

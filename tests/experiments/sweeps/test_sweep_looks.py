@@ -137,7 +137,7 @@ def simulated(random, files, folder, has_enough):
 @pytest.mark.slow
 def test_seeds_added_after_reports_keep_the_error_rate(folder, monkeypatch):
     monkeypatch.setattr(analysis, '_POINTS', 11)
-    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
+    monkeypatch.setattr(analysis, '_PERMUTATIONS', 1)
     random = np.random.default_rng(6)
     files = {n: planned(folder, seeds=range(n)) for n in (3, 6, 9)}
 
@@ -153,7 +153,7 @@ def test_seeds_added_after_reports_keep_the_error_rate(folder, monkeypatch):
 def test_counted_looks_bound_the_error_rate_of_repeated_reports(folder, monkeypatch):
     """The first report alone has a rate of 5%, so no later one can restore it."""
     monkeypatch.setattr(analysis, '_POINTS', 11)
-    monkeypatch.setattr(analysis, '_EXCHANGES', 1)
+    monkeypatch.setattr(analysis, '_PERMUTATIONS', 1)
     random = np.random.default_rng(7)
     files = {n: planned(folder, seeds=range(n)) for n in (3, 6, 9)}
     all_looks = [simulated(random, files, folder, lambda x: False) for _ in range(400)]

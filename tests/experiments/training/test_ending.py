@@ -101,7 +101,7 @@ def test_a_run_whose_checkpoints_were_deleted_begins_again_and_says_so(
     data, whole, tmp_path, capsys
 ):
     path = tmp_path / 'run'
-    assert not (whole / metrics_log.BEFORE).exists()
+    assert not (whole / metrics_log.ARCHIVE).exists()
     shutil.copytree(whole, path)
     shutil.rmtree(path / 'checkpoints')
     (path / 'result.json').unlink()
@@ -113,12 +113,12 @@ def test_a_run_whose_checkpoints_were_deleted_begins_again_and_says_so(
         f'no checkpoint in {path}/checkpoints; restarting at step 0. Metrics '
         'up to step 4 were moved to metrics.before.jsonl.'
     ]
-    assert (path / metrics_log.BEFORE).read_bytes() == before
+    assert (path / metrics_log.ARCHIVE).read_bytes() == before
     same_end(whole, path)
     # A second time adds to them.
     after = (path / metrics_log.NAME).read_bytes()
-    assert metrics_log.set_aside(path) == 4 and metrics_log.read_rows(path) == []
-    assert (path / metrics_log.BEFORE).read_bytes() == before + after
+    assert metrics_log.archive_rows(path) == 4 and metrics_log.read_rows(path) == []
+    assert (path / metrics_log.ARCHIVE).read_bytes() == before + after
 
 
 def test_more_steps_are_refused_where_the_learning_rates_go_by_them(data, tmp_path):
@@ -153,7 +153,7 @@ def test_more_epochs_go_further(limits, raised, tmp_path):
     with directory.open_run(tmp_path, config):
         pass
     new = {'train': limits | raised}
-    assert directory.check_directory(tmp_path, new) == directory.GOES_FURTHER
+    assert directory.check_directory(tmp_path, new) == directory.EXTENDED
     for changes in ({'epochs': 1}, {'epochs': 3, 'steps': 1}, {'epochs': 0}):
         other = {'train': limits | changes}
         with pytest.raises(UserError, match='holds a run with a different config'):
@@ -161,13 +161,13 @@ def test_more_epochs_go_further(limits, raised, tmp_path):
 
 
 def test_more_steps_alone_go_further(tmp_path):
-    assert directory.check_directory(tmp_path, CONFIG) == directory.BEGINS
+    assert directory.check_directory(tmp_path, CONFIG) == directory.NEW
     with directory.open_run(tmp_path, CONFIG):
-        assert directory.check_directory(tmp_path, CONFIG) == directory.RESUMES
+        assert directory.check_directory(tmp_path, CONFIG) == directory.RESUMABLE
         (tmp_path / 'result.json').write_text('{}')
-    assert directory.check_directory(tmp_path, CONFIG) == directory.HAS_ENDED
+    assert directory.check_directory(tmp_path, CONFIG) == directory.COMPLETE
     new = {**CONFIG, 'train': CONFIG['train'] | {'steps': 24}}
-    assert directory.check_directory(tmp_path, new) == directory.GOES_FURTHER
+    assert directory.check_directory(tmp_path, new) == directory.EXTENDED
     with directory.open_run(tmp_path, new):
         assert directory.read_config(tmp_path) == new
         assert not (tmp_path / 'result.json').exists()

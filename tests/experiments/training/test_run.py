@@ -528,7 +528,7 @@ def forget_tokenizer(folder):
     file = folder / 'metadata' / 'metadata'
     content = storage.read_json(file)
     del content['metadata']['tokenizer'], content['sha256']
-    content['sha256'] = checkpoints._seal(content)
+    content['sha256'] = checkpoints._content_digest(content)
     file.write_text(json.dumps(content))
 
 
@@ -760,7 +760,7 @@ class Tagged(Source):
 )
 def test_files_have_the_languages_of_their_tags_and_no_documents(sources, direction):
     pairs = [(source, ('x',)) for source in sources]
-    files = evaluate._of_files(pairs, Tagged(), small_runs.Numbers())
+    files = evaluate._select_files(pairs, Tagged(), small_runs.Numbers())
     assert files.direction('val') == direction
     assert files.documents('val') == ()
 

@@ -86,7 +86,7 @@ def test_a_layer_is_written_in_the_form_of_peft(name):
     layer = {key: draw(size=size).astype(np.float32) for key, size in shapes.items()}
     dense = LoRADense(rank=3, alpha=6.0, dora=True)
     kernel = arrays.Array((name, 'kernel'), shape, 'W', (), halves=name == 'query')
-    found = to_peft._in_words_of_peft(dense, kernel, layer)
+    found = to_peft._to_peft_arrays(dense, kernel, layer)
     a, b, m = map(np.float64, found.values())
     w = np.float64(kernel.to_theirs(layer['kernel']))
     v = w + 2 * b @ a

@@ -110,7 +110,7 @@ def test_the_axes_of_a_map_are_words_of_the_reference_and_of_the_source(monkeypa
     def likeliest(model, variables, batch):
         return jnp.zeros((2, 3), int), jnp.ones((2, 3))
 
-    monkeypatch.setattr(explained, '_likeliest', likeliest)
+    monkeypatch.setattr(explained, '_most_likely', likeliest)
     (section,) = explained._sections(run, [pair])
     spec = section.figures[0].spec()
     axes = spec['encoding']
@@ -124,7 +124,7 @@ def test_the_axes_of_a_map_are_words_of_the_reference_and_of_the_source(monkeypa
 
 
 def test_a_page_needs_the_packages_of_reports(monkeypatch, command):
-    monkeypatch.setattr(flags, 'OF_REPORTS', ('nowhere',))
+    monkeypatch.setattr(flags, 'REPORT_PACKAGES', ('nowhere',))
     problem = r'explain needs nowhere: pip install -e "\.\[report\]"; or use --score'
     with pytest.raises(UserError, match=problem):
         command(explain, '--workdir=absent')

@@ -350,9 +350,9 @@ def test_sources_of_vectors_are_refused():
 
 
 def test_sentences_are_padded_to_few_lengths():
-    rooms = {explainer._room(tokens) for tokens in range(1, 129)}
+    rooms = {explainer._padded_length(tokens) for tokens in range(1, 129)}
     assert rooms == {32, 64, 128}
-    assert all(explainer._room(x) >= x for x in range(1, 129))
+    assert all(explainer._padded_length(x) >= x for x in range(1, 129))
 
 
 def test_the_first_word_is_after_tokens_without_letters(monkeypatch):

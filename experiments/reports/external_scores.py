@@ -11,7 +11,7 @@ from experiments.reports.tables import (
     shared_decimals,
 )
 from experiments.sweeps.analysis import Contrast, compare
-from experiments.sweeps.scores import read_scores
+from experiments.sweeps.score_files import read_scores
 
 
 def compare_scores(path: Path, base: str) -> Table:
