@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 
 from flaxformer_lite.interventions.names import Where
@@ -52,22 +51,26 @@ class _Selection(NamedTuple):
 def _vector(name: str, numbers: Any) -> jax.Array | None:
     if numbers is None:
         return None
-    if not isinstance(numbers, Tracer):
-        array = np.asarray(numbers)
-        is_integer = array.dtype.kind in 'iu' or not array.size
-        if not is_integer or (array < 0).any():
-            raise ValueError(
-                f'{name} must be integers of at least 0, not {numbers!r:.60}.'
-            )
-    return jnp.atleast_1d(jnp.asarray(numbers, jnp.int32))
+    try:
+        vector_N = jnp.atleast_1d(jnp.asarray(numbers))
+        is_integer = jnp.issubdtype(vector_N.dtype, jnp.integer) or not vector_N.size
+    except TypeError:  # text, for instance
+        is_integer = False
+    if not is_integer or (_is_known(vector_N) and (vector_N < 0).any()):
+        raise ValueError(f'{name} must be integers of at least 0, not {numbers!r:.60}.')
+    return vector_N.astype(jnp.int32)
+
+
+def _is_known(x: jax.Array) -> bool:
+    return not isinstance(x, Tracer)
 
 
 def _check_below(number: int, heads: jax.Array, activation: str) -> None:
     """Raises ValueError for a head that does not exist; a traced one is unknown."""
-    if not isinstance(heads, Tracer) and (np.asarray(heads) >= number).any():
+    if _is_known(heads) and (heads >= number).any():
         raise ValueError(
-            f'heads: {activation} has the heads 0 to {number - 1}, '
-            f'not {np.asarray(heads).tolist()}.'
+            f'heads: {activation} has the heads 0 to {number - 1}, not '
+            f'{heads.tolist()}.'
         )
 
 
