@@ -56,7 +56,7 @@ def _vector(name: str, numbers: Any) -> jax.Array | None:
         is_integer = jnp.issubdtype(vector_N.dtype, jnp.integer) or not vector_N.size
     except TypeError:  # text, for instance
         is_integer = False
-    if not is_integer or (_is_known(vector_N) and (vector_N < 0).any()):
+    if not is_integer or (_is_known(vector_N) and jnp.any(vector_N < 0)):
         raise ValueError(f'{name} must be integers of at least 0, not {numbers!r:.60}.')
     return vector_N.astype(jnp.int32)
 
@@ -67,7 +67,7 @@ def _is_known(x: jax.Array) -> bool:
 
 def _check_below(number: int, heads: jax.Array, activation: str) -> None:
     """Raises ValueError for a head that does not exist; a traced one is unknown."""
-    if _is_known(heads) and (heads >= number).any():
+    if _is_known(heads) and jnp.any(heads >= number):
         raise ValueError(
             f'heads: {activation} has the heads 0 to {number - 1}, not '
             f'{heads.tolist()}.'
