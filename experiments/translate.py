@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.command_line import console, flags, screen
 from experiments.config import schema
-from experiments.config.decoding import decoding_options
 from experiments.errors import UserError, warn
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def main() -> None:
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
     # Import JAX only after the flags, so that errors in flags show at once.
-    from experiments.config import decoding
+    from experiments.config.decoding import decoding_options
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import LONGEST, Translator
     from experiments.runtime import compilation

@@ -176,7 +176,7 @@ def test_invalid_adapters_are_refused():
         'rank=20': r'^model\.dense: rank=20 exceeds .*value, 6\. Low',
         'alpha=0.0': r'alpha.* above 0',
         'alpha=-1.0': r'alpha.* above 0',
-        'on="nothing"': '^model.dense puts .* no matrix. The .* are decoder/layer_0/cr',
+        'on="nothing"': '^model.dense: the pattern matches no .*decoder/layer_0/cr',
     }.items():
         with pytest.raises(ValueError, match=problem):
             model = model_with(f'lora({argument})')

@@ -250,6 +250,38 @@ def test_a_wrong_shape_is_one_line():
         generate('paper', 'greedy', given)
 
 
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ({'names': ['nope']}, "^names: unknown activation 'nope'"),
+        ({'names': 'logits'}, '^names must be a list'),
+        ({'interventions': [1]}, '^interventions must be a dict'),
+        ({'interventions': {'logits': 0.0}}, "^interventions: 'logits' needs"),
+        (
+            {'interventions': {'logits': lambda value, where: None}},
+            '^logits: the intervention must return an array .* not NoneType',
+        ),
+    ],
+)
+def test_invalid_names_and_interventions_are_rejected(arguments, message):
+    m = model('paper')
+    with pytest.raises(ValueError, match=message):
+        flaxformer_lite.record(m, tiny.all_variables(m), batch(), **arguments)
+
+
+@pytest.mark.parametrize('heads', [[1.5], -1, 'a', [True]])
+def test_heads_that_are_not_indices_are_rejected(heads):
+    with pytest.raises(ValueError, match='^heads must be integers of at least 0'):
+        interventions.set_to(0.0, heads=heads)
+
+
+def test_heads_that_the_model_lacks_are_rejected():
+    m = model('paper')
+    given = {'decoder/layer_0/self_attention/z': interventions.set_to(0.0, heads=[99])}
+    with pytest.raises(ValueError, match=r'^heads: .*self_attention/z has the heads 0'):
+        flaxformer_lite.record(m, tiny.all_variables(m), batch(), interventions=given)
+
+
 def test_a_record_with_interventions_has_the_values_that_the_model_uses():
     m = model('paper')
     given = {

@@ -79,6 +79,12 @@ def test_a_batch_has_the_tokens_of_each_side_with_their_ends(run):
         run.record([])
 
 
+@pytest.mark.parametrize('pair', [('5',), ('5', '6', '7'), 5, ('5', None)])
+def test_a_pair_that_is_not_two_texts_is_named(run, pair):
+    with pytest.raises(UserError, match=r'^pairs\[1\]'):
+        run.batch([('5', '6'), pair])
+
+
 def test_a_record_has_the_named_values_of_each_pair(run):
     name = 'decoder/layer_0/mlp_out'
     found = run.record(PAIRS, names=[name]).values
