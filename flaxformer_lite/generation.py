@@ -37,7 +37,7 @@ class DecodingOptions(NamedTuple):
       n_best: The beam search stops when this many results per row are final.
       length: Maximum length of all targets, independent of their sources. None uses
         `extra_length`.
-      special_tokens: The special tokens. Defaults to the model's.
+      special_tokens: IDs of padding, start and end. Defaults to the model's.
       float32_cache: Whether caches hold bfloat16 values as float32, which is faster on
         CPU.
     """

@@ -70,7 +70,7 @@ class Observer(Protocol):
 _observers: contextvars.ContextVar[tuple[Observer, ...]] = contextvars.ContextVar(
     'observers', default=()
 )
-_location: contextvars.ContextVar[Where | None] = contextvars.ContextVar(
+_place: contextvars.ContextVar[Where | None] = contextvars.ContextVar(
     'place', default=None
 )
 
@@ -99,7 +99,7 @@ def tap(
     name, observers = _find(module, name)
     if not observers or not x.size:
         return x
-    place = _location.get() or _tokens((len(x), x.shape[axes.index('T')]))
+    place = _place.get() or _tokens((len(x), x.shape[axes.index('T')]))
     where = place._replace(name=name, axes=axes)
     group_size = x.shape[2] // place.index_BT.shape[1] if axes == 'BHTS' else 1
     value = found = _by_head(unfold_groups, x, group_size)
@@ -178,7 +178,7 @@ def _as_context_manager(
     def context(*args, **kwargs):
         if not is_observed():
             return contextlib.nullcontext()
-        return _context(_location, place(*args, **kwargs))
+        return _context(_place, place(*args, **kwargs))
 
     return context
 
@@ -220,7 +220,7 @@ def in_stack(
         # The source precedes the target in a decoder-only model.
         source_length = context.key_positions_BS.shape[1] - beam.visible_BNS.shape[2]
         return place._replace(step_BT=step_BN, index_BT=step_BN + source_length)
-    target = _location.get()
+    target = _place.get()
     step_BT = None if target is None else target.step_BT
     if step_BT is None:  # only a prompt
         step_BT = positions_BT[:, :0]

@@ -30,7 +30,7 @@ from flaxformer_lite.jax_compat import enable_x64
 
 _TRASH = 'removed'  # folder of checkpoints that are being deleted
 # How long the fastest process waits for the slowest one to write its shards.
-_UPLOAD_SECONDS = 300
+_WRITE_SECONDS = 300
 _MAX_MESSAGE = 500  # characters of an error message
 # Exceptions of Orbax for missing or unparsable files. It raises plain `Exception`
 # for errors of TensorStore.
@@ -107,7 +107,7 @@ class Checkpoints:
             save_root_metadata=False,
             lightweight_initialize=True,
             async_options=ocp.AsyncOptions(
-                timeout_secs=_UPLOAD_SECONDS,
+                timeout_secs=_WRITE_SECONDS,
                 post_finalization_callback=self._sync,
                 # Asynchronous creation hangs forever if it fails.
                 create_directories_asynchronously=False,
@@ -430,9 +430,8 @@ def _check_readable(folder: Path) -> None:
     """Raises UserError for an unreadable file, which Orbax may report as missing."""
 
     def raise_error(error: OSError) -> None:
-        if not isinstance(
-            error, FileNotFoundError
-        ):  # the run removed it in the meantime
+        # The run may have removed the file in the meantime.
+        if not isinstance(error, FileNotFoundError):
             raise error
 
     with storage.as_user_error('read', folder):

@@ -77,8 +77,8 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     base_flops = flops_per_token(part, run_components.model, *arguments)
     recomputed_flops = 0
     if config.train.remat != NONE:
-        rematerialised = run_components.model.with_remat(config.train.remat)
-        rematerialized_flops = flops_per_token(part, rematerialised, *arguments)
+        rematerialized_model = run_components.model.with_remat(config.train.remat)
+        rematerialized_flops = flops_per_token(part, rematerialized_model, *arguments)
         recomputed_flops = rematerialized_flops['total'] - base_flops['total']
     arrays = {
         'parameters': state.params,

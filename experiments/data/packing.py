@@ -11,9 +11,8 @@ _MAX_BUCKETS = 5  # each is compiled once
 _MAX_BATCHES_LEFT = 0.97  # a bucket must reduce the number of batches to this share
 _MIN_PACKED_LENGTH = 64  # lets several short pairs share a row
 _OPEN_ROWS = 32  # rows that packing keeps open; twice as many fill 0.2 % more
-_MIN_LENGTH = (
-    16  # minimum length of evaluation batches, whose lengths are powers of two
-)
+# Minimum length of evaluation batches, whose lengths are powers of two.
+_MIN_LENGTH = 16
 
 
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:

@@ -121,9 +121,8 @@ def _by_phenomenon(found: Translated) -> Mapping[str, Sequence[int]]:
     from experiments.data.sources.base import Source
 
     pairs = [(x, y) for x, (y, *_) in zip(found.sources, found.references, strict=True)]
-    with contextlib.suppress(
-        UserError, ValueError
-    ):  # the data source may no longer exist
+    # The data source may no longer exist.
+    with contextlib.suppress(UserError, ValueError):
         component = Component.of(found.data, SOURCES)
         # Reports don't import user modules that a run names.
         if '.' in component.name or component.cls.groups is Source.groups:

@@ -20,9 +20,8 @@ from experiments.errors import UserError, line
 _CONNECT_SECONDS = 300  # seconds within which all processes must start
 _HEARTBEAT_SECONDS = 20  # JAX detects a dead process after one or two intervals
 _NO_TIMEOUT = (1 << 31) - 1  # milliseconds; barriers fail only if a process dies
-_PREFIX = (
-    'flaxformer_lite'  # prefix of keys, because JAX and Orbax use the same service
-)
+# Prefix of keys, because JAX and Orbax use the same service.
+_PREFIX = 'flaxformer_lite'
 
 _client: Any = None  # of JAX's coordination service
 _count = 1

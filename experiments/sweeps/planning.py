@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from experiments.sweeps import analysis
 
 _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
-_GIVE_UP_RATIO = (
-    2.0  # stop early if all seeds would exceed the target half-width by this factor
-)
+# Stop early if even all seeds would exceed the target half-width by this factor.
+_GIVE_UP_RATIO = 2.0
 Overrides = Mapping[str, Any]
 Values = Mapping[str, Any]  # arm → its chosen value of the tuned field
 

@@ -83,7 +83,7 @@ def find_origin(
 
 
 def _directory(name: str, untrained: Tokenizer) -> Path:
-    """Returns the directory that `init_from` names, as a path or for a package.
+    """Returns the directory of the run that `init_from` names.
 
     An entry point of the group `INIT_FROM` is a function of the field's text and the
     untrained tokenizer. It returns the directory of a run, or None for other texts.

@@ -195,8 +195,8 @@ class Parts:
 
     def _default_init(self, role: Role) -> str:
         architecture = variants.find(self.config, 'architecture')
-        is_decoder_only = role.endswith('_only')
-        if 'residual' in architecture.unused_fields and not is_decoder_only:
+        is_single_stack = role.endswith('_only')
+        if 'residual' in architecture.unused_fields and not is_single_stack:
             return 'xavier'
         field = self.config.deciding_field('residual', role)
         return variants.find(self.config, field).default_init

@@ -66,7 +66,7 @@ def _is_known(x: jax.Array) -> bool:
 
 
 def _check_below(number: int, heads: jax.Array, activation: str) -> None:
-    """Raises ValueError for a head that does not exist; a traced one is unknown."""
+    """Raises ValueError if a head does not exist. Traced heads are not checked."""
     if _is_known(heads) and jnp.any(heads >= number):
         raise ValueError(
             f'heads: {activation} has the heads 0 to {number - 1}, not '

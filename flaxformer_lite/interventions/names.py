@@ -43,9 +43,9 @@ def check_known(field: str, keys: Iterable[str], known: Iterable[str]) -> None:
     for key in keys:
         if not known or any(matches(key, name) for name in known):
             continue
-        of_any_layer = dict.fromkeys(re.sub(r'layer_\d+', 'layer_*', x) for x in known)
+        patterns = dict.fromkeys(re.sub(r'layer_\d+', 'layer_*', x) for x in known)
         raise ValueError(
             f'{field}: unknown activation {key!r}'
             f'{validation.did_you_mean(key, known) or "."} '
-            f'Choose from {", ".join(of_any_layer)}.'
+            f'Choose from {", ".join(patterns)}.'
         )

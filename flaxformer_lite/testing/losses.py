@@ -49,9 +49,9 @@ def loss_findings(
         ),
         from_condition('gradients are not all zero', learns, 'all are 0'),
         from_condition('padding alone has zero loss', is_zero, 'the loss is not 0'),
-        _check_equal('padding has no effect', run(rows.batch_of(pairs)), whole),
-        _check_equal('losses of rows sum to the loss of the batch', together, whole),
-        _check_equal(
+        _compare('padding has no effect', run(rows.batch_of(pairs)), whole),
+        _compare('losses of rows sum to the loss of the batch', together, whole),
+        _compare(
             'the order of rows has no effect', run(_pad_batch(pairs[::-1])), whole
         ),
     ]
@@ -80,7 +80,7 @@ def _pad_batch(pairs: list[list[rows.Pair]]) -> Batch:
     }
 
 
-def _check_equal(contract: str, found: Any, expected: Any) -> Finding:
+def _compare(contract: str, found: Any, expected: Any) -> Finding:
     loss, gradients = found
     expected_loss, expected_gradients = expected
     largest = max(float(abs(x).max()) for x in jax.tree.leaves(expected_gradients))

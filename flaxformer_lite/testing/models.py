@@ -246,11 +246,11 @@ def _packing(found: ModelOutputs, atol: float) -> Finding:
     def examples():
         start = 0
         for row, (_, labels) in enumerate(rows.PAIRS):
-            batched_logits = found.logits[0, row, : len(labels)]
+            unpacked = found.logits[0, row, : len(labels)]
             packed = found.logits[0, rows.PACKED, start : start + len(labels)]
             start += len(labels)
             yield from _by_position(
-                packed, batched_logits, f'if packed as number {row} of a row'
+                packed, unpacked, f'if packed as number {row} of a row'
             )
 
     return from_differences('packing has no effect', atol, examples())
