@@ -269,7 +269,7 @@ def test_invalid_names_and_interventions_are_rejected(arguments, message):
         flaxformer_lite.record(m, tiny.all_variables(m), batch(), **arguments)
 
 
-@pytest.mark.parametrize('heads', [[1.5], -1, 'a', [True]])
+@pytest.mark.parametrize('heads', [[1.5], -1, 'first', [True]])
 def test_heads_that_are_not_indices_are_rejected(heads):
     with pytest.raises(ValueError, match='^heads must be integers of at least 0'):
         interventions.set_to(0.0, heads=heads)
