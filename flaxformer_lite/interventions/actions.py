@@ -56,21 +56,25 @@ def _vector(name: str, numbers: Any) -> jax.Array | None:
         is_integer = jnp.issubdtype(vector_N.dtype, jnp.integer) or not vector_N.size
     except TypeError:  # text, for instance
         is_integer = False
-    if not is_integer or (_is_known(vector_N) and jnp.any(vector_N < 0)):
+    if not is_integer or min(_known(vector_N), default=0) < 0:
         raise ValueError(f'{name} must be integers of at least 0, not {numbers!r:.60}.')
     return vector_N.astype(jnp.int32)
 
 
-def _is_known(x: jax.Array) -> bool:
-    return not isinstance(x, Tracer)
+def _known(vector_N: jax.Array) -> list[int]:
+    """Returns the numbers of a vector, or none if it is traced.
+
+    Within `jax.jit`, operations on known arrays are traced too, so compare numbers.
+    """
+    return [] if isinstance(vector_N, Tracer) else vector_N.tolist()
 
 
 def _check_below(number: int, heads: jax.Array, activation: str) -> None:
     """Raises ValueError if a head does not exist. Traced heads are not checked."""
-    if _is_known(heads) and jnp.any(heads >= number):
+    if max(_known(heads), default=0) >= number:
         raise ValueError(
             f'heads: {activation} has the heads 0 to {number - 1}, not '
-            f'{heads.tolist()}.'
+            f'{_known(heads)}.'
         )
 
 
