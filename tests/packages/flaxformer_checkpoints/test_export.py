@@ -1,6 +1,5 @@
 """Tests of `flaxformer_checkpoints.convert --to`."""
 
-import sys
 from types import SimpleNamespace
 
 import jax
@@ -20,94 +19,72 @@ from flaxformer_lite.training.train_step import init_variables
 
 @pytest.fixture
 def formats(monkeypatch):
+    """Replaces the formats: huggingface succeeds, ctranslate2 fails half-way."""
 
-    def good(trained, folder):
+    def write(trained, folder):
         (folder / 'model').write_text('whole', 'utf-8')
 
-    def fails(trained, folder, quantization):
+    def fail(trained, folder, quantization):
         (folder / 'model').write_text('half', 'utf-8')
         raise UserError('no space')
 
-    monkeypatch.setattr(export.huggingface, 'write', good)
-    monkeypatch.setattr(export.to_ctranslate2, 'write', fails)
+    monkeypatch.setattr(export.huggingface, 'write', write)
+    monkeypatch.setattr(export.to_ctranslate2, 'write', fail)
     monkeypatch.setattr(export.flags, 'require_packages', lambda *_: None)
     trained = Trained(None, SentencePiece(), None, None)
     monkeypatch.setattr(export, 'OpenedRun', lambda *arguments: trained)
     monkeypatch.setattr(export, '_as_exported', lambda run: run)
 
 
-def convert_to(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, 'argv', ['convert', 'run', *map(str, arguments)])
-    convert.main()
-
-
-def test_export_writes_a_complete_folder(tmp_path, formats, monkeypatch, capsys):
+def test_export_writes_a_complete_folder(tmp_path, formats, command):
     out = tmp_path / 'new' / 'out'
-    convert_to(monkeypatch, '--to=huggingface', f'--out={out}')
-    assert [path.name for path in out.iterdir()] == ['model']
-    assert str(out) in capsys.readouterr().out
-    assert [path.name for path in out.parent.iterdir()] == ['out']
-
-
-def test_existing_folders_are_refused(tmp_path, formats, monkeypatch):
-    out = tmp_path / 'out'
-    out.mkdir()
-    (out / 'model').write_text('mine', 'utf-8')
-    for path in (out, out / 'model'):
+    arguments = 'run', '--to=huggingface', f'--out={out}'
+    assert str(out) in command(convert, *arguments).out
+    for path in out, out / 'model':
         with pytest.raises(UserError, match='exists'):
-            convert_to(monkeypatch, '--to=huggingface', f'--out={path}')
-    assert (out / 'model').read_text('utf-8') == 'mine'
+            command(convert, 'run', '--to=huggingface', f'--out={path}')
+    assert (out / 'model').read_text('utf-8') == 'whole'
+    assert [*out.parent.rglob('*')] == [out, out / 'model']
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'words'),
+    ('arguments', 'problem'),
     [
-        (['--to=ctranslate2'], 'no space'),
-        (['--to=huggingface', '--quantization=int8'], '--quantization=int8'),
+        ('', '--workdir'),
+        ('--out=x', '--workdir'),
+        ('--to=huggingface', '--out'),
+        ('--to=huggingface --out=x --workdir=y', '--workdir'),
+        ('--workdir=y --quantization=int8', '--to'),
+        ('--to=ctranslate2 --out=x', 'no space'),
+        ('--to=huggingface --quantization=int8 --out=x', '--quantization=int8'),
     ],
 )
-def test_failed_exports_leave_no_files(
-    tmp_path, formats, monkeypatch, arguments, words
+def test_invalid_flags_and_failed_exports_write_nothing(
+    arguments, problem, formats, command, monkeypatch, tmp_path
 ):
-    with pytest.raises(UserError, match=words):
-        convert_to(monkeypatch, *arguments, f'--out={tmp_path / "out"}')
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    'given',
-    [
-        (),
-        ('--out=x',),
-        ('--to=huggingface',),
-        ('--to=huggingface', '--out=x', '--workdir=y'),
-        ('--workdir=y', '--quantization=int8'),
-    ],
-)
-def test_incomplete_flags_of_a_conversion_are_refused(given, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match='--'):
-        convert_to(monkeypatch, *given)
+    with pytest.raises(UserError, match=problem):
+        command(convert, 'run', *arguments.split())
     assert not any(tmp_path.iterdir())
 
 
-def test_only_the_first_head_of_multi_token_is_written():
+def test_export_of_multi_token_has_only_the_first_head():
     architecture = 'multi_token(reads="mixture", heads=2)'
     config = ExperimentConfig(
         model=ModelConfig(d_model=8, num_layers=1, architecture=architecture)
     )
     model = build.model(config.model, 9)
-    variables = jax.eval_shape(
-        lambda key: init_variables(model, key), jax.random.key(0)
-    )
+
+    def shapes(model):
+        return jax.eval_shape(lambda key: init_variables(model, key), jax.random.key(0))
+
     run = SimpleNamespace(
-        config=config, model=model, tokenizer=None, variables=variables
+        config=config, model=model, tokenizer=None, variables=shapes(model)
     )
-    found = export._as_exported(run)
-    assert str(found.config.model.architecture) == "encoder_decoder(reads='mixture')"
-    assert found.variables == jax.eval_shape(
-        lambda key: init_variables(found.model, key), jax.random.key(0)
-    )
+    exported = export._as_exported(run)
+    architecture = str(exported.config.model.architecture)
+    assert architecture == "encoder_decoder(reads='mixture')"
+    assert exported.variables == shapes(exported.model)
 
 
 def test_checks_compute_in_full_float32():

@@ -12,6 +12,7 @@ from tiny import float64
 
 import flaxformer_lite
 from flaxformer_explain import explanations
+from flaxformer_explain.explanations import label_log_p
 from flaxformer_lite import interventions
 from flaxformer_lite.training.batch import source_and_inputs
 
@@ -31,6 +32,12 @@ MODELS = {
     'merged': {'merged_attention': True, 'positions': 'rotary'},
     'hyper': {'residual': 'hyper(streams=2)'},
 }
+
+
+def by_cost(fast, slow):
+    """Marks the second cases as slow, since each compiles for seconds."""
+    slow = [pytest.param(name, marks=pytest.mark.slow) for name in slow]
+    return pytest.mark.parametrize('name', [*fast, *slow])
 
 
 @functools.cache
@@ -63,8 +70,9 @@ def logits(m, rows, given=None):
     return intervened(m, tiny.all_variables(m), rows, given)
 
 
-@pytest.mark.parametrize('name', MODELS)
-def test_the_lens_ends_with_the_logits_of_the_model(name):
+@pytest.mark.ci
+@by_cost(['scanned', 'decoder_only'], sorted({*MODELS} - {'scanned', 'decoder_only'}))
+def test_lens_ends_with_the_logits_of_the_model(name):
     m = model(name)
     lens_LBTV = explain(explanations.logit_lens, m, batch())
     expected = tiny.apply(m, tiny.all_variables(m), *source_and_inputs(batch()))
@@ -72,8 +80,9 @@ def test_the_lens_ends_with_the_logits_of_the_model(name):
     np.testing.assert_allclose(lens_LBTV[-1], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize('name', ['paper', 'grouped'])
-def test_an_entry_of_the_lens_is_the_model_without_the_later_layers(name):
+@pytest.mark.ci
+@by_cost(['grouped'], ['paper'])
+def test_lens_entries_are_logits_of_the_model_without_later_layers(name):
     m = model(name)
     shorter = tiny.model(**MODELS[name], decoder__num_layers=1)
     expected = tiny.apply(shorter, tiny.all_variables(m), *source_and_inputs(batch()))
@@ -82,24 +91,9 @@ def test_an_entry_of_the_lens_is_the_model_without_the_later_layers(name):
     assert np.abs(lens_LBTV[1] - lens_LBTV[0]).max() > 0.1
 
 
-def test_a_pre_norm_layer_that_is_off_repeats_its_entry_of_the_lens():
-    m = model('grouped')
-    given = {'decoder/layer_1/*_out': interventions.scale(0.0)}
-
-    @jax.jit
-    def lens(variables, given):
-        with flaxformer_lite.intervene(given):
-            return explanations.logit_lens(m, variables, batch())
-
-    lens_LBTV = lens(tiny.all_variables(m), given)
-    expected = logits(m, batch(), given)
-    np.testing.assert_allclose(lens_LBTV[2], expected, atol=1e-5)
-    np.testing.assert_allclose(lens_LBTV[1], expected, atol=1e-5)
-
-
-@pytest.mark.parametrize('name', ['paper', 'grouped', 'decoder_only', 'hyper'])
-def test_translators_begin_as_the_logit_lens(name):
-    m = model(name)
+@pytest.mark.ci
+def test_identity_translators_give_the_logit_lens():
+    m = model('hyper')
     identity = explanations.Translators.identity(m)
     tuned = explain(explanations.logit_lens, m, batch(), identity)
     plain = explain(explanations.logit_lens, m, batch())
@@ -111,9 +105,10 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-def test_a_step_of_the_tuned_lens_is_the_gradient_of_the_kl():
+@pytest.mark.ci
+def test_tuned_lens_steps_along_the_gradient_of_the_kl():
     m, rows = model('paper'), batch()
-    found = explanations.fit_tuned_lens(
+    translators = explanations.fit_tuned_lens(
         m, tiny.all_variables(m), [rows], optax.sgd(0.5)
     )
     seen = tiny.record(m, tiny.all_variables(m), rows)
@@ -127,41 +122,18 @@ def test_a_step_of_the_tuned_lens_is_the_gradient_of_the_kl():
         x_ND = streams[i][valid]
         slope_ND = (p_NV - last) @ table_VD / len(x_ND)
         weights_DD, bias_D = -0.5 * x_ND.T @ slope_ND, -0.5 * slope_ND.sum(0)
-        np.testing.assert_allclose(found.weights_LDD[i], weights_DD, atol=1e-5)
-        np.testing.assert_allclose(found.bias_LD[i], bias_D, atol=1e-5)
+        np.testing.assert_allclose(translators.weights_LDD[i], weights_DD, atol=1e-5)
+        np.testing.assert_allclose(translators.bias_LD[i], bias_D, atol=1e-5)
 
 
-def test_the_kl_of_a_lens_is_the_mean_over_target_tokens():
+def test_lens_kl_is_the_mean_over_target_tokens():
     rows = batch()
     lens_LBTV = np.random.default_rng(0).normal(size=(3, *rows['labels'].shape, 7))
-    found = explanations.lens_kl(jnp.float32(lens_LBTV), rows)
+    kl_L = explanations.lens_kl(jnp.float32(lens_LBTV), rows)
     valid = np.asarray(rows['labels']) != 0
     *early, last = [softmax(x)[valid] for x in lens_LBTV]
     expected = [(last * np.log(last / p)).sum(-1).mean() for p in early]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-def test_a_tuned_lens_is_closer_to_the_model_on_other_sentences():
-    m = model('grouped')
-    rng = np.random.default_rng(0)
-
-    def sentences():
-        return [[*rng.integers(3, tiny.VOCAB, 5).tolist(), 1] for _ in range(32)]
-
-    held_out, *batches = [
-        flaxformer_lite.make_batch(sentences(), sentences()) for _ in range(9)
-    ]
-    variables = tiny.all_variables(m)
-    translators = explanations.fit_tuned_lens(m, variables, batches * 10)
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def kl(m, variables, translators):
-        lens = explanations.logit_lens(m, variables, held_out, translators)
-        return explanations.lens_kl(lens, held_out)
-
-    before = kl(m, variables, explanations.Translators.identity(m))
-    after = kl(m, variables, translators)
-    assert (after < 0.9 * before).all(), (before, after)
+    np.testing.assert_allclose(kl_L, expected, rtol=1e-5)
 
 
 def linear_norm(kind, p, x):
@@ -177,17 +149,20 @@ def linear_norm(kind, p, x):
     return apply, p.get('bias', np.zeros(12))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ('residual', 'norm'),
-    [('post_norm', 'layer'), ('pre_norm', 'rms'), ('sandwich', 'layer')]
-    + [('pre_norm', 'scale')],
+    [
+        ('pre_norm', 'rms'),
+        pytest.param('post_norm', 'layer', marks=pytest.mark.slow),
+        pytest.param('sandwich', 'layer', marks=pytest.mark.slow),
+        pytest.param('pre_norm', 'scale', marks=pytest.mark.slow),
+    ],
 )
-def test_terms_of_a_logit_are_outputs_through_norms_with_fixed_statistics(
-    residual, norm
-):
+def test_logit_terms_are_outputs_through_norms_with_fixed_statistics(residual, norm):
     m = tiny.model(residual=residual, norm=norm, output_bias=True)
     rows, p = batch(), float64(tiny.parameters(m))
-    found = explain(explanations.logit_attribution, m, rows)
+    terms_of_logit = explain(explanations.logit_attribution, m, rows)
     values = float64(tiny.record(m, tiny.all_variables(m), rows).values)
     names = ['embed', 'attn_out', 'cross_attn_out', 'mlp_out']
     parts = {('embed', 0): values['decoder/layer_0/resid_pre']}
@@ -216,44 +191,49 @@ def test_terms_of_a_logit_are_outputs_through_norms_with_fixed_statistics(
     labels = np.asarray(rows['labels'])
     row_BTD = p['embedding'][labels]
     terms = {key: (part * row_BTD).sum(-1) for key, part in parts.items()}
-    np.testing.assert_allclose(found.embed_BT, terms['embed', 0], atol=1e-4)
+    np.testing.assert_allclose(terms_of_logit.embed_BT, terms['embed', 0], atol=1e-4)
     for name in names[1:]:
         expected = np.stack([terms[name, layer] for layer in range(2)])
-        np.testing.assert_allclose(found.sublayers[name], expected, atol=1e-4)
+        np.testing.assert_allclose(terms_of_logit.sublayers[name], expected, atol=1e-4)
     rest_BT = (rest * row_BTD).sum(-1) + p['output_bias'][labels]
-    np.testing.assert_allclose(found.rest_BT, rest_BT, atol=1e-4)
+    np.testing.assert_allclose(terms_of_logit.rest_BT, rest_BT, atol=1e-4)
     logit_BT = sum(terms.values()) + rest_BT
-    np.testing.assert_allclose(found.logit_BT, logit_BT, atol=1e-4)
+    np.testing.assert_allclose(terms_of_logit.logit_BT, logit_BT, atol=1e-4)
     all_logits = tiny.apply(m, tiny.all_variables(m), *source_and_inputs(rows))
     own = np.take_along_axis(np.asarray(all_logits), labels[..., None], -1)[..., 0]
-    np.testing.assert_allclose(found.logit_BT, own, atol=1e-4)
+    np.testing.assert_allclose(terms_of_logit.logit_BT, own, atol=1e-4)
 
 
-@pytest.mark.parametrize('name', ['grouped', 'decoder_only', 'merged'])
-def test_terms_of_heads_sum_to_those_of_their_attention(name):
+@pytest.mark.ci
+@by_cost(['grouped'], ['decoder_only', 'merged'])
+def test_head_terms_sum_to_the_term_of_their_attention(name):
     m = model(name)
-    found = explain(explanations.logit_attribution, m, batch())
+    terms_of_logit = explain(explanations.logit_attribution, m, batch())
     for heads, output in [('self', 'attn_out'), ('cross', 'cross_attn_out')]:
-        if output in found.sublayers:
-            total = found.heads[f'{heads}_attention'].sum(-1)
-            np.testing.assert_allclose(total, found.sublayers[output], atol=1e-5)
+        if output in terms_of_logit.sublayers:
+            total = terms_of_logit.heads[f'{heads}_attention'].sum(-1)
+            np.testing.assert_allclose(
+                total, terms_of_logit.sublayers[output], atol=1e-5
+            )
 
 
-def test_the_term_of_a_head_is_what_its_loss_takes_from_a_linear_model():
+@pytest.mark.ci
+def test_head_term_is_the_effect_of_its_ablation_in_a_linear_model():
     m = model('parallel')
-    found = explain(explanations.logit_attribution, m, batch())
+    terms_of_logit = explain(explanations.logit_attribution, m, batch())
     z = 'decoder/layer_1/cross_attention/z'
     without = logits(m, batch(), {z: interventions.set_to(0.0, heads=[1])})
     labels_BT1 = batch()['labels'][..., None]
     left_BT = jnp.take_along_axis(without, labels_BT1, -1)[..., 0]
-    lost_BT = found.logit_BT - left_BT
+    lost_BT = terms_of_logit.logit_BT - left_BT
     np.testing.assert_allclose(
-        found.heads['cross_attention'][1, ..., 1], lost_BT, atol=1e-4
+        terms_of_logit.heads['cross_attention'][1, ..., 1], lost_BT, atol=1e-4
     )
     assert np.abs(lost_BT).max() > 0.01
 
 
-def test_a_difference_of_logits_is_attributed_by_the_difference_of_terms():
+@pytest.mark.ci
+def test_terms_of_a_logit_difference_are_differences_of_terms():
     m, other_BT = model('paper'), jnp.full_like(batch()['labels'], 7)
     of_label, of_other, both = (
         explain(explanations.logit_attribution, m, batch(), *tokens)
@@ -265,76 +245,75 @@ def test_a_difference_of_logits_is_attributed_by_the_difference_of_terms():
     )
 
 
-def log_p(rows):
-    return explanations.label_log_p(rows)
-
-
-def test_the_metric_of_labels_is_their_log_probability():
+@pytest.mark.ci
+def test_label_metric_is_their_log_probability():
     m = model('paper')
     scores = tiny.log_probs(m, tiny.all_variables(m), batch())
-    found = log_p(batch())(logits(m, batch()))
-    np.testing.assert_allclose(found, scores.log_p.sum(-1), rtol=1e-5)
+    log_p_B = label_log_p(batch())(logits(m, batch()))
+    np.testing.assert_allclose(log_p_B, scores.log_p.sum(-1), rtol=1e-5)
     at_B = jnp.array([0, 1, 1])
-    found = explanations.label_log_p(batch(), at_B)(logits(m, batch()))
-    np.testing.assert_allclose(found, scores.log_p[jnp.arange(3), at_B], rtol=1e-5)
+    log_p_B = label_log_p(batch(), at_B)(logits(m, batch()))
+    np.testing.assert_allclose(log_p_B, scores.log_p[jnp.arange(3), at_B], rtol=1e-5)
 
 
-@pytest.mark.parametrize('name', ['paper', 'decoder_only'])
+@pytest.mark.ci
+@by_cost(['decoder_only'], ['paper'])
 def test_gradient_times_input_is_the_slope_along_an_embedding(name):
     m, rows = model(name), batch()
-    found = explain(explanations.gradient_times_input, m, rows, log_p(rows))
-    both = np.concatenate(found, 1) if name == 'decoder_only' else found.source_BS
+    products = explain(explanations.gradient_times_input, m, rows, label_log_p(rows))
+    both = np.concatenate(products, 1) if name == 'decoder_only' else products.source_BS
     stack = 'decoder' if name == 'decoder_only' else 'encoder'
     step = 0.02
 
     def metric(factor):
         given = {f'{stack}/embed': interventions.scale(factor, tokens=[1])}
-        return log_p(rows)(logits(m, rows, given))
+        return label_log_p(rows)(logits(m, rows, given))
 
     slope_B = (metric(1 + step) - metric(1 - step)) / (2 * step)
     np.testing.assert_allclose(both[:, 1], slope_B, rtol=0.02, atol=2e-3)
     assert np.abs(slope_B).max() > 0.05
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ('name', 'baseline'),
-    [('paper', None), ('grouped', other_batch), ('decoder_only', None)],
+    [
+        ('grouped', other_batch),
+        pytest.param('paper', None, marks=pytest.mark.slow),
+        pytest.param('decoder_only', None, marks=pytest.mark.slow),
+    ],
 )
 def test_integrated_gradients_sum_to_the_change_of_the_metric(name, baseline):
     m, rows = model(name), batch()
+    metric = label_log_p(rows)
     start = baseline and baseline()
-    found = explain(
-        explanations.integrated_gradients,
-        m,
-        rows,
-        log_p(rows),
-        steps=200,
-        baseline=start,
-    )
+    integrate = explanations.integrated_gradients
+    attribution = explain(integrate, m, rows, metric, steps=200, baseline=start)
     given = {'*/embed': interventions.scale(0.0)}
     if start is not None:
         seen = tiny.record(m, tiny.all_variables(m), start)
         given = {'*/embed': interventions.from_record(seen)}
-    change_B = log_p(rows)(logits(m, rows)) - log_p(rows)(logits(m, rows, given))
-    total_B = found.source_BS.sum(-1) + found.target_BT.sum(-1)
+    change_B = metric(logits(m, rows)) - metric(logits(m, rows, given))
+    total_B = attribution.source_BS.sum(-1) + attribution.target_BT.sum(-1)
     np.testing.assert_allclose(total_B, change_B, rtol=2e-3, atol=2e-3)
     assert np.abs(change_B).max() > 0.1
-    assert found.source_BS.shape == rows['source'].shape
-    assert found.target_BT.shape == rows['inputs'].shape
+    assert attribution.source_BS.shape == rows['source'].shape
+    assert attribution.target_BT.shape == rows['inputs'].shape
 
 
-@pytest.mark.parametrize('name', ['paper', 'decoder_only', 'merged'])
-def test_rollout_multiplies_the_mean_weights_with_half_an_identity(name):
+@pytest.mark.ci
+@by_cost(['paper'], ['decoder_only', 'merged'])
+def test_rollout_multiplies_mean_weights_mixed_with_the_identity(name):
     m, rows = model(name), batch()
-    found = explain(explanations.attention_rollout, m, rows)
+    shares = explain(explanations.attention_rollout, m, rows)
     weights = tiny.record(m, tiny.all_variables(m), rows).weights
     means = {key: [float64(x).mean(1) for x in xs] for key, xs in weights.items()}
     if name == 'decoder_only':
         expected = rollout(means['decoder'])
-        np.testing.assert_allclose(found['decoder'], expected, atol=1e-5)
+        np.testing.assert_allclose(shares['decoder'], expected, atol=1e-5)
         return
     encoder = rollout(means['encoder'])
-    np.testing.assert_allclose(found['encoder'], encoder, atol=1e-5)
+    np.testing.assert_allclose(shares['encoder'], encoder, atol=1e-5)
     # One graph of the source's final vectors, then the target's.
     source = encoder[-1]
     share = np.concatenate([np.zeros((3, 6, 6)), identity()], 2)
@@ -347,9 +326,9 @@ def test_rollout_multiplies_the_mean_weights_with_half_an_identity(name):
             share = share / 2 + own @ share / 2
             share = share / 2 + read / 2
         np.testing.assert_allclose(
-            found['decoder cross'][layer], share[:, :, :6], atol=1e-5
+            shares['decoder cross'][layer], share[:, :, :6], atol=1e-5
         )
-        np.testing.assert_allclose(found['decoder'][layer], share[:, :, 6:], atol=1e-5)
+        np.testing.assert_allclose(shares['decoder'][layer], share[:, :, 6:], atol=1e-5)
     valid_BT = np.asarray(rows['target_segments']) > 0
     np.testing.assert_allclose(share.sum(-1)[valid_BT], 1, atol=1e-5)
 
@@ -367,50 +346,40 @@ def rollout(means):
     return np.stack(found)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
-    'axes',
-    [
-        '',
-        'H',
-        pytest.param('T', marks=pytest.mark.slow),
-        pytest.param('TH', marks=pytest.mark.slow),
-    ],
+    'axes', ['H', *(pytest.param(x, marks=pytest.mark.slow) for x in ('', 'T', 'TH'))]
 )
-def test_patching_all_parts_at_once_is_patching_each(axes):
+def test_activation_patching_matches_patching_one_by_one(axes):
     m = model('paper')
     variables, rows = tiny.all_variables(m), batch()
     names = ('decoder/layer_*/cross_attention/z', 'encoder/layer_0/self_attention/z')
-    found = explain(
-        explanations.activation_patching,
-        m,
-        other_batch(),
-        rows,
-        log_p(rows),
-        names=names,
-        axes=axes,
-    )
-    assert sorted(found) == [
+    metric, options = label_log_p(rows), dict(names=names, axes=axes)
+    patch = explanations.activation_patching
+    effects = explain(patch, m, other_batch(), rows, metric, **options)
+    assert sorted(effects) == [
         'decoder/layer_0/cross_attention/z',
         'decoder/layer_1/cross_attention/z',
         'encoder/layer_0/self_attention/z',
     ]
     new, old = (tiny.record(m, variables, x).values for x in (other_batch(), rows))
-    before_B = log_p(rows)(logits(m, rows))
+    before_B = metric(logits(m, rows))
     for name in ('encoder/layer_0/self_attention/z', names[0].replace('*', '1')):
         sizes = {'T': 6, 'H': 2}
-        assert found[name].shape == (3, *(sizes[x] for x in axes))
+        assert effects[name].shape == (3, *(sizes[x] for x in axes))
         index = dict(zip(axes, (1, 1), strict=False)) if axes else {}
         t = index.get('T', slice(None))
         h = index.get('H', slice(None))
         value = old[name].at[:, t, h].set(new[name][:, t, h])
         patched = logits(m, rows, {name: interventions.set_to(value)})
-        after_B = log_p(rows)(patched)
-        own_B = found[name][(slice(None), *index.values())]
+        after_B = metric(patched)
+        own_B = effects[name][(slice(None), *index.values())]
         np.testing.assert_allclose(own_B, after_B - before_B, atol=1e-4)
         assert np.abs(own_B).max() > 1e-3
 
 
-def test_attribution_patching_is_exact_where_the_metric_is_linear():
+@pytest.mark.ci
+def test_attribution_patching_is_exact_for_linear_metrics():
     m, rows = model('parallel'), batch()
     at_B, tokens_B = jnp.array([0, 1, 1]), jnp.array([4, 5, 6])
     metric = explanations.logit_difference(at_B, tokens_B, tokens_B + 2)
@@ -430,31 +399,34 @@ def test_attribution_patching_is_exact_where_the_metric_is_linear():
         assert np.abs(expected).max() > 0.01
 
 
-def test_unequal_lengths_and_unknown_axes_are_one_line():
+@pytest.mark.ci
+def test_invalid_arguments_are_rejected():
     m, rows = model('paper'), batch()
     longer = flaxformer_lite.make_batch(SOURCES, TARGETS, length=7)
-    names = ('decoder/layer_0/mlp_out',)
-    run = functools.partial(explain, explanations.activation_patching, m)
-    with pytest.raises(ValueError, match=r'^clean: .* the same `length`\.'):
-        run(longer, rows, log_p(rows), names=names, axes='T')
+    metric = label_log_p(rows)
+    names = ['decoder/layer_0/mlp_out']
+    patch, variables = explanations.activation_patching, tiny.all_variables(m)
+    with pytest.raises(ValueError, match='^clean: .*`length`'):
+        patch(m, variables, longer, rows, metric, names, 'T')
     with pytest.raises(ValueError, match="^axes: 'H' .*mlp_out"):
-        run(rows, rows, log_p(rows), names=names, axes='H')
+        patch(m, variables, rows, rows, metric, names, 'H')
     recurrent = tiny.model(architecture='recurrent', num_layers=1)
     with pytest.raises(ValueError, match='^model: Recurrent'):
-        explain(explanations.logit_lens, recurrent, rows)
+        explanations.logit_lens(recurrent, tiny.all_variables(recurrent), rows)
 
 
-def test_a_probe_is_at_the_minimum_of_its_penalized_loss():
+@pytest.mark.ci
+def test_probe_minimizes_its_penalized_loss():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 5)) * [1, 2, 0.5, 1, 3]
     labels = (x @ rng.normal(size=(5, 3)) + rng.gumbel(size=(60, 3))).argmax(-1)
     fit = jax.jit(explanations.fit_probe, static_argnums=2)
-    found = float64(fit(jnp.asarray(x), labels, 3, 0.7))
-    z = x @ found.weights_DC + found.bias_C
+    probe = float64(fit(jnp.asarray(x), labels, 3, 0.7))
+    z = x @ probe.weights_DC + probe.bias_C
     p = np.exp(z - z.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
     surprise = p - np.eye(3)[labels]
-    slope = x.T @ surprise + 0.7 * found.weights_DC
+    slope = x.T @ surprise + 0.7 * probe.weights_DC
     np.testing.assert_allclose(slope, 0, atol=2e-3)
     np.testing.assert_allclose(surprise.sum(0), 0, atol=2e-3)
     assert (z.argmax(-1) == labels).mean() > 0.6
