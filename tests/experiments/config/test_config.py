@@ -2,93 +2,58 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
+import pages
 import pytest
-from made_runs import nest
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
-from test_ranges import lacks_limit
+from synthetic_runs import nest
+from test_validation import lacks_limit
 
 from configs import wmt_base, wmt_big
+from experiments import registries
 from experiments.command_line import flags
-from experiments.config import components, load, schema
+from experiments.config import load, schema
 from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.runs import directory, reading
 from flaxformer_lite import validation
-from flaxformer_lite.config import spec
+from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 
 ROOT = Path(__file__).parents[3]
-# Each is looked at by who reads it: a spec, or the names of sets.
-FREE_TEXT = {'optimizer.name', 'optimizer.schedule', 'evaluation.sets'}
-FREE_TEXT |= {'init_from', 'train.teacher', 'evaluation.best'}
+# Their readers check them.
+FREE_TEXT = {'init_from', 'train.teacher', 'evaluation.sets', 'evaluation.best'}
 
 
-@pytest.mark.parametrize('name', schema.fields())
-def test_every_field_says_what_it_means_and_what_it_may_be(name):
-    field = schema.fields()[name]
-    assert field.help and '\n' not in field.help
-    validation.check(name, field.kind, field.default)
-    kinds = set(validation.types_of(field.kind)) - {type(None)}
-    is_spec = name in FREE_TEXT or name in schema.part_fields()
-    assert validation.limit_of(field.kind) is not None or kinds == {bool} or is_spec
+def test_fields_have_a_meaning_and_a_valid_default_and_numbers_have_ranges():
+    fields = schema.fields()
+    for name, field in fields.items():
+        assert field.help and '\n' not in field.help
+        validation.check(name, field.kind, field.default)
+    assert {name for name in fields if lacks_limit(fields[name].kind)} == FREE_TEXT
 
 
-def test_every_field_of_a_config_has_a_type_and_every_number_a_range():
-    kinds = {name: field.kind for name, field in schema.fields().items()}
-    # Its reader checks free text; a component's folder checks its spec.
-    text = {'init_from', 'train.teacher', 'evaluation.sets', 'evaluation.best'}
-    assert {field for field, kind in kinds.items() if lacks_limit(kind)} == text
-
-
-def test_the_documentation_lists_the_fields_as_they_are():
+def test_documentation_lists_the_fields_of_the_schema():
     page = (ROOT / 'docs/reference/configs.md').read_text('utf-8')
     assert page == schema.markdown(), (
         'python -m experiments.config.schema >docs/reference/configs.md'
     )
 
 
-def test_the_base_config_is_the_defaults():
-    assert load.from_config_dict(wmt_base.get_config()) == ExperimentConfig()
-    assert load.from_config_dict(ConfigDict()) == ExperimentConfig()
-
-
-def test_the_big_config_has_the_sizes_of_the_papers_big_model():
-    big = ModelConfig(d_model=1024, num_heads=16, d_ff=4096, dropout=0.3)
-    assert load.from_config_dict(wmt_big.get_config()).model == big
-
-
-def test_no_spec_of_a_loaded_config_is_parsed_again(monkeypatch):
-    texts = {
-        'model.attention': '[softmax(temperature=2.0), local(window=3)]',
-        'model.norm': 'rms(epsilon=1e-3)',
-        'train.loss': '[cross_entropy(label_smoothing=0.2), z_loss(weight=1e-3)]',
-        'optimizer.name': 'lion(b1=0.8)',
-        'optimizer.schedule': 'cosine(peak=3e-3)',
-        'tokenizer': '[bytes(), characters()]',
-        'filters': '[length_ratio(most=4)]',
-        'evaluation.metrics': '[chrf(lowercase=True)]',
-        'evaluation.decode': 'beam(beams=3)',
-    }
-    config = wmt_base.get_config()
-    load.fill(config)
-    load.override(config, texts | {'model.tie': 'decoder'})
-    made = load.from_config_dict(config)
-    stored = made.to_dict()
-    assert {name: flatten(stored)[name] for name in texts} == texts
-    parsed = []
-    read = spec._parse
-    monkeypatch.setattr(
-        spec, '_parse', lambda text: [parsed.append(text), read(text)][1]
-    )
-    built = components.build(made, 9)
-    assert built.model.encoder.block and set(built.metrics) == {'chrf'}
-    entries = {str(entry) for name in texts for entry in made.get(name).entries}
-    assert not {*texts.values(), *entries}.intersection(parsed)
+def test_page_about_components_lists_each_field_that_names_one():
+    row = r'^\| `([\w.]+)` \| \[`(\S+)/`\].* \|$'
+    rows = dict(re.findall(row, pages.text('docs/how_to/extend.md'), re.MULTILINE))
+    of_stacks = ('model.decoder.', 'model.cross.')
+    fields = {x for x in schema.part_fields() if not x.startswith(of_stacks)}
+    assert set(rows) == fields - {'optimizer.name'}  # optax's; it has no folder
+    folders = {f'model.{kind}': folder for kind, folder in variants.FOLDERS.items()}
+    for field, folder in (folders | registries.FOLDERS).items():
+        assert rows[field] == folder.package.replace('.', '/')
 
 
 # The paper's §3 and Table 3, §5 on training and §6.1 on decoding.
@@ -123,29 +88,35 @@ PAPER = {
 }
 
 
-def test_the_base_config_states_what_the_paper_does_and_nothing_else():
+def test_base_config_states_the_papers_settings_which_are_the_defaults():
     assert flatten(wmt_base.get_config().to_dict()) == PAPER
+    assert load.from_config_dict(wmt_base.get_config()) == ExperimentConfig()
+    assert load.from_config_dict(ConfigDict()) == ExperimentConfig()
     # d_k = d_v = 64, by d_model and num_heads.
     assert ExperimentConfig().model.sizes('encoder').d_k == 64
+    big = ModelConfig(d_model=1024, num_heads=16, d_ff=4096, dropout=0.3)
+    assert load.from_config_dict(wmt_big.get_config()).model == big
 
 
-def test_a_file_may_leave_fields_out_and_each_can_be_overridden(tmp_path):
+def test_every_field_that_a_file_omits_can_be_overridden(tmp_path):
     path = tmp_path / 'empty.py'
     path.write_text(
         'from ml_collections import ConfigDict\ndef get_config(): return ConfigDict()\n'
     )
+    values = {}
     for name, field in schema.fields().items():
         value = {int: 7, float: 0.25, str: 'other', bool: not field.default}[field.type]
         limit = validation.limit_of(field.kind)
-        if isinstance(limit, validation.Choices):
-            value = limit.words[-1]
-        argv = [f'--config={path}', f'--config.{name}={value}']
-        _, settings = flags.parse(flags.Parser('test'), argv)
-        assert settings.overrides == {name: value}
-        assert flatten(settings.config.to_dict())[name] == value
+        is_choice = isinstance(limit, validation.Choices)
+        values[name] = limit.words[-1] if is_choice else value
+    overrides = [f'--config.{name}={value}' for name, value in values.items()]
+    argv = [f'--config={path}', *overrides]
+    _, settings = flags.parse(flags.Parser('test'), argv)
+    assert settings.overrides == values
+    assert flatten(settings.config.to_dict()) == values
 
 
-def test_what_a_file_gives_gets_the_type_of_its_field():
+def test_values_of_a_file_get_the_types_of_their_fields():
     config = ConfigDict(
         {'model': {'dropout': 0, 'd_k': None}, 'train': {'init_seed': placeholder(int)}}
     )
@@ -158,52 +129,47 @@ def test_what_a_file_gives_gets_the_type_of_its_field():
     assert load.from_config_dict(config).model.d_k == 64
 
 
-def test_what_is_stored_is_read_as_it_was(tmp_path):
-    nested = ExperimentConfig().to_dict()
-    assert nest(flatten(nested)) == nested
-    file = tmp_path / 'config.json'
-    file.write_text(json.dumps(load.to_store(nested)))
-    assert load.read_stored(file) == nested
-
-
-def old(tmp_path, version, **model):
-    """Writes a config as release 0.3 and its successor stored it."""
-    config = load.to_store(ExperimentConfig().to_dict()) | {'schema_version': version}
-    for section in ('decoder', 'cross'):
-        for name, value in config['model'].pop(section).items():
-            config['model'][f'{section}_{name}'] = value
-    config['model'] |= model
-    (tmp_path / 'config.json').write_text(json.dumps(config))
-    return tmp_path / 'config.json'
-
-
-def test_a_field_without_its_section_is_recognized():
-    with pytest.raises(UserError, match="did you mean 'model.decoder.attention'"):
-        load.check_names(['model.decoder_attention'])
-    with pytest.raises(ValueError, match="did you mean 'decoder.norm'"):
-        ModelConfig.of({'decoder_norm': 'rms'})
-
-
-def test_a_model_config_takes_sections_as_mappings_and_as_dataclasses():
+def test_model_config_accepts_sections_as_mappings_and_dataclasses():
     expected = ModelConfig().with_values({'decoder.norm': 'rms', 'd_ff': 8})
     assert str(expected.decoder.norm) == 'rms' and expected.cross == ModelConfig().cross
     for section in ({'norm': 'rms'}, ConfigDict({'norm': 'rms'}), expected.decoder):
         assert ModelConfig.of({'d_ff': 8, 'decoder': section}) == expected
     with pytest.raises(ValueError, match='model.decoder.d_ff must be at least 1'):
         ModelConfig.of({'decoder': {'d_ff': 0}})
+    with pytest.raises(ValueError, match="did you mean 'decoder.norm'"):
+        ModelConfig.of({'decoder_norm': 'rms'})
 
 
-def test_a_run_of_a_version_without_adapters_has_none(tmp_path):
+def write_config(tmp_path, config, version):
+    file = tmp_path / 'config.json'
+    file.write_text(json.dumps(config | {'schema_version': version}))
+    return file
+
+
+def test_stored_config_is_read_unchanged(tmp_path):
     nested = ExperimentConfig().to_dict()
-    config = load.to_store(nested) | {'schema_version': 15}
-    config['model'] = {k: x for k, x in nested['model'].items() if k != 'dense'}
-    (tmp_path / 'config.json').write_text(json.dumps(config))
-    assert load.read_stored(tmp_path / 'config.json') == nested
+    assert nest(flatten(nested)) == nested
+    stored = load.to_store(nested)
+    assert load.read_stored(write_config(tmp_path, stored, load.VERSION)) == nested
+    # Version 15 had no adapters.
+    model = {name: x for name, x in stored['model'].items() if name != 'dense'}
+    stored = stored | {'model': model}
+    assert load.read_stored(write_config(tmp_path, stored, 15)) == nested
+
+
+def write_prefixed(tmp_path, version, **model):
+    """Writes a config as release 0.3 and its successor stored it."""
+    config = load.to_store(ExperimentConfig().to_dict())
+    for section in ('decoder', 'cross'):
+        for name, value in config['model'].pop(section).items():
+            config['model'][f'{section}_{name}'] = value
+    config['model'] |= model
+    return write_config(tmp_path, config, version)
 
 
 @pytest.mark.parametrize('version', [13, 14])
-def test_the_fields_of_a_stack_were_once_prefixed(version, tmp_path):
-    file = old(tmp_path, version, decoder_norm='rms', cross_num_heads=2)
+def test_prefixed_fields_of_earlier_versions_belong_to_sections(version, tmp_path):
+    file = write_prefixed(tmp_path, version, decoder_norm='rms', cross_num_heads=2)
     found = load.from_dict(load.read_stored(file))
     model = ModelConfig().with_values({'decoder.norm': 'rms', 'cross.num_heads': 2})
     assert found == dataclasses.replace(ExperimentConfig(), model=model)
@@ -221,31 +187,15 @@ def test_the_fields_of_a_stack_were_once_prefixed(version, tmp_path):
 )
 def test_cross_attention_of_release_0_3_inherits_a_window(model, expected, tmp_path):
     fields = {'attention': '[local(window=2), softmax]'} | model
-    stored = load.read_stored(old(tmp_path, 13, **fields))['model']
-    assert stored['cross']['attention'] == expected
-    stored = load.read_stored(old(tmp_path, 14, **fields))['model']
-    assert stored['cross']['attention'] == model.get('cross_attention')
+    for version, attention in ((13, expected), (14, model.get('cross_attention'))):
+        stored = load.read_stored(write_prefixed(tmp_path, version, **fields))
+        assert stored['model']['cross']['attention'] == attention
 
 
 @pytest.mark.parametrize('version', [None, 12, 99, 0, True, '14'])
-def test_a_version_that_cannot_be_read_is_one_line(version, tmp_path):
-    stored = ExperimentConfig().to_dict() | {'schema_version': version}
-    file = tmp_path / 'config.json'
-    file.write_text(json.dumps(stored))
-    message = (
-        f'unsupported schema_version {version!r}. This code reads versions 13 to 16'
-    )
+def test_unsupported_schema_version_is_named(version, tmp_path):
+    file = write_config(tmp_path, ExperimentConfig().to_dict(), version)
+    message = f'^{file}: unsupported schema_version {version!r}. This code reads'
     for read in (directory.read_config, OpenedRun, reading.read_run):
-        with pytest.raises(UserError, match=message) as error:
+        with pytest.raises(UserError, match=message):
             read(tmp_path)
-        assert str(error.value).startswith(f'{file}: ')
-
-
-def test_fields_that_do_not_fit_each_other_are_refused_by_name():
-    config = ExperimentConfig()
-    train_config = dataclasses.replace(config.train, steps=0, epochs=0)
-    with pytest.raises(UserError, match='train.steps=0 and train.epochs=0'):
-        components.build(dataclasses.replace(config, train=train_config))
-    model = ModelConfig(num_heads=7)
-    with pytest.raises(UserError, match='model.d_model=512 cannot be divided among'):
-        components.build(dataclasses.replace(config, model=model))

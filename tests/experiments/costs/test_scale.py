@@ -14,20 +14,19 @@ def _percent(text: str) -> float:
 
 
 @pytest.mark.slow
-def test_memory_is_within_a_fifth_of_what_xla_plans_but_once():
-    offs = {tuple(row[:4]): _percent(row[-1]) for row in scale.compiled() if row[-1]}
-    assert len(offs) >= 40
-    beyond = [case for case, off in offs.items() if off > 20]
-    assert beyond == [('wmt_big', '1 × 8 × 4', '8 × 256', 'blocks')]
+def test_memory_is_within_a_fifth_of_the_plan_of_xla_in_all_cases_but_one():
+    rows = scale.compiled()
+    errors = {tuple(row[:4]): _percent(row[-1]) for row in rows if row[-1]}
+    assert len(errors) >= 40
+    larger = [case for case, error in errors.items() if error > 20]
+    assert larger == [('wmt_big', '1 × 8 × 4', '8 × 256', 'blocks')]
+    # By the formula, programs that XLA rejects don't fit.
+    rejected = [row for row in rows if row[5] == '—']
+    assert len(rejected) == 13
+    assert all(float(row[4]) > 16.9 for row in rejected)
 
 
 @pytest.mark.slow
-def test_what_xla_refuses_does_not_fit_by_the_formula():
-    refused = [row for row in scale.compiled() if row[5] == '—']
-    assert len(refused) == 13
-    assert all(float(row[4]) > 16.9 for row in refused)
-
-
 def test_flops_and_bytes_are_near_those_of_compiled_steps():
     rows = scale.received()
     assert len(rows) == 4
@@ -37,14 +36,15 @@ def test_flops_and_bytes_are_near_those_of_compiled_steps():
 
 
 @pytest.mark.slow
-def test_the_page_has_the_tables():
+def test_page_has_the_computed_tables():
     page = PAGE.read_text('utf-8')
     without_price = [row[:-1] for row in scale.runs(scale.H100)]
     for row in [*scale.paying(), *scale.runs(scale.V5E), *without_price]:
         assert f'| {" | ".join(row)} |' in page
 
 
-def test_a_chip_that_sends_nothing_only_computes():
+@pytest.mark.slow
+def test_single_chip_spends_no_time_on_communication():
     one = scale.Layout(1, 1, 1)
-    found = scale.step('wmt_base', one, scale.Work('none'))
-    assert found.seconds == found.products
+    step = scale.step('wmt_base', one, scale.Work('none'))
+    assert step.seconds == step.products

@@ -22,15 +22,10 @@ ARRAYS = {
 }
 DATA = 'table(train="train.tsv", val="val.tsv", source="frames", target="word")'
 SPEC = '[arrays(path="frames.npz"), characters]'
-FIELDS = small_runs.FIELDS | {
+FIELDS = small_runs.TWO_STEPS | {
     'data': DATA,
     'tokenizer': SPEC,
     'model.tie': 'decoder',
-    'train.steps': 3,
-    'evaluation.every': 0,
-    'evaluation.decode': 'greedy',
-    'evaluation.average': 1,
-    'checkpoint.every': 3,
 }
 
 
@@ -45,13 +40,13 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def trained(folder):
+def train(folder):
     return tokenizers.train(tokenizers.make(SPEC), sources.load(DATA), folder)
 
 
-@pytest.mark.parametrize('packed', [True, False])
-def test_batches_hold_the_arrays_of_the_names(packed, folder):
-    stored = corpus.prepare(sources.load(DATA), trained(folder), folder)
+@pytest.mark.parametrize('packed', [True, False], ids=['packed', 'padded'])
+def test_batches_contain_the_arrays_of_the_names(packed, folder):
+    stored = corpus.prepare(sources.load(DATA), train(folder), folder)
     batches = Batches(stored, tokens=64, max_length=16, packed=packed)
     expected = sorted(
         array.astype(np.float32).tolist()
@@ -71,7 +66,7 @@ def test_batches_hold_the_arrays_of_the_names(packed, folder):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('cache')
-def test_a_run_reads_the_names_of_arrays():
+def test_run_translates_and_scores_arrays_by_name():
     small_runs.train('run', *small_runs.flags(FIELDS))
     run = experiments.open_run('run')
     name = 'val/2'
@@ -107,13 +102,13 @@ def test_a_run_reads_the_names_of_arrays():
         (np.array(3.0), r'\(\)'),
     ],
 )
-def test_invalid_arrays_are_refused_by_name(array, message, folder):
+def test_invalid_array_is_named(array, message, folder):
     np.savez('frames.npz', **ARRAYS | {'train/7': array})
     with pytest.raises(UserError, match=f"'train/7': .*{message}"):
-        corpus.prepare(sources.load(DATA), trained(folder), folder)
+        corpus.prepare(sources.load(DATA), train(folder), folder)
 
 
-def member(header):
+def npy(header):
     if isinstance(header, int):
         shape = f"'shape': ({header}, {FEATURES})"
         header = f"{{'descr': '<f4', 'fortran_order': False, {shape}}}"
@@ -122,77 +117,46 @@ def member(header):
 
 
 @pytest.mark.parametrize(
-    ('content', 'message'),
-    [
-        (b'', 'is not an array'),
-        (b'text', 'is not an array'),
-        (member('garbage {{{'), 'cannot be read'),
-        (member('(' * 5000), 'cannot be read'),
-        (member(10**12), 'cannot be read'),
-        (member(10**30), 'cannot be read'),
-    ],
+    'content',
+    [b'', b'text', npy('garbage {{{'), npy('(' * 5000), npy(10**12), npy(10**30)],
+    ids=['empty', 'text', 'garbage', 'brackets', 'terabytes', 'overflow'],
 )
-@pytest.mark.parametrize('name', ['a', 'z'])  # the first array says how wide all are
-def test_a_damaged_array_is_refused_by_name(content, message, name, folder):
+@pytest.mark.parametrize('name', ['a', 'z'])  # the first array determines the width
+def test_damaged_array_is_named(content, name, folder):
     with zipfile.ZipFile('frames.npz', 'a') as archive:
         archive.writestr(f'{name}.npy', content)
-    (folder / 'val.tsv').write_text(f'frames\tword\n{name}\tabc\n', 'utf-8')
-    with pytest.raises(
-        UserError, match=f"frames.npz(:|,) array '{name}':? .*{message}"
-    ):
-        trained(folder).encode([name])
+    with pytest.raises(UserError, match=f"frames.npz(:|,) array '{name}'"):
+        train(folder).encode([name])
 
 
-def test_any_bit_of_an_archive_may_be_wrong(folder):
+def test_flipped_bits_of_an_archive_give_user_errors_only(folder):
     np.savez_compressed('frames.npz', a=np.eye(FEATURES), b=np.eye(FEATURES))
     data = (folder / 'frames.npz').read_bytes()
-    drawn = np.random.default_rng(0).integers(0, 8 * len(data), 60).tolist()
-    refused = 0
-    for bit in drawn:
+    rejected = 0
+    for bit in np.random.default_rng(0).integers(0, 8 * len(data), 60).tolist():
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         (folder / 'frames.npz').write_bytes(damaged)
         try:
-            trained(folder).source.encode(['a', 'b'])
+            train(folder).source.encode(['a', 'b'])
         except UserError:
-            refused += 1
-    assert refused > 30
+            rejected += 1
+    assert rejected > 30
 
 
-@pytest.mark.parametrize('method', [1, 99])
-def test_a_compression_that_zipfile_cannot_undo_is_refused(method, folder):
-    np.savez('frames.npz', a=np.eye(FEATURES))
-    data = bytearray((folder / 'frames.npz').read_bytes())
-    for header, offset in ((b'PK\x03\x04', 8), (b'PK\x01\x02', 10)):
-        data[data.find(header) + offset] = method
-    (folder / 'frames.npz').write_bytes(data)
-    with pytest.raises(UserError, match="frames.npz, array 'a': "):
-        trained(folder)
-
-
-@pytest.mark.parametrize('content', [b'', b'PK\x03\x04 and no more', None])
-def test_invalid_files_of_arrays_are_refused(content, folder):
+@pytest.mark.parametrize('content', [b'', b'PK\x03\x04 and no more', 'npy', None])
+def test_other_and_missing_files_are_named(content, folder):
     (folder / 'frames.npz').unlink()
-    if content is not None:
+    if content == 'npy':
+        with open('frames.npz', 'wb') as file:
+            np.save(file, np.ones((2, FEATURES)))
+    elif content is not None:
         (folder / 'frames.npz').write_bytes(content)
-    with pytest.raises(UserError, match='cannot (be )?read'):
-        trained(folder)
-
-
-def test_single_arrays_are_refused():
-    with open('frames.npz', 'wb') as file:
-        np.save(file, np.ones((2, FEATURES)))
-    with pytest.raises(UserError, match='it is not an .npz file of arrays'):
-        _ = tokenizers.make(SPEC).source_vocab_size
-
-
-@pytest.mark.parametrize('spec', ['arrays(path="x.npz")', '[bytes, arrays(path="x")]'])
-def test_arrays_are_of_sources(spec):
-    with pytest.raises(UserError, match='tokenizer: .*sources'):
-        tokenizers.make(spec)
+    with pytest.raises(UserError, match='frames.npz'):
+        train(folder)
 
 
 @pytest.mark.parametrize('model', ['[]', '{}', '{"features": "3", "sha256": "x"}'])
-def test_a_model_of_another_form_is_refused(model):
+def test_stored_tokenizer_of_another_form_is_rejected(model):
     with pytest.raises(ValueError, match='(Expected|missing)'):
         Arrays(path='x.npz').opened(model.encode())

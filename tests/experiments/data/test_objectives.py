@@ -21,8 +21,9 @@ from experiments.training import setup
 
 SENTINELS = [f'<extra_id_{i}>' for i in range(30)]
 PIECES = ('<pad>', '</s>', '<s>', '<unk>', '<mask>', '.', *SENTINELS)
-FIRST = len(PIECES)  # the ids of text are from here on
+FIRST = len(PIECES)  # the first id of text
 FIRST_SENTINEL = PIECES.index('<extra_id_0>')
+LENGTHS = [*range(1, 60), 200, 333] * 5
 
 
 def make(spec, pieces=PIECES):
@@ -50,11 +51,8 @@ def spans_of(target):
     return spans
 
 
-LENGTHS = [*range(1, 60), 200, 333] * 5
-
-
 @pytest.mark.parametrize(('density', 'mean'), [(0.15, 3), (0.5, 1), (0.9, 2), (0.3, 9)])
-def test_spans_in_the_place_of_their_sentinels_are_the_text(density, mean):
+def test_spans_inserted_at_their_sentinels_restore_the_text(density, mean):
     spec = f'span_corruption(density={density}, mean_span={mean})'
     for row, source, target in examples(spec, LENGTHS):
         spans = spans_of(target)
@@ -66,27 +64,13 @@ def test_spans_in_the_place_of_their_sentinels_are_the_text(density, mean):
         assert list(itertools.chain.from_iterable(whole)) == row
 
 
-def test_density_and_mean_length_of_spans_are_those_asked_for():
+def test_density_and_mean_length_of_spans_follow_the_arguments():
     for row, _, target in examples('span_corruption', [200, 333, 512]):
         spans = spans_of(target)
         noise = sum(map(len, spans.values()))
         assert noise == round(0.15 * len(row))
         assert len(spans) == round(noise / 3)
-
-
-def test_all_places_of_spans_that_do_not_touch_are_equally_likely():
-    # Of 8 ids 3 are in 2 spans: 2 ways to part 3 and C(6, 2) places among 5 others.
-    spec = 'span_corruption(density=0.375, mean_span=1.5)'
-    found = collections.Counter(
-        tuple(target) for _, _, target in examples(spec, [8] * 30_000)
-    )
-    assert len(found) == 30
-    expected = 30_000 / 30
-    chi_square = sum((n - expected) ** 2 / expected for n in found.values())
-    assert chi_square < 58.3  # 29 degrees of freedom: p = 0.001
-
-
-def test_more_spans_than_sentinels_are_as_many():
+    # The number of sentinels limits the number of spans.
     few = make('span_corruption(mean_span=1)', PIECES[: FIRST_SENTINEL + 2])
     row = list(range(FIRST, FIRST + 100))
     _, target = few.example(row, np.random.default_rng(0))
@@ -94,14 +78,26 @@ def test_more_spans_than_sentinels_are_as_many():
     assert sum(x >= FIRST for x in target) == 15
 
 
-def test_noise_masks_spans_of_poissons_lengths_and_the_target_is_the_text():
+def test_all_placements_of_separate_spans_are_equally_likely():
+    # 3 of 8 ids are in 2 spans: 2 ways to divide 3, and C(6, 2) places among 5 others.
+    spec = 'span_corruption(density=0.375, mean_span=1.5)'
+    found = collections.Counter(
+        tuple(target) for _, _, target in examples(spec, [8] * 6_000)
+    )
+    assert len(found) == 30
+    expected = 6_000 / 30
+    chi_square = sum((n - expected) ** 2 / expected for n in found.values())
+    assert chi_square < 58.3  # 29 degrees of freedom: p = 0.001
+
+
+def test_denoising_masks_spans_of_poisson_lengths():
     masks = masked = inserted = 0
     for row, source, target in examples('denoise', [*LENGTHS, *[400] * 300]):
         assert target == row
-        kept = [x for x in source if x >= FIRST]
-        assert kept == sorted(set(kept)) and set(kept) <= set(row)
-        gone = len(row) - len(kept)
-        assert gone == -(-3 * len(row) // 10)
+        visible = [x for x in source if x >= FIRST]
+        assert visible == sorted(set(visible)) and set(visible) <= set(row)
+        hidden = len(row) - len(visible)
+        assert hidden == -(-3 * len(row) // 10)
         # Masks between adjacent ids replace no id; all others replace at least one.
         text = [FIRST - 1, *source, row[-1] + 1]
         runs = [
@@ -113,39 +109,32 @@ def test_noise_masks_spans_of_poissons_lengths_and_the_target_is_the_text():
         assert all(b - a == 1 for run in runs for a, b in itertools.pairwise(run))
         if len(row) == 400:
             masks += source.count(4)
-            masked += gone
+            masked += hidden
             inserted += gaps.count(0)
-    # Of 300 · 40 spans; the last of each row is cut, which is one in 40.
+    # There are 300 · 40 spans. The last of each row is cut, which is one in 40.
     assert abs(masked / masks - 3) < 0.1
     # A Poisson length of 0 has probability e⁻³; 0.7 of the neighbors are text.
     share = inserted / masks
     assert 0.5 * np.exp(-3) < share < np.exp(-3)
 
 
-@pytest.fixture(scope='module')
-def text(tmp_path_factory):
-    return small_runs.write_text(tmp_path_factory.mktemp('text'), val=3)
-
-
-def corpus_of(pairs=200, seed=0):
-    rng = np.random.default_rng(seed)
-    rows = [list(range(FIRST, FIRST + n)) for n in rng.integers(1, 60, 2 * pairs)]
-    return Corpus(*map(RaggedArray.from_rows, (rows[:pairs], rows[pairs:])))
-
-
-@pytest.mark.parametrize('packed', [False, True])
+@pytest.mark.parametrize('packed', [False, True], ids=['padded', 'packed'])
 @pytest.mark.parametrize('side', ['source', 'target'])
-def test_each_epoch_makes_other_examples_and_a_resumed_run_the_same(side, packed):
-    stored = corpus_of()
-    objective = make(f'denoise(side="{side}")')
-    settings = dict(tokens=512, max_length=64, packed=packed, seed=3, window=90)
-    make_batches = lambda: Batches(stored, objective=objective, **settings)  # noqa: E731
-    rows = getattr(stored, side)
+def test_epochs_have_new_examples_and_resumed_runs_the_same(side, packed):
+    rng = np.random.default_rng(0)
+    rows = [list(range(FIRST, FIRST + n)) for n in rng.integers(1, 60, 400)]
+    stored = Corpus(*map(RaggedArray.from_rows, (rows[:200], rows[200:])))
+
+    def make_batches():
+        objective = make(f'denoise(side="{side}")')
+        settings = dict(tokens=512, max_length=64, packed=packed, seed=3, window=90)
+        return Batches(stored, objective=objective, **settings)
+
+    expected = sorted(rows[:200] if side == 'source' else rows[200:])
     epochs = []
     for epoch in range(2):
         found = [x for batch in epoch_of(make_batches(), epoch) for x in unpack(batch)]
-        expected = [rows[i].tolist() for i in range(len(rows))]
-        assert sorted(target for _, target in found) == sorted(expected)
+        assert sorted(target for _, target in found) == expected
         epochs.append(sorted(found))
     assert epochs[0] != epochs[1]
     steps = list(itertools.islice(make_batches().iterate(Position()), 30))
@@ -155,65 +144,49 @@ def test_each_epoch_makes_other_examples_and_a_resumed_run_the_same(side, packed
             np.testing.assert_array_equal(resumed[name], array)
 
 
-def test_a_tokenizer_has_sentinels_in_their_order(text, tmp_path):
-    data = sources.load(small_runs.source(text))
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+    folder = small_runs.write_text(tmp_path_factory.mktemp('text'), val=3)
+    return small_runs.source(folder)
+
+
+def test_tokenizer_has_sentinels_in_their_order(data, tmp_path):
+    source = sources.load(data)
     spec = 'sentencepiece(vocab_size=200, sentinels=12)'
-    words = tokenizers.train(tokenizers.make(spec), data, tmp_path)
-    objective = registries.make(
-        'objective', 'span_corruption', pieces=()
-    ).with_tokenizer(words)
-    assert objective is not None
-    names = words.pieces(objective.marks)
-    assert names == [f'<extra_id_{i}>' for i in range(12)]
-    stored = corpus.prepare(data, words, tmp_path)
-    made = corpus.examples(stored, np.arange(9), objective, np.arange(9))
+    words = tokenizers.train(tokenizers.make(spec), source, tmp_path)
+    objective = registries.make('objective', 'span_corruption', pieces=())
+    objective = objective.with_tokenizer(words)
+    assert words.pieces(objective.marks) == [f'<extra_id_{i}>' for i in range(12)]
+    stored = corpus.prepare(source, words, tmp_path)
+    found = corpus.examples(stored, np.arange(9), objective, np.arange(9))
     for i in range(9):
-        ids = made.source[i].tolist(), made.target[i].tolist()
-        source, target = words.decode(list(ids))
+        text, target = words.decode(
+            [found.source[i].tolist(), found.target[i].tolist()]
+        )
         spans = re.split(r'(<extra_id_\d+>)', target)[1:]
         for mark, span in zip(spans[::2], spans[1::2], strict=True):
-            source = source.replace(mark, span)
+            text = text.replace(mark, span)
         (whole,) = words.decode([stored.source[i].tolist()])
-        assert source.replace(' ', '') == whole.replace(' ', '')
+        assert text.replace(' ', '') == whole.replace(' ', '')
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('cache')
-def test_a_run_starts_from_parameters_of_a_pretraining_objective(text, tmp_path):
-    fields = small_runs.FIELDS | {
-        'data': small_runs.source(text),
+def test_run_starts_from_a_pretrained_run(data, tmp_path):
+    fields = small_runs.TWO_STEPS | {
+        'data': data,
         'tokenizer': 'sentencepiece(vocab_size=200, sentinels=9)',
-        'train.steps': 2,
-        'evaluation.every': 0,
-        'evaluation.decode': 'greedy',
-        'evaluation.average': 1,
-        'checkpoint.every': 2,
     }
     first = tmp_path / 'first'
     small_runs.train(first, *small_runs.flags(fields, objective='span_corruption'))
     changed = fields | {'init_from': str(first)}
     config = flags.settings('wmt_small', changed).config
-    made = setup.prepare(config, tmp_path / 'second', Screen(None))
-    assert made.tokenizer.model == (first / 'tokenizer.model').read_bytes()
-    assert made.warm_start and made.warm_start.variables
+    second = setup.prepare(config, tmp_path / 'second', Screen(None))
+    assert second.tokenizer.model == (first / 'tokenizer.model').read_bytes()
+    assert second.warm_start and second.warm_start.variables
 
 
-@pytest.mark.parametrize(
-    ('spec', 'message'),
-    [
-        ('noise', "^objective: 'noise' is not one of denoise, span_corruption"),
-        ('denoise(ratio=2)', '^objective: ratio must be above 0 and at most 1, not 2'),
-        ('denoise(side="both")', '^objective: side must be one of source, target'),
-        ('denoise(pieces=())', "^objective: unknown argument 'pieces'"),
-    ],
-)
-def test_a_wrong_spec_is_one_line_of_the_field(spec, message):
-    with pytest.raises(UserError, match=message):
-        registries.make('objective', spec, pieces=())
-
-
-def test_a_tokenizer_without_marks_is_refused_before_training(text, tmp_path):
-    fields = {'data': small_runs.source(text), 'objective': 'denoise'}
-    config = flags.settings('wmt_small', fields).config
+def test_tokenizer_without_masks_is_rejected_before_training(data, tmp_path):
+    config = flags.settings('wmt_small', {'data': data, 'objective': 'denoise'}).config
     with pytest.raises(UserError, match='objective: .*<mask>'):
         setup.prepare(config, tmp_path / 'run', Screen(None))

@@ -40,20 +40,18 @@ def test_without_a_temperature_each_pair_comes_once(specs):
 
 
 @pytest.mark.parametrize('temperature', [2, 5, 100])
-def test_shares_are_the_sizes_to_the_power_of_one_over_the_temperature(
-    temperature, specs
-):
+def test_shares_are_sizes_to_the_power_of_one_over_the_temperature(temperature, specs):
     pairs, by_language = counts(load(specs, f', temperature={temperature}'))
     sizes = np.array([900, 100, 10], float)
     shares = sizes ** (1 / temperature) / (sizes ** (1 / temperature)).sum()
     found = np.array([by_language[x] for x in ('de', 'fr', 'cs')])
     assert by_language['de'] == 900
     np.testing.assert_allclose(found / found.sum(), shares, atol=2 / found.sum())
-    # Pairs of a source come equally often, but for one.
+    # The frequencies of a source's pairs differ by one at most.
     times = collections.Counter(pairs)
     for language in ('fr', 'cs'):
-        of = [n for (_, target), n in times.items() if target[:2] == language]
-        assert max(of) - min(of) <= 1
+        repeats = [n for (_, target), n in times.items() if target[:2] == language]
+        assert max(repeats) - min(repeats) <= 1
 
 
 def test_tags_name_the_target_language(specs):
@@ -77,13 +75,11 @@ def test_tags_of_both_languages_name_the_direction(specs):
     assert pairs[0] == ('<en2fr> en train 0', 'fr train 0')
     with pytest.raises(UserError, match="tags='both'"):
         load([f'mix(sources={specs!r})'], ', tags="both"')
-    nested = found.evaluation()['val']
-    assert [source for source, _ in nested[::2]] == [
-        f'<en2{x}> en val 0' for x in ('de', 'fr', 'cs')
-    ]
+    texts = [source for source, _ in found.evaluation()['val'][::2]]
+    assert texts == [f'<en2{x}> en val 0' for x in ('de', 'fr', 'cs')]
 
 
-def test_dev_sets_are_joined_and_other_sets_scored_alone(specs):
+def test_dev_sets_are_joined_and_other_sets_scored_separately(specs):
     sets = load([specs[0], specs[1], specs[0]]).evaluation()
     assert {name: len(pairs) for name, pairs in sets.items()} == {
         'val': 6,
@@ -92,7 +88,7 @@ def test_dev_sets_are_joined_and_other_sets_scored_alone(specs):
     }
 
 
-def test_a_part_must_not_train_on_the_dev_set_of_another(specs, tmp_path):
+def test_source_must_not_train_on_the_dev_set_of_another(specs, tmp_path):
     other = tmp_path / 'other'
     shutil.copytree(tmp_path / 'fr', other)
     for code in ('en', 'fr'):
@@ -101,13 +97,13 @@ def test_a_part_must_not_train_on_the_dev_set_of_another(specs, tmp_path):
     assert len(load(mixed).evaluation()['val']) == 3
     for code in ('en', 'fr'):
         shutil.copy(tmp_path / 'fr' / f'train.{code}', other / f'val.{code}')
-    for parts in (mixed, [specs[0], f'mix(sources={mixed!r})']):
-        for read in (load(parts).train, load(parts).evaluation):
+    for nested in (mixed, [specs[0], f'mix(sources={mixed!r})']):
+        for read in (load(nested).train, load(nested).evaluation):
             with pytest.raises(UserError, match="the set 'val' of .*other"):
                 read()
 
 
-def test_the_digest_follows_the_direction_of_each_part(specs, tmp_path):
+def test_digest_depends_on_the_direction_of_each_source(specs, tmp_path):
     for file in list((tmp_path / 'de').glob('*.en')):
         shutil.copy(file, file.with_suffix('.nl'))
     english = specs[0]

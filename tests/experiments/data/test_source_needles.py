@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from pathlib import Path
 
 import pytest
 import small_runs
@@ -36,35 +35,28 @@ def test_targets_are_the_digits_of_the_needles(count):
     assert len(found) > 5
 
 
-def test_sets_and_training_share_no_source():
+def test_sets_have_their_sizes_and_share_no_source():
     data = Needles(pairs=300)
     sets = data.evaluation()
-    assert {name: len(pairs) for name, pairs in sets.items()} == {
-        'val': 200,
-        'test': 500,
-    }
+    assert [(x, len(sets[x])) for x in sets] == [('val', 200), ('test', 500)]
     held_out = [source for pairs in sets.values() for source, _ in pairs]
-    sources_ = [source for source, _ in data.train()] + held_out
-    assert len(set(sources_)) == len(sources_)
+    texts = [source for source, _ in data.train()] + held_out
+    assert len(set(texts)) == len(texts)
 
 
 def test_text_is_the_same_on_every_platform():
     """If you change the pairs on purpose, copy the digest from the failure."""
-    text = '\n'.join('\t'.join(pair) for pair in Needles(pairs=100).train())
+    pairs = list(Needles(pairs=100).train())
+    text = '\n'.join('\t'.join(pair) for pair in pairs)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == 'd72298a25892cd01'
+    assert list(Needles(pairs=101).train())[:100] == pairs
+    assert list(Needles(pairs=100, seed=1).train()) != pairs
 
 
-def test_fewer_pairs_are_the_first_of_more():
-    few, more = (list(Needles(pairs=number).train()) for number in (100, 101))
-    assert more[:100] == few
-    assert list(Needles(pairs=100, seed=1).train()) != few
-
-
-def test_every_word_is_one_token(tmp_path: Path):
+def test_every_word_is_one_token(tmp_path):
     data = sources.load('needles(count=2, pairs=3000)')
     vocabulary = small_runs.train_tokenizer(data, 1000, tmp_path)
-    for name in (0, 1):
-        texts = [pair[name] for pair in data.evaluation()['test']]
-        for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
+    for texts in zip(*data.evaluation()['test'], strict=True):
+        for text, ids in zip(texts, vocabulary.encode(list(texts)), strict=True):
             assert len(ids) == len(text.split())
             assert UNK not in ids

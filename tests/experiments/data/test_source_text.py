@@ -29,7 +29,7 @@ def make(folder, source='en', target='de'):
     return Text(str(folder), source, target)
 
 
-def test_every_set_in_both_languages_is_read(folder):
+def test_every_set_in_both_languages_is_read(folder, monkeypatch):
     write(folder, test_en='d\n', test_de='w\n', alone_en='e\n', train_fr='f\n')
     write(folder, **{'news.2014_en': 'g\n', 'news.2014_de': 'v\n'})
     text = make(folder)
@@ -40,77 +40,53 @@ def test_every_set_in_both_languages_is_read(folder):
     assert list(make(folder, 'de', 'en').train()) == [('x', 'a'), ('y', 'b')]
     (folder / 'train.en').unlink()
     (folder / 'train.en.gz').write_bytes(gzip.compress('a\nü\n'.encode()))
-    assert list(make(folder).train()) == [('a', 'x'), ('ü', 'y')]
+    monkeypatch.setenv('HOME', str(folder.parent))
+    assert list(make(f'~/{folder.name}').train()) == [('a', 'x'), ('ü', 'y')]
 
 
-def test_an_evaluation_set_may_have_further_references(folder):
+def test_evaluation_sets_may_have_numbered_references(folder):
     write(folder, test_en='c\nd\n', test_de='x\ny\n')
     (folder / 'test.de.1').write_text('x1\n\n')
     (folder / 'test.de.2.gz').write_bytes(gzip.compress(b'x2\ny2\n'))
-    sets = make(folder).evaluation()
-    assert list(sets) == ['val', 'test']
-    assert sets['test'] == [('c', ('x', 'x1', 'x2')), ('d', ('y', 'y2'))]
-
-
-def test_further_references_may_have_any_numbers(folder):
     for number in ('10', '0', '3'):
         (folder / f'val.de.{number}').write_text(f'z{number}\n')
     (folder / 'val.de.old').write_text('no reference\n')
-    assert make(folder).evaluation()['val'] == [('c', ('z', 'z0', 'z3', 'z10'))]
-
-
-def test_a_set_with_numbered_references_alone_is_refused(folder):
-    write(folder, test_en='d\n')
-    (folder / 'test.de.0').write_text('w\n')
-    with pytest.raises(UserError, match='test.de.0 .*test.de'):
+    assert make(folder).evaluation() == {
+        'val': [('c', ('z', 'z0', 'z3', 'z10'))],
+        'test': [('c', ('x', 'x1', 'x2')), ('d', ('y', 'y2'))],
+    }
+    write(folder, news_en='d\n')
+    (folder / 'news.de.0').write_text('w\n')
+    with pytest.raises(UserError, match='news.de.0 .*news.de'):
         make(folder).evaluation()
 
 
 def test_contracts_check_every_reference(folder):
     (folder / 'val.de.1').write_text('z1\n')
-    assert not [found for found in source_findings(make(folder)) if not found.holds]
+    assert all(found.holds for found in source_findings(make(folder)))
     write(folder, val_en='b\n')
     (folder / 'val.de.1').write_text('y\n')
-    broken = [found for found in source_findings(make(folder)) if not found.holds]
-    assert [found.contract for found in broken] == [
-        'evaluation sets and training do not overlap'
-    ]
+    (broken,) = [found for found in source_findings(make(folder)) if not found.holds]
+    assert broken.contract == 'evaluation sets and training do not overlap'
 
 
-def test_the_home_directory_may_be_a_tilde(folder, monkeypatch):
-    monkeypatch.setenv('HOME', str(folder.parent))
-    assert list(Text(f'~/{folder.name}', 'en', 'de').train()) == [
-        ('a', 'x'),
-        ('b', 'y'),
-    ]
+def test_only_line_feeds_end_lines(folder):
+    odd = 'a\u2028b\u0085c\x0bd\x1ce\rf'
+    write(folder, train_en=f'{odd}\r\nlast', train_de='x\n\n')
+    assert list(make(folder).train()) == [(odd, 'x'), ('last', '')]
 
 
-def test_only_a_line_feed_ends_a_line(folder):
-    strange = 'a\u2028b\u0085c\x0bd\x1ce\rf'
-    write(folder, train_en=f'{strange}\r\nlast', train_de='x\n\n')
-    assert list(make(folder).train()) == [(strange, 'x'), ('last', '')]
+def test_text_is_normalized_to_nfc_and_loses_byte_order_marks(folder):
+    # NFKC would change x², ﬁ and ½.
+    apart = unicodedata.normalize('NFD', 'schön x²')
+    # The second mark begins a file that was appended.
+    write(folder, train_en=b'\xef\xbb\xbfa\nb\n', train_de=f'{apart}\n\ufeffﬁ ½\n')
+    assert list(make(folder).train()) == [('a', 'schön x²'), ('b', 'ﬁ ½')]
 
 
-def test_compatibility_characters_are_not_normalized(folder):
-    # NFKC would turn them into x2, fi and 1/2.
-    write(folder, train_en='x²\nﬁ\n', train_de='½\n１\n')
-    assert list(make(folder).train()) == [('x²', '½'), ('ﬁ', '１')]
-
-
-def test_text_becomes_nfc_and_loses_a_byte_order_mark(folder):
-    apart = unicodedata.normalize('NFD', 'schön')
-    # The second mark is that of a file that was appended.
-    write(folder, train_en=b'\xef\xbb\xbfa\nb\n', train_de=f'{apart}\n\ufeffy\n')
-    assert list(make(folder).train()) == [('a', 'schön'), ('b', 'y')]
-
-
-@pytest.mark.parametrize(
-    'forbidden',
-    [(Path, 'iterdir'), (Path, 'open')],
-    ids=['iterdir', 'open'],
-)
-def test_a_folder_or_file_without_permission_is_named(folder, monkeypatch, forbidden):
-    # Tests may run as root, for whom no file is unreadable.
+@pytest.mark.parametrize('method', ['iterdir', 'open'])
+def test_folder_or_file_without_permission_is_named(folder, monkeypatch, method):
+    # Tests may run as root, which may read every file.
     def refuse(self, *_):
         raise PermissionError(errno.EACCES, 'Permission denied', str(self))
 
@@ -120,6 +96,6 @@ def test_a_folder_or_file_without_permission_is_named(folder, monkeypatch, forbi
         text.evaluation()
 
     read()
-    monkeypatch.setattr(*forbidden, refuse)
+    monkeypatch.setattr(Path, method, refuse)
     with pytest.raises(UserError, match=str(folder)):
         read()

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 import tensorflow_datasets as tfds
-from google.protobuf.runtime_version import VersionError
 from tensorflow_datasets.core import decode
 
 from experiments.data.sources import tfds as tfds_source
@@ -33,10 +32,8 @@ class TinyTranslate(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, split):
         for i in range(SIZES[split]):
-            yield (
-                i,
-                {'de': f'{split} Zeile {i} scho\u0308n', 'en': f'{split}\nline {i}'},
-            )
+            texts = {'de': f'{split} Zeile {i} scho\u0308n', 'en': f'{split}\nline {i}'}
+            yield i, texts
 
 
 @pytest.fixture(scope='module')
@@ -83,37 +80,28 @@ def expected(split):
 
 
 @pytest.mark.parametrize('kind', ['folder', 'tfrecords'])
-def test_reads_every_pair_once_and_the_other_splits_as_sets(kind, request):
+def test_splits_are_read_completely_and_may_be_cut(kind, request):
     source = make(request.getfixturevalue(kind))
     pairs = list(source.train())
     assert len(pairs) == SIZES['train'] and set(pairs) == expected('train')
     assert list(source.train()) == pairs
     sets = source.evaluation()
     assert list(sets) == ['val', 'test']
-    assert set(sets['val']) == expected('validation') and len(sets['val']) == 7
-    assert set(sets['test']) == expected('test') and len(sets['test']) == 5
-
-
-@pytest.mark.parametrize('kind', ['folder', 'tfrecords'])
-def test_a_split_can_be_cut_in_two(kind, request):
+    for name, split in (('val', 'validation'), ('test', 'test')):
+        assert set(sets[name]) == expected(split) and len(sets[name]) == SIZES[split]
     folder = request.getfixturevalue(kind)
     source = make(folder, split='train[:90%]', dev='train[90%:]')
-    trained, sets = list(source.train()), source.evaluation()
-    assert len(trained) == 180 and len(sets['val']) == 20
-    assert set(trained) | set(sets['val']) == expected('train')
+    train_pairs, sets = list(source.train()), source.evaluation()
+    assert len(train_pairs) == 180 and len(sets['val']) == 20
+    assert set(train_pairs) | set(sets['val']) == expected('train')
     assert list(sets) == ['val', 'validation', 'test']
 
 
-def test_no_split_that_is_trained_on_is_an_evaluation_set(folder):
+def test_training_splits_are_never_evaluation_sets(folder):
     with pytest.raises(UserError, match="split='all' overlaps dev='vali"):
         make(folder, split='all').evaluation()
     sets = make(folder, split='train + test', dev='validation').evaluation()
     assert list(sets) == ['val']
-
-
-def test_the_direction_can_be_turned(folder):
-    pair = next(make(folder).train())
-    assert next(make(folder, source='de', target='en').train()) == pair[::-1]
 
 
 def test_pairs_are_read_one_at_a_time(folder, monkeypatch):
@@ -127,20 +115,18 @@ def test_pairs_are_read_one_at_a_time(folder, monkeypatch):
 
 
 @pytest.mark.parametrize('end', ['\n', '\r', '\r\n'])
-def test_a_line_break_of_any_system_becomes_one_space(end):
+def test_line_break_of_any_system_becomes_one_space(end):
     assert tfds_source._text(f'first{end}second{end}{end}third'.encode()) == (
         'first second  third'
     )
 
 
-def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
-    digests = [
-        make(folder).digest(),
-        make(folder, split='train[:90%]').digest(),
-        make(folder, source='de', target='en').digest(),
-    ]
-    assert len(set(digests)) == 3
-    assert make(tfrecords).digest() == digests[0]
+def test_digest_depends_on_split_and_direction_but_not_on_the_format(folder, tfrecords):
+    whole, turned = make(folder), make(folder, source='de', target='en')
+    part = make(folder, split='train[:90%]')
+    assert len({source.digest() for source in (whole, turned, part)}) == 3
+    assert make(tfrecords).digest() == whole.digest()
+    assert next(turned.train()) == next(whole.train())[::-1]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +134,6 @@ def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
     [
         ({'source': 'fr'}, "'fr'.* de, en"),
         ({'split': 'nope'}, "'nope'.* train, validation, test"),
-        ({'dev': 'dev'}, "'dev'"),
-        ({'split': 'train['}, 'split'),
         ({'dev': 'train[99%:]'}, r"split='train' .*dev='train\[99%:\]'"),
         ({'name': 'no_such_set'}, "name='no_such_set'"),
         ({'name': 'wmt14_transalte/de-en'}, 'wmt14_translate'),
@@ -157,83 +141,48 @@ def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
     ],
 )
 def test_errors_name_the_existing_choices(folder, arguments, message):
-    with pytest.raises(UserError, match=message) as raised:
+    with pytest.raises(UserError, match=message) as caught:
         next(make(folder, **arguments).train())
-    assert '\n' not in str(raised.value)
-
-
-def test_a_protobuf_that_is_too_old_is_one_line(monkeypatch, tmp_path):
-    class Refuses:
-        def find_spec(self, name, path=None, target=None):
-            if name == 'tensorflow_datasets':
-                raise VersionError('gencode 6.31.1 runtime 5.29.6')
-
-    monkeypatch.delitem(sys.modules, 'tensorflow_datasets')
-    monkeypatch.setattr(sys, 'meta_path', [Refuses(), *sys.meta_path])
-    source = Tfds('wmt14_translate/de-en', 'en', 'de', data_dir=str(tmp_path))
-    with pytest.raises(UserError, match='^data: tfds .*protobuf'):
-        source._find()
+    assert '\n' not in str(caught.value)
 
 
 @pytest.mark.parametrize('content', [None, b'', b'\xff' * 131072])
 @pytest.mark.parametrize('split', ['train', 'validation'])
-def test_a_damaged_file_is_named(folder, tmp_path, split, content):
+def test_damaged_file_is_named(folder, tmp_path, split, content):
     copy = shutil.copytree(folder, tmp_path / 'copy')
     (file,) = copy.rglob(f'*-{split}.array_record-*')
     file.unlink() if content is None else file.write_bytes(content)
-    message = rf"{file.parent}, split '{split}', cannot be read: .*prepare it again"
-    with pytest.raises(UserError, match=message) as raised:
+    message = rf"{file.parent}, split '{split}', cannot be read: "
+    with pytest.raises(UserError, match=message) as caught:
         source = make(copy)
         list(source.train())
         source.evaluation()
-    assert '\n' not in str(raised.value)
+    assert '\n' not in str(caught.value)
 
 
-def test_failed_preparation_shows_the_command_for_another_machine(
-    tmp_path, monkeypatch
-):
+def test_offline_error_comes_before_the_download(tmp_path, monkeypatch):
+    hosts = set()
+
     def fail(self):
         raise OSError('the archive is\nbroken')
 
-    monkeypatch.setattr(tfds_source, '_check_network', lambda builder: None)
-    name = 'wmt14_translate/de-en'
-    made = tfds.builder(name, data_dir=tmp_path, file_format='array_record')
-    monkeypatch.setattr(type(made), 'download_and_prepare', fail)
-    with pytest.raises(UserError, match='prepared here: the archive is br') as raised:
-        next(make(tmp_path, name=name).train())
-    message = str(raised.value)
-    command = message[message.index('"') + 1 : message.rindex('"')]
-    assert f'python -c "{command}"' in message and '\n' not in message
-    # The installed TFDS can run the command up to the download.
-    command = command.removesuffix('.download_and_prepare()')
-    made = {}
-    exec(command.replace('t.builder(', 'builder = t.builder('), made)
-    assert made['builder'].info.full_name == 'wmt14_translate/de-en/1.0.0'
-
-
-def test_missing_network_is_an_error_before_the_download(tmp_path, monkeypatch):
-    asked = []
-
     def refuse(request, timeout):
-        asked.append(request.host)
+        hosts.add(request.host)
         raise OSError('Name or service not known')
-
-    def download(self):
-        asked.append('download')
-        raise OSError('the archive is broken')
 
     monkeypatch.setattr('urllib.request.urlopen', refuse)
     name = 'wmt14_translate/de-en'
-    made = tfds.builder(name, data_dir=tmp_path, file_format='array_record')
-    monkeypatch.setattr(type(made), 'download_and_prepare', download)
+    builder = tfds.builder(name, data_dir=tmp_path, file_format='array_record')
+    monkeypatch.setattr(type(builder), 'download_and_prepare', fail)
+    source = make(tmp_path, name=name)
     with pytest.raises(UserError, match='Name or service not known'):
-        make(tmp_path, name=name).train()
-    assert set(asked) == {'data.statmt.org', 'www.statmt.org'}
+        source.train()
+    assert hosts == {'data.statmt.org', 'www.statmt.org'}
     # Earlier downloads may suffice.
     (tmp_path / 'downloads').mkdir()
     (tmp_path / 'downloads' / 'dev.tgz').touch()
     with pytest.raises(UserError, match='the archive is broken'):
-        make(tmp_path, name=name).train()
+        source.train()
 
 
 def test_missing_set_is_prepared(tmp_path):
@@ -241,7 +190,7 @@ def test_missing_set_is_prepared(tmp_path):
     assert list(tmp_path.rglob('*.array_record-*'))
 
 
-LOUD = {'pythonClassName': 'my_features.Loud'}
+CODE = {'pythonClassName': 'my_features.Loud'}
 NESTED = {
     'pythonClassName': 'tensorflow_datasets.core.features.features_dict.FeaturesDict',
     'featuresDict': {'features': {'en': {'python_class_name': 'my_features.L'}}},
@@ -251,15 +200,17 @@ NESTED = {
 @pytest.mark.parametrize(
     ('name', 'features'),
     [
-        ('tiny_translate/de-en:1.0.0', LOUD),
+        ('tiny_translate/de-en:1.0.0', CODE),
         ('tiny_translate/de-en:1.0.0', {'type': 'my_features.Loud', 'content': {}}),
         ('tiny_translate/de-en:1.0.0', NESTED),
-        ('TinyTranslate/de-en:1.0.0', LOUD),
-        ('link/de-en', LOUD),
-        ('x/..:1.0.0', LOUD),
+        ('TinyTranslate/de-en:1.0.0', CODE),
+        ('link/de-en', CODE),
+        ('x/..:1.0.0', CODE),
     ],
 )
-def test_sets_that_name_code_are_refused(folder, tmp_path, monkeypatch, name, features):
+def test_sets_that_name_code_are_rejected(
+    folder, tmp_path, monkeypatch, name, features
+):
     path = tmp_path / 'sets'
     shutil.copytree(folder, path)
     (file,) = path.rglob('features.json')

@@ -1,22 +1,23 @@
-"""Tests of tokenizers."""
+"""Tests of tokenizers, and of separate ones for source and target."""
 
-import ast
 import collections
-import dataclasses
+import functools
 import json
-import random
 import shutil
-import subprocess
-import sys
 
+import jax
 import numpy as np
 import pytest
-import sentencepiece
+import small_runs
+import tiny
 from published_tokenizers import TOKENIZERS as PUBLISHED
-from test_tokenizer import Words
+from test_corpus import Words
 
+import experiments
+from experiments import registries
+from experiments.command_line import flags
 from experiments.contracts import tokenizer_findings
-from experiments.data import corpus, tokenizers
+from experiments.data import corpus, sources, tokenizers
 from experiments.data.batches import Batches, Position
 from experiments.data.tokenizers.base import (
     BOS,
@@ -27,17 +28,21 @@ from experiments.data.tokenizers.base import (
     normalize,
     text_ids,
 )
-from experiments.data.tokenizers.sentencepiece import bpe_dropout, unigram_sample
 from experiments.errors import UserError
 from experiments.registries import TOKENIZERS
+from experiments.runs import reading
 from flaxformer_checkpoints import tokenizer as huggingface
+from flaxformer_checkpoints.exports.export import export
 from flaxformer_lite import testing
+from flaxformer_lite.training import freezing
+from flaxformer_lite.training.train_step import init_variables
 
 TEXTS = [text for pair in Words().pairs for text in pair]
 ARGUMENTS = {'sentencepiece': 'vocab_size=120', 'huggingface': 'path={path!r}'}
-# Those of text: `arrays` reads none.
-OF_TEXT = [name for name in TOKENIZERS.names() if name != 'arrays']
-every_tokenizer = pytest.mark.parametrize('name', OF_TEXT)
+# `arrays` doesn't read text.
+every_tokenizer = pytest.mark.parametrize(
+    'name', [name for name in TOKENIZERS.names() if name != 'arrays']
+)
 
 
 def train(spec, cache, texts=()):
@@ -47,23 +52,15 @@ def train(spec, cache, texts=()):
 
 @pytest.fixture
 def spec(name, tmp_path):
-    folder = shutil.copytree(PUBLISHED / 'bart', tmp_path / 'theirs')
+    folder = shutil.copytree(PUBLISHED / 'bart', tmp_path / 'published')
     arguments = ARGUMENTS.get(name, '').format(path=str(folder))
     return f'{name}({arguments})'
 
 
+@pytest.mark.ci
 @every_tokenizer
-def test_ours_keep_the_contracts(name, spec):
+def test_tokenizers_keep_the_contracts(name, spec):
     testing.require(tokenizer_findings(tokenizers.make(spec), TEXTS), name)
-
-
-@every_tokenizer
-def test_one_text_instead_of_a_list_is_refused(name, spec, tmp_path):
-    trained = train(spec, tmp_path)
-    for encode in (trained.encode, trained.encode_target):
-        with pytest.raises(UserError, match='^texts: '):
-            encode('A dog.')
-        assert encode([]) == []
 
 
 class _Careless(Tokenizer):
@@ -109,24 +106,28 @@ class _Careless(Tokenizer):
         ('drawn', "sampled ids decode to the same text: 'ab' becomes 'ba'"),
     ],
 )
-def test_a_careless_tokenizer_is_found(mistake, contract):
+def test_contracts_find_each_mistake_of_a_tokenizer(mistake, contract):
     with pytest.raises(testing.BrokenContract, match=contract):
         testing.require(tokenizer_findings(_Careless(mistake), ['ab', 'abc']), 'it')
     testing.require(tokenizer_findings(_Careless(''), ['ab', 'abc']), 'it')
 
 
 @every_tokenizer
-def test_saved_tokenizers_are_restored(name, spec, tmp_path):
+def test_saved_tokenizer_is_restored_and_rejects_a_single_text(name, spec, tmp_path):
     trained = train(spec, tmp_path)
     path = tmp_path / 'run' / 'tokenizer.model'
     trained.save(path)
     expected = trained.encode(TEXTS)
-    shutil.rmtree(tmp_path / 'theirs')
+    shutil.rmtree(tmp_path / 'published')
     found = tokenizers.open_saved(spec, path)
     assert found.digest == trained.digest and found.model == trained.model
     assert found.vocab_size == trained.vocab_size
     assert found.encode(TEXTS) == expected
     assert found.model_digest == trained.model_digest
+    for encode in (found.encode, found.encode_target):
+        with pytest.raises(UserError, match='^texts: '):
+            encode('A dog.')
+        assert encode([]) == []
 
 
 HUGGINGFACE = {
@@ -140,6 +141,7 @@ HUGGINGFACE = {
 @pytest.mark.parametrize(
     ('spec', 'model'),
     [
+        ('sentencepiece', 'no model'),
         *[('words', model) for model in (5, None, {'a': 1}, [1])],
         *[('huggingface', model) for model in ([], {}, 'x')],
         *[('huggingface', HUGGINGFACE | {name: '9'}) for name in HUGGINGFACE],
@@ -149,72 +151,33 @@ HUGGINGFACE = {
         ('huggingface', HUGGINGFACE | {'new': []}),
     ],
 )
-def test_a_file_of_another_form_is_not_a_tokenizer(tmp_path, spec, model):
+def test_file_of_another_form_is_not_a_tokenizer(tmp_path, spec, model):
     path = tmp_path / 'tokenizer.model'
-    path.write_text(json.dumps(model))
-    with pytest.raises(UserError, match='tokenizer.model'):
-        tokenizers.open_saved(spec, path)
+    for content in (json.dumps(model), None):
+        path.write_text(content) if content else path.unlink()
+        with pytest.raises(UserError, match='tokenizer.model'):
+            tokenizers.open_saved(spec, path)
 
 
-@pytest.mark.parametrize('model_type', ['bpe', 'unigram'])
-def test_sentencepiece_segments_as_its_own_trainer_by_the_same_options(
-    model_type, tmp_path
-):
-    spec = (
-        f'sentencepiece(vocab_size=340, model_type="{model_type}", byte_fallback=True)'
-    )
-    trained = train(spec, tmp_path)
-    file = tmp_path / 'lines.txt'
-    file.write_text(''.join(f'{text}\n' for text in TEXTS), 'utf-8')
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(file),
-        model_prefix=str(tmp_path / 'theirs'),
-        vocab_size=339,  # it has no padding
-        model_type=model_type,
-        byte_fallback=True,
-        character_coverage=1.0,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    theirs = sentencepiece.SentencePieceProcessor(str(tmp_path / 'theirs.model'))
-    expected = theirs.encode(TEXTS, out_type=str)
-    assert [trained.pieces(row) for row in trained.encode(TEXTS)] == expected
-    # With bytes no character is unknown.
-    assert trained.decode(trained.encode(['der 🐕'])) == ['der 🐕']
+def test_tokenizers_are_cached_by_text_and_arguments(tmp_path):
+    data = Words()
+    untrained = tokenizers.make('words')
+    first = tokenizers.train(untrained, data, tmp_path)
+    assert tokenizers.train(untrained, data, tmp_path) == first and data.reads == 1
+    other = Words(extra=[('neu', 'new')])
+    assert tokenizers.train(untrained, other, tmp_path) != first
+    assert len(list(tmp_path.glob('[!.]*'))) == 2
+    specs = ('words', 'characters', 'bytes', 'words(min_count=2)')
+    digests = {train(spec, tmp_path).digest for spec in specs}
+    digests |= {tokenizers.make(spec).digest for spec in specs}
+    assert len(digests) >= 7
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        ('character_coverage=0.95', 'character_coverage .*0.98'),
-        ('user_defined_symbols=["<unk>"]', "'<unk>'"),
-        ('user_defined_symbols=["<pad>"]', "'<pad>'"),
-        ('user_defined_symbols=["<2de>", "<2de>"]', "'<2de>'"),
-        ('user_defined_symbols=["<extra_id_0>"], sentinels=3', "'<extra_id_0>'"),
-        ('user_defined_symbols=["<0x41>"], byte_fallback=True', "'<0x41>'"),
-        ('user_defined_symbols=[""]', "''"),
-        ('user_defined_symbols=[3]', '3'),
-        ('user_defined_symbols=["a b"]', "'a b'"),
-        ('user_defined_symbols=["▁a"]', "'▁a'"),
-    ],
-)
-def test_invalid_options_of_sentencepiece_are_refused(arguments, message):
-    with pytest.raises(UserError, match=f'^tokenizer: .*{message}'):
-        tokenizers.make(f'sentencepiece(vocab_size=200, {arguments})')
-
-
-def test_other_errors_of_sentencepiece_are_one_line():
-    untrained = tokenizers.make('sentencepiece(vocab_size=20, sentinels=30)')
-    with pytest.raises(UserError, match='^tokenizer: '):
-        untrained.train(['a b c'])
-
-
-def test_user_defined_symbols_are_one_piece_each(tmp_path):
-    spec = 'sentencepiece(vocab_size=120, user_defined_symbols=["<2de>"])'
-    trained = train(spec, tmp_path)
-    row = trained.encode(['<2de> der Hund'])[0]
-    assert '<2de>' in trained.pieces(row)
-    assert trained.decode([row]) == ['<2de> der Hund']
+@pytest.mark.parametrize('count, size', [(5, 5), (10, 10), (11, 6), (100, 7)])
+def test_training_samples_are_evenly_spaced_and_bounded(count, size):
+    sample = tokenizers._sample(((i, i) for i in range(count)), 10)
+    assert len(sample) == size
+    assert len(set(np.diff([i for i, _ in sample]))) == 1
 
 
 def test_bytes_are_those_of_utf_8(tmp_path):
@@ -229,7 +192,7 @@ def test_bytes_are_those_of_utf_8(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['words', 'characters'])
-def test_the_most_frequent_units_have_the_first_ids(name, tmp_path):
+def test_frequent_units_have_the_first_ids(name, tmp_path):
     units = [
         unit for text in TEXTS for unit in (text.split() if name == 'words' else text)
     ]
@@ -244,7 +207,7 @@ def test_the_most_frequent_units_have_the_first_ids(name, tmp_path):
     assert fewer.decode([[4, UNK]])[0].endswith('⁇')
 
 
-def test_min_count_removes_rarer_words(tmp_path):
+def test_min_count_removes_rare_words(tmp_path):
     pairs = [('einmal', 'zweimal zweimal')]
     trained = train('words(min_count=2)', tmp_path, pairs)
     assert UNK in trained.encode(['einmal'])[0]
@@ -253,162 +216,109 @@ def test_min_count_removes_rarer_words(tmp_path):
         train('words(min_count=9999)', tmp_path)
 
 
-def test_another_argument_makes_another_digest(tmp_path):
-    digests = set()
-    for spec in ('words', 'characters', 'bytes', 'words(min_count=2)'):
-        digests.add(train(spec, tmp_path).digest)
-        digests.add(tokenizers.make(spec).digest)
-    assert len(digests) >= 7
-
-
-def test_a_published_tokenizer_without_a_checkpoint_has_its_own_special_tokens(
-    tmp_path,
-):
-    folder = shutil.copytree(PUBLISHED / 'bart', tmp_path / 'theirs')
+def test_published_tokenizer_without_a_checkpoint_has_its_own_special_tokens(tmp_path):
+    folder = shutil.copytree(PUBLISHED / 'bart', tmp_path / 'published')
     found = train(f'huggingface(path={str(folder)!r})', tmp_path)
-    theirs = huggingface._open(folder)
+    published = huggingface._open(folder)
     special = found.special_tokens
-    assert (special.padding, special.bos, special.eos) == (
-        *(theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id),
-    )
-    assert found.vocab_size == len(theirs)
+    expected = published.pad_token_id, published.bos_token_id, published.eos_token_id
+    assert (special.padding, special.bos, special.eos) == expected
+    assert found.vocab_size == len(published)
     with pytest.raises(UserError, match='tokenizer: nothing'):
         tokenizers.make('huggingface(path="nothing")').largest_vocab_size()
 
 
-@pytest.mark.parametrize(
-    ('spec', 'message'),
-    [
-        ('sentencepice', "did you mean 'sentencepiece'"),
-        ('sentencepiece(vocab_size=3)', 'vocab_size must be at least 5'),
-        ('sentencepiece(model_type="wp")', 'model_type must be one of bpe, unigram'),
-        ('words(minimum=3)', "unknown argument 'minimum'; words takes"),
-        ('sentencepiece(model=b"x")', 'unknown argument'),
-    ],
-)
-def test_a_wrong_spec_is_one_line_of_the_field(spec, message):
-    with pytest.raises(UserError, match=message) as caught:
-        tokenizers.make(spec)
-    assert str(caught.value).startswith('tokenizer: ')
+# Separate tokenizers for source and target.
+
+SIDES = '[characters, sentencepiece(vocab_size=150, alpha=0.3)]'
 
 
-@pytest.fixture(params=['bpe', 'unigram'])
-def sampler(request, tmp_path):
-    spec = f'sentencepiece(vocab_size=120, model_type="{request.param}", alpha=0.3)'
-    return train(spec, tmp_path)
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+    folder = small_runs.write_text(tmp_path_factory.mktemp('text'), val=2)
+    return small_runs.source(folder)
 
 
-def test_sampled_tokens_keep_the_contracts_and_often_differ(sampler):
-    rows = sampler.encode(TEXTS)
-    drawn = [sampler.sample(row, seed) for seed, row in enumerate(rows)]
-    others = sum(a != b for a, b in zip(drawn, rows, strict=True))
-    assert len(rows) / 3 < others < len(rows)
-    pieces = sampler.pieces(list(range(sampler.vocab_size)))
-    inner = max((p for p in pieces if p.isalpha() and p[0] != '▁'), key=len)
-    of_unknown = [UNK, pieces.index(inner)]  # a word
-    assert {tuple(sampler.sample(of_unknown, i)) for i in range(20)} == {(*of_unknown,)}
-    untrained = dataclasses.replace(sampler, model=b'')
-    testing.require(tokenizer_findings(untrained, TEXTS), 'it')
+@pytest.fixture(scope='module')
+def both(data, tmp_path_factory):
+    cache = tmp_path_factory.mktemp('cache')
+    return tokenizers.train(tokenizers.make(SIDES), sources.load(data), cache)
 
 
-def frequencies(draw):
-    """Returns segmentation → its share of 8,000 draws of one generator."""
-    generator = random.Random(7)
-    counts = collections.Counter(tuple(draw(generator)) for _ in range(8000))
-    return {pieces: count / 8000 for pieces, count in counts.items()}
+def test_each_side_is_tokenized_by_its_own_tokenizer(data, both, tmp_path):
+    sides = list(map(list, zip(*sources.load(data).train(), strict=True)))
+    single = []
+    for text, side in zip(('characters', SIDES[13:-1]), sides, strict=True):
+        untrained = tokenizers.make(text)
+        single.append(untrained.opened(untrained.train(side)))
+    assert both.encode(sides[0]) == single[0].encode(sides[0])
+    assert both.encode_target(sides[1]) == single[1].encode(sides[1])
+    assert both.decode(both.encode_target(sides[1])) == sides[1]
+    sizes = both.source_vocab_size, both.vocab_size
+    assert sizes == (single[0].vocab_size, single[1].vocab_size)
+    both.save(tmp_path / 'tokenizer.model')
+    opened = tokenizers.open_saved(SIDES, tmp_path / 'tokenizer.model')
+    assert opened == both and opened.digest == both.digest
+    others = SIDES.replace('150', '151'), SIDES.replace('characters', 'bytes')
+    assert len({tokenizers.make(text).digest for text in (SIDES, *others)}) == 3
+    with pytest.raises(UserError, match='objective: .* a single tokenizer'):
+        registries.make('objective', 'denoise', pieces=()).with_tokenizer(both)
 
 
-def assert_are_the_probabilities(found, expected):
-    """Checks frequencies within four standard deviations."""
-    assert found.keys() == expected.keys()
-    for pieces, share in expected.items():
-        assert abs(found[pieces] - share) < 4 * (share * (1 - share) / 8000) ** 0.5
+def test_each_side_is_sampled_by_its_own_tokenizer(data, both, tmp_path):
+    stored = corpus.prepare(sources.load(data), both, tmp_path)
+    batches = Batches(stored, tokens=4096, max_length=256, tokenizer=both)
+    batch, _ = next(batches.iterate(Position()))
+
+    def rows_of(array, segments):
+        return [
+            row[of == i].tolist()
+            for row, of in zip(batch[array], batch[segments], strict=True)
+            for i in range(1, of.max() + 1)
+        ]
+
+    source_rows = rows_of('source', 'source_segments')
+    target_rows = rows_of('labels', 'target_segments')
+    plain = [[x.tolist() for x in side] for side in (stored.source, stored.target)]
+    assert all(row[:-1] in plain[0] for row in source_rows)
+    assert not all(row[:-1] in plain[1] for row in target_rows)
+    texts = {target for _, target in sources.load(data).train()}
+    assert set(both.decode(target_rows)) <= texts
 
 
-def test_bpe_dropout_is_algorithm_1_of_provilkov():
-    """`ab` is merged before `bc`; each step skips a merge with probability 1/4."""
-    scores = {'a': -9.0, 'b': -9.0, 'c': -9.0, 'ab': 0.0, 'bc': -1.0, 'abc': -2.0}
-    out, made = 0.25, 0.75
-    expected = {
-        ('abc',): made * made + out * made * made,
-        ('ab', 'c'): made * out,
-        ('a', 'bc'): out * made * out,
-        ('a', 'b', 'c'): out * out,
+def test_only_the_source_embedding_has_the_source_vocabulary_size():
+    model = tiny.model(tie='decoder', num_layers=1)
+    one, other = (
+        jax.eval_shape(functools.partial(init_variables, each), jax.random.key(0))
+        for each in (model, model.clone(source_vocab_size=77))
+    )
+    one, other = (freezing.paths(x['params']) for x in (one, other))
+    assert other.pop('source_embedding').shape == (77, 12)
+    assert one.pop('source_embedding').shape == (tiny.VOCAB, 12)
+    assert {x: one[x].shape for x in one} == {x: other[x].shape for x in other}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('cache')
+def test_run_with_two_tokenizers_translates_and_is_not_exported(
+    data, tmp_path, monkeypatch
+):
+    fields = small_runs.TWO_STEPS | {
+        'data': data,
+        'tokenizer': SIDES,
+        'batch.max_length': 128,
+        'model.tie': 'decoder',
     }
-    found = frequencies(lambda x: bpe_dropout(['abc'], scores, out, x))
-    assert_are_the_probabilities(found, expected)
-
-
-def test_subword_regularisation_is_equation_7_of_kudo():
-    scores = {'a': -1.0, 'b': -2.0, 'c': -1.5, 'ab': -2.5, 'bc': -4.0, 'abc': -3.0}
-    cuts = [('abc',), ('ab', 'c'), ('a', 'bc'), ('a', 'b', 'c')]
-    weights = {cut: np.exp(0.5 * sum(scores[x] for x in cut)) for cut in cuts}
-    expected = {cut: weight / sum(weights.values()) for cut, weight in weights.items()}
-    found = frequencies(lambda x: unigram_sample(['abc'], scores, 0.5, x))
-    assert_are_the_probabilities(found, expected)
-
-
-def test_with_no_merge_left_out_it_is_what_sentencepiece_encodes(tmp_path):
-    trained = train('sentencepiece(vocab_size=120)', tmp_path)
-    sampler = dataclasses.replace(trained, alpha=1e-300)
-    rows = trained.encode(TEXTS)
-    assert [sampler.sample(row, seed) for seed, row in enumerate(rows)] == rows
-
-
-def test_another_process_draws_the_same(tmp_path):
-    here = []
-    for kind in ('bpe', 'unigram'):
-        spec = f'sentencepiece(vocab_size=120, model_type="{kind}", alpha=0.3)'
-        sampler = train(spec, tmp_path)
-        (tmp_path / kind).write_bytes(sampler.model)
-        rows = sampler.encode(TEXTS)
-        here.append([sampler.sample(row, seed) for seed, row in enumerate(rows)])
-        assert here[-1] != rows
-    code = f"""
-from pathlib import Path
-from experiments.data import tokenizers
-for kind in ('bpe', 'unigram'):
-    made = tokenizers.make(f'sentencepiece(model_type="{{kind}}", alpha=0.3)')
-    sampler = made.opened((Path({str(tmp_path)!r}) / kind).read_bytes())
-    rows = sampler.encode({TEXTS})
-    print([sampler.sample(row, seed) for seed, row in enumerate(rows)])
-"""
-    command = [sys.executable, '-c', code]
-    there = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert [ast.literal_eval(line) for line in there.splitlines()] == here
-
-
-def test_each_epoch_samples_new_tokens_and_resuming_repeats_them(sampler, tmp_path):
-    data = Words()
-    stored = corpus.prepare(data, sampler, tmp_path)
-    settings = dict(tokens=512, max_length=99, packed=True, seed=5, window=150)
-
-    def batches(position):
-        return Batches(stored, tokenizer=sampler, **settings).iterate(position)
-
-    epochs: list[list] = [[], []]
-    position, whole = Position(), []
-    for batch, after in batches(position):
-        if position.epoch == 2:
-            break
-        whole.append((position, batch))
-        for row, of in zip(batch['source'], batch['source_segments'], strict=True):
-            rows = [row[of == i].tolist() for i in range(1, of.max() + 1)]
-            epochs[position.epoch] += rows
-        position = after
-    for rows in epochs:
-        expected = sorted(source for source, _ in data.pairs)
-        assert sorted(sampler.decode(rows)) == expected
-    assert sorted(epochs[0]) != sorted(epochs[1])
-    for position, batch in whole[:: len(whole) // 4]:
-        resumed, _ = next(batches(position))
-        for name, array in batch.items():
-            np.testing.assert_array_equal(resumed[name], array)
-
-
-def test_alpha_changes_neither_training_nor_the_cache(tmp_path):
-    plain = train('sentencepiece(vocab_size=120)', tmp_path)
-    sampled = train('sentencepiece(vocab_size=120, alpha=0.1)', tmp_path)
-    assert plain.digest == sampled.digest and plain != sampled
-    assert plain.encode(TEXTS) == sampled.encode(TEXTS)
-    assert sampled.samples and not plain.samples
+    small_runs.train(tmp_path / 'run', *small_runs.flags(fields))
+    run = experiments.open_run(tmp_path / 'run')
+    assert run.variables['params']['source_embedding'].shape[0] != run.model.vocab_size
+    assert reading.read_run(tmp_path / 'run').result
+    (hypothesis,) = run.translate(['a bee sings'])
+    assert isinstance(hypothesis, str)
+    ((*_, end),) = run.score([('a bee', 'eine Biene')])
+    assert end.token == '</s>' and np.isfinite(end.log_p)
+    monkeypatch.setattr(flags, 'require_packages', lambda *_: None)
+    for to in ('huggingface', 'ctranslate2'):
+        with pytest.raises(UserError, match=r'tokenizer=\[characters, '):
+            export(tmp_path / 'run', to, tmp_path / to)
+        assert not (tmp_path / to).exists()

@@ -56,7 +56,8 @@ class ForcedTokens(Tokens):
         return [' '.join(map(str, row[1 : [*row, 1].index(1)])) for row in ids]
 
 
-def test_a_forced_first_token_has_probability_1_in_scores_and_translations():
+@pytest.mark.slow
+def test_forced_first_token_has_probability_1_in_scores_and_translations():
     variables = tiny.all_variables(MODEL)
     decoding = decoding_options(SETTINGS)
     (best,) = next(Translator(MODEL, ForcedTokens(), decoding)(variables, ['6 7']))
@@ -69,42 +70,43 @@ def test_a_forced_first_token_has_probability_1_in_scores_and_translations():
     assert end.token == '1' and end.log_p < 0
 
 
-def test_a_batch_has_the_tokens_of_each_side_with_their_ends(run):
-    found = run.batch(PAIRS, length=5)
+@pytest.mark.parametrize('pair', [('5',), ('5', '6', '7'), 5, ('5', None)])
+def test_pair_that_is_not_two_texts_is_named(run, pair):
+    with pytest.raises(UserError, match=r'^pairs\[1\]'):
+        run.batch([('5', '6'), pair])
+
+
+def test_batch_has_the_tokens_and_end_of_each_side(run):
+    batch = run.batch(PAIRS, length=5)
     expected = flaxformer_lite.make_batch(*ROWS, model=MODEL, length=5)
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    jax.tree.map(np.testing.assert_array_equal, batch, expected)
     with pytest.raises(UserError, match='^pairs: a single text was given'):
         run.batch(('5 6', '7'))
     with pytest.raises(UserError, match='^pairs: is empty'):
         run.record([])
 
 
-@pytest.mark.parametrize('pair', [('5',), ('5', '6', '7'), 5, ('5', None)])
-def test_a_pair_that_is_not_two_texts_is_named(run, pair):
-    with pytest.raises(UserError, match=r'^pairs\[1\]'):
-        run.batch([('5', '6'), pair])
-
-
-def test_a_record_has_the_named_values_of_each_pair(run):
+@pytest.mark.ci
+def test_record_has_the_named_values_of_each_pair(run):
     name = 'decoder/layer_0/mlp_out'
-    found = run.record(PAIRS, names=[name]).values
-    assert list(found) == [name]
+    values = run.record(PAIRS, names=[name]).values
+    assert list(values) == [name]
     batch = flaxformer_lite.make_batch(*ROWS, model=MODEL)
-    seen = tiny.record(MODEL, run.variables, batch)
-    np.testing.assert_allclose(found[name], seen.values[name], atol=1e-5)
+    expected = tiny.record(MODEL, run.variables, batch)
+    np.testing.assert_allclose(values[name], expected.values[name], atol=1e-5)
 
 
 @pytest.mark.slow
-def test_an_intervention_changes_translations_scores_and_records(run):
+def test_intervention_changes_translations_scores_and_records(run):
     rng = np.random.default_rng(1)
     name = 'decoder/ln_final'
-    given = {name: interventions.add(20 * rng.normal(size=12), steps=[1])}
-    changed = run.intervene(given)
+    edits = {name: interventions.add(20 * rng.normal(size=12), steps=[1])}
+    changed = run.intervene(edits)
     lines = [source for source, _ in PAIRS]
     plain = run.translate(lines), run.score(PAIRS)
 
     expected = flaxformer_lite.generate(
-        MODEL, run.variables, ROWS[0], 'greedy', max_length=6, interventions=given
+        MODEL, run.variables, ROWS[0], 'greedy', max_length=6, interventions=edits
     )
     for text, row_L in zip(
         changed.translate(lines), expected.tokens_BNL[:, 0], strict=True
@@ -114,18 +116,19 @@ def test_an_intervention_changes_translations_scores_and_records(run):
     assert changed.translate(lines) != plain[0]
 
     batch = flaxformer_lite.make_batch(*ROWS, model=MODEL)
-    seen = flaxformer_lite.record(MODEL, run.variables, batch, interventions=given)
-    log_p_BTV = jax.nn.log_softmax(seen.values['logits'])
+    recorded = flaxformer_lite.record(MODEL, run.variables, batch, interventions=edits)
+    log_p_BTV = jax.nn.log_softmax(recorded.values['logits'])
     for row, tokens in enumerate(changed.score(PAIRS)):
         for step, scored in enumerate(tokens):
             expected_log_p = log_p_BTV[row, step, int(scored.token)]
             np.testing.assert_allclose(scored.log_p, expected_log_p, atol=1e-4)
-    found = changed.record(PAIRS, names=[name]).values
-    np.testing.assert_allclose(found[name], seen.values[name], atol=1e-4)
+    values = changed.record(PAIRS, names=[name]).values
+    np.testing.assert_allclose(values[name], recorded.values[name], atol=1e-4)
     assert (run.translate(lines), run.score(PAIRS)) == plain
 
 
-def test_another_intervention_is_added_to_the_first(run):
+@pytest.mark.ci
+def test_second_intervention_is_added_to_the_first(run):
     first = {'decoder/layer_0/mlp_out': interventions.set_to(0.0)}
     second = {'decoder/ln_final': interventions.set_to(1.0)}
     both = run.intervene(first).intervene(second).record(PAIRS)

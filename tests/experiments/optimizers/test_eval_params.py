@@ -9,11 +9,10 @@ import numpy as np
 import optax
 import pytest
 import tiny
-from test_freezing import build, config
+from test_frozen import build, config
 
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.config import components
-from experiments.errors import UserError
 from experiments.optimizers import eval_params, frozen
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.train_step import (
@@ -23,16 +22,17 @@ from flaxformer_lite.training.train_step import (
 )
 
 RATE, B1 = 0.1, 0.8
+GRADIENTS = np.random.default_rng(0).standard_normal((5, 2))
 
 
-def trained(optimizer, gradients):
+def train(optimizer, gradients):
     params = {'w': jnp.asarray([1.0, -2.0])}
     zero = jnp.int32(0)
     state = TrainState(zero, params, optimizer.init(params), skipped=zero)
+    update = jax.jit(optimizer.update)
     for gradient in gradients:
-        updates, opt_state = optimizer.update(
-            {'w': jnp.float32(gradient)}, state.opt_state, state.params
-        )
+        gradient = {'w': jnp.float32(gradient)}
+        updates, opt_state = update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         state = state.replace(params=params, opt_state=opt_state)
     return state
@@ -41,9 +41,6 @@ def trained(optimizer, gradients):
 def schedule_free():
     inner = optax.contrib.schedule_free_sgd(optax.constant_schedule(RATE), b1=B1)
     return optax.chain(optax.clip_by_global_norm(100.0), inner)
-
-
-GRADIENTS = np.random.default_rng(0).standard_normal((5, 2))
 
 
 def ema(decay=0.9):
@@ -59,99 +56,92 @@ def recurrence(thetas, decay):
 
 
 @pytest.mark.parametrize('decay', [0.3, 0.9, 0.9999])
-@pytest.mark.parametrize('steps', [1, 2, 5])
-def test_an_ema_is_that_of_the_parameters_so_far(decay, steps):
+def test_ema_is_the_bias_corrected_average_of_the_parameters(decay):
     thetas = np.array([1.0, -2.0]) - RATE * np.cumsum(GRADIENTS, axis=0)
-    state = trained(ema(decay), GRADIENTS[:steps])
-    np.testing.assert_allclose(state.params['w'], thetas[steps - 1], rtol=1e-6)
-    found = eval_params.variables(state)['params']['w']
-    expected = recurrence(thetas[:steps], decay)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def test_before_any_update_an_ema_is_the_first_parameters():
-    state = trained(ema(), [])
-    found = eval_params.variables(state)['params']['w']
-    np.testing.assert_array_equal(found, state.params['w'])
+    for steps in (1, 2, 5):
+        state = train(ema(decay), GRADIENTS[:steps])
+        np.testing.assert_allclose(state.params['w'], thetas[steps - 1], rtol=1e-6)
+        found = eval_params.variables(state)['params']['w']
+        expected = recurrence(thetas[:steps], decay)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
+    ('optimizer', 'gradients'),
+    [(ema(), []), (optax.adam(RATE), GRADIENTS)],
+    ids=['ema_before_an_update', 'adam'],
+)
+def test_without_an_average_the_trained_parameters_are_evaluated(optimizer, gradients):
+    state = train(optimizer, gradients)
+    found = eval_params.variables(state)['params']['w']
+    np.testing.assert_array_equal(found, state.params['w'])
+    if len(gradients):
+        assert eval_params.to_save(state) is state
+        assert eval_params.restored(eval_params.to_restore(state)) is state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     'fields',
     [
+        {'model__num_layers': 1, 'model__architecture': 'decoder_only'},
         {'model__scan_layers': True, 'optimizer__name': 'lamb'},
-        pytest.param(
-            dict(
-                model__init='mu_p', optimizer__schedule='constant_schedule(value=1e-2)'
-            ),
-            marks=pytest.mark.slow,
-        ),
+        {
+            'model__init': 'mu_p',
+            'optimizer__schedule': 'constant_schedule(value=1e-2)',
+        },
     ],
+    ids=str,
 )
-def test_an_ema_is_of_what_a_training_step_makes(fields):
+def test_ema_in_training_ignores_skipped_steps_and_frozen_parameters(fields):
     settings = config(
-        train__ema=0.8, train__freeze='^encoder/', optimizer__clip=0.1, **fields
+        train__ema=0.8, train__freeze='feed_forward', optimizer__clip=0.1, **fields
     )
     model = build(settings)
-    held = frozen.paths(settings.train.freeze, model)
+    frozen_paths = frozen.paths(settings.train.freeze, model)
     update, _ = components.make_optimizer(settings).build(model)
-    init = functools.partial(init_state, model, update, frozen=held)
+    init = functools.partial(init_state, model, update, frozen=frozen_paths)
     state = jax.jit(init)(jax.random.key(0))
-    step = jax.jit(make_train_step(model, update, accumulate=2, frozen=held))
+    step = jax.jit(make_train_step(model, update, accumulate=2, frozen=frozen_paths))
     pairs = [*tiny.PAIRS, ([6, 5, 4, 1], [3, 1])]
     batch = tiny.batch([[pair] for pair in pairs])
     first, found = freezing.paths(state.params), []
     for i in range(4):
         state, _ = step(state, batch, jax.random.key(1))
         found.append(jax.device_get(freezing.paths(state.params)))
-        if i == 1:  # which changes nothing but the number of the step
+        if i == 1:  # a step that is skipped
             params = state.params
-            broken = jax.tree.map(lambda x: x * jnp.nan, params)
+            broken = jax.tree.map(lambda x: np.full_like(x, np.nan), params)
             state, _ = step(state.replace(params=broken), batch, jax.random.key(1))
             assert state.skipped == 1
             state = state.replace(params=params)
     averages = freezing.paths(eval_params.variables(state)['params'])
-    moved = 0
+    num_averaged = 0
     for path, average in averages.items():
-        if path in held:
+        if path in frozen_paths:
             assert np.asarray(average).tobytes() == np.asarray(first[path]).tobytes()
             continue
         expected = recurrence([params[path] for params in found], 0.8)
         np.testing.assert_allclose(average, expected, rtol=1e-5, atol=1e-7)
-        moved += not np.allclose(average, found[-1][path], rtol=1e-5, atol=1e-7)
-    assert held and moved > 5
+        is_last = np.allclose(average, found[-1][path], rtol=1e-5, atol=1e-7)
+        num_averaged += not is_last
+    assert frozen_paths and num_averaged > 5
 
 
-def test_a_schedule_free_optimizer_is_evaluated_at_the_mean_of_its_iterates():
+def test_schedule_free_optimizer_is_evaluated_at_the_mean_of_its_iterates():
     """Checks Defazio et al. (2024), equations 3 to 5, at a constant rate."""
     z = np.array([1.0, -2.0]) - RATE * np.cumsum(GRADIENTS, axis=0)
     mean = z.mean(0)
-    state = trained(schedule_free(), GRADIENTS)
+    state = train(schedule_free(), GRADIENTS)
     found = eval_params.variables(state)['params']['w']
     np.testing.assert_allclose(found, mean, atol=1e-5)
     y = B1 * mean + (1 - B1) * z[-1]
     np.testing.assert_allclose(state.params['w'], y, atol=1e-5)
 
 
-def test_a_schedule_free_optimizer_takes_no_second_average():
-    with pytest.raises(UserError, match='train.ema=0.5: optimizer.name=contrib.sch'):
-        settings = config(train__ema=0.5, optimizer__name='contrib.schedule_free_sgd')
-        components.build(settings)
-
-
-def test_other_optimizers_are_evaluated_at_what_they_train():
-    state = trained(optax.adam(RATE), GRADIENTS)
-    np.testing.assert_array_equal(
-        eval_params.variables(state)['params']['w'], state.params['w']
-    )
-    assert eval_params.to_save(state) is state
-    assert eval_params.restored(eval_params.to_restore(state)) is state
-
-
 @pytest.mark.parametrize('make', [schedule_free, ema])
-def test_a_checkpoints_params_are_the_average_and_training_goes_on_from_its_state(
-    make, tmp_path
-):
-    state = trained(make(), GRADIENTS)
+def test_checkpoint_stores_the_average_and_restores_the_training_state(make, tmp_path):
+    state = train(make(), GRADIENTS)
     abstract = jax.eval_shape(lambda x: x, state)
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
         checkpoints.save(5, eval_params.to_save(state), {})

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from experiments.optimizers.soap import soap
@@ -60,49 +61,18 @@ def matrices(w, gradients, left_out=()):
     return history
 
 
-def entries(w, gradients):
+def adam(w, gradients):
     """Returns Adam's parameter after each step; the first gradient is not used."""
-    m, v = np.zeros_like(w), np.zeros_like(w)
-    history = []
-    for t, g in enumerate(gradients):
-        direction = np.zeros_like(w)
-        if t > 0:
-            m = B1 * m + (1 - B1) * g
-            v = B2 * v + (1 - B2) * g**2
-            scale = np.sqrt(v / (1 - B2**t)) + EPS / np.sqrt(1 - B2**t)
-            direction = m / (1 - B1**t) / scale
-        w = w - RATE * (direction + DECAY * w)
-        history.append(w)
-    return history
-
-
-def trained(path, w, gradients):
-    """Returns a parameter after each step of ours."""
-    update = soap(RATE, B1, B2, EPS, DECAY, FREQUENCY, MAX_SIZE)
-
-    def tree(x):
-        for name in reversed(path.split('/')):
-            x = {name: x}
-        return x
-
-    @jax.jit
-    def step(gradient, state, params):
-        updates, state = update.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state
-
-    params = tree(jnp.float32(w))
-    state = update.init(params)
-    history = []
-    for gradient in gradients:
-        params, state = step(tree(jnp.float32(gradient)), state, params)
-        (leaf,) = jax.tree.leaves(params)
-        history.append(leaf)
-    return np.stack(history)
+    column, columns = w.reshape(-1, 1), gradients.reshape(STEPS, -1, 1)
+    history = matrices(column, columns, left_out=('rows', 'columns'))
+    return np.reshape(history, gradients.shape)
 
 
 def drawn(shape):
+    """Returns a parameter and its gradients, correlated so that eigenbases matter."""
     rng = np.random.default_rng(0)
-    # Correlated gradients, for which eigenbases matter.
+    if len(shape) < 2:
+        return rng.normal(size=shape), rng.normal(size=(STEPS, *shape))
     first, last = (
         np.linalg.qr(rng.normal(size=(n, n)))[0] for n in (shape[0], shape[-1])
     )
@@ -112,80 +82,99 @@ def drawn(shape):
     return rng.normal(size=shape), gradients
 
 
-@pytest.mark.parametrize(
-    ('path', 'shape', 'matrix'),
-    [
-        ('up/kernel', (4, 4), (4, 4)),
-        ('down/kernel', (4, 9), (4, 9)),
-        ('query/kernel', (4, 2, 2), (4, 4)),
-        ('out_proj/kernel', (2, 2, 4), (4, 4)),
-    ],
-)
-def test_matrices_are_updated_in_the_eigenbases_of_their_gradients(path, shape, matrix):
-    w, gradients = drawn(shape)
+# Path → its shape, and its shape as a matrix.
+MATRICES = {
+    'up/kernel': ((4, 4), (4, 4)),
+    'down/kernel': ((4, 9), (4, 9)),
+    'query/kernel': ((4, 2, 2), (4, 4)),
+    'out_proj/kernel': ((2, 2, 4), (4, 4)),
+}
+TABLES = ('embedding', 'source_embedding', 'output')
+OTHERS = {
+    'up/bias': (4,),
+    'query/bias': (2, 4),
+    'experts/up/bias': (3, 4),
+    'scale': (),
+    'static': (2, 3, 4),
+}
+EXPERTS, ROTATED, NARROW = 'experts/up/kernel', 'rotated/kernel', 'narrow/kernel'
+ROTATIONS = [
+    np.linalg.qr(np.random.default_rng(i).normal(size=(4, 4)))[0] for i in (1, 2)
+]
+PARAMS = {
+    **{path: drawn(shape) for path, (shape, _) in MATRICES.items()},
+    **{path: drawn((5, 4)) for path in TABLES},
+    **{path: drawn(shape) for path, shape in OTHERS.items()},
+    NARROW: drawn((5, 3)),
+    EXPERTS: drawn((3, 4, 4)),
+    ROTATED: tuple(ROTATIONS[0] @ x @ ROTATIONS[1] for x in drawn((4, 4))),
+}
+
+
+@pytest.fixture(scope='module')
+def trained():
+    """Returns path → its values after each step, and the last state."""
+    update = soap(RATE, B1, B2, EPS, DECAY, FREQUENCY, MAX_SIZE)
+
+    @jax.jit
+    def step(gradient, state, params):
+        updates, state = update.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    def tree(arrays):
+        return unflatten_dict(jax.tree.map(jnp.float32, arrays), sep='/')
+
+    params = tree({path: w for path, (w, _) in PARAMS.items()})
+    state = update.init(params)
+    history = []
+    for t in range(STEPS):
+        gradient = tree({path: gradients[t] for path, (_, gradients) in PARAMS.items()})
+        params, state = step(gradient, state, params)
+        history.append(flatten_dict(jax.device_get(params), sep='/'))
+    return {path: np.stack([x[path] for x in history]) for path in PARAMS}, state[0]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize('path', MATRICES)
+def test_matrix_is_updated_in_the_eigenbases_of_its_gradients(trained, path):
+    w, gradients = PARAMS[path]
+    found, (_, matrix) = trained[0][path], MATRICES[path]
     expected = matrices(w.reshape(matrix), gradients.reshape(STEPS, *matrix))
-    found = trained(path, w, gradients)
     expected = np.reshape(expected, found.shape)
     np.testing.assert_allclose(found, expected, atol=1e-4)
-    # They differ from Adam's.
-    assert abs(found - entries(w, gradients)).max() > 0.05
+    # Adam's differ.
+    assert abs(found - adam(w, gradients)).max() > 0.05
 
 
-@pytest.mark.parametrize('path', ['embedding', 'source_embedding', 'output'])
-def test_vocabulary_of_a_table_has_no_preconditioner(path):
-    w, gradients = drawn((5, 4))
-    found = trained(path, w, gradients)
+@pytest.mark.parametrize('path', TABLES)
+def test_vocabulary_of_a_table_has_no_preconditioner(trained, path):
+    found, (w, gradients) = trained[0][path], PARAMS[path]
     expected = matrices(w, gradients, left_out=['rows'])
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert abs(found - matrices(w, gradients)).max() > 0.01
 
 
-def test_each_expert_has_its_own_eigenbases():
-    shape = (3, 4, 4)
-    w, gradients = drawn(shape)
-    found = trained('experts/up/kernel', w, gradients)
+def test_each_expert_has_its_own_eigenbases(trained):
+    found, (w, gradients) = trained[0][EXPERTS], PARAMS[EXPERTS]
     for i in range(3):
-        np.testing.assert_allclose(
-            found[:, i], matrices(w[i], gradients[:, i]), atol=1e-4
-        )
+        expected = matrices(w[i], gradients[:, i])
+        np.testing.assert_allclose(found[:, i], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ('path', 'shape'),
-    [
-        ('up/bias', (4,)),
-        ('query/bias', (2, 4)),
-        ('experts/up/bias', (3, 4)),
-        ('scale', ()),
-        ('static', (2, 3, 4)),
-    ],
-)
-def test_other_parameters_are_updated_by_adam(path, shape):
-    rng = np.random.default_rng(0)
-    w, gradients = rng.normal(size=shape), rng.normal(size=(STEPS, *shape))
-    found = trained(path, w, gradients)
-    np.testing.assert_allclose(found, entries(w, gradients), atol=1e-5)
+@pytest.mark.parametrize('path', OTHERS)
+def test_other_parameters_are_updated_by_adam(trained, path):
+    np.testing.assert_allclose(trained[0][path], adam(*PARAMS[path]), atol=1e-5)
 
 
-def test_a_rotation_of_the_gradients_rotates_the_updates():
+def test_rotated_gradients_give_rotated_updates(trained):
     """Adam's updates depend on the axes, and SOAP's do not."""
-    w, gradients = drawn((4, 4))
-    rng = np.random.default_rng(1)
-    turn, other = (np.linalg.qr(rng.normal(size=(4, 4)))[0] for _ in range(2))
-    found = trained('kernel', turn @ w @ other, turn @ gradients @ other)
-    expected = turn @ trained('kernel', w, gradients) @ other
-    np.testing.assert_allclose(found, expected, atol=1e-3)
+    expected = ROTATIONS[0] @ trained[0]['up/kernel'] @ ROTATIONS[1]
+    np.testing.assert_allclose(trained[0][ROTATED], expected, atol=1e-3)
 
 
-def test_both_sides_of_a_matrix_have_the_means_of_products_and_orthogonal_bases():
-    """At first a covariance is singular, so eigenvectors may differ."""
-    w, gradients = drawn((5, 3))
-    update = soap(RATE, B1, B2, EPS, frequency=FREQUENCY)
-    params = {'kernel': jnp.float32(w)}
-    state = update.init(params)
-    for gradient in gradients:
-        _, state = update.update({'kernel': jnp.float32(gradient)}, state, params)
-    sides = state[0].sides['kernel']
+def test_covariances_are_moving_averages_and_bases_orthogonal(trained):
+    _, gradients = PARAMS[NARROW]
+    sides = trained[1].sides['narrow']['kernel']
     weights = (1 - B2) * B2 ** np.arange(STEPS)[::-1]
     products = {
         'rows': np.einsum('t,tij,tkj->ik', weights, gradients, gradients),
@@ -198,7 +187,7 @@ def test_both_sides_of_a_matrix_have_the_means_of_products_and_orthogonal_bases(
         np.testing.assert_allclose(side.basis.T @ side.basis, unit, atol=1e-5)
 
 
-def test_moments_are_sharded_as_their_parameters_are():
+def test_moments_are_sharded_like_their_parameters():
     params = {'up': {'kernel': jnp.zeros((4, 8))}}
     state = soap(RATE).init(params)[0]
     mesh = AbstractMesh((2, 2), ('fsdp', 'tensor'))
@@ -208,7 +197,7 @@ def test_moments_are_sharded_as_their_parameters_are():
         assert state_shardings(moments, mesh) == expected
 
 
-def test_one_branch_is_for_all_parameters():
+def test_all_parameters_share_one_branch():
     """Collectives in branches that run side by side deadlock on CPU devices."""
     params = {name: {'kernel': jnp.ones((4, 4))} for name in ('up', 'down')}
     update = soap(RATE)

@@ -1,4 +1,4 @@
-"""The sweep of the golden report.
+"""The sweeps of the golden reports.
 
 After an intended change of the page, run `PYTHONPATH=tests python
 tests/experiments/reports/golden_report.py` and read the diff.
@@ -9,14 +9,17 @@ import os
 import tempfile
 from pathlib import Path
 
-from made_runs import REFERENCES, SOURCES, fail, make, sweep, translate
+import pytest
+from planned_sweeps import TUNE, finish_trials, plan_small
+from synthetic_runs import REFERENCES, SOURCES, fail, make, sweep, translate
 
 from experiments.evaluation.measure import Measure
 from experiments.reports import arms, figures, page
 from experiments.reports.arms import Study
 from experiments.runs import reading
+from experiments.sweeps import planning
 
-GOLDEN = Path(__file__).parents[2] / 'goldens' / 'report.md'
+GOLDENS = Path(__file__).parents[2] / 'goldens'
 HOSTILE = '<script>document.title = "taken"</script> & <b>bold</b> </script> {{ 1 }}'
 DATA = f'parallel_text(train_source={HOSTILE!r})'
 NOTES = ['left out: <i>nothing</i>']
@@ -67,9 +70,73 @@ def make_study() -> Study:
     return arms.study([reading.read_run(path) for path in paths], planned)
 
 
+FACTORS = {
+    'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in (2000, 3000)},
+    'norm': {
+        'pre': {'model.residual': 'pre_norm'},
+        'post': {'model.residual': 'post_norm'},
+    },
+}
+SCORES = {
+    '2000, pre': (30.0, 31.0, 29.5),
+    '2000, post': (32.0, 33.5, 32.0),
+    '3000, pre': (40.0, 41.5, 40.5),
+    '3000, post': (40.5, 41.0, 41.5),
+}
+
+
+def make_factorial_study() -> Study:
+    """Creates runs in `runs/`: tuned arms with two norms on two data sets.
+
+    The last run failed. Val BLEU rises to the test score in 20 steps.
+    """
+    planned = plan_small(
+        Path(),
+        arms=...,
+        factors=FACTORS,
+        base='2000, pre',
+        seeds=[0, 1, 2],
+        contrasts=[('2000, post', '2000, pre')],
+        margin='5%',
+        tune=TUNE | {'seeds': [7, 8]},
+        target=31.0,
+        measure=['test bleu', 'test chrf'],
+    )
+    finish_trials(planned)
+    planned = planning.plan(planned)
+    for run in planned.runs:
+        score = SCORES[run.arm][run.seed]
+        rows = [
+            (
+                step,
+                'eval',
+                {'set': 'val', 'bleu': score * step / 20, 'seconds': 2.0 * step},
+            )
+            for step in (10, 15, 20)
+        ]
+        outputs = [*REFERENCES[:2], f'{run.arm} {run.seed}']
+        make(run.path, score, outputs, rows, train__seed=run.seed)
+    (planned.runs[-1].path / 'result.json').unlink()
+    fail(planned.runs[-1].path)
+    return arms.study([reading.read_run(run.path) for run in planned.runs], planned)
+
+
+STUDIES = {'report': make_study, 'factorial': make_factorial_study}
+
+
+def write_report(name: str, folder: Path) -> Study:
+    """Writes a report without files of figures; the current directory has its runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, 'files', lambda figure: {})
+        study = STUDIES[name]()
+        page.write(study, folder, NOTES)
+    return study
+
+
 if __name__ == '__main__':
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        figures.files = lambda figure: {}
-        page.write(make_study(), Path('report'), NOTES)
-        GOLDEN.write_bytes(Path('report/report.md').read_bytes())
+    for name in STUDIES:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            write_report(name, Path('report'))
+            text = Path('report/report.md').read_bytes()
+            (GOLDENS / f'{name}.md').write_bytes(text)

@@ -1,4 +1,4 @@
-"""Tests of memory."""
+"""Tests of malloc's settings and of peak memory."""
 
 import mmap
 import subprocess
@@ -13,47 +13,38 @@ from experiments.runtime import memory
 MEGA = 10**6
 
 
-def take(size):
-    """Touches this many bytes and unmaps them. An allocator might keep freed memory."""
+def touch(size):
+    """Touches this many bytes and unmaps them, since malloc might keep freed memory."""
     with mmap.mmap(-1, size) as pages:
         for start in range(0, size, mmap.PAGESIZE):
             pages[start] = 1
 
 
-@pytest.mark.skipif(sys.platform != 'linux', reason='nothing else resets the peak')
-def test_the_peak_is_that_since_the_beginning():
+@pytest.mark.skipif(sys.platform != 'linux', reason='needs /proc')
+def test_peak_is_measured_since_its_creation():
     before = memory.Peak()
-    take(200 * MEGA)
+    touch(200 * MEGA)
     largest = before.bytes()
     assert largest > 200 * MEGA
     after = memory.Peak()
-    take(40 * MEGA)
+    touch(40 * MEGA)
     assert 40 * MEGA < after.bytes() < largest
 
 
-class Device:
-    def __init__(self, stats):
-        self.memory_stats = lambda: stats
+def test_peak_of_devices_is_that_of_this_run_or_none(monkeypatch):
+    def set_peaks(*peaks):
+        stats = [{'peak_bytes_in_use': peak} if peak else None for peak in peaks]
+        devices = [SimpleNamespace(memory_stats=lambda x=x: x) for x in stats]
+        monkeypatch.setattr(jax, 'local_devices', lambda: devices)
 
-
-def devices(monkeypatch, *peaks):
-    stats = [{'peak_bytes_in_use': peak} if peak else None for peak in peaks]
-    monkeypatch.setattr(jax, 'local_devices', lambda: [Device(x) for x in stats])
-
-
-def test_devices_that_tell_their_peak_are_believed(monkeypatch):
-    devices(monkeypatch, 5, 7)
+    set_peaks(5, 7)
     peak = memory.Peak()
-    devices(monkeypatch, 9, 8)
+    assert peak.bytes() is None  # 7 may be from an earlier run of the process
+    set_peaks(9, 8)
     assert peak.bytes() == 9
 
 
-def test_a_peak_of_an_earlier_run_of_the_process_is_not_this_ones(monkeypatch):
-    devices(monkeypatch, 7)
-    assert memory.Peak().bytes() is None
-
-
-def test_what_is_freed_is_kept(monkeypatch):
+def test_malloc_keeps_freed_memory(monkeypatch):
     options = {}
     libc = SimpleNamespace(mallopt=options.__setitem__)
     monkeypatch.setattr(memory.ctypes, 'CDLL', lambda name: libc)
@@ -62,14 +53,14 @@ def test_what_is_freed_is_kept(monkeypatch):
     assert options.keys() == {-1, -3} and min(options.values()) >= 1 << 30
 
 
-def test_every_command_keeps_freed_memory():
+def test_every_command_sets_malloc_to_keep_freed_memory():
     code = """
 import sys, types
 from experiments.command_line import command
 from experiments.runtime import memory
-memory.keep_freed = lambda: print('kept')
+memory.keep_freed = lambda: print('called')
 sys.modules['my_command'] = types.SimpleNamespace(main=lambda: None)
 command.run('my_command')
 """
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, 'kept\n'), done.stderr
+    assert (done.returncode, done.stdout) == (0, 'called\n'), done.stderr

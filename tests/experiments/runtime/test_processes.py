@@ -1,7 +1,6 @@
 """Tests of training with several processes, with two simulated devices each."""
 
 import argparse
-import json
 import os
 import random
 import re
@@ -10,18 +9,15 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
+import pages
 import pytest
 import small_runs
 
-from experiments.runtime import processes as group
+from experiments.runtime import processes
 
-ROOT = Path(__file__).parents[3]
-FIELDS: dict[str, object] = {**small_runs.SHORT}
-HANGS = 3600  # seconds; many times what anything here takes on a busy machine
-CLOCKS = ('time', 'tokens_per_second', 'seconds')
+TIMEOUT = 3600  # seconds, many times the time of a test on a busy machine
 pytestmark = pytest.mark.usefixtures('cache')
 
 SLURM = {
@@ -50,25 +46,21 @@ MPI = {
         ({'KUBERNETES_SERVICE_HOST': '10.0.0.1'}, (None, None)),
     ],
 )
-def test_a_cluster_gives_each_process_its_place(environ, expected, monkeypatch):
+def test_cluster_variables_set_count_and_index(environ, expected, monkeypatch):
     monkeypatch.setattr(os, 'environ', environ)
-    assert group._cluster()[1:3] == expected
+    assert processes._cluster()[1:3] == expected
 
 
-def arguments(flags):
+def test_single_process_needs_no_coordinator():
     parser = argparse.ArgumentParser()
-    group.add_flags(parser)
-    return parser.parse_args(flags.split())
-
-
-def test_a_process_alone_needs_nobody():
-    group.initialize(arguments(''))
-    assert group.count() == 1 and group.is_first()
-    assert group.gather([1]) == [[1]]
-    assert group.from_first(lambda: 2) == 2
-    group.check_same('text', {'a': 1})
-    group.barrier('a')
-    group.leave()
+    processes.add_flags(parser)
+    processes.initialize(parser.parse_args([]))
+    assert processes.count() == 1 and processes.is_first()
+    assert processes.gather([1]) == [[1]]
+    assert processes.from_first(lambda: 2) == 2
+    processes.check_same('text', {'a': 1})
+    processes.barrier('a')
+    processes.leave()
 
 
 START = """
@@ -81,25 +73,25 @@ with processes.errors_end_all():
 """
 EXCHANGE = """
     assert processes.gather(processes.index()) == [0, 1]
-    assert processes.from_first(lambda: f'of {processes.index()}') == 'of 0'
+    assert processes.from_first(lambda: f'from {processes.index()}') == 'from 0'
     processes.check_same('text', {'a': 1})
     processes.barrier('end')
     processes.check_same('config', {'same': 1, 'index': processes.index()})
 """
-COMES_LATE = """
+ARRIVE_LATE = """
     import numpy as np
     from jax.sharding import PartitionSpec
     from experiments.runtime import mesh
     devices = mesh.make_mesh(fsdp=2)
     for axis in ('data', 'fsdp'):
-        divided = devices.rows().update(spec=PartitionSpec(axis))
-        x = mesh.put(np.arange(2.0), divided)
+        sharding = devices.rows().update(spec=PartitionSpec(axis))
+        x = mesh.put(np.arange(2.0), sharding)
         if processes.is_first():
             time.sleep(40)
         print(mesh.fetch(x))
     processes.leave()
 """
-WAITS = """
+WAIT = """
     print('connected', flush=True)
     time.sleep(0 if processes.index() in (ENDING,) else 3600)
     print('ends', flush=True)
@@ -107,44 +99,40 @@ WAITS = """
 """
 
 
-def begin_each(text, number=2):
+def start_all(text, number=2):
     command = [sys.executable, '-c', START + text]
-    return [start(command, *flags) for flags in places(number)]
+    return [start(command, *flags) for flags in process_flags(number)]
 
 
-def test_two_processes_exchange_and_what_differs_ends_both():
-    found = [ended(process) for process in begin_each(EXCHANGE)]
-    assert all(status for status, _ in found)
-    told = ''.join(out for _, out in found)
-    assert (
-        'error: process ' in told
-        and 'process 1 and process 0 differ in their config' in told
-    )
-    assert 'index is 1, not 0' in told and 'same is' not in told
+def test_two_processes_exchange_values_and_end_at_a_difference():
+    statuses, outputs = zip(*map(wait, start_all(EXCHANGE)), strict=True)
+    assert all(statuses)
+    out = ''.join(outputs)
+    assert 'error: process ' in out
+    assert 'process 1 and process 0 differ in their config' in out
+    assert 'index is 1, not 0' in out and 'same is' not in out
 
 
 @pytest.mark.slow
-def test_processes_wait_for_one_that_is_late():
-    for status, out in [ended(process) for process in begin_each(COMES_LATE)]:
+def test_processes_wait_for_a_late_one():
+    for status, out in map(wait, start_all(ARRIVE_LATE)):
         assert status == 0, out
         assert re.findall(r'^\[\d.*', out, re.MULTILINE) == ['[0. 1.]'] * 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('dies', 'ending'), [(0, None), (1, None), (0, 1)])
-def test_a_death_ends_all_within_two_minutes(dies, ending):
-    processes = begin_each(WAITS.replace('ENDING', str(ending)), number=3)
-    for process in processes:
+@pytest.mark.parametrize(('killed', 'ending'), [(0, None), (1, None), (0, 1)])
+def test_killed_process_ends_all_others(killed, ending):
+    group = start_all(WAIT.replace('ENDING', str(ending)), number=3)
+    for process in group:
         wait_for_line(process, 'connected')
     if ending is not None:
-        wait_for_line(processes[ending], 'ends')
-    processes[dies].kill()
-    began = time.monotonic()
-    assert all(status for status, _ in map(ended, processes))
-    assert time.monotonic() - began < 120
+        wait_for_line(group[ending], 'ends')
+    group[killed].kill()
+    assert all(status for status, _ in map(wait, group))
 
 
-def places(number):
+def process_flags(number):
     if number == 1:
         return [[]]
     with socket.socket() as free:
@@ -161,7 +149,7 @@ def start(command, *arguments, devices=2):
     xla_flags = os.environ['XLA_FLAGS'].replace(f'{count}=4', f'{count}={devices}')
     return subprocess.Popen(
         [*command, *arguments],
-        cwd=ROOT,
+        cwd=pages.ROOT,
         env=os.environ | {'XLA_FLAGS': xla_flags},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -169,62 +157,56 @@ def start(command, *arguments, devices=2):
     )
 
 
-def wait_for_line(process, beginning):
-    """Waits until a process prints a line with this prefix, or ends."""
-    for line in process.stdout:
-        if line.startswith(beginning):
-            return
-
-
-def ended(process):
-    out, _ = process.communicate(timeout=HANGS)
+def wait(process):
+    out, _ = process.communicate(timeout=TIMEOUT)
     return process.returncode, out
 
 
-@pytest.fixture(scope='module')
-def text(tmp_path_factory):
-    return small_runs.write_text(tmp_path_factory.mktemp('text'), val=4, news=3)
+def wait_for_line(process, prefix):
+    """Waits until a process prints a line with this prefix, or ends."""
+    for line in process.stdout:
+        if line.startswith(prefix):
+            return
 
 
 @pytest.fixture
-def begin(text):
+def start_run(short_text):
     """Starts the processes of a run and kills the remaining ones at the end."""
-    begun = []
+    started = []
 
-    def begin(workdir, number=2, devices=2, late=0, changes=(), full=None, **fields):
-        processes = []
-        for i, flags in enumerate(places(number)):
-            time.sleep(late if i else 0)
-            changed = FIELDS | {'data': small_runs.source(text)} | fields
-            own = changes[i] if changes else {}
-            arguments = small_runs.flags(changed, **own)
-            run = ['-c', DISK_FILLS.replace('FULL', str(i == full))]
-            if full is None:
-                run = ['-m', 'experiments.run']
-            command = [sys.executable, *run, '--config=wmt_small']
-            where = f'--workdir={workdir}'
-            processes.append(start(command, where, *arguments, *flags, devices=devices))
-        begun.extend(processes)
-        return processes
+    def start_run(workdir, number=2, devices=2, changes=(), full=None, **fields):
+        group = []
+        for i, flags in enumerate(process_flags(number)):
+            changed = fields | (changes[i] if changes else {})
+            program = ['-m', 'experiments.run']
+            if full is not None:
+                program = ['-c', FULL_DISK.replace('FULL', str(i == full))]
+            argv = small_runs.arguments(short_text, workdir, **changed)
+            command = [sys.executable, *program]
+            group.append(start(command, *argv, *flags, devices=devices))
+        started.extend(group)
+        return group
 
-    yield begin
-    for process in begun:
+    yield start_run
+    for process in started:
         process.kill()
         process.communicate()
 
 
-def figures(workdir):
-    # A last line may not be whole yet.
-    *lines, _ = (workdir / 'metrics.jsonl').read_text('utf-8').split('\n')
-    rows = [json.loads(line) for line in lines]
-    return [{k: v for k, v in row.items() if k not in CLOCKS} for row in rows]
+def finish(group):
+    """Waits for processes that must succeed; returns the output of the first."""
+    statuses, outputs = zip(*map(wait, group), strict=True)
+    assert not any(statuses), outputs
+    assert not any('step' in out for out in outputs[1:])
+    return outputs[0]
 
 
-def assert_close(found, expected):
-    assert len(found) == len(expected)
-    for row, other in zip(found, expected, strict=True):
-        assert row.keys() == other.keys()
-        for name, value in other.items():
+def check_close(path, other):
+    rows, expected = small_runs.rows(path), small_runs.rows(other)
+    assert len(rows) == len(expected)
+    for row, other_row in zip(rows, expected, strict=True):
+        assert row.keys() == other_row.keys()
+        for name, value in other_row.items():
             if isinstance(value, float):
                 np.testing.assert_allclose(row[name], value, rtol=1e-4, err_msg=name)
             else:
@@ -232,22 +214,10 @@ def assert_close(found, expected):
 
 
 def wait_for_step(workdir, step):
-    until = time.monotonic() + HANGS
-    while not any(row['step'] >= step for row in steps_of(workdir)):
-        assert time.monotonic() < until, f'no step {step} yet'
+    deadline = time.monotonic() + TIMEOUT
+    while not any(row['step'] >= step for row in small_runs.rows(workdir)):
+        assert time.monotonic() < deadline, f'no step {step} yet'
         time.sleep(0.2)
-
-
-def steps_of(workdir):
-    return figures(workdir) if (workdir / 'metrics.jsonl').exists() else []
-
-
-@pytest.fixture(scope='module')
-def alone(text, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp('runs') / 'alone'
-    fields = FIELDS | {'data': small_runs.source(text)}
-    small_runs.train(workdir, *small_runs.flags(fields))
-    return workdir
 
 
 @pytest.mark.slow
@@ -256,86 +226,84 @@ def alone(text, tmp_path_factory):
     [(2, {}), (2, {'mesh.fsdp': 4}), (4, {}), (4, {'mesh.fsdp': 2})],
     ids=str,
 )
-def test_several_processes_train_as_one_does(begin, alone, tmp_path, number, fields):
-    processes = begin(tmp_path / 'run', number, devices=4 // number, **fields)
-    (status, out), *others = map(ended, processes)
-    assert [status, *(other for other, _ in others)] == [0] * number, out
+def test_several_processes_train_as_one(
+    start_run, trained_run, tmp_path, number, fields
+):
+    path = tmp_path / 'run'
+    out = finish(start_run(path, number, devices=4 // number, **fields))
     assert 'finished: step 12' in out
-    assert not any('step' in silence for _, silence in others)
-    assert_close(figures(tmp_path / 'run'), figures(alone))
-    assert {path.name for path in alone.iterdir()} == {
-        path.name for path in (tmp_path / 'run').iterdir()
-    }
-    # Of the first alone, which calls the hooks.
-    assert len(list((tmp_path / 'run' / 'tensorboard').iterdir())) == 1
+    check_close(path, trained_run)
+    names = [{file.name for file in x.iterdir()} for x in (path, trained_run)]
+    assert names[0] == names[1]
+    # Only the first process calls the hooks.
+    assert len(list((path / 'tensorboard').iterdir())) == 1
 
 
 @pytest.mark.slow
-def test_processes_begin_with_what_another_run_has(begin, alone, text, tmp_path):
+def test_several_processes_start_from_another_run(
+    start_run, trained_run, short_text, tmp_path
+):
     fields = {'mesh.fsdp': 2, 'mesh.tensor': 2, 'model.scan_layers': True}
-    fields |= {'init_from': alone, 'train.freeze': 'encoder'}
-    every_field = FIELDS | {'data': small_runs.source(text)} | fields
-    small_runs.train(tmp_path / 'one', *small_runs.flags(every_field))
-    (status, out), (other, silence) = map(ended, begin(tmp_path / 'two', **fields))
-    assert (status, other) == (0, 0), out + silence
-    assert_close(figures(tmp_path / 'two'), figures(tmp_path / 'one'))
+    fields |= {'init_from': trained_run, 'train.freeze': 'encoder'}
+    argv = small_runs.arguments(short_text, tmp_path / 'one', **fields)
+    small_runs.train(tmp_path / 'one', *argv[2:])
+    finish(start_run(tmp_path / 'two', **fields))
+    check_close(tmp_path / 'two', tmp_path / 'one')
     records = [(tmp_path / name / 'init.json').read_bytes() for name in ('one', 'two')]
     assert records[0] == records[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('number', 'then'), [(2, 1), (4, 2), (1, 4)])
-def test_a_stop_of_one_saves_all_and_another_number_of_processes_goes_on(
-    begin, alone, tmp_path, number, then
+@pytest.mark.parametrize(('number', 'resumed'), [(2, 1), (4, 2), (1, 4)])
+def test_sigterm_to_one_process_saves_all_and_another_number_resumes(
+    start_run, trained_run, tmp_path, number, resumed
 ):
-    workdir = tmp_path / 'run'
-    processes = begin(workdir, number, devices=4 // number)
-    wait_for_step(workdir, 2)
-    processes[-1].send_signal(signal.SIGTERM)
-    (status, out), *others = map(ended, processes)
-    assert [status, *(other for other, _ in others)] == [-signal.SIGTERM] * number, out
+    path = tmp_path / 'run'
+    group = start_run(path, number, devices=4 // number)
+    wait_for_step(path, 2)
+    group[-1].send_signal(signal.SIGTERM)
+    (status, out), *others = map(wait, group)
+    statuses = [status, *(other for other, _ in others)]
+    assert statuses == [-signal.SIGTERM] * number, out
     assert 'Stopped; saved at step' in out
-    (status, out), *_ = map(ended, begin(workdir, then, devices=4 // then))
-    assert status == 0 and 'resuming at step' in out, out
-    assert_close(figures(workdir), figures(alone))
-
-
-def parameters(workdir):
-    return json.loads((workdir / 'result.json').read_bytes())['parameters_sha256']
+    out = finish(start_run(path, resumed, devices=4 // resumed))
+    assert 'resuming at step' in out
+    check_close(path, trained_run)
 
 
 @pytest.mark.slow
-def test_kills_at_random_times_change_no_bit(begin, tmp_path):
+def test_kills_at_random_times_change_no_bit(start_run, tmp_path):
     """Kills one of two processes; the environment variable `KILLS` sets how often."""
-    # The second finds its programs in the cache, as do those that are killed.
-    for name in ('first', 'unbroken'):
-        processes = begin(tmp_path / name)
-        wait_for_line(processes[0], 'run ')
-        began = time.monotonic()
-        assert [status for status, _ in map(ended, processes)] == [0, 0]
-        seconds = time.monotonic() - began
+    # The second run finds its programs in the cache, like those that are killed.
+    for name in ('first', 'expected'):
+        group = start_run(tmp_path / name)
+        wait_for_line(group[0], 'run ')
+        start_time = time.monotonic()
+        finish(group)
+        seconds = time.monotonic() - start_time
+    expected = small_runs.result(tmp_path / 'expected')['parameters_sha256']
     rng = random.Random(0)
-    killed, ended_early, run = 0, 0, tmp_path / 'killed 0'
-    while killed < int(os.environ.get('KILLS', '10')):
-        processes = begin(run)
-        wait_for_line(processes[0], 'run ')
+    kills, finished, path = 0, 0, tmp_path / 'killed 0'
+    while kills < int(os.environ.get('KILLS', '10')):
+        group = start_run(path)
+        wait_for_line(group[0], 'run ')
         time.sleep(rng.uniform(0, seconds))
-        dies = rng.randrange(2)
-        processes[dies].kill()
-        (dead, _), (status, out) = ended(processes[dies]), ended(processes[1 - dies])
-        if (run / 'result.json').exists():  # it was over before
-            assert parameters(run) == parameters(tmp_path / 'unbroken')
-            ended_early += 1
-            run = tmp_path / f'killed {ended_early}'
+        killed = rng.randrange(2)
+        group[killed].kill()
+        (killed_status, _), (status, out) = wait(group[killed]), wait(group[1 - killed])
+        if (path / 'result.json').exists():  # the kill came too late
+            assert small_runs.result(path)['parameters_sha256'] == expected
+            finished += 1
+            path = tmp_path / f'killed {finished}'
         else:
-            assert dead == -signal.SIGKILL and status, out
-            killed += 1
-    assert [status for status, _ in map(ended, begin(run))] == [0, 0]
-    assert parameters(run) == parameters(tmp_path / 'unbroken')
+            assert killed_status == -signal.SIGKILL and status, out
+            kills += 1
+    finish(start_run(path))
+    assert small_runs.result(path)['parameters_sha256'] == expected
 
 
-# `experiments.run`, for which the disk is full when it writes the checkpoint of step 8.
-DISK_FILLS = """
+# `experiments.run` with a disk that is full at the checkpoint of step 8.
+FULL_DISK = """
 import resource, runpy
 from experiments.checkpoints import checkpoints
 from experiments.checkpoints.checkpoints import Checkpoints
@@ -352,37 +320,35 @@ runpy.run_module('experiments.run', run_name='__main__')
 
 @pytest.mark.slow
 @pytest.mark.parametrize('full', [0, 1])
-def test_a_disk_that_fills_for_one_ends_all_and_the_last_checkpoint_stays(
-    begin, alone, tmp_path, full
+def test_full_disk_of_one_process_ends_all_and_keeps_the_last_checkpoint(
+    start_run, trained_run, tmp_path, full
 ):
-    workdir = tmp_path / 'run'
-    fields = {'mesh.fsdp': 4}  # of which each process has a part to write
-    (status, out), (other, silence) = map(ended, begin(workdir, full=full, **fields))
-    assert status and other, out + silence
-    assert 'cannot write' in out + silence
-    (status, out), (other, silence) = map(ended, begin(workdir, **fields))
-    assert (status, other) == (0, 0), out + silence
-    assert re.search('resuming at step [46]', out)
-    assert_close(figures(workdir), figures(alone))
+    path = tmp_path / 'run'
+    fields = {'mesh.fsdp': 4}  # each process writes a shard
+    (status, out), (other, other_out) = map(wait, start_run(path, full=full, **fields))
+    assert status and other, out + other_out
+    assert 'cannot write' in out + other_out
+    assert re.search('resuming at step [46]', finish(start_run(path, **fields)))
+    check_close(path, trained_run)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        (
-            ({}, {'model__d_ff': 16}),
-            'differ in their command .*model.d_ff is 16, not 32',
-        ),
-        (({'model__num_heads': 3},) * 2, 'num_heads'),
-        (({'model__nothing': 1},) * 2, 'model.nothing'),
-        (({'mesh__fsdp': 3},) * 2, 'mesh.fsdp=3 .*multiply to the 4 devices'),
-        (({'mesh__fsdp': 4, 'model__d_model': 18},) * 2, 'mesh.fsdp=4 divides no'),
+        (({}, {'model.d_ff': 16}), 'differ in their command: model.d_ff is 16'),
+        (({'model.num_heads': 3},) * 2, 'num_heads'),
+        (({'model.nothing': 1},) * 2, 'model.nothing'),
+        (({'mesh.fsdp': 3},) * 2, 'mesh.fsdp=3 .*multiply to the number of devices'),
+        (({'mesh.fsdp': 4, 'model.d_model': 18},) * 2, 'mesh.fsdp=4 shards no'),
     ],
 )
-def test_bad_input_ends_all_and_nothing_is_written(begin, tmp_path, changes, message):
-    workdir = tmp_path / 'run'
-    (status, out), (other, silence) = map(ended, begin(workdir, changes=changes))
-    assert status and other, out + silence
-    assert re.search(f'error: .*{message}', out + silence)
-    assert not workdir.exists()
+def test_invalid_input_ends_all_processes_and_writes_nothing(
+    start_run, tmp_path, changes, message
+):
+    (status, out), (other, other_out) = map(
+        wait, start_run(tmp_path / 'run', changes=changes)
+    )
+    assert status and other, out + other_out
+    assert re.search(f'error: .*{message}', out + other_out)
+    assert not (tmp_path / 'run').exists()
