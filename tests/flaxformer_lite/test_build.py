@@ -21,6 +21,7 @@ def count(model) -> int:
     return sum(x.size for x in jax.tree.leaves(shapes))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ('expected', 'overrides'),
     [
@@ -37,19 +38,17 @@ def count(model) -> int:
     ],
     ids='base A1 B1 C1 C4 C5 C7 pre_norm learned big'.split(),
 )
-def test_models_of_table_3_have_as_many_parameters_as_their_matrices(
-    expected, overrides
-):
+def test_models_of_table_3_have_their_numbers_of_parameters(expected, overrides):
     """Counts V d + N (3 attentions of 2 d h (k + v), 2 networks of 2 d f, biases,
     norms).
     """
-    # A loop of layers has their parameters, and is traced in the time of one.
+    # A scan has the parameters of all layers, and is traced in the time of one.
     config = overrides | dict(scan_layers=True)
     assert count(build.model(config, VOCAB)) == expected
 
 
 @pytest.mark.parametrize('kind', ['norm', 'residual', 'feed_forward'])
-def test_a_decoder_has_what_it_names_and_else_what_the_encoder_has(kind):
+def test_decoder_inherits_the_encoders_variants_unless_overridden(kind):
     def found(model):
         blocks = model.encoder.block, model.decoder.block
         return [
@@ -63,13 +62,9 @@ def test_a_decoder_has_what_it_names_and_else_what_the_encoder_has(kind):
     classes = [variants.find(config, kind) for config in configs]
     assert found(tiny.model(**{kind: one})) == [classes[0]] * 2
     assert found(tiny.model(**{kind: one, f'decoder.{kind}': other})) == classes
-    with pytest.raises(
-        ValueError, match=f"model.decoder.{kind}: 'sofmax' is not one of"
-    ):
-        tiny.model(**{f'decoder.{kind}': 'sofmax'})
 
 
-def test_what_is_named_stands_in_its_place():
+def test_each_attention_has_its_own_scores_and_positions():
     model = tiny.model(
         attention='relu',
         decoder__attention='cosine',
@@ -79,14 +74,13 @@ def test_what_is_named_stands_in_its_place():
         cross__positions='shaw',
     )
     encoder, decoder = model.encoder.block, model.decoder.block
-    attentions = (
-        encoder.self_attention,
-        decoder.self_attention,
-        decoder.cross_attention,
-    )
     names = [
         (type(x.core_attention).__name__, type(x.positions).__name__)
-        for x in attentions
+        for x in (
+            encoder.self_attention,
+            decoder.self_attention,
+            decoder.cross_attention,
+        )
     ]
     assert names == [
         ('ReluAttention', 'ALiBi'),
@@ -97,68 +91,48 @@ def test_what_is_named_stands_in_its_place():
     assert [type(x).__name__ for x in stacks] == ['ALiBi', 'RotaryPositions']
 
 
+FORGETTING = dict(attention='forgetting')
+
+
+# The fields that an error names. `test_rejected_input` has the table of command lines.
 @pytest.mark.parametrize(
-    ('overrides', 'message'),
+    ('overrides', 'named'),
     [
+        (dict(decoder__norm='sofmax'), "model.decoder.norm: 'sofmax'"),
+        (dict(cross__positions='alibi'), "model.cross.positions='alibi'"),
+        (dict(projections=False), 'model.projections=False .* model.d_k'),
         (
-            dict(cross__positions='alibi'),
-            "model.cross.positions='alibi' has no effect in cross-",
+            dict(projections=False, attention_bias=True, d_k=None, d_v=None)
+            | dict(architecture='decoder_only'),
+            'model.projections=False .* model.attention_bias',
         ),
-        (
-            dict(projections=False),
-            'model.projections=False .* model.d_k has no effect',
-        ),
-        (
-            dict(
-                architecture='decoder_only',
-                projections=False,
-                attention_bias=True,
-                d_k=None,
-                d_v=None,
-            ),
-            'model.projections=False removes the matrices that model.attention_bias',
-        ),
-        (dict(init='[normal, xavier]'), 'model.init: .* is a list. Give'),
-        (
-            dict(num_layers=4, share_layers=5),
-            'model.share_layers=5 exceeds the number of layers of the encoder, 4',
-        ),
+        (dict(init='[normal, xavier]'), 'model.init: '),
+        (dict(num_layers=4, share_layers=5), 'model.share_layers=5'),
         (
             dict(num_layers=4, decoder__share_layers=3, decoder__norm='[layer, rms]'),
-            'model.decoder.share_layers=3 must be a multiple of .* pattern, 2',
+            'model.decoder.share_layers=3',
         ),
         (
             dict(scan_layers=True, norm='[layer, rms]', decoder__num_layers=3),
-            'model.scan_layers=True needs .* length, 2, but the decoder has 3 layers',
+            'model.scan_layers=True .* decoder has 3 layers',
         ),
-        (
-            dict(merged_attention=True, positions='shaw'),
-            'model.positions=shaw adds scores by distance, .* Choose rotary',
-        ),
-        (
-            dict(attention='forgetting'),
-            "model.attention='forgetting' supports only .* Set it as model.decoder",
-        ),
-        (
-            dict(attention='forgetting', architecture='prefix_lm'),
-            "model.attention='forgetting' supports only .* or choose architecture",
-        ),
-        (
-            dict(cross__attention='forgetting'),
-            "model.cross.attention='forgetting' supports only attention to earlier",
-        ),
+        (dict(merged_attention=True, positions='shaw'), 'model.positions=shaw'),
+        (FORGETTING, "model.attention='forgetting' .* as model.decoder"),
+        (FORGETTING | dict(architecture='prefix_lm'), "model.attention='forgetting'"),
+        (dict(cross__attention='forgetting'), "model.cross.attention='forgetting'"),
         (
             dict(decoder__attention='forgetting', merged_attention=True),
-            "model.decoder.attention='forgetting' .* Leave model.merged_attention",
+            "model.decoder.attention='forgetting' .* model.merged_attention",
         ),
         (
             dict(architecture='recurrent(core_attention="softmax")'),
-            "unknown argument 'core_attention'; recurrent takes cell",
+            "unknown argument 'core_attention'",
         ),
+        (dict(architecture='multi_token(heads=2147483647)'), 'heads'),
     ],
 )
-def test_what_cannot_be_built_is_refused_by_the_name_of_its_field(overrides, message):
-    with pytest.raises(ValueError, match=message):
+def test_models_that_cannot_be_built_are_rejected_by_field(overrides, named):
+    with pytest.raises(ValueError, match=named):
         tiny.model(**overrides)
 
 
@@ -167,15 +141,11 @@ class Probe(SoftmaxAttention):
         self.w = self.param('w', nn.initializers.ones_init(), (1,))
 
 
-def test_a_class_of_ones_own_has_weights_of_its_own_in_every_place():
+def test_user_attention_has_separate_weights_in_every_layer():
     model = build.model(tiny.SIZES | dict(attention=Probe), tiny.VOCAB)
-    p = flatten_dict(tiny.parameters(model), sep='/')
-    places = (
-        'encoder/layer_{}/self',
-        'decoder/layer_{}/self',
-        'decoder/layer_{}/cross',
-    )
-    assert {name for name in p if name.endswith('/w')} == {
+    params = flatten_dict(tiny.parameters(model), sep='/')
+    places = 'encoder/layer_{}/self', 'decoder/layer_{}/self', 'decoder/layer_{}/cross'
+    assert {name for name in params if name.endswith('/w')} == {
         f'{place.format(i)}_attention/core_attention/w'
         for place in places
         for i in range(2)
@@ -183,7 +153,7 @@ def test_a_class_of_ones_own_has_weights_of_its_own_in_every_place():
 
 
 @pytest.mark.parametrize('decoder_layers', [None, 2])
-def test_parts_know_what_they_are_in(decoder_layers):
+def test_components_know_their_stack_and_its_depth(decoder_layers):
     given = dict(
         num_layers=3,
         decoder__num_layers=decoder_layers,
@@ -207,14 +177,14 @@ def test_parts_know_what_they_are_in(decoder_layers):
         assert sizes.decoder_layers == decoder_layers
         assert causal is None or stack.positions.sizes.causal == causal
         init = stack.block.self_attention.dense.kernel_init
-        beta, alpha = deepnets(role, encoder_layers, decoder_layers)
+        beta, alpha = deepnet_factors(role, encoder_layers, decoder_layers)
         assert init.beta() == pytest.approx(beta)
         assert stack.block.residual.alpha() == pytest.approx(alpha)
     dropout = model.encoder.block.self_attention.head_dropout
     assert dropout == Dropout(0.5, (1, 3))
 
 
-def deepnets(role, n, m):
+def deepnet_factors(role, n, m):
     """Returns DeepNet's β and α (figure 2)."""
     if role == 'encoder':
         return 0.87 * (n**4 * m) ** (-1 / 16), 0.81 * (n**4 * m) ** (1 / 16)

@@ -1,6 +1,12 @@
-"""Tests of the contracts on each component and on random combinations."""
+"""Contracts of each component and of random combinations.
+
+The default tests cover all components by a few models whose decoder layers differ. The
+nightly run tests each component in a model of its own, and random combinations in
+several forms.
+"""
 
 import functools
+import itertools
 import random
 import re
 
@@ -10,6 +16,7 @@ import pytest
 import tiny
 from draws import SEED
 from flax.traverse_util import flatten_dict
+from tiny import slow
 
 from flaxformer_lite import remat
 from flaxformer_lite.config import variants
@@ -18,8 +25,24 @@ from flaxformer_lite.ops import use_reference
 from flaxformer_lite.testing import forms, models, require, rows
 from flaxformer_lite.training.train_step import init_variables
 
-# Slow tests. These differ from other variants by a function of each number, of each
-# position, or of each pair of positions, which reference tests compare with a formula.
+BASE = ModelConfig()
+# Components that multiply float32 matrices in a model of 16 bits.
+FLOAT32_PRODUCTS = {
+    'architecture': ('recurrent',),
+    'attention': ('additive', 'bilinear', 'linear', 'talking_heads'),
+    'feed_forward': ('mixture',),
+    'positions': ('shaw', 'transformer_xl'),
+    'residual': ('hyper', 'mhc'),
+}
+
+
+def components(field):
+    """Returns the components of a field but for the paper's."""
+    return [name for name in tiny.here(field) if name != str(BASE.get(field))]
+
+
+# Tested by default in reference tests alone. They differ from other components by a
+# function of each number, of each position, or of each pair of positions.
 ALIKE = {
     'architecture': ('multi_token',),
     'attention': ('additive', 'bilinear', 'cosine', 'relu', 'sigmoid'),
@@ -36,66 +59,244 @@ ALIKE = {
         'sandwich',
     ),
 }
+OTHER_MODELS = [
+    {'attention': '[linear, local]', 'num_layers': 1, 'decoder.num_layers': 2},
+    {
+        'architecture': 'decoder_only',
+        'residual': 'hyper',
+        'positions': 'transformer_xl',
+        'num_layers': 1,
+    },
+    {
+        'architecture': 'prefix_lm',
+        'projections': False,
+        'd_k': None,
+        'd_v': None,
+        'positions': 'rotary',
+        'num_layers': 1,
+    },
+    {'architecture': 'recurrent', 'num_layers': 1},
+    tiny.UNEQUAL
+    | {
+        'architecture': 'encoder_decoder(reads="mixture")',
+        'decoder.d_model': 10,
+        'decoder.num_layers': 1,
+        'tie': 'decoder',
+        'dense': 'lora',
+        'positions': 't5',
+    },
+]
+LAYER_KINDS = ('norm', 'residual', 'feed_forward', 'block')
 
 
-SLOW = pytest.mark.slow
+def distinct(field):
+    """Returns the components of a field that the default tests cover."""
+    return [x for x in components(field) if x not in ALIKE.get(field, ())]
 
 
-def every_case():
-    """Returns the base and each component with the base of the other kinds.
+def joined(names):
+    return f'[{", ".join(names)}]'
 
-    Components other than attention run in a decoder alone, which halves the time.
+
+def layered_models(depth=4):
+    """Yields the fields of decoders of up to four kinds of layers.
+
+    Layer i has entry i of each list.
     """
-    base = ModelConfig()
-    yield pytest.param({}, id='base')
+    elsewhere = ('linear', 'local', 'hyper')
+    others = {
+        kind: [x for x in distinct(kind) if x not in elsewhere] or [str(BASE.get(kind))]
+        for kind in LAYER_KINDS
+    }
+    endless = {kind: itertools.cycle(names) for kind, names in others.items()}
+    elsewhere += ('rotary', 't5', 'transformer_xl')
+    positions = [x for x in distinct('positions') if x not in elsewhere]
+    attentions = [*distinct('attention'), 'forgetting']
+    attentions = [name for name in attentions if name not in elsewhere]
+    for start in range(0, len(attentions), depth):
+        names = attentions[start : start + depth]
+        fields = {
+            'architecture': 'decoder_only',
+            'attention': joined(names),
+            'num_layers': len(names),
+        }
+        for kind, values in endless.items():
+            fields[kind] = joined(itertools.islice(values, len(names)))
+        fields['positions'] = next(filter(fits(fields), [*positions, 'none']))
+        positions = [name for name in positions if name != fields['positions']]
+        yield fields
+    for name in positions:
+        yield {'architecture': 'decoder_only', 'positions': name, 'num_layers': 1}
+
+
+def fits(fields):
+    """Returns a test of whether a model can be built with positions."""
+
+    def is_possible(name):
+        try:
+            tiny.model(**fields | {'positions': name})
+        except ValueError:
+            return False
+        return True
+
+    return is_possible
+
+
+COVERING_MODELS = [*layered_models(), *OTHER_MODELS]
+CHEAPEST_MODEL = OTHER_MODELS[2]
+
+
+def name_of(fields):
+    """Returns the specs in a model, without spaces."""
+    specs = [str(x) for x in fields.values() if isinstance(x, str)]
+    return '-'.join(specs).replace(' ', '')
+
+
+def test_default_models_contain_every_component():
+    def contained(kind):
+        values = [
+            value
+            for fields in COVERING_MODELS
+            for field, value in fields.items()
+            if field.rpartition('.')[2] == kind
+        ]
+        return set(re.findall(r'\w+', ' '.join(map(str, values))))
+
     for field in variants.fields():
-        # Those of one attention are the same files; how matrices begin has laws of its
-        # own.
-        if field.startswith(('decoder.', 'cross.', 'init')):
-            continue
-        for name in tiny.here(field):
-            if name != base.get(field):
-                marks = SLOW if name in ALIKE.get(field, ()) else []
-                fields = {field: name}
-                if field not in ('attention', 'architecture'):
-                    fields['architecture'] = 'decoder_only'
-                yield pytest.param(fields, id=f'{field}={name}', marks=marks)
-    for fields in (
-        {'attention': 'forgetting', 'architecture': 'decoder_only'},
-        {'decoder.attention': 'forgetting'},
-        {'block': 'value_residual(learned=True)', 'num_layers': 2},
-        {'architecture': 'encoder_decoder(reads="mixture")', 'num_layers': 2},
-    ):
-        field, text = next(iter(fields.items()))
-        yield pytest.param(fields, id=f'{field}={text}')
-    yield pytest.param(
-        dict(projections=False, d_k=None, d_v=None, positions='rotary'),
-        id='no projections',
-    )
-    yield pytest.param(
-        tiny.UNEQUAL | {'decoder.d_model': 10, 'tie': 'decoder'}, id='unequal stacks'
-    )
+        if not field.endswith('init'):
+            kind = field.rpartition('.')[2]
+            assert set(distinct(kind)) <= contained(kind), field
 
 
-every_variant = pytest.mark.parametrize('overrides', list(every_case()))
+def each_component():
+    """Yields the base model, and each component in it or in a decoder alone."""
+    yield {}
+    for field in variants.fields():
+        if not field.startswith(('decoder.', 'cross.', 'init')):
+            for name in components(field):
+                is_whole = field in ('attention', 'architecture')
+                yield {field: name} | (
+                    {} if is_whole else {'architecture': 'decoder_only'}
+                )
+    yield {'attention': 'forgetting', 'architecture': 'decoder_only'}
+    yield {'decoder.attention': 'forgetting'}
+    yield {'block': 'value_residual(learned=True)', 'num_layers': 2}
+    yield {'architecture': 'encoder_decoder(reads="mixture")', 'num_layers': 2}
+    yield dict(projections=False, d_k=None, d_v=None, positions='rotary')
+    yield tiny.UNEQUAL | {'decoder.d_model': 10, 'tie': 'decoder'}
 
 
-@every_variant
-def test_contracts_hold_for_every_file(overrides):
-    model = tiny.model(**dict(num_layers=1) | overrides)
+SINGLE_MODELS = [dict(num_layers=1) | fields for fields in each_component()]
+every_model = pytest.mark.parametrize(
+    'fields',
+    [
+        *(
+            pytest.param(
+                x,
+                id=name_of(x),
+                marks=[pytest.mark.ci] * (x != CHEAPEST_MODEL),
+            )
+            for x in COVERING_MODELS
+        ),
+        *(slow(x, id=f'alone {name_of(x)}') for x in SINGLE_MODELS),
+    ],
+)
+
+
+@every_model
+def test_contracts_hold_for_every_component(fields):
+    model = tiny.model(**fields)
     found = models.examine(model, tiny.all_variables(model))
-    require(models.findings(found), str(overrides))
-    assert model == tiny.model(**dict(num_layers=1) | overrides)
+    require(models.findings(found), str(fields))
+    assert model == tiny.model(**fields)
 
 
-OTHERS = {
+@pytest.mark.ci
+@every_model
+def test_layers_have_separate_parameters(fields):
+    """Layers of equal components have parameters of equal names and shapes."""
+    # The first layers of a recurrent network read vectors of another width.
+    first = 1 if fields.get('architecture') == 'recurrent' else 0
+    period = fields.get('decoder.num_layers', fields['num_layers'])
+    depth = {'num_layers': first + 2 * period}
+    if 'decoder.num_layers' in fields:
+        depth['decoder.num_layers'] = first + 2 * period
+    model = tiny.model(**fields | depth)
+    init = functools.partial(init_variables, model, jax.random.key(0))
+    tree = flatten_dict(jax.eval_shape(init)['params'], sep='/')
+
+    def shapes_of_layer(i):
+        """Returns the shapes of a layer, with `*` for its number."""
+        number = re.compile(f'(?<=layer_|coder_|.cell_){i}(?=/)')
+        found = {name: x.shape for name, x in tree.items() if number.search(name)}
+        return {number.sub('*', name): shape for name, shape in found.items()}
+
+    last = first + 2 * period - 1
+    assert shapes_of_layer(last)
+    assert shapes_of_layer(last) == shapes_of_layer(last - period)
+    # Other parameters belong to the whole model, or to a stack by their name.
+    of_stacks = [x for x in tree if re.match('(en|de)coder/(?!.*_[0-9]/)', x)]
+    names = {name.split('/')[1] for name in of_stacks}
+    ends = {'embedding_norm', 'initial', 'final'}
+    assert names <= ends | {'positions', 'cross_attention'}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ('fields', 'dtype'),
+    [
+        *(pytest.param(x, 'bfloat16', id=name_of(x)) for x in COVERING_MODELS),
+        pytest.param({'num_layers': 1}, 'float16', id='float16'),
+        *(
+            slow(x, dtype, id=f'{dtype} alone {name_of(x)}')
+            for x in SINGLE_MODELS
+            for dtype in ('bfloat16', 'float16')
+        ),
+    ],
+)
+def test_products_of_16_bits_accumulate_in_float32(fields, dtype):
+    variables = tiny.all_variables(tiny.model(**fields))
+    products = forms.products(tiny.model(**fields, dtype=dtype), variables)
+    require([forms.float32_sums(products)], str(fields))
+    operands = {dtype for product in products for dtype in product.operands}
+    assert dtype in operands
+    has_exception = any(
+        set(re.findall(r'\w+', str(value)))
+        & set(FLOAT32_PRODUCTS.get(field.rpartition('.')[2], ()))
+        for field, value in fields.items()
+    )
+    assert ('float32' in operands) == has_exception
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(('dtype', 'fraction'), [('bfloat16', 8), ('float16', 11)])
+@pytest.mark.parametrize(
+    'overrides',
+    [{}, slow({'attention': 'linear'}), slow({'feed_forward': 'mixture'})],
+    ids=str,
+)
+def test_16_bits_round_operands_and_leave_logits_float32(overrides, dtype, fraction):
+    fields = dict(num_layers=1, architecture='decoder_only') | overrides
+    exact_model = tiny.model(**fields)
+    variables = tiny.all_variables(exact_model)
+    model = tiny.model(**fields, dtype=dtype)
+    found = models.examine(model, variables, quick=True).logits
+    exact = models.examine(exact_model, variables, quick=True).logits
+    assert (found != np.float32(found.astype(dtype))).any()
+    row = 0, rows.PLAIN
+    error = np.abs(found - exact)[row].max() / np.std(exact[row])
+    # Some ten roundings between tokens and logits.
+    assert 0 < error < 10 * 2**-fraction * 4
+
+
+OTHER_FIELDS = {
     'num_layers': (1, 2),
     'tie': ('all', 'decoder', 'source_target', 'none'),
     'attention_bias': (False, True),
     'output_bias': (False, True),
     'norm_embeddings': (False, True),
     'scale_logits': (False, True),
-    # Wide, so that logits are about as large as what they are computed of.
+    # A high cap hardly changes logits.
     'logit_cap': (None, 50.0),
     'num_kv_heads': (None, 1),
     'share_layers': (None, None, 1),
@@ -116,183 +317,80 @@ OTHERS = {
     'cross.d_k': (None, 8),
     'cross.d_v': (None, 2),
 }
-# All that may be refused of what is drawn here: each a whole message.
-REFUSALS = (
-    r"model\.cross\.positions='(alibi|learned|sinusoidal|sinusoidal_t2t|t5)' has "
-    'no effect in cross-attention. Choose positions that act on queries and keys, such '
-    'as rotary or shaw, or none.',
-    '(linear|blockwise|flash) attention has no scores that these positions could '
-    'change. Choose positions that act on embeddings, queries and keys, or '
-    'attention=softmax.',
-    r'model\.tie=(all|source_target) shares source and target embeddings, but '
-    r'model\.d_model=12 differs from model\.decoder\.d_model=10\. Set model\.tie to '
-    'decoder or none.',
-    r'model\.merged_attention=True shares matrices between source and target, but '
-    r'model\.d_model=12 differs from model\.decoder\.d_model=10\. Make them equal\.',
-    r'model\.(decoder\.)?positions=(shaw|transformer_xl) adds scores by distance, '
-    r'which source keys do not have with model\.merged_attention=True\. Choose '
-    '.*',
+# Patterns of all messages that may reject a combination.
+REJECTIONS = (
+    r"model\.cross\.positions='(alibi|learned|sinusoidal|sinusoidal_t2t|t5)' has no "
+    'effect in cross-attention',
+    '(linear|blockwise|flash) attention has no scores that these positions could',
+    r'model\.tie=(all|source_target) shares source and target embeddings, but model\.',
+    r'model\.merged_attention=True shares matrices between source and target, but mod',
+    r'model\.(decoder\.)?positions=(shaw|transformer_xl) adds scores by distance, whic',
     r'model\.[\w.]*num_kv_heads=2 does not divide model\.[\w.]*num_heads=1',
-    r'differential(_v2)? attention pairs its (query )?heads, so their number must be '
-    r'even, not 1\. '
-    r'Change model\.num_heads, or that of the decoder or of cross-attention\.',
-    r'model\.projections=False: this attention combines query heads, so its output is '
-    r'narrower than d_model\. Set it to True\.',
-    r"model\.decoder\.attention='forgetting' supports only attention to earlier tokens "
-    r'of the same text\. Leave model\.merged_attention=True out\.',
-    r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of '
-    '8, not .*',
+    r'differential(_v2)? attention pairs its (query )?heads, so their number must be',
+    r'model\.projections=False: this attention combines query heads, so its output is',
+    r"model\.decoder\.attention='forgetting' supports only attention to earlier tokens",
+    r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of 8',
 )
-NUMBER = 100
-FIRST = 1  # of them, which the default run takes, in a form that the seed chooses
+NUM_DRAWS = 100
+# The default test has a small model.
+SMALL = {'architecture': 'decoder_only', 'num_layers': 1, 'share_layers': None}
 
 
 @functools.cache
-def choices():
-    return {field: tiny.here(field) for field in variants.fields()} | OTHERS
+def values_to_draw():
+    return {field: tiny.here(field) for field in variants.fields()} | OTHER_FIELDS
 
 
-def combination(number):
+def random_model(number, overrides):
     """Returns the first combination of a random series that can be built."""
     rng = random.Random(f'{SEED}/{number}')
     while True:
-        drawn = {field: rng.choice(values) for field, values in choices().items()}
+        fields = {field: rng.choice(x) for field, x in values_to_draw().items()}
+        fields |= overrides
         try:
-            model = tiny.model(**drawn)
-            return drawn, model, tiny.all_variables(model)
+            model = tiny.model(**fields)
+            return fields, model, tiny.all_variables(model)
         except ValueError as error:
-            documented = any(re.fullmatch(text, str(error)) for text in REFUSALS)
-            assert documented, f'{named(number, drawn)}: {error}'
+            is_documented = any(re.match(text, str(error)) for text in REJECTIONS)
+            assert is_documented, f'{described(number, fields)}: {error}'
 
 
-def named(number, drawn):
-    """Returns the line that reproduces a failing case."""
-    base = ModelConfig()
-    changed = {field: x for field, x in drawn.items() if x != base.get(field)}
+def described(number, fields):
+    """Returns a line that reproduces a failing case."""
+    changed = {k: x for k, x in fields.items() if str(x) != str(BASE.get(k))}
     return f'TEST_SEED={SEED}, number {number}: {changed}'
 
 
-def scanned(drawn, model, variables):
-    return forms.examine_scanned(tiny.model(**drawn, scan_layers=True), variables)
+def scanned(fields, model, variables):
+    return forms.examine_scanned(tiny.model(**fields, scan_layers=True), variables)
 
 
-def rematerialised(drawn, model, variables):
-    choice = random.Random(named(0, drawn)).choice([remat.BLOCKS, *remat.POLICIES])
-    if drawn['architecture'] == 'recurrent':
-        choice = remat.NONE
-    return models.examine(model.with_remat(choice), variables)
+def rematerialized(fields, model, variables):
+    rng = random.Random(described(0, fields))
+    policy = rng.choice([remat.BLOCKS, *remat.POLICIES])
+    if fields['architecture'] == 'recurrent':
+        policy = remat.NONE
+    return models.examine(model.with_remat(policy), variables)
 
 
-def on_references(drawn, model, variables):
+def on_reference_operations(fields, model, variables):
     with use_reference():
         return models.examine(model, variables)
 
 
-FORMS = (scanned, rematerialised, on_references)
+FORMS = (scanned, rematerialized, on_reference_operations)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
-    'number',
-    [pytest.param(i, marks=[SLOW] if i >= FIRST else []) for i in range(NUMBER)],
+    ('number', 'overrides'),
+    [(0, SMALL), *(slow(i, {}, id=str(i)) for i in range(NUM_DRAWS))],
 )
-def test_contracts_hold_for_any_combination_and_any_form_of_it(number):
-    drawn, model, variables = combination(number)
-    dtype, form = drawn['dtype'], FORMS[(SEED + number) % len(FORMS)]
+def test_contracts_hold_for_random_combinations_in_any_form(number, overrides):
+    fields, model, variables = random_model(number, overrides)
+    dtype, form = fields['dtype'], FORMS[(SEED + number) % len(FORMS)]
     found = models.examine(model, variables)
-    again = form(drawn, model, variables)
     findings = models.findings(found, dtype, all_counts=False)
-    findings.append(models.same(form.__name__, again, found, dtype))
-    require(findings, named(number, drawn))
-
-
-# What has maps of its own, in float32.
-FLOAT32_MAPS = {
-    'architecture': ('recurrent',),
-    'attention': ('additive', 'bilinear', 'linear', 'talking_heads'),
-    'feed_forward': ('mixture',),
-    'positions': ('shaw', 'transformer_xl'),
-}
-
-
-def in_dtype(dtype, overrides):
-    fields = dict(num_layers=1) | overrides
-    variables = tiny.all_variables(tiny.model(**fields))
-    return tiny.model(**fields, dtype=dtype), variables
-
-
-# Norms and residual connections multiply no matrices.
-WITH_PRODUCTS = [
-    x for x in every_case() if not {'norm', 'residual'} & x.values[0].keys()
-]
-
-
-def in_both(case):
-    """Returns the case in bfloat16 and float16; float16 is slow except for the base."""
-    slow = [*case.marks, SLOW] if case.values[0] else case.marks
-    for dtype, marks in (('bfloat16', case.marks), ('float16', slow)):
-        yield pytest.param(*case.values, dtype, id=f'{case.id}-{dtype}', marks=marks)
-
-
-@pytest.mark.parametrize(
-    ('overrides', 'dtype'), [x for case in WITH_PRODUCTS for x in in_both(case)]
-)
-def test_products_of_16_bits_are_summed_in_float32(overrides, dtype):
-    products = forms.products(*in_dtype(dtype, overrides))
-    require([forms.float32_sums(products)], str(overrides))
-    operands = {dtype for product in products for dtype in product.operands}
-    assert dtype in operands
-    has_float32_maps = any(
-        value in FLOAT32_MAPS.get(field, ()) for field, value in overrides.items()
-    )
-    assert ('float32' in operands) == has_float32_maps
-
-
-@pytest.mark.parametrize(
-    ('overrides', 'dtype', 'fraction'),
-    [
-        ({}, 'bfloat16', 8),
-        ({}, 'float16', 11),
-        ({'attention': 'linear'}, 'bfloat16', 8),
-        ({'feed_forward': 'mixture'}, 'bfloat16', 8),
-        pytest.param({'attention': 'linear'}, 'float16', 11, marks=pytest.mark.slow),
-        pytest.param(
-            {'feed_forward': 'mixture'}, 'float16', 11, marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_16_bits_round_operands_and_leave_logits_float32(overrides, dtype, fraction):
-    model, variables = in_dtype(dtype, overrides)
-    model_in_float32 = tiny.model(num_layers=1, **overrides)
-    found = models.examine(model, variables, quick=True).logits
-    exact = models.examine(model_in_float32, variables, quick=True).logits
-    assert (found != np.float32(found.astype(dtype))).any()
-    row = 0, rows.PLAIN
-    error = np.abs(found - exact)[row].max() / np.std(exact[row])
-    # Some ten roundings between tokens and logits.
-    assert 0 < error < 10 * 2**-fraction * 4
-
-
-@every_variant
-def test_layers_have_weights_of_their_own(overrides):
-    # The first layers of a recurrent network read vectors of another width.
-    last = 2 if overrides.get('architecture') == 'recurrent' else 1
-    depths = dict(num_layers=last + 1)
-    if 'decoder.num_layers' in overrides:
-        depths['decoder.num_layers'] = last + 1
-    model = tiny.model(**overrides | depths)
-    init = functools.partial(init_variables, model, jax.random.key(0))
-    tree = flatten_dict(jax.eval_shape(init)['params'], sep='/')
-
-    def of_layer(i):
-        """Returns the shapes of a layer, with `*` for its number."""
-        number = re.compile(f'(?<=layer_|coder_|.cell_){i}(?=/)')
-        found = {name: x.shape for name, x in tree.items() if number.search(name)}
-        return {number.sub('*', name): shape for name, shape in found.items()}
-
-    assert of_layer(last)
-    assert of_layer(last) == of_layer(last - 1)
-    # All else stands at the top, or belongs to a stack by its name.
-    of_stacks = [x for x in tree if re.match('(en|de)coder/(?!.*_[012]/)', x)]
-    rest = {name.split('/')[1] for name in of_stacks}
-    ends = {'embedding_norm', 'initial', 'final'}
-    assert rest <= ends | {'positions', 'cross_attention'}
+    other = form(fields, model, variables)
+    findings.append(models.same(form.__name__, other, found, dtype))
+    require(findings, described(number, fields))

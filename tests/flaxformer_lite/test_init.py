@@ -3,27 +3,24 @@
 import jax
 import numpy as np
 import pytest
+import tiny
 
 from flaxformer_lite.config import variants
 from flaxformer_lite.sizes import Sizes
 
 FAN_IN, FAN_OUT = 300, 500
 SIZES = dict(
-    role='encoder',
-    encoder_layers=2,
-    decoder_layers=3,
-    d_model=64,
-    d_k_derived=True,
+    role='encoder', encoder_layers=2, decoder_layers=3, d_model=64, d_k_derived=True
 )
 BETA = 0.87 * 48 ** (-1 / 16)
 
 
-def made(text, **sizes):
+def build(text, **sizes):
     return variants.make('init', text, sizes=Sizes(**SIZES | sizes))
 
 
 def matrix(text, name='up', **sizes):
-    init = made(text, **sizes)
+    init = build(text, **sizes)
     return np.asarray(init.matrix(jax.random.key(0), FAN_IN, FAN_OUT, name), np.float64)
 
 
@@ -42,22 +39,22 @@ def matrix(text, name='up', **sizes):
         ),
     ],
 )
-def test_the_spread_is_the_papers(text, name, std):
+def test_standard_deviation_equals_that_of_the_paper(text, name, std):
     w = matrix(text, name)
     assert w.shape == (FAN_IN, FAN_OUT)
-    # The mean and the deviation of 150,000 numbers are known to a hundredth of it.
+    # 150,000 numbers determine mean and deviation to a hundredth of the deviation.
     assert abs(w.mean()) < 0.01 * std
     np.testing.assert_allclose(w.std(), std, rtol=0.01)
 
 
 @pytest.mark.parametrize('name', variants.names('init'))
-def test_embeddings_have_length_one(name):
-    table = np.asarray(made(name).embedding(jax.random.key(0), 1000, 64), np.float64)
+def test_embeddings_have_unit_length_on_average(name):
+    table = np.asarray(build(name).embedding(jax.random.key(0), 1000, 64), np.float64)
     np.testing.assert_allclose(np.square(table).sum(1).mean(), 1.0, rtol=0.02)
 
 
-def test_mu_p_is_xavier_at_its_base():
-    init = made('mu_p(base=64)')
+def test_mu_p_equals_xavier_at_its_base_width():
+    init = build('mu_p(base=64)')
     np.testing.assert_array_equal(
         matrix('mu_p(base=64)', 'query'), matrix('xavier', 'query')
     )
@@ -88,8 +85,27 @@ ROOT = 2**-0.5
         ('decoder/cross_attention/query', 1 / 2, 1 / 2),
     ],
 )
-def test_mu_ps_rates_at_twice_the_base(path, derived, given):
+def test_mu_p_rates_at_twice_the_base_width(path, derived, given):
     for d_k_derived, multiplier in ((True, derived), (False, given)):
-        init = made('mu_p(base=32)', d_model=64, d_k_derived=d_k_derived)
+        init = build('mu_p(base=32)', d_model=64, d_k_derived=d_k_derived)
         assert init.lr_multiplier(tuple(path.split('/'))) == pytest.approx(multiplier)
         assert init.logit_scale == pytest.approx(ROOT)
+
+
+def test_mu_p_multiplies_rates_by_the_width_that_a_matrix_reads():
+    model = tiny.model(init='mu_p(base=3)', decoder__d_model=6, tie='none', d_k=4)
+    cross = 'decoder/layer_0/cross_attention'
+    rates = {
+        'encoder/layer_0/feed_forward/up/kernel': 1 / 4,
+        'decoder/layer_0/feed_forward/up/kernel': 1 / 2,
+        f'{cross}/query/kernel': 1 / 2,
+        f'{cross}/key/kernel': 1 / 4,
+        f'{cross}/value/kernel': 1 / 4,
+        f'{cross}/out_proj/kernel': 1 / 2,
+        'embedding': 2**-0.5,
+        'output': 2**-0.5,
+        'source_embedding': 4**-0.5,
+    }
+    found = {path: model.lr_multiplier(tuple(path.split('/'))) for path in rates}
+    assert found == pytest.approx(rates)
+    assert model.dense.kernel_init.logit_scale == pytest.approx(2**-0.5)

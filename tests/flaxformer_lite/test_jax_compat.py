@@ -8,20 +8,20 @@ import pytest
 from flaxformer_lite import jax_compat
 
 
-def test_a_compile_option_that_xla_lacks_is_left_out():
+def test_unknown_compile_options_are_omitted():
     lowered = jax.jit(lambda x: x + 1).lower(1.0)
     known = {'xla_backend_optimization_level': 0}
     unknown = {'xla_cpu_no_such_option': 1, 'xla_gpu_no_such_option': True}
     assert jax_compat.compile_with(lowered, known | unknown)(1.0) == 2.0
 
 
-def test_a_wrong_value_of_a_compile_option_is_an_error():
+def test_invalid_value_of_a_compile_option_is_an_error():
     lowered = jax.jit(lambda x: x + 1).lower(1.0)
     with pytest.raises(jax.errors.JaxRuntimeError, match='xla_backend_optimization'):
         jax_compat.compile_with(lowered, {'xla_backend_optimization_level': 'high'})
 
 
-def test_float64_is_on_within_its_block():
+def test_float64_is_enabled_within_its_context():
     with jax_compat.enable_x64(True):
         assert jnp.asarray(np.float64(1)).dtype == jnp.float64
     assert jnp.asarray(np.float64(1)).dtype == jnp.float32

@@ -25,7 +25,7 @@ def batch(segments, positions=None):
     return TokenBatch(jnp.ones_like(segments_BT), segments_BT, positions_BT)
 
 
-def test_a_token_sees_its_own_sentence_and_no_padding():
+def test_tokens_attend_to_their_own_sentence_without_padding():
     rows = batch([[1, 1, 2, 2, 0]])
     mask_BHTS = rows.segment_mask(rows)
     assert mask_BHTS.shape == (1, 1, 5, 5) and mask_BHTS.dtype == bool
@@ -34,7 +34,7 @@ def test_a_token_sees_its_own_sentence_and_no_padding():
     )
 
 
-def test_a_target_sees_the_source_of_its_own_sentence():
+def test_targets_attend_to_the_source_of_their_sentence():
     target = batch([[1, 2, 2], [1, 1, 0]])
     source = batch([[1, 1, 2, 0], [1, 0, 0, 0]])
     mask_BHTS = target.segment_mask(source)
@@ -42,31 +42,31 @@ def test_a_target_sees_the_source_of_its_own_sentence():
     np.testing.assert_array_equal(mask_BHTS[1, 0], matrix('x... x... ....'))
 
 
-def test_what_is_before_is_the_past_and_the_present():
+def test_causal_mask_includes_past_and_present():
     mask_BHTS = batch([[1, 1, 1, 1]]).causal_mask()
     assert mask_BHTS.shape == (1, 1, 4, 4) and mask_BHTS.dtype == bool
     np.testing.assert_array_equal(mask_BHTS[0, 0], matrix('x... xx.. xxx. xxxx'))
 
 
-def test_what_is_before_goes_by_position_not_by_slot():
+def test_causal_mask_depends_on_positions_rather_than_columns():
     mask_BHTS = batch([[1] * 4, [1] * 4], [[1, 3, 0, 2], [5, 6, 4, 9]]).causal_mask()
     np.testing.assert_array_equal(mask_BHTS[0, 0], matrix('x.x. xxxx ..x. x.xx'))
     np.testing.assert_array_equal(mask_BHTS[1, 0], matrix('x.x. xxx. ..x. xxxx'))
 
 
-def test_positions_go_on_where_those_of_a_source_end():
+def test_following_positions_continue_those_of_the_source():
     source = batch([[1, 1, 1, 2, 0], [1, 1, 0, 0, 0]])
     target = batch([[1, 1, 2, 2], [1, 0, 0, 0]], [[0, 1, 0, 1], [0, 0, 0, 0]])
     found = target.following(source).positions_BT
     np.testing.assert_array_equal(found, [[3, 4, 1, 2], [2, 0, 0, 0]])
 
 
-def test_one_mask_over_keys_of_a_source_and_keys_of_ones_own():
+def test_merged_mask_covers_keys_of_source_and_target():
     source, target = batch([[1, 1, 0]]), batch([[1, 1]])
     context = AttentionContext(
         positions_BT=target.positions_BT,
         mask_BHTS=target.causal_mask(),
-        # As decoding has it, of all queries at once.
+        # In decoding, one mask serves all queries.
         cross_mask_BHTS=source.valid_BT[:, None, None],
         bias_BHTS=jnp.full((1, 2, 2, 2), 7.0),
     )
@@ -76,7 +76,7 @@ def test_one_mask_over_keys_of_a_source_and_keys_of_ones_own():
     np.testing.assert_array_equal(merged.bias_BHTS, expected)
 
 
-def test_rows_of_tokens_are_one_sentence_each_with_positions_counted_along_it():
+def test_each_row_of_tokens_is_a_sentence_with_positions_from_zero():
     rows = TokenBatch.from_tokens(jnp.array([[7, 7, 0], [7, 0, 0], [7, 8, 9]]))
     assert rows.positions_BT.dtype == rows.segments_BT.dtype == jnp.int32
     np.testing.assert_array_equal(rows.positions_BT, [[0, 1, 0], [0, 0, 0], [0, 1, 2]])
@@ -84,7 +84,7 @@ def test_rows_of_tokens_are_one_sentence_each_with_positions_counted_along_it():
     assert TokenBatch.from_tokens(rows) is rows
 
 
-def test_inputs_begin_with_a_start_token_whatever_its_number():
+def test_first_input_is_a_token_even_with_the_id_of_padding():
     tokens = jnp.array([[0, 7, 8, 0], [2, 7, 0, 0], [0, 0, 0, 0]])
     rows = TokenBatch.from_inputs(tokens)
     np.testing.assert_array_equal(
@@ -97,7 +97,7 @@ def test_inputs_begin_with_a_start_token_whatever_its_number():
     assert TokenBatch.from_inputs(rows) is rows
 
 
-def test_padding_is_known_inside_the_scope_that_says_it_and_nowhere_else():
+def test_padding_is_known_only_within_its_context():
     valid_BT = jnp.array([[True, False]])
     other_BT = jnp.array([[False, True]])
     with padding_known(valid_BT):

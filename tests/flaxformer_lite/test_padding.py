@@ -1,6 +1,6 @@
 """Tests that batch norm and mixtures of experts ignore padding.
 
-Stacks pass the mask through `masks.padding_known`; test_masks covers that scope.
+Stacks pass the mask through `masks.padding_known`; test_masks covers that context.
 """
 
 import functools
@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import tiny
 from flax import linen as nn
+from tiny import slow
 
 from flaxformer_lite.generation import generate
 from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.masks import padding_known, padding_mask
-from flaxformer_lite.training.batch import make_batch
 from flaxformer_lite.training.loss import loss_and_grads
 
+# Components that compute across tokens.
 ACROSS_TOKENS = dict(norm='batch(momentum=0.0)', feed_forward='mixture', dropout=0.0)
+DECODER = dict(num_layers=2, architecture='decoder_only')
 # Other pairs, in which other tokens of the same array are padding.
 OTHER_PAIRS = [
     ([7, 1], [3, 1]),
@@ -28,29 +30,24 @@ OTHER_PAIRS = [
 
 
 @functools.cache
-def made():
-    # The second layer runs what was traced for the first.
-    model = tiny.model(num_layers=2, **ACROSS_TOKENS)
+def opened():
+    # The second layer runs the trace of the first.
+    model = tiny.model(**ACROSS_TOKENS | DECODER)
     return model, tiny.all_variables(model)
 
 
-def rows_of(pairs):
-    return tiny.batch([[pair] for pair in pairs])
-
-
-def widened(rows, shape=(5, 9)):
+def padded(rows, shape=(5, 9)):
     """Returns the same pairs in larger arrays, filled with padding."""
 
     def pad(x):
-        return jnp.pad(
-            x, [(0, new - old) for old, new in zip(x.shape, shape, strict=True)]
-        )
+        sizes = zip(x.shape, shape, strict=True)
+        return jnp.pad(x, [(0, new - old) for old, new in sizes])
 
     return jax.tree.map(pad, rows)
 
 
 def learn(rows):
-    return loss_and_grads(*made(), rows, dropout_key=jax.random.key(1))
+    return loss_and_grads(*opened(), rows, dropout_key=jax.random.key(1))
 
 
 def compiled():
@@ -60,23 +57,15 @@ def compiled():
 
 def assert_same(found, expected):
     (found_output, found_stats), (output, stats) = found, expected
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
-    jax.tree.map(close, found_stats, stats)
-    jax.tree.map(close, found_output.aux_metrics, output.aux_metrics)
+    tiny.assert_close(found_stats, stats, rtol=1e-5, atol=1e-6)
+    tiny.assert_close(found_output.aux_metrics, output.aux_metrics, 1e-6, 1e-5)
     np.testing.assert_allclose(found_output.sums.loss, output.sums.loss, rtol=1e-5)
     scale = max(np.abs(g).max() for g in jax.tree.leaves(output.gradients))
-    close = functools.partial(np.testing.assert_allclose, atol=1e-4 * scale)
-    jax.tree.map(close, found_output.gradients, output.gradients)
-
-
-@functools.cache
-def expected(number):
-    pairs = (tiny.PAIRS, OTHER_PAIRS)[number]
-    return compiled()(rows_of(pairs))
+    tiny.assert_close(found_output.gradients, output.gradients, atol=1e-4 * scale)
 
 
 @pytest.mark.slow
-def test_what_was_traced_once_asks_each_batch_for_its_own_padding():
+def test_shared_trace_uses_the_padding_of_each_batch():
     traces = []
 
     @jax.jit
@@ -84,36 +73,38 @@ def test_what_was_traced_once_asks_each_batch_for_its_own_padding():
         traces.append(rows)
         return learn(rows)
 
-    rows = widened(rows_of(tiny.PAIRS))
-    wrong_BT = rows['source'] == 0
+    rows, others = tiny.pairs_batch(), tiny.batch([[pair] for pair in OTHER_PAIRS])
+    expected, of_others = compiled()(rows), compiled()(others)
+    wrong_BT = padded(rows)['source'] == 0
     with padding_known(wrong_BT):
-        assert_same(counted(rows), expected(0))
+        assert_same(counted(padded(rows)), expected)
         np.testing.assert_array_equal(padding_mask(wrong_BT.shape), wrong_BT)
-    assert_same(counted(widened(rows_of(OTHER_PAIRS))), expected(1))
-    # And where it is traced again, for arrays of another shape.
-    assert_same(counted(widened(rows_of(tiny.PAIRS), (4, 8))), expected(0))
+    assert_same(counted(padded(others)), of_others)
+    # Arrays of another shape are traced again.
+    assert_same(counted(padded(rows, (4, 8))), expected)
     assert len(traces) == 2
 
 
 RIGHT = [[5, 6, 7, 1, 0, 0], [8, 1, 0, 0, 0, 0]]
-ELSEWHERE = {
-    'left': [[0, 0, 5, 6, 7, 1], [0, 0, 0, 0, 8, 1]],
-    'gaps': [[5, 0, 6, 7, 0, 1], [0, 8, 0, 0, 1, 0]],
-}
+LEFT = [[0, 0, 5, 6, 7, 1], [0, 0, 0, 0, 8, 1]]
+BETWEEN = [[5, 0, 6, 7, 0, 1], [0, 8, 0, 0, 1, 0]]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     'settings',
     [
-        dict(),
         dict(continuous_positions=True, positions='learned(max_length=12)'),
-        dict(merged_attention=True, positions='t5'),
-        dict(architecture='prefix_lm', positions='shaw'),
-        pytest.param(
-            dict(architecture='decoder_only', positions='rotary'),
-            marks=pytest.mark.slow,
+        *(
+            slow(settings)
+            for settings in (
+                dict(),
+                dict(architecture='prefix_lm', positions='shaw'),
+                dict(merged_attention=True, positions='t5'),
+                dict(architecture='decoder_only', positions='rotary'),
+                dict(architecture='recurrent'),
+            )
         ),
-        pytest.param(dict(architecture='recurrent'), marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -122,22 +113,14 @@ def test_padding_of_a_source_may_be_anywhere(settings):
     variables = tiny.all_variables(model)
     inputs = jnp.array([[2, 9, 8], [2, 4, 0]])
 
-    def computed(source):
+    def results(source):
         source = jnp.array(source, jnp.int32)
         logits = tiny.apply(model, variables, source, inputs)
         return logits, generate(model, variables, source, 'greedy', max_length=5)
 
-    expected = computed(RIGHT)
-    for source in ELSEWHERE.values():
-        close = functools.partial(np.testing.assert_allclose, atol=1e-4)
-        jax.tree.map(close, computed(source), expected)
-
-
-@pytest.mark.parametrize('target', [[[0, 5, 1]], [[5, 0, 1]]], ids=str)
-def test_padding_before_a_token_of_a_target_is_refused(target):
-    target = np.array([[5, 1, 0], *target])
-    with pytest.raises(ValueError, match='target, row 1: padding comes before a token'):
-        make_batch(np.array([[4, 1], [0, 1]]), target)
+    expected = results(RIGHT)
+    for source in (LEFT, BETWEEN):
+        tiny.assert_close(results(source), expected, atol=1e-4)
 
 
 class FeedForwardAlone(Block):
@@ -149,30 +132,29 @@ class FeedForwardAlone(Block):
         return x_BTD, self.keep(h_BTD, context.positions_BT)
 
 
-@pytest.mark.parametrize(
-    'scan_layers', [False, pytest.param(True, marks=pytest.mark.slow)]
-)
-def test_a_block_of_ones_own_counts_no_padding(scan_layers):
+@pytest.mark.ci
+@pytest.mark.parametrize('scan_layers', [False, slow(True)])
+def test_users_block_ignores_padding(scan_layers):
     block = 'test_padding.FeedForwardAlone'
-    settings = dict(num_layers=2, block=block, scan_layers=scan_layers)
-    model = tiny.model(**ACROSS_TOKENS | settings)
+    settings = dict(block=block, scan_layers=scan_layers)
+    model = tiny.model(**ACROSS_TOKENS | settings | DECODER)
     variables = tiny.all_variables(model)
 
     @jax.jit
     def learned(rows):
         return loss_and_grads(model, variables, rows, dropout_key=jax.random.key(1))
 
-    rows = rows_of(tiny.PAIRS)
-    assert_same(learned(widened(rows)), learned(rows))
+    rows = tiny.pairs_batch()
+    assert_same(learned(padded(rows)), learned(rows))
 
 
-def test_a_model_leaves_nothing_of_its_padding_behind():
-    rows = widened(rows_of(tiny.PAIRS))
-    compiled()(rows)
+def test_padding_is_forgotten_after_a_call_and_after_an_error():
+    rows = padded(tiny.pairs_batch())
+    jax.eval_shape(learn, rows)
     shape = rows['source'].shape
     np.testing.assert_array_equal(padding_mask(shape), np.ones(shape, bool))
-    # Nor where it fails half way: the rows of the two sides are not as many.
+    # Source and target have different numbers of rows.
     uneven = rows | {name: x[:2] for name, x in rows.items() if 'source' in name}
     with pytest.raises((TypeError, ValueError)):
-        compiled()(uneven)
+        jax.eval_shape(learn, uneven)
     np.testing.assert_array_equal(padding_mask(shape), np.ones(shape, bool))

@@ -13,13 +13,10 @@ from flaxformer_lite.training.train_step import init_variables
 CHOICES = [remat.NONE, remat.BLOCKS, *remat.POLICIES]
 
 
-def batch():
-    pair = [4, 5, 1], [4, 5, 6, 7, 8, 1]
-    return tiny.batch([*([p] for p in tiny.PAIRS), tiny.PAIRS, [], [pair]])
-
-
-def kept_bytes(choice, **overrides):
-    model = tiny.model(**overrides).with_remat(choice)
+def stored_bytes(choice, num_layers=1):
+    """Returns the bytes of activations that a gradient stores."""
+    sizes = dict(num_layers=num_layers, architecture='decoder_only')
+    model = tiny.model(**sizes).with_remat(choice)
     variables = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     batch = dict.fromkeys(BATCH_ARRAYS, jax.ShapeDtypeStruct((8, 8), jnp.int32))
     key = jax.eval_shape(jax.random.key, 0)
@@ -27,26 +24,22 @@ def kept_bytes(choice, **overrides):
     def loss(variables, batch, key):
         return loss_sums(model, variables, batch, dropout_key=key).loss
 
-    kept = saved_residuals(loss, variables, batch, key)
-    # A policy keeps no scalars, such as the constants of norms; without one they stay.
-    arrays = [x for x, of in kept if x.shape and 'argument' not in of]
+    residuals = saved_residuals(loss, variables, batch, key)
+    # Policies drop scalars, such as the constants of norms; without one they stay.
+    arrays = [x for x, source in residuals if x.shape and 'argument' not in source]
     return sum(x.size * x.dtype.itemsize for x in arrays)
 
 
-def test_what_is_kept_grows_with_the_policy():
-    sizes = {'num_layers': 1, 'architecture': 'decoder_only'}
-    kept = {choice: kept_bytes(choice, **sizes) for choice in CHOICES}
+def test_stored_activations_grow_with_the_policy():
+    stored = {choice: stored_bytes(choice) for choice in CHOICES}
     _, no_products_of_pairs, products, everything = remat.POLICIES
-    assert kept['blocks'] == kept['nothing_saveable'] < kept[no_products_of_pairs]
-    assert kept[no_products_of_pairs] < kept[products] < kept['none']
-    assert kept[everything] == kept['none']
+    assert stored['blocks'] == stored['nothing_saveable'] < stored[no_products_of_pairs]
+    assert stored[no_products_of_pairs] < stored[products] < stored['none']
+    assert stored[everything] == stored['none']
 
 
-def test_each_layer_keeps_its_input_alone():
-    def kept(num_layers):
-        sizes = {'num_layers': num_layers, 'architecture': 'decoder_only'}
-        return kept_bytes('blocks', **sizes)
-
-    # Of a row and a position of a source and of a target, float32.
+def test_each_rematerialized_layer_stores_only_its_input():
+    one, two, three = (stored_bytes('blocks', n) for n in (1, 2, 3))
+    # Of 8 rows with 8 positions of a source and of a target, float32.
     stream = 2 * 64 * tiny.SIZES['d_model'] * 4
-    assert kept(3) - kept(2) == kept(2) - kept(1) == stream
+    assert three - two == two - one == stream

@@ -8,20 +8,17 @@ import numpy as np
 import pytest
 import tiny
 from flax import linen as nn
-from tiny import apply, float64, variables
+from tiny import apply, float64, normal, normal32, variables
 
 from flaxformer_lite.config import variants
 from flaxformer_lite.layer_scope import LayerScope, running_layer
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.norms.identity import IdentityNorm
-from flaxformer_lite.residual.post_norm import PostNorm
-from flaxformer_lite.residual.pre_norm import PreNorm
 from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.training.batch import source_and_inputs
 from flaxformer_lite.training.train_step import init_variables
 
-X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 8)), jnp.float32)
-Y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 8)), jnp.float32)
+X, Y = normal32(2, 3, 8), normal32(2, 3, 8, seed=1)
 
 
 class Tenfold(nn.Module):
@@ -31,82 +28,55 @@ class Tenfold(nn.Module):
         return 10 * x
 
 
-def call(residual, method, *args, **kwargs):
-    return apply(residual, {}, *args, method=method, **kwargs)
-
-
-def test_post_norm_is_the_papers_norm_of_the_sum():
-    residual = PostNorm(Tenfold(), Dropout(0.0))
-    np.testing.assert_array_equal(call(residual, 'before', X), X)
-    np.testing.assert_array_equal(call(residual, 'after', X, Y), 10 * (X + Y))
-    np.testing.assert_array_equal(call(residual, 'final_norm', X), X)
-
-
-def test_pre_norm_is_the_norm_of_the_branch_and_of_the_end():
-    residual = PreNorm(Tenfold(), Dropout(0.0))
-    np.testing.assert_array_equal(call(residual, 'before', X), 10 * X)
-    np.testing.assert_array_equal(call(residual, 'after', X, Y), X + Y)
-    np.testing.assert_array_equal(call(residual, 'final_norm', X), 10 * X)
-
-
-def made(name, **sizes):
+def build(spec, norm=None, dropout=0.0, **sizes):
     defaults = dict(role='encoder', encoder_layers=2, decoder_layers=3)
-    parts = dict(norm=Tenfold(), dropout=Dropout(0.0), sizes=Sizes(**defaults | sizes))
-    residual = variants.make('residual', name, **parts)
-    return residual, variables(residual, X, Y, method='after')
+    parts = dict(norm=norm or Tenfold(), dropout=Dropout(dropout))
+    return variants.make('residual', spec, sizes=Sizes(**defaults | sizes), **parts)
 
 
-@pytest.mark.parametrize(
-    ('name', 'before', 'after', 'final_norm'),
-    [
-        (
-            'post_norm(final=True)',
-            lambda p: X,
-            lambda p: 10 * (X + Y),
-            lambda p: 10 * X,
-        ),
-        ('sandwich', lambda p: 10 * X, lambda p: X + 10 * Y, lambda p: 10 * X),
-        ('rezero', lambda p: X, lambda p: X + p['alpha'] * Y, lambda p: X),
-        (
-            'layer_scale',
-            lambda p: 10 * X,
-            lambda p: X + p['gamma'] * Y,
-            lambda p: 10 * X,
-        ),
-        (
-            'ngpt(step=0.5)',
-            lambda p: X,
-            lambda p: 10 * (X + 0.5 * 8**0.5 * abs(p['alpha']) * (10 * Y - X)),
-            lambda p: X,
-        ),
-        (
-            'deepnorm',
-            lambda p: X,
-            lambda p: 10 * (0.81 * 48 ** (1 / 16) * X + Y),
-            lambda p: X,
-        ),
-    ],
-)
-def test_is_its_formula(name, before, after, final_norm):
-    residual, p = made(name)
+def unchanged(p):
+    return X
+
+
+def normed(p):
+    return 10 * X
+
+
+# Input of the sublayer, result, and norm after the last layer, by the parameters.
+FORMULAS = {
+    'none': (unchanged, lambda p: Y, unchanged),
+    'post_norm': (unchanged, lambda p: 10 * (X + Y), unchanged),
+    'post_norm(final=True)': (unchanged, lambda p: 10 * (X + Y), normed),
+    'pre_norm': (normed, lambda p: X + Y, normed),
+    'sandwich': (normed, lambda p: X + 10 * Y, normed),
+    'rezero': (unchanged, lambda p: X + p['alpha'] * Y, unchanged),
+    'layer_scale': (normed, lambda p: X + p['gamma'] * Y, normed),
+    'ngpt(step=0.5)': (
+        unchanged,
+        lambda p: 10 * (X + 0.5 * 8**0.5 * abs(p['alpha']) * (10 * Y - X)),
+        unchanged,
+    ),
+    'deepnorm': (unchanged, lambda p: 10 * (0.81 * 48 ** (1 / 16) * X + Y), unchanged),
+}
+
+
+@pytest.mark.parametrize('spec', FORMULAS)
+def test_residual_connection_equals_its_formula(spec):
+    residual = build(spec)
+    p = variables(residual, X, Y, method='after')
     weights = p.get('params', {})
-    for method, expected, arguments in (
-        ('before', before, (X,)),
-        ('after', after, (X, Y)),
-        ('final_norm', final_norm, (X,)),
-    ):
+    methods = ('before', (X,)), ('after', (X, Y)), ('final_norm', (X,))
+    for (method, arguments), formula in zip(methods, FORMULAS[spec], strict=True):
         found = apply(residual, p, *arguments, method=method)
         with jax.numpy_rank_promotion('allow'):
-            np.testing.assert_allclose(found, expected(weights), rtol=1e-6)
+            np.testing.assert_allclose(found, formula(weights), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ('name', 'weight', 'value'), [('rezero', 'alpha', 0), ('layer_scale', 'gamma', 0.1)]
-)
-def test_gates_begin_closed_or_nearly(name, weight, value):
-    residual, _ = made(name)
-    p = residual.init(jax.random.key(0), X, Y, method='after')['params']
-    np.testing.assert_allclose(p[weight], np.full(p[weight].shape, value), rtol=1e-6)
+def test_gates_start_at_or_near_zero():
+    for spec, name, value in (('rezero', 'alpha', 0), ('layer_scale', 'gamma', 0.1)):
+        p = build(spec).init(jax.random.key(0), X, Y, method='after')['params']
+        expected = np.full(p[name].shape, value)
+        np.testing.assert_allclose(p[name], expected, rtol=1e-6)
 
 
 def sublayer(residual, x, y):
@@ -114,54 +84,42 @@ def sublayer(residual, x, y):
     return residual.before(x), residual.after(x, y)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize('name', variants.names('residual'))
-def test_dropout_falls_on_the_branch_and_spares_the_stream(name):
-    residual = variants.make(
-        'residual',
-        name,
-        norm=IdentityNorm(),
-        dropout=Dropout(0.5),
-        sizes=Sizes(role='encoder', encoder_layers=2, decoder_layers=2),
-    )
+def test_dropout_applies_to_the_branch_and_not_to_the_stream(name):
+    residual = build(name, IdentityNorm(), dropout=0.5)
     x = apply(residual, {}, X, method='initial_stream')
     p = variables(residual, x, Y, method=sublayer)
-    rngs = {'dropout': jax.random.key(0)}
-    np.testing.assert_array_equal(
-        apply(residual, p, x, method='before', rngs=rngs),
-        apply(residual, p, x, method='before'),
-    )
 
-    def after(y):
-        return apply(residual, p, x, y, method='after', rngs=rngs)
+    def run(y, **rngs):
+        return apply(residual, p, x, y, method=sublayer, **rngs)
 
+    rngs = {'rngs': {'dropout': jax.random.key(0)}}
+    bare = run(jnp.zeros_like(Y))
     # Without a branch nothing is dropped; with one, some elements are as without it.
-    bare = apply(residual, p, x, jnp.zeros_like(Y), method='after')
-    np.testing.assert_array_equal(after(jnp.zeros_like(Y)), bare)
-    dropped = np.isclose(after(Y), bare, atol=1e-6).mean()
-    assert 0.2 < dropped < 0.8
+    tiny.assert_equal(run(jnp.zeros_like(Y), **rngs), bare)
+    _, found = run(Y, **rngs)
+    assert 0.2 < np.isclose(found, bare[1], atol=1e-6).mean() < 0.8
 
 
-def hyper(name, layer, h_NBTD):
+H = normal(3, *X.shape, seed=2)
+
+
+def run_streams(name, layer):
     """Returns a sublayer's input, the new streams NBTD, and the parameters, float64."""
-    residual = variants.make(
-        'residual', name, norm=Tenfold(), dropout=Dropout(0.0), sizes=Sizes()
-    )
-    x_BTE = jnp.concatenate(list(jnp.float32(h_NBTD)), -1)
+    residual = build(name)
+    x_BTE = jnp.concatenate(list(jnp.float32(H)), -1)
     p = variables(residual, x_BTE, Y, method=sublayer)
     with running_layer(LayerScope(index=layer)):
         read_BTD, new_BTE = residual.apply(p, x_BTE, Y, method=sublayer)
-    new_NBTD = np.stack(np.split(np.float64(new_BTE), len(h_NBTD), axis=-1))
+    new_NBTD = np.stack(np.split(np.float64(new_BTE), len(H), axis=-1))
     return np.float64(read_BTD), new_NBTD, float64(p['params'])
 
 
-H = np.random.default_rng(2).normal(size=(3, *X.shape))
-
-
 @pytest.mark.parametrize('dynamic', [False, True])
-def test_hyper_connections_are_their_matrix_of_each_token(dynamic):
+def test_hyper_connections_equal_the_matrix_of_each_token(dynamic):
     """Zhu et al. 2024: equation 2 for static and 10 to 13 for dynamic weights."""
-    spec = f'hyper(streams=3, dynamic={dynamic})'
-    read, new, weights = hyper(spec, 7, H)
+    read, new, weights = run_streams(f'hyper(streams=3, dynamic={dynamic})', 7)
     for token in np.ndindex(*X.shape[:2]):
         h = H[:, *token]
         a = np.eye(3)[:, 7 % 3, None] + weights['alpha']['static'][:, :1]
@@ -182,7 +140,7 @@ def test_hyper_connections_are_their_matrix_of_each_token(dynamic):
 @pytest.mark.parametrize('dynamic', [False, True])
 def test_mhc_mixes_streams_by_a_doubly_stochastic_matrix(dynamic):
     """Xie et al. 2025, equations 3 and 7 to 9."""
-    read, new, weights = hyper(f'mhc(streams=3, dynamic={dynamic})', 7, H)
+    read, new, weights = run_streams(f'mhc(streams=3, dynamic={dynamic})', 7)
     for token in np.ndindex(*X.shape[:2]):
         h = H[:, *token]
         vector = h.reshape(-1)
@@ -193,8 +151,8 @@ def test_mhc_mixes_streams_by_a_doubly_stochastic_matrix(dynamic):
             change = w['scale'] * (normed @ w['kernel']) if dynamic else 0
             return w['bias'] + change
 
-        pre = 1 / (1 + np.exp(-(mapped('pre') + [-2, 2, -2])))
-        post = 2 / (1 + np.exp(-mapped('post')))
+        pre = tiny.sigmoid(mapped('pre') + [-2, 2, -2])
+        post = 2 * tiny.sigmoid(mapped('post'))
         res = np.exp(mapped('res').reshape(3, 3) - 4 * (1 - np.eye(3)))
         for _ in range(20):
             res /= res.sum(0, keepdims=True)
@@ -205,7 +163,7 @@ def test_mhc_mixes_streams_by_a_doubly_stochastic_matrix(dynamic):
 
 
 @functools.cache
-def first_logits(residual):
+def initial_logits(residual):
     model = tiny.model(
         architecture='decoder_only', residual=residual, norm='rms', num_layers=1
     )
@@ -218,18 +176,21 @@ def first_logits(residual):
     return logits(jax.random.key(0))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize('name', ['hyper', 'mhc'])
-def test_streams_start_as_those_of_pre_norm(name):
-    np.testing.assert_allclose(first_logits(name), first_logits('pre_norm'), atol=1e-4)
+def test_streams_start_like_pre_norm(name):
+    expected = initial_logits('pre_norm')
+    np.testing.assert_allclose(initial_logits(name), expected, atol=1e-4)
 
 
-def test_layers_of_a_stack_have_equally_many_streams():
+def test_layers_of_a_stack_need_equally_many_streams():
     with pytest.raises(ValueError, match=r'model.residual: layers have \[1, 4\] resid'):
         tiny.model(residual='[hyper, pre_norm]')
     tiny.model(residual='[hyper, mhc]', decoder__residual='pre_norm')
 
 
 def unit(x):
+    x = np.float64(x)
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
@@ -239,15 +200,12 @@ def test_ngpt_steps_from_the_stream_to_the_output_on_a_sphere():
     Here streams are √d times those of the paper, d = 8.
     """
     norm = variants.make('norm', 'rms(learned=False, epsilon=1e-12)')
-    residual = variants.make(
-        'residual', 'ngpt', norm=norm, dropout=Dropout(0.0), sizes=Sizes()
-    )
+    residual = build('ngpt', norm)
     p = residual.init(jax.random.key(0), X, Y, method='after')
     h = apply(residual, p, X, method='initial_stream')
-    np.testing.assert_allclose(h / 8**0.5, unit(np.float64(X)), atol=1e-6)
+    np.testing.assert_allclose(h / 8**0.5, unit(X), atol=1e-6)
     found = apply(residual, p, h, Y, method='after')
-    h = unit(np.float64(X))
-    expected = unit(h + 0.05 * (unit(np.float64(Y)) - h))
+    expected = unit(unit(X) + 0.05 * (unit(Y) - unit(X)))
     np.testing.assert_allclose(found / 8**0.5, expected, atol=1e-6)
     assert list(p['params']) == ['alpha']
     np.testing.assert_allclose(p['params']['alpha'], 8**-0.5, rtol=1e-6)

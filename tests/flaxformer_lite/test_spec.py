@@ -66,7 +66,6 @@ def shop(tmp_path_factory):
     [
         ('local', 'local', {}),
         (' local() ', 'local', {}),
-        ('local(window=64)', 'local', {'window': 64}),
         ('spare_parts.Far(window=2)', 'spare_parts.Far', {'window': 2}),
         ('rotary(max_wavelength=-500.0)', 'rotary', {'max_wavelength': -500.0}),
         (
@@ -77,7 +76,7 @@ def shop(tmp_path_factory):
         (r'text(a="C:\\x \u00e9")', 'text', {'a': 'C:\\x é'}),
     ],
 )
-def test_a_spec_is_a_name_with_literal_arguments(text, name, arguments):
+def test_spec_is_a_name_with_literal_arguments(text, name, arguments):
     component = Component.of(text)
     assert (component.name, component.arguments) == (name, arguments)
     assert str(component) == text and component.entries == (component,)
@@ -93,7 +92,7 @@ def test_a_spec_is_a_name_with_literal_arguments(text, name, arguments):
         ('', []),
     ],
 )
-def test_a_list_in_brackets_has_an_entry_for_each_component(text, expected):
+def test_list_in_brackets_has_an_entry_for_each_component(text, expected):
     component = Component.of(text)
     assert component.is_list and list(map(str, component.entries)) == expected
 
@@ -101,28 +100,15 @@ def test_a_list_in_brackets_has_an_entry_for_each_component(text, expected):
 @pytest.mark.parametrize(
     'text',
     [
-        'local(',
-        'local(64)',
-        'local(window=__import__("os").getcwd())',
-        'local(window=1, window=2)',
-        'local(**{"window": 1})',
-        'local(window=1).far',
-        'text(path=/tmp/x)',
-        'lo-cal',
-        '[local].far',
-        '[local',
-        '[local][0]',
-        '[local], far',
-        '[[local]]',
+        *('local(', 'local(64)', 'local(window=1, window=2)', 'local(window=1).far'),
+        *('local(window=__import__("os").getcwd())', 'local(**{"window": 1})'),
+        *('text(path=/tmp/x)', 'lo-cal', '[local].far', '[local', '[local][0]'),
+        *('[local], far', '[[local]]'),
     ],
 )
-def test_a_malformed_spec_is_refused(text):
-    with pytest.raises(ValueError, match='is not a spec: write name, .*need quotes'):
+def test_malformed_spec_is_rejected(text):
+    with pytest.raises(ValueError, match='is not a spec: write name'):
         Component.of(text)
-
-
-def test_available_lists_files_but_base_and_hidden_ones():
-    assert SHOP.names() == ['local']
 
 
 @pytest.fixture
@@ -146,7 +132,7 @@ def installed(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures('installed')
-def test_an_installed_package_registers_components_by_entry_points():
+def test_installed_packages_register_components_by_entry_points():
     assert SHOP.names() == ['broken', 'local', 'malformed', 'remote']
     assert type(SHOP.make('remote')).__module__ == 'mall'
     assert type(SHOP.make('local(window=3)')).__module__ == 'shop.local'
@@ -158,33 +144,20 @@ def test_an_installed_package_registers_components_by_entry_points():
             SHOP.make(name)
 
 
-def test_make_makes_the_one_public_class_of_the_file():
-    local = SHOP.make('local(window=3)')
-    assert (type(local).__name__, local.window, local.dilation) == ('Local', 3, 1)
-
-
-def test_given_arguments_reach_the_class_beside_those_of_the_spec():
+def test_component_is_the_only_public_class_of_a_file(tmp_path, monkeypatch):
+    assert SHOP.names() == ['local']  # neither the base nor hidden files
     local = SHOP.make('local(window=3)', dilation=2)
-    assert (local.window, local.dilation) == (3, 2)
-
-
-def test_a_given_argument_is_not_the_specs_to_say():
-    message = "unknown argument 'window'; local takes dilation$"
-    with pytest.raises(ValueError, match=message):
+    assert (type(local).__name__, local.window, local.dilation) == ('Local', 3, 2)
+    # A spec cannot set an argument that the caller gives.
+    with pytest.raises(ValueError, match="unknown argument 'window'"):
         SHOP.make('local(window=3)', window=5)
-
-
-def test_a_file_with_two_public_classes_is_refused_by_their_names(
-    tmp_path, monkeypatch
-):
     (tmp_path / 'stall').mkdir()
     for name in ('__init__', 'base', 'twofold'):
         (tmp_path / 'stall' / f'{name}.py').touch()
     two = 'class One:\n    pass\n\nclass Two:\n    pass\n'
     (tmp_path / 'stall' / 'twofold.py').write_text(two)
     monkeypatch.syspath_prepend(tmp_path)
-    message = 'stall.twofold must define one public class, not One, Two. Begin'
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match='one public class, not One, Two'):
         spec.Folder('stall', 'Base').make('twofold')
 
 
@@ -192,36 +165,29 @@ def test_a_file_with_two_public_classes_is_refused_by_their_names(
     ('text', 'message'),
     [
         ('lokal', "'lokal' is not one of local, .*; did you mean 'local'"),
-        ('zzz', "^'zzz' is not one of local, nor the .*my_package.my_module.MyClass$"),
+        ('zzz', "^'zzz' is not one of local"),
         ('base', "'base' is not one of local"),
         ('_hidden', "'_hidden' is not one of local"),
         ('local(size=3)', "unknown argument 'size'; local takes window, dilation"),
         ('local', '^local needs window, such as local\\(window=64\\)$'),
         ('local(window=0)', 'window must be at least 1, not 0'),
-        ('nowhere.Far', 'nowhere.Far: module nowhere not found in the'),
+        ('nowhere.Far', 'nowhere.Far: module nowhere not found'),
         ('spare_parts.sub.Far', 'module spare_parts.sub not found'),
-        (
-            'broken_parts.Far',
-            'broken_parts.Far: module nowhere_to_be_found not',
-        ),
-        ('spare_parts.Farr', "spare_parts has no class Farr; did you mean 'Far'"),
-        ('spare_parts.dataclasses', 'spare_parts has no class dataclasses'),
-        (
-            'optax.Schedule',
-            'optax.Schedule is not a subclass of Base. Derive it from shop.base.B',
-        ),
-        (
-            'spare_parts.Far(size=3)',
-            "unknown argument 'size'; spare_parts.Far takes window",
-        ),
+        ('broken_parts.Far', 'module nowhere_to_be_found not'),
+        ('spare_parts.Farr', "has no class Farr; did you mean 'Far'"),
+        ('spare_parts.dataclasses', 'has no class dataclasses'),
+        ('optax.Schedule', 'optax.Schedule is not a subclass of Base'),
+        (5, 'is not a spec'),
+        (['local', 'local(window=3)'], 'is not a spec'),
+        ([SHOP], 'is not a spec'),
     ],
 )
-def test_what_cannot_be_made_is_refused_with_what_is_there(text, message):
+def test_unknown_components_and_arguments_are_named(text, message):
     with pytest.raises(ValueError, match=message):
         SHOP.make(text)
 
 
-def test_a_class_and_an_object_are_as_good_as_their_name():
+def test_classes_and_objects_are_accepted_like_names():
     from spare_parts import Far
 
     class Near(Far):
@@ -246,36 +212,41 @@ def test_components_are_equal_if_they_name_the_same():
         assert same == component and same.make() == component.make()
     of_object = Component.of(type(component.make())(window=np.int32(3)), SHOP)
     assert pickle.loads(pickle.dumps(of_object)).make() == of_object.make()
-    of_class = Component.of(Component.of(Far), SHOP)  # bound after it was made
+    of_class = Component.of(Component.of(Far), SHOP)
     assert of_class == Component.of('spare_parts.Far') and of_class.cls is Far
     with pytest.raises(dataclasses.FrozenInstanceError):
         component.name = 'far'
 
 
-def test_a_folder_says_whether_lists_are_allowed():
+def test_folder_decides_whether_lists_are_allowed():
     both = dataclasses.replace(SHOP, lists=True)
     first, second = Component.of('[ local(window=3),local ]', both).entries
     assert first.arguments == {'window': 3} and second.cls is SHOP.find('local').cls
-    with pytest.raises(ValueError, match=r"^'\[local\]' is a list. Give a single"):
-        Component.of('[local]', SHOP)
-    with pytest.raises(ValueError, match='is a list. Give a single'):
-        both.find('[local]')
+    for reject in (lambda: Component.of('[local]', SHOP), lambda: both.find('[local]')):
+        with pytest.raises(ValueError, match=r"'\[local\]' is a list"):
+            reject()
     for empty in ('', '[]'):
-        with pytest.raises(ValueError, match='names no component. Give one.'):
+        with pytest.raises(ValueError, match='names no component'):
             Component.of(empty, both)
         optional = dataclasses.replace(SHOP, may_be_empty=True)
         found = Component.of(empty, optional)
         assert found.entries == pickle.loads(pickle.dumps(found)).entries == ()
 
 
-def test_the_text_of_a_spec_names_what_it_was_made_of():
+def test_text_of_a_component_restores_it():
     from spare_parts import Far
+
+    class Near(Far):
+        pass
 
     assert spec.text('local(window=3)') == 'local(window=3)'
     assert spec.text(Far) == spec.text(Far()) == 'spare_parts.Far'
     far = Far(window=3, places=('a', 2.5))
     assert spec.text(far) == "spare_parts.Far(window=3, places=('a', 2.5))"
     assert SHOP.make(spec.text(far)) == far
+    for unnamed in (Near, Near(window=2), Far.Inner, Far(places=object())):
+        with pytest.raises(ValueError, match='cannot be stored as text'):
+            spec.text(unnamed)
 
 
 def test_arguments_of_a_component_are_replaced_or_added():
@@ -290,20 +261,3 @@ def test_arguments_of_a_component_are_replaced_or_added():
     assert replaced(Far(window=3), window=4) == 'spare_parts.Far(window=4)'
     with pytest.raises(ValueError, match='is a list. Give a single component'):
         replaced('[softmax, local]', window=3)
-
-
-def test_what_no_text_can_name_has_none():
-    from spare_parts import Far
-
-    class Near(Far):
-        pass
-
-    for unnamed in (Near, Near(window=2), Far.Inner, Far(places=object())):
-        with pytest.raises(ValueError, match='cannot be stored as text'):
-            spec.text(unnamed)
-
-
-@pytest.mark.parametrize('given', [5, ['local', 'local(window=3)'], [SHOP]])
-def test_an_object_that_is_no_spec_is_refused(given):
-    with pytest.raises(ValueError, match='is not a spec: give a text, such as'):
-        SHOP.make(given)

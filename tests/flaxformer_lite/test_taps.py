@@ -12,7 +12,7 @@ import tiny
 from flax import linen as nn
 
 import flaxformer_lite
-from flaxformer_lite import interventions, taps
+from flaxformer_lite import taps
 from flaxformer_lite.interventions import intervene
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.shapes import fold_groups
@@ -36,17 +36,17 @@ class Outer(nn.Module):
 
 
 class Log:
-    """Observer of the names that it is given, which it remembers in order."""
+    """Observer of some names, which it logs in order."""
 
-    def __init__(self, *wanted):
-        self.asked, self.wanted, self.seen = [], wanted, []
+    def __init__(self, *names):
+        self.offered, self.names, self.calls = [], names, []
 
     def wants(self, name):
-        self.asked.append(name)
-        return name in self.wanted
+        self.offered.append(name)
+        return name in self.names
 
     def __call__(self, value, where):
-        self.seen.append((where.name, where.axes, float(value[0, 0, 0])))
+        self.calls.append((where.name, where.axes, float(value[0, 0, 0])))
         return value + 1
 
 
@@ -54,8 +54,8 @@ def test_names_are_relative_to_the_path_of_the_module():
     log = Log('b/own', 'outer')
     with taps.observed_by(log):
         y_BTD = Outer().apply({}, X_BTD)
-    assert log.asked == ['b/own', 'outer', 'a/own', 'outer']
-    assert log.seen == [('b/own', 'BTD', 1), ('outer', 'BTD', 2), ('outer', 'BTD', 3)]
+    assert log.offered == ['b/own', 'outer', 'a/own', 'outer']
+    assert log.calls == [('b/own', 'BTD', 1), ('outer', 'BTD', 2), ('outer', 'BTD', 3)]
     np.testing.assert_array_equal(y_BTD, 4)
     assert taps.tap(Outer(), 'own', X_BTD) is X_BTD
 
@@ -64,13 +64,10 @@ def test_observers_of_outer_contexts_come_first():
     first, second = Log('a/own'), Log('a/own')
     with taps.observed_by(first), taps.observed_by(second):
         Outer().apply({}, X_BTD)
-    assert (first.seen, second.seen) == (
-        [('a/own', 'BTD', 1)],
-        [('a/own', 'BTD', 2)],
-    )
+    assert (first.calls, second.calls) == ([('a/own', 'BTD', 1)], [('a/own', 'BTD', 2)])
 
 
-def test_a_trace_depends_on_the_observers_and_keeps_none_alive():
+def test_trace_keys_depend_on_observers_without_keeping_them_alive():
     assert taps.trace_keys() == ()
     one, other = Log(), Log()
     with taps.observed_by(one):
@@ -87,9 +84,8 @@ def test_a_trace_depends_on_the_observers_and_keeps_none_alive():
     assert reference() is None
 
 
-def test_scores_of_grouped_queries_are_seen_by_head():
-    rng = np.random.default_rng(0)
-    scores_BHTS = jnp.asarray(rng.normal(size=(2, 4, 3, 5)))
+def test_scores_of_grouped_queries_are_observed_by_head():
+    scores_BHTS = tiny.normal32(2, 4, 3, 5)
 
     class Folded(nn.Module):
         def __call__(self, x_BHTS):
@@ -99,48 +95,32 @@ def test_scores_of_grouped_queries_are_seen_by_head():
             with taps.in_stack(True, context, None):
                 return taps.tap(self, 'scores', folded, 'BHTS')
 
-    seen = []
+    observed = []
 
-    def keep(value, where):
-        seen.append(value)
+    def double(value, where):
+        observed.append(value)
         return 2 * value
 
-    with intervene({'scores': keep}):
+    with intervene({'scores': double}):
         found = Folded().apply({}, scores_BHTS)
-    np.testing.assert_array_equal(seen[0], scores_BHTS)
+    np.testing.assert_array_equal(observed[0], scores_BHTS)
     np.testing.assert_array_equal(found, 2 * Folded().apply({}, scores_BHTS))
 
 
-def test_a_record_in_a_context_has_the_changed_values():
-    model = tiny.model(num_layers=1)
-    variables = tiny.all_variables(model)
-    batch = tiny.batch([[pair] for pair in tiny.PAIRS])
-    given = {
-        'decoder/layer_0/mlp_out': interventions.set_to(0.5),
-        'decoder/layer_0/resid_pre': interventions.add(1.0),
-        'decoder/layer_0/self_attention/pattern': interventions.scale(0.5),
-    }
-    expected = flaxformer_lite.record(model, variables, batch, interventions=given)
-    with intervene(given):
-        found = flaxformer_lite.record(model, variables, batch)
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
-    np.testing.assert_array_equal(found.values['decoder/layer_0/mlp_out'], 0.5)
-
-
-def test_experts_and_cells_are_unobserved():
-    batch = tiny.batch([[pair] for pair in tiny.PAIRS])
+def test_experts_and_recurrent_cells_are_unobserved():
     for fields in ({'feed_forward': 'mixture'}, {'architecture': 'recurrent'}):
         model = tiny.model(num_layers=1, **fields)
         record = functools.partial(flaxformer_lite.record, model)
-        values = jax.eval_shape(record, tiny.all_variables(model), batch).values
+        variables = tiny.all_variables(model)
+        values = jax.eval_shape(record, variables, tiny.pairs_batch()).values
         assert 'logits' in values
         assert not any('mlp' in name and 'mlp_out' not in name for name in values)
         assert len(values) == 1 or model.stacks()
 
 
-def test_a_scan_refuses_observers():
+def test_scan_rejects_observers():
     model = tiny.model(num_layers=1, scan_layers=True)
-    arguments = source_and_inputs(tiny.batch([[pair] for pair in tiny.PAIRS]))
+    arguments = source_and_inputs(tiny.pairs_batch())
     variables = tiny.all_variables(model)
     message = 'interventions: the model scans its layers'
     with pytest.raises(ValueError, match=message), intervene({}):

@@ -1,20 +1,16 @@
-"""Tests of linear maps and products."""
+"""Tests of linear maps."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import apply, float64, variables
+from tiny import apply, float64, normal32, variables
 
 from flaxformer_lite.layers.dense.base import Dense
 
 
-def random(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
-
-
-def test_maps_trailing_axes_to_new_ones():
-    x = random(2, 5, 3, 4)
+def test_dense_maps_trailing_axes_to_new_ones():
+    x = normal32(2, 5, 3, 4)
     dense = Dense((6, 7), input_axes=2)
     p = variables(dense, x)
     w, b = float64(p['params']['kernel']), float64(p['params']['bias'])
@@ -24,9 +20,7 @@ def test_maps_trailing_axes_to_new_ones():
 
 
 @pytest.mark.parametrize(('features', 'input_axes'), [((40, 30), 1), ((30,), 2)])
-def test_begins_as_xaviers_uniform_over_all_axes_as_one_and_at_no_bias(
-    features, input_axes
-):
+def test_initial_weights_are_xavier_uniform_over_all_axes(features, input_axes):
     x = jnp.zeros((1, 10, 20))
     p = jax.jit(Dense(features, input_axes).init)(jax.random.key(0), x)['params']
     fan_in = int(np.prod(x.shape[-input_axes:]))

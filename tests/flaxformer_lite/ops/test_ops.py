@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import normal32
 
 import flaxformer_lite
 from flaxformer_lite import ops
@@ -29,12 +30,8 @@ from flaxformer_lite.ops import (
 from flaxformer_lite.training.loss import as_loss
 
 F32, BF16 = jnp.float32, jnp.bfloat16
-# What two orders of summation, or two roundings to the dtype, may differ by.
+# Bounds of the differences of two orders of summation, or two roundings.
 TOLERANCE = {F32: 1e-5, BF16: 2 * 2.0**-8}
-
-
-def random(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), F32)
 
 
 def value_and_gradients(function, direction, *arguments):
@@ -61,18 +58,19 @@ def assert_equal(found, expected, tolerance):
     jax.tree.map(check, found, expected)
 
 
-def test_every_operation_is_compared_with_its_reference():
+def test_every_operation_has_a_test():
     files = {f.name for f in pkgutil.iter_modules(ops.__path__)} - {'choose'}
     tests = {name for name in globals() if name.startswith('test_tuned_')}
-    assert tests == {f'test_tuned_{name}_is_the_reference' for name in files}
+    assert tests == {f'test_tuned_{name}_equals_the_reference' for name in files}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize('dtype', [F32, BF16])
-@pytest.mark.parametrize('shape', [(6, 7, 8), (5, 9, 4), (1, 1, 1), (333, 130, 65)])
-def test_tuned_matmul_is_the_reference(shape, dtype):
+@pytest.mark.parametrize('shape', [(5, 9, 4), (1, 1, 1), (333, 130, 65)])
+def test_tuned_matmul_equals_the_reference(shape, dtype):
     n, d, f = shape
-    x_ND, w_DF = random(n, d).astype(dtype), random(d, f, seed=1).astype(dtype)
-    g_NF = random(n, f, seed=2)
+    x_ND, w_DF = normal32(n, d).astype(dtype), normal32(d, f, seed=1).astype(dtype)
+    g_NF = normal32(n, f, seed=2)
     assert_equal(
         value_and_gradients(matmul.tuned, g_NF, x_ND, w_DF),
         value_and_gradients(matmul.reference, g_NF, x_ND, w_DF),
@@ -103,18 +101,20 @@ def test_tuned_matmul_is_the_reference(shape, dtype):
     ],
     ids=['scores', 'sum'],
 )
-def test_tuned_einsum_is_the_reference(subscripts, x, y, result, dtype):
-    x, y = random(*x).astype(dtype), random(*y, seed=1).astype(dtype)
-    g = random(*result, seed=2)
-    of = (functools.partial(f, subscripts) for f in (einsum.tuned, einsum.reference))
-    found, expected = (value_and_gradients(function, g, x, y) for function in of)
+def test_tuned_einsum_equals_the_reference(subscripts, x, y, result, dtype):
+    x, y = normal32(*x).astype(dtype), normal32(*y, seed=1).astype(dtype)
+    g = normal32(*result, seed=2)
+    found, expected = (
+        value_and_gradients(functools.partial(version, subscripts), g, x, y)
+        for version in (einsum.tuned, einsum.reference)
+    )
     assert_equal(found, expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize('dtype', [F32, BF16])
-def test_tuned_relu_is_the_reference(dtype):
-    x = jnp.concatenate([random(50), jnp.asarray([0.0, -0.0, 1e-30, -1e-30])])
-    direction = random(54, seed=1).astype(dtype)
+def test_tuned_relu_equals_the_reference(dtype):
+    x = jnp.concatenate([normal32(50), jnp.asarray([0.0, -0.0, 1e-30, -1e-30])])
+    direction = normal32(54, seed=1).astype(dtype)
     tuned, reference = (
         value_and_gradients(f, direction, x.astype(dtype))
         for f in (relu.tuned, relu.reference)
@@ -123,11 +123,11 @@ def test_tuned_relu_is_the_reference(dtype):
 
 
 @pytest.mark.parametrize('level', [0.0, 1e4, -1e4])
-def test_tuned_masked_softmax_is_the_reference(level):
-    scores_BHTS = random(2, 3, 5, 7) + level
+def test_tuned_masked_softmax_equals_the_reference(level):
+    scores_BHTS = normal32(2, 3, 5, 7) + level
     mask_BHTS = jnp.asarray(np.random.default_rng(1).random((2, 1, 5, 7)) < 0.6)
     mask_BHTS = mask_BHTS.at[0, 0, 2].set(False)
-    direction = random(2, 3, 5, 7, seed=2)
+    direction = normal32(2, 3, 5, 7, seed=2)
     tuned, reference = (
         value_and_gradients(lambda s, f=f: f(s, mask_BHTS), direction, scores_BHTS)
         for f in (masked_softmax.tuned, masked_softmax.reference)
@@ -138,9 +138,9 @@ def test_tuned_masked_softmax_is_the_reference(level):
 
 @pytest.mark.parametrize('centered', [False, True])
 @pytest.mark.parametrize('epsilon', [1e-6, 0.1])
-def test_tuned_rms_is_the_reference(epsilon, centered):
-    x = 2.0 + 0.3 * random(2, 5, 8)  # far from 0, so that the mean counts, and ε
-    direction = random(2, 5, 8, seed=1)
+def test_tuned_rms_equals_the_reference(epsilon, centered):
+    x = 2.0 + 0.3 * normal32(2, 5, 8)  # far from 0, so that the mean counts, and ε
+    direction = normal32(2, 5, 8, seed=1)
     tuned, reference = (
         value_and_gradients(lambda x, f=f: f(x, epsilon, centered), direction, x)
         for f in (rms.tuned, rms.reference)
@@ -148,20 +148,20 @@ def test_tuned_rms_is_the_reference(epsilon, centered):
     assert_equal(tuned, reference, TOLERANCE[F32])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize('dtype', [F32, BF16])
-@pytest.mark.parametrize('smoothing', [0.0, 0.1])
-@pytest.mark.parametrize(('chunk', 'vocab_multiple'), [(1, 1), (6, 4), (512, 1)])
-def test_tuned_loss_of_logits_is_the_reference(
-    chunk, vocab_multiple, smoothing, dtype, monkeypatch
+@pytest.mark.parametrize(('chunk', 'vocab_multiple'), [(6, 4), (512, 1)])
+def test_tuned_loss_of_logits_equals_the_reference(
+    chunk, vocab_multiple, dtype, monkeypatch
 ):
     monkeypatch.setattr(loss_of_logits, 'CHUNK_ON_CPU', chunk)
     monkeypatch.setattr(loss_of_logits, 'VOCAB_MULTIPLE_ON_CPU', vocab_multiple)
-    hidden_BTD, table_VD = random(2, 7, 5), random(9, 5, seed=1)
+    hidden_BTD, table_VD = normal32(2, 7, 5), normal32(9, 5, seed=1)
     labels_BT = jnp.asarray(np.random.default_rng(2).integers(0, 9, (2, 7)))
 
     def run(version):
         def loss(hidden_BTD, table_VD):
-            formula = loss_of_logits.cross_entropy(smoothing, padding=0)
+            formula = loss_of_logits.cross_entropy(0.1, padding=0)
             settings = loss_of_logits.LossOptions(formula, dtype)
             sums = version(hidden_BTD, (table_VD, None), (labels_BT,), settings)
             return 3 * sums.loss, sums
@@ -175,33 +175,34 @@ def test_tuned_loss_of_logits_is_the_reference(
     assert_equal(gradients, expected_gradients, TOLERANCE[dtype])
 
 
+@pytest.mark.ci
 def test_gradients_of_sums_other_than_the_loss_are_errors():
     formula = as_loss('[cross_entropy, z_loss]').formula(padding=0)
-    arguments = (random(9, 5, seed=1), None), (jnp.ones((2, 7), jnp.int32),)
+    arguments = (normal32(9, 5, seed=1), None), (jnp.ones((2, 7), jnp.int32),)
     settings = loss_of_logits.LossOptions(formula)
 
-    def gradient(of_sums):
+    def gradient(read):
         def total(hidden_BTD):
             sums = loss_of_logits.loss_of_logits(hidden_BTD, *arguments, settings)
-            return of_sums(sums)
+            return read(sums)
 
-        return jax.jit(jax.grad(total))(random(2, 7, 5))
+        return jax.jit(jax.grad(total))(normal32(2, 7, 5))
 
     assert jnp.any(gradient(lambda sums: sums.loss / sums.tokens) != 0)
     assert jnp.all(gradient(lambda sums: sums.correct) == 0)
     others = [lambda sums: sums.nll, lambda sums: sum(sums.others.values())]
-    for field, of_sums in zip(('nll', 'others'), others, strict=True):
+    for field, read in zip(('nll', 'others'), others, strict=True):
         message = rf'LossSums\.{field}: only loss has a gradient\. Differentiate loss'
         with pytest.raises(ValueError, match=message):
-            gradient(of_sums)
+            gradient(read)
     with ops.use_reference():
         assert jnp.any(gradient(others[0]) != 0)
 
 
-def test_tuned_softmax_statistics_is_the_reference():
-    logits_NV = jnp.concatenate([random(3, 50), 200 * random(2, 50, seed=1)])
+def test_tuned_softmax_statistics_equals_the_reference():
+    logits_NV = jnp.concatenate([normal32(3, 50), 200 * normal32(2, 50, seed=1)])
     logits_NV = logits_NV.at[0, -1].set(90.0).at[1, :7].set(-jnp.inf)
-    direction = random(5, seed=2)
+    direction = normal32(5, seed=2)
 
     def log_z(version, logits_NV):
         statistics = version(logits_NV)
@@ -220,12 +221,12 @@ def test_tuned_softmax_statistics_is_the_reference():
 
 
 @pytest.mark.parametrize('version', [random_bits.reference, random_bits.tuned])
-def test_tuned_random_bits_is_the_reference(version):
+def test_tuned_random_bits_equals_the_reference(version):
     """Words differ but follow the same distribution, with fair, independent bits."""
     words = np.asarray(version(jax.random.key(3), (1 << 8, 1 << 8))).reshape(-1)
     assert words.dtype == np.uint32
     bits = (words[:, None] >> np.arange(32, dtype=np.uint32)) & 1
-    # Five standard deviations of the mean of so many fair coins.
+    # Five standard deviations of the mean of fair coins.
     bound = 5 * 0.5 / np.sqrt(len(words))
     assert np.abs(bits.mean(0) - 0.5).max() < bound
     flips = bits[1:] ^ bits[:-1]
@@ -234,7 +235,7 @@ def test_tuned_random_bits_is_the_reference(version):
     assert np.abs(pairs - 0.5).max() < bound
     if version is random_bits.tuned:  # a bijection of the index
         assert len(np.unique(words)) == len(words)
-    # A word says nothing of that of another key, nor of the one in the next row.
+    # Words of another key, and of the next row, are independent.
     other = np.asarray(version(jax.random.key(4), (1 << 8, 1 << 8))).reshape(-1)
     rows = words.reshape(1 << 8, 1 << 8)
     for one, two in ((words, other), (rows[1:].reshape(-1), rows[:-1].reshape(-1))):
@@ -242,7 +243,7 @@ def test_tuned_random_bits_is_the_reference(version):
         assert np.abs(agree - 0.5).max() < bound * np.sqrt(len(words) / len(one))
 
 
-def test_rows_of_more_than_32_bits_of_elements_share_no_words():
+def test_words_differ_in_arrays_of_more_than_32_bits_of_elements():
     """Two rows hold 2³² elements, so the third would repeat a wrapped index."""
     corner = np.indices((4, 8, 8), np.uint32).reshape(3, -1)
     key = jax.random.key(3)
@@ -263,7 +264,7 @@ def ties(vocab, seed):
 
 @pytest.mark.parametrize('vocab', [10, 128, 1000])
 @pytest.mark.parametrize('k', [1, 8])
-def test_tuned_top_k_is_the_reference(vocab, k):
+def test_tuned_top_k_equals_the_reference(vocab, k):
     x_BV = jnp.asarray(ties(vocab, vocab + k) + 0.0, F32)
     tuned = jax.jit(top_k.tuned, static_argnums=(1, 2))
     expected = jax.jit(top_k.reference, static_argnums=1)(x_BV, k)
@@ -277,15 +278,15 @@ def test_tuned_top_k_is_the_reference(vocab, k):
 
 
 @pytest.mark.parametrize('shape', [(1, 5), (7, 1), (300, 1000)])
-def test_sums_of_rows_are_those_of_float64(shape):
-    x_ND = random(*shape)
+def test_sums_of_rows_equal_those_of_float64(shape):
+    x_ND = normal32(*shape)
     expected = np.float32(np.float64(x_ND).sum(0))
     for version in (matmul.sum_rows_reference, matmul.sum_rows_on_cpu):
         assert_equal(jax.jit(version)(x_ND), expected, TOLERANCE[F32])
 
 
-def test_tuned_sum_by_index_is_the_reference():
-    weights_BHTS, direction = random(2, 3, 4, 7), random(2, 3, 4, 5, seed=1)
+def test_tuned_sum_by_index_equals_the_reference():
+    weights_BHTS, direction = normal32(2, 3, 4, 7), normal32(2, 3, 4, 5, seed=1)
     index_BTS = np.random.default_rng(2).integers(5, size=(2, 4, 7))
 
     expected = np.zeros((2, 3, 4, 5))
@@ -304,9 +305,9 @@ def test_tuned_sum_by_index_is_the_reference():
         )
 
 
-def test_tuned_fused_attention_is_the_reference():
-    q, key, value = (random(2, 4, 2, 8, seed=i).astype(BF16) for i in range(3))
-    bias = random(1, 2, 4, 4, seed=3).astype(BF16)
+def test_tuned_fused_attention_equals_the_reference():
+    q, key, value = (normal32(2, 4, 2, 8, seed=i).astype(BF16) for i in range(3))
+    bias = normal32(1, 2, 4, 4, seed=3).astype(BF16)
     mask = jnp.tril(jnp.ones((2, 1, 4, 4), bool))
 
     def version(attend):
@@ -314,7 +315,7 @@ def test_tuned_fused_attention_is_the_reference():
             return attend(q, key, value, bias, mask, 0.3)
 
         return functools.partial(
-            value_and_gradients, weighted, random(2, 4, 2, 8, seed=4).astype(BF16)
+            value_and_gradients, weighted, normal32(2, 4, 2, 8, seed=4).astype(BF16)
         )
 
     arguments = q, key, value, bias
@@ -326,7 +327,7 @@ def test_tuned_fused_attention_is_the_reference():
     assert found == jax.eval_shape(lambda: expected)
 
 
-def test_what_is_tuned_stands_in_ops_and_nowhere_else():
+def test_only_ops_contains_tuned_operations():
     tuning = re.compile(
         r'custom_vjp|custom_jvp|optimization_barrier|platform_dependent|malloc'
     )

@@ -1,0 +1,220 @@
+"""Tests of each public function with each kind of model."""
+
+import functools
+
+import jax
+import numpy as np
+import optax
+import pytest
+import tiny
+from tiny import slow
+
+import flaxformer_lite
+from flaxformer_lite import interventions
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.interventions.context import with_separate_layers
+from flaxformer_lite.special_tokens import SpecialTokens
+
+SOURCES = [[4, 5, 6, 7], [10, 4], [9]]
+TARGETS = [[5, 9], [8, 6, 7], [4]]
+MODELS = {
+    'scanned': {'scan_layers': True},
+    'decoder_only': {'architecture': 'decoder_only'},
+    'recurrent': {'architecture': 'recurrent'},
+    'plain': {},
+}
+ENSEMBLES = {'scanned, recurrent': ['scanned', 'recurrent']}
+# Other default tests cover each function.
+CASES = tiny.cases(MODELS, fast=())
+
+
+@pytest.fixture(params=CASES)
+def single_model(request):
+    return opened(request.param)
+
+
+@pytest.fixture(params=ENSEMBLES)
+def ensemble(request):
+    return opened(request.param)
+
+
+@pytest.fixture(params=[*CASES, *map(slow, ENSEMBLES)])
+def model_or_ensemble(request):
+    return opened(request.param)
+
+
+@functools.cache
+def opened(name):
+    if name in ENSEMBLES:
+        models, variables = zip(*map(opened, ENSEMBLES[name]), strict=True)
+        variables = flaxformer_lite.ensemble_variables(variables)
+        return flaxformer_lite.ensemble(models), variables
+    model = tiny.model(num_layers=1, **MODELS[name])
+    return model, tiny.all_variables(model)
+
+
+def with_end(model, rows):
+    return [[*row, model.special_tokens.eos] for row in rows]
+
+
+def batch_of(model, targets=None):
+    if targets is None:
+        targets = with_end(model, TARGETS)
+    sources = with_end(model, SOURCES)
+    return flaxformer_lite.make_batch(sources, targets, model=model)
+
+
+def test_generated_targets_have_the_log_probabilities_of_scoring(model_or_ensemble):
+    model, variables = model_or_ensemble
+    end, sources = model.special_tokens.eos, with_end(model, SOURCES)
+    beam = 'beam(beams=2, alpha=0)'
+    found = flaxformer_lite.generate(model, variables, sources, beam, max_length=5)
+    targets = [tokens.tolist() for tokens in found.tokens_BNL[:, 0]]
+    targets = [tokens[: tokens.index(end) + 1] for tokens in targets]
+    scores = tiny.log_probs(model, variables, batch_of(model, targets))
+    np.testing.assert_allclose(scores.log_p.sum(1), found.scores_BN[:, 0], atol=1e-3)
+
+
+def test_logits_of_a_call_have_the_log_probabilities_of_scoring(model_or_ensemble):
+    model, variables = model_or_ensemble
+    batch = batch_of(model)
+    logits = tiny.apply(model, variables, batch['source'], batch['inputs'])
+    log_p = np.asarray(jax.nn.log_softmax(logits))
+    labels = np.asarray(batch['labels'][..., None])
+    expected = np.take_along_axis(log_p, labels, -1)[..., 0]
+    expected = np.where(batch['target_segments'] > 0, expected, 0)
+    found = tiny.log_probs(model, variables, batch).log_p
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_recorded_values_can_be_set_again(single_model):
+    model, variables = single_model
+    batch = batch_of(model)
+    recorded = tiny.record(model, variables, batch)
+    assert recorded.weights
+    values = dict(list(recorded.values.items())[:3])
+    functions = {name: interventions.set_to(x) for name, x in values.items()}
+    separate, separate_variables = with_separate_layers(model, variables)
+
+    @jax.jit
+    def patched(variables, functions):
+        with flaxformer_lite.intervene(functions):
+            return separate.apply(variables, batch['source'], batch['inputs'])
+
+    found = patched(separate_variables, functions)
+    expected = tiny.apply(model, variables, batch['source'], batch['inputs'])
+    is_token = np.asarray(batch['target_segments'] > 0)
+    np.testing.assert_allclose(found[is_token], expected[is_token], atol=1e-4)
+    assert tiny.attention_stats(model, variables, batch)
+
+
+def test_training_continues_from_given_variables(single_model):
+    model, variables = single_model
+    batch = batch_of(model)
+    optimizer = optax.sgd(1e-3)
+    state = flaxformer_lite.TrainState.create(variables, optimizer)
+    step = jax.jit(flaxformer_lite.make_train_step(model, optimizer))
+    state, _ = step(state, batch, jax.random.key(0))
+    before = tiny.loss_sums(model, variables, batch)
+    after = tiny.loss_sums(model, state.variables, batch)
+    assert np.isfinite(after.loss) and after.loss != before.loss
+    log_p = tiny.log_probs(model, variables, batch).log_p
+    np.testing.assert_allclose(before.nll, -log_p.sum(), rtol=1e-4)
+
+
+def test_ensemble_rejects_functions_of_a_single_model(ensemble):
+    model, variables = ensemble
+    batch = batch_of(model)
+    optimizer = optax.sgd(1e-3)
+    state = flaxformer_lite.TrainState.create(variables, optimizer)
+    key = jax.random.key(0)
+    for call in (
+        lambda: flaxformer_lite.record(model, variables, batch),
+        lambda: flaxformer_lite.attention_stats(model, variables, batch),
+        lambda: flaxformer_lite.loss_sums(model, variables, batch),
+        lambda: flaxformer_lite.init_state(model, optimizer, key),
+        lambda: flaxformer_lite.make_train_step(model, optimizer)(state, batch, key),
+    ):
+        with pytest.raises(ValueError, match='model: ensembles support only __call__'):
+            call()
+
+
+def test_ensemble_needs_models_of_one_vocabulary():
+    special = SpecialTokens(padding=1, bos=2, eos=2)
+    model = tiny.model()
+    for models, message in (
+        ([model, model.clone(vocab_size=14)], 'models: their vocab_size differ'),
+        (
+            [model, model.clone(special_tokens=special)],
+            'models: their special_tokens differ',
+        ),
+        ([], 'models: an ensemble needs at least one'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            flaxformer_lite.ensemble(models)
+
+
+def test_parameters_are_not_variables_and_batches_need_every_array():
+    model, variables = opened('plain')
+    params, rows = variables['params'], tiny.pairs_batch()
+    for call in (
+        lambda: flaxformer_lite.record(model, params, rows),
+        lambda: flaxformer_lite.attention_stats(model, params, rows),
+        lambda: flaxformer_lite.generate(model, params, SOURCES),
+        lambda: flaxformer_lite.loss_sums(model, params, rows),
+    ):
+        with pytest.raises(ValueError, match="{'params': …}"):
+            call()
+    del rows['labels']
+    optimizer = optax.sgd(1.0)
+    state = flaxformer_lite.TrainState.create(variables, optimizer)
+    step = flaxformer_lite.make_train_step(model, optimizer)
+    for call in (
+        lambda: step(state, rows, jax.random.key(0)),
+        lambda: flaxformer_lite.loss_sums(model, variables, rows),
+        lambda: flaxformer_lite.attention_stats(model, variables, rows),
+    ):
+        with pytest.raises(ValueError, match='batch: missing labels'):
+            call()
+
+
+@pytest.mark.slow
+def test_training_and_evaluation_smooth_labels_by_the_same_default():
+    model = tiny.model(num_layers=1, dropout=0.0)
+    variables, rows = tiny.all_variables(model), tiny.pairs_batch()
+    optimizer = optax.sgd(1.0)
+    state = flaxformer_lite.TrainState.create(variables, optimizer)
+    step = jax.jit(flaxformer_lite.make_train_step(model, optimizer))
+    _, metrics = step(state, rows, jax.random.key(0))
+    sums = tiny.loss_sums(model, variables, rows)
+    np.testing.assert_allclose(sums.loss, metrics.sums.loss, rtol=1e-6)
+    assert abs(sums.loss - sums.nll) > 0.1  # which is not smoothed
+
+
+def test_former_names_raise_errors_that_name_their_replacement():
+    for name, replacement in (
+        ('from_pretrained', 'flaxformer_checkpoints.from_pretrained'),
+        ('explanations', 'flaxformer_explain.explanations'),
+        ('patch', 'interventions.set_to'),
+        ('ablation_masks', 'interventions.scale'),
+    ):
+        with pytest.raises(AttributeError, match=replacement):
+            getattr(flaxformer_lite, name)
+
+
+def test_defaults_are_those_of_the_papers_base_model():
+    paper = dict(
+        d_model=512,
+        num_layers=6,
+        num_heads=8,
+        d_ff=2048,
+        dropout=0.1,
+        attention='softmax',
+        positions='sinusoidal',
+        norm='layer',
+        residual='post_norm',
+        feed_forward='relu',
+        tie='all',
+        scale_embeddings=True,
+    )
+    assert ModelConfig.of(paper) == ModelConfig()
