@@ -11,33 +11,31 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-# An array that is broadcast over axes it does not have is more often a mistake than
-# meant.
+# Implicit broadcasting over new axes is more often a mistake than intended.
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
-# On a GPU, JAX multiplies float32 in TF32 by default, which has 10 bits of fraction.
+# By default, JAX multiplies float32 in TF32 on a GPU, with a 10-bit fraction.
 os.environ['JAX_DEFAULT_MATMUL_PRECISION'] = 'highest'
-# Programs need not say of each operation where in Python it comes from.
+# Programs need no Python locations of their operations.
 os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'
-# Programs that run for milliseconds need no optimising, which is most of compiling.
+# Programs run for milliseconds here, so most optimizations cost more than they save.
 flags = [
     '--xla_force_host_platform_device_count=4',
     '--xla_backend_optimization_level=0',
-    # A small program in 32 parts, each compiled alone, takes a fifth longer than whole.
+    # Compiling a small program in 32 parts takes a fifth longer than as a whole.
     '--xla_cpu_parallel_codegen_split_count=1',
 ]
-# XLA aborts at a flag that it lacks, so each version has its own.
+# XLA aborts at unknown flags, so they depend on the version.
 if version('jaxlib').startswith('0.10.'):
-    # The other half of compiling.
+    # Halves the remaining time of compilation.
     flags.append('--xla_cpu_use_fusion_emitters=false')
 elif version('jaxlib').startswith('0.12.'):
-    # Up to a third of compiling. This version always has the fusion emitters.
+    # Saves up to a third of compilation. This version always uses fusion emitters.
     flags.append('--xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE')
 os.environ['XLA_FLAGS'] = ' '.join([os.environ.get('XLA_FLAGS', ''), *flags])
-# Several devices on few cores wait for each other forever unless there are threads to
-# spare.
+# Several devices on few cores deadlock unless there are spare threads.
 os.environ['NPROC'] = '32'
-# Without bytecode, each process that a test starts compiles a thousand modules again,
-# which takes seconds. Processes and workers share a temporary folder of it instead.
+# Without bytecode files, each process compiles a thousand modules again, which takes
+# seconds. Processes and workers share a temporary folder of bytecode.
 if os.environ.pop('PYTHONDONTWRITEBYTECODE', None):
     bytecode = tempfile.TemporaryDirectory(
         prefix='bytecode_', ignore_cleanup_errors=True
@@ -56,9 +54,10 @@ def cache(tmp_path_factory):
     """Shares one compilation cache among all tests."""
     base = tmp_path_factory.getbasetemp()
     if 'PYTEST_XDIST_WORKER' in os.environ:
-        base = base.parent  # which the workers share
+        base = base.parent  # the workers share it
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('FLAXFORMER_LITE_CACHE', str(base / 'cache'))
+        reset_cache()
         yield
 
 
@@ -83,29 +82,34 @@ def command(monkeypatch, capsys):
 def nobody(tmp_path):
     """Returns a directory of a user who is not root, whose permissions are enforced."""
     if os.name != 'posix':
-        pytest.skip('permissions as POSIX has them')
+        pytest.skip('needs POSIX permissions')
     if os.geteuid() != 0:
         yield tmp_path
         return
-    path = Path(tempfile.mkdtemp())  # pytest's own is closed to others
+    path = Path(tempfile.mkdtemp())  # other users can't read pytest's
     os.chown(path, 65534, 65534)
     # An earlier test may have turned on the compilation cache in a folder of root.
-    turn_cache(on=False)
+    enable_cache(on=False)
     os.seteuid(65534)
     try:
         yield path
     finally:
         os.seteuid(0)
-        turn_cache(on=True)
+        enable_cache(on=True)
         shutil.rmtree(path)
 
 
-def turn_cache(on):
+def enable_cache(on):
     import jax
-    from jax.experimental.compilation_cache import compilation_cache
 
     jax.config.update('jax_enable_compilation_cache', on)
-    # JAX asks once, at its first program, whether there is a cache.
+    reset_cache()
+
+
+def reset_cache():
+    """Lets JAX look for a cache again, which it does only at its first program."""
+    from jax.experimental.compilation_cache import compilation_cache
+
     compilation_cache.reset_cache()
 
 
@@ -123,7 +127,7 @@ def browser():
 
 
 @pytest.fixture(scope='module', autouse=True)
-def programs_end_with_their_module():
+def free_programs_after_each_module():
     """Frees compiled programs, which take gigabytes and slow garbage collection."""
     yield
     if 'jax' in sys.modules:
@@ -131,7 +135,7 @@ def programs_end_with_their_module():
 
 
 @pytest.fixture(autouse=True)
-def own_modules_end_with_their_test():
+def forget_user_modules_after_each_test():
     """Forgets user modules, since folders may hold different modules of one name."""
     yield
     for name in [name for name in sys.modules if name.startswith('my_')]:

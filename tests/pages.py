@@ -16,7 +16,7 @@ PAGES = sorted(
 )
 FENCE = re.compile(r'^```(\w*)\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r'python -m (?:experiments|benchmarks|flaxformer_\w+)\.\w')
-# What stands for something in a command → something that can stand there.
+# Placeholder in a command → a valid value.
 PLACEHOLDERS = {
     ' --config.<field>=…': '',
     '--config=…': '--config=configs/wmt_small.py',
@@ -25,7 +25,7 @@ PLACEHOLDERS = {
     " --text='…'": " --text='Tom sleeps.'",
     '$DATA': 'grammar',
 }
-# In place of Python: says what it was asked, one argument a line, then a line `;`.
+# Replaces Python: prints its arguments, one per line, and then a line `;`.
 ECHO = 'pip() { :; }; python() { printf "%s\\n" "$@" ";" >&3; }; '
 
 
@@ -58,7 +58,7 @@ def commands(page):
     joined = [code.replace('\\\n', ' ') for name, code in blocks if name == '']
     lines = [line.strip() for code in joined for line in code.splitlines()]
     within = re.findall(r'`([^`\n]+)`', FENCE.sub('', text(page)))
-    lines += [line.replace('\\|', '|') for line in within]  # as a table has it
+    lines += [line.replace('\\|', '|') for line in within]  # tables escape it
     found = [line for line in lines if COMMAND.search(line)]
     for name, value in PLACEHOLDERS.items():
         found = [line.replace(name, value) for line in found]
@@ -70,7 +70,7 @@ def arguments(command, folder):
     process.
     """
     read, write = os.pipe()
-    # `3` is the pipe in the shell, whatever its number is here.
+    # The shell writes to this process's pipe as descriptor 3.
     script = f'exec 3>&{write}; {ECHO}{command.removeprefix("$ ")}'
     subprocess.run(['bash', '-euc', script], cwd=folder, pass_fds=[write], check=True)
     os.close(write)

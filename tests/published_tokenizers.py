@@ -44,7 +44,7 @@ def translated(model: Any, tokenizer: Any, name: str, text: str) -> str:
     never = {model.config.pad_token_id, start} - {model.config.eos_token_id}
     out = model.generate(
         **source,
-        # Without the end token, which is not chosen at the limit but given.
+        # The limit excludes the end token, which is forced there.
         max_new_tokens=source.input_ids.shape[1] + EXTRA_LENGTH - 2,
         do_sample=False,
         num_beams=1,

@@ -1,13 +1,15 @@
-"""A run that trains in seconds: its text, its config and its launcher.
+"""Runs that train in seconds: their text, configs and launcher.
 
 python small_runs.py -m experiments.run … runs a short version of a page's command.
 Commands that need missing data or devices are described or get `--dry_run`.
 """
 
+import json
 import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from experiments.command_line import flags as command_flags
 from experiments.data import tokenizers
 from experiments.data.sources.base import Source
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.runs import directory
+from experiments.runs import directory, metrics_log
 from parallel_grammar.source import Grammar
 
 FIELDS = {
@@ -31,7 +33,7 @@ FIELDS = {
     'evaluation.extra_length': 4,
     'evaluation.batch_tokens': 256,
 }
-# Twelve steps, with evaluations and checkpoints on the way.
+# 12 steps, with evaluations and checkpoints.
 SHORT = FIELDS | {
     'train.steps': 12,
     'evaluation.every': 6,
@@ -40,6 +42,25 @@ SHORT = FIELDS | {
     'checkpoint.every': 4,
     'checkpoint.keep': 2,
 }
+# Two steps, with a checkpoint and an evaluation at the end.
+TWO_STEPS = FIELDS | {
+    'train.steps': 2,
+    'evaluation.every': 0,
+    'evaluation.decode': 'greedy',
+    'evaluation.average': 1,
+    'checkpoint.every': 2,
+}
+# The run of the fixture `trained_run`: one shape of batches, so one program trains it.
+TRAINED = SHORT | {
+    'batch.packed': True,
+    'batch.max_length': 32,
+    'optimizer.schedule': 'noam(factor=0.1, warmup=4)',
+}
+# Entries that differ between equal runs.
+_CLOCKS = frozenset(
+    ['time', 'seconds', 'train_seconds', 'train_cpu_seconds']
+    + ['tokens_per_second', 'peak_memory_bytes']
+)
 _TRAIN = 150  # pairs
 
 
@@ -87,7 +108,38 @@ def train(path: Path, *arguments: str) -> None:
         run.main()
 
 
-OF_A_PAGE = FIELDS | {
+def arguments(text: Path, workdir: Path, **changes: object) -> list[str]:
+    """Returns the arguments of `experiments.run` for a run of `TRAINED`."""
+    overrides = flags(TRAINED | {'data': source(text)}, **changes)
+    return ['--config=wmt_small', f'--workdir={workdir}', *overrides]
+
+
+def result(path: Path) -> dict[str, Any]:
+    return json.loads((path / 'result.json').read_text('utf-8'))
+
+
+def without_clocks(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in _CLOCKS}
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """Returns the metrics of a run without clocks."""
+    return [without_clocks(row) for row in metrics_log.read_rows(path)]
+
+
+def files(path: Path) -> dict[Path, bytes]:
+    """Returns the content of every file of a folder, except for locks."""
+    every = (file for file in path.rglob('*') if file.is_file())
+    return {file: file.read_bytes() for file in every if file.name != '.lock'}
+
+
+def check_same_end(path: Path, other: Path) -> None:
+    """Checks that two runs have equal results, parameters and metrics."""
+    assert without_clocks(result(path)) == without_clocks(result(other))
+    assert rows(path) == rows(other)
+
+
+PAGE_FIELDS = FIELDS | {
     'data': 'grammar(pairs=150)',
     'batch.max_length': 64,
     'batch.packed': True,
@@ -98,10 +150,10 @@ OF_A_PAGE = FIELDS | {
     'evaluation.decode': 'greedy',
     'checkpoint.every': 2,
 }
-# Sources of what is not here.
-NOT_HERE = ('tfds', 'huggingface', 'cmudict', 'sigmorphon')
-# What is small whatever the page says.
-ALWAYS = ('batch.tokens', 'tokenizer', 'evaluation.every', 'model.dtype')
+# Sources whose data is not installed.
+UNAVAILABLE_DATA = ('tfds', 'huggingface', 'cmudict', 'sigmorphon')
+# Fields that stay small, even if the page sets them.
+FIXED_FIELDS = ('batch.tokens', 'tokenizer', 'evaluation.every', 'model.dtype')
 
 
 def shrunk(argv: list[str]) -> list[str]:
@@ -113,7 +165,7 @@ def shrunk(argv: list[str]) -> list[str]:
         return _shrunk_run(argv)
     if module == 'experiments.sweep' and 'my_sweep' not in ' '.join(argv):
         return [*argv, '--dry_run'] if '--dry_run' not in argv else argv
-    # A run in short has other steps.
+    # A short run has other checkpoints.
     return [x for x in argv if not x.startswith('--step=')]
 
 
@@ -123,22 +175,22 @@ def _shrunk_run(argv: list[str]) -> list[str]:
     overrides = [x for x in argv if x.startswith('--config.')]
     values = command_flags.parse_overrides(overrides)
     settings = command_flags.settings(config.partition('=')[2], values)
-    if str(settings.config.data).startswith(NOT_HERE):
+    if str(settings.config.data).startswith(UNAVAILABLE_DATA):
         return ['-m', 'experiments.describe', config, *overrides]
-    fields = OF_A_PAGE | {k: v for k, v in given.items() if k not in ALWAYS}
+    fields = PAGE_FIELDS | {k: v for k, v in given.items() if k not in FIXED_FIELDS}
     if not given.get('tokenizer', 'sentencepiece').startswith('sentencepiece'):
         fields['tokenizer'] = given['tokenizer']
     if 'sentinels=100' in given.get('tokenizer', ''):
         fields['tokenizer'] = 'sentencepiece(vocab_size=300, sentinels=100)'
-    if config.endswith('.json'):  # whose model is one that is there
+    if config.endswith('.json'):  # the config of an existing run, with its model
         of_model = ('model.', 'tokenizer')
         fields = {k: v for k, v in fields.items() if not k.startswith(of_model)}
     if 'model.dense' in given:
         fields['model.dense'] = given['model.dense'].replace('rank=8', 'rank=2')
-    if 'model.decoder.num_layers' in given:  # two more than the source's, here one
+    if 'model.decoder.num_layers' in given:  # the source has 1 here
         fields['model.decoder.num_layers'] = 3
         fields['init_ignore'] = given['init_ignore'].replace('[45]', '[12]')
-    # A run that is to go on further has more of them.
+    # A page that trains a run for longer raises its steps.
     fields['train.steps'] = 4 if settings.config.train.steps <= 1_300 else 6
     name = directory.run_name(settings.name, settings.overrides)
     workdir = [x for x in argv if x.startswith('--workdir')]

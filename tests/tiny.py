@@ -1,12 +1,14 @@
 """A Transformer small enough to compile in a second, and sentences for it."""
 
 import functools
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from flax import linen as nn
 
 import flaxformer_lite
@@ -18,7 +20,7 @@ from flaxformer_lite.testing import rows
 from flaxformer_lite.training.train_step import TrainState, init_variables
 
 VOCAB = rows.VOCAB_SIZE
-# d_k, d_v and d_model / num_heads all differ, so that none can stand for another.
+# d_k, d_v and d_model / num_heads all differ, so that confusing them fails.
 SIZES = dict(d_model=12, num_layers=2, num_heads=2, d_k=4, d_v=3, d_ff=16)
 # The decoder's sizes, and those of its attention to the source, differ from the
 # encoder's and from each other.
@@ -36,6 +38,8 @@ UNEQUAL = {
     'cross.d_v': 7,
 }
 PAIRS = rows.PAIRS
+SOURCES = [source for source, _ in PAIRS]
+TARGETS = [target for _, target in PAIRS]
 batch = rows.batch_of
 
 
@@ -93,7 +97,7 @@ def apply(
     return module.apply(variables, *args, method=method, **kwargs)
 
 
-# What looks into a model, likewise: the model, its variables, and a batch.
+# Compiled functions of a model, its variables and a batch.
 record = jax.jit(flaxformer_lite.record, static_argnums=0)
 attention_stats = jax.jit(flaxformer_lite.attention_stats, static_argnums=0)
 log_probs = jax.jit(flaxformer_lite.log_probs, static_argnums=0)
@@ -107,7 +111,7 @@ def float64(tree: Any) -> Any:
 @functools.cache
 def all_variables(model: Model, seed: int = 0) -> Any:
     shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
-    # Numbers, also where this is asked for while a function is traced.
+    # Concrete numbers, even while a function is traced.
     with jax.ensure_compile_time_eval():
         return random_like(shapes, seed)
 
@@ -148,3 +152,54 @@ def padded(sentences: list[list[int]], length: int = 0) -> jax.Array:
     length = max([length, *map(len, sentences)])
     lists = [tokens + [0] * (length - len(tokens)) for tokens in sentences]
     return jnp.asarray(lists, jnp.int32)
+
+
+def slow(*values: Any, **options: Any) -> Any:
+    """Returns a parameter set of a test that only the nightly run has."""
+    return pytest.param(*values, marks=pytest.mark.slow, **options)
+
+
+def cases(values: Iterable[Any], fast: Collection[Any]) -> list[Any]:
+    """Returns parameter sets, of which only `fast` ones are in the default run."""
+    return [value if value in fast else slow(value) for value in values]
+
+
+def pairs_batch() -> dict[str, jax.Array]:
+    """Returns a batch with one sentence pair per row."""
+    return batch([[pair] for pair in PAIRS])
+
+
+def packed_batch() -> dict[str, jax.Array]:
+    """Returns a row for each sentence pair, then all of them packed in one row."""
+    return batch([*([pair] for pair in PAIRS), PAIRS])
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Returns float64 numbers of a normal distribution."""
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def normal32(*shape: int, seed: int = 0) -> jax.Array:
+    return jnp.asarray(normal(*shape, seed=seed), jnp.float32)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """Returns the softmax over the last axis in float64."""
+    e = np.exp(np.float64(x) - np.float64(x).max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def assert_close(
+    found: Any, expected: Any, atol: float = 1e-5, rtol: float = 1e-7
+) -> None:
+    """Compares two trees of arrays."""
+    compare = functools.partial(np.testing.assert_allclose, atol=atol, rtol=rtol)
+    jax.tree.map(compare, found, expected)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, found, expected)

@@ -148,14 +148,14 @@ def t5gemma2() -> Case:
             patch_size=1,
         ),
         mm_tokens_per_image=1,
-        eoi_token_index=VOCAB,  # in no text
+        eoi_token_index=VOCAB,  # occurs in no text
     )
     decoder = DECODER | ROPE | dict(sliding_window=2)
     stacks = dict(encoder=encoder, decoder=decoder)
     return Case('T5Gemma2', stacks | dict(decoder_start_token_id=2))
 
 
-PAD = VOCAB - 1  # as Marian has it
+PAD = VOCAB - 1  # as in Marian
 FAMILIES = {
     'bart': bart('Bart', 'gelu', first=0),
     'mbart': bart('MBart', 'gelu', first=5),
@@ -211,7 +211,7 @@ def make(name: str) -> None:
         model = random_model(name, seed).double()
         batch = golden_batch(model.config.eos_token_id)
         texts = decoded(model, batch, FAMILIES[name])
-        # Weights of which decoding says something.
+        # Chooses weights for which greedy and beam search differ, and texts differ.
         if texts['greedy'] != texts['beam'] and len(set(map(tuple, texts['beam']))) > 1:
             break
     folder = Path(__file__).with_name('families') / name
@@ -233,7 +233,7 @@ def random_model(name: str, seed: int):
     torch.manual_seed(seed)
     model = getattr(transformers, case.kind + suffix)(config).eval()
     if settings.get('tie_word_embeddings') is False:
-        # As checkpoints have it; Transformers ties what is not in a file.
+        # As in checkpoints; Transformers ties matrices that a file lacks.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
     randomise(model)
     return model
@@ -285,7 +285,7 @@ def search(model, prompts: list[list[int]], given: int, first: int | None, beams
         early_stopping=False,
         forced_bos_token_id=first,
         forced_eos_token_id=None,
-        # What is never chosen here.
+        # Tokens that must never be chosen.
         bad_words_ids=[[token] for token in {pad, start} - {end}],
         logits_processor=transformers.LogitsProcessorList(
             [EndAtLimit(end, given + LIMIT - 1)]

@@ -31,14 +31,14 @@ def table():
     return [(re.findall(r'`([\w.]+)`', left), right) for left, right in rows]
 
 
-def test_the_architecture_quotes_a_layer_as_it_stands():
+def test_architecture_page_quotes_the_current_code_of_a_layer():
     page = (ROOT / 'docs/explanation/design.md').read_text('utf-8')
     code = Path(inspect.getfile(sequential)).read_text('utf-8')
     (quoted,) = re.findall(r'```python\n(class Sequential.*?)```', page, re.DOTALL)
     assert quoted in code
 
 
-def test_the_design_lists_the_packages_that_exist():
+def test_design_page_lists_the_existing_packages():
     page = pages.text('docs/explanation/design.md')
     tree = page.partition('## Packages')[2].split('```')[1]
     listed, root = set(), ''
@@ -54,7 +54,7 @@ def test_the_design_lists_the_packages_that_exist():
     assert listed == {*packages, *(str(path.relative_to(ROOT)) for path in folders)}
 
 
-def test_the_design_names_functions_that_its_files_define():
+def test_design_page_names_existing_functions():
     page = pages.text('docs/explanation/design.md')
     rows = re.findall(r'^\| \d+ \| `(\S+\.py)` \| `([\w.]+)`:', page, re.MULTILINE)
     assert len(rows) > 10
@@ -65,7 +65,7 @@ def test_the_design_names_functions_that_its_files_define():
 
 
 @pytest.mark.parametrize('field', variants.fields())
-def test_each_variant_of_a_field_is_named(field):
+def test_docs_name_each_variant_of_a_field(field):
     (right,) = [right for names, right in table() if field in names]
     # Notes on a variant are in brackets after its name.
     named = re.findall(r'`(\w+)`', re.sub(r'\(.*?\)', '', right))
@@ -74,13 +74,13 @@ def test_each_variant_of_a_field_is_named(field):
     assert set(named) - set(variants.names(field)) <= {'d_model'}
 
 
-def test_each_field_of_a_model_is_named():
+def test_docs_name_each_field_of_a_model():
     section = VARIANTS[VARIANTS.index('## All names') :]
     named = re.findall(r'`([\w.]+)`', section)
     assert set(model_schema.fields()) <= set(named)
 
 
-def test_contributing_names_the_folders_of_variants():
+def test_contributing_page_names_the_folders_of_variants():
     rows = re.findall(r'^\| `([\w.]+)` \|', CONTRIBUTING, re.MULTILINE)
     folders = [*variants.FOLDERS.values(), variants.LOSSES]
     packages = [folder.package for folder in folders]

@@ -62,7 +62,7 @@ def pins(*names):
         (None, None, ['numpy'], 'report,pretrained'),
     ],
 )
-def test_installed_jax_is_kept_if_it_supports_the_device(
+def test_installed_jax_remains_if_it_supports_the_device(
     backend, accelerator, pinned, extras, runtime, capsys
 ):
     (arguments,) = runtime(backend, accelerator)
@@ -152,7 +152,7 @@ def test_installation_changes_no_package_of_colab(image, tmp_path):
 
 def write_notebook(name, file):
     text = (ROOT / f'notebooks/{name}.ipynb').read_text('utf-8')
-    notebook = json.loads(test_notebooks.in_short(name, text))
+    notebook = json.loads(test_notebooks.shorten(name, text))
     _, cell, *_ = notebook['cells']
     # Colab's kernel has loaded NumPy before the first cell.
     cell['source'] = f'import numpy\n{first_cell(f"file://{ROOT}")}'

@@ -85,7 +85,7 @@ def unknown_flags(text, known):
     return found
 
 
-def test_texts_name_flags_and_commands_that_exist(flags_of):
+def test_messages_name_existing_flags_and_commands(flags_of):
     problems = []
     all_flags = set().union(*flags_of.values())
     for file in FILES:
@@ -107,7 +107,7 @@ def is_error_of_input(node):
     return name in ('UserError', 'ValueError', 'TypeError')
 
 
-def test_messages_of_errors_are_one_line():
+def test_error_messages_are_one_line():
     problems = []
     for file in FILES:
         for node in ast.walk(parsed(file)):

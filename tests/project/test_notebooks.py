@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / 'notebooks').glob('*.ipynb'))
 NOTEBOOKS = {file.stem: json.loads(file.read_text('utf-8')) for file in FILES}
 REPOSITORY = 'https://github.com/flaxformer-lite/flaxformer_lite'
-# What a notebook's text is replaced by where it is tested: training in short, which
-# shows that all of it runs. Its outputs are those of `notebooks.execute`, in full.
+# Replacements in a notebook's text that shorten training. The stored outputs are those
+# of the whole notebook, by `notebooks.execute`.
 SHORT_RUN = 'steps=20 --config.evaluation.extra_length=1'
-IN_SHORT = {
+SHORTENED = {
     'quickstart': {'steps=400': SHORT_RUN, 'every=400': 'every=20', '=400*': '=20*'},
     'look_inside': {'steps=400': SHORT_RUN, 'every=400': 'every=20'},
     'explain': {'steps=400': SHORT_RUN, 'every=400': 'every=20'},
@@ -81,15 +81,15 @@ def test_notebook_runs_from_the_top(name, checkout):
     from notebooks import execute
 
     file = checkout / f'notebooks/{name}.ipynb'
-    file.write_text(in_short(name, file.read_text('utf-8')), 'utf-8')
+    file.write_text(shorten(name, file.read_text('utf-8')), 'utf-8')
     notebook = execute.execute(file)
     found = [cell for cell in notebook.cells if cell.cell_type == 'code']
     now = [form_of(cell.outputs) for cell in found]
     assert now == [form_of(cell['outputs']) for cell in cells(name, 'code')]
 
 
-def in_short(name, text):
-    for long, short in IN_SHORT.get(name, {}).items():
+def shorten(name, text):
+    for long, short in SHORTENED.get(name, {}).items():
         assert long in text
         text = text.replace(long, short)
     return text

@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# What `import flaxformer_lite` may load that is no part of Python: the three libraries
-# that it needs, in whatever way they need others.
+# `import flaxformer_lite` loads these and their dependencies, and nothing else.
 LIBRARIES = ('jax', 'flax', 'optax')
 
 
 def run(*command, cwd, **variables):
-    # XLA's flags are those of this environment's version, and may be unknown to
-    # another.
+    # Another version of XLA may reject the flags of this one.
     without = ('PYTHONPATH', 'XLA_FLAGS')
     environment = {k: v for k, v in os.environ.items() if k not in without}
     done = subprocess.run(
@@ -33,18 +31,18 @@ def run(*command, cwd, **variables):
     return done.stdout
 
 
-def loaded_after(statement):
+def modules_after(statement):
     code = f'import sys\n{statement}\nprint(*sorted(sys.modules))'
     printed = run(sys.executable, '-c', code, cwd=ROOT, JAX_PLATFORMS='cpu')
     return set(printed.splitlines()[-1].split())
 
 
-def test_the_library_loads_nothing_but_jax_flax_and_optax():
-    # What these load is theirs: flax comes with Orbax, for instance.
-    libraries = loaded_after(f'import {", ".join(LIBRARIES)}')
-    libraries |= loaded_after('import flax.linen, flax.struct, flax.traverse_util')
-    # Its names are imported when the first is used.
-    found = loaded_after('from flaxformer_lite import *') - libraries
+def test_library_loads_only_jax_flax_and_optax():
+    # Including their dependencies: Flax imports Orbax, for instance.
+    libraries = modules_after(f'import {", ".join(LIBRARIES)}')
+    libraries |= modules_after('import flax.linen, flax.struct, flax.traverse_util')
+    # The import is lazy, but `*` uses all names.
+    found = modules_after('from flaxformer_lite import *') - libraries
     roots = {module.split('.')[0] for module in found}
     assert roots <= {'flaxformer_lite', *LIBRARIES} | sys.stdlib_module_names
     assert 'flaxformer_lite.training.train_step' in found
@@ -103,7 +101,7 @@ def test_install_table_lists_the_extras_of_the_wheel():
 
 
 @pytest.mark.slow
-def test_the_wheel_is_the_library_and_runs_the_readmes_examples(tmp_path):
+def test_wheel_contains_the_library_and_runs_the_readme_examples(tmp_path):
     file = wheel(tmp_path)
     names = zipfile.ZipFile(file).namelist()
     roots = {name.split('/')[0] for name in names}

@@ -15,7 +15,7 @@ import small_runs
 
 pytestmark = pytest.mark.slow
 
-WITH_COMMANDS = [
+PAGES_WITH_COMMANDS = [
     page
     for page in pages.PAGES
     if page.startswith(('README', 'docs')) and pages.commands(page)
@@ -23,16 +23,16 @@ WITH_COMMANDS = [
 SHRUNK = pages.ROOT / 'tests' / 'small_runs.py'
 # In a page's commands, pip does nothing and Python is `small_runs.py`.
 SHELL = f'pip() {{ :; }}; python() {{ "{sys.executable}" "{SHRUNK}" "$@"; }}; '
-# Commands that take hours, need a page's own file, or have a test of their own.
-NOT_HERE = (
+# Commands that take hours, need a file of the page, or have a separate test.
+SKIPPED_COMMANDS = (
     '--sweep=configs/sweeps/',
     'benchmarks.',
-    'flaxformer_explain.demo',  # which answers until it is stopped
+    'flaxformer_explain.demo',  # a server that runs until it is stopped
     'euclidean',  # the last test writes this file
     'experiments.config.schema',
 )
-if importlib.util.find_spec('ctranslate2') is None:  # which the extra `test` leaves out
-    NOT_HERE += ('--to=ctranslate2',)
+if importlib.util.find_spec('ctranslate2') is None:  # not in the extra `test`
+    SKIPPED_COMMANDS += ('--to=ctranslate2',)
 
 
 def run(command, folder, root=pages.ROOT):
@@ -89,12 +89,14 @@ def trained(tmp_path_factory):
     return folder
 
 
-def test_readme_leads_from_a_clone_to_a_report_of_ones_own_text(tmp_path, monkeypatch):
+def test_readme_commands_lead_from_a_clone_to_a_report_on_user_text(
+    tmp_path, monkeypatch
+):
     readme = pages.text('README.md').splitlines()
     (clone,) = [line for line in readme if line.startswith('git clone ')]
     guide = pages.commands('docs/tutorials/first_run.md')
     (report,) = [line for line in guide if line.endswith(' --out=report')]
-    # Git takes this checkout for what the page clones.
+    # Git clones this checkout instead of the repository on the page.
     monkeypatch.setenv('GIT_CONFIG_COUNT', '1')
     monkeypatch.setenv('GIT_CONFIG_KEY_0', f'url.{pages.ROOT}.insteadOf')
     monkeypatch.setenv('GIT_CONFIG_VALUE_0', clone.split()[2])
@@ -111,7 +113,7 @@ def test_readme_leads_from_a_clone_to_a_report_of_ones_own_text(tmp_path, monkey
     assert 'my_text' in (root / 'report/index.html').read_text('utf-8')
 
 
-def in_short(name, code):
+def shortened(name, code):
     """Returns a file of a page; a sweep gets short runs."""
     if 'get_config' not in code:
         return code
@@ -123,47 +125,47 @@ def in_short(name, code):
     return code.replace('overrides={', f'overrides={fields} | {{')
 
 
-@pytest.mark.parametrize('page', WITH_COMMANDS)
-def test_the_commands_of_a_page_run(page, trained, tmp_path):
+@pytest.mark.parametrize('page', PAGES_WITH_COMMANDS)
+def test_commands_of_a_page_run(page, trained, tmp_path):
     folder = tmp_path / 'page'
     shutil.copytree(trained, folder, symlinks=True)
     for name, code in pages.files(page).items():
-        (folder / name).write_text(in_short(name, code), encoding='utf-8')
+        (folder / name).write_text(shortened(name, code), encoding='utf-8')
         if f'python {name}\n' in pages.text(page):
             status, printed = run(f'python {name}', folder)
             assert status == 0, printed
     for command in pages.commands(page):
         bare = command.partition(' -m ')[2].count(' ') == 0 and '=' not in command
-        if bare or any(part in command for part in NOT_HERE):
+        if bare or any(part in command for part in SKIPPED_COMMANDS):
             continue
         status, printed = run(command, folder)
         assert status == (2 if command.startswith('$ ') else 0), (command, printed)
 
 
-def about_a_run(page):
+def run_snippets(page):
     return [x for name, x in pages.FENCE.findall(pages.text(page)) if name == 'py']
 
 
 @pytest.fixture
-def beside_a_run(trained, monkeypatch):
+def trained_run_folder(trained, monkeypatch):
     monkeypatch.chdir(trained)
     monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(trained.parent / 'cache'))
 
 
-@pytest.mark.usefixtures('beside_a_run')
-def test_the_python_about_a_run_runs_beside_it():
+@pytest.mark.usefixtures('trained_run_folder')
+def test_alignment_snippet_runs_with_a_trained_run():
     page = 'docs/packages/flaxformer_explain/translations.md'
-    (code,) = about_a_run(page)
+    (code,) = run_snippets(page)
     names = {}
     exec(compile(code, page, 'exec'), names)
     found = names['looking'].alignment(*map(names.get, ('run', 'text', 'translation')))
     assert list(found) == ['layer 0']
 
 
-@pytest.mark.usefixtures('beside_a_run')
-def test_an_exported_program_translates_with_jax_alone():
+@pytest.mark.usefixtures('trained_run_folder')
+def test_exported_program_translates_with_jax_alone():
     page = 'docs/how_to/export.md'
-    exporting, calling = about_a_run(page)
+    exporting, calling = run_snippets(page)
     names = {}
     exec(compile(exporting, page, 'exec'), names)
     calling += """
@@ -178,7 +180,7 @@ np.savez('called.npz', source=source_BS, tokens=tokens_BT)
     assert expected[0].any()
 
 
-def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
+def test_readme_attention_trains_and_passes_its_reference_formula(tmp_path):
     root = tmp_path / 'project'
     packages = ('flaxformer_lite', 'experiments', 'packages', 'configs')
     for name in (*packages, 'tests'):
@@ -188,13 +190,14 @@ def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
     file = root / 'flaxformer_lite/attention/euclidean.py'
     file.write_text(code, encoding='utf-8')
     guide = 'docs/tutorials/own_component.md'
-    (law,) = [
+    (formula,) = [
         code for name, code in pages.FENCE.findall(pages.text(guide)) if name == 'py'
     ]
     tests = root / 'tests/flaxformer_lite/test_attention.py'
     text = tests.read_text('utf-8')
-    assert text.count('\nLAWS = {\n') == 1
-    tests.write_text(text.replace('\nLAWS = {\n', f'\nLAWS = {{\n{law}'), 'utf-8')
+    formulas = '\nREFERENCE_FORMULAS = {\n'
+    assert text.count(formulas) == 1
+    tests.write_text(text.replace(formulas, formulas + formula), 'utf-8')
     commands = pages.commands('README.md') + pages.commands(guide)
     commands = [command for command in commands if 'euclidean' in command]
     assert len(commands) == 2

@@ -28,9 +28,9 @@ from experiments.sweeps import schema
 from flaxformer_lite.layers.blocks import sequential
 
 # Additional names for the Python of a page; one page quotes a class.
-GIVEN = {'docs/explanation/design.md': vars(sequential)}
-WITH_PYTHON = [page for page in pages.PAGES if pages.snippets(page)]
-# These compile no model, so they run with each commit.
+PAGE_NAMES = {'docs/explanation/design.md': vars(sequential)}
+PAGES_WITH_PYTHON = [page for page in pages.PAGES if pages.snippets(page)]
+# Pages that compile no model run by default.
 QUICK = (
     'docs/explanation/design.md',
     'docs/explanation/evidence.md',
@@ -102,23 +102,23 @@ CHECKS = {
     'page',
     [
         pytest.param(page, marks=[pytest.mark.slow] * (page not in QUICK))
-        for page in WITH_PYTHON
+        for page in PAGES_WITH_PYTHON
     ],
 )
-def test_the_python_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
+def test_python_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for name, code in pages.files(page).items():
         (tmp_path / name).write_text(code, encoding='utf-8')
         sys.modules.pop(name.removesuffix('.py'), None)
-    names = {**GIVEN.get(page, {}), '__name__': 'page'}
+    names = {**PAGE_NAMES.get(page, {}), '__name__': 'page'}
     for code in pages.snippets(page):
         exec(compile(code, page, 'exec'), names)
     CHECKS.get(page, lambda names: None)(names)
 
 
 def test_imports_of_pages_exist():
-    for page in WITH_PYTHON:
+    for page in PAGES_WITH_PYTHON:
         own = {name.removesuffix('.py') for name in pages.files(page)}
         for node in ast.walk(ast.parse('\n'.join(pages.snippets(page)))):
             if isinstance(node, ast.ImportFrom) and node.module not in own:
@@ -186,7 +186,7 @@ def check_read(found):
     if isinstance(found, tuple):
         settings = found[1]
         if settings.overrides.get('model.attention') == 'euclidean':
-            return  # which the page has the reader write
+            return  # the reader writes this class
         check.check_overrides(settings.config, settings.overrides)
         components.build(settings.config, 100)
     elif hasattr(found, 'dry_run'):
@@ -217,7 +217,7 @@ PATH = re.compile(r'\b(?:flaxformer_lite|experiments|configs|tests|docs)/[\w/.-]
 
 @pytest.mark.parametrize('page', pages.PAGES)
 def test_pages_name_existing_files(page):
-    example = 'flaxformer_lite/attention/euclidean.py'  # which the reader writes
+    example = 'flaxformer_lite/attention/euclidean.py'  # the reader writes it
     for path in set(PATH.findall(pages.text(page))) - {example}:
         assert (pages.ROOT / path).exists(), path
 
@@ -242,7 +242,7 @@ def code_lines(code):
     return len(found)
 
 
-def test_page_of_tasks_counts_its_lines():
+def test_page_of_tasks_states_the_lines_of_its_code():
     guide = 'docs/how_to/tasks.md'
     here, elsewhere = (
         dict(re.findall(row, pages.text(guide), re.MULTILINE))

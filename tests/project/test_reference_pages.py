@@ -59,7 +59,7 @@ def test_troubleshooting_quotes_messages_of_the_code():
             assert len(words.split()) <= 2 or words in code, words
 
 
-def test_the_page_of_the_library_lists_members_that_there_are():
+def test_api_page_lists_existing_members():
     page = pages.text('docs/reference/api.md')
     listed = re.findall(
         r'^::: (\S+)\n(?:    .*\n)*?.*members: \[(.*)\]', page, re.MULTILINE
@@ -73,7 +73,7 @@ def test_the_page_of_the_library_lists_members_that_there_are():
         assert pkgutil.resolve_name(name)
 
 
-def test_the_page_of_the_library_lists_every_public_name():
+def test_api_page_lists_every_public_name():
     listed = re.findall(
         r'^::: (\S+)$', pages.text('docs/reference/api.md'), re.MULTILINE
     )
@@ -83,7 +83,7 @@ def test_the_page_of_the_library_lists_every_public_name():
     assert exported == set(flaxformer_lite.__all__)
 
 
-def test_errors_of_the_library_name_members_that_there_are():
+def test_library_errors_name_existing_members():
     listed = re.findall(
         r'^::: (\S+)$', pages.text('docs/reference/api.md'), re.MULTILINE
     )
@@ -104,14 +104,14 @@ def errors_in_code():
                         yield node.value
 
 
-def test_the_guide_of_sweeps_names_every_field():
+def test_guide_to_sweeps_names_every_field():
     guide = pages.text('docs/how_to/sweeps.md')
     fields = {field.name for field in dataclasses.fields(schema.Sweep)}
     fields -= set(schema.PLANNED_FIELDS)
     assert code_in(first_cells(section(guide, 'A file'))) == fields
 
 
-def test_the_guide_has_table_3_as_published():
+def test_guide_has_the_published_table_3():
     rows = {row[0]: row for row in cells(section(TABLE_3, 'The rows'))[2:]}
     assert list(rows) == list(table3.ARMS)
     for arm, published in table3.published().items():

@@ -20,7 +20,7 @@ def hook(name):
     return module
 
 
-def test_a_formula_becomes_mathml():
+def test_formula_becomes_mathml():
     found = hook('formulas').on_page_content(
         '<p><span class="arithmatex">\\(a &lt; b\\)</span></p>'
         '<div class="arithmatex">\\[\n\\sqrt{d_k}\n\\]</div>'
@@ -30,7 +30,7 @@ def test_a_formula_becomes_mathml():
     assert '<div class="formula"><math' in found and 'display="block"' in found
 
 
-def test_a_notebook_becomes_its_text_its_code_and_its_output():
+def test_notebook_page_contains_text_code_and_output():
     png = base64.b64encode(b'picture').decode()
     notebook = {
         'cells': [

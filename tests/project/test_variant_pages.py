@@ -47,12 +47,12 @@ def rows(text, columns):
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_a_page_names_the_variants_of_its_kind(kind):
+def test_page_of_a_kind_names_its_variants(kind):
     assert sorted(sections(kind)) == FOLDERS[kind].names()
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_a_page_names_the_fields_of_its_kind(kind):
+def test_page_of_a_kind_names_its_fields(kind):
     fields = {
         field for field in variants.fields() if variants._without_section(field) == kind
     }
@@ -67,7 +67,7 @@ def default(parameter):
 
 
 @pytest.mark.parametrize(('kind', 'name'), ALL)
-def test_a_page_has_the_arguments_defaults_and_ranges_of_a_variant(kind, name):
+def test_page_has_the_arguments_defaults_and_ranges_of_a_variant(kind, name):
     cls = FOLDERS[kind].find(name).cls
     parameters = inspect.signature(cls).parameters
     expected = [
@@ -80,7 +80,7 @@ def test_a_page_has_the_arguments_defaults_and_ranges_of_a_variant(kind, name):
 
 
 @pytest.mark.parametrize(('kind', 'name'), ALL)
-def test_a_page_has_a_formula_and_the_file_of_a_variant(kind, name):
+def test_page_has_the_formula_and_file_of_a_variant(kind, name):
     text = sections(kind)[name]
     assert re.search(r'^\$\$.+\$\$$', text, re.MULTILINE)
     path = f'{FOLDERS[kind].package.replace(".", "/")}/{name}.py'

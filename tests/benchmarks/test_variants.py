@@ -13,6 +13,7 @@ def config_of(variant, name='wmt_small'):
     return variants.config_of(name, 'grammar', 60, variant)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize('name', ['wmt_small', 'wmt_base_bf16'])
 def test_swiglu_has_the_parameters_of_the_base_at_each_width(name):
     arms = variants.modern_parts(name)

@@ -41,10 +41,10 @@ def make(path, bleu=None, outputs=(), rows=(), result=None, environment=None, **
     """Creates a run, which has finished if `bleu` is given.
 
     Args:
-      bleu: BLEU of the set `test`.
-      outputs: Its translations of `SOURCES`.
-      rows: (step, kind, values) of its metrics.
-      result: More entries of its result.
+      bleu: BLEU on the set `test`.
+      outputs: Translations of `SOURCES` to write.
+      rows: (step, kind, values) of rows to write to its metrics.
+      result: More entries of `result.json`.
       config: Fields with __ for the dot, such as model__num_heads=8.
     """
     fields = {name.replace('__', '.'): value for name, value in config.items()}
@@ -97,14 +97,22 @@ def fail(path, status='diverged', step=7, message='the loss is not finite'):
     return path
 
 
-def heads(folder, bleus):
+def make_all(folder, runs):
+    """Creates runs from name → fields with BLEU 30, 31, …; returns their paths."""
+    return [
+        make(folder / name, 30.0 + number, **fields)
+        for number, (name, fields) in enumerate(runs.items())
+    ]
+
+
+def heads(folder, bleus, **config):
     """Creates runs by number of heads: {4: (30.0, 31.0)} has two seeds."""
     paths = []
     for number, values in bleus.items():
         for seed, bleu in enumerate(values):
             path = folder / f'run,heads={number},train.seed={seed}'
             fields = {'model__num_heads': number, 'train__seed': seed}
-            paths.append(make(path, bleu, **fields))
+            paths.append(make(path, bleu, **fields, **config))
     return paths
 
 

@@ -1,4 +1,4 @@
-"""Tests of the project as a whole: allowed imports and public surface."""
+"""Tests of the structure of the project: allowed imports and public surface."""
 
 import ast
 import re
@@ -15,16 +15,16 @@ from flaxformer_lite.config import variants
 ROOT = Path(__file__).parents[2]
 LIBRARY = sorted((ROOT / 'flaxformer_lite').rglob('*.py'))
 TESTS = ROOT / 'tests'
-# Each line is a promise. A commit that adds one says what users gain.
+# Commands, config fields and kinds of components. Explain each new line in its commit.
 SURFACE = TESTS / 'surface.txt'
 
 
-def test_imports_keep_the_contracts_of_pyproject(monkeypatch):
+def test_imports_satisfy_the_contracts_of_pyproject(monkeypatch):
     monkeypatch.chdir(ROOT)
     assert cli.lint_imports(no_cache=True, verbose=False) == cli.EXIT_STATUS_SUCCESS
 
 
-def test_tests_of_the_library_import_neither_the_runner_nor_a_package():
+def test_library_tests_import_neither_runner_nor_packages():
     forbidden = {'experiments', 'configs'}
     forbidden |= {path.name for path in (ROOT / 'packages').iterdir()}
     files = [TESTS / 'conftest.py', *(TESTS / 'flaxformer_lite').rglob('*.py')]
@@ -46,7 +46,7 @@ def imported_packages(file: Path) -> set[str]:
     return {module.partition('.')[0] for module in modules}
 
 
-def test_commands_fields_and_kinds_are_the_listed_ones():
+def test_commands_config_fields_and_component_kinds_are_those_of_surface_txt():
     found = [*commands(), *config_fields(), *component_kinds()]
     assert found == SURFACE.read_text('utf-8').splitlines()
 
@@ -66,7 +66,7 @@ def component_kinds() -> list[str]:
     return [f'kind {field} {folder.package}' for field, folder in folders.items()]
 
 
-def test_each_planted_mistake_has_one_place_and_its_tests():
+def test_each_planted_mistake_has_one_location_and_existing_tests():
     planted = mistakes.read_mistakes()
     assert len(planted) <= 100
     for mistake in planted:
@@ -74,14 +74,14 @@ def test_each_planted_mistake_has_one_place_and_its_tests():
         assert mistakes.find_tests(ROOT, mistake)
 
 
-def test_the_checks_of_a_commit_name_tests_that_exist():
+def test_ci_runs_existing_tests():
     named = re.findall(r'(tests/\S+\.py)(?:::(\w+))?', (ROOT / '.ci/run').read_text())
     assert named
     for file, test in named:
         assert f'def {test}' in (ROOT / file).read_text('utf-8'), test
 
 
-def test_the_library_opens_no_file_and_prints_nothing():
+def test_library_opens_no_file_and_prints_nothing():
     forbidden = ('open', 'print', 'input', '__import__')
     for file in LIBRARY:
         for node in ast.walk(ast.parse(file.read_text('utf-8'))):
