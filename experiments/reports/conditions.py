@@ -37,7 +37,11 @@ def facts(study: Study) -> Table:
     if study.sweep.arms:
         declared = f'{study.sweep.name}.py, SHA-256 {study.sweep.digest[:16]}'
         rows.append(('sweep file', declared, 'all'))
-    known = [(arm.name, _facts(run, study)) for arm in study.arms for run in arm.runs]
+    known = [
+        (arm.name, _facts(run, study))
+        for arm in study.arms
+        for run in arm.scored or arm.runs
+    ]
     _, first = known[0]
     for name in first:
         arms = collections.defaultdict(dict)  # by value, each once

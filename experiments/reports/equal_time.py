@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.reports.arms import Arm, Study
-from experiments.reports.tables import Difference, Interval, Table
+from experiments.reports.tables import Interval, Table
 from experiments.runs.reading import Run
 from experiments.sweeps.analysis import LEVEL
 from experiments.sweeps.schema import Sweep
@@ -155,8 +155,8 @@ def table(study: Study) -> Table | None:
                 x.arm,
                 x.base,
                 x.ratio,
-                Difference(means[x.arm] - means[x.base]),
-                Difference(x.effect),
+                means[x.arm] - means[x.base],
+                x.effect,
                 interval,
                 _verdict(study, x),
             )

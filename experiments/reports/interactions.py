@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments.reports.tables import Difference, Interval, PValue, Table
+from experiments.reports.tables import Interval, PValue, Table
 from experiments.sweeps.analysis import LEVEL, Contrast
 
 
@@ -74,9 +74,9 @@ def table(found: Sequence[Interaction], names: tuple[str, str]) -> Table:
         (
             x.arm,
             x.base,
-            Difference(x.first),
-            Difference(x.second),
-            Difference(x.effect),
+            x.first,
+            x.second,
+            x.effect,
             Interval(x.low, x.high),
             PValue(x.p),
         )

@@ -36,10 +36,6 @@ class PValue(float):
     """A p-value, shown with its own precision."""
 
 
-class Difference(float):
-    """A number shown with its sign."""
-
-
 class Interval(NamedTuple):
     low: float
     high: float
@@ -99,24 +95,23 @@ def format_cell(value: Any, form: Form = console.cell) -> str:
         case Spread():
             return _spread(value, form)
         case Interval():
-            low, high = (format_cell(Difference(end), form) for end in value)
+            low, high = (format_cell(end, form) for end in value)
             return f'{low} to {high}'
-        case Difference():
-            sign = '−' if value < 0 else ''
-            return f'{sign}{form(abs(value))}'
         case PValue():
             return '< 0.001' if value < 0.001 else f'{value:.3f}'
+    if console.is_number(value) and value < 0:
+        return f'−{form(-value)}'
     return form(value)
 
 
 def _spread(value: Spread, form: Form) -> str:
     mean, sd, _ = value
     if not sd:
-        return form(mean)
+        return format_cell(mean, form)
     if form is console.cell:
         # The mean gets as many decimals as the deviation's first two digits.
         form = console.number_form(_decimals(sd, digits=2))
-    return f'{form(mean)} ± {form(sd)}'
+    return f'{format_cell(mean, form)} ± {form(sd)}'
 
 
 def _decimals(value: float, digits: int) -> int:
@@ -152,9 +147,8 @@ def shared_decimals(values: Iterable[Any]) -> int:
 
 def contrast_cells(
     contrast: Contrast | SentenceDifference | FixedNumberDifference,
-) -> tuple[Difference, Interval | None, PValue | None]:
-    effect = Difference(contrast.effect)
-    low, high, p = contrast.low, contrast.high, contrast.p
+) -> tuple[float, Interval | None, PValue | None]:
+    effect, low, high, p = contrast.effect, contrast.low, contrast.high, contrast.p
     if low is None or high is None or p is None:
         return effect, None, None
     return effect, Interval(low, high), PValue(p)

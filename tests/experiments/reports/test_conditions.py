@@ -18,6 +18,8 @@ def test_unfinished_runs_are_named_and_excluded_from_means(tmp_path):
             fail(paths[-1], status)
     result = study(paths)
     assert list(result.arms[0].by_seeds(result.measure).values()) == [30.0, 31.0]
+    steps = [row for row in conditions.facts(result).rows if row[0] == 'steps']
+    assert [arms for _, _, arms in steps] == ['all']
     warnings = conditions.warnings(result)
     for seed, (status, line) in enumerate(zip(statuses, warnings, strict=True), 2):
         assert f'seed {seed}: {status} at step 7' in line

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from experiments.reports import tables
-from experiments.reports.tables import Difference, Interval, PValue, Table
+from experiments.reports.tables import Interval, PValue, Table
 from experiments.sweeps.analysis import Spread
 
 MARKUP = '<b>a</b> & | *b* `c` [d](e) \\ $f$ 100% _'
@@ -16,7 +16,7 @@ TABLE = Table(
     'A table',
     ('arm', 'bleu', 'difference', '95 %', 'p', 'seeds'),
     (
-        ('one', Spread(30.126, 0.5, 3), Difference(-1.5))
+        ('one', Spread(30.126, 0.5, 3), -1.5)
         + (Interval(-2.0, 0.25), PValue(0.0004), 3),
         (MARKUP, Spread(31.0, None, 1), None, None, None, None),
     ),
@@ -33,6 +33,8 @@ TABLE = Table(
         (Spread(992640.0, 0.0, 3), '992,640'),
         (Spread(5.7049, 0.0161, 3), '5.705 ± 0.016'),
         (Spread(201.61, 34.2, 3), '202 ± 34'),
+        (Spread(-42.5, 0.25, 3), '−42.50 ± 0.25'),
+        (Spread(-42.5, None, 1), '−42.5'),
         (1.49862e12, '1.5 × 10¹²'),
         (0.00001, '1 × 10⁻⁵'),
     ],
