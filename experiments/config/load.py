@@ -167,7 +167,8 @@ def read_stored(file: Path) -> dict[str, Any]:
         raise UserError(
             f'{file.parent}: not a run directory, because {reason}. Pass another.'
         )
-    config = storage.read_json(file, dict[str, Any])
+    fix = 'Restore the file, or use another directory.'
+    config = storage.read_json(file, dict[str, Any], fix)
     version = config.pop(VERSION_FIELD, None)
     if type(version) is not int or not _OLDEST <= version <= VERSION:
         raise UserError(

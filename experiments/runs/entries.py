@@ -7,18 +7,19 @@ Entries without a default are required.
 # pyright: reportGeneralTypeIssues=false
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from experiments import storage
 
 Number = float | None  # null if it is not finite
+Step = Annotated[int, msgspec.Meta(ge=0)]
 _SIGNATURE = '_signature'
 
 
 class _Scores(msgspec.Struct, frozen=True):
-    step: int = 0
+    step: Step = 0
     set: str = ''
     loss: Number = None
     perplexity: Number = None
@@ -40,7 +41,7 @@ class _Scores(msgspec.Struct, frozen=True):
 class Row(_Scores, frozen=True, kw_only=True):
     """A row of `metrics.jsonl`."""
 
-    step: int
+    step: Step
     kind: str
 
 
@@ -61,14 +62,14 @@ class FinalScores(_Scores, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    step: int
+    step: Step
     parameters: float
     train_seconds: float
     tokens_per_second: float
     evaluations: dict[str, Any]
     train_cpu_seconds: float = 0
-    averaged_steps: list[int] = []
-    left_out_steps: list[int] = []
+    averaged_steps: list[Step] = []
+    left_out_steps: list[Step] = []
     flops_per_token: Number = None
     peak_memory_bytes: Number = None
     training_text_sha256: str = ''
@@ -83,7 +84,7 @@ class Init(msgspec.Struct, frozen=True):
 
 class Failure(msgspec.Struct, frozen=True):
     status: str
-    step: int | None = None
+    step: Step | None = None
     message: str = ''
 
 

@@ -41,6 +41,7 @@ ROWS = [(6, 'eval', {'set': 'val', 'bleu': 1.5, 'bleu_signature': 'x', 'loss': 1
         ('result.json', None, '{'),
         ('result.json', None, '{"evaluations": {}}'),
         ('result.json', 'step', '20'),
+        ('result.json', 'step', -20),
         ('result.json', 'evaluations', []),
         ('result.json', 'evaluations.test', {}),
         ('result.json', 'evaluations.test.bleu', [30.0]),
