@@ -73,8 +73,7 @@ def _check_below(number: int, heads: jax.Array, activation: str) -> None:
     """Raises ValueError if a head does not exist. Traced heads are not checked."""
     if max(_known(heads), default=0) >= number:
         raise ValueError(
-            f'heads: {activation} has the heads 0 to {number - 1}, not '
-            f'{_known(heads)}.'
+            f'heads: {activation} has the heads 0 to {number - 1}, not {_known(heads)}.'
         )
 
 
