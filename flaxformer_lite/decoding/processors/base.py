@@ -10,7 +10,8 @@ class Processor(FrozenDataclass):
     """Changes the logits of the next token, given the tokens before it.
 
     Scores are not renormalized: a changed logit changes the token's log-probability by
-    the same amount. No logit may exceed log Σ exp(z) of the model's logits z.
+    the same amount. No logit may exceed log Σ exp(z) of the model's logits z. At the
+    length limit, only the end token may follow, with the model's logit.
 
     Annotated attributes are arguments. Use a tuple for a list.
     """
