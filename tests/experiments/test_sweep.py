@@ -104,7 +104,6 @@ def test_pilot_gives_the_power(folder, monkeypatch, capsys):
         run_sweep(monkeypatch, file, '--dry_run', '--pilot=pilot')
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ('arm', 'fields', 'arguments', 'message'),
     [

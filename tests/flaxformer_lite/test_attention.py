@@ -168,7 +168,6 @@ REFERENCE_FORMULAS = {
 }
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize('text', REFERENCE_FORMULAS)
 def test_weights_equal_the_reference_formula(text):
     attention = variants.make('attention', text)

@@ -21,7 +21,6 @@ def count(model) -> int:
     return sum(x.size for x in jax.tree.leaves(shapes))
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ('expected', 'overrides'),
     [

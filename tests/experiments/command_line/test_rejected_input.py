@@ -95,7 +95,6 @@ COMMAND_LINES = [
 ]
 
 
-@pytest.mark.ci
 @pytest.mark.usefixtures('cache')
 @pytest.mark.parametrize(('arguments', 'named'), COMMAND_LINES, ids=lambda x: x[:60])
 def test_rejected_command_line_is_one_line_and_writes_nothing(
@@ -167,7 +166,6 @@ def parse(overrides):
     return settings.config
 
 
-@pytest.mark.ci
 @shares
 @pytest.mark.parametrize('field', schema.fields())
 def test_any_value_of_any_field_is_used_or_rejected_in_one_line(field, share):

@@ -368,7 +368,6 @@ DAMAGES = {
 }
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize('name', DAMAGES)
 def test_damaged_checkpoints_are_rejected_by_library_and_command(
     name, marian, monkeypatch, capsys
