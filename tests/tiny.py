@@ -160,7 +160,7 @@ def slow(*values: Any, **options: Any) -> Any:
 
 
 def cases(values: Iterable[Any], fast: Collection[Any]) -> list[Any]:
-    """Returns parameter sets, of which only `fast` ones are in the default run."""
+    """Returns parameter sets. The default run has only those in `fast`."""
     return [value if value in fast else slow(value) for value in values]
 
 

@@ -53,7 +53,7 @@ class Hook(Checked):
         """Called with each row of `metrics.jsonl` before it is written.
 
         Returns:
-          Numbers, text or None by name, to add to the row. They replace no entry of it.
+          Numbers, text or None by name, to add to the row. The row's own entries stay.
         """
 
     def checkpoint(self, step: int) -> None:

@@ -37,6 +37,7 @@ def facts(study: Study) -> Table:
     if study.sweep.arms:
         declared = f'{study.sweep.name}.py, SHA-256 {study.sweep.digest[:16]}'
         rows.append(('sweep file', declared, 'all'))
+    # A run without a score describes its arm only if the arm has no other.
     known = [
         (arm.name, _facts(run, study))
         for arm in study.arms
